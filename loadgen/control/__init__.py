@@ -1,0 +1,1 @@
+"""Runs a scenario: workers, phases, the run directory, progress."""

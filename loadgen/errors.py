@@ -1,0 +1,99 @@
+"""Every error a user can meet, one tree; the exit status of the command rides on the class.
+
+    LoadgenError                      exit 3
+    ├── UsageError                    exit 2   what the caller gave cannot be used
+    │   ├── ScenarioError                      unknown key, value out of range, options that contradict
+    │   ├── RunDirectoryError                  occupied, missing, damaged or mixed run directory
+    │   └── PowerLogError                      a power log that cannot be read or does not cover the run
+    ├── CannotRunError                exit 3   the run was right, the world was not
+    │   ├── BrokerUnreachableError             nothing listens, or no answer in time
+    │   ├── BrokerRefusedError                 CONNACK or SUBACK with a failure reason code
+    │   ├── HostLimitError                     descriptors, ports, memory, kernel limits of this host
+    │   └── MissingProgramError                a program or package that the request needs is absent
+    └── ProtocolError                 exit 3   MQTT was broken, named by whose fault it is
+        ├── LocalProtocolError                 we asked for something the protocol forbids
+        └── RemoteProtocolError                the peer sent something the protocol forbids
+
+A message is one line that says what is wrong and what to do.
+"""
+
+from typing import ClassVar
+
+__all__ = [
+    "BrokerRefusedError",
+    "BrokerUnreachableError",
+    "CannotRunError",
+    "HostLimitError",
+    "LoadgenError",
+    "LocalProtocolError",
+    "MissingProgramError",
+    "PowerLogError",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "RunDirectoryError",
+    "ScenarioError",
+    "UsageError",
+]
+
+
+class LoadgenError(Exception):
+    """Root of the tree; `exit_status` is what the command ends with."""
+
+    exit_status: ClassVar[int] = 3
+
+
+class UsageError(LoadgenError):
+    """What the caller gave cannot be used; nothing was changed."""
+
+    exit_status: ClassVar[int] = 2
+
+
+class ScenarioError(UsageError):
+    """A scenario key is unknown, a value is out of range, or options contradict each other."""
+
+
+class RunDirectoryError(UsageError):
+    """A run directory is occupied, missing, damaged or mixes two runs."""
+
+
+class PowerLogError(UsageError):
+    """A power log cannot be read, or does not cover the measurement window."""
+
+
+class CannotRunError(LoadgenError):
+    """The request was right, but this host or the broker does not allow it now."""
+
+
+class BrokerUnreachableError(CannotRunError):
+    """Nothing listens at the endpoint, or it did not answer in time."""
+
+
+class BrokerRefusedError(CannotRunError):
+    """The broker answered CONNECT or SUBSCRIBE with a failure reason code."""
+
+
+class HostLimitError(CannotRunError):
+    """Descriptors, ports, memory or a kernel limit of this host are too small."""
+
+
+class MissingProgramError(CannotRunError):
+    """A program or package that the request needs is not installed."""
+
+
+class ProtocolError(LoadgenError):
+    """MQTT was broken; the subclass says by whom."""
+
+
+class LocalProtocolError(ProtocolError):
+    """This side asked for something that the protocol forbids."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent something that the protocol forbids.
+
+    `reason_code` is the MQTT 5 reason code (section 2.4) that a DISCONNECT would carry.
+    """
+
+    def __init__(self, message: str, reason_code: int = 0x81) -> None:
+        super().__init__(message)
+        self.reason_code = reason_code
