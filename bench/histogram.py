@@ -1,0 +1,84 @@
+"""What recording one latency costs: the hdrhistogram library, a numpy batch, a kernel.
+
+    python bench/histogram.py
+
+Prints nanoseconds of processor time a value and how many times faster than the library. The
+best of several rounds, because anything else on the machine only ever adds.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import process_time_ns
+
+import numpy as np
+from hdrh.histogram import HdrHistogram
+from numba import njit
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from loadgen.metrics.histogram import (
+    HIGHEST_NS,
+    SIGNIFICANT_DIGITS,
+    Int64Array,
+    empty,
+    record,
+    record_many,
+)
+
+ROUNDS = 7
+VALUES = 1_000_000
+LIBRARY_VALUES = 50_000
+BATCH = 10_000
+
+
+@njit(cache=True)
+def record_each(counts: Int64Array, values_ns: Int64Array) -> None:
+    for value_ns in values_ns:
+        record(counts, value_ns)
+
+
+def best_ns(work: Callable[[], None], values: int) -> float:
+    """Processor time of one value in the fastest round."""
+    rounds = []
+    for _ in range(ROUNDS):
+        start_ns = process_time_ns()
+        work()
+        rounds.append((process_time_ns() - start_ns) / values)
+    return min(rounds)
+
+
+def main() -> None:
+    # Median 160 µs with a long tail: what a loaded broker looks like.
+    values = np.random.default_rng(1).lognormal(12, 1.5, VALUES).astype(np.int64)
+    some = values[:LIBRARY_VALUES].tolist()
+    library = HdrHistogram(1, HIGHEST_NS, SIGNIFICANT_DIGITS)
+    batched, compiled = empty(), empty()
+
+    def by_library() -> None:
+        for value in some:
+            library.record_value(value)
+
+    def by_batch() -> None:
+        for start in range(0, VALUES, BATCH):
+            record_many(batched, values[start : start + BATCH])
+
+    def by_kernel() -> None:
+        record_each(compiled, values)
+
+    record_each(compiled, values[:0])  # compile
+    costs = {
+        "hdrhistogram record_value": best_ns(by_library, LIBRARY_VALUES),
+        f"numpy, {BATCH} a batch": best_ns(by_batch, VALUES),
+        "numba kernel": best_ns(by_kernel, VALUES),
+    }
+    if not np.array_equal(batched, compiled):
+        raise SystemExit("batch and kernel disagree")
+    slowest = costs["hdrhistogram record_value"]
+    print(f"{'one value into a histogram':28}{'ns':>10}{'times faster':>14}")
+    for name, cost in costs.items():
+        print(f"{name:28}{cost:10.2f}{slowest / cost:14.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,349 @@
+"""A latency histogram in numpy: the HdrHistogram layout with lowest 1, one hour, three digits.
+
+Equal to the hdrhistogram library (`HdrHistogram(1, 3_600_000_000_000, 3)`) bucket for bucket and
+percentile for percentile, and some hundred times faster: a *dense* histogram is an int64 array of
+`BUCKETS` counts, a *sparse* one the pair (bucket, bucket_count) of its non-zero entries, ascending.
+
+The layout, from the HdrHistogram definition: values below 2048 have a bucket each; above, every
+power of two is cut into 1024 equal buckets, so that a bucket is never wider than a thousandth of
+its values. With b = max(bit_length(value) - 11, 0) the bucket is (b << 10) + (value >> b).
+
+This file knows no clock and no file: the log functions return text.
+"""
+
+import math
+import struct
+import zlib
+from base64 import b64decode
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from operator import mul
+from urllib.parse import quote
+
+import numpy as np
+from hdrh.histogram import HdrHistogram
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+from loadgen.errors import UsageError
+
+__all__ = [
+    "BUCKETS",
+    "HIGHEST_NS",
+    "HIGHEST_RECORDABLE_NS",
+    "SIGNIFICANT_DIGITS",
+    "Sparse",
+    "bucket_index",
+    "bucket_indices",
+    "decode",
+    "dense",
+    "empty",
+    "encode",
+    "highest_equivalent",
+    "highest_values",
+    "log_header",
+    "log_interval",
+    "lowest_equivalent",
+    "lowest_values",
+    "mean",
+    "median_equivalent",
+    "median_values",
+    "merge",
+    "percentile",
+    "percentiles",
+    "record",
+    "record_many",
+    "sparse",
+    "stdev",
+]
+
+Int64Array = NDArray[np.int64]
+Int32Array = NDArray[np.int32]
+Sparse = tuple[Int32Array, Int64Array]
+"""(bucket, bucket_count): indices of the non-zero buckets, ascending, and their counts."""
+
+LOWEST_NS = 1
+HIGHEST_NS = 3_600_000_000_000
+"""One hour: the highest trackable value that the encoded form declares."""
+SIGNIFICANT_DIGITS = 3
+
+BUCKETS = 33_792
+"""Counts of a dense histogram."""
+HIGHEST_RECORDABLE_NS = (1 << 42) - 1
+"""The layout ends at a power of two above one hour (73 minutes); longer is counted as this."""
+
+_HALF_BITS = 10  # 1024 buckets to each power of two
+_HALF = 1 << _HALF_BITS
+_UNIT_MASK = 2 * _HALF - 1  # values up to here have a bucket each
+
+# A float64 holds every value up to 2^53 exactly, so its exponent field is the bit length: 52
+# bits of fraction below it, a bias of 1023, and one less than the length. Subtracting 11 more
+# for the bits that the first 2048 buckets resolve leaves the number of bits a bucket drops.
+_FRACTION_BITS = 52
+_EXPONENT_OFFSET = 1033
+
+
+# --- recording ------------------------------------------------------------------------------
+
+
+@njit(cache=True)
+def bucket_index(value_ns: int) -> int:
+    """Bucket of a value in nanoseconds, for use in kernels.
+
+    `value_ns` is a signed integer. A negative one (clocks of two hosts can disagree) counts as
+    0, one above `HIGHEST_RECORDABLE_NS` as that: where the library refuses to record, this
+    clamps, so that no message drops out of the count.
+    """
+    value = min(max(value_ns, 0), HIGHEST_RECORDABLE_NS)
+    bits = (np.float64(value | _UNIT_MASK).view(np.int64) >> _FRACTION_BITS) - _EXPONENT_OFFSET
+    return int((bits << _HALF_BITS) + (value >> bits))
+
+
+@njit(cache=True)
+def record(counts: Int64Array, value_ns: int) -> None:
+    """Count one value in a dense histogram, for use in kernels; clamps as `bucket_index`."""
+    counts[bucket_index(value_ns)] += 1
+
+
+def bucket_indices(values_ns: ArrayLike) -> Int64Array:
+    """Bucket of each value: `bucket_index` over an array of integers."""
+    given = np.asarray(values_ns)
+    if given.dtype.kind not in "iu" and given.size:
+        raise TypeError(f"values must be whole nanoseconds, not {given.dtype}")
+    value: Int64Array = np.clip(given, 0, HIGHEST_RECORDABLE_NS).astype(np.int64)
+    exact = (value | _UNIT_MASK).astype(np.float64)
+    bits: Int64Array = (exact.view(np.int64) >> _FRACTION_BITS) - _EXPONENT_OFFSET
+    index: Int64Array = (bits << _HALF_BITS) + (value >> bits)
+    return index
+
+
+def record_many(counts: Int64Array, values_ns: ArrayLike) -> None:
+    """Count every value of an integer array in a dense histogram; clamps as `bucket_index`."""
+    counts += np.bincount(bucket_indices(values_ns).ravel(), minlength=BUCKETS)
+
+
+# --- buckets and values ---------------------------------------------------------------------
+
+
+def lowest_values(bucket: ArrayLike) -> Int64Array:
+    """Lowest value in nanoseconds that each bucket holds."""
+    index = np.asarray(bucket, np.int64)
+    bits = _dropped_bits(index)
+    return (index - (bits << _HALF_BITS)) << bits
+
+
+def highest_values(bucket: ArrayLike) -> Int64Array:
+    """Highest value in nanoseconds that each bucket holds."""
+    index = np.asarray(bucket, np.int64)
+    return lowest_values(index) + (np.int64(1) << _dropped_bits(index)) - 1
+
+
+def median_values(bucket: ArrayLike) -> Int64Array:
+    """Value in nanoseconds by which mean and standard deviation represent each bucket."""
+    index = np.asarray(bucket, np.int64)
+    return lowest_values(index) + ((np.int64(1) << _dropped_bits(index)) >> 1)
+
+
+def _dropped_bits(index: Int64Array) -> Int64Array:
+    bits: Int64Array = np.maximum((index >> _HALF_BITS) - 1, 0)
+    return bits
+
+
+def lowest_equivalent(value_ns: int) -> int:
+    """Lowest value that shares a bucket with this one."""
+    return int(lowest_values(bucket_index(value_ns)))
+
+
+def highest_equivalent(value_ns: int) -> int:
+    """Highest value that shares a bucket with this one."""
+    return int(highest_values(bucket_index(value_ns)))
+
+
+def median_equivalent(value_ns: int) -> int:
+    """Middle of the bucket that holds this value."""
+    return int(median_values(bucket_index(value_ns)))
+
+
+# --- dense, sparse, merged ------------------------------------------------------------------
+
+
+def empty() -> Int64Array:
+    """A dense histogram of nothing."""
+    return np.zeros(BUCKETS, np.int64)
+
+
+def sparse(counts: Int64Array) -> Sparse:
+    """(bucket, bucket_count) of a dense histogram; both are copies."""
+    bucket = np.flatnonzero(counts)
+    return bucket.astype(np.int32), counts[bucket]
+
+
+def dense(bucket: ArrayLike, bucket_count: ArrayLike) -> Int64Array:
+    """Dense histogram of sparse entries, which may be in any order and repeat a bucket."""
+    counts = empty()
+    np.add.at(counts, np.asarray(bucket, np.int64), np.asarray(bucket_count, np.int64))
+    return counts
+
+
+def merge(parts: Sequence[Sparse]) -> Sparse:
+    """Sparse sum of sparse histograms. Dense ones are numpy arrays: add them with `+`."""
+    if not parts:
+        return sparse(empty())
+    bucket, position = np.unique(np.concatenate([part[0] for part in parts]), return_inverse=True)
+    bucket_count = np.zeros(len(bucket), np.int64)
+    np.add.at(bucket_count, position, np.concatenate([part[1] for part in parts]))
+    return bucket.astype(np.int32), bucket_count
+
+
+# --- statistics -----------------------------------------------------------------------------
+
+
+def percentile(counts: ArrayLike, p: float, bucket: ArrayLike | None = None) -> int:
+    """The library's `get_value_at_percentile(p)` in nanoseconds; see `percentiles`."""
+    return percentiles(counts, (p,), bucket)[0]
+
+
+def percentiles(
+    counts: ArrayLike, ps: Sequence[float], bucket: ArrayLike | None = None
+) -> list[int]:
+    """Value in nanoseconds at each percentile of `ps` (0 to 100, in any order).
+
+    `counts` is a dense histogram, or with `bucket` (ascending) the counts of a sparse one.
+    The rule is the library's: the value of rank max(int(p * total / 100 + 0.5), 1), reported as
+    the highest value of its bucket (for p = 0: the lowest). An empty histogram gives 0.
+    """
+    running = np.cumsum(np.asarray(counts, np.int64))
+    total = int(running[-1]) if running.size else 0
+    values = []
+    for p in ps:
+        rank = max(int(min(p, 100.0) * total / 100 + 0.5), 1)
+        place = int(np.searchsorted(running, rank))
+        if place == running.size:
+            values.append(0)
+            continue
+        index = place if bucket is None else np.asarray(bucket)[place]
+        values.append(int(highest_values(index) if p else lowest_values(index)))
+    return values
+
+
+def mean(counts: ArrayLike, bucket: ArrayLike | None = None) -> float:
+    """The library's mean in nanoseconds, from the middles of the buckets; 0 when empty.
+
+    Arguments as in `percentiles`. Where the exact sum is known, prefer it.
+    """
+    middle, weight = _middles(counts, bucket)
+    total = sum(weight.tolist())
+    # Python's integers: the sum of an hour's messages in nanoseconds can pass 2^63.
+    return float(sum(map(mul, middle.tolist(), weight.tolist()))) / total if total else 0.0
+
+
+def stdev(counts: ArrayLike, bucket: ArrayLike | None = None) -> float:
+    """The library's standard deviation (of the population) in nanoseconds; 0 when empty.
+
+    Arguments as in `percentiles`.
+    """
+    middle, weight = _middles(counts, bucket)
+    total = sum(weight.tolist())
+    if not total:
+        return 0.0
+    deviation = middle.astype(np.float64) - mean(counts, bucket)
+    # cumsum adds one after the other, as the library does; np.sum would pair and round otherwise.
+    return math.sqrt(float(np.cumsum(deviation * deviation * weight)[-1]) / total)
+
+
+def _middles(counts: ArrayLike, bucket: ArrayLike | None) -> tuple[Int64Array, Int64Array]:
+    weight = np.asarray(counts, np.int64)
+    used = np.flatnonzero(weight)
+    index = used if bucket is None else np.asarray(bucket, np.int64)[used]
+    return median_values(index), weight[used]
+
+
+# --- V2 encoding ----------------------------------------------------------------------------
+
+# Header of the V2 compressed form, then of what it inflates to (HdrHistogram, "V2 encoding").
+_OUTER = struct.Struct(">II")  # cookie, compressed length
+_INNER = struct.Struct(">IIIIQQd")  # cookie, length, offset, digits, lowest, highest, ratio
+_LARGEST_COUNT_BYTES = 9
+_LARGEST_INNER_BYTES = _INNER.size + BUCKETS * _LARGEST_COUNT_BYTES
+
+
+def encode(counts: Int64Array) -> bytes:
+    """V2 compressed form of a dense histogram in base64, as every HdrHistogram tool reads."""
+    histogram = HdrHistogram(LOWEST_NS, HIGHEST_NS, SIGNIFICANT_DIGITS)
+    np.frombuffer(histogram.counts, np.int64)[:] = counts
+    used = np.flatnonzero(counts)
+    if used.size:
+        histogram.set_internal_tacking_values(int(used[0]), int(used[-1]), int(counts.sum()))
+    return bytes(histogram.encode())
+
+
+def decode(encoded: bytes | str) -> Int64Array:
+    """Dense histogram from its V2 base64 form.
+
+    Raises UsageError where the text is damaged, inflates beyond any possible histogram, or has
+    another layout (lowest, highest, digits) than this file's.
+    """
+    try:
+        compressed = b64decode(encoded, validate=True)[_OUTER.size :]
+        # The library inflates without a bound, so bound it here first.
+        inflater = zlib.decompressobj()
+        inner = inflater.decompress(compressed, _LARGEST_INNER_BYTES)
+        if not inflater.eof:
+            raise UsageError("histogram is damaged: longer than any of its layout, or cut short")
+        _, _, _, digits, lowest, highest, _ = _INNER.unpack_from(inner)
+        if (lowest, highest, digits) != (LOWEST_NS, HIGHEST_NS, SIGNIFICANT_DIGITS):
+            raise UsageError(
+                f"histogram has the layout {lowest} to {highest} with {digits} digits; "
+                f"only {LOWEST_NS} to {HIGHEST_NS} with {SIGNIFICANT_DIGITS} is understood"
+            )
+        histogram = HdrHistogram.decode(encoded)
+    except UsageError:
+        raise
+    # Some of the library's exceptions derive from Exception alone.
+    except Exception as error:
+        raise UsageError(f"histogram is damaged: {type(error).__name__} {error}") from error
+    return np.frombuffer(histogram.counts, np.int64).copy()
+
+
+# --- histogram log, format version 1.3 ------------------------------------------------------
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST_TAG = 1000
+
+
+def log_header(start_ns: int) -> str:
+    """First lines of a histogram log that starts at `start_ns` (wall clock, since the epoch)."""
+    start = _seconds(start_ns)
+    date = (_EPOCH + timedelta(microseconds=start_ns // 1000)).isoformat(timespec="milliseconds")
+    return (
+        "#[Histogram log format version 1.3]\n"
+        f"#[StartTime: {start} (seconds since epoch), {date}]\n"
+        # Stated, so that no reader has to guess whether interval times are relative.
+        f"#[BaseTime: {start} (seconds since epoch)]\n"
+        '"StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram"\n'
+    )
+
+
+def log_interval(counts: Int64Array, offset_ns: int, span_ns: int, tag: str = "") -> str:
+    """One line of a histogram log.
+
+    `offset_ns` is the interval's start since the log's, `span_ns` its length. The maximum is in
+    milliseconds and, as in the Java writer, the highest value of the last bucket in use. A tag
+    may hold no comma, space or line end: such and all unusual characters are percent-encoded.
+    """
+    if offset_ns < 0 or span_ns < 0:
+        raise UsageError(f"interval of {span_ns} ns at {offset_ns} ns is outside its log")
+    if len(tag) > _LONGEST_TAG:
+        raise UsageError(f"tag of {len(tag)} characters is longer than {_LONGEST_TAG}")
+    label = f"Tag={quote(tag, safe='/:+=@._-~')}," if tag else ""
+    highest_ns = percentile(counts, 100.0)
+    return (
+        f"{label}{_seconds(offset_ns)},{_seconds(span_ns)},{highest_ns / 1e6:.3f},"
+        f"{encode(counts).decode('ascii')}\n"
+    )
+
+
+def _seconds(time_ns: int) -> str:
+    """Seconds with three decimals, rounded to the nearest without a float in between."""
+    milliseconds = (time_ns + 500_000) // 1_000_000
+    return f"{milliseconds // 1000}.{milliseconds % 1000:03d}"

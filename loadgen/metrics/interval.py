@@ -1,0 +1,231 @@
+"""The interval table: what was measured, one row per worker, second, group, phase and series.
+
+Each second a worker appends, for every device group and phase that had traffic, one row with
+series "" that carries the counters, and one row per latency series that carries a histogram; and
+for itself one row with group "" that carries its processor time and memory. A message belongs to
+the phase in which it was *intended*, wherever it arrives; rows of the process to the phase at
+the time.
+
+Everything is an integer, so that rows add up to the same result in any order: `plus` for two
+rows, `reducer` for a table.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from loadgen.metrics.histogram import merge
+
+__all__ = [
+    "COUNTERS",
+    "DIMENSIONS",
+    "GAUGES",
+    "HISTOGRAM",
+    "INTERVAL_SCHEMA",
+    "PHASES",
+    "PROCESS_COUNTERS",
+    "PROCESS_GAUGES",
+    "RUN_METADATA_KEY",
+    "SERIES",
+    "SPAN",
+    "Interval",
+    "plus",
+    "to_table",
+]
+
+PHASES = ("connect", "subscribe", "warmup", "measure", "drain", "stop")
+"""In the order of a run."""
+
+SERIES = (
+    "end_to_end",  # received - intended
+    "transit",  # received - sent
+    "send_delay",  # sent - intended
+    "acknowledge",  # PUBACK or PUBCOMP - sent
+    "connect",  # first SYN to CONNACK, and its parts:
+    "tcp",
+    "tls",
+    "connack",
+    "suback",
+)
+"""Latency series of the contract and the parts of a connect; rows may name others."""
+
+RUN_METADATA_KEY = b"loadgen.run"
+"""Key under which a writer repeats the run's id in the metadata of each file's schema."""
+
+DIMENSIONS = ("run", "host", "worker", "second", "group", "phase", "series")
+"""What a row is about. `second` counts from the run's anchor."""
+
+SPAN = ("time_ns", "span_ns")
+"""Start of the interval (CLOCK_MONOTONIC) and its length."""
+
+COUNTERS = (
+    "sent",
+    "sent_bytes",
+    "expected",
+    "received",
+    "received_bytes",
+    "duplicated",
+    "out_of_order",
+    "corrupt",
+    "foreign",
+    "acknowledged",
+    "connects",
+    "connect_failures",
+    "disconnects",
+)
+"""What happened within the interval."""
+
+GAUGES = ("connected", "owed", "in_flight")
+"""How things stood at its end."""
+
+PROCESS_COUNTERS = ("cpu_ns", "wait_ns")
+"""Processor time used, and time spent runnable but waiting for a processor."""
+
+PROCESS_GAUGES = ("resident_bytes",)
+
+HISTOGRAM = ("count", "sum_ns", "min_ns", "max_ns", "bucket", "bucket_count")
+"""Latencies: how many, their exact sum, least and greatest (0 when none), and the sparse
+histogram of `metrics.histogram`, buckets ascending."""
+
+_TYPES = {
+    "run": pa.string(),
+    "host": pa.int32(),
+    "worker": pa.int32(),
+    "second": pa.int32(),
+    "group": pa.string(),
+    "phase": pa.string(),
+    "series": pa.string(),
+    "bucket": pa.list_(pa.int32()),
+    "bucket_count": pa.list_(pa.int64()),
+}
+
+INTERVAL_SCHEMA = pa.schema(
+    [
+        (name, _TYPES.get(name, pa.int64()))
+        for name in (
+            *("run", "host", "worker", "second", *SPAN, "group", "phase", "series"),
+            *(*COUNTERS, *GAUGES, *PROCESS_COUNTERS, *PROCESS_GAUGES, *HISTOGRAM),
+        )
+    ]
+)
+"""Columns of intervals/*.parquet, in this order. No value is null: what is absent is 0 or ""."""
+
+
+_NO_BUCKET = np.zeros(0, np.int32)
+_NO_COUNT = np.zeros(0, np.int64)
+for _shared in (_NO_BUCKET, _NO_COUNT):
+    _shared.flags.writeable = False  # by every row without a histogram
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Interval:
+    """One row of the interval table; columns as in `INTERVAL_SCHEMA`, in its order.
+
+    The histogram's two arrays are as `metrics.histogram.sparse` returns them.
+    """
+
+    run: str = ""
+    host: int = 0
+    worker: int = 0
+    second: int = 0
+    time_ns: int = 0
+    span_ns: int = 0
+    group: str = ""
+    phase: str = ""
+    series: str = ""
+    sent: int = 0
+    sent_bytes: int = 0
+    expected: int = 0
+    received: int = 0
+    received_bytes: int = 0
+    duplicated: int = 0
+    out_of_order: int = 0
+    corrupt: int = 0
+    foreign: int = 0
+    acknowledged: int = 0
+    connects: int = 0
+    connect_failures: int = 0
+    disconnects: int = 0
+    connected: int = 0
+    owed: int = 0
+    in_flight: int = 0
+    cpu_ns: int = 0
+    wait_ns: int = 0
+    resident_bytes: int = 0
+    count: int = 0
+    sum_ns: int = 0
+    min_ns: int = 0
+    max_ns: int = 0
+    bucket: NDArray[np.int32] = field(default_factory=lambda: _NO_BUCKET)
+    bucket_count: NDArray[np.int64] = field(default_factory=lambda: _NO_COUNT)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Interval):
+            return NotImplemented
+        return all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in _FIELD_NAMES
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_FIELD_NAMES = tuple(f.name for f in fields(Interval))
+
+
+def plus(a: Interval, b: Interval) -> Interval:
+    """The two intervals as one: associative and commutative.
+
+    Counters and histograms add. Gauges take the greater, the high-water mark: of two moments
+    neither sum nor order would be meaningful, whichever comes first. Time and span cover both.
+    A dimension in which the two differ becomes "" or -1, several. Raises ValueError for two
+    different series, whose latencies are different things.
+    """
+    if a.series != b.series:
+        raise ValueError(f"series {a.series!r} and {b.series!r} do not add up")
+    start_ns = min(a.time_ns, b.time_ns)
+    end_ns = max(a.time_ns + a.span_ns, b.time_ns + b.span_ns)
+    bucket, bucket_count = merge([(a.bucket, a.bucket_count), (b.bucket, b.bucket_count)])
+    counted = [row for row in (a, b) if row.count]
+    return Interval(
+        run=a.run if a.run == b.run else "",
+        host=a.host if a.host == b.host else -1,
+        worker=a.worker if a.worker == b.worker else -1,
+        second=a.second if a.second == b.second else -1,
+        group=a.group if a.group == b.group else "",
+        phase=a.phase if a.phase == b.phase else "",
+        series=a.series,
+        time_ns=start_ns,
+        span_ns=end_ns - start_ns,
+        count=a.count + b.count,
+        sum_ns=a.sum_ns + b.sum_ns,
+        min_ns=min((row.min_ns for row in counted), default=0),
+        max_ns=max((row.max_ns for row in counted), default=0),
+        bucket=bucket,
+        bucket_count=bucket_count,
+        **{name: getattr(a, name) + getattr(b, name) for name in (*COUNTERS, *PROCESS_COUNTERS)},
+        **{name: max(getattr(a, name), getattr(b, name)) for name in (*GAUGES, *PROCESS_GAUGES)},
+    )
+
+
+def to_table(rows: Sequence[Interval]) -> pa.Table:
+    """The rows as an Arrow table of `INTERVAL_SCHEMA`."""
+    return pa.table(
+        [
+            _column(column.type, [getattr(row, column.name) for row in rows])
+            for column in INTERVAL_SCHEMA
+        ],
+        schema=INTERVAL_SCHEMA,
+    )
+
+
+def _column(kind: pa.DataType, values: list[Any]) -> pa.Array:
+    if not pa.types.is_list(kind):
+        return pa.array(values, kind)
+    # One copy of all entries: a list of Python integers a row would stall a worker's loop.
+    offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    entries = np.concatenate(values) if values else ()
+    return pa.ListArray.from_arrays(offsets, pa.array(entries, kind.value_type))

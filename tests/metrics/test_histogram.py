@@ -1,0 +1,285 @@
+"""The histogram against the hdrhistogram library: bucket for bucket, percentile for percentile."""
+
+import struct
+import zlib
+from base64 import b64decode, b64encode
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hdrh.histogram import HdrHistogram
+from hdrh.log import HistogramLogReader
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from loadgen.errors import UsageError
+from loadgen.metrics import histogram as h
+
+EDGES = sorted(
+    {0, 1, 2, 1023, 1024, 2047, 2048, 2049, h.HIGHEST_NS, h.HIGHEST_RECORDABLE_NS}
+    | {(1 << bits) + step for bits in range(11, 42) for step in (-1, 0, 1)}
+)
+# Uniform below a random power of two, so that small and large values are equally likely.
+values = st.integers(0, 42).flatmap(lambda bits: st.integers(0, (1 << bits) - 1))
+samples = st.lists(values, max_size=60)
+percents = st.one_of(
+    st.sampled_from([0, 50, 90, 99, 99.9, 99.99, 100, 200, 0.0, 1e-9]), st.floats(0, 100)
+)
+
+
+def library(sample: list[int]) -> HdrHistogram:
+    reference = HdrHistogram(1, h.HIGHEST_NS, 3)
+    for value in sample:
+        assert reference.record_value(value)
+    return reference
+
+
+REFERENCE = library([])
+"""Asked for its layout only, and so shared."""
+
+
+def recorded(sample: list[int]) -> h.Int64Array:
+    counts = h.empty()
+    h.record_many(counts, sample)
+    return counts
+
+
+def test_the_layout_has_the_librarys_size() -> None:
+    reference = library([])
+    assert reference.counts_len == h.BUCKETS
+    last = reference.get_value_from_index(h.BUCKETS - 1)
+    assert reference.get_highest_equivalent_value(last) == h.HIGHEST_RECORDABLE_NS
+
+
+class TestBuckets:
+    @pytest.mark.parametrize("value", EDGES)
+    def test_edges_fall_into_the_librarys_bucket(self, value: int) -> None:
+        index = REFERENCE.get_counts_array_index(value)
+        plain = getattr(h.bucket_index, "py_func", h.bucket_index)
+        assert h.bucket_index(value) == plain(value) == index
+        assert h.bucket_indices([value]).tolist() == [index]
+
+    @given(samples)
+    @settings(max_examples=200, deadline=None)
+    def test_any_value_falls_into_the_librarys_bucket(self, sample: list[int]) -> None:
+        expected = [REFERENCE.get_counts_array_index(value) for value in sample]
+        plain = getattr(h.bucket_index, "py_func", h.bucket_index)
+        assert [h.bucket_index(value) for value in sample] == expected
+        assert [plain(value) for value in sample] == expected
+        assert h.bucket_indices(sample).tolist() == expected
+
+    @given(values)
+    @settings(max_examples=300, deadline=None)
+    def test_equivalent_values_are_the_librarys(self, value: int) -> None:
+        assert h.lowest_equivalent(value) == REFERENCE.get_lowest_equivalent_value(value)
+        assert h.highest_equivalent(value) == REFERENCE.get_highest_equivalent_value(value)
+        assert h.median_equivalent(value) == REFERENCE._hdr_median_equiv_value(value)
+
+    def test_the_buckets_tile_the_whole_range(self) -> None:
+        index = np.arange(h.BUCKETS)
+        lowest, highest = h.lowest_values(index), h.highest_values(index)
+        assert lowest[0] == 0
+        assert (lowest[1:] == highest[:-1] + 1).all()
+        assert (h.bucket_indices(lowest) == index).all()
+        assert (h.bucket_indices(highest) == index).all()
+
+    @pytest.mark.parametrize(
+        ("value", "counted_as"),
+        [
+            (-1, 0),
+            (-(1 << 62), 0),
+            (h.HIGHEST_RECORDABLE_NS + 1, h.HIGHEST_RECORDABLE_NS),
+            ((1 << 63) - 1, h.HIGHEST_RECORDABLE_NS),
+        ],
+    )
+    def test_what_the_library_refuses_is_clamped(self, value: int, counted_as: int) -> None:
+        assert not HdrHistogram(1, h.HIGHEST_NS, 3).record_value(value)
+        one, many = h.empty(), h.empty()
+        h.record(one, value)
+        h.record_many(many, [value])
+        assert np.flatnonzero(one).tolist() == [h.bucket_index(counted_as)]
+        assert np.array_equal(one, many)
+
+
+class TestRecording:
+    @given(samples)
+    @settings(max_examples=50, deadline=None)
+    def test_one_by_one_and_in_batch_give_the_librarys_counts(self, sample: list[int]) -> None:
+        reference = np.frombuffer(library(sample).counts, np.int64)
+        one_by_one = h.empty()
+        for value in sample:
+            h.record(one_by_one, value)
+        assert np.array_equal(one_by_one, reference)
+        assert np.array_equal(recorded(sample), reference)
+
+    def test_a_batch_adds_to_what_is_there(self) -> None:
+        counts = recorded([5, 7])
+        h.record_many(counts, np.array([[7, 9], [9, 9]]))
+        assert h.sparse(counts)[0].tolist() == [5, 7, 9]
+        assert h.sparse(counts)[1].tolist() == [1, 2, 3]
+
+    def test_fractions_are_refused_and_change_nothing(self) -> None:
+        counts = recorded([5])
+        with pytest.raises(TypeError, match="whole nanoseconds"):
+            h.record_many(counts, [1.5])
+        assert np.array_equal(counts, recorded([5]))
+
+
+class TestForms:
+    @given(samples)
+    @settings(max_examples=50, deadline=None)
+    def test_sparse_and_dense_are_the_same_histogram(self, sample: list[int]) -> None:
+        counts = recorded(sample)
+        bucket, bucket_count = h.sparse(counts)
+        assert bucket.dtype == np.int32
+        assert bucket_count.dtype == np.int64
+        assert bucket.tolist() == sorted({h.bucket_index(value) for value in sample})
+        assert bucket_count.sum() == len(sample)
+        assert np.array_equal(h.dense(bucket, bucket_count), counts)
+        assert np.array_equal(h.dense(bucket[::-1], bucket_count[::-1]), counts)
+
+    @given(st.lists(samples, max_size=4))
+    @settings(max_examples=30, deadline=None)
+    def test_merging_equals_the_librarys_add(self, parts: list[list[int]]) -> None:
+        total = library([])
+        for part in parts:
+            total.add(library(part))
+        expected = np.frombuffer(total.counts, np.int64)
+        merged = h.merge([h.sparse(recorded(part)) for part in parts])
+        assert np.array_equal(h.dense(*merged), expected)
+        assert np.array_equal(merged[0], np.flatnonzero(expected))
+        assert np.array_equal(sum((recorded(part) for part in parts), h.empty()), expected)
+
+
+class TestStatistics:
+    @given(samples, st.lists(percents, min_size=1, max_size=4))
+    @example([], [0, 50, 100])
+    @example([0, 0, 5], [0, 50, 100])
+    @example([2048, 2049], [0, 50, 100])
+    @example([1, 2, 3, 4], [12.5, 37.5, 62.5, 87.5])  # ranks exactly on a half
+    @example([1, 2, 3, 4], [200, 1e9])
+    @settings(max_examples=60, deadline=None)
+    def test_percentiles_are_the_librarys(self, sample: list[int], ps: list[float]) -> None:
+        reference = library(sample)
+        expected = [reference.get_value_at_percentile(p) for p in ps]
+        counts = recorded(sample)
+        bucket, bucket_count = h.sparse(counts)
+        assert h.percentiles(counts, ps) == expected
+        assert h.percentiles(bucket_count, ps, bucket) == expected
+        assert [h.percentile(counts, p) for p in ps] == expected
+
+    @given(st.lists(st.tuples(values, st.integers(1, 1 << 40)), min_size=1, max_size=20), percents)
+    @settings(max_examples=40, deadline=None)
+    def test_percentiles_of_large_counts_are_the_librarys(
+        self, entries: list[tuple[int, int]], p: float
+    ) -> None:
+        reference = library([])
+        for value, count in entries:
+            reference.record_value(value, count)
+        counts = np.frombuffer(reference.counts, np.int64)
+        assert h.percentile(counts, p) == reference.get_value_at_percentile(p)
+
+    @given(samples)
+    @settings(max_examples=30, deadline=None)
+    def test_mean_and_stdev_are_the_librarys(self, sample: list[int]) -> None:
+        reference = library(sample)
+        counts = recorded(sample)
+        bucket, bucket_count = h.sparse(counts)
+        assert h.mean(counts) == h.mean(bucket_count, bucket) == reference.get_mean_value()
+        assert h.stdev(counts) == h.stdev(bucket_count, bucket) == reference.get_stddev()
+
+    def test_the_mean_survives_a_sum_beyond_64_bits(self) -> None:
+        reference = library([])
+        reference.record_value(h.HIGHEST_NS, 1 << 40)
+        counts = np.frombuffer(reference.counts, np.int64)
+        assert h.mean(counts) == reference.get_mean_value() > h.HIGHEST_NS * 0.999
+
+
+class TestEncoding:
+    @given(samples)
+    @settings(max_examples=30, deadline=None)
+    def test_the_text_is_the_librarys(self, sample: list[int]) -> None:
+        counts = recorded(sample)
+        encoded = h.encode(counts)
+        assert encoded == library(sample).encode()
+        assert np.array_equal(h.decode(encoded), counts)
+        assert np.array_equal(h.decode(encoded.decode()), counts)
+
+    @given(st.binary(max_size=80))
+    @settings(max_examples=100, deadline=None)
+    def test_any_other_text_is_one_error(self, noise: bytes) -> None:
+        for text in (noise, b64encode(noise)):
+            with pytest.raises(UsageError, match="histogram"):
+                h.decode(text)
+
+    @pytest.mark.parametrize("missing", [1, 4, 10])
+    def test_a_cut_text_is_an_error(self, missing: int) -> None:
+        whole = b64decode(h.encode(recorded([1, 5000])))
+        with pytest.raises(UsageError, match="damaged"):
+            h.decode(b64encode(whole[:-missing]))
+
+    def test_another_layout_is_an_error(self) -> None:
+        with pytest.raises(UsageError, match="1 to 1000 with 2 digits"):
+            h.decode(HdrHistogram(1, 1000, 2).encode())
+
+    def test_a_bomb_is_refused_before_it_inflates(self) -> None:
+        packed = zlib.compress(bytes(50_000_000))
+        assert len(packed) < 60_000
+        with pytest.raises(UsageError, match="longer than any"):
+            h.decode(b64encode(struct.pack(">II", 0x1C849314, len(packed)) + packed))
+
+
+class TestLog:
+    START_NS = 1_700_000_000_123_456_789
+
+    def test_the_librarys_reader_reads_tags_times_and_counts(self, tmp_path: Path) -> None:
+        intervals = [("end_to_end", [1, 5000, 10**9]), ("", [77]), ("transit", [])]
+        text = h.log_header(self.START_NS) + "".join(
+            h.log_interval(recorded(sample), second * 10**9, 999_600_000, tag)
+            for second, (tag, sample) in enumerate(intervals)
+        )
+        path = tmp_path / "run.hlog"
+        path.write_text(text, encoding="ascii")
+        reader = HistogramLogReader(str(path), library([]))
+        try:
+            for second, (tag, sample) in enumerate(intervals):
+                read = reader.get_next_interval_histogram()
+                assert read.get_tag() == (tag or None)
+                assert np.array_equal(np.frombuffer(read.counts, np.int64), recorded(sample))
+                start_ms = 1_700_000_000_123 + second * 1000
+                assert read.get_start_time_stamp() == pytest.approx(start_ms, abs=0.01)
+                assert read.get_end_time_stamp() == pytest.approx(start_ms + 1000, abs=0.01)
+            assert reader.get_next_interval_histogram() is None
+            assert reader.get_start_time_sec() == 1_700_000_000.123
+        finally:
+            reader.input_file.close()
+
+    def test_the_lines_follow_format_1_3(self) -> None:
+        header = h.log_header(self.START_NS).splitlines()
+        assert header == [
+            "#[Histogram log format version 1.3]",
+            "#[StartTime: 1700000000.123 (seconds since epoch), 2023-11-14T22:13:20.123+00:00]",
+            "#[BaseTime: 1700000000.123 (seconds since epoch)]",
+            '"StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram"',
+        ]
+        counts = recorded([2_500_000])
+        encoded = h.encode(counts).decode()
+        line = h.log_interval(counts, 127_000_000, 1_006_999_999, "A")
+        # 2,500,000 lies in the bucket up to 2,500,607 ns
+        assert line == f"Tag=A,0.127,1.007,2.501,{encoded}\n"
+
+    @given(st.text(max_size=20))
+    @settings(max_examples=50, deadline=None)
+    def test_no_tag_can_break_its_line(self, tag: str) -> None:
+        line = h.log_interval(h.empty(), 0, 10**9, tag)
+        fields = line.removesuffix("\n").split(",")
+        assert len(fields) == (5 if tag else 4)
+        assert " " not in line
+        assert len(line.splitlines()) == 1
+        assert line.isascii()
+
+    def test_what_no_reader_understands_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="outside"):
+            h.log_interval(h.empty(), -1, 10**9)
+        with pytest.raises(UsageError, match="longer"):
+            h.log_interval(h.empty(), 0, 10**9, "x" * 1001)

@@ -1,0 +1,289 @@
+"""The reducer against a plain model of dictionaries, `plus` and the hdrhistogram library."""
+
+import io
+import random
+from dataclasses import asdict, replace
+from functools import reduce
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hdrh.histogram import HdrHistogram
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.errors import RunDirectoryError
+from loadgen.metrics import reducer
+from loadgen.metrics.histogram import HIGHEST_NS, empty, record_many, sparse
+from loadgen.metrics.interval import (
+    COUNTERS,
+    DIMENSIONS,
+    GAUGES,
+    INTERVAL_SCHEMA,
+    PROCESS_COUNTERS,
+    PROCESS_GAUGES,
+    Interval,
+    plus,
+    to_table,
+)
+from loadgen.metrics.reducer import LatencySummary, reduce_table, reduced_schema, summarize
+
+NUMBERS = (*COUNTERS, *GAUGES, *PROCESS_COUNTERS, *PROCESS_GAUGES)
+KEYS = ("run", "group", "phase", "series")
+seeds = st.integers(0, 1 << 32)
+
+
+def worker_rows(seed: int, most: int = 40) -> list[Interval]:
+    """Rows such as workers write: few keys, some without latencies. Random by seed, which
+    Hypothesis draws: drawing each of 34 columns through it would take most of the test."""
+    rng = random.Random(seed)
+    rows = []
+    for _ in range(rng.randrange(most + 1)):
+        sample = [rng.randrange(1 << rng.randrange(1, 42)) for _ in range(rng.choice([0, 1, 20]))]
+        numbers: dict[str, Any] = {name: rng.randrange(1 << 40) for name in NUMBERS}
+        rows.append(
+            replace(
+                latency_row(sample),
+                run=rng.choice(["r1", "r2"]),
+                host=rng.randrange(2),
+                worker=rng.randrange(3),
+                second=rng.randrange(4),
+                time_ns=rng.randrange(10**12),
+                span_ns=rng.randrange(10**9),
+                group=rng.choice(["", "pub", "süb"]),
+                phase=rng.choice(["warmup", "measure"]),
+                series=rng.choice(["", "transit", "end_to_end"]),
+                **numbers,
+            )
+        )
+    return rows
+
+
+def latency_row(sample: list[int]) -> Interval:
+    counts = empty()
+    record_many(counts, sample)
+    bucket, bucket_count = sparse(counts)
+    return Interval(
+        series="transit",
+        count=len(sample),
+        sum_ns=sum(sample),
+        min_ns=min(sample, default=0),
+        max_ns=max(sample, default=0),
+        bucket=bucket,
+        bucket_count=bucket_count,
+    )
+
+
+def model(rows: list[Interval], by: tuple[str, ...]) -> list[dict[str, object]]:
+    """What `reduce_table` must give: rows collected in a dictionary and added one by one."""
+    groups: dict[tuple[object, ...], list[Interval]] = {}
+    for row in rows:
+        groups.setdefault(tuple(getattr(row, name) for name in by), []).append(row)
+    reduced = []
+    for key in sorted(groups):
+        total = reduce(plus, [replace(row, series="") for row in groups[key]])
+        columns = asdict(total) | dict(zip(by, key, strict=True))
+        columns["bucket"] = total.bucket.tolist()
+        columns["bucket_count"] = total.bucket_count.tolist()
+        reduced.append({name: columns[name] for name in reduced_schema(by).names})
+    return reduced
+
+
+class TestReduce:
+    @given(seeds, st.permutations(DIMENSIONS), st.integers(0, len(DIMENSIONS)))
+    @settings(max_examples=60, deadline=None)
+    def test_it_equals_the_model_by_any_keys(self, seed: int, names: list[str], keys: int) -> None:
+        by = tuple(names[:keys])
+        rows = worker_rows(seed)
+        reduced = reduce_table(to_table(rows), by)
+        reduced.validate(full=True)
+        assert reduced.schema == reduced_schema(by)
+        assert reduced.to_pylist() == model(rows, by)
+
+    @given(seeds)
+    @settings(max_examples=40, deadline=None)
+    def test_the_order_of_rows_and_chunks_does_not_matter(self, seed: int) -> None:
+        rows = worker_rows(seed)
+        expected = reduce_table(to_table(rows), KEYS)
+        rng = random.Random(seed)
+        rng.shuffle(rows)
+        cuts = sorted(rng.randrange(len(rows) + 1) for _ in range(3))
+        table = to_table(rows)
+        chunked = pa.concat_tables(
+            table.slice(start, stop - start)
+            for start, stop in zip([0, *cuts], [*cuts, len(rows)], strict=True)
+        )
+        assert reduce_table(chunked, KEYS).equals(expected)
+
+    @given(seeds, st.sampled_from(["max", "sum"]))
+    @settings(max_examples=40, deadline=None)
+    def test_parts_reduced_first_give_the_same(
+        self, seed: int, gauges: Literal["max", "sum"]
+    ) -> None:
+        rows = worker_rows(seed)
+        rng = random.Random(seed)
+        parts: list[list[Interval]] = [[], [], []]
+        for row in rows:
+            rng.choice(parts).append(row)
+        finer = (*KEYS, "second")
+        once = [reduce_table(to_table(part), finer, gauges=gauges) for part in parts]
+        twice = reduce_table(pa.concat_tables(once), KEYS, gauges=gauges)
+        assert twice.equals(reduce_table(to_table(rows), KEYS, gauges=gauges))
+
+    @given(seeds)
+    @settings(max_examples=20, deadline=None)
+    def test_the_size_of_blocks_and_pieces_does_not_matter(self, seed: int) -> None:
+        table = to_table(worker_rows(seed))
+        expected = reduce_table(table, DIMENSIONS)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reducer, "_BLOCK_GROUPS", 3)
+            patch.setattr(reducer, "_PIECE_ENTRIES", 25)
+            assert reduce_table(table, DIMENSIONS).equals(expected)
+            assert reduce_table(table, ()).to_pylist() == reduce_table(expected, ()).to_pylist()
+
+    def test_merged_percentiles_are_the_librarys_merged_one_by_one(self) -> None:
+        rng = np.random.default_rng(7)
+        samples = [rng.lognormal(13, 1.5, 300).astype(np.int64).tolist() for _ in range(5)]
+        total = HdrHistogram(1, HIGHEST_NS, 3)
+        for sample in samples:
+            part = HdrHistogram(1, HIGHEST_NS, 3)
+            for value in sample:
+                part.record_value(value)
+            total.add(part)
+        (row,) = reduce_table(to_table([latency_row(s) for s in samples]), ["series"]).to_pylist()
+        values = [value for sample in samples for value in sample]
+        assert summarize(row) == LatencySummary(
+            count=1500,
+            avg=sum(values) / 1_500_000,
+            min=min(values) / 1000,
+            p50=total.get_value_at_percentile(50) / 1000,
+            p90=total.get_value_at_percentile(90) / 1000,
+            p99=total.get_value_at_percentile(99) / 1000,
+            p99_9=total.get_value_at_percentile(99.9) / 1000,
+            max=max(values) / 1000,
+            stdev=total.get_stddev() / 1000,
+        )
+
+    def test_gauges_of_one_second_add_and_of_several_take_the_greatest(self) -> None:
+        connected = {(0, 0): 10, (0, 1): 20, (1, 0): 15, (1, 1): 5}
+        rows = [
+            Interval(worker=worker, second=second, connected=number)
+            for (second, worker), number in connected.items()
+        ]
+        seconds = reduce_table(to_table(rows), ("second",), gauges="sum")
+        assert seconds["connected"].to_pylist() == [30, 20]
+        assert reduce_table(seconds, ()).to_pylist()[0]["connected"] == 30
+
+    def test_thousands_of_groups_come_out_whole_and_in_order(self) -> None:
+        rows = [replace(latency_row([10 + n % 3, 5_000_000]), second=n % 1000) for n in range(3000)]
+        reduced = reduce_table(to_table(rows), ("second",))
+        assert reduced["second"].to_pylist() == list(range(1000))
+        assert set(reduced["count"].to_pylist()) == {6}
+        assert {tuple(bucket[:3]) for bucket in reduced["bucket"].to_pylist()} == {(10, 11, 12)}
+
+    def test_no_rows_give_no_rows(self) -> None:
+        assert reduce_table(INTERVAL_SCHEMA.empty_table(), KEYS).equals(
+            reduced_schema(KEYS).empty_table()
+        )
+
+
+class TestWhereTablesComeFrom:
+    """Engines and files hand the same rows over in other Arrow types."""
+
+    ROWS = worker_rows(11)
+
+    def test_a_parquet_file(self) -> None:
+        file = io.BytesIO()
+        pq.write_table(to_table(self.ROWS), file, row_group_size=7, store_schema=False)
+        table = pq.read_table(file)
+        assert reduce_table(table, KEYS).equals(reduce_table(to_table(self.ROWS), KEYS))
+
+    def test_large_offsets_dictionaries_and_other_columns(self) -> None:
+        table = to_table(self.ROWS)
+        wide = table.set_column(
+            table.column_names.index("bucket"),
+            "bucket",
+            table["bucket"].cast(pa.large_list(pa.int32())),
+        )
+        wide = wide.set_column(0, "run", table["run"].dictionary_encode())
+        wide = wide.append_column("more", pa.array(["x"] * table.num_rows))
+        wide = wide.select(wide.column_names[::-1])
+        assert reduce_table(wide, KEYS).equals(reduce_table(table, KEYS))
+
+
+class TestDamage:
+    ROW = replace(latency_row([5, 5, 9000]), run="r")
+
+    @pytest.mark.parametrize("by", [("planet",), ("sent",), ("run", "run")])
+    def test_only_dimensions_are_keys(self, by: tuple[str, ...]) -> None:
+        with pytest.raises(ValueError, match="cannot reduce by"):
+            reduce_table(to_table([self.ROW]), by)
+
+    @pytest.mark.parametrize("missing", ["run", "sent", "bucket"])
+    def test_a_missing_column(self, missing: str) -> None:
+        with pytest.raises(RunDirectoryError, match=f"lack the column {missing}"):
+            reduce_table(to_table([self.ROW]).drop_columns([missing]), KEYS)
+
+    def test_a_column_of_another_type(self) -> None:
+        table = to_table([self.ROW])
+        place = table.column_names.index("sent")
+        with pytest.raises(RunDirectoryError, match="wrong type"):
+            reduce_table(table.set_column(place, "sent", pa.array(["many"])), KEYS)
+
+    @pytest.mark.parametrize("name", ["run", "sent", "bucket"])
+    def test_a_null(self, name: str) -> None:
+        table = to_table([self.ROW])
+        column = pa.array([None], INTERVAL_SCHEMA.field(name).type)
+        table = table.set_column(table.column_names.index(name), name, column)
+        with pytest.raises(RunDirectoryError, match=f"no value in {name}"):
+            reduce_table(table, KEYS)
+
+    def test_a_null_within_a_histogram(self) -> None:
+        table = to_table([self.ROW])
+        column = pa.array([[5, None]], pa.list_(pa.int32()))
+        table = table.set_column(table.column_names.index("bucket"), "bucket", column)
+        with pytest.raises(RunDirectoryError, match="no value in a histogram"):
+            reduce_table(table, KEYS)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"bucket": np.array([5, 33_792], np.int32)}, "out of its layout"),
+            ({"bucket": np.array([-1, 5], np.int32)}, "out of its layout"),
+            ({"bucket_count": np.array([4, -1])}, "out of its layout"),
+            ({"bucket": np.array([5], np.int32)}, "buckets without a count"),
+            ({"count": 4}, "disagree with their count"),
+        ],
+    )
+    def test_a_histogram_that_cannot_be(self, changes: dict[str, Any], message: str) -> None:
+        damaged = replace(self.ROW, **changes)
+        with pytest.raises(RunDirectoryError, match=message):
+            reduce_table(to_table([self.ROW, damaged, self.ROW]), KEYS)
+
+    def test_sums_never_wrap_around(self) -> None:
+        rows = [Interval(sent_bytes=1 << 62), Interval(sent_bytes=1 << 62)]
+        assert reduce_table(to_table(rows[:1]), ())["sent_bytes"].to_pylist() == [1 << 62]
+        with pytest.raises(RunDirectoryError, match="sent_bytes adds up beyond 64 bits"):
+            reduce_table(to_table(rows), ())
+
+
+class TestSummary:
+    def test_an_empty_series_has_no_numbers(self) -> None:
+        (row,) = to_table([Interval(series="transit")]).to_pylist()
+        assert summarize(row) == LatencySummary(0)
+        assert asdict(LatencySummary(0))["p99_9"] is None
+
+    def test_microseconds_exact_where_they_can_be(self) -> None:
+        (row,) = to_table([latency_row([1_234_567, 1_234_569])]).to_pylist()
+        summary = summarize(row)
+        assert (summary.count, summary.avg) == (2, 1234.568)
+        assert (summary.min, summary.max) == (1234.567, 1234.569)
+        # both in the bucket of 1,233,920 to 1,234,943 ns
+        assert (summary.p50, summary.p99_9, summary.stdev) == (1234.943, 1234.943, 0.0)
+
+    def test_a_row_of_arrays_is_read_the_same(self) -> None:
+        interval = latency_row([3, 70_000, 10**9])
+        (row,) = to_table([interval]).to_pylist()
+        assert summarize(asdict(interval)) == summarize(row)
