@@ -1,0 +1,225 @@
+"""The C programs beside which loadgen's cost is shown: they must count right themselves."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import socket
+import struct
+import sys
+import zlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("gcc") or shutil.which("cc")), reason="no C compiler"
+)
+
+CONNECT_3 = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01a"
+CONNECT_5 = b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x01a"
+PUBLISH_QOS1 = b"\x32\x08\x00\x01t\x12\x34abc"
+
+
+@pytest.fixture(scope="module")
+def floor() -> ModuleType:
+    path = Path(__file__).parents[2] / "bench" / "floor.py"
+    spec = importlib.util.spec_from_file_location("bench_floor", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["bench_floor"] = module
+    spec.loader.exec_module(module)
+    module.build()
+    return module
+
+
+def dial(port: int) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port), timeout=10)
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return client
+
+
+def read(client: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        got = client.recv(size - len(data))
+        assert got, f"closed after {data!r}"
+        data += got
+    return data
+
+
+def ask(client: socket.socket, packet: bytes, size: int) -> bytes:
+    """The answer of ``size`` bytes to a packet sent one byte at a time."""
+    for value in packet:
+        client.sendall(bytes([value]))
+    return read(client, size)
+
+
+@pytest.mark.parametrize(("mode", "batch", "rate"), [("single", None, 2000), ("batch", 7, 20_000)])
+def test_sink_counts_what_send_sent(
+    floor: ModuleType, mode: str, batch: int | None, rate: int
+) -> None:
+    with floor.sink(walk=True) as target:
+        sent = floor.run(
+            "send",
+            port=target.port,
+            connections=10,
+            rate=rate,
+            seconds=0.5,
+            mode=mode,
+            batch=batch,
+        )
+        sunk = floor.stop(target)
+    assert sent["complete"] is True
+    assert sent["messages"] == rate // 2
+    assert sent["sends"] == -(-sent["messages"] // (batch or 1))
+    assert sunk["messages"] == sent["messages"]
+    assert sunk["connects"] == 10
+    assert sunk["malformed"] == 0
+    assert sent["window"]["cpu_s"] > 0
+    assert sent["process"]["cpu_s"] >= sent["window"]["cpu_s"]
+
+
+def test_dropping_sink_takes_every_byte(floor: ModuleType) -> None:
+    with floor.sink() as target:
+        sent = floor.run("send", port=target.port, connections=5, rate=1000, seconds=0.5)
+        sunk = floor.stop(target)
+    connects = sum(
+        len(f"floor-send-0-{i}") - 1 for i in range(5)
+    )  # without the process id, whose length is added below
+    packet = 2 + 2 + len("floor/0") + 32
+    rest = sunk["bytes"] - sent["messages"] * packet - connects - 5 * 14
+    assert sunk["messages"] is None
+    assert rest % 5 == 0
+    assert 1 <= rest // 5 <= 8
+
+
+@pytest.mark.parametrize("walk", [False, True])
+@pytest.mark.parametrize(
+    ("connect", "connack"),
+    [(CONNECT_3, b"\x20\x02\x00\x00"), (CONNECT_5, b"\x20\x03\x00\x00\x00")],
+)
+def test_sink_answers_packets_split_at_every_byte(
+    floor: ModuleType, connect: bytes, connack: bytes, walk: bool
+) -> None:
+    five = connect is CONNECT_5
+    properties = b"\x00" if five else b""
+    body = b"\x00\x07" + properties + b"\x00\x01a\x01" + b"\x00\x01b\x00"
+    suback = b"\x00\x07" + properties + b"\x01\x00"
+    with floor.sink(walk=walk) as target, dial(target.port) as client:
+        assert ask(client, connect, len(connack)) == connack
+        expected = bytes([0x90, len(suback)]) + suback
+        assert ask(client, bytes([0x82, len(body)]) + body, len(expected)) == expected
+        assert ask(client, b"\xc0\x00", 2) == b"\xd0\x00"
+        report = floor.stop(target)
+    assert (report["connects"], report["subscribes"], report["pings"]) == (1, 1, 1)
+
+
+def test_sink_acknowledges_qos_1_when_asked(floor: ModuleType) -> None:
+    with floor.sink(acknowledge=True) as target, dial(target.port) as client:
+        ask(client, CONNECT_3, 4)
+        assert ask(client, PUBLISH_QOS1, 4) == b"\x40\x02\x12\x34"
+        client.sendall(PUBLISH_QOS1 * 3 + b"\xc0\x00")
+        assert read(client, 14) == b"\x40\x02\x12\x34" * 3 + b"\xd0\x00"
+        report = floor.stop(target)
+    assert (report["messages"], report["pubacks"]) == (4, 4)
+
+
+def test_dropping_sink_still_answers_a_leading_pingreq(floor: ModuleType) -> None:
+    with floor.sink() as target, dial(target.port) as client:
+        ask(client, CONNECT_3, 4)
+        client.sendall(PUBLISH_QOS1)
+        # Not answered, so only a later read can tell that the sink has dropped it.
+        with dial(target.port) as other:
+            ask(other, CONNECT_3, 4)
+        client.sendall(b"\xc0\x00")
+        assert read(client, 2) == b"\xd0\x00"
+
+
+@pytest.mark.parametrize("hostile", [b"\x00\x00", b"\x10\xff\xff\xff\xff\x01", b"\x30\x00"])
+def test_sink_closes_what_is_not_mqtt(floor: ModuleType, hostile: bytes) -> None:
+    with floor.sink() as target:
+        with dial(target.port) as client:
+            client.sendall(hostile)
+            assert client.recv(1) == b""
+        assert floor.stop(target)["malformed"] == 1
+
+
+@pytest.mark.parametrize("walk", [False, True])
+def test_recv_counts_what_source_sent(floor: ModuleType, walk: bool) -> None:
+    with floor.source(subscribers=20, rate=20_000, seconds=0.5, burst=5) as target:
+        got = floor.run("recv", port=target.port, connections=20, seconds=10, walk=walk)
+        sent = floor.wait(target)
+    assert sent["complete"] is True
+    assert sent["messages"] == 10_000
+    assert sent["writes"] == 2000
+    assert got["messages_total"] == sent["messages"]
+    assert got["messages_per_read"] >= 1
+
+
+def test_source_writes_the_payload_header(floor: ModuleType) -> None:
+    options = {"rate": 2000, "seconds": 0.05, "burst": 3, "run_tag": 0xDEADBEEF, "stream_base": 40}
+    with (
+        floor.source(subscribers=1, topic="t/{i}", **options) as target,
+        dial(target.port) as client,
+    ):
+        ask(client, CONNECT_5, 5)
+        ask(client, b"\x82\x07\x00\x01\x00\x00\x01#\x00", 6)
+        packets = [read(client, 2 + 2 + 3 + 1 + 32) for _ in range(100)]
+        assert client.recv(1) == b""
+    intended_ns, offsets_ns = [], []
+    for sequence, packet in enumerate(packets):
+        assert packet[:8] == b"\x30\x26\x00\x03t/0\x00"
+        tag, stream, number, intended, offset_ns, crc = struct.unpack("<IIQQfI", packet[8:])
+        assert (tag, stream, number) == (0xDEADBEEF, 40, sequence)
+        offsets_ns.append(offset_ns)
+        assert crc == zlib.crc32(packet[8:36])
+        intended_ns.append(intended)
+    # However busy the host, one of 34 bursts leaves before the next is due.
+    assert 0 <= min(offsets_ns) < 1_500_000
+    # A burst is due as a whole; 2000/s in threes is one each 1.5 ms.
+    assert all(first == intended_ns[i - i % 3] for i, first in enumerate(intended_ns))
+    assert {b - a for a, b in zip(intended_ns[::3], intended_ns[3::3], strict=False)} == {1_500_000}
+
+
+def test_connect_opens_and_holds(floor: ModuleType) -> None:
+    with floor.sink(ports=2) as target:
+        report = floor.run(
+            "connect",
+            port=target.port,
+            ports=2,
+            connections=300,
+            in_flight=16,
+            source_address="127.0.9.1",
+        )
+        sunk = floor.stop(target)
+    assert (report["connections"], report["failed"]) == (300, 0)
+    assert sunk["connects"] == 300
+    assert sunk["peak"] == 300
+    assert report["connect_ns"]["p50"] <= report["connect_ns"]["max"]
+
+
+def test_connect_tells_why_it_failed(floor: ModuleType) -> None:
+    report = floor.run("connect", port=floor.free_port(), connections=5)
+    assert report["failures"]["refused"] == 5
+    assert report["complete"] is False
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"rate": -1}, "--rate"), ({"mode": "spin"}, "--mode"), ({"speed": 1}, "unknown option")],
+)
+def test_bad_options_end_in_one_line(
+    floor: ModuleType, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(floor.FloorError, match=message) as caught:
+        floor.run("send", **options)
+    assert "status 2" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_unreachable_broker_is_status_3(floor: ModuleType) -> None:
+    with pytest.raises(floor.FloorError, match=r"status 3.*cannot connect"):
+        floor.run("latency", port=floor.free_port())
