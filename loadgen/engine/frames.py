@@ -1,0 +1,54 @@
+"""Frames between coordinator and worker: a JSON header and a block of bytes.
+
+Wire form: u32 header length, u32 block length (big-endian), header, block. The same frames run
+over a socket pair on one host and over TCP between hosts; nothing is ever unpickled.
+"""
+
+import struct
+from typing import Any
+
+import orjson
+
+from loadgen.errors import CannotRunError
+
+__all__ = ["FRAME_LIMIT_BYTES", "FrameReader", "encode_frame"]
+
+FRAME_LIMIT_BYTES = 256 * 1024 * 1024
+_LENGTHS = struct.Struct(">II")
+
+Header = dict[str, Any]
+
+
+def encode_frame(header: Header, block: bytes = b"") -> bytes:
+    """One frame as bytes; `header` holds JSON values and dataclasses."""
+    encoded = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY)
+    return b"".join((_LENGTHS.pack(len(encoded), len(block)), encoded, block))
+
+
+class FrameReader:
+    """Puts a byte stream back into frames."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[Header, bytes]]:
+        """Frames completed by `data`, in order; raises CannotRunError on an absurd length."""
+        self._buffer += data
+        frames: list[tuple[Header, bytes]] = []
+        position = 0
+        while len(self._buffer) - position >= _LENGTHS.size:
+            header_bytes, block_bytes = _LENGTHS.unpack_from(self._buffer, position)
+            if header_bytes > FRAME_LIMIT_BYTES or block_bytes > FRAME_LIMIT_BYTES:
+                raise CannotRunError("a worker's channel is out of step; run again")
+            body = position + _LENGTHS.size
+            end = body + header_bytes + block_bytes
+            if len(self._buffer) < end:
+                break
+            header = orjson.loads(self._buffer[body : body + header_bytes])
+            frames.append((header, bytes(self._buffer[body + header_bytes : end])))
+            position = end
+        if position:
+            del self._buffer[:position]
+        return frames

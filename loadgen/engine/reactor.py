@@ -1,0 +1,461 @@
+"""The hot path's two steps, each one call into compiled code for a whole wake-up of the loop.
+
+`poll` reads every connection that has something, hands the bytes to `traffic.receive` and writes
+the acknowledgements. `pump` sends what is due. Both run inside callbacks of the worker's uvloop
+loop: the epoll set that holds all plain connections is itself one descriptor of that loop, and
+so is the timer. What needs Python (a CONNACK, a broken connection) is queued as events.
+
+Descriptors are edge-triggered, so no connection costs a call to change what is waited for.
+"""
+
+import errno
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from loadgen.engine.syscalls import (
+    EPOLLERR,
+    EPOLLET,
+    EPOLLHUP,
+    EPOLLIN,
+    EPOLLOUT,
+    EVENT_DATA,
+    EVENT_WORDS,
+    arm_timer,
+    connect_socket,
+    monotonic_ns,
+    open_socket,
+    receive_into,
+    send_from,
+    socket_error,
+    wait_events,
+    watch,
+)
+from loadgen.workload import traffic
+from loadgen.workload.pacer import DUE_NS, heap_pop, heap_replace
+from loadgen.workload.traffic import (
+    AWAIT_CONNACK,
+    BATCH_END,
+    BATCH_LIMIT,
+    BLOCKED,
+    CLOSED_BY_PEER,
+    CONNECT_FAILED,
+    CONNECTED,
+    CONNECTING,
+    CONNECTING_COUNT,
+    END_NS,
+    FD,
+    FLAGS,
+    GROUP,
+    HEAP_SIZE,
+    IDLE,
+    PACKET_LIMIT,
+    READY,
+    REARM,
+    SCHEDULED,
+    STATE,
+    STREAMED,
+    SYN_NS,
+    TAIL_BYTES,
+    TARGET,
+    TCP_NS,
+    UNSENT,
+    WAITING,
+    WINDOW_FULL,
+    WRITABLE,
+    WRITTEN_NS,
+    fill_batch,
+    push_bytes,
+    push_event,
+    receive,
+    record,
+    settle_batch,
+    slot_of,
+)
+
+__all__ = ["EVENTS_AT_ONCE", "connect_some", "ping_idle", "poll", "pump"]
+
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.int32]
+Table = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.uint32]
+Records = npt.NDArray[np.void]
+
+EVENTS_AT_ONCE = 256
+_READS_AT_ONCE = 4
+_MESSAGES_AT_ONCE = 2000
+_EAGAIN = errno.EAGAIN
+
+
+@njit(cache=True)
+def poll(
+    epoll: int,
+    epoll_events: Words,
+    ready: Table,
+    clock: Table,
+    words: Words,
+    buffer: Bytes,
+    out: Bytes,
+    tails: Bytes,
+    connect_packets: Bytes,
+    connect_ends: Table,
+    connections: Table,
+    run: Table,
+    totals: Table,
+    pairs: Table,
+    holes: Table,
+    hole_state: Table,
+    counters: Table,
+    histograms: Counts,
+    stats: Table,
+    senders: Records,
+    window: Records,
+    received_ids: Bytes,
+    schedule: Table,
+    heap: Table,
+    events: Table,
+    control: Bytes,
+) -> int:
+    """Serve what is ready; the number of descriptors that were.
+
+    After the call `totals[EVENTS]` events wait for Python, `totals[READY]` connections were not
+    read to the end and want another call.
+    """
+    again = totals[READY]
+    totals[READY] = 0
+    found = wait_events(epoll, epoll_events, EVENTS_AT_ONCE)
+    for index in range(again + max(found, 0)):
+        if index < again:
+            connection = ready[index]
+            flags = EPOLLIN
+        else:
+            base = (index - again) * EVENT_WORDS
+            connection = np.int64(epoll_events[base + EVENT_DATA])
+            flags = np.int64(epoll_events[base])
+        state = connections[connection, STATE]
+        descriptor = connections[connection, FD]
+        if state == CONNECTING:
+            if not flags & (EPOLLOUT | EPOLLERR | EPOLLHUP):
+                continue
+            now_ns = monotonic_ns(clock)
+            error = socket_error(descriptor, words)
+            if error != 0:
+                push_event(totals, events, CONNECT_FAILED, connection, error, now_ns)
+                continue
+            group = connections[connection, GROUP]
+            since_syn_ns = now_ns - connections[connection, SYN_NS]
+            slot = slot_of(group, traffic.S_TCP, traffic.CONNECT_PHASE)
+            record(histograms, stats, slot, since_syn_ns)
+            connections[connection, TCP_NS] = now_ns
+            connections[connection, WRITTEN_NS] = now_ns
+            connections[connection, STATE] = AWAIT_CONNACK
+            start = connect_ends[connection]
+            end = connect_ends[connection + 1]
+            written = send_from(descriptor, connect_packets, start, end)
+            if written != end - start:
+                error = -written if written < 0 else _EAGAIN
+                push_event(totals, events, CLOSED_BY_PEER, connection, error, now_ns)
+            continue
+        if state == IDLE or state == traffic.CLOSED:
+            continue
+        if flags & EPOLLOUT and connections[connection, FLAGS] & BLOCKED:
+            push_event(totals, events, WRITABLE, connection, 0, monotonic_ns(clock))
+        if not flags & (EPOLLIN | EPOLLERR | EPOLLHUP):
+            continue
+        for turn in range(_READS_AT_ONCE + 1):
+            if turn == _READS_AT_ONCE or not traffic.room_for_events(totals, control, len(out)):
+                ready[totals[READY]] = connection
+                totals[READY] += 1
+                break
+            tail = connections[connection, TAIL_BYTES]
+            if tail > 0:
+                buffer[:tail] = tails[connection, :tail]
+            got = receive_into(descriptor, buffer, tail, len(buffer))
+            now_ns = monotonic_ns(clock)
+            if got <= 0:
+                if got != -_EAGAIN:
+                    push_event(totals, events, CLOSED_BY_PEER, connection, -got, now_ns)
+                break
+            end = tail + got
+            position, written = receive(
+                buffer,
+                0,
+                end,
+                now_ns,
+                connection,
+                connections,
+                run,
+                totals,
+                pairs,
+                holes,
+                hole_state,
+                counters,
+                histograms,
+                stats,
+                senders,
+                window,
+                received_ids,
+                schedule,
+                heap,
+                events,
+                control,
+                out,
+                0,
+            )
+            if end - position > run[PACKET_LIMIT]:
+                push_event(totals, events, traffic.BROKEN, connection, 0x95, now_ns)
+                break
+            connections[connection, TAIL_BYTES] = end - position
+            if end > position:
+                tails[connection, : end - position] = buffer[position:end]
+            if written > 0:
+                _answer(descriptor, connection, out, written, now_ns, connections, totals, events,
+                        control)
+            if end < len(buffer):
+                break
+    return found
+
+
+@njit(cache=True)
+def _answer(
+    descriptor: int,
+    connection: int,
+    out: Bytes,
+    end: int,
+    now_ns: int,
+    connections: Table,
+    totals: Table,
+    events: Table,
+    control: Bytes,
+) -> None:
+    """Send acknowledgements; what the socket does not take follows through Python."""
+    sent = np.int64(0)
+    if not connections[connection, FLAGS] & BLOCKED:
+        sent = max(send_from(descriptor, out, 0, end), 0)
+        connections[connection, WRITTEN_NS] = now_ns
+    if sent < end:
+        connections[connection, FLAGS] |= BLOCKED
+        push_bytes(totals, events, control, UNSENT, connection, 0, now_ns, out, sent, end)
+
+
+@njit(cache=True)
+def pump(
+    timer: int,
+    tick_ns: int,
+    clock: Table,
+    out: Bytes,
+    batch: Table,
+    segments: Table,
+    publisher_connection: Table,
+    connections: Table,
+    groups: Table,
+    run: Table,
+    totals: Table,
+    counters: Table,
+    histograms: Counts,
+    stats: Table,
+    senders: Records,
+    window: Records,
+    schedule: Table,
+    heap: Table,
+    periods_ns: Numbers,
+    program: Table,
+    topics: Bytes,
+    topic_ends: Table,
+    body: Bytes,
+    body_crc: Table,
+    events: Table,
+    control: Bytes,
+) -> int:
+    """Send what is due and arm the timer for what comes next.
+
+    Messages of streamed connections stay in `out`, one row (connection, start, end) of
+    `segments` a batch, for the caller to write; returns the number of such rows.
+    """
+    position = np.int64(0)
+    used = 0
+    messages = 0
+    totals[REARM] = 0
+    now_ns = monotonic_ns(clock)
+    while (
+        totals[HEAP_SIZE] > 0
+        and heap[0, 0] <= now_ns
+        and messages < _MESSAGES_AT_ONCE
+        and used < len(segments)
+        and traffic.room_for_events(totals, control, len(out))
+    ):
+        publisher = heap[0, 1]
+        connection = publisher_connection[publisher]
+        flags = connections[connection, FLAGS]
+        if flags & (BLOCKED | WINDOW_FULL) or connections[connection, STATE] != CONNECTED:
+            connections[connection, FLAGS] |= WAITING
+            totals[HEAP_SIZE] = heap_pop(heap, totals[HEAP_SIZE])
+            continue
+        end, count = fill_batch(
+            publisher,
+            connection,
+            now_ns,
+            now_ns,
+            BATCH_LIMIT,
+            connections,
+            groups,
+            run,
+            totals,
+            schedule,
+            periods_ns,
+            program,
+            senders,
+            window,
+            topics,
+            topic_ends,
+            body,
+            body_crc,
+            out,
+            position,
+            batch,
+        )
+        if count == 0 and not connections[connection, FLAGS] & WINDOW_FULL:
+            if schedule[publisher, DUE_NS] < run[END_NS]:
+                break  # `out` is full of streamed messages
+        sent = count
+        if flags & STREAMED:
+            segments[used, 0] = connection
+            segments[used, 1] = position
+            segments[used, 2] = end
+            used += 1
+            start = position
+            position = end
+        else:
+            start = position
+            if count > 0:
+                done = send_from(connections[connection, FD], out, start, end)
+                if done != end - start:
+                    connections[connection, FLAGS] |= BLOCKED
+                    sent = _whole_messages(batch, count, start, max(done, 0))
+                    if sent > 0 and batch[sent - 1, BATCH_END] - start > done:
+                        push_bytes(
+                            totals,
+                            events,
+                            control,
+                            UNSENT,
+                            connection,
+                            0,
+                            now_ns,
+                            out,
+                            start + done,
+                            batch[sent - 1, BATCH_END],
+                        )
+        messages += count
+        settle_batch(
+            publisher,
+            connection,
+            count,
+            sent,
+            now_ns,
+            start,
+            connections,
+            groups,
+            run,
+            totals,
+            schedule,
+            senders,
+            window,
+            counters,
+            histograms,
+            stats,
+            batch,
+        )
+        due_ns = schedule[publisher, DUE_NS]
+        if connections[connection, FLAGS] & (BLOCKED | WINDOW_FULL):
+            connections[connection, FLAGS] |= WAITING
+            totals[HEAP_SIZE] = heap_pop(heap, totals[HEAP_SIZE])
+        elif due_ns >= run[END_NS]:
+            totals[SCHEDULED] -= 1
+            totals[HEAP_SIZE] = heap_pop(heap, totals[HEAP_SIZE])
+        else:
+            heap_replace(heap, totals[HEAP_SIZE], due_ns, publisher)
+        now_ns = monotonic_ns(clock)
+    if totals[HEAP_SIZE] > 0:
+        arm_timer(timer, max(heap[0, 0], now_ns + tick_ns), clock)
+    else:
+        arm_timer(timer, 0, clock)
+    return used
+
+
+@njit(cache=True)
+def _whole_messages(batch: Table, count: int, start: int, done: int) -> int:
+    """Messages of the batch of which at least one byte was sent: they are on their way."""
+    sent = 0
+    before = start
+    while sent < count and before - start < done:
+        before = batch[sent, BATCH_END]
+        sent += 1
+    return sent
+
+
+@njit(cache=True)
+def connect_some(
+    epoll: int,
+    first: int,
+    count: int,
+    family: int,
+    source: Bytes,
+    addresses: Bytes,
+    address_bytes: Table,
+    clock: Table,
+    words: Words,
+    connections: Table,
+    totals: Table,
+    events: Table,
+) -> None:
+    """Begin to connect devices first ... first + count - 1.
+
+    `addresses` holds one sockaddr a target (rows), `address_bytes` their lengths; `source` is
+    the sockaddr to connect from, empty for the kernel's choice.
+    """
+    for connection in range(first, first + count):
+        target = connections[connection, TARGET]
+        descriptor = open_socket(family, source, words)
+        now_ns = monotonic_ns(clock)
+        if descriptor < 0:
+            push_event(totals, events, CONNECT_FAILED, connection, -descriptor, now_ns)
+            continue
+        connections[connection, FD] = descriptor
+        connections[connection, SYN_NS] = now_ns
+        connections[connection, STATE] = CONNECTING
+        totals[CONNECTING_COUNT] += 1
+        address = addresses[target, : address_bytes[target]]
+        result = connect_socket(descriptor, address)
+        if result == 0:
+            flags = EPOLLIN | EPOLLOUT | EPOLLET
+            result = watch(epoll, descriptor, flags, connection, words)
+        if result < 0:
+            push_event(totals, events, CONNECT_FAILED, connection, -result, now_ns)
+
+
+@njit(cache=True)
+def ping_idle(
+    now_ns: int, keep_alive_ns: Table, pingreq: Bytes, connections: Table, due: Table
+) -> int:
+    """Send PINGREQ on plain connections that wrote nothing for three quarters of keep-alive.
+
+    `keep_alive_ns` has one entry a group, 0 for no keep-alive. Streamed or blocked connections
+    are listed in `due` for the caller; returns their number.
+    """
+    listed = 0
+    for connection in range(len(connections)):
+        if connections[connection, STATE] != CONNECTED:
+            continue
+        limit_ns = keep_alive_ns[connections[connection, GROUP]]
+        if limit_ns == 0 or (now_ns - connections[connection, WRITTEN_NS]) * 4 < limit_ns * 3:
+            continue
+        if connections[connection, FLAGS] & (STREAMED | BLOCKED):
+            due[listed] = connection
+            listed += 1
+        elif send_from(connections[connection, FD], pingreq, 0, 2) == 2:
+            connections[connection, WRITTEN_NS] = now_ns
+    return listed
+
+

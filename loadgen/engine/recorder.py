@@ -1,0 +1,171 @@
+"""From a worker's counters to interval rows, once a second, and back on the other side.
+
+A frame of rows carries the histograms of all of them in its block: the buckets (int32) of all
+rows end to end, then their counts (int64).
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from loadgen.engine.fleet import Fleet
+from loadgen.metrics.histogram import sparse
+from loadgen.metrics.interval import COUNTERS, SERIES, Interval
+from loadgen.workload import traffic
+from loadgen.workload.pacer import DUE_NS, owed_messages
+from loadgen.workload.traffic import INTENDED_PHASES, STAT_COUNT, STAT_MAX, STAT_MIN, STAT_SUM
+
+__all__ = [
+    "ProcessTimes",
+    "connected_by_group",
+    "decode_intervals",
+    "in_flight_by_group",
+    "owed_by_group",
+    "process_times",
+    "take_intervals",
+]
+
+Table = npt.NDArray[np.int64]
+Row = dict[str, Any]
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTimes:
+    """What the scheduler says of this process: ns on a processor, ns waiting for one."""
+
+    cpu_ns: int
+    wait_ns: int
+    resident_bytes: int
+
+
+def process_times() -> ProcessTimes:
+    """Times of the calling thread and memory of the process; a worker has one thread."""
+    cpu, wait, _ = Path("/proc/thread-self/schedstat").read_text().split()
+    resident = int(Path("/proc/self/statm").read_text().split()[1])
+    return ProcessTimes(int(cpu), int(wait), resident * _PAGE_BYTES)
+
+
+@njit(cache=True)
+def _add_owed(
+    schedule: Table,
+    periods_ns: npt.NDArray[np.float64],
+    program: Table,
+    group_of_publisher: Table,
+    now_ns: int,
+    owed: Table,
+) -> int:
+    oldest_ns = now_ns
+    for publisher in range(len(schedule)):
+        messages = owed_messages(schedule, periods_ns, program, publisher, now_ns)
+        owed[group_of_publisher[publisher]] += messages
+        if messages > 0:
+            oldest_ns = min(oldest_ns, schedule[publisher, DUE_NS])
+    return now_ns - oldest_ns
+
+
+def owed_by_group(fleet: Fleet, now_ns: int) -> tuple[Table, int]:
+    """Messages due and not sent, by group, and the age of the oldest in ns."""
+    owed = np.zeros(len(fleet.groups), np.int64)
+    if len(fleet.schedule) == 0 or fleet.program[0, 0] == 0:
+        return owed, 0
+    # One ns before the end is the last moment at which a message can be due.
+    until_ns = min(now_ns, int(fleet.run[traffic.END_NS]) - 1)
+    groups = fleet.group[fleet.publisher_connection]
+    age_ns = _add_owed(fleet.schedule, fleet.periods_ns, fleet.program, groups, until_ns, owed)
+    return owed, int(age_ns) + max(now_ns - until_ns, 0) if owed.any() else 0
+
+
+def connected_by_group(fleet: Fleet) -> Table:
+    """Devices connected, by group."""
+    states = fleet.connections[:, traffic.STATE] == traffic.CONNECTED
+    return np.bincount(fleet.group[states], minlength=len(fleet.groups)).astype(np.int64)
+
+
+def in_flight_by_group(fleet: Fleet) -> Table:
+    """Messages sent and not acknowledged, by group."""
+    total = np.zeros(len(fleet.groups), np.int64)
+    rows = fleet.connections[:, traffic.SENDER]
+    senders = rows >= 0
+    if senders.any():
+        np.add.at(total, fleet.group[senders], fleet.senders["in_flight"][rows[senders]])
+    return total
+
+
+def take_intervals(fleet: Fleet, now_ns: int) -> tuple[list[Row], bytes]:
+    """Rows of everything counted since the last call, and the block of their histograms.
+
+    Every device group has a counters row for each phase in which something happened, and one for
+    its gauges in any case; the counts start again from zero.
+    """
+    rows: list[Row] = []
+    owed, _ = owed_by_group(fleet, now_ns)
+    connected = connected_by_group(fleet)
+    in_flight = in_flight_by_group(fleet)
+    buckets: list[npt.NDArray[np.int32]] = []
+    counts: list[npt.NDArray[np.int64]] = []
+    offset = 0
+    for index, group in enumerate(fleet.plan.groups):
+        happened = fleet.counters[index].any(axis=1)
+        gauges = {
+            "connected": int(connected[index]),
+            "owed": int(owed[index]),
+            "in_flight": int(in_flight[index]),
+        }
+        current = traffic.phase_of(fleet.run, now_ns) if fleet.program[0, 0] else 3
+        for phase, name in enumerate(INTENDED_PHASES):
+            if not happened[phase] and phase != current:
+                continue
+            row: Row = {"group": group.name, "phase": name, "series": ""}
+            row.update(zip(COUNTERS, fleet.counters[index, phase].tolist(), strict=True))
+            if phase == current:
+                row.update(gauges)
+            rows.append(row)
+        for series_index, series in enumerate(SERIES):
+            for phase, name in enumerate(INTENDED_PHASES):
+                slot = traffic.slot_of(index, series_index, phase)
+                if fleet.stats[slot, STAT_COUNT] == 0:
+                    continue
+                bucket, count = sparse(fleet.histograms[slot].astype(np.int64))
+                buckets.append(bucket)
+                counts.append(count)
+                rows.append(
+                    {
+                        "group": group.name,
+                        "phase": name,
+                        "series": series,
+                        "count": int(fleet.stats[slot, STAT_COUNT]),
+                        "sum_ns": int(fleet.stats[slot, STAT_SUM]),
+                        "min_ns": int(fleet.stats[slot, STAT_MIN]),
+                        "max_ns": int(fleet.stats[slot, STAT_MAX]),
+                        "bucket": [offset, len(bucket)],
+                    }
+                )
+                offset += len(bucket)
+                fleet.histograms[slot] = 0
+                fleet.stats[slot] = 0
+    fleet.counters[:] = 0
+    block = b"".join(part.tobytes() for part in (*buckets, *counts))
+    return rows, block
+
+
+def decode_intervals(header: Row, block: bytes) -> list[Interval]:
+    """The rows of an interval frame; `header` has "interval" (rows) and "buckets" (their total)."""
+    total = int(header["buckets"])
+    buckets = np.frombuffer(block, np.int32, total)
+    counts = np.frombuffer(block, np.int64, total, offset=4 * total)
+    rows = []
+    for row in header["interval"]:
+        values = dict(row)
+        start, length = values.pop("bucket", (0, 0))
+        if length:
+            values["bucket"] = buckets[start : start + length]
+            values["bucket_count"] = counts[start : start + length]
+        rows.append(Interval(**values))
+    return rows

@@ -1,0 +1,264 @@
+"""Connections whose bytes do not go straight to a socket: TLS, through uvloop's transports.
+
+The same kernels handle their packets; only reading and writing differ. One protocol object a
+connection, which holds its row and nothing else.
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from typing import cast
+
+from loadgen.engine.fleet import Fleet
+from loadgen.errors import UsageError
+from loadgen.workload import traffic
+from loadgen.workload.groups import Tls
+from loadgen.workload.traffic import (
+    AWAIT_CONNACK,
+    BLOCKED,
+    CONNECTING,
+    CONNECTING_COUNT,
+    FLAGS,
+    STATE,
+    SYN_NS,
+    TAIL_BYTES,
+    TCP_NS,
+    WRITTEN_NS,
+)
+
+__all__ = ["Streams", "tls_context"]
+
+_IP_BIND_ADDRESS_NO_PORT = 24
+_VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def tls_context(tls: Tls) -> ssl.SSLContext:
+    """The client context of a run; raises UsageError for files or ciphers that do not load."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if tls.minimum is not None:
+            context.minimum_version = _VERSIONS[tls.minimum]
+        if tls.maximum is not None:
+            context.maximum_version = _VERSIONS[tls.maximum]
+        if tls.ciphers is not None:
+            context.set_ciphers(tls.ciphers)
+        if not tls.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        elif tls.ca_file is not None:
+            context.load_verify_locations(tls.ca_file)
+        else:
+            context.load_default_certs()
+        if tls.certificate_file is not None:
+            context.load_cert_chain(tls.certificate_file, tls.key_file)
+    except (OSError, ssl.SSLError, KeyError) as error:
+        raise UsageError(f"TLS cannot be set up: {error}; check the --tls options") from None
+    return context
+
+
+class _Stream(asyncio.BufferedProtocol):
+    """One streamed connection."""
+
+    __slots__ = ("connection", "streams", "transport")
+
+    def __init__(self, streams: "Streams", connection: int) -> None:
+        self.streams = streams
+        self.connection = connection
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not inherit from asyncio's.
+        self.transport = cast("asyncio.Transport", transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.streams.get_buffer(self.connection)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.streams.received(self, nbytes)
+
+    def pause_writing(self) -> None:
+        self.streams.fleet.connections[self.connection, FLAGS] |= BLOCKED
+
+    def resume_writing(self) -> None:
+        self.streams.resume(self.connection)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.transport is not None:
+            self.transport = None
+            reason = "closed by the broker" if error is None else type(error).__name__
+            self.streams.failed(self.connection, reason)
+
+
+class Streams:
+    """The streamed connections of a worker."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        loop: asyncio.AbstractEventLoop,
+        on_events: Callable[[], None],
+        failed: Callable[[int, str], None],
+    ) -> None:
+        self.fleet = fleet
+        self.loop = loop
+        self.on_events = on_events
+        self.failed = failed
+        self.context = tls_context(fleet.plan.tls or Tls())
+        self.view = memoryview(fleet.buffer)
+        self.out = memoryview(fleet.out)
+        self.acknowledgements = fleet.buffer.copy()
+        self.protocols: dict[int, _Stream] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def connect(self, connection: int) -> None:
+        """Begin to connect a device: TCP, then TLS, then CONNECT."""
+        self.fleet.connections[connection, STATE] = CONNECTING
+        self.fleet.totals[CONNECTING_COUNT] += 1
+        task = self.loop.create_task(self._connect(connection))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _connect(self, connection: int) -> None:
+        fleet = self.fleet
+        row = fleet.connections[connection]
+        target = fleet.plan.targets[int(row[traffic.TARGET])]
+        group = int(row[traffic.GROUP])
+        address = fleet.addresses[int(row[traffic.TARGET])]
+        sock = socket.socket(int(address[0]), socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if len(fleet.source):
+                sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
+                host = socket.inet_ntop(socket.AF_INET, bytes(fleet.source[4:8]))
+                sock.bind((host, 0))
+            row[SYN_NS] = time.monotonic_ns()
+            await self.loop.sock_connect(sock, (target.host, target.port))
+            tcp_ns = time.monotonic_ns()
+            slot = traffic.slot_of(group, traffic.S_TCP, traffic.CONNECT_PHASE)
+            traffic.record(fleet.histograms, fleet.stats, slot, tcp_ns - int(row[SYN_NS]))
+            _, protocol = await self.loop.create_connection(
+                lambda: _Stream(self, connection),
+                sock=sock,
+                ssl=self.context,
+                server_hostname=target.host,
+            )
+        except (OSError, ssl.SSLError) as error:
+            sock.close()
+            self.failed(connection, _tls_reason(error))
+            return
+        now_ns = time.monotonic_ns()
+        slot = traffic.slot_of(group, traffic.S_TLS, traffic.CONNECT_PHASE)
+        traffic.record(fleet.histograms, fleet.stats, slot, now_ns - tcp_ns)
+        if row[STATE] != CONNECTING:
+            if protocol.transport is not None:
+                protocol.transport.abort()
+            return
+        self.protocols[connection] = protocol
+        row[TCP_NS] = now_ns
+        row[WRITTEN_NS] = now_ns
+        row[STATE] = AWAIT_CONNACK
+        start, end = fleet.connect_ends[connection : connection + 2].tolist()
+        self.write(connection, fleet.connect_packets[start:end].tobytes())
+
+    def get_buffer(self, connection: int) -> memoryview:
+        """The shared buffer, behind the connection's part of a packet."""
+        tail = int(self.fleet.connections[connection, TAIL_BYTES])
+        if tail:
+            self.fleet.buffer[:tail] = self.fleet.tails[connection, :tail]
+        return self.view[tail:]
+
+    def received(self, stream: _Stream, count: int) -> None:
+        """Handle `count` bytes that came into the buffer given before."""
+        fleet = self.fleet
+        connection = stream.connection
+        row = fleet.connections[connection]
+        end = int(row[TAIL_BYTES]) + count
+        now_ns = time.monotonic_ns()
+        position, written = traffic.receive(
+            fleet.buffer,
+            0,
+            end,
+            now_ns,
+            connection,
+            fleet.connections,
+            fleet.run,
+            fleet.totals,
+            fleet.pairs,
+            fleet.holes,
+            fleet.hole_state,
+            fleet.counters,
+            fleet.histograms,
+            fleet.stats,
+            fleet.senders,
+            fleet.window,
+            fleet.received_ids,
+            fleet.schedule,
+            fleet.heap,
+            fleet.events,
+            fleet.control,
+            self.acknowledgements,
+            0,
+        )
+        rest = end - position
+        if rest > fleet.run[traffic.PACKET_LIMIT]:
+            traffic.push_event(
+                fleet.totals, fleet.events, traffic.BROKEN, connection, 0x95, now_ns
+            )
+        else:
+            row[TAIL_BYTES] = rest
+            if rest:
+                fleet.tails[connection, :rest] = fleet.buffer[position:end]
+        if written:
+            self.write(connection, self.acknowledgements[:written].tobytes())
+            row[WRITTEN_NS] = now_ns
+        self.on_events()
+
+    def resume(self, connection: int) -> None:
+        """A transport's buffer ran low: the device may write again."""
+        fleet = self.fleet
+        fleet.connections[connection, FLAGS] &= ~BLOCKED
+        traffic.requeue(
+            connection,
+            int(fleet.connections[connection, traffic.PUBLISHER]),
+            fleet.connections,
+            fleet.run,
+            fleet.totals,
+            fleet.schedule,
+            fleet.heap,
+        )
+        self.on_events()
+
+    def write(self, connection: int, data: bytes) -> None:
+        """Hand bytes to the transport, if there is still one."""
+        protocol = self.protocols.get(connection)
+        if protocol is not None and protocol.transport is not None:
+            protocol.transport.write(data)
+
+    def write_segments(self, count: int) -> None:
+        """Write what `pump` left in `out`: one write a batch."""
+        for connection, start, end in self.fleet.segments[:count].tolist():
+            self.write(connection, bytes(self.out[start:end]))
+
+    def abort(self, connection: int) -> None:
+        """Close a connection for good; what it has written still goes out."""
+        protocol = self.protocols.pop(connection, None)
+        if protocol is not None and protocol.transport is not None:
+            transport = protocol.transport
+            protocol.transport = None
+            transport.close()
+
+
+def _tls_reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {error.reason or 'handshake failed'}"
+    if isinstance(error, OSError) and error.errno is not None:
+        return errno.errorcode.get(error.errno, str(error.errno))
+    return type(error).__name__

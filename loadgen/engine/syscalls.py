@@ -1,0 +1,206 @@
+"""The system calls that the hot path makes straight from compiled code.
+
+A socket call through Python objects costs half as much again as the call itself; here it costs
+what it costs in C. Numba resolves each name in the C library of the process. Linux only: the
+numbers are those of <sys/epoll.h>, <sys/socket.h>, <netinet/in.h> and <sys/timerfd.h>, and the
+layout of `struct epoll_event`, which is packed on x86-64 alone.
+
+Every function returns the call's result, or minus errno.
+"""
+
+import errno
+import platform
+import socket
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit, types
+from numba.core.extending import intrinsic
+
+__all__ = [
+    "EPOLLERR",
+    "EPOLLET",
+    "EPOLLHUP",
+    "EPOLLIN",
+    "EPOLLOUT",
+    "EPOLLRDHUP",
+    "EVENT_DATA",
+    "EVENT_WORDS",
+    "arm_timer",
+    "close_descriptor",
+    "connect_socket",
+    "make_timer",
+    "monotonic_ns",
+    "open_socket",
+    "receive_into",
+    "send_from",
+    "socket_error",
+    "wait_events",
+    "watch",
+]
+
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.int32]
+Table = npt.NDArray[np.int64]
+
+EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP = 0x1, 0x4, 0x8, 0x10, 0x2000
+EPOLLET = -0x80000000  # bit 31 of a signed word
+_EPOLL_CTL_ADD = 1
+
+_PACKED = platform.machine() in ("x86_64", "AMD64")
+EVENT_WORDS = 3 if _PACKED else 4
+"""32-bit words of one `struct epoll_event`."""
+EVENT_DATA = 1 if _PACKED else 2
+"""Word that holds the low half of its data."""
+
+_CLOCK_MONOTONIC = 1
+_TFD_NONBLOCK_CLOEXEC = 0o4000 | 0o2000000
+_TFD_TIMER_ABSTIME = 1
+_MSG = 0x40 | 0x4000  # MSG_DONTWAIT | MSG_NOSIGNAL
+_SOCK_STREAM_FLAGS = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+_SOL_SOCKET = socket.SOL_SOCKET
+_SO_ERROR = socket.SO_ERROR
+_SO_SNDBUF = socket.SO_SNDBUF
+_SO_RCVBUF = socket.SO_RCVBUF
+_IPPROTO_TCP = socket.IPPROTO_TCP
+_TCP_NODELAY = socket.TCP_NODELAY
+_IPPROTO_IP = 0
+_IP_BIND_ADDRESS_NO_PORT = 24
+_EINPROGRESS = errno.EINPROGRESS
+
+_address = types.uintp
+_int = types.int32
+
+
+def _external(name: str, result: Any, *arguments: Any) -> Any:
+    return types.ExternalFunction(name, result(*arguments))
+
+
+_errno_location = _external("__errno_location", types.CPointer(types.int32))
+_epoll_wait = _external("epoll_wait", _int, _int, _address, _int, _int)
+_epoll_ctl = _external("epoll_ctl", _int, _int, _int, _int, _address)
+_recv = _external("recv", types.intp, _int, _address, types.uintp, _int)
+_send = _external("send", types.intp, _int, _address, types.uintp, _int)
+_socket = _external("socket", _int, _int, _int, _int)
+_bind = _external("bind", _int, _int, _address, types.uint32)
+_connect = _external("connect", _int, _int, _address, types.uint32)
+_close = _external("close", _int, _int)
+_getsockopt = _external("getsockopt", _int, _int, _int, _int, _address, _address)
+_setsockopt = _external("setsockopt", _int, _int, _int, _int, _address, types.uint32)
+_clock_gettime = _external("clock_gettime", _int, _int, _address)
+_timerfd_create = _external("timerfd_create", _int, _int, _int)
+_timerfd_settime = _external("timerfd_settime", _int, _int, _int, _address, _address)
+
+
+@intrinsic  # type: ignore[misc]
+def _first(typing_context: Any, pointer: Any) -> Any:
+    """The 32-bit number at a C pointer."""
+    signature = types.int32(types.CPointer(types.int32))
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.load(arguments[0])
+
+    return signature, generate
+
+
+@njit(cache=True)
+def _result(value: int) -> int:
+    return -np.int64(_first(_errno_location())) if value < 0 else np.int64(value)
+
+
+@njit(cache=True)
+def monotonic_ns(scratch: Table) -> int:
+    """CLOCK_MONOTONIC in ns; `scratch` holds two numbers."""
+    _clock_gettime(_CLOCK_MONOTONIC, scratch.ctypes.data)
+    return scratch[0] * 1_000_000_000 + scratch[1]
+
+
+@njit(cache=True)
+def wait_events(epoll: int, events: Words, limit: int) -> int:
+    """epoll_wait without waiting: number of events, EVENT_WORDS words each."""
+    return _result(_epoll_wait(epoll, events.ctypes.data, limit, 0))
+
+
+@njit(cache=True)
+def watch(epoll: int, descriptor: int, flags: int, data: int, scratch: Words) -> int:
+    """Add a descriptor to an epoll set; `scratch` holds EVENT_WORDS words."""
+    scratch[:] = 0
+    scratch[0] = flags
+    scratch[EVENT_DATA] = data
+    return _result(_epoll_ctl(epoll, _EPOLL_CTL_ADD, descriptor, scratch.ctypes.data))
+
+
+@njit(cache=True)
+def receive_into(descriptor: int, buffer: Bytes, start: int, end: int) -> int:
+    """recv into buffer[start:end]."""
+    return _result(_recv(descriptor, buffer.ctypes.data + start, end - start, _MSG))
+
+
+@njit(cache=True)
+def send_from(descriptor: int, buffer: Bytes, start: int, end: int) -> int:
+    """send buffer[start:end]."""
+    return _result(_send(descriptor, buffer.ctypes.data + start, end - start, _MSG))
+
+
+@njit(cache=True)
+def close_descriptor(descriptor: int) -> int:
+    """close."""
+    return _result(_close(descriptor))
+
+
+@njit(cache=True)
+def open_socket(family: int, source: Bytes, scratch: Words) -> int:
+    """A non-blocking TCP socket without Nagle's delay, bound to `source` if that is not empty.
+
+    `source` is a sockaddr with port 0; the port is chosen at connect, so that one address serves
+    as many connections as there are ports to each destination.
+    """
+    descriptor = _result(_socket(family, _SOCK_STREAM_FLAGS, 0))
+    if descriptor < 0:
+        return descriptor
+    scratch[0] = 1
+    _setsockopt(descriptor, _IPPROTO_TCP, _TCP_NODELAY, scratch.ctypes.data, 4)
+    if len(source) > 0:
+        _setsockopt(descriptor, _IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, scratch.ctypes.data, 4)
+        bound = _result(_bind(descriptor, source.ctypes.data, len(source)))
+        if bound < 0:
+            _close(descriptor)
+            return bound
+    return descriptor
+
+
+@njit(cache=True)
+def connect_socket(descriptor: int, address: Bytes) -> int:
+    """Begin to connect; 0 when begun or done."""
+    result = _result(_connect(descriptor, address.ctypes.data, len(address)))
+    return 0 if result == -_EINPROGRESS else result
+
+
+@njit(cache=True)
+def socket_error(descriptor: int, scratch: Words) -> int:
+    """Pending error of a socket (SO_ERROR), 0 for none."""
+    scratch[0] = 0
+    scratch[1] = 4
+    start = scratch.ctypes.data
+    _getsockopt(descriptor, _SOL_SOCKET, _SO_ERROR, start, start + 4)
+    return np.int64(scratch[0])
+
+
+@njit(cache=True)
+def make_timer() -> int:
+    """A timer descriptor on CLOCK_MONOTONIC."""
+    return _result(_timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK_CLOEXEC))
+
+
+@njit(cache=True)
+def arm_timer(timer: int, moment_ns: int, scratch: Table) -> int:
+    """Let the timer become readable at `moment_ns`, 0 for never; `scratch` holds four numbers.
+
+    Arming takes back an expiry that was not read, so the timer is never read.
+    """
+    scratch[0] = 0
+    scratch[1] = 0
+    scratch[2] = moment_ns // 1_000_000_000
+    scratch[3] = moment_ns % 1_000_000_000
+    return _result(_timerfd_settime(timer, _TFD_TIMER_ABSTIME, scratch.ctypes.data, 0))

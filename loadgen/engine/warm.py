@@ -1,0 +1,120 @@
+"""Compiles every kernel of the hot path, or loads it from the cache, before workers are forked."""
+
+import selectors
+import time
+
+import numpy as np
+
+from loadgen.engine import reactor
+from loadgen.engine.fleet import (
+    Fleet,
+    build_fleet,
+    plan_schedule,
+    poll_arguments,
+    pump_arguments,
+)
+from loadgen.engine.recorder import take_intervals
+from loadgen.engine.syscalls import arm_timer, close_descriptor, make_timer
+from loadgen.workload import traffic
+from loadgen.workload.groups import (
+    DeviceGroup,
+    Publishes,
+    RunPlan,
+    Share,
+    Subscribes,
+    Target,
+    WorkerPlan,
+)
+from loadgen.workload.pacer import with_rate
+
+__all__ = ["warm_kernels"]
+
+
+def _tiny_fleet() -> Fleet:
+    publishes = Publishes("warm", 1, 0, 1.0, 1, qos=1, window=4)
+    groups = (
+        DeviceGroup("publishers", 1, publishes=publishes),
+        DeviceGroup("subscribers", 1, subscribes=Subscribes("publishers", qos=2)),
+    )
+    worker = WorkerPlan(0, (Share(0, 0, 1, 1), Share(1, 0, 1, 1)))
+    plan = RunPlan(1, 1, 4, groups, (Target("127.0.0.1", 1),), (worker,))
+    return build_fleet(plan, worker, np.zeros(traffic.TOTALS, np.int64))
+
+
+def warm_kernels() -> None:
+    """Call each kernel once with the types that a run uses; seconds when nothing is cached."""
+    fleet = _tiny_fleet()
+    epoll = selectors.EpollSelector()
+    timer = make_timer()
+    now_ns = time.monotonic_ns()
+    try:
+        fleet.run[traffic.END_NS] = now_ns
+        plan_schedule(fleet, now_ns + 10**12)
+        reactor.poll(*poll_arguments(fleet, epoll.fileno()))
+        reactor.pump(*pump_arguments(fleet, timer, 0))
+        reactor.connect_some(
+            epoll.fileno(),
+            0,
+            0,
+            2,
+            fleet.source,
+            fleet.addresses,
+            fleet.address_bytes,
+            fleet.clock,
+            fleet.words,
+            fleet.connections,
+            fleet.totals,
+            fleet.events,
+        )
+        reactor.ping_idle(
+            now_ns,
+            np.zeros(2, np.int64),
+            np.zeros(2, np.uint8),
+            fleet.connections,
+            np.zeros(2, np.int64),
+        )
+        arm_timer(timer, 0, fleet.clock)
+        traffic.record(fleet.histograms, fleet.stats, 0, 1)
+        traffic.push_event(fleet.totals, fleet.events, traffic.BROKEN, 0, 0x95, now_ns)
+        fleet.totals[traffic.EVENTS] = 0
+        traffic.requeue(
+            0, 0, fleet.connections, fleet.run, fleet.totals, fleet.schedule, fleet.heap
+        )
+        traffic.reschedule(
+            fleet.schedule,
+            with_rate(fleet.program, now_ns, 2.0),
+            fleet.publisher_connection,
+            fleet.connections,
+            fleet.run,
+            fleet.totals,
+            fleet.heap,
+        )
+        traffic.receive(
+            fleet.buffer,
+            0,
+            0,
+            now_ns,
+            0,
+            fleet.connections,
+            fleet.run,
+            fleet.totals,
+            fleet.pairs,
+            fleet.holes,
+            fleet.hole_state,
+            fleet.counters,
+            fleet.histograms,
+            fleet.stats,
+            fleet.senders,
+            fleet.window,
+            fleet.received_ids,
+            fleet.schedule,
+            fleet.heap,
+            fleet.events,
+            fleet.control,
+            fleet.out,
+            0,
+        )
+        take_intervals(fleet, now_ns)
+    finally:
+        epoll.close()
+        close_descriptor(timer)

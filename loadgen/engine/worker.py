@@ -1,0 +1,768 @@
+"""One worker process: plays its share of the devices and obeys the coordinator step by step.
+
+`run_worker` reads as the life of a run: configure, connect, subscribe, start, stop. The
+commands and their answers are frames (`frames.py`); interval rows, events and the count of what
+was still owed at the end of the window come unasked.
+"""
+
+import asyncio
+import ctypes
+import errno
+import gc
+import os
+import selectors
+import socket
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import uvloop
+from pydantic import TypeAdapter
+
+from loadgen.engine import reactor
+from loadgen.engine.fleet import (
+    Fleet,
+    build_fleet,
+    connect_packet,
+    plan_schedule,
+    poll_arguments,
+    pump_arguments,
+)
+from loadgen.engine.frames import FrameReader, encode_frame
+from loadgen.engine.live import Live, open_live_page
+from loadgen.engine.recorder import owed_by_group, process_times, take_intervals
+from loadgen.engine.streams import Streams
+from loadgen.engine.syscalls import arm_timer, make_timer
+from loadgen.errors import CannotRunError, LoadgenError
+from loadgen.mqtt.codec import decode, encode
+from loadgen.mqtt.in_flight import set_capacity
+from loadgen.mqtt.packets import (
+    ConnAck,
+    Disconnect,
+    Packet,
+    PingReq,
+    SubAck,
+    Subscribe,
+    Subscription,
+)
+from loadgen.mqtt.reason_codes import reason_name
+from loadgen.workload import traffic
+from loadgen.workload.groups import RunPlan, topic_filter
+from loadgen.workload.pacer import with_rate
+from loadgen.workload.traffic import (
+    AWAIT_CONNACK,
+    BLOCKED,
+    CLOSED,
+    CONNECTED,
+    CONNECTED_COUNT,
+    CONNECTING,
+    CONNECTING_COUNT,
+    END_NS,
+    EVENTS,
+    FD,
+    FLAGS,
+    IDLE,
+    MEASURE_NS,
+    READY,
+    REARM,
+    REQUEST_NS,
+    SENDER,
+    STATE,
+    STREAMED,
+    SYN_NS,
+)
+
+__all__ = ["run_worker", "warm"]
+
+Header = dict[str, Any]
+
+_LEASE_S = 10.0
+_SUBSCRIBES_IN_FLIGHT = 256
+_EVENTS_OF_A_KIND = 20
+_RECEIVE_MAXIMUM = 65_535  # where CONNACK names none (MQTT 5, 3.2.2.3.3)
+_SUBSCRIBE_ID = 65_535  # above every identifier of the in-flight window
+_PR_SET_TIMERSLACK = 29
+_PACKET_LIMIT = 1 << 20
+_PINGREQ = np.frombuffer(bytearray(encode(PingReq(), 4)), np.uint8)
+
+_plans = TypeAdapter(RunPlan)
+
+
+@lru_cache(maxsize=64)
+def _decoded(data: bytes, version: int) -> Packet:
+    """A control packet; most devices get the same bytes."""
+    found = decode(data, 0, len(data), version, _PACKET_LIMIT)
+    if found is None:
+        raise CannotRunError("a packet ended before its length")
+    return found[0]
+
+
+def _errno_reason(number: int) -> str:
+    return "closed by the broker" if number == 0 else errno.errorcode.get(number, str(number))
+
+
+class Worker:
+    """State of one worker; every method runs on its loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.WriteTransport) -> None:
+        self.loop = loop
+        self.channel = transport
+        self.finished = loop.create_future()
+        self.heard_s = loop.time()
+        self.phase = "connect"
+        self.fleet: Fleet
+        self.row = 0
+        self.live: npt.NDArray[np.int64]
+        self.anchor_ns = 0
+        self.interval_start_ns = 0
+        self.times = process_times()
+        self.failures: Counter[str] = Counter()
+        self.failed_subscribes: Counter[str] = Counter()
+        self.event_counts: Counter[str] = Counter()
+        self.pending: dict[int, bytearray] = {}
+        self.cursor = 0
+        self.connect_rate: float | None = None
+        self.connect_in_flight = 0
+        self.connect_start_ns = 0
+        self.last_connected_ns = 0
+        self.connect_timeout_ns = 0
+        self.connects_done: asyncio.Future[None] | None = None
+        self.subscribers: list[int] = []
+        self.subscribes_waiting = 0
+        self.subscribes_done: asyncio.Future[None] | None = None
+        self.last_subscribed_ns = 0
+        self.streams: Streams | None = None
+        self.stopping = False
+        self.poll_arguments: tuple[Any, ...] = ()
+        self.pump_arguments: tuple[Any, ...] = ()
+        self.operations: dict[str, Callable[[Header], Awaitable[Header]]] = {
+            "configure": self.configure,
+            "connect": self.connect,
+            "subscribe": self.subscribe,
+            "start": self.start,
+            "rate": self.rate,
+            "stop": self.stop,
+        }
+
+    # --- the channel ------------------------------------------------------------------------
+
+    def tell(self, header: Header, block: bytes = b"") -> None:
+        if not self.channel.is_closing():
+            self.channel.write(encode_frame(header, block))
+
+    def handle(self, header: Header) -> None:
+        """One frame from the coordinator."""
+        self.heard_s = self.loop.time()
+        operation = self.operations.get(header.get("op", ""))
+        if operation is not None:
+            task = self.loop.create_task(self._answer(header["op"], operation(header)))
+            task.add_done_callback(self._check)
+
+    async def _answer(self, name: str, operation: Awaitable[Header]) -> None:
+        try:
+            answer = await operation
+        except LoadgenError as error:
+            answer = {"error": {"type": type(error).__name__, "message": str(error)}}
+        self.tell({"re": name, **answer})
+        if name == "stop":
+            self.channel.close()
+
+    def _check(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None and not self.finished.done():
+            self.finished.set_exception(task.exception() or RuntimeError("a task was lost"))
+
+    def close(self) -> None:
+        if not self.finished.done():
+            self.finished.set_result(None)
+
+    def event(self, kind: str, connection: int | None, detail: str) -> None:
+        """Tell what went wrong; the first of each kind, so that a storm stays readable."""
+        self.event_counts[kind] += 1
+        if self.event_counts[kind] > _EVENTS_OF_A_KIND:
+            return
+        header: Header = {"time_ns": time.monotonic_ns(), "kind": kind, "detail": detail}
+        if connection is not None:
+            header["group"] = self.fleet.group_of(connection).name
+            header["device"] = int(self.fleet.device[connection])
+        self.tell({"event": header})
+
+    # --- configure --------------------------------------------------------------------------
+
+    async def configure(self, header: Header) -> Header:
+        plan: RunPlan = _plans.validate_python(header["plan"])
+        self.row = int(header["worker"])
+        page = open_live_page(Path(header["live"]), int(header["workers"]))
+        self.live = np.asarray(page)[self.row]
+        self.anchor_ns = int(header["anchor_ns"])
+        self.fleet = build_fleet(plan, plan.workers[self.row], self.live[: traffic.TOTALS])
+        self.tick_ns = plan.send_tick_us * 1000
+        self.epoll = selectors.EpollSelector()
+        self.timer = make_timer()
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+        self._bind_arguments()
+        if plan.targets[0].transport != "tcp":
+            self.streams = Streams(self.fleet, self.loop, self.on_events, self.stream_failed)
+        self.loop.add_reader(self.epoll.fileno(), self.on_poll)
+        self.loop.add_reader(self.timer, self.on_timer)
+        self.interval_start_ns = time.monotonic_ns()
+        self.times = process_times()
+        self._schedule_tick()
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        return {"pid": os.getpid(), "devices": len(self.fleet.connections)}
+
+    def _bind_arguments(self) -> None:
+        """The kernels' arguments, put together once; a fleet's arrays stay where they are."""
+        self.poll_arguments = poll_arguments(self.fleet, self.epoll.fileno())
+        self.pump_arguments = pump_arguments(self.fleet, self.timer, self.tick_ns)
+
+    # --- the hot path -----------------------------------------------------------------------
+
+    def on_poll(self) -> None:
+        """Something is ready on plain connections."""
+        reactor.poll(*self.poll_arguments)
+        self.on_events()
+
+    def on_events(self) -> None:
+        """Look at what a kernel left for Python, and pump when a publisher became free."""
+        totals = self.fleet.totals
+        if totals[EVENTS]:
+            self._handle_events()
+        if totals[REARM]:
+            self.on_timer()
+        if totals[READY]:
+            self.loop.call_soon(self.on_poll)
+
+    def on_timer(self) -> None:
+        """Messages are due."""
+        segments = reactor.pump(*self.pump_arguments)
+        if segments and self.streams is not None:
+            self.streams.write_segments(segments)
+        if self.fleet.totals[EVENTS]:
+            self._handle_events()
+
+    def _handle_events(self) -> None:
+        fleet = self.fleet
+        totals = fleet.totals
+        count = int(totals[EVENTS])
+        rows = fleet.events[:count].tolist()
+        data = fleet.control[: int(totals[traffic.CONTROL_BYTES])].tobytes()
+        totals[EVENTS] = 0
+        totals[traffic.CONTROL_BYTES] = 0
+        for kind, connection, value, offset, length, moment_ns in rows:
+            if kind == traffic.CONTROL_PACKET:
+                self._control_packet(connection, data[offset : offset + length], moment_ns)
+            elif kind == traffic.UNSENT:
+                pending = self.pending.setdefault(connection, bytearray())
+                pending += data[offset : offset + length]
+            elif kind == traffic.WRITABLE:
+                self._flush(connection)
+            elif kind == traffic.BROKEN:
+                self.event("protocol", connection, f"the broker broke MQTT: {reason_name(value)}")
+                self._lost(connection, "protocol error")
+            elif kind == traffic.REFUSED_PACKET:
+                self.event("refused", connection, f"acknowledged with {reason_name(value)}")
+            else:
+                self._lost(connection, _errno_reason(value))
+        if self.connects_done is not None:
+            self._connect_more()
+
+    def _flush(self, connection: int) -> None:
+        """A blocked connection takes bytes: first what was begun, then what is owed."""
+        fleet = self.fleet
+        if fleet.connections[connection, STATE] not in (AWAIT_CONNACK, CONNECTED):
+            return
+        pending = self.pending.get(connection)
+        if pending:
+            try:
+                sent = os.write(int(fleet.connections[connection, FD]), pending)
+            except BlockingIOError:
+                return
+            except OSError:
+                return  # the closed connection has an event of its own
+            del pending[:sent]
+            if pending:
+                # A short write armed the edge again.
+                return
+            del self.pending[connection]
+        self._unblock(connection)
+
+    def _unblock(self, connection: int) -> None:
+        fleet = self.fleet
+        fleet.connections[connection, FLAGS] &= ~BLOCKED
+        traffic.requeue(
+            connection,
+            int(fleet.connections[connection, traffic.PUBLISHER]),
+            fleet.connections,
+            fleet.run,
+            fleet.totals,
+            fleet.schedule,
+            fleet.heap,
+        )
+
+    def _write(self, connection: int, data: bytes) -> None:
+        """Send control bytes in order with whatever else the connection writes."""
+        fleet = self.fleet
+        fleet.connections[connection, traffic.WRITTEN_NS] = time.monotonic_ns()
+        if fleet.connections[connection, FLAGS] & STREAMED:
+            if self.streams is not None:
+                self.streams.write(connection, data)
+            return
+        sent = 0
+        if not fleet.connections[connection, FLAGS] & BLOCKED:
+            try:
+                sent = os.write(int(fleet.connections[connection, FD]), data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                return
+        if sent < len(data):
+            self.pending.setdefault(connection, bytearray()).extend(data[sent:])
+            fleet.connections[connection, FLAGS] |= BLOCKED
+
+    # --- connections ------------------------------------------------------------------------
+
+    async def connect(self, header: Header) -> Header:
+        """Connect every device, paced and bounded in flight; answers when each was tried."""
+        self.connect_rate = header.get("rate")
+        self.connect_in_flight = int(header["in_flight"])
+        self.connect_timeout_ns = int(header["timeout_s"] * 1e9)
+        self.connect_start_ns = time.monotonic_ns()
+        self.last_connected_ns = self.connect_start_ns
+        self.connects_done = self.loop.create_future()
+        self._connect_tick()
+        await self.connects_done
+        self.connects_done = None
+        if self.failures:
+            for reason, count in self.failures.items():
+                self.event("connect", None, f"{count} devices could not connect: {reason}")
+        return {
+            "connected": int(self.fleet.totals[CONNECTED_COUNT]),
+            "failures": dict(self.failures),
+            "first_ns": self.connect_start_ns,
+            "last_ns": self.last_connected_ns,
+        }
+
+    def _connect_tick(self) -> None:
+        """Go on connecting each millisecond; give up on those that take too long."""
+        if self.connects_done is None or self.connects_done.done():
+            return
+        self._expire_connects()
+        self._connect_more()
+        self.loop.call_later(0.001 if self.connect_rate else 0.02, self._connect_tick)
+
+    def _connect_more(self) -> None:
+        fleet = self.fleet
+        done = self.connects_done
+        if done is None or done.done():
+            return
+        devices = len(fleet.connections)
+        in_flight = int(fleet.totals[CONNECTING_COUNT])
+        count = min(self.connect_in_flight - in_flight, devices - self.cursor)
+        if self.connect_rate:
+            elapsed_ns = time.monotonic_ns() - self.connect_start_ns
+            count = min(count, int(elapsed_ns * self.connect_rate / 1e9) + 1 - self.cursor)
+        if count > 0:
+            first = self.cursor
+            self.cursor += count
+            if self.streams is not None:
+                for connection in range(first, first + count):
+                    self.streams.connect(connection)
+            else:
+                reactor.connect_some(
+                    self.epoll.fileno(),
+                    first,
+                    count,
+                    int(fleet.addresses[0, 0]),
+                    fleet.source,
+                    fleet.addresses,
+                    fleet.address_bytes,
+                    fleet.clock,
+                    fleet.words,
+                    fleet.connections,
+                    fleet.totals,
+                    fleet.events,
+                )
+            if fleet.totals[EVENTS]:
+                self.loop.call_soon(self.on_events)
+        elif self.cursor == devices and in_flight == 0:
+            done.set_result(None)
+
+    def _expire_connects(self) -> None:
+        states = self.fleet.connections[: self.cursor, STATE]
+        waiting = np.flatnonzero((states == CONNECTING) | (states == AWAIT_CONNACK))
+        if len(waiting) == 0:
+            return
+        limit_ns = time.monotonic_ns() - self.connect_timeout_ns
+        late = waiting[self.fleet.connections[waiting, SYN_NS] < limit_ns]
+        for connection in late.tolist():
+            self._lost(connection, "no answer in time")
+
+    def stream_failed(self, connection: int, reason: str) -> None:
+        """A streamed connection could not be made, or ended."""
+        self._lost(connection, reason)
+        if self.connects_done is not None:
+            self._connect_more()
+
+    def _lost(self, connection: int, reason: str) -> None:
+        """A connection is gone, or never came."""
+        fleet = self.fleet
+        row = fleet.connections[connection]
+        state = int(row[STATE])
+        if state == CLOSED:
+            return
+        row[STATE] = CLOSED
+        group = int(row[traffic.GROUP])
+        self.pending.pop(connection, None)
+        if row[FLAGS] & STREAMED:
+            if self.streams is not None:
+                self.streams.abort(connection)
+        elif row[FD] >= 0:
+            os.close(int(row[FD]))
+            row[FD] = -1
+        if state == CONNECTED:
+            fleet.totals[CONNECTED_COUNT] -= 1
+            if not self.stopping:
+                self.live[Live.DISCONNECTS] += 1
+                phase = traffic.phase_of(fleet.run, time.monotonic_ns())
+                column = traffic.COUNTERS.index("disconnects")
+                fleet.counters[group, phase, column] += 1
+                self.event("disconnect", connection, reason)
+                self._subscribed(connection, reason)
+        else:
+            # A refused CONNACK has left the count of those that connect.
+            if state != IDLE and not row[REQUEST_NS]:
+                fleet.totals[CONNECTING_COUNT] -= 1
+            self.live[Live.CONNECT_FAILURES] += 1
+            column = traffic.COUNTERS.index("connect_failures")
+            fleet.counters[group, traffic.CONNECT_PHASE, column] += 1
+            self.failures[reason] += 1
+
+    def _control_packet(self, connection: int, data: bytes, moment_ns: int) -> None:
+        version = self.fleet.plan.version
+        try:
+            packet = _decoded(data, version)
+        except LoadgenError as error:
+            self.event("protocol", connection, str(error))
+            self._lost(connection, "protocol error")
+            return
+        if isinstance(packet, ConnAck):
+            self._connack(connection, packet, moment_ns)
+        elif isinstance(packet, SubAck):
+            code = max(packet.reason_codes)
+            since_ns = moment_ns - int(self.fleet.connections[connection, REQUEST_NS])
+            self.last_subscribed_ns = max(self.last_subscribed_ns, moment_ns)
+            slot = traffic.slot_of(
+                int(self.fleet.group[connection]), traffic.S_SUBACK, traffic.CONNECT_PHASE
+            )
+            traffic.record(self.fleet.histograms, self.fleet.stats, slot, since_ns)
+            refused = reason_name(code, version) if code >= 0x80 else None
+            self._subscribed(connection, refused)
+        elif isinstance(packet, Disconnect):
+            name = reason_name(packet.reason_code, version)
+            self._lost(connection, f"DISCONNECT from the broker: {name}")
+
+    def _connack(self, connection: int, packet: ConnAck, moment_ns: int) -> None:
+        fleet = self.fleet
+        row = fleet.connections[connection]
+        if packet.reason_code != 0:
+            row[REQUEST_NS] = 1  # the kernel has counted the CONNACK
+            reason = reason_name(packet.reason_code, fleet.plan.version)
+            self._lost(connection, f"CONNACK {reason}")
+            return
+        self.last_connected_ns = moment_ns
+        publishes = fleet.group_of(connection).publishes
+        if row[SENDER] >= 0 and publishes is not None:
+            maximum = packet.properties.receive_maximum or _RECEIVE_MAXIMUM
+            capacity = min(publishes.window, maximum)
+            set_capacity(fleet.senders, fleet.window, int(row[SENDER]), capacity)
+
+    # --- subscriptions ----------------------------------------------------------------------
+
+    async def subscribe(self, header: Header) -> Header:
+        """Subscribe every subscribing device; answers when each got its SUBACK or failed."""
+        self.phase = "subscribe"
+        first_ns = time.monotonic_ns()
+        self.last_subscribed_ns = first_ns
+        connections = self.fleet.connections
+        subscribing = np.array(
+            [group.subscribes is not None for group in self.fleet.plan.groups], np.bool_
+        )[self.fleet.group]
+        rows = np.flatnonzero(subscribing & (connections[:, STATE] == CONNECTED))
+        connections[rows, REQUEST_NS] = 0
+        self.subscribers = rows[::-1].tolist()
+        wanted = len(self.subscribers)
+        if wanted:
+            self.subscribes_done = self.loop.create_future()
+            for _ in range(min(_SUBSCRIBES_IN_FLIGHT, wanted)):
+                self._subscribe_next()
+            try:
+                await asyncio.wait_for(self.subscribes_done, header["timeout_s"])
+            except TimeoutError:
+                missing = self.subscribes_waiting + len(self.subscribers)
+                self.failed_subscribes["no SUBACK in time"] += missing
+            self.subscribes_done = None
+        failed = sum(self.failed_subscribes.values())
+        self.live[Live.SUBSCRIBED] = wanted - failed
+        return {
+            "subscribed": wanted - failed,
+            "failures": dict(self.failed_subscribes),
+            "first_ns": first_ns,
+            "last_ns": self.last_subscribed_ns,
+        }
+
+    def _subscribe_next(self) -> None:
+        connection = self.subscribers.pop()
+        plan = self.fleet.plan
+        group = self.fleet.group_of(connection)
+        wanted = group.subscribes
+        if wanted is None:
+            raise CannotRunError(f"group {group.name} has nothing to subscribe to")
+        pattern = topic_filter(plan, group, int(self.fleet.device[connection]))
+        subscription = Subscription(topic_filter=pattern, qos=wanted.qos)
+        self.subscribes_waiting += 1
+        self.fleet.connections[connection, REQUEST_NS] = time.monotonic_ns()
+        self._write(connection, encode(Subscribe(_SUBSCRIBE_ID, (subscription,)), plan.version))
+
+    def _subscribed(self, connection: int, failure: str | None) -> None:
+        """A SUBACK came, or never will."""
+        if self.subscribes_done is None or self.subscribes_done.done():
+            return
+        if self.fleet.connections[connection, REQUEST_NS] == 0:
+            return
+        self.fleet.connections[connection, REQUEST_NS] = 0
+        self.subscribes_waiting -= 1
+        if failure is not None:
+            self.failed_subscribes[failure] += 1
+        else:
+            self.live[Live.SUBSCRIBED] += 1
+        if self.subscribers:
+            self._subscribe_next()
+        elif self.subscribes_waiting == 0:
+            self.subscribes_done.set_result(None)
+
+    # --- the schedule -----------------------------------------------------------------------
+
+    async def start(self, header: Header) -> Header:
+        """Fix the schedule; it runs by itself until the end of the window."""
+        fleet = self.fleet
+        self._snapshot()
+        fleet.run[MEASURE_NS] = header["measure_ns"]
+        fleet.run[END_NS] = header["end_ns"]
+        plan_schedule(fleet, int(header["start_ns"]))
+        self._bind_arguments()
+        self.phase = "warmup"
+        self._at(int(header["measure_ns"]), lambda: setattr(self, "phase", "measure"))
+        self._at(int(header["end_ns"]), self._window_end)
+        arm_timer(self.timer, int(header["start_ns"]), fleet.clock)
+        return {}
+
+    def _at(self, moment_ns: int, action: Callable[[], None]) -> None:
+        self.loop.call_later(max(moment_ns - time.monotonic_ns(), 0) / 1e9, action)
+
+    async def rate(self, header: Header) -> Header:
+        """Change the rate from a moment on; what is owed stays owed."""
+        self.fleet.program = with_rate(
+            self.fleet.program, int(header["at_ns"]), float(header["factor"])
+        )
+        traffic.reschedule(
+            self.fleet.schedule,
+            self.fleet.program,
+            self.fleet.publisher_connection,
+            self.fleet.connections,
+            self.fleet.run,
+            self.fleet.totals,
+            self.fleet.heap,
+        )
+        self._bind_arguments()
+        self.on_timer()
+        return {}
+
+    def _window_end(self) -> None:
+        self.phase = "drain"
+        owed, age_ns = owed_by_group(self.fleet, time.monotonic_ns())
+        total = int(owed.sum())
+        self.live[Live.OWED] = total
+        self.tell({"window_end": {"owed": total, "owed_oldest_ns": age_ns}})
+        self._watch_drain()
+
+    def _watch_drain(self) -> None:
+        """Say on the live page when nothing is left to send or to be acknowledged."""
+        if self.stopping:
+            return
+        totals = self.fleet.totals
+        owed, _ = owed_by_group(self.fleet, time.monotonic_ns())
+        self.live[Live.OWED] = int(owed.sum())
+        idle = not totals[traffic.IN_FLIGHT] and not self.pending and not owed.any()
+        self.live[Live.FINISHED] = int(idle)
+        self.loop.call_later(0.02, self._watch_drain)
+
+    # --- each second ------------------------------------------------------------------------
+
+    def _schedule_tick(self) -> None:
+        since_ns = time.monotonic_ns() - self.anchor_ns
+        wait_ns = 1_000_000_000 - since_ns % 1_000_000_000
+        self.loop.call_later(wait_ns / 1e9 + 0.0005, self._tick)
+
+    def _tick(self) -> None:
+        if self.stopping:
+            return
+        if self.loop.time() - self.heard_s > _LEASE_S:
+            self.close()
+            return
+        self._snapshot()
+        self._ping_idle()
+        self._schedule_tick()
+
+    def _ping_idle(self) -> None:
+        """PINGREQ for whoever was silent for most of its keep-alive."""
+        fleet = self.fleet
+        keep_alive_ns = np.array(
+            [group.keep_alive_s * 1_000_000_000 for group in fleet.plan.groups], np.int64
+        )
+        due = np.zeros(len(fleet.connections), np.int64)
+        listed = reactor.ping_idle(
+            time.monotonic_ns(), keep_alive_ns, _PINGREQ, fleet.connections, due
+        )
+        for connection in due[:listed].tolist():
+            self._write(connection, _PINGREQ.tobytes())
+
+    def _snapshot(self) -> None:
+        """Send what was counted since the last snapshot."""
+        now_ns = time.monotonic_ns()
+        times = process_times()
+        start_ns = self.interval_start_ns
+        second = (start_ns - self.anchor_ns) // 1_000_000_000
+        rows, block = take_intervals(self.fleet, now_ns)
+        rows.append(
+            {
+                "group": "",
+                "phase": self.phase,
+                "series": "",
+                "cpu_ns": times.cpu_ns - self.times.cpu_ns,
+                "wait_ns": times.wait_ns - self.times.wait_ns,
+                "resident_bytes": times.resident_bytes,
+            }
+        )
+        for row in rows:
+            row["worker"] = self.row
+            row["second"] = second
+            row["time_ns"] = start_ns
+            row["span_ns"] = now_ns - start_ns
+        self.interval_start_ns = now_ns
+        self.times = times
+        owed = sum(row.get("owed", 0) for row in rows)
+        self.live[Live.OWED] = owed
+        self.live[Live.BEAT_NS] = now_ns
+        self.tell({"interval": rows, "buckets": len(block) // 12}, block)
+
+    # --- the end ----------------------------------------------------------------------------
+
+    async def stop(self, header: Header) -> Header:
+        """Disconnect in order, remove durable sessions from the broker, send what is left."""
+        self.stopping = True
+        self.phase = "stop"
+        arm_timer(self.timer, 0, self.fleet.clock)
+        self.fleet.totals[traffic.HEAP_SIZE] = 0
+        self._snapshot()
+        goodbye = encode(Disconnect(), self.fleet.plan.version)
+        for connection in np.flatnonzero(self.fleet.connections[:, STATE] == CONNECTED).tolist():
+            self._write(connection, goodbye)
+            self._lost(connection, "stopped")
+            if connection % 500 == 0:
+                await asyncio.sleep(0)
+        await self._forget_sessions()
+        return {"final": {"forgotten_holes": int(self.fleet.hole_state[1])}}
+
+    async def _forget_sessions(self) -> None:
+        """Connect durable clients once more with a clean session: the broker forgets them."""
+        fleet = self.fleet
+        durable = [
+            connection
+            for connection in range(len(fleet.connections))
+            if not fleet.group_of(connection).clean_start
+        ]
+        gate = asyncio.Semaphore(32)
+
+        async def forget(connection: int) -> None:
+            async with gate:
+                packet = connect_packet(
+                    fleet.plan,
+                    fleet.group_of(connection),
+                    int(fleet.device[connection]),
+                    True,
+                )
+                target = fleet.plan.targets[int(fleet.connections[connection, traffic.TARGET])]
+                await _say_hello_and_goodbye(target.host, target.port, packet, fleet.plan.version)
+
+        if self.streams is None:
+            results = await asyncio.gather(*map(forget, durable), return_exceptions=True)
+            failed = sum(isinstance(result, BaseException) for result in results)
+            if failed:
+                self.event("cleanup", None, f"{failed} durable sessions may remain at the broker")
+
+
+async def _say_hello_and_goodbye(host: str, port: int, packet: bytes, version: int) -> None:
+    async with asyncio.timeout(5):
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            writer.write(packet)
+            await reader.readexactly(4)
+            writer.write(encode(Disconnect(), version))
+            await writer.drain()
+        finally:
+            writer.close()
+
+
+class _Channel(asyncio.Protocol):
+    """The worker's end of its channel."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.frames = FrameReader()
+        self.worker: Worker | None = None
+        self.closed = loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not inherit from asyncio's.
+        self.worker = Worker(self.loop, cast("asyncio.WriteTransport", transport))
+
+    def data_received(self, data: bytes) -> None:
+        for header, _ in self.frames.feed(data):
+            if self.worker is not None:
+                self.worker.handle(header)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.worker is not None:
+            self.worker.close()
+
+
+async def _serve(channel: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    channel.setblocking(False)
+    connect: Coroutine[Any, Any, Any] = (
+        loop.create_unix_connection(lambda: _Channel(loop), sock=channel)
+        if channel.family == socket.AF_UNIX
+        else loop.create_connection(lambda: _Channel(loop), sock=channel)
+    )
+    _, protocol = await connect
+    if protocol.worker is not None:
+        await protocol.worker.finished
+
+
+def run_worker(channel: socket.socket) -> None:
+    """Body of a worker process: obey frames on `channel` until it closes."""
+    uvloop.run(_serve(channel))
+
+
+def warm() -> None:
+    """Compile or load every kernel, so that workers forked from here share them."""
+    from loadgen.engine.warm import warm_kernels
+
+    warm_kernels()

@@ -1,0 +1,209 @@
+"""What a run plays: groups of like devices, and which worker plays which of them.
+
+A scenario is turned into `DeviceGroup`s (`cases.py`), a `RunPlan` spreads them over workers
+(`plan.py`), and a worker expands its shares into arrays. Everything that can be derived from a
+device's number is derived, so that a plan for a million devices is a few hundred bytes.
+
+Device numbers count from 0 within their group. A publishing device i owns the stream
+`first_stream + i`; its messages are numbered from 0 in that stream. With `count` devices over
+`topics` topics, device i uses topic number `i * topics // count`, so that the streams of one
+topic are contiguous and a subscriber needs two numbers to know what it must receive.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "DeviceGroup",
+    "Publishes",
+    "RunPlan",
+    "Share",
+    "Subscribes",
+    "Target",
+    "Tls",
+    "WorkerPlan",
+    "client_id",
+    "device_of_share",
+    "streams_received",
+    "topic_filter",
+    "topic_name",
+    "topic_number",
+]
+
+Arrivals = Literal["constant", "uniform", "poisson"]
+Version = Literal[4, 5]
+
+
+@dataclass(frozen=True, slots=True)
+class Publishes:
+    """What each device of a group sends.
+
+    `rate` is messages a second of the whole group; `deliveries` how many subscribers must
+    receive each message; `window` the messages a device may have unacknowledged (QoS 1 and 2).
+    `size_bytes` is the payload's smallest and largest size, the 32-byte header included.
+    """
+
+    topic_prefix: str
+    topics: int
+    first_stream: int
+    rate: float
+    deliveries: int
+    qos: int = 0
+    retain: bool = False
+    size_bytes: tuple[int, int] = (32, 32)
+    arrivals: Arrivals = "constant"
+    window: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribes:
+    """What each device of a group receives.
+
+    `publishers` names the publishing group. A `wildcard` subscriber takes every topic of it with
+    one filter; otherwise device j of `count` takes topic number `j * topics // count`. With a
+    `topic` every device asks for just that one, to which nobody publishes (`publishers` is "").
+    """
+
+    publishers: str
+    qos: int = 0
+    wildcard: bool = False
+    topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGroup:
+    """Devices that differ only by their number.
+
+    `timed` marks the group whose latencies are the case's result; the series of other groups are
+    reported as background. `clean_start` False asks the broker to keep the session.
+    """
+
+    name: str
+    count: int
+    publishes: Publishes | None = None
+    subscribes: Subscribes | None = None
+    timed: bool = True
+    clean_start: bool = True
+    keep_alive_s: int = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How an encrypted connection is made; `verify` False is told in the score card."""
+
+    ca_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+    verify: bool = True
+    minimum: str | None = None
+    maximum: str | None = None
+    ciphers: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One address of the broker, resolved; device i of a group connects to target i mod targets."""
+
+    host: str
+    port: int
+    transport: Literal["tcp", "tls", "ws", "wss"] = "tcp"
+    path: str = "/mqtt"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Devices `start, start + step, ...` below `stop` of the group with this index."""
+
+    group: int
+    start: int
+    stop: int
+    step: int
+
+    @property
+    def count(self) -> int:
+        return len(range(self.start, self.stop, self.step))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """What one worker process plays."""
+
+    worker: int
+    shares: tuple[Share, ...]
+    source_address: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """Everything a worker needs to know of a run, but for the moment it starts.
+
+    `run_tag` (32 bits) marks every payload of this run; `send_tick_us` is the longest time a due
+    message may wait to be sent together with others, 0 for each at its own moment.
+    """
+
+    run_tag: int
+    seed: int
+    version: Version
+    groups: tuple[DeviceGroup, ...]
+    targets: tuple[Target, ...]
+    workers: tuple[WorkerPlan, ...]
+    username: str | None = None
+    password: str | None = None
+    tls: Tls | None = None
+    send_tick_us: int = 0
+    max_packet_bytes: int = 1 << 20
+
+    def group(self, name: str) -> DeviceGroup:
+        return next(group for group in self.groups if group.name == name)
+
+
+def client_id(plan: RunPlan, group: DeviceGroup, device: int) -> str:
+    """MQTT client identifier of one device, unique to the run (at most 23 bytes where it fits)."""
+    return f"lg{plan.run_tag:08x}{group.name[0]}{plan.groups.index(group)}-{device}"
+
+
+def device_of_share(share: Share, position: int) -> int:
+    """Number in its group of the share's device at this position."""
+    return share.start + position * share.step
+
+
+def topic_number(device: int, devices: int, topics: int) -> int:
+    """Which of `topics` topics device number `device` of `devices` uses."""
+    return device * topics // devices
+
+
+def topic_name(publishes: Publishes, number: int) -> str:
+    """Topic name with this number."""
+    return f"{publishes.topic_prefix}/{number}"
+
+
+def topic_filter(plan: RunPlan, group: DeviceGroup, device: int) -> str:
+    """Topic filter that a subscribing device asks for."""
+    subscribes = group.subscribes
+    if subscribes is None:
+        raise ValueError(f"group {group.name} does not subscribe")
+    if subscribes.topic is not None:
+        return subscribes.topic
+    publishes = plan.group(subscribes.publishers).publishes
+    if publishes is None:
+        raise ValueError(f"group {subscribes.publishers} does not publish")
+    if subscribes.wildcard:
+        return f"{publishes.topic_prefix}/+"
+    return topic_name(publishes, topic_number(device, group.count, publishes.topics))
+
+
+def streams_received(plan: RunPlan, group: DeviceGroup, device: int) -> tuple[int, int]:
+    """First stream and number of streams that a subscribing device must receive."""
+    subscribes = group.subscribes
+    if subscribes is None or subscribes.topic is not None:
+        return 0, 0
+    senders = plan.group(subscribes.publishers)
+    publishes = senders.publishes
+    if publishes is None:
+        raise ValueError(f"group {subscribes.publishers} does not publish")
+    if subscribes.wildcard:
+        return publishes.first_stream, senders.count
+    number = topic_number(device, group.count, publishes.topics)
+    first = -(-number * senders.count // publishes.topics)
+    last = -(-(number + 1) * senders.count // publishes.topics)
+    return publishes.first_stream + first, last - first
