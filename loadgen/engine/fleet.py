@@ -130,10 +130,7 @@ def socket_address(host: str, port: int) -> bytes:
     packed = socket.inet_pton(family, str(address[0]).partition("%")[0])
     scope = int(address[3]) if len(address) > 3 else 0
     return (
-        struct.pack("=H", family)
-        + struct.pack(">HI", port, 0)
-        + packed
-        + struct.pack("=I", scope)
+        struct.pack("=H", family) + struct.pack(">HI", port, 0) + packed + struct.pack("=I", scope)
     )
 
 
@@ -198,9 +195,7 @@ def _addresses(targets: tuple[Target, ...]) -> tuple[Bytes, Table]:
 
 def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
     """Expand a worker's shares. `totals` is the worker's row of the live page, `TOTALS` long."""
-    group = np.concatenate(
-        [np.full(share.count, share.group, np.int64) for share in worker.shares]
-    )
+    group = np.concatenate([np.full(share.count, share.group, np.int64) for share in worker.shares])
     device = np.concatenate(
         [np.arange(share.start, share.stop, share.step, dtype=np.int64) for share in worker.shares]
     )

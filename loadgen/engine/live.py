@@ -28,6 +28,8 @@ class Live(IntEnum):
     IN_FLIGHT = traffic.IN_FLIGHT
     """Messages sent and not yet acknowledged (QoS 1 and 2)."""
     CONNECTED = traffic.CONNECTED_COUNT
+    PUSHED_BACK = traffic.PUSHED_BACK
+    """Times a publisher that owed messages had to wait for its socket or its window."""
     BEAT_NS = traffic.TOTALS
     CONNECT_FAILURES = traffic.TOTALS + 1
     SUBSCRIBED = traffic.TOTALS + 2

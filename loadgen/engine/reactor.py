@@ -1,9 +1,9 @@
-"""The hot path's two steps, each one call into compiled code for a whole wake-up of the loop.
+"""The hot path's two steps in compiled code, straight on the sockets.
 
 `poll` reads every connection that has something, hands the bytes to `traffic.receive` and writes
-the acknowledgements. `pump` sends what is due. Both run inside callbacks of the worker's uvloop
-loop: the epoll set that holds all plain connections is itself one descriptor of that loop, and
-so is the timer. What needs Python (a CONNACK, a broken connection) is queued as events.
+the acknowledgements. `pump` sends what is due. The epoll set of all plain connections and the
+timer is itself one descriptor of the worker's uvloop loop, whose callback serves it; what needs
+Python (a CONNACK, a broken connection) is queued as events.
 
 Descriptors are edge-triggered, so no connection costs a call to change what is waited for.
 """
@@ -51,6 +51,7 @@ from loadgen.workload.traffic import (
     HEAP_SIZE,
     IDLE,
     PACKET_LIMIT,
+    PUSHED_BACK,
     READY,
     REARM,
     SCHEDULED,
@@ -74,7 +75,7 @@ from loadgen.workload.traffic import (
     slot_of,
 )
 
-__all__ = ["EVENTS_AT_ONCE", "connect_some", "ping_idle", "poll", "pump"]
+__all__ = ["EVENTS_AT_ONCE", "TIMER", "connect_some", "ping_idle", "poll", "pump"]
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.int32]
@@ -87,10 +88,13 @@ EVENTS_AT_ONCE = 256
 _READS_AT_ONCE = 4
 _MESSAGES_AT_ONCE = 2000
 _EAGAIN = errno.EAGAIN
+TIMER = -1
+"""What the timer is called in the epoll set, where connections have their row."""
 
 
 @njit(cache=True)
 def poll(
+    timeout_ms: int,
     epoll: int,
     epoll_events: Words,
     ready: Table,
@@ -118,22 +122,25 @@ def poll(
     events: Table,
     control: Bytes,
 ) -> int:
-    """Serve what is ready; the number of descriptors that were.
+    """Wait at most `timeout_ms` and serve what is ready; the number of descriptors that were.
 
     After the call `totals[EVENTS]` events wait for Python, `totals[READY]` connections were not
-    read to the end and want another call.
+    read to the end and want another call, and with `totals[REARM]` `pump` has something to do.
     """
     again = totals[READY]
     totals[READY] = 0
-    found = wait_events(epoll, epoll_events, EVENTS_AT_ONCE)
+    found = wait_events(epoll, epoll_events, EVENTS_AT_ONCE, 0 if again else timeout_ms)
     for index in range(again + max(found, 0)):
         if index < again:
             connection = ready[index]
             flags = EPOLLIN
         else:
             base = (index - again) * EVENT_WORDS
-            connection = np.int64(epoll_events[base + EVENT_DATA])
-            flags = np.int64(epoll_events[base])
+            connection = int(np.int64(epoll_events[base + EVENT_DATA]))
+            flags = int(np.int64(epoll_events[base]))
+            if connection == TIMER:
+                totals[REARM] = 1
+                continue
         state = connections[connection, STATE]
         descriptor = connections[connection, FD]
         if state == CONNECTING:
@@ -211,8 +218,17 @@ def poll(
             if end > position:
                 tails[connection, : end - position] = buffer[position:end]
             if written > 0:
-                _answer(descriptor, connection, out, written, now_ns, connections, totals, events,
-                        control)
+                _answer(
+                    descriptor,
+                    connection,
+                    out,
+                    written,
+                    now_ns,
+                    connections,
+                    totals,
+                    events,
+                    control,
+                )
             if end < len(buffer):
                 break
     return found
@@ -231,7 +247,7 @@ def _answer(
     control: Bytes,
 ) -> None:
     """Send acknowledgements; what the socket does not take follows through Python."""
-    sent = np.int64(0)
+    sent = 0
     if not connections[connection, FLAGS] & BLOCKED:
         sent = max(send_from(descriptor, out, 0, end), 0)
         connections[connection, WRITTEN_NS] = now_ns
@@ -274,7 +290,7 @@ def pump(
     Messages of streamed connections stay in `out`, one row (connection, start, end) of
     `segments` a batch, for the caller to write; returns the number of such rows.
     """
-    position = np.int64(0)
+    position = 0
     used = 0
     messages = 0
     totals[REARM] = 0
@@ -290,6 +306,7 @@ def pump(
         connection = publisher_connection[publisher]
         flags = connections[connection, FLAGS]
         if flags & (BLOCKED | WINDOW_FULL) or connections[connection, STATE] != CONNECTED:
+            totals[PUSHED_BACK] += 1
             connections[connection, FLAGS] |= WAITING
             totals[HEAP_SIZE] = heap_pop(heap, totals[HEAP_SIZE])
             continue
@@ -316,9 +333,9 @@ def pump(
             position,
             batch,
         )
-        if count == 0 and not connections[connection, FLAGS] & WINDOW_FULL:
-            if schedule[publisher, DUE_NS] < run[END_NS]:
-                break  # `out` is full of streamed messages
+        window_full = connections[connection, FLAGS] & WINDOW_FULL
+        if count == 0 and not window_full and schedule[publisher, DUE_NS] < run[END_NS]:
+            break  # `out` is full of streamed messages
         sent = count
         if flags & STREAMED:
             segments[used, 0] = connection
@@ -369,6 +386,7 @@ def pump(
         )
         due_ns = schedule[publisher, DUE_NS]
         if connections[connection, FLAGS] & (BLOCKED | WINDOW_FULL):
+            totals[PUSHED_BACK] += 1
             connections[connection, FLAGS] |= WAITING
             totals[HEAP_SIZE] = heap_pop(heap, totals[HEAP_SIZE])
         elif due_ns >= run[END_NS]:
@@ -457,5 +475,3 @@ def ping_idle(
         elif send_from(connections[connection, FD], pingreq, 0, 2) == 2:
             connections[connection, WRITTEN_NS] = now_ns
     return listed
-
-

@@ -151,7 +151,7 @@ def take_intervals(fleet: Fleet, now_ns: int) -> tuple[list[Row], bytes]:
                 fleet.histograms[slot] = 0
                 fleet.stats[slot] = 0
     fleet.counters[:] = 0
-    block = b"".join(part.tobytes() for part in (*buckets, *counts))
+    block = b"".join([part.tobytes() for part in buckets] + [part.tobytes() for part in counts])
     return rows, block
 
 

@@ -110,8 +110,8 @@ class Streams:
         self.on_events = on_events
         self.failed = failed
         self.context = tls_context(fleet.plan.tls or Tls())
-        self.view = memoryview(fleet.buffer)
-        self.out = memoryview(fleet.out)
+        self.view = memoryview(fleet.buffer.data)
+        self.out = memoryview(fleet.out.data)
         self.acknowledgements = fleet.buffer.copy()
         self.protocols: dict[int, _Stream] = {}
         self.tasks: set[asyncio.Task[None]] = set()
@@ -207,9 +207,7 @@ class Streams:
         )
         rest = end - position
         if rest > fleet.run[traffic.PACKET_LIMIT]:
-            traffic.push_event(
-                fleet.totals, fleet.events, traffic.BROKEN, connection, 0x95, now_ns
-            )
+            traffic.push_event(fleet.totals, fleet.events, traffic.BROKEN, connection, 0x95, now_ns)
         else:
             row[TAIL_BYTES] = rest
             if rest:

@@ -71,13 +71,14 @@ _EINPROGRESS = errno.EINPROGRESS
 
 _address = types.uintp
 _int = types.int32
+_int_pointer: Any = types.CPointer(types.int32)  # type: ignore[no-untyped-call]
 
 
 def _external(name: str, result: Any, *arguments: Any) -> Any:
     return types.ExternalFunction(name, result(*arguments))
 
 
-_errno_location = _external("__errno_location", types.CPointer(types.int32))
+_errno_location = _external("__errno_location", _int_pointer)
 _epoll_wait = _external("epoll_wait", _int, _int, _address, _int, _int)
 _epoll_ctl = _external("epoll_ctl", _int, _int, _int, _int, _address)
 _recv = _external("recv", types.intp, _int, _address, types.uintp, _int)
@@ -93,10 +94,9 @@ _timerfd_create = _external("timerfd_create", _int, _int, _int)
 _timerfd_settime = _external("timerfd_settime", _int, _int, _int, _address, _address)
 
 
-@intrinsic  # type: ignore[misc]
-def _first(typing_context: Any, pointer: Any) -> Any:
+def _first_number(typing_context: Any, pointer: Any) -> Any:
     """The 32-bit number at a C pointer."""
-    signature = types.int32(types.CPointer(types.int32))
+    signature = types.int32(_int_pointer)
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.load(arguments[0])
@@ -104,22 +104,27 @@ def _first(typing_context: Any, pointer: Any) -> Any:
     return signature, generate
 
 
+_first: Any = intrinsic(_first_number)
+
+
 @njit(cache=True)
 def _result(value: int) -> int:
-    return -np.int64(_first(_errno_location())) if value < 0 else np.int64(value)
+    if value < 0:
+        return -int(np.int64(_first(_errno_location())))
+    return int(np.int64(value))
 
 
 @njit(cache=True)
 def monotonic_ns(scratch: Table) -> int:
     """CLOCK_MONOTONIC in ns; `scratch` holds two numbers."""
     _clock_gettime(_CLOCK_MONOTONIC, scratch.ctypes.data)
-    return scratch[0] * 1_000_000_000 + scratch[1]
+    return int(scratch[0] * 1_000_000_000 + scratch[1])
 
 
 @njit(cache=True)
-def wait_events(epoll: int, events: Words, limit: int) -> int:
-    """epoll_wait without waiting: number of events, EVENT_WORDS words each."""
-    return _result(_epoll_wait(epoll, events.ctypes.data, limit, 0))
+def wait_events(epoll: int, events: Words, limit: int, timeout_ms: int) -> int:
+    """epoll_wait: number of events, EVENT_WORDS words each."""
+    return _result(_epoll_wait(epoll, events.ctypes.data, limit, timeout_ms))
 
 
 @njit(cache=True)
@@ -184,7 +189,7 @@ def socket_error(descriptor: int, scratch: Words) -> int:
     scratch[1] = 4
     start = scratch.ctypes.data
     _getsockopt(descriptor, _SOL_SOCKET, _SO_ERROR, start, start + 4)
-    return np.int64(scratch[0])
+    return int(np.int64(scratch[0]))
 
 
 @njit(cache=True)

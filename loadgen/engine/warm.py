@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 
-from loadgen.engine import reactor
+from loadgen.engine.context import address_table, pump_fleet, serve_fleet
 from loadgen.engine.fleet import (
     Fleet,
     build_fleet,
@@ -13,8 +13,9 @@ from loadgen.engine.fleet import (
     poll_arguments,
     pump_arguments,
 )
+from loadgen.engine.reactor import TIMER, connect_some, ping_idle
 from loadgen.engine.recorder import take_intervals
-from loadgen.engine.syscalls import arm_timer, close_descriptor, make_timer
+from loadgen.engine.syscalls import EPOLLIN, arm_timer, close_descriptor, make_timer, watch
 from loadgen.workload import traffic
 from loadgen.workload.groups import (
     DeviceGroup,
@@ -50,9 +51,12 @@ def warm_kernels() -> None:
     try:
         fleet.run[traffic.END_NS] = now_ns
         plan_schedule(fleet, now_ns + 10**12)
-        reactor.poll(*poll_arguments(fleet, epoll.fileno()))
-        reactor.pump(*pump_arguments(fleet, timer, 0))
-        reactor.connect_some(
+        pumping = address_table(pump_arguments(fleet, timer, 0))
+        polling = address_table(poll_arguments(fleet, epoll.fileno()))
+        pump_fleet(pumping)
+        serve_fleet(0, polling, pumping, fleet.clock, fleet.totals)
+        watch(epoll.fileno(), timer, EPOLLIN, TIMER, fleet.words)
+        connect_some(
             epoll.fileno(),
             0,
             0,
@@ -66,7 +70,7 @@ def warm_kernels() -> None:
             fleet.totals,
             fleet.events,
         )
-        reactor.ping_idle(
+        ping_idle(
             now_ns,
             np.zeros(2, np.int64),
             np.zeros(2, np.uint8),

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import uvloop
 from pydantic import TypeAdapter
 
-from loadgen.engine import reactor
+from loadgen.engine.context import address_table, pump_fleet, serve_fleet
 from loadgen.engine.fleet import (
     Fleet,
     build_fleet,
@@ -35,10 +35,12 @@ from loadgen.engine.fleet import (
 )
 from loadgen.engine.frames import FrameReader, encode_frame
 from loadgen.engine.live import Live, open_live_page
+from loadgen.engine.reactor import TIMER, connect_some, ping_idle
 from loadgen.engine.recorder import owed_by_group, process_times, take_intervals
 from loadgen.engine.streams import Streams
-from loadgen.engine.syscalls import arm_timer, make_timer
+from loadgen.engine.syscalls import EPOLLET, EPOLLIN, arm_timer, make_timer, watch
 from loadgen.errors import CannotRunError, LoadgenError
+from loadgen.metrics.interval import COUNTERS
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.in_flight import set_capacity
 from loadgen.mqtt.packets import (
@@ -84,6 +86,7 @@ Header = dict[str, Any]
 _LEASE_S = 10.0
 _SUBSCRIBES_IN_FLIGHT = 256
 _EVENTS_OF_A_KIND = 20
+_LINGER_NS = 5_000_000  # the loop's other business can wait this long while there is traffic
 _RECEIVE_MAXIMUM = 65_535  # where CONNACK names none (MQTT 5, 3.2.2.3.3)
 _SUBSCRIBE_ID = 65_535  # above every identifier of the in-flight window
 _PR_SET_TIMERSLACK = 29
@@ -138,8 +141,8 @@ class Worker:
         self.last_subscribed_ns = 0
         self.streams: Streams | None = None
         self.stopping = False
-        self.poll_arguments: tuple[Any, ...] = ()
-        self.pump_arguments: tuple[Any, ...] = ()
+        self.poll_table: npt.NDArray[np.int64]
+        self.pump_table: npt.NDArray[np.int64]
         self.operations: dict[str, Callable[[Header], Awaitable[Header]]] = {
             "configure": self.configure,
             "connect": self.connect,
@@ -207,8 +210,9 @@ class Worker:
         self._bind_arguments()
         if plan.targets[0].transport != "tcp":
             self.streams = Streams(self.fleet, self.loop, self.on_events, self.stream_failed)
-        self.loop.add_reader(self.epoll.fileno(), self.on_poll)
-        self.loop.add_reader(self.timer, self.on_timer)
+        watch(self.epoll.fileno(), self.timer, EPOLLIN | EPOLLET, TIMER, self.fleet.words)
+        self.linger_ns = 0 if self.streams is not None else _LINGER_NS
+        self.loop.add_reader(self.epoll.fileno(), self.on_ready)
         self.interval_start_ns = time.monotonic_ns()
         self.times = process_times()
         self._schedule_tick()
@@ -218,15 +222,20 @@ class Worker:
         return {"pid": os.getpid(), "devices": len(self.fleet.connections)}
 
     def _bind_arguments(self) -> None:
-        """The kernels' arguments, put together once; a fleet's arrays stay where they are."""
-        self.poll_arguments = poll_arguments(self.fleet, self.epoll.fileno())
-        self.pump_arguments = pump_arguments(self.fleet, self.timer, self.tick_ns)
+        """The kernels' arguments, written down once; a fleet's arrays stay where they are."""
+        self.poll_table = address_table(poll_arguments(self.fleet, self.epoll.fileno()))
+        self.pump_table = address_table(pump_arguments(self.fleet, self.timer, self.tick_ns))
 
     # --- the hot path -----------------------------------------------------------------------
 
-    def on_poll(self) -> None:
-        """Something is ready on plain connections."""
-        reactor.poll(*self.poll_arguments)
+    def on_ready(self) -> None:
+        """Plain connections have something, or messages are due."""
+        fleet = self.fleet
+        segments = serve_fleet(
+            self.linger_ns, self.poll_table, self.pump_table, fleet.clock, fleet.totals
+        )
+        if segments and self.streams is not None:
+            self.streams.write_segments(segments)
         self.on_events()
 
     def on_events(self) -> None:
@@ -235,13 +244,12 @@ class Worker:
         if totals[EVENTS]:
             self._handle_events()
         if totals[REARM]:
-            self.on_timer()
+            self._pump()
         if totals[READY]:
-            self.loop.call_soon(self.on_poll)
+            self.loop.call_soon(self.on_ready)
 
-    def on_timer(self) -> None:
-        """Messages are due."""
-        segments = reactor.pump(*self.pump_arguments)
+    def _pump(self) -> None:
+        segments = pump_fleet(self.pump_table)
         if segments and self.streams is not None:
             self.streams.write_segments(segments)
         if self.fleet.totals[EVENTS]:
@@ -375,7 +383,7 @@ class Worker:
                 for connection in range(first, first + count):
                     self.streams.connect(connection)
             else:
-                reactor.connect_some(
+                connect_some(
                     self.epoll.fileno(),
                     first,
                     count,
@@ -431,7 +439,7 @@ class Worker:
             if not self.stopping:
                 self.live[Live.DISCONNECTS] += 1
                 phase = traffic.phase_of(fleet.run, time.monotonic_ns())
-                column = traffic.COUNTERS.index("disconnects")
+                column = COUNTERS.index("disconnects")
                 fleet.counters[group, phase, column] += 1
                 self.event("disconnect", connection, reason)
                 self._subscribed(connection, reason)
@@ -440,7 +448,7 @@ class Worker:
             if state != IDLE and not row[REQUEST_NS]:
                 fleet.totals[CONNECTING_COUNT] -= 1
             self.live[Live.CONNECT_FAILURES] += 1
-            column = traffic.COUNTERS.index("connect_failures")
+            column = COUNTERS.index("connect_failures")
             fleet.counters[group, traffic.CONNECT_PHASE, column] += 1
             self.failures[reason] += 1
 
@@ -581,7 +589,7 @@ class Worker:
             self.fleet.heap,
         )
         self._bind_arguments()
-        self.on_timer()
+        self._pump()
         return {}
 
     def _window_end(self) -> None:
@@ -627,9 +635,7 @@ class Worker:
             [group.keep_alive_s * 1_000_000_000 for group in fleet.plan.groups], np.int64
         )
         due = np.zeros(len(fleet.connections), np.int64)
-        listed = reactor.ping_idle(
-            time.monotonic_ns(), keep_alive_ns, _PINGREQ, fleet.connections, due
-        )
+        listed = ping_idle(time.monotonic_ns(), keep_alive_ns, _PINGREQ, fleet.connections, due)
         for connection in due[:listed].tolist():
             self._write(connection, _PINGREQ.tobytes())
 

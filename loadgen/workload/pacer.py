@@ -128,9 +128,7 @@ def _load_of_message(
 
 
 @njit(cache=True)
-def advance(
-    schedule: Table, periods_ns: Numbers, program: Table, publisher: int, seed: int
-) -> int:
+def advance(schedule: Table, periods_ns: Numbers, program: Table, publisher: int, seed: int) -> int:
     """Step the publisher to its next message; the moment (ns) at which that one is due."""
     sequence = schedule[publisher, SEQUENCE] + 1
     load_ns = _load_of_message(schedule, periods_ns, publisher, sequence, seed)

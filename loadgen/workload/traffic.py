@@ -129,6 +129,7 @@ CONNECTING_COUNT = 8
 CONNECTED_COUNT = 9
 REARM = 10  # 1 when the heap got an entry outside `pump`
 READY = 11  # connections in `ready`, which may have more to read
+PUSHED_BACK = 12  # times a publisher had to wait for the socket or the window
 TOTALS = 24
 
 # Entries of `run`.
@@ -314,7 +315,7 @@ def push_bytes(
 @njit(cache=True)
 def room_for_events(totals: Table, control: Bytes, size_bytes: int) -> bool:
     """Whether a step that queues a few events and `size_bytes` of bytes fits."""
-    return (
+    return bool(
         totals[EVENTS] + 4 < EVENT_LIMIT and totals[CONTROL_BYTES] + size_bytes <= len(control)
     )
 
@@ -430,9 +431,7 @@ def receive(
     position = start
     version = run[VERSION]
     while position < end:
-        status, first_byte, body, packet_end = mqtt.frame(
-            buffer, position, end, run[PACKET_LIMIT]
-        )
+        status, first_byte, body, packet_end = mqtt.frame(buffer, position, end, run[PACKET_LIMIT])
         if status == mqtt.INCOMPLETE:
             break
         if status != mqtt.OK:
@@ -484,7 +483,7 @@ def receive(
                     release_qos2(received_ids, connections[connection, QOS2], packet_id)
                 out_position = mqtt.write_ack(out, out_position, mqtt.PUBCOMP, packet_id)
             elif row >= 0:
-                sent_ns = np.int64(0)
+                sent_ns = 0
                 if kind == mqtt.PUBACK:
                     status, sent_ns = on_puback(senders, window, row, packet_id)
                 elif kind == mqtt.PUBREC:
@@ -717,5 +716,3 @@ def settle_batch(
         schedule[publisher, SEQUENCE] = batch[sent, BATCH_SEQUENCE]
         schedule[publisher, DUE_NS] = batch[sent, BATCH_DUE_NS]
         schedule[publisher, LOAD_NS] = batch[sent, BATCH_LOAD_NS]
-
-

@@ -1,0 +1,355 @@
+"""The five cases: who publishes what to whom, and which score card rows that gives.
+
+Case descriptions: "IBM MessageSight Appliance v1.0 Performance Benchmarks" (2013), section "Test
+cases descriptions"; row names, types and columns: its section "Score card".
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal
+
+from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes
+from loadgen.workload.scenario import Case, Scenario
+
+__all__ = [
+    "CASE_INFO",
+    "CaseInfo",
+    "Column",
+    "Measure",
+    "Row",
+    "RowType",
+    "groups_of",
+    "rate_of",
+    "rows_of",
+]
+
+RowType = Literal["Throughput", "Latency", "Connection rate", "Data-center Efficiency"]
+Column = Literal["value", "avg", "p50", "p99", "max", "stdev"]
+Measure = Literal[
+    "producers",
+    "ingress_rate",
+    "egress_rate",
+    "persistent_rate",
+    "messages_per_watt",
+    "messages_per_rack_unit",
+    "latency",
+    "connect_seconds",
+]
+"""What a row's figures are taken from; unique where the row's name is not (FANOUT has two)."""
+
+_DISTRIBUTION: tuple[Column, ...] = ("avg", "p50", "p99", "max", "stdev")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the score card; `columns` are those with a figure, the others stay empty.
+
+    `description` may hold `{field}` of the scenario, filled by `rows_of`; `needs` names the
+    scenario field without which the row is left out ("" for none).
+    """
+
+    type: RowType
+    name: str
+    measure: Measure
+    description: str
+    unit: str
+    columns: tuple[Column, ...] = ("value",)
+    needs: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CaseInfo:
+    """What a case is, for help texts and the score card."""
+
+    case: Case
+    summary: str
+    example: str
+    groups: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+CASE_INFO: Mapping[Case, CaseInfo] = MappingProxyType(
+    {
+        "fanin": CaseInfo(
+            case="fanin",
+            summary="Many publishers, each with a topic of its own, and one wildcard subscriber.",
+            example="loadgen fanin --devices 10k --duration 30",
+            groups=("publishers", "subscriber"),
+            rows=(
+                Row(
+                    "Throughput",
+                    "FANIN",
+                    "producers",
+                    "Producers served at QoS {qos}, {each} msgs/sec each, all read by one wildcard "
+                    "subscription. Message size, {size} bytes.",
+                    "producers",
+                ),
+            ),
+        ),
+        "fanout": CaseInfo(
+            case="fanout",
+            summary="Topics with one publisher and many subscribers each.",
+            example="loadgen fanout --topics 10 --ratio 100 --rate 200",
+            groups=("publishers", "subscribers"),
+            rows=(
+                Row(
+                    "Throughput",
+                    "FANOUT",
+                    "ingress_rate",
+                    "Rate into the broker at QoS {qos}, {topics} topics. Message size, {size} "
+                    "bytes. Fanout ratio 1:{ratio}. (Ingress)",
+                    "msgs/sec",
+                ),
+                Row(
+                    "Throughput",
+                    "FANOUT",
+                    "egress_rate",
+                    "Rate out of the broker at QoS {qos}, {topics} topics. Message size, {size} "
+                    "bytes. Fanout ratio 1:{ratio}. (Egress)",
+                    "msgs/sec",
+                ),
+            ),
+        ),
+        "persistent": CaseInfo(
+            case="persistent",
+            summary="Pairs of a publisher and a durable subscriber, stored by the broker.",
+            example="loadgen persistent --pairs 10 --rate 1k --rack-units 2 --pdu outlet1.csv",
+            groups=("publishers", "subscribers"),
+            rows=(
+                Row(
+                    "Throughput",
+                    "PERSISTENT",
+                    "persistent_rate",
+                    "Rate of messages kept for durable sessions at QoS {qos}, {pairs} pairs. "
+                    "Message size, {size} bytes.",
+                    "msgs/sec",
+                ),
+                Row(
+                    "Data-center Efficiency",
+                    "PERSISTENT.MPW",
+                    "messages_per_watt",
+                    "PERSISTENT rate divided by the broker's mean watts over the measurement "
+                    "window, summed over its outlets.",
+                    "msgs/Watt",
+                    needs="pdu",
+                ),
+                Row(
+                    "Data-center Efficiency",
+                    "PERSISTENT.MPU",
+                    "messages_per_rack_unit",
+                    "PERSISTENT rate divided by the {rack_units} rack units of the broker.",
+                    "msgs/sec/U",
+                    needs="rack_units",
+                ),
+            ),
+        ),
+        "latency": CaseInfo(
+            case="latency",
+            summary="One timed pair while background publishers load the broker.",
+            example="loadgen latency --devices 10k --rate 10k --duration 1m",
+            groups=(
+                "background_publishers",
+                "background_subscribers",
+                "pair_publisher",
+                "pair_subscriber",
+            ),
+            rows=(
+                Row(
+                    "Latency",
+                    "LATENCY",
+                    "latency",
+                    "Application to application latency at {rate} msgs/sec, QoS {qos}, while "
+                    "{devices} producers publish {background_rate} msgs/sec in all. Message size, "
+                    "{size} bytes.",
+                    "microseconds",
+                    _DISTRIBUTION,
+                ),
+            ),
+        ),
+        "connburst": CaseInfo(
+            case="connburst",
+            summary="A burst of devices that connect and stay.",
+            example="loadgen connburst --devices 15k --in-flight 64",
+            groups=("devices",),
+            rows=(
+                Row(
+                    "Connection rate",
+                    "CONNBURST",
+                    "connect_seconds",
+                    "Time until all of {devices} devices are connected{subscribed}.",
+                    "seconds",
+                ),
+            ),
+        ),
+    }
+)
+"""Every case by name, in the published score card's words for type and row name."""
+
+
+def rate_of(scenario: Scenario) -> float:
+    """Messages a second over all publishers of the case's own traffic (0 for connburst)."""
+    if scenario.case == "connburst":
+        return 0.0
+    return float(scenario.devices) if scenario.rate is None else scenario.rate
+
+
+def _background_rate(scenario: Scenario) -> float:
+    given = scenario.background_rate
+    return float(scenario.devices) if given is None else given
+
+
+def _publishes(
+    scenario: Scenario, topic_prefix: str, topics: int, rate: float, deliveries: int
+) -> Publishes:
+    return Publishes(
+        topic_prefix=topic_prefix,
+        topics=topics,
+        first_stream=0,
+        rate=rate,
+        deliveries=deliveries,
+        qos=scenario.qos,
+        size_bytes=scenario.size,
+        arrivals=scenario.arrivals,
+        window=scenario.inflight_window,
+    )
+
+
+def _fanin(scenario: Scenario, root: str) -> tuple[DeviceGroup, ...]:
+    count = scenario.devices
+    return (
+        DeviceGroup(
+            "publishers",
+            count,
+            publishes=_publishes(scenario, f"{root}/fanin", count, rate_of(scenario), 1),
+        ),
+        DeviceGroup(
+            "subscriber", 1, subscribes=Subscribes("publishers", scenario.qos, wildcard=True)
+        ),
+    )
+
+
+def _fanout(scenario: Scenario, root: str) -> tuple[DeviceGroup, ...]:
+    topics, ratio = scenario.topics, scenario.ratio
+    return (
+        DeviceGroup(
+            "publishers",
+            topics,
+            publishes=_publishes(scenario, f"{root}/fanout", topics, rate_of(scenario), ratio),
+        ),
+        DeviceGroup(
+            "subscribers", topics * ratio, subscribes=Subscribes("publishers", scenario.qos)
+        ),
+    )
+
+
+def _persistent(scenario: Scenario, root: str) -> tuple[DeviceGroup, ...]:
+    pairs = scenario.pairs
+    return (
+        DeviceGroup(
+            "publishers",
+            pairs,
+            publishes=_publishes(scenario, f"{root}/persistent", pairs, rate_of(scenario), 1),
+        ),
+        DeviceGroup(
+            "subscribers",
+            pairs,
+            subscribes=Subscribes("publishers", scenario.qos),
+            clean_start=False,
+        ),
+    )
+
+
+def _latency(scenario: Scenario, root: str) -> tuple[DeviceGroup, ...]:
+    # A topic without a publisher would only cost a subscriber that hears nothing.
+    topics = min(scenario.topics, scenario.devices)
+    background = (
+        DeviceGroup(
+            "background_publishers",
+            scenario.devices,
+            publishes=_publishes(
+                scenario, f"{root}/background", topics, _background_rate(scenario), 1
+            ),
+            timed=False,
+        ),
+        DeviceGroup(
+            "background_subscribers",
+            topics,
+            subscribes=Subscribes("background_publishers", scenario.qos),
+            timed=False,
+        ),
+    )
+    pair = (
+        DeviceGroup(
+            "pair_publisher",
+            1,
+            publishes=_publishes(scenario, f"{root}/pair", 1, rate_of(scenario), 1),
+        ),
+        DeviceGroup("pair_subscriber", 1, subscribes=Subscribes("pair_publisher", scenario.qos)),
+    )
+    return (*background, *pair) if scenario.devices else pair
+
+
+def _connburst(scenario: Scenario, root: str) -> tuple[DeviceGroup, ...]:
+    # All ask for one topic, as the published command line does ("-rx 0:1:t:1:500000:2:0").
+    subscribes = Subscribes("", scenario.qos, topic=f"{root}/connburst/0")
+    return (
+        DeviceGroup(
+            "devices", scenario.devices, subscribes=subscribes if scenario.subscribe else None
+        ),
+    )
+
+
+_GROUPS: Mapping[Case, Callable[[Scenario, str], tuple[DeviceGroup, ...]]] = MappingProxyType(
+    {
+        "fanin": _fanin,
+        "fanout": _fanout,
+        "persistent": _persistent,
+        "latency": _latency,
+        "connburst": _connburst,
+    }
+)
+
+
+def groups_of(scenario: Scenario, topic_root: str = "loadgen") -> tuple[DeviceGroup, ...]:
+    """The scenario's groups, its publishing devices owning the streams from 0 on, in group order.
+
+    Topics are `topic_root/NAME/NUMBER`; a run gives a root of its own, so that two runs against
+    one broker do not hear each other.
+    """
+    groups = []
+    stream = 0
+    for group in _GROUPS[scenario.case](scenario, topic_root):
+        publishes = group.publishes
+        if publishes is not None:
+            publishes = replace(publishes, first_stream=stream)
+            stream += group.count
+        groups.append(replace(group, publishes=publishes, keep_alive_s=scenario.keep_alive))
+    return tuple(groups)
+
+
+def rows_of(scenario: Scenario) -> tuple[Row, ...]:
+    """The score card rows that this scenario gives, their descriptions filled in."""
+    smallest, largest = scenario.size
+    facts = {
+        "qos": scenario.qos,
+        "size": str(smallest) if smallest == largest else f"{smallest}-{largest}",
+        "devices": f"{scenario.devices:,}",
+        "topics": f"{scenario.topics:,}",
+        "ratio": f"{scenario.ratio:,}",
+        "pairs": f"{scenario.pairs:,}",
+        "rate": _plain(rate_of(scenario)),
+        "each": _plain(rate_of(scenario) / max(1, scenario.devices)),
+        "background_rate": _plain(_background_rate(scenario)),
+        "rack_units": _plain(scenario.rack_units or 0.0),
+        "subscribed": " and subscribed" if scenario.subscribe else "",
+    }
+    return tuple(
+        replace(row, description=row.description.format_map(facts))
+        for row in CASE_INFO[scenario.case].rows
+        if not row.needs or getattr(scenario, row.needs)
+    )
+
+
+def _plain(number: float) -> str:
+    return f"{number:,.0f}" if number.is_integer() else f"{number:,.4g}"

@@ -1,0 +1,493 @@
+"""From a scenario to a plan that fits the host: workers, shares, source addresses, pacing.
+
+The cost model behind the number of workers, measured on one core of a current x86 server: a socket
+call costs some microseconds whatever it carries, a message well under one. So a publisher that
+sends one message at a time costs about ten times one that sends what fell due in a millisecond.
+"""
+
+import ipaddress
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from loadgen.errors import HostLimitError, ScenarioError
+from loadgen.workload.cases import groups_of
+from loadgen.workload.groups import DeviceGroup, RunPlan, Share, Target, Tls, WorkerPlan
+from loadgen.workload.scenario import Scenario
+
+__all__ = ["Host", "Needs", "describe", "needs_of", "plan_run", "target_url"]
+
+SPARE_DESCRIPTORS = 200
+"""A worker's own files, pipes, libraries and the connects that are being closed and retried."""
+WORKERS_LIMIT = 1_024
+USABLE_PORT_SHARE = 0.99
+"""Other programs of the host want some; the published CONNBURST took 98 % of 60,000."""
+LOOPBACK_SOURCES = "127.1.0.0/16"
+"""Every address of 127.0.0.0/8 is local on Linux; this part is away from where brokers listen."""
+
+CALL_US = 9.0
+SEND_US = 1.0
+RECEIVE_CALL_US = 4.0
+RECEIVE_US = 0.6
+BATCH_S = 0.001
+"""Messages due on one connection within this time leave, or arrive, in one socket call."""
+WORKER_LOAD = 0.3
+"""Share of a core that a worker is planned for: bursts and the broker need the rest."""
+
+SINGLE_SENDS_PER_S = 20_000
+"""Up to here a worker gives every message its own moment; above, it sends in ticks."""
+TICK_MAXIMUM_US = 1_000
+TICK_MINIMUM_US = 100
+TICK_MESSAGES = 10
+"""A tick is long enough that a publisher has this many messages due in it."""
+
+WORKER_BYTES = 60 << 20
+"""What a forked worker does not share with its parent, its buffers and histograms included."""
+DEVICE_BYTES = 3 << 10
+SOCKET_BYTES = 5 << 10
+"""Kernel memory of one connection's two ends, as on a host that also holds the broker."""
+TLS_BYTES = 49 << 10
+MEMORY_SHARE = 0.9
+
+PACKET_FLOOR_BYTES = 1 << 16
+PACKET_SPARE_BYTES = 4 << 10
+"""Topic name, properties and fixed header around the largest payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What one load host offers.
+
+    `descriptors` is the limit of one process, `local_ports` the ephemeral ports of one source
+    address, `memory_bytes` what is available.
+    """
+
+    cores: int
+    descriptors: int
+    memory_bytes: int
+    local_ports: int
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a plan takes: of one process, of all, and of the most used source address."""
+
+    descriptors: int
+    memory_bytes: int
+    ports: int
+
+
+def plan_run(
+    scenario: Scenario,
+    host: Host,
+    targets: tuple[Target, ...],
+    run_tag: int,
+    *,
+    username: str | None = None,
+    password: str | None = None,
+) -> RunPlan:
+    """Spread the scenario's devices over workers.
+
+    Workers are as many as descriptors, ports and load ask for (`scenario.workers` overrides, but
+    never more than devices). The timed pair of LATENCY gets a worker of its own where there are
+    two. With several hosts, each with these limits, worker w runs on host w modulo hosts.
+
+    Raises HostLimitError, one line that says what would make it fit, and ScenarioError where the
+    scenario contradicts the targets.
+    """
+    if not targets:
+        raise ScenarioError("broker: no address is known; give --broker mqtt://host:1883")
+    if not 0 <= run_tag < 1 << 32:
+        raise ValueError(f"run tag {run_tag} does not fit into 32 bits")
+    if password is not None and username is None and scenario.mqtt == "3.1.1":
+        raise ScenarioError("a password needs a user name in MQTT 3.1.1; add one or use --mqtt 5")
+    groups = groups_of(scenario, f"lg{run_tag:08x}")
+    workers = _fitting_workers(scenario, host, targets, groups)
+    encrypted = any(target.transport in ("tls", "wss") for target in targets)
+    plan = RunPlan(
+        run_tag=run_tag,
+        seed=scenario.seed,
+        version=4 if scenario.mqtt == "3.1.1" else 5,
+        groups=groups,
+        targets=targets,
+        workers=workers,
+        username=username,
+        password=password,
+        tls=_tls(scenario) if encrypted else None,
+        send_tick_us=_send_tick_us(scenario, groups, workers),
+        max_packet_bytes=_packet_limit(scenario.size[1]),
+    )
+    memory = needs_of(plan).memory_bytes
+    available = int(host.memory_bytes * scenario.hosts * MEMORY_SHARE)
+    if memory > available:
+        devices = _devices(groups)
+        raise HostLimitError(
+            f"{devices:,} devices in {len(workers)} workers need {memory / 2**30:.1f} GiB "
+            f"of memory and may use {available / 2**30:.1f}: ask for fewer devices or workers, "
+            "or spread over more --hosts"
+        )
+    return plan
+
+
+def _devices(groups: Iterable[DeviceGroup]) -> int:
+    return sum(group.count for group in groups)
+
+
+def _tls(scenario: Scenario) -> Tls:
+    return Tls(
+        ca_file=scenario.tls_ca,
+        certificate_file=scenario.tls_certificate,
+        key_file=scenario.tls_key,
+        verify=scenario.tls_verify,
+        minimum=scenario.tls_version,
+        maximum=scenario.tls_version,
+        ciphers=scenario.tls_ciphers,
+    )
+
+
+def _packet_limit(payload_bytes: int) -> int:
+    needed = payload_bytes + PACKET_SPARE_BYTES
+    return int(max(PACKET_FLOOR_BYTES, 1 << (needed - 1).bit_length()))
+
+
+# Load -----------------------------------------------------------------------------------------
+
+
+def _messages_per_call(rate: float) -> float:
+    return max(1.0, rate * BATCH_S)
+
+
+def _send_load(group: DeviceGroup) -> float:
+    """Cores that one device of the group takes to send."""
+    if group.publishes is None or not group.count:
+        return 0.0
+    rate = group.publishes.rate / group.count
+    return rate * (CALL_US / _messages_per_call(rate) + SEND_US) * 1e-6
+
+
+def _receive_load(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> float:
+    """Cores that one device of the group takes to receive."""
+    if group.subscribes is None or not group.count:
+        return 0.0
+    senders = next((other for other in groups if other.name == group.subscribes.publishers), None)
+    if senders is None or senders.publishes is None:
+        return 0.0
+    rate = senders.publishes.rate * senders.publishes.deliveries / group.count
+    return rate * (RECEIVE_CALL_US / _messages_per_call(rate) + RECEIVE_US) * 1e-6
+
+
+# Workers and shares ---------------------------------------------------------------------------
+
+
+def _fitting_workers(
+    scenario: Scenario, host: Host, targets: tuple[Target, ...], groups: tuple[DeviceGroup, ...]
+) -> tuple[WorkerPlan, ...]:
+    most = _most_workers(groups)
+    held = host.descriptors - SPARE_DESCRIPTORS
+    if held < 1:
+        raise HostLimitError(
+            f"a process may open only {host.descriptors} files here and a worker needs "
+            f"{SPARE_DESCRIPTORS} and one for each device: raise the limit (ulimit -n)"
+        )
+    loads = [_send_load(group) + _receive_load(group, groups) for group in groups]
+    if scenario.workers is not None:
+        count = min(scenario.workers, most)
+    else:
+        count = _workers_for_load(scenario, host, groups, loads)
+    while True:
+        shares = _spread(groups, loads, count)
+        problem = _descriptor_problem(shares, held, count)
+        if not problem:
+            workers, problem = _with_sources(scenario, host, targets, groups, shares)
+            if not problem:
+                return workers
+        if scenario.workers is not None or count >= min(most, WORKERS_LIMIT):
+            raise HostLimitError(problem)
+        # Descriptors bound the number from below; from there on one by one.
+        count = max(min(-(-_devices(groups) // held), most, WORKERS_LIMIT), count + 1)
+
+
+def _workers_for_load(
+    scenario: Scenario, host: Host, groups: tuple[DeviceGroup, ...], loads: list[float]
+) -> int:
+    spare = max(1, host.cores * scenario.hosts - 1)
+    total = sum(load * group.count for load, group in zip(loads, groups, strict=True))
+    wanted = min(spare, max(1, math.ceil(total / WORKER_LOAD)))
+    if _background(groups):
+        wanted = max(2, wanted)
+    hosts = scenario.hosts
+    return min(-(-wanted // hosts) * hosts, _most_workers(groups))
+
+
+def _most_workers(groups: tuple[DeviceGroup, ...]) -> int:
+    """How many workers there can be without one that has nothing to do."""
+    if not _background(groups):
+        return _devices(groups)
+    return 1 + _devices(group for group in groups if not group.timed)
+
+
+def _background(groups: tuple[DeviceGroup, ...]) -> bool:
+    return any(not group.timed for group in groups)
+
+
+def _lanes(
+    groups: tuple[DeviceGroup, ...], loads: list[float], workers: int
+) -> list[tuple[range, list[int]]]:
+    """Which workers play which groups (by index)."""
+    everyone = list(range(len(groups)))
+    if workers == 1:
+        return [(range(1), everyone)]
+    if _background(groups):
+        timed = [index for index in everyone if groups[index].timed]
+        others = [index for index in everyone if not groups[index].timed]
+        return [(range(1), timed), (range(1, workers), others)]
+    # One device that alone outweighs half a worker's part would lift its worker above the rest.
+    total = sum(load * group.count for load, group in zip(loads, groups, strict=True))
+    heavy = [
+        index
+        for index in everyone
+        if groups[index].count == 1 and loads[index] > 0.5 * total / workers
+    ]
+    if heavy and len(heavy) < min(workers, len(groups)):
+        last = workers - len(heavy)
+        alone = [(range(last + at, last + at + 1), [index]) for at, index in enumerate(heavy)]
+        return [(range(last), [i for i in everyone if i not in heavy]), *alone]
+    return [(range(workers), everyone)]
+
+
+def _spread(
+    groups: tuple[DeviceGroup, ...], loads: list[float], workers: int
+) -> list[tuple[Share, ...]]:
+    """Shares of each worker; a group's devices are dealt out one by one, like cards.
+
+    Neighbouring devices have neighbouring places in the schedule, so dealing keeps the schedule of
+    every worker even. Each group goes on where the one before stopped, so that groups of a few
+    devices do not all meet in the first worker.
+    """
+    shares: list[list[Share]] = [[] for _ in range(workers)]
+    for lane, members in _lanes(groups, loads, workers):
+        step = len(lane)
+        dealt = 0
+        for index in members:
+            count = groups[index].count
+            for place, worker in enumerate(lane):
+                start = (place - dealt) % step
+                if start < count:
+                    shares[worker].append(Share(index, start, count, step))
+            dealt += count
+    return [tuple(own) for own in shares]
+
+
+def _descriptor_problem(shares: list[tuple[Share, ...]], held: int, workers: int) -> str:
+    most = max(sum(share.count for share in own) for own in shares)
+    if most <= held:
+        return ""
+    return (
+        f"a worker of {workers} would hold {most:,} devices and may open {held:,} beside its own "
+        f"files: use more --workers, or raise the limit (ulimit -n {most + SPARE_DESCRIPTORS})"
+    )
+
+
+# Ports and source addresses ---------------------------------------------------------------------
+
+
+def _most_to_one_target(shares: Iterable[Share], targets: int) -> int:
+    """An upper bound of the connections that these shares make to one target.
+
+    Device i connects to target i modulo targets; a share of step s reaches every g-th target
+    only, g being the greatest common divisor of both, and those evenly.
+    """
+    most = 0
+    for share in shares:
+        reached = targets // math.gcd(share.step, targets)
+        most += -(-share.count // reached)
+    return most
+
+
+def _with_sources(
+    scenario: Scenario,
+    host: Host,
+    targets: tuple[Target, ...],
+    groups: tuple[DeviceGroup, ...],
+    shares: list[tuple[Share, ...]],
+) -> tuple[tuple[WorkerPlan, ...], str]:
+    """Worker plans with a source address each where needed, or what more workers would mend.
+
+    Raises HostLimitError where more workers would not help.
+    """
+    usable = int(host.local_ports * USABLE_PORT_SHARE)
+    network = scenario.source_address
+    if network is None:
+        shared = sum(-(-group.count // len(targets)) for group in groups)
+        on_one_host = -(-shared // scenario.hosts)
+        if on_one_host <= usable:
+            return tuple(WorkerPlan(w, own) for w, own in enumerate(shares)), ""
+        if not all(_is_loopback(target.host) for target in targets):
+            addresses = -(-on_one_host // max(1, usable))
+            raise HostLimitError(
+                f"{on_one_host:,} connections to one broker address need more than the {usable:,} "
+                f"ports of one source address: give --source-address with {addresses} or more "
+                "addresses of this host, or more --broker endpoints"
+            )
+        network = LOOPBACK_SOURCES
+    available = ipaddress.ip_network(network)
+    _check_family(available, targets)
+    size, first = available.num_addresses, 0
+    if size > 2:  # neither the network's own address nor its broadcast address
+        size, first = size - 2, 1
+    plans = tuple(
+        WorkerPlan(w, own, str(available[first + w % size])) for w, own in enumerate(shares)
+    )
+    used: dict[str | None, int] = {}
+    for plan in plans:
+        most = _most_to_one_target(plan.shares, len(targets))
+        used[plan.source_address] = used.get(plan.source_address, 0) + most
+    worst = max(used.values())
+    if worst > usable:
+        example = "127.0.0.0/16" if available.is_loopback else "a larger network"
+        problem = (
+            f"{worst:,} connections from one source address to one broker address need more than "
+            f"its {usable:,} ports: use more --workers, and --source-address with an address for "
+            f"each ({example}), or widen net.ipv4.ip_local_port_range"
+        )
+        if len(shares) >= size:
+            raise HostLimitError(problem)
+        return (), problem
+    return plans, ""
+
+
+def _is_loopback(host: str) -> bool:
+    return host.startswith("127.")
+
+
+def _check_family(
+    network: ipaddress.IPv4Network | ipaddress.IPv6Network, targets: tuple[Target, ...]
+) -> None:
+    for target in targets:
+        version = 6 if ":" in target.host else 4
+        if network.version != version:
+            raise ScenarioError(
+                f"source_address: {network} is IPv{network.version} and the broker's address "
+                f"{target.host} is IPv{version}; allowed: addresses of one kind"
+            )
+
+
+# Pacing ---------------------------------------------------------------------------------------
+
+
+def _send_tick_us(
+    scenario: Scenario, groups: tuple[DeviceGroup, ...], workers: tuple[WorkerPlan, ...]
+) -> int:
+    """How long a due message may wait for others, in microseconds.
+
+    Only timed groups decide: a background that must send in ticks would do so by falling behind,
+    and the timed pair must not wait for it.
+    """
+    if scenario.send_tick is not None:
+        return round(scenario.send_tick * 1e6)
+    fastest = busiest = 0.0
+    for worker in workers:
+        sends = 0.0
+        for share in worker.shares:
+            group = groups[share.group]
+            if group.publishes is not None and group.timed:
+                each = group.publishes.rate / group.count
+                sends += each * share.count
+                fastest = max(fastest, each)
+        busiest = max(busiest, sends)
+    if busiest <= SINGLE_SENDS_PER_S:
+        return 0
+    return round(min(TICK_MAXIMUM_US, max(TICK_MINIMUM_US, TICK_MESSAGES / fastest * 1e6)))
+
+
+# What a plan is -------------------------------------------------------------------------------
+
+
+def needs_of(plan: RunPlan) -> Needs:
+    """What this plan takes of its host."""
+    most = 0
+    ports: dict[str | None, int] = {}
+    devices = 0
+    for worker in plan.workers:
+        own = sum(share.count for share in worker.shares)
+        devices += own
+        most = max(most, own)
+        to_one = _most_to_one_target(worker.shares, len(plan.targets))
+        ports[worker.source_address] = ports.get(worker.source_address, 0) + to_one
+    each = DEVICE_BYTES + SOCKET_BYTES + (TLS_BYTES if plan.tls is not None else 0)
+    return Needs(
+        descriptors=most + SPARE_DESCRIPTORS,
+        memory_bytes=len(plan.workers) * WORKER_BYTES + devices * each,
+        ports=max(ports.values(), default=0),
+    )
+
+
+_SCHEMES = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
+
+
+def target_url(target: Target) -> str:
+    """The target as URL, without any user or password."""
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    path = target.path if target.transport in ("ws", "wss") else ""
+    return f"{_SCHEMES[target.transport]}://{host}:{target.port}{path}"
+
+
+def describe(plan: RunPlan) -> dict[str, object]:
+    """The plan as plain JSON values, without user name and password.
+
+    Holds `workers` (how many), `groups`, `run_tag` (hexadecimal),
+    `send_tick_us`, `targets` (URLs), `shares` (each worker's devices and address) and `needs`.
+    """
+    needs = needs_of(plan)
+    return {
+        "workers": len(plan.workers),
+        "run_tag": f"{plan.run_tag:08x}",
+        "seed": plan.seed,
+        "mqtt": "3.1.1" if plan.version == 4 else "5",
+        "send_tick_us": plan.send_tick_us,
+        "max_packet_bytes": plan.max_packet_bytes,
+        "targets": [target_url(target) for target in plan.targets],
+        "tls": plan.tls is not None,
+        "groups": [_describe_group(group) for group in plan.groups],
+        "shares": [
+            {
+                "worker": worker.worker,
+                "source_address": worker.source_address,
+                "devices": {plan.groups[share.group].name: share.count for share in worker.shares},
+            }
+            for worker in plan.workers
+        ],
+        "needs": {
+            "descriptors_per_worker": needs.descriptors,
+            "memory_bytes": needs.memory_bytes,
+            "ports_per_source_address": needs.ports,
+        },
+    }
+
+
+def _describe_group(group: DeviceGroup) -> dict[str, object]:
+    publishes, subscribes = group.publishes, group.subscribes
+    return {
+        "name": group.name,
+        "count": group.count,
+        "timed": group.timed,
+        "clean_start": group.clean_start,
+        "keep_alive_s": group.keep_alive_s,
+        "publishes": None
+        if publishes is None
+        else {
+            "topics": publishes.topics,
+            "rate": publishes.rate,
+            "deliveries": publishes.deliveries,
+            "qos": publishes.qos,
+            "size_bytes": list(publishes.size_bytes),
+            "arrivals": publishes.arrivals,
+        },
+        "subscribes": None
+        if subscribes is None
+        else {
+            "publishers": subscribes.publishers,
+            "qos": subscribes.qos,
+            "wildcard": subscribes.wildcard,
+        },
+    }

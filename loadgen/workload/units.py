@@ -1,0 +1,127 @@
+"""Numbers, times and sizes as people write them: `10k`, `2.5M`, `500ms`, `5m`, `32-256`.
+
+Every function takes text or an already parsed number (command line and TOML differ in that) and
+raises a ValueError whose text is one line that quotes what was wrong.
+"""
+
+import math
+import re
+from decimal import Decimal
+
+__all__ = ["parse_count", "parse_number", "parse_seconds", "parse_size", "shown"]
+
+NUMBER_LIMIT = 10**15
+"""No quantity of a load test is larger; a longer number is a slip of the hand."""
+
+SHOWN_CHARACTERS = 60
+
+_NUMBER = re.compile(
+    r"([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?) ?([A-Za-zµμ]*)", re.ASCII
+)
+_TEXT_LIMIT = 40
+
+_MULTIPLES: dict[str, int] = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
+_SIZE_MULTIPLES: dict[str, int] = {
+    **_MULTIPLES,
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "KiB": 1 << 10,
+    "MB": 10**6,
+    "MiB": 1 << 20,
+}
+_SECONDS: dict[str, Decimal] = {
+    "": Decimal(1),
+    "ns": Decimal("1e-9"),
+    "us": Decimal("1e-6"),
+    "µs": Decimal("1e-6"),
+    "μs": Decimal("1e-6"),
+    "ms": Decimal("1e-3"),
+    "s": Decimal(1),
+    "m": Decimal(60),
+    "min": Decimal(60),
+    "h": Decimal(3600),
+    "d": Decimal(86_400),
+}
+
+
+def shown(value: object, limit: int = SHOWN_CHARACTERS) -> str:
+    """A value as it may appear in a message: one line, ASCII, at most `limit` characters."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
+        return "a number of more than 77 digits"
+    try:
+        text = ascii(value[: limit + 1] if isinstance(value, str) else value)
+    except (ValueError, RecursionError):  # a huge integer, or endless nesting, inside a list
+        return f"a {type(value).__name__}"
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def _parse(value: object, multiples: dict[str, int] | dict[str, Decimal], example: str) -> Decimal:
+    """The number in `value` times the multiple that its suffix names."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"{shown(value)} is not a number such as {example}")
+    if isinstance(value, str):
+        text = value.strip()
+        if not text:
+            raise ValueError(f"nothing is given where a number such as {example} belongs")
+        if re.match(r"-\s*[0-9.]", text):
+            raise ValueError(f"{shown(value)} is negative")
+        match = _NUMBER.fullmatch(text) if len(text) <= _TEXT_LIMIT else None
+        if match is None:
+            raise ValueError(f"{shown(value)} is not a number such as {example}")
+        multiple = multiples.get(match[2])
+        if multiple is None:
+            known = ", ".join(suffix for suffix in multiples if suffix)
+            raise ValueError(f"{shown(value)} ends in an unknown unit (known: {known})")
+        number = Decimal(match[1].replace("_", "")) * multiple
+    else:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{value} is not a finite number")
+        if value < 0:
+            raise ValueError(f"{shown(value)} is negative")
+        # Through repr, so that 0.1 stays a tenth; a huge integer must not be printed first.
+        number = Decimal(repr(value)) if isinstance(value, float) else Decimal(min(value, 10**16))
+    if number > NUMBER_LIMIT:
+        raise ValueError(f"{shown(value)} is absurdly large")
+    return number
+
+
+def parse_number(value: object) -> float:
+    """A number of zero or more: `1000`, `"10k"`, `"2.5M"`, `"1e6"`, `"10_000"`."""
+    return float(_parse(value, _MULTIPLES, "10k or 2.5M"))
+
+
+def parse_count(value: object) -> int:
+    """A whole number of zero or more, exactly: `1000`, `"10k"`, `"2.5M"`."""
+    number = _parse(value, _MULTIPLES, "10k or 2.5M")
+    if number != number.to_integral_value():
+        raise ValueError(f"{shown(value)} is not a whole number")
+    return int(number)
+
+
+def parse_seconds(value: object) -> float:
+    """A time in seconds: `10`, `"500ms"`, `"5m"`, `"1h"`; a bare number is seconds."""
+    return float(_parse(value, _SECONDS, "500ms, 10s or 5m"))
+
+
+def _parse_bytes(value: object) -> int:
+    number = _parse(value, _SIZE_MULTIPLES, "32 or 32-256")
+    if number != number.to_integral_value():
+        raise ValueError(f"{shown(value)} is not a whole number of bytes")
+    return int(number)
+
+
+def parse_size(value: object) -> tuple[int, int]:
+    """Smallest and largest size in bytes: `32`, `"32"`, `"32-256"`, `"1KiB"`, `(32, 256)`."""
+    if isinstance(value, (list, tuple)):
+        if len(value) != 2:
+            raise ValueError(f"{shown(value)} is not a pair of a smallest and a largest size")
+        low, high = value
+    elif isinstance(value, str) and "-" in value.strip()[1:]:
+        low, _, high = value.strip().partition("-")
+    else:
+        low = high = value
+    smallest, largest = _parse_bytes(low), _parse_bytes(high)
+    if smallest > largest:
+        raise ValueError(f"{shown(value)} has its smallest size above its largest")
+    return smallest, largest

@@ -1,0 +1,378 @@
+"""Whether a run says something about the broker: VALID, or INVALID with every reason.
+
+`judge` is a pure function of plain numbers, so that a run, a step of a search and a score card
+made long afterwards come to the same verdict. Each bound is a constant with its reason.
+"""
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from loadgen.workload.scenario import Case
+
+__all__ = [
+    "CODES",
+    "BacklogSample",
+    "Code",
+    "Reason",
+    "RunFacts",
+    "Verdict",
+    "backlog_growth",
+    "judge",
+]
+
+Code = Literal[
+    "INTERRUPTED",
+    "WORKER_LOST",
+    "CONNECT_FAILED",
+    "DISCONNECTED",
+    "GENERATOR_SATURATED",
+    "RATE_MISSED",
+    "LOST",
+    "DUPLICATED",
+    "OUT_OF_ORDER",
+    "CORRUPT",
+    "BACKLOG_GROWS",
+    "LATENCY_BOUND",
+    "CLOCK",
+    "AUDIT",
+]
+CODES: tuple[Code, ...] = (
+    "INTERRUPTED",
+    "WORKER_LOST",
+    "CONNECT_FAILED",
+    "DISCONNECTED",
+    "GENERATOR_SATURATED",
+    "RATE_MISSED",
+    "LOST",
+    "DUPLICATED",
+    "OUT_OF_ORDER",
+    "CORRUPT",
+    "BACKLOG_GROWS",
+    "LATENCY_BOUND",
+    "CLOCK",
+    "AUDIT",
+)
+"""In the order in which reasons are told: what explains others comes first. AUDIT is given by the
+audit of a workload that has one, not by `judge`."""
+
+RATE_TOLERANCE = 0.01
+"""The published figures have two to three digits; one per cent less is another load."""
+RATE_SIGMAS = 4
+"""A schedule drawn at random misses its mean; four standard deviations are no fault of anyone."""
+CONNECT_GRACE_S = 0.1
+"""The last connect of a paced burst ends one round trip, not one spacing, after it began."""
+BUSY_SHARE_LIMIT = 0.95
+"""A loop with less than a twentieth of its time idle may be what limits the result."""
+SEND_DELAY_LIMIT_US = 100_000
+"""A p99 send delay above this is no longer jitter of a busy host but a generator behind."""
+PAIR_SEND_DELAY_LIMIT_US = 20_000
+"""For LATENCY, whose result contains the send delay; several scheduler slices of a shared core."""
+BACKLOG_FLOOR_MESSAGES = 100
+"""Messages on their way through buffers come and go in this number at any rate."""
+BACKLOG_FLOOR_S = 0.1
+"""A backlog that grew by less than this time's deliveries over the window is noise."""
+BACKLOG_SAMPLES_MINIMUM = 3
+BACKLOG_SAMPLES_USED = 300
+"""Pairs grow with the square; a trend shows in this many samples of however long a window."""
+CLOCK_LIMIT_NS = 100_000
+"""Offset bound between hosts: about the published average latency."""
+
+BacklogSample = tuple[int, int, int]
+"""Monotonic time in ns, messages owed by the generator, deliveries outstanding at the broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What `judge` needs to know of a run; counts are of messages intended inside the window.
+
+    case, qos            of the scenario
+    devices              planned devices; connected: those that connected (and subscribed if asked)
+    connect_failures     failed connects and subscriptions
+    disconnects          connections lost after they were made, until the drain's end
+    reconnects           connections made again after a loss (they explain QoS 1 duplicates)
+    disconnects_planned  the run itself killed the broker (`crash_broker`)
+    connect_rate         connects a second that were asked for, None for as fast as possible
+    connect_seconds      first SYN to last CONNACK
+    window_s             length of the window, as played (shorter where interrupted)
+    target_rate          messages a second over all publishers that the scenario asks for
+    arrivals_random      whether the schedule is drawn at random (uniform, Poisson)
+    publishers           publishing devices
+    sent                 messages sent, even if after the window's end
+    owed_at_window_end   messages due and not sent when the window ended
+    owed_at_end          messages due and not sent when the drain ended
+    expected, received   deliveries; received are distinct
+    duplicated, out_of_order, corrupt
+    busy_share           of the busiest worker, processor and run-queue time over the window
+    send_delay_p99_us    of the timed groups, None without messages
+    send_tick_us         of the plan: a wait that was intended
+    pushed_back          a full socket or a full window made a publisher wait for the broker
+    backlog              samples within the window, in time order
+    latency_p99_us       of the case's result (end to end, or connect), None without any
+    latency_bound_us     None where latency is not judged
+    clock_bound_ns       half the smallest round trip between hosts; 0 on one host
+    workers_lost         numbers of workers that ended or fell silent before the stop
+    """
+
+    case: Case
+    qos: int = 0
+    devices: int = 0
+    connected: int = 0
+    connect_failures: int = 0
+    disconnects: int = 0
+    reconnects: int = 0
+    disconnects_planned: bool = False
+    connect_rate: float | None = None
+    connect_seconds: float = 0.0
+    window_s: float = 0.0
+    target_rate: float = 0.0
+    arrivals_random: bool = False
+    publishers: int = 0
+    sent: int = 0
+    owed_at_window_end: int = 0
+    owed_at_end: int = 0
+    expected: int = 0
+    received: int = 0
+    duplicated: int = 0
+    out_of_order: int = 0
+    corrupt: int = 0
+    busy_share: float = 0.0
+    send_delay_p99_us: float | None = None
+    send_tick_us: int = 0
+    pushed_back: bool = False
+    backlog: tuple[BacklogSample, ...] = ()
+    latency_p99_us: float | None = None
+    latency_bound_us: float | None = None
+    clock_bound_ns: int = 0
+    clock_limit_ns: int = CLOCK_LIMIT_NS
+    workers_lost: tuple[int, ...] = ()
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a run is not valid: the contract's code and one sentence with the numbers."""
+
+    code: Code
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """VALID exactly when there is no reason against it."""
+
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def valid(self) -> bool:
+        return not self.reasons
+
+    @property
+    def codes(self) -> tuple[Code, ...]:
+        return tuple(reason.code for reason in self.reasons)
+
+
+def judge(facts: RunFacts) -> Verdict:
+    """The verdict over a run, its reasons in the order of `CODES`."""
+    reasons = []
+    for code, check in _CHECKS:
+        detail = check(facts)
+        if detail:
+            reasons.append(Reason(code, detail))
+    return Verdict(tuple(reasons))
+
+
+def backlog_growth(samples: tuple[BacklogSample, ...]) -> float:
+    """By how many messages owed and outstanding grew from the first sample to the last.
+
+    The median of the slopes between all pairs of samples (Theil-Sen) times the time covered: up to
+    a quarter of the samples may be outliers. 0.0 for fewer than three samples.
+    """
+    if len(samples) < BACKLOG_SAMPLES_MINIMUM:
+        return 0.0
+    count = min(len(samples), BACKLOG_SAMPLES_USED)
+    # Evenly spread over the window, first and last sample included.
+    used = [samples[at * (len(samples) - 1) // (count - 1)] for at in range(count)]
+    points = [(time_ns, owed + outstanding) for time_ns, owed, outstanding in used]
+    slopes = [
+        (later[1] - earlier[1]) / (later[0] - earlier[0])
+        for at, earlier in enumerate(points)
+        for later in points[at + 1 :]
+        if later[0] > earlier[0]
+    ]
+    if not slopes:
+        return 0.0
+    return statistics.median(slopes) * (points[-1][0] - points[0][0])
+
+
+def _interrupted(facts: RunFacts) -> str:
+    if not facts.interrupted:
+        return ""
+    return f"stopped before its end, after {facts.window_s:.1f} s of the measurement window"
+
+
+def _worker_lost(facts: RunFacts) -> str:
+    if not facts.workers_lost:
+        return ""
+    which = ", ".join(str(worker) for worker in facts.workers_lost[:10])
+    more = len(facts.workers_lost) - 10
+    and_more = f" and {more} more" if more > 0 else ""
+    return f"lost workers: {which}{and_more}; each ended or fell silent before the stop"
+
+
+def _connect_failed(facts: RunFacts) -> str:
+    if facts.connected >= facts.devices and not facts.connect_failures:
+        return ""
+    return (
+        f"{facts.connected:,} of {facts.devices:,} devices connected, "
+        f"{facts.connect_failures:,} attempts failed"
+    )
+
+
+def _disconnected(facts: RunFacts) -> str:
+    if not facts.disconnects:
+        return ""
+    if facts.disconnects_planned:
+        missing = facts.disconnects - facts.reconnects
+        if missing <= 0:
+            return ""
+        return f"{missing:,} of {facts.disconnects:,} devices did not come back after the restart"
+    return f"{facts.disconnects:,} connections were lost after they had been made"
+
+
+def _generator_saturated(facts: RunFacts) -> str:
+    if facts.busy_share > BUSY_SHARE_LIMIT:
+        return (
+            f"the busiest worker had {facts.busy_share:.1%} of its time taken, above "
+            f"{BUSY_SHARE_LIMIT:.0%}: add workers or cores, or lower the load"
+        )
+    limit = PAIR_SEND_DELAY_LIMIT_US if facts.case == "latency" else SEND_DELAY_LIMIT_US
+    limit += facts.send_tick_us
+    delay = facts.send_delay_p99_us
+    if delay is not None and delay > limit and not facts.pushed_back:
+        return (
+            f"messages left late, p99 {delay:,.0f} µs above {limit:,} µs, while the broker took "
+            "all that was written: add workers or cores, or lower the load"
+        )
+    return ""
+
+
+def _rate_missed(facts: RunFacts) -> str:
+    if facts.case == "connburst":
+        return _connect_rate_missed(facts)
+    target = facts.target_rate * facts.window_s
+    if target > 0 and not facts.sent:
+        return f"none of {target:,.0f} messages was sent"
+    on_time = facts.sent + facts.owed_at_end - facts.owed_at_window_end
+    if target - on_time > _rate_allowance(facts, target):
+        share = on_time / target
+        return (
+            f"{on_time:,} of {target:,.0f} messages were sent in time, {share:.1%} of "
+            f"{facts.target_rate:,.6g}/s; {facts.owed_at_window_end:,} were owed at the end"
+        )
+    if facts.owed_at_end > 0:
+        return f"{facts.owed_at_end:,} messages were still owed after the drain"
+    return ""
+
+
+def _rate_allowance(facts: RunFacts, target: float) -> float:
+    """Messages by which a sound run may fall short of rate times window."""
+    # Poisson counts have their mean as variance. A publisher with a constant schedule sends the
+    # whole number below or above its mean, with the fraction as the chance of the one above.
+    if facts.arrivals_random:
+        variance = target
+    else:
+        fraction = math.modf(target / facts.publishers)[0] if facts.publishers else 0.0
+        variance = facts.publishers * fraction * (1 - fraction)
+    return max(1.0, RATE_TOLERANCE * target, RATE_SIGMAS * math.sqrt(variance))
+
+
+def _connect_rate_missed(facts: RunFacts) -> str:
+    if facts.connect_rate is None:
+        return ""
+    asked_s = facts.devices / facts.connect_rate
+    if facts.connect_seconds <= asked_s * (1 + RATE_TOLERANCE) + CONNECT_GRACE_S:
+        return ""
+    return (
+        f"{facts.devices:,} connects took {facts.connect_seconds:.2f} s and "
+        f"{facts.connect_rate:,.6g}/s allows {asked_s:.2f} s"
+    )
+
+
+def _lost(facts: RunFacts) -> str:
+    lost = facts.expected - facts.received
+    if lost <= 0:
+        return ""
+    return f"{lost:,} of {facts.expected:,} deliveries did not arrive ({lost / facts.expected:.2%})"
+
+
+def _duplicated(facts: RunFacts) -> str:
+    # At least once: after a reconnect the sender must repeat what was not acknowledged (MQTT 5,
+    # section 4.4); without one it must not.
+    if not facts.duplicated or (facts.qos == 1 and facts.reconnects):
+        return ""
+    why = " and no device had to reconnect" if facts.qos == 1 else ""
+    return f"{facts.duplicated:,} deliveries arrived more than once at QoS {facts.qos}{why}"
+
+
+def _out_of_order(facts: RunFacts) -> str:
+    if not facts.out_of_order:
+        return ""
+    return f"{facts.out_of_order:,} deliveries arrived after a later message of their publisher"
+
+
+def _corrupt(facts: RunFacts) -> str:
+    if not facts.corrupt:
+        return ""
+    return f"{facts.corrupt:,} deliveries arrived with a damaged payload"
+
+
+def _backlog_grows(facts: RunFacts) -> str:
+    growth = backlog_growth(facts.backlog)
+    window_s = facts.window_s or 1.0
+    limit = max(BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * facts.expected / window_s)
+    if growth <= limit:
+        return ""
+    return (
+        f"messages owed and outstanding grew by {growth:,.0f} over the window, above {limit:,.0f}: "
+        "the broker takes less than is sent"
+    )
+
+
+def _latency_bound(facts: RunFacts) -> str:
+    bound = facts.latency_bound_us
+    if bound is None:
+        return ""
+    if facts.latency_p99_us is None:
+        return f"no latency was measured that could be held against the bound of {bound:,.6g} µs"
+    if facts.latency_p99_us <= bound:
+        return ""
+    return f"p99 latency is {facts.latency_p99_us:,.1f} µs, above the bound of {bound:,.6g} µs"
+
+
+def _clock(facts: RunFacts) -> str:
+    if facts.clock_bound_ns <= facts.clock_limit_ns:
+        return ""
+    return (
+        f"clocks of two hosts may differ by {facts.clock_bound_ns / 1000:,.1f} µs, above "
+        f"{facts.clock_limit_ns / 1000:,.1f} µs"
+    )
+
+
+_CHECKS: tuple[tuple[Code, Callable[[RunFacts], str]], ...] = (
+    ("INTERRUPTED", _interrupted),
+    ("WORKER_LOST", _worker_lost),
+    ("CONNECT_FAILED", _connect_failed),
+    ("DISCONNECTED", _disconnected),
+    ("GENERATOR_SATURATED", _generator_saturated),
+    ("RATE_MISSED", _rate_missed),
+    ("LOST", _lost),
+    ("DUPLICATED", _duplicated),
+    ("OUT_OF_ORDER", _out_of_order),
+    ("CORRUPT", _corrupt),
+    ("BACKLOG_GROWS", _backlog_grows),
+    ("LATENCY_BOUND", _latency_bound),
+    ("CLOCK", _clock),
+)

@@ -1,0 +1,220 @@
+"""The five cases as groups of devices and rows of the score card."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.workload.cases import CASE_INFO, groups_of, rate_of, rows_of
+from loadgen.workload.groups import (
+    DeviceGroup,
+    RunPlan,
+    streams_received,
+    topic_filter,
+    topic_name,
+    topic_number,
+)
+from loadgen.workload.published import PUBLISHED
+from loadgen.workload.scenario import CASES, Case, Scenario, build_scenario
+
+TYPES = {
+    "FANIN": "Throughput",
+    "FANOUT": "Throughput",
+    "PERSISTENT": "Throughput",
+    "LATENCY": "Latency",
+    "CONNBURST": "Connection rate",
+    "PERSISTENT.MPW": "Data-center Efficiency",
+    "PERSISTENT.MPU": "Data-center Efficiency",
+}
+
+
+def groups(case: Case, **flags: object) -> dict[str, DeviceGroup]:
+    return {group.name: group for group in groups_of(build_scenario(case, None, flags), "r")}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_groups_have_the_names_that_results_use(case: Case) -> None:
+    assert tuple(groups(case)) == CASE_INFO[case].groups
+
+
+def test_fanin_gives_each_publisher_a_topic_and_a_message_a_second() -> None:
+    found = groups("fanin", devices=1234)
+    publishes = found["publishers"].publishes
+    assert publishes is not None
+    assert found["publishers"].count == publishes.topics == publishes.rate == 1234
+    assert publishes.deliveries == 1
+    subscriber = found["subscriber"]
+    assert subscriber.count == 1 and subscriber.subscribes is not None
+    assert subscriber.subscribes.wildcard
+
+
+def test_fanin_takes_a_total_rate() -> None:
+    publishes = groups("fanin", devices=1000, rate="5k")["publishers"].publishes
+    assert publishes is not None and publishes.rate == 5000
+
+
+def test_fanout_has_one_publisher_and_ratio_subscribers_a_topic() -> None:
+    found = groups("fanout", topics=7, ratio=13, rate=70)
+    publishes = found["publishers"].publishes
+    assert publishes is not None
+    assert found["publishers"].count == publishes.topics == 7
+    assert publishes.deliveries == 13 and publishes.rate == 70
+    assert found["subscribers"].count == 91
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_persistent_subscribers_are_durable(qos: int) -> None:
+    found = groups("persistent", pairs=3, qos=qos, inflight_window=9)
+    publishes, subscribes = found["publishers"].publishes, found["subscribers"].subscribes
+    assert publishes is not None and subscribes is not None
+    assert publishes.qos == subscribes.qos == qos and publishes.window == 9
+    assert not found["subscribers"].clean_start and found["publishers"].clean_start
+    assert found["publishers"].count == found["subscribers"].count == publishes.topics == 3
+
+
+def test_latency_times_the_pair_and_not_the_background() -> None:
+    found = groups("latency", devices=25, topics=10, rate=500, background_rate=50)
+    assert [name for name, group in found.items() if group.timed] == [
+        "pair_publisher",
+        "pair_subscriber",
+    ]
+    background = found["background_publishers"].publishes
+    pair = found["pair_publisher"].publishes
+    assert background is not None and pair is not None
+    assert (background.rate, pair.rate) == (50, 500)
+    assert pair.first_stream == 25
+    assert found["background_subscribers"].count == background.topics == 10
+
+
+def test_latency_background_is_one_message_a_second_each() -> None:
+    publishes = groups("latency", devices=250)["background_publishers"].publishes
+    assert publishes is not None and publishes.rate == 250
+
+
+def test_latency_without_background() -> None:
+    found = groups("latency", devices=0)
+    assert tuple(found) == ("pair_publisher", "pair_subscriber")
+    publishes = found["pair_publisher"].publishes
+    assert publishes is not None and publishes.first_stream == 0
+
+
+def test_latency_has_no_subscriber_without_a_publisher() -> None:
+    found = groups("latency", devices=3, topics=10)
+    assert found["background_subscribers"].count == 3
+
+
+def test_connburst_devices_subscribe_only_when_asked() -> None:
+    (plain,) = groups("connburst", devices=5).values()
+    assert plain.publishes is None and plain.subscribes is None and plain.count == 5
+    (asked,) = groups("connburst", devices=5, subscribe=True, qos=1).values()
+    assert asked.subscribes is not None and asked.subscribes.qos == 1
+    assert asked.subscribes.topic == "r/connburst/0"
+
+
+def test_what_all_groups_have_in_common() -> None:
+    found = groups("fanin", size="32-64", arrivals="poisson", keep_alive="1m", qos=2)
+    publishes = found["publishers"].publishes
+    assert publishes is not None
+    assert publishes.size_bytes == (32, 64) and publishes.arrivals == "poisson"
+    assert publishes.qos == 2
+    assert {group.keep_alive_s for group in found.values()} == {60}
+
+
+@st.composite
+def small_scenarios(draw: st.DrawFn) -> Scenario:
+    case = draw(st.sampled_from(["fanin", "fanout", "persistent", "latency"]))
+    few = st.integers(1, 30)
+    flags: dict[str, dict[str, object]] = {
+        "fanin": {"devices": draw(few)},
+        "fanout": {"topics": draw(few), "ratio": draw(few)},
+        "persistent": {"pairs": draw(few)},
+        "latency": {"devices": draw(st.integers(0, 30)), "topics": draw(few)},
+    }
+    return build_scenario(case, None, flags[case])
+
+
+@given(small_scenarios())
+@settings(max_examples=100, deadline=None)
+def test_every_message_has_exactly_its_deliveries(scenario: Scenario) -> None:
+    """Streams are contiguous, and each stream is received by as many devices as it promises."""
+    plan = RunPlan(1, 1, 4, groups_of(scenario), (), ())
+    received: dict[int, int] = {}
+    for group in plan.groups:
+        for device in range(group.count):
+            first, count = streams_received(plan, group, device)
+            for stream in range(first, first + count):
+                received[stream] = received.get(stream, 0) + 1
+    stream = 0
+    for group in plan.groups:
+        if group.publishes is not None:
+            assert group.publishes.first_stream == stream
+            for _ in range(group.count):
+                assert received.pop(stream) == group.publishes.deliveries
+                stream += 1
+    assert received == {}
+
+
+@given(small_scenarios())
+@settings(max_examples=50, deadline=None)
+def test_topics_of_different_groups_do_not_meet(scenario: Scenario) -> None:
+    plan = RunPlan(1, 1, 4, groups_of(scenario), (), ())
+    owners: dict[str, str] = {}
+    for group in plan.groups:
+        if group.publishes is not None:
+            for device in range(group.count):
+                number = topic_number(device, group.count, group.publishes.topics)
+                name = topic_name(group.publishes, number)
+                assert owners.setdefault(name, group.name) == group.name
+    for group in plan.groups:
+        if group.subscribes is not None and not group.subscribes.wildcard:
+            for device in range(group.count):
+                assert owners[topic_filter(plan, group, device)] == group.subscribes.publishers
+
+
+class TestRows:
+    @pytest.mark.parametrize("case", CASES)
+    def test_rows_are_those_of_the_published_score_card(self, case: Case) -> None:
+        info = CASE_INFO[case]
+        assert info.case == case and info.example.startswith(f"loadgen {case} ")
+        for row in info.rows:
+            assert row.type == TYPES[row.name]
+        assert info.rows[0].name == case.upper()
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_descriptions_are_filled_in(self, case: Case) -> None:
+        for row in rows_of(build_scenario(case, None, {})):
+            assert "{" not in row.description and row.description.endswith((".", ")"))
+
+    def test_latency_has_the_distribution_and_the_others_a_value(self) -> None:
+        columns = {row.name: row.columns for info in CASE_INFO.values() for row in info.rows}
+        assert columns.pop("LATENCY") == ("avg", "p50", "p99", "max", "stdev")
+        assert set(columns.values()) == {("value",)}
+
+    def test_efficiency_rows_need_their_figures(self) -> None:
+        def names(**flags: object) -> list[str]:
+            return [row.name for row in rows_of(build_scenario("persistent", None, flags))]
+
+        assert names() == ["PERSISTENT"]
+        assert names(rack_units=2) == ["PERSISTENT", "PERSISTENT.MPU"]
+        assert names(pdu="a.csv") == ["PERSISTENT", "PERSISTENT.MPW"]
+
+    def test_descriptions_tell_the_numbers(self) -> None:
+        (row,) = rows_of(build_scenario("fanin", None, {"devices": 1000, "rate": 250}))
+        assert "0.25 msgs/sec each" in row.description and "32 bytes" in row.description
+        (row,) = rows_of(build_scenario("latency", None, {"devices": "150k", "size": "32-64"}))
+        assert "150,000 producers" in row.description and "32-64 bytes" in row.description
+
+    def test_every_measure_is_published_once(self) -> None:
+        rows = {(row.name, row.measure) for info in CASE_INFO.values() for row in info.rows}
+        figures = [(figure.name, figure.measure) for figure in PUBLISHED]
+        assert len(figures) == len(set(figures)) and set(figures) == rows
+
+    def test_published_figures_agree_with_each_other(self) -> None:
+        values = {figure.measure: figure.value for figure in PUBLISHED}
+        assert values["egress_rate"] == 100 * (values["ingress_rate"] or 0)
+        assert values["messages_per_rack_unit"] == (values["persistent_rate"] or 0) / 2
+
+
+def test_rates() -> None:
+    assert rate_of(build_scenario("connburst", None, {"rate": 5})) == 0
+    assert rate_of(build_scenario("fanin", None, {"devices": 5})) == 5
+    assert rate_of(build_scenario("latency", None, {"rate": 5})) == 5

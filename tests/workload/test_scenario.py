@@ -1,0 +1,420 @@
+"""The one model behind flags, files and documentation."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from loadgen.errors import ScenarioError
+from loadgen.workload.cases import groups_of, rows_of
+from loadgen.workload.groups import Target
+from loadgen.workload.plan import Host, plan_run
+from loadgen.workload.scenario import (
+    CASE_DEFAULTS,
+    CASES,
+    FIELDS,
+    Case,
+    FieldSpec,
+    Scenario,
+    build_scenario,
+    connect_rate_of,
+    fields_of,
+    read_toml,
+    redact_url,
+    scenario_fields,
+    to_toml,
+)
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+
+CONTRACT_FIELDS = (
+    "broker devices rate duration warmup drain size qos mqtt workers source_address hosts pdu seed "
+    "topics ratio pairs rack_units crash_broker background_rate in_flight pdu_timezone arrivals"
+)
+
+
+def refused(case: str, flags: dict[str, object], file: dict[str, object] | None = None) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        build_scenario(case, file, flags)
+    text = str(caught.value)
+    assert text.isprintable() and len(text) < 700
+    return text
+
+
+class TestFields:
+    def test_the_fields_that_users_script_against_exist(self) -> None:
+        assert set(CONTRACT_FIELDS.split()) <= set(FIELDS)
+
+    @pytest.mark.parametrize("spec", FIELDS.values(), ids=FIELDS)
+    def test_every_field_can_be_documented(self, spec: FieldSpec) -> None:
+        assert spec.description.endswith(".")
+        assert spec.allowed
+        assert spec.cases and set(spec.cases) <= set(CASES)
+        assert spec.option == "--" + spec.name.replace("_", "-")
+        if spec.kind in ("count", "rate", "ratio", "seconds", "size"):
+            assert spec.minimum < spec.maximum
+        if spec.kind == "choice":
+            assert len(spec.choices) >= 2
+
+    @pytest.mark.parametrize("spec", FIELDS.values(), ids=FIELDS)
+    def test_none_is_allowed_exactly_where_its_meaning_is_told(self, spec: FieldSpec) -> None:
+        if spec.name != "case":
+            assert (spec.default is None) == bool(spec.absent)
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_defaults_of_a_case_are_fields_it_understands(self, case: Case) -> None:
+        understood = {spec.name: spec for spec in fields_of(case)}
+        for name, value in CASE_DEFAULTS[case].items():
+            assert understood[name].default == value
+            read = understood[name].read(value)
+            assert read == (str(value) if understood[name].kind == "choice" else value)
+
+    @pytest.mark.parametrize(
+        "spec",
+        [spec for spec in FIELDS.values() if spec.kind in ("count", "rate", "ratio", "seconds")],
+        ids=lambda spec: spec.name,
+    )
+    def test_bounds_hold_on_both_sides(self, spec: FieldSpec) -> None:
+        assert spec.read(spec.minimum) == spec.minimum
+        if spec.name != "seed":  # beyond what a float can hold; see TestRefusals
+            assert spec.read(spec.maximum) == spec.maximum
+            with pytest.raises(ValueError, match="too large"):
+                spec.read(int(spec.maximum) + 1)
+        with pytest.raises(ValueError, match=r"too small|negative"):
+            below = spec.minimum - 1 if spec.kind == "count" else math.nextafter(spec.minimum, -1)
+            spec.read(below)
+
+    def test_devices_of_zero_are_offered_to_latency_only(self) -> None:
+        least = {
+            case: spec.minimum
+            for case in CASES
+            for spec in fields_of(case)
+            if spec.name == "devices"
+        }
+        assert least == {"fanin": 1, "latency": 0, "connburst": 1}
+
+
+class TestBuild:
+    @pytest.mark.parametrize("case", CASES)
+    def test_a_case_needs_nothing_else(self, case: Case) -> None:
+        scenario = build_scenario(case, None, {})
+        assert scenario.case == case
+        assert scenario == Scenario(case=case)
+
+    def test_flags_win_over_the_file_and_the_file_over_the_case(self) -> None:
+        assert build_scenario("fanout", None, {}).ratio == 100
+        assert build_scenario("fanout", {"ratio": 7}, {}).ratio == 7
+        assert build_scenario("fanout", {"ratio": 7}, {"ratio": "9"}).ratio == 9
+        assert build_scenario("fanout", {"ratio": 7}, {"ratio": None}).ratio == 7
+
+    def test_text_and_numbers_mean_the_same(self) -> None:
+        from_flags = build_scenario(
+            "latency",
+            None,
+            {"devices": "10k", "duration": "5m", "size": "32-64", "qos": "1", "mqtt": "5"},
+        )
+        from_file = build_scenario(
+            "latency",
+            {"devices": 10_000, "duration": 300, "size": [32, 64], "qos": 1, "mqtt": 5},
+            {},
+        )
+        assert from_flags == from_file
+        assert from_flags.devices == 10_000 and isinstance(from_flags.devices, int)
+        assert from_flags.size == (32, 64) and from_flags.qos == 1 and from_flags.mqtt == "5"
+
+    def test_keys_may_be_written_like_options(self) -> None:
+        assert build_scenario("latency", {"background-rate": 5}, {}).background_rate == 5
+        assert "given twice" in refused("latency", {"in-flight": 3, "in_flight": 3})
+
+    def test_auto_is_the_absent_value(self) -> None:
+        assert (
+            build_scenario("fanin", {"workers": 3, "rate": 5}, {"workers": "auto"}).workers is None
+        )
+        assert build_scenario("fanin", {"rate": 5}, {"rate": "auto"}).rate is None
+
+    def test_flags_of_either_kind(self) -> None:
+        assert build_scenario("fanin", {"tls_verify": True}, {}).tls_verify
+        url = {"broker": "mqtts://h"}
+        assert not build_scenario("fanin", url, {"tls_verify": "off"}).tls_verify
+
+    def test_one_broker_or_several(self) -> None:
+        assert build_scenario("fanin", {"broker": "amqtt"}, {}).broker == ("amqtt",)
+        urls = ("mqtt://h:1", "wss://[::1]:2/mqtt")
+        assert build_scenario("fanin", {"broker": list(urls)}, {}).broker == urls
+
+    def test_a_scenario_cannot_be_changed(self) -> None:
+        with pytest.raises(ValidationError):
+            Scenario(case="fanin").devices = 3  # type: ignore[misc]
+
+    def test_connects_are_paced_by_the_rate_in_connburst_only(self) -> None:
+        assert connect_rate_of(build_scenario("connburst", None, {"rate": 5})) == 5
+        assert connect_rate_of(build_scenario("fanin", None, {"rate": 5})) is None
+        assert connect_rate_of(build_scenario("fanin", None, {"connect_rate": 9})) == 9
+
+
+class TestRefusals:
+    def test_an_unknown_key_is_compared_with_the_known(self) -> None:
+        assert refused("fanin", {"ratee": 1}) == "'ratee': unknown key; did you mean 'rate'?"
+        assert "fanin understands broker, devices" in refused("fanin", {}, {"zzz": 1})
+
+    def test_a_field_of_another_case_is_refused(self) -> None:
+        assert "fanin does not understand it; allowed: with fanout" in refused(
+            "fanin", {}, {"ratio": 3}
+        )
+        with pytest.raises(ValidationError, match="fanin does not understand it"):
+            Scenario(case="fanin", ratio=3)
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_what_a_case_does_not_understand_is_refused(self, case: Case) -> None:
+        for name, spec in FIELDS.items():
+            if case not in spec.cases:
+                assert refused(case, {name: 1}).startswith(f"{name}: ")
+
+    @pytest.mark.parametrize(
+        ("flags", "start"),
+        [
+            ({"devices": "-5"}, "devices: '-5' is negative; allowed: a whole number from"),
+            ({"devices": "20M"}, "devices: '20M' is too large; allowed:"),
+            ({"devices": 0}, "devices: 0 is too small for fanin"),
+            ({"devices": 2.5}, "devices: 2.5 is not a whole number"),
+            ({"devices": True}, "devices: True is not a number"),
+            ({"rate": "nan"}, "rate: 'nan' is not a number"),
+            ({"rate": math.nan}, "rate: nan is not a finite number"),
+            ({"rate": math.inf}, "rate: inf is not a finite number"),
+            ({"rate": 0}, "rate: 0 is too small"),
+            ({"rate": "1G"}, "rate: '1G' is too large"),
+            ({"rate": {"a": 1}}, "rate: {'a': 1} is not a number"),
+            ({"duration": "8d"}, "duration: '8d' is too large; allowed: a time from 0.1"),
+            ({"duration": 0}, "duration: 0 is too small"),
+            ({"size": 16}, "size: 16 is too small; allowed: 32 to 262,144 bytes"),
+            ({"size": "32-1MiB"}, "size: '32-1MiB' is too large"),
+            ({"qos": 3}, "qos: 3 is not one of them; allowed: 0 or 1 or 2"),
+            ({"qos": True}, "qos: True is not one of them"),
+            ({"mqtt": "3.1"}, "mqtt: '3.1' is not one of them; did you mean '3.1.1'?"),
+            ({"arrivals": "poison"}, "arrivals: 'poison' is not one of them; did you mean"),
+            ({"keep_alive": "1.5"}, "keep_alive: '1.5' is not in whole seconds"),
+            ({"tls_verify": "maybe"}, "tls_verify: 'maybe' is neither true nor false"),
+            ({"tls_ca": ""}, "tls_ca: nothing is given"),
+            ({"tls_ca": 3}, "tls_ca: 3 is not text"),
+            ({"tls_ca": "a" * 5000}, "tls_ca: the text is longer than 4096"),
+            ({"pdu": ["a\nb"]}, r"pdu: 'a\nb' holds control"),
+            ({"pdu": "a\x7f"}, r"pdu: 'a\x7f' holds control"),
+            ({"pdu": "\udcff"}, r"pdu: '\udcff' holds control"),
+            ({"pdu": 5}, "pdu: 5 is neither text nor a list"),
+            ({"pdu": ["x"] * 2000}, "pdu: 2000 entries are more than 1024"),
+            ({"source_address": "localhost"}, "source_address: 'localhost' is not an address"),
+            ({"seed": 2**63}, "seed: 9223372036854775808 is too large"),
+            ({"broker": []}, "broker: nothing is given"),
+            ({"broker": "mosqitto"}, "broker: 'mosqitto' is neither a name nor a URL; did you"),
+            ({"broker": "h:1883"}, "broker: 'h:1883' is neither a name nor a URL; did you mean"),
+            ({"broker": "http://h"}, "broker: 'http://h' has an unknown scheme; allowed: mqtt,"),
+            ({"broker": "mqtt://"}, "broker: 'mqtt://' names no host"),
+            ({"broker": "mqtt://u@"}, "broker: 'mqtt://u@' names no host"),
+            ({"broker": "mqtt://a b"}, "broker: 'mqtt://a b' names no host"),
+            ({"broker": ["auto", "mqtt://h"]}, "broker: 'auto' cannot be joined with others"),
+            ({"broker": "mqtt://h", "tls_ca": "f"}, "tls_ca: the connection is not encrypted"),
+            ({"tls_key": "k"}, "tls_key: a key without a certificate"),
+            ({"tls_version": "1.3", "tls_ciphers": "x"}, "tls_ciphers: TLS 1.3"),
+        ],
+        ids=str,
+    )
+    def test_bad_values_name_key_value_and_what_is_allowed(
+        self, flags: dict[str, object], start: str
+    ) -> None:
+        text = refused("fanin", flags)
+        assert text.startswith(start)
+        assert "allowed" in text or "did you mean" in text or "understands" in text
+
+    @pytest.mark.parametrize(
+        ("case", "flags", "start"),
+        [
+            ("persistent", {"qos": 0}, "qos: 0 is not stored"),
+            ("persistent", {"crash_broker": True, "broker": "mqtt://h"}, "crash_broker: only"),
+            ("fanout", {"rate": "auto"}, "rate: nothing is given and fanout needs it"),
+            ("fanout", {"topics": "1M", "ratio": 10}, "ratio: 1,000,000 topics of 10"),
+            ("latency", {"devices": 0, "background_rate": 1}, "background_rate: there are no"),
+            ("nonsense", {}, "case: 'nonsense' is unknown; allowed: fanin, fanout"),
+        ],
+    )
+    def test_what_does_not_fit_together(
+        self, case: str, flags: dict[str, object], start: str
+    ) -> None:
+        assert refused(case, flags).startswith(start)
+
+    def test_a_file_for_another_case(self) -> None:
+        assert refused("fanin", {}, {"case": "fanout"}).startswith("case: the file is for 'fanout'")
+
+    def test_a_password_is_not_repeated(self) -> None:
+        for url in (
+            "http://me:s3cret@h",
+            "me:s3cret@h",
+            "mqtt://me:s3cr\net@h",
+            "ftp://me:s3@cret@h",
+        ):
+            text = refused("fanin", {"broker": url})
+            assert "s3" not in text and "cret" not in text and "me@h" in text
+
+
+class TestToml:
+    @pytest.mark.parametrize("case", CASES)
+    def test_defaults_read_back_equal(self, case: Case) -> None:
+        scenario = build_scenario(case, None, {})
+        assert build_scenario(case, read_toml(to_toml(scenario)), {}) == scenario
+
+    @pytest.mark.parametrize(
+        "text", ["a = ", "a = 1\na = 2", "[" * 100_000, "x = " + "[" * 5000, "x = " + "9" * 5000]
+    )
+    def test_what_is_not_toml_is_refused_in_one_line(self, text: str) -> None:
+        with pytest.raises(ScenarioError) as caught:
+            read_toml(text)
+        assert str(caught.value).isprintable() and len(str(caught.value)) < 200
+
+    def test_an_endless_file_is_refused(self) -> None:
+        with pytest.raises(ScenarioError, match="more than"):
+            read_toml("#" * (1 << 21))
+
+    def test_a_table_is_not_a_value(self) -> None:
+        assert "is not a number" in refused("fanin", {}, read_toml("[devices]\na = 1"))
+
+    def test_passwords_are_left_out(self) -> None:
+        scenario = build_scenario("fanin", {"broker": ["mqtt://me:s3cret@h:1", "mqtt://u@i"]}, {})
+        assert scenario_fields(scenario)["broker"] == ["mqtt://me@h:1", "mqtt://u@i"]
+        assert "s3cret" not in to_toml(scenario)
+
+    @pytest.mark.parametrize(
+        ("url", "without"),
+        [
+            ("mqtt://u:p@h:1883", "mqtt://u@h:1883"),
+            ("mqtt://u:p@q/r@h", "mqtt://u@h"),
+            ("mqtt://:p@h", "mqtt://@h"),
+            ("mqtt://u@h:1883", "mqtt://u@h:1883"),
+            ("mqtt://h:1883", "mqtt://h:1883"),
+            ("wss://[::1]:8883/mqtt", "wss://[::1]:8883/mqtt"),
+            ("auto", "auto"),
+        ],
+    )
+    def test_redaction(self, url: str, without: str) -> None:
+        assert redact_url(url) == without
+
+
+def values_of(spec: FieldSpec) -> st.SearchStrategy[Any]:
+    """Values that a field takes."""
+    least, most = spec.minimum, min(spec.maximum, 2**53)
+    by_kind: dict[str, st.SearchStrategy[Any]] = {
+        "choice": st.sampled_from(spec.choices or ("",)),
+        "count": st.integers(math.ceil(least), int(most)),
+        "rate": st.floats(least, most),
+        "ratio": st.floats(least, most),
+        "seconds": st.integers(math.ceil(least), int(most))
+        if spec.whole
+        else st.floats(least, most),
+        "size": st.tuples(
+            st.integers(int(least), int(most)), st.integers(int(least), int(most))
+        ).map(lambda pair: tuple(sorted(pair))),
+        "flag": st.booleans(),
+        "text": TEXTS,
+        "texts": st.lists(TEXTS, max_size=3),
+        "network": st.sampled_from(("127.0.0.0/16", "10.1.2.3", "fd00::/64")),
+    }
+    return by_kind[spec.kind]
+
+
+TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=20).filter(
+    str.strip
+)
+BROKERS = st.one_of(
+    st.sampled_from([("auto",), ("reflector",)]),
+    st.lists(st.sampled_from(["mqtts://h", "wss://u@[::1]:9/x"]), min_size=1).map(tuple),
+)
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    case = draw(st.sampled_from(CASES))
+    given_fields: dict[str, object] = {"broker": draw(BROKERS)}
+    for spec in fields_of(case):
+        if spec.name not in ("broker", "crash_broker") and draw(st.booleans()):
+            given_fields[spec.name] = draw(values_of(spec))
+    if case == "persistent" and str(given_fields.get("qos", 1)) == "0":
+        given_fields["qos"] = 2
+    if case == "fanout":
+        given_fields["topics"] = draw(st.integers(1, 50))
+        given_fields["ratio"] = draw(st.integers(1, 50))
+    if given_fields.get("devices") == 0:
+        given_fields.pop("background_rate", None)
+    if "tls_key" in given_fields:
+        given_fields.setdefault("tls_certificate", "c.pem")
+    if given_fields.get("tls_version") == "1.3":
+        given_fields.pop("tls_ciphers", None)
+    return build_scenario(case, None, given_fields)
+
+
+@given(scenarios())
+@settings(max_examples=150, deadline=None)
+def test_any_scenario_survives_toml_and_plain_fields(scenario: Scenario) -> None:
+    assert build_scenario(scenario.case, read_toml(to_toml(scenario)), {}) == scenario
+    assert Scenario.model_validate(scenario_fields(scenario)) == scenario
+
+
+@given(
+    st.sampled_from(CASES),
+    st.dictionaries(
+        st.one_of(st.sampled_from(list(FIELDS)), st.text(max_size=20)),
+        st.recursive(
+            st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=50)),
+            lambda inner: (
+                st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=2)
+            ),
+            max_leaves=5,
+        ),
+        max_size=4,
+    ),
+)
+@settings(max_examples=300, deadline=None)
+def test_any_file_gives_a_scenario_or_one_line(case: Case, file: dict[str, object]) -> None:
+    try:
+        scenario = build_scenario(case, file, {})
+    except ScenarioError as error:
+        assert str(error).isprintable() and len(str(error)) < 1000
+    else:
+        assert scenario.case == case
+
+
+class TestFiles:
+    def test_every_case_has_a_small_and_a_published_size(self) -> None:
+        found = {path.stem for path in SCENARIOS.glob("*.toml")}
+        assert {name for case in CASES for name in (case, f"{case}-published")} <= found
+
+    @pytest.mark.parametrize("case", CASES)
+    @pytest.mark.parametrize("suffix", ["", "-published"])
+    def test_files_load_and_plan(self, case: Case, suffix: str) -> None:
+        text = (SCENARIOS / f"{case}{suffix}.toml").read_text(encoding="utf-8")
+        scenario = build_scenario(case, read_toml(text), {})
+        assert groups_of(scenario) and rows_of(scenario)
+        if suffix:
+            assert "Source:" in text and "Performance Benchmarks" in text
+            host = Host(cores=12, descriptors=200_000, memory_bytes=98 << 30, local_ports=60_000)
+            targets = tuple(Target(f"10.10.{net}.222", 16901) for net in range(17))
+        else:
+            host = Host(cores=2, descriptors=20_000, memory_bytes=8 << 30, local_ports=28_000)
+            targets = (Target("127.0.0.1", 1883),)
+        plan = plan_run(scenario, host, targets, 1)
+        assert len(plan.workers) <= host.cores
+
+    def test_published_sizes(self) -> None:
+        def load(case: Case) -> Scenario:
+            text = (SCENARIOS / f"{case}-published.toml").read_text(encoding="utf-8")
+            return build_scenario(case, read_toml(text), {})
+
+        fanin, fanout, persistent = load("fanin"), load("fanout"), load("persistent")
+        assert (fanin.devices, fanin.rate) == (400_000, 400_000)
+        assert (fanout.topics, fanout.ratio, fanout.rate) == (10, 100, 162_000)
+        assert (persistent.pairs, persistent.rate, persistent.qos) == (10, 460_000, 1)
+        latency = load("latency")
+        assert (latency.devices, latency.topics, latency.rate) == (150_000, 10, 10_000)
+        assert latency.duration == 300
+        assert load("connburst").devices == 1_000_000

@@ -1,0 +1,289 @@
+"""Every reason against a run, on both sides of its bound."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.workload.verdict import (
+    BACKLOG_FLOOR_MESSAGES,
+    CODES,
+    BacklogSample,
+    Reason,
+    RunFacts,
+    backlog_growth,
+    judge,
+)
+
+SOUND = RunFacts(
+    case="fanin",
+    qos=0,
+    devices=1001,
+    connected=1001,
+    window_s=10.0,
+    target_rate=1000.0,
+    publishers=1000,
+    sent=10_000,
+    expected=10_000,
+    received=10_000,
+    busy_share=0.3,
+    send_delay_p99_us=50.0,
+    backlog=tuple((second * 10**9, 0, 20 + second % 3) for second in range(11)),
+    latency_p99_us=300.0,
+)
+BURST = RunFacts(case="connburst", devices=5000, connected=5000, connect_seconds=1.0)
+
+
+def codes(facts: RunFacts) -> tuple[str, ...]:
+    return judge(facts).codes
+
+
+def reason(facts: RunFacts) -> Reason:
+    """The only reason against a run."""
+    (only,) = judge(facts).reasons
+    assert only.detail.isprintable() and any(c.isdigit() for c in only.detail)
+    return only
+
+
+def test_a_sound_run_is_valid() -> None:
+    assert judge(SOUND).valid and judge(BURST).valid
+    assert judge(SOUND).reasons == ()
+
+
+class TestRateMissed:
+    def test_on_both_sides_of_one_percent(self) -> None:
+        assert codes(replace(SOUND, sent=9_900)) == ()
+        found = reason(replace(SOUND, sent=9_899))
+        assert found.code == "RATE_MISSED"
+        assert "9,899 of 10,000" in found.detail and "1,000/s" in found.detail
+
+    def test_what_was_sent_after_the_window_is_not_in_time(self) -> None:
+        late = replace(SOUND, owed_at_window_end=101)
+        assert codes(late) == ("RATE_MISSED",)
+        assert codes(replace(late, owed_at_window_end=100)) == ()
+
+    def test_messages_still_owed_after_the_drain(self) -> None:
+        found = reason(replace(SOUND, sent=9_999, owed_at_window_end=1, owed_at_end=1))
+        assert found == Reason("RATE_MISSED", "1 messages were still owed after the drain")
+
+    def test_what_is_owed_at_the_end_was_not_sent_in_time_either(self) -> None:
+        facts = replace(SOUND, sent=5_000, owed_at_window_end=5_000, owed_at_end=5_000)
+        assert "5,000 of 10,000" in reason(replace(facts, expected=5000, received=5000)).detail
+
+    def test_nothing_sent(self) -> None:
+        nothing = replace(SOUND, sent=0, expected=0, received=0)
+        assert codes(nothing) == ("RATE_MISSED",)
+        assert codes(replace(nothing, target_rate=0.05, publishers=1)) == ("RATE_MISSED",)
+
+    def test_a_random_schedule_may_miss_its_mean(self) -> None:
+        poisson = replace(
+            SOUND, arrivals_random=True, target_rate=10.0, sent=60, expected=60, received=60
+        )
+        assert codes(poisson) == ()  # 40 below the mean is four standard deviations
+        assert codes(replace(poisson, sent=59)) == ("RATE_MISSED",)
+        constant = replace(poisson, arrivals_random=False, publishers=10)
+        assert codes(replace(constant, sent=90)) == ("RATE_MISSED",)
+
+    def test_a_constant_schedule_misses_by_the_fraction_of_a_message(self) -> None:
+        # 100 publishers with 1.5 messages each in the window: standard deviation 5.
+        half = replace(SOUND, publishers=100, target_rate=15.0)
+        assert codes(replace(half, sent=130)) == ()
+        assert codes(replace(half, sent=129)) == ("RATE_MISSED",)
+        # With 2 messages each there is nothing to be off by, but the edge of the window.
+        whole = replace(half, target_rate=20.0)
+        assert codes(replace(whole, sent=198)) == ()
+        assert codes(replace(whole, sent=197)) == ("RATE_MISSED",)
+
+    def test_more_than_asked_is_no_fault(self) -> None:
+        assert codes(replace(SOUND, sent=10_050)) == ()
+
+    def test_a_burst_that_is_paced(self) -> None:
+        paced = replace(BURST, connect_rate=2500.0)
+        assert codes(replace(paced, connect_seconds=2.12)) == ()
+        found = reason(replace(paced, connect_seconds=2.13))
+        assert found.code == "RATE_MISSED" and "2.13 s" in found.detail
+        assert codes(replace(BURST, connect_seconds=1e6)) == ()
+
+
+class TestGeneratorSaturated:
+    def test_busy_share(self) -> None:
+        assert codes(replace(SOUND, busy_share=0.95)) == ()
+        found = reason(replace(SOUND, busy_share=0.96))
+        assert found.code == "GENERATOR_SATURATED" and "96.0%" in found.detail
+        assert codes(replace(BURST, busy_share=0.96)) == ("GENERATOR_SATURATED",)
+
+    @pytest.mark.parametrize(("case", "limit"), [("fanin", 100_000), ("latency", 20_000)])
+    def test_late_sends(self, case: str, limit: int) -> None:
+        facts = replace(SOUND, case=case)  # type: ignore[arg-type]
+        assert codes(replace(facts, send_delay_p99_us=float(limit))) == ()
+        late = replace(facts, send_delay_p99_us=limit + 1.0)
+        assert reason(late).code == "GENERATOR_SATURATED"
+        assert codes(replace(late, send_tick_us=1)) == ()
+
+    def test_a_broker_that_pushes_back_makes_late_sends(self) -> None:
+        late = replace(SOUND, send_delay_p99_us=1e6)
+        assert codes(replace(late, pushed_back=True)) == ()
+        assert codes(replace(late, pushed_back=True, busy_share=1.0)) == ("GENERATOR_SATURATED",)
+
+
+class TestMessages:
+    def test_lost(self) -> None:
+        found = reason(replace(SOUND, received=9_999))
+        assert found.code == "LOST" and "1 of 10,000" in found.detail
+
+    @pytest.mark.parametrize("qos", [0, 1, 2])
+    def test_duplicated(self, qos: int) -> None:
+        found = reason(replace(SOUND, qos=qos, duplicated=3))
+        assert found.code == "DUPLICATED" and "3 deliveries" in found.detail
+
+    def test_at_least_once_allows_duplicates_after_a_reconnect(self) -> None:
+        again = replace(SOUND, duplicated=3, reconnects=1)
+        assert codes(replace(again, qos=1)) == ()
+        assert codes(replace(again, qos=0)) == ("DUPLICATED",)
+        assert codes(replace(again, qos=2)) == ("DUPLICATED",)
+
+    def test_out_of_order(self) -> None:
+        assert reason(replace(SOUND, out_of_order=1)).code == "OUT_OF_ORDER"
+
+    def test_corrupt(self) -> None:
+        assert reason(replace(SOUND, corrupt=1)).code == "CORRUPT"
+
+
+class TestConnections:
+    @pytest.mark.parametrize("facts", [SOUND, BURST])
+    def test_connect_failed(self, facts: RunFacts) -> None:
+        found = reason(replace(facts, connected=facts.devices - 1))
+        assert found.code == "CONNECT_FAILED" and f"of {facts.devices:,}" in found.detail
+        assert codes(replace(facts, connect_failures=1)) == ("CONNECT_FAILED",)
+
+    @pytest.mark.parametrize("facts", [SOUND, BURST])
+    def test_disconnected(self, facts: RunFacts) -> None:
+        assert reason(replace(facts, disconnects=1)).code == "DISCONNECTED"
+
+    def test_a_broker_that_was_killed_disconnects_and_all_come_back(self) -> None:
+        killed = replace(SOUND, qos=1, disconnects=20, disconnects_planned=True)
+        assert codes(replace(killed, reconnects=20, duplicated=7)) == ()
+        assert "1 of 20" in reason(replace(killed, reconnects=19)).detail
+
+
+def rising(growth: float, seconds: int = 10, noise: float = 0.0) -> tuple[BacklogSample, ...]:
+    """One sample a second whose outstanding grows by `growth` in all."""
+    draw = random.Random(5)
+    return tuple(
+        (s * 10**9, 0, round(500 + growth * s / seconds + draw.uniform(-noise, noise)))
+        for s in range(seconds + 1)
+    )
+
+
+class TestBacklog:
+    def test_on_both_sides_of_the_floor_in_messages(self) -> None:
+        slow = replace(SOUND, target_rate=10.0, sent=100, expected=100, received=100)
+        at = BACKLOG_FLOOR_MESSAGES
+        assert codes(replace(slow, backlog=rising(at))) == ()
+        assert reason(replace(slow, backlog=rising(at * 1.2))).code == "BACKLOG_GROWS"
+
+    def test_on_both_sides_of_the_floor_in_time(self) -> None:
+        fast = replace(SOUND, target_rate=100_000.0, sent=10**6, expected=10**6, received=10**6)
+        assert codes(replace(fast, backlog=rising(9_500))) == ()
+        assert codes(replace(fast, backlog=rising(10_500))) == ("BACKLOG_GROWS",)
+
+    def test_what_the_generator_owes_counts(self) -> None:
+        owed = tuple((time, outstanding, 0) for time, _, outstanding in rising(2000))
+        assert codes(replace(SOUND, backlog=owed)) == ("BACKLOG_GROWS",)
+
+    def test_a_backlog_that_shrinks_or_swings_is_none(self) -> None:
+        assert codes(replace(SOUND, backlog=rising(-5000))) == ()
+        swings = tuple((s * 10**9, 0, 3000 * (s % 2)) for s in range(31))
+        assert codes(replace(SOUND, backlog=swings)) == ()
+
+    def test_outliers_do_not_decide(self) -> None:
+        calm = list(rising(0, seconds=20))
+        for at in (18, 19, 20):
+            calm[at] = (calm[at][0], 0, 1_000_000)
+        assert codes(replace(SOUND, backlog=tuple(calm))) == ()
+        grows = list(rising(4000, seconds=20))
+        grows[20] = (grows[20][0], 0, 0)
+        assert codes(replace(SOUND, backlog=tuple(grows))) == ("BACKLOG_GROWS",)
+
+    def test_noise_does_not_hide_growth(self) -> None:
+        noisy = rising(5000, seconds=60, noise=1000)
+        assert backlog_growth(noisy) == pytest.approx(5000, rel=0.2)
+
+    def test_a_long_window_is_thinned_out(self) -> None:
+        assert backlog_growth(rising(10_000, seconds=20_000)) == pytest.approx(10_000, rel=0.01)
+
+    @pytest.mark.parametrize("samples", [(), ((0, 0, 0),), ((0, 0, 0), (1, 0, 9**9))])
+    def test_too_few_samples_say_nothing(self, samples: tuple[BacklogSample, ...]) -> None:
+        assert backlog_growth(samples) == 0
+
+    def test_samples_of_one_moment_say_nothing(self) -> None:
+        assert backlog_growth(((5, 0, 1), (5, 0, 2), (5, 0, 3))) == 0
+
+    @given(
+        st.integers(-10_000, 10_000),
+        st.integers(0, 10_000),
+        st.lists(st.integers(1, 10**9), min_size=3, max_size=50),
+    )
+    @settings(max_examples=50, deadline=None)
+    def test_a_straight_line_is_found_exactly(
+        self, slope: int, start: int, steps: list[int]
+    ) -> None:
+        times = [sum(steps[:at]) for at in range(len(steps))]
+        samples = tuple((time, 0, start + slope * time) for time in times)
+        assert backlog_growth(samples) == pytest.approx(slope * times[-1])
+
+
+class TestLatencyBound:
+    def test_on_both_sides(self) -> None:
+        bounded = replace(SOUND, latency_bound_us=300.0)
+        assert codes(bounded) == ()
+        found = reason(replace(bounded, latency_p99_us=300.1))
+        assert found.code == "LATENCY_BOUND" and "300.1" in found.detail
+
+    def test_a_bound_without_a_measurement(self) -> None:
+        assert codes(replace(SOUND, latency_p99_us=None)) == ()
+        unmeasured = replace(SOUND, latency_p99_us=None, latency_bound_us=1000.0)
+        assert reason(unmeasured).code == "LATENCY_BOUND"
+
+    def test_connects_are_bounded_too(self) -> None:
+        slow = replace(BURST, latency_p99_us=2e6, latency_bound_us=1e6)
+        assert codes(slow) == ("LATENCY_BOUND",)
+
+
+def test_clock_on_both_sides() -> None:
+    assert codes(replace(SOUND, clock_bound_ns=100_000)) == ()
+    assert reason(replace(SOUND, clock_bound_ns=100_001)).code == "CLOCK"
+    assert codes(replace(SOUND, clock_bound_ns=100_001, clock_limit_ns=200_000)) == ()
+
+
+def test_a_lost_worker() -> None:
+    found = reason(replace(SOUND, workers_lost=tuple(range(12))))
+    assert found.code == "WORKER_LOST" and "0, 1, 2" in found.detail and "2 more" in found.detail
+
+
+def test_an_interrupted_run() -> None:
+    found = reason(replace(SOUND, interrupted=True, window_s=4.2, sent=4200))
+    assert found.code == "INTERRUPTED" and "4.2 s" in found.detail
+
+
+def test_reasons_come_in_one_order_and_all_are_told() -> None:
+    bad = replace(
+        SOUND,
+        interrupted=True,
+        workers_lost=(1,),
+        connected=3,
+        disconnects=4,
+        busy_share=1.0,
+        sent=7,
+        received=6,
+        duplicated=5,
+        out_of_order=4,
+        corrupt=3,
+        backlog=rising(10**6),
+        latency_bound_us=1.0,
+        clock_bound_ns=10**9,
+    )
+    assert codes(bad) == tuple(code for code in CODES if code != "AUDIT")
+    assert not judge(bad).valid
