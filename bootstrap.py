@@ -57,7 +57,7 @@ def checks() -> list[list[str | Path]]:
 
 
 def main(arguments: list[str]) -> int:
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036
         print("loadgen needs Python 3.11 or newer", file=sys.stderr)
         return 2
     if not arguments or arguments[0] not in ("demo", "test", "install"):

@@ -97,7 +97,7 @@ def clock_of(program: Table, load_ns: int) -> int:
     ahead_ns = load_ns - program[step, STEP_LOAD_NS]
     if program[step, STEP_PPM] != _PPM:
         ahead_ns = np.int64(ahead_ns * (np.float64(_PPM) / program[step, STEP_PPM]))
-    return program[step, STEP_CLOCK_NS] + ahead_ns
+    return int(program[step, STEP_CLOCK_NS] + ahead_ns)
 
 
 @njit(cache=True)
@@ -109,7 +109,7 @@ def load_time_of(program: Table, clock_ns: int) -> int:
     ahead_ns = clock_ns - program[step, STEP_CLOCK_NS]
     if program[step, STEP_PPM] != _PPM:
         ahead_ns = np.int64(ahead_ns * (program[step, STEP_PPM] / np.float64(_PPM)))
-    return program[step, STEP_LOAD_NS] + ahead_ns
+    return int(program[step, STEP_LOAD_NS] + ahead_ns)
 
 
 @njit(cache=True)
@@ -120,11 +120,11 @@ def _load_of_message(
     period_ns = periods_ns[publisher]
     arrival = schedule[publisher, ARRIVAL]
     if arrival == CONSTANT:
-        return schedule[publisher, PHASE_NS] + np.int64(sequence * period_ns)
+        return int(schedule[publisher, PHASE_NS] + np.int64(sequence * period_ns))
     unit = random_unit(seed, schedule[publisher, STREAM], sequence)
     if arrival == UNIFORM:
-        return schedule[publisher, PHASE_NS] + np.int64((sequence + unit) * period_ns)
-    return schedule[publisher, LOAD_NS] + np.int64(-math.log(unit) * period_ns)
+        return int(schedule[publisher, PHASE_NS] + np.int64((sequence + unit) * period_ns))
+    return int(schedule[publisher, LOAD_NS] + np.int64(-math.log(unit) * period_ns))
 
 
 @njit(cache=True)
@@ -178,7 +178,7 @@ def owed_messages(
     if schedule[publisher, DUE_NS] > now_ns:
         return 0
     ahead_ns = load_time_of(program, now_ns) - schedule[publisher, LOAD_NS]
-    return 1 + np.int64(max(ahead_ns, 0) / periods_ns[publisher])
+    return 1 + int(np.int64(max(ahead_ns, 0) / periods_ns[publisher]))
 
 
 @njit(cache=True)

@@ -65,24 +65,26 @@ def crc32(crc: int, buffer: Bytes, start: int, end: int) -> int:
     position = start
     while position + 8 <= end:
         state ^= (
-            np.int64(buffer[position])
-            | np.int64(buffer[position + 1]) << 8
-            | np.int64(buffer[position + 2]) << 16
-            | np.int64(buffer[position + 3]) << 24
+            int(np.int64(buffer[position]))
+            | int(np.int64(buffer[position + 1])) << 8
+            | int(np.int64(buffer[position + 2])) << 16
+            | int(np.int64(buffer[position + 3])) << 24
         )
         state = (
-            np.int64(_TABLES[7, state & 0xFF])
-            ^ np.int64(_TABLES[6, (state >> 8) & 0xFF])
-            ^ np.int64(_TABLES[5, (state >> 16) & 0xFF])
-            ^ np.int64(_TABLES[4, (state >> 24) & 0xFF])
-            ^ np.int64(_TABLES[3, buffer[position + 4]])
-            ^ np.int64(_TABLES[2, buffer[position + 5]])
-            ^ np.int64(_TABLES[1, buffer[position + 6]])
-            ^ np.int64(_TABLES[0, buffer[position + 7]])
+            int(np.int64(_TABLES[7, state & 0xFF]))
+            ^ int(np.int64(_TABLES[6, (state >> 8) & 0xFF]))
+            ^ int(np.int64(_TABLES[5, (state >> 16) & 0xFF]))
+            ^ int(np.int64(_TABLES[4, (state >> 24) & 0xFF]))
+            ^ int(np.int64(_TABLES[3, buffer[position + 4]]))
+            ^ int(np.int64(_TABLES[2, buffer[position + 5]]))
+            ^ int(np.int64(_TABLES[1, buffer[position + 6]]))
+            ^ int(np.int64(_TABLES[0, buffer[position + 7]]))
         )
         position += 8
     while position < end:
-        state = np.int64(_TABLES[0, (state ^ np.int64(buffer[position])) & 0xFF]) ^ (state >> 8)
+        state = int(np.int64(_TABLES[0, (state ^ np.int64(buffer[position])) & 0xFF])) ^ (
+            state >> 8
+        )
         position += 1
     return state ^ _MASK
 
@@ -91,10 +93,10 @@ def crc32(crc: int, buffer: Bytes, start: int, end: int) -> int:
 def read_u32(buffer: Bytes, position: int) -> int:
     """Unsigned 32-bit little-endian number at `position`."""
     return (
-        np.int64(buffer[position])
-        | np.int64(buffer[position + 1]) << 8
-        | np.int64(buffer[position + 2]) << 16
-        | np.int64(buffer[position + 3]) << 24
+        int(np.int64(buffer[position]))
+        | int(np.int64(buffer[position + 1])) << 8
+        | int(np.int64(buffer[position + 2])) << 16
+        | int(np.int64(buffer[position + 3])) << 24
     )
 
 
@@ -131,7 +133,7 @@ def stamp(
     _write_u32(out, position + 16, intended_ns & _MASK)
     _write_u32(out, position + 20, intended_ns >> 32)
     offset = np.float32(sent_ns - intended_ns).view(np.uint32)
-    _write_u32(out, position + 24, np.int64(offset))
+    _write_u32(out, position + 24, int(np.int64(offset)))
     crc = crc32(body_crc, out, position, position + _CRC_OFFSET)
     _write_u32(out, position + _CRC_OFFSET, crc)
 
@@ -139,7 +141,7 @@ def stamp(
 @njit(cache=True)
 def send_offset_ns(buffer: Bytes, position: int) -> int:
     """Sent − intended of the header at `position`, in ns."""
-    return np.int64(np.uint32(read_u32(buffer, position + 24)).view(np.float32))
+    return int(np.int64(np.uint32(read_u32(buffer, position + 24)).view(np.float32)))
 
 
 @njit(cache=True)

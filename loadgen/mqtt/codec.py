@@ -1,0 +1,613 @@
+"""Control packets to bytes and back (spec 2 and 3), for both roles and both versions.
+
+This is the control path: clear first. Messages by the hundred thousand go through kernels.py, which
+tests hold equal to this file.
+
+The strictness is the spec's: what it forbids is refused in both directions. Reason codes are the
+exception. We send only those that spec 2.4 allows, and accept any byte, because a benchmark has to
+report what a broker said.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.errors import LocalProtocolError, RemoteProtocolError
+from loadgen.mqtt.constants import (
+    AUTH,
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
+    MAX_REMAINING_LENGTH,
+    MQTT_3_1_1,
+    MQTT_5,
+    PACKET_NAMES,
+    PINGREQ,
+    PINGRESP,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    SUBACK,
+    SUBSCRIBE,
+    UNSUBACK,
+    UNSUBSCRIBE,
+    WILL,
+)
+from loadgen.mqtt.packets import (
+    Auth,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Packet,
+    PingReq,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubAck,
+    Subscribe,
+    Subscription,
+    UnsubAck,
+    Unsubscribe,
+    Will,
+)
+from loadgen.mqtt.properties import NO_PROPERTIES, Properties, decode_properties, encode_properties
+from loadgen.mqtt.reason_codes import REASON_CODES, ConnectReturnCode, ReasonCode, reason_name
+from loadgen.mqtt.wire import (
+    Reader,
+    escaped,
+    topic_filter_fault,
+    topic_name_fault,
+    write_binary,
+    write_u16,
+    write_utf8,
+    write_variable,
+)
+
+__all__ = ["Buffer", "decode", "encode"]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
+
+# Flags of the fixed header that are not PUBLISH's own (spec 2.1.3).
+_RESERVED_FLAGS: Final = {PUBREL: 2, SUBSCRIBE: 2, UNSUBSCRIBE: 2}
+_PROTOCOL_NAME: Final = "MQTT"
+# Connect Flags (spec 3.1.2.3).
+_CLEAN_START: Final = 0x02
+_WILL_FLAG: Final = 0x04
+_WILL_RETAIN: Final = 0x20
+_PASSWORD_FLAG: Final = 0x40
+_USER_NAME_FLAG: Final = 0x80
+# Subscription Options (spec 3.8.3.1).
+_NO_LOCAL: Final = 0x04
+_RETAIN_AS_PUBLISHED: Final = 0x08
+
+_SUBACK_RETURN_CODES: Final = frozenset((0x00, 0x01, 0x02, 0x80))
+_CONNACK_RETURN_CODES: Final = frozenset(int(code) for code in ConnectReturnCode)
+
+
+# --- to bytes ---------------------------------------------------------------------------------
+
+
+def encode(packet: Packet, version: int) -> bytes:
+    """The bytes of `packet` in protocol `version` 4 (MQTT 3.1.1) or 5.
+
+    Raises LocalProtocolError when the packet cannot be said in that version or breaks a rule of it.
+    """
+    _require(version in (MQTT_3_1_1, MQTT_5), f"protocol version {version} is neither 4 nor 5")
+    flags, body = _ENCODERS[packet.packet_type](packet, version)
+    first_byte = packet.packet_type << 4 | flags
+    name = f"Remaining Length of {PACKET_NAMES[packet.packet_type]}"
+    return first_byte.to_bytes(1, "big") + write_variable(len(body), name) + body
+
+
+def _require(condition: bool, complaint: str) -> None:
+    if not condition:
+        raise LocalProtocolError(complaint)
+
+
+def _property_bytes(properties: Properties, packet_type: int, version: int) -> bytes:
+    if version == MQTT_5:
+        return encode_properties(properties, packet_type)
+    _require(
+        properties is NO_PROPERTIES or properties == NO_PROPERTIES,
+        f"{PACKET_NAMES[packet_type]} of MQTT 3.1.1 has no properties",
+    )
+    return b""
+
+
+def _packet_id_bytes(packet_id: int) -> bytes:
+    _require(packet_id != 0, "Packet Identifier must not be 0")
+    return write_u16(packet_id, "Packet Identifier")
+
+
+def _check_qos(qos: int, field: str) -> None:
+    _require(qos in (0, 1, 2), f"{field} must be 0, 1 or 2, not {qos}")
+
+
+def _check_topic(topic: str, field: str) -> None:
+    fault = topic_name_fault(topic)
+    _require(fault is None, f"{field} {fault}")
+
+
+def _reason_byte(code: int, packet_type: int, version: int) -> bytes:
+    allowed = REASON_CODES[packet_type]
+    if version == MQTT_3_1_1:
+        allowed = _CONNACK_RETURN_CODES if packet_type == CONNACK else _SUBACK_RETURN_CODES
+    _require(
+        code in allowed,
+        f"{PACKET_NAMES[packet_type]} must not carry {reason_name(code, version)}",
+    )
+    return code.to_bytes(1, "big")
+
+
+def _encode_connect(packet: Connect, version: int) -> tuple[int, bytes]:
+    _require(
+        packet.protocol_version == version,
+        f"CONNECT of protocol version {packet.protocol_version} on a connection of {version}",
+    )
+    flags = _CLEAN_START if packet.clean_start else 0
+    payload = write_utf8(packet.client_id, "Client Identifier")
+    _require(
+        version == MQTT_5 or packet.clean_start or bool(packet.client_id),
+        "MQTT 3.1.1 needs a Client Identifier when Clean Session is 0",
+    )
+    if packet.will is not None:
+        _check_qos(packet.will.qos, "Will QoS")
+        _check_topic(packet.will.topic, "Will Topic")
+        flags |= _WILL_FLAG | packet.will.qos << 3 | (_WILL_RETAIN if packet.will.retain else 0)
+        payload += (
+            _property_bytes(packet.will.properties, WILL, version)
+            + write_utf8(packet.will.topic, "Will Topic")
+            + write_binary(packet.will.payload, "Will Payload")
+        )
+    if packet.user_name is not None:
+        flags |= _USER_NAME_FLAG
+        payload += write_utf8(packet.user_name, "User Name")
+    if packet.password is not None:
+        _require(
+            version == MQTT_5 or packet.user_name is not None,
+            "MQTT 3.1.1 allows a Password only with a User Name",
+        )
+        flags |= _PASSWORD_FLAG
+        payload += write_binary(packet.password, "Password")
+    body = (
+        write_utf8(_PROTOCOL_NAME, "Protocol Name")
+        + bytes((version, flags))
+        + write_u16(packet.keep_alive, "Keep Alive")
+        + _property_bytes(packet.properties, CONNECT, version)
+        + payload
+    )
+    return 0, body
+
+
+def _encode_connack(packet: ConnAck, version: int) -> tuple[int, bytes]:
+    _require(
+        not (packet.session_present and packet.reason_code != 0),
+        "CONNACK that refuses must not say Session Present",
+    )
+    body = (
+        bytes((packet.session_present,))
+        + _reason_byte(packet.reason_code, CONNACK, version)
+        + _property_bytes(packet.properties, CONNACK, version)
+    )
+    return 0, body
+
+
+def _encode_publish(packet: Publish, version: int) -> tuple[int, bytes]:
+    _check_qos(packet.qos, "QoS")
+    _require(packet.qos > 0 or not packet.dup, "DUP must be 0 with QoS 0")
+    if packet.topic_name or packet.properties.topic_alias is None:
+        _check_topic(packet.topic_name, "Topic Name")
+    body = write_utf8(packet.topic_name, "Topic Name")
+    if packet.qos > 0:
+        body += _packet_id_bytes(packet.packet_id)
+    else:
+        _require(packet.packet_id == 0, "PUBLISH with QoS 0 has no Packet Identifier")
+    body += _property_bytes(packet.properties, PUBLISH, version)
+    return packet.dup << 3 | packet.qos << 1 | packet.retain, body + packet.payload
+
+
+def _encode_ack(packet: PubAck | PubRec | PubRel | PubComp, version: int) -> tuple[int, bytes]:
+    packet_type = packet.packet_type
+    body = _packet_id_bytes(packet.packet_id)
+    properties = _property_bytes(packet.properties, packet_type, version)
+    if version == MQTT_3_1_1:
+        _require(
+            packet.reason_code == 0, f"{PACKET_NAMES[packet_type]} of MQTT 3.1.1 has no reason code"
+        )
+    else:
+        reason = _reason_byte(packet.reason_code, packet_type, version)
+        # Spec 3.4.2.1: both may be left out, from the end.
+        if properties != b"\0":
+            body += reason + properties
+        elif packet.reason_code != 0:
+            body += reason
+    return _RESERVED_FLAGS.get(packet_type, 0), body
+
+
+def _encode_subscribe(packet: Subscribe, version: int) -> tuple[int, bytes]:
+    body = _packet_id_bytes(packet.packet_id)
+    body += _property_bytes(packet.properties, SUBSCRIBE, version)
+    _require(bool(packet.subscriptions), "SUBSCRIBE needs at least one Topic Filter")
+    for subscription in packet.subscriptions:
+        fault = topic_filter_fault(subscription.topic_filter, version)
+        _require(fault is None, f"Topic Filter {fault}")
+        _check_qos(subscription.qos, "Maximum QoS")
+        _require(
+            subscription.retain_handling in (0, 1, 2),
+            f"Retain Handling must be 0, 1 or 2, not {subscription.retain_handling}",
+        )
+        options = (
+            (_NO_LOCAL if subscription.no_local else 0)
+            | (_RETAIN_AS_PUBLISHED if subscription.retain_as_published else 0)
+            | subscription.retain_handling << 4
+        )
+        _require(
+            version == MQTT_5 or options == 0,
+            "MQTT 3.1.1 has no Subscription Options but the QoS",
+        )
+        _require(
+            not (subscription.no_local and subscription.topic_filter.startswith("$share/")),
+            "No Local must not be set on a Shared Subscription",
+        )
+        body += write_utf8(subscription.topic_filter, "Topic Filter")
+        body += bytes((options | subscription.qos,))
+    return _RESERVED_FLAGS[SUBSCRIBE], body
+
+
+def _encode_suback(packet: SubAck, version: int) -> tuple[int, bytes]:
+    _require(bool(packet.reason_codes), "SUBACK needs at least one reason code")
+    return 0, (
+        _packet_id_bytes(packet.packet_id)
+        + _property_bytes(packet.properties, SUBACK, version)
+        + b"".join(_reason_byte(code, SUBACK, version) for code in packet.reason_codes)
+    )
+
+
+def _encode_unsubscribe(packet: Unsubscribe, version: int) -> tuple[int, bytes]:
+    body = _packet_id_bytes(packet.packet_id)
+    body += _property_bytes(packet.properties, UNSUBSCRIBE, version)
+    _require(bool(packet.topic_filters), "UNSUBSCRIBE needs at least one Topic Filter")
+    for topic_filter in packet.topic_filters:
+        fault = topic_filter_fault(topic_filter, version)
+        _require(fault is None, f"Topic Filter {fault}")
+        body += write_utf8(topic_filter, "Topic Filter")
+    return _RESERVED_FLAGS[UNSUBSCRIBE], body
+
+
+def _encode_unsuback(packet: UnsubAck, version: int) -> tuple[int, bytes]:
+    _require(
+        bool(packet.reason_codes) == (version == MQTT_5),
+        "UNSUBACK carries reason codes in MQTT 5 and none in MQTT 3.1.1",
+    )
+    return 0, (
+        _packet_id_bytes(packet.packet_id)
+        + _property_bytes(packet.properties, UNSUBACK, version)
+        + b"".join(_reason_byte(code, UNSUBACK, version) for code in packet.reason_codes)
+    )
+
+
+def _encode_ping(packet: PingReq | PingResp, version: int) -> tuple[int, bytes]:
+    return 0, b""
+
+
+def _encode_disconnect(packet: Disconnect, version: int) -> tuple[int, bytes]:
+    properties = _property_bytes(packet.properties, DISCONNECT, version)
+    if version == MQTT_3_1_1:
+        _require(packet.reason_code == 0, "DISCONNECT of MQTT 3.1.1 has no reason code")
+        return 0, b""
+    reason = _reason_byte(packet.reason_code, DISCONNECT, version)
+    if properties != b"\0":
+        return 0, reason + properties
+    return 0, reason if packet.reason_code != 0 else b""
+
+
+def _encode_auth(packet: Auth, version: int) -> tuple[int, bytes]:
+    _require(version == MQTT_5, "MQTT 3.1.1 has no AUTH")
+    reason = _reason_byte(packet.reason_code, AUTH, version)
+    properties = encode_properties(packet.properties, AUTH)
+    # Spec 3.15.2.1: unlike in DISCONNECT, reason code and Property Length go together.
+    return 0, b"" if packet.reason_code == 0 and properties == b"\0" else reason + properties
+
+
+_ENCODERS: Final[dict[int, Callable[[Any, int], tuple[int, bytes]]]] = {
+    CONNECT: _encode_connect,
+    CONNACK: _encode_connack,
+    PUBLISH: _encode_publish,
+    PUBACK: _encode_ack,
+    PUBREC: _encode_ack,
+    PUBREL: _encode_ack,
+    PUBCOMP: _encode_ack,
+    SUBSCRIBE: _encode_subscribe,
+    SUBACK: _encode_suback,
+    UNSUBSCRIBE: _encode_unsubscribe,
+    UNSUBACK: _encode_unsuback,
+    PINGREQ: _encode_ping,
+    PINGRESP: _encode_ping,
+    DISCONNECT: _encode_disconnect,
+    AUTH: _encode_auth,
+}
+
+
+# --- from bytes -------------------------------------------------------------------------------
+
+
+def decode(
+    buffer: Buffer, start: int, end: int, version: int, limit: int = MAX_REMAINING_LENGTH
+) -> tuple[Packet, int] | None:
+    """The packet that begins at `start`, and where the next one begins; None when it is incomplete.
+
+    Reads `buffer[start:end]` and keeps no reference to it. `version` is 4 or 5; a CONNECT says its
+    own and is read by that. Raises RemoteProtocolError, with `reason_code` set: 0x95 when the
+    Remaining Length is over `limit` (in bytes; before the body is waited for or copied), 0x84 for a
+    CONNECT of another protocol, 0x81 or 0x82 for anything else that the spec forbids.
+    """
+    if start >= end:
+        return None
+    # A C-contiguous uint8 array is a buffer too; its stub says so from Python 3.12 on.
+    view = memoryview(cast(bytes, buffer))
+    packet_type, flags = view[start] >> 4, view[start] & 0x0F
+    name = PACKET_NAMES[packet_type]
+    if packet_type == 0 or (packet_type == AUTH and version == MQTT_3_1_1):
+        raise _malformed(f"packet type {packet_type} is reserved")
+    if packet_type == PUBLISH:
+        _check_publish_flags(flags)
+    elif flags != _RESERVED_FLAGS.get(packet_type, 0):
+        raise _malformed(f"{name} with reserved flags 0x{flags:X}")
+
+    header = _decode_remaining_length(view, start + 1, end, name)
+    if header is None:
+        return None
+    length, body_start = header
+    if length > limit:
+        raise RemoteProtocolError(
+            f"{name} from the peer has a Remaining Length of {length} bytes, the limit is {limit}",
+            ReasonCode.PACKET_TOO_LARGE,
+        )
+    packet_end = body_start + length
+    if packet_end > end:
+        return None
+    reader = Reader(bytes(view[body_start:packet_end]), name)
+    packet = _DECODERS[packet_type](reader, flags, version)
+    reader.finish()
+    return packet, packet_end
+
+
+def _malformed(detail: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"malformed packet from the peer: {detail}", ReasonCode.MALFORMED_PACKET
+    )
+
+
+def _check_publish_flags(flags: int) -> None:
+    qos = flags >> 1 & 3
+    if qos == 3:
+        raise _malformed("PUBLISH with QoS 3")
+    if qos == 0 and flags & 8:
+        raise _malformed("PUBLISH with DUP and QoS 0")
+
+
+def _decode_remaining_length(
+    view: memoryview, start: int, end: int, name: str
+) -> tuple[int, int] | None:
+    """Remaining Length (spec 2.1.4) and where the body begins, or None when it is incomplete."""
+    length = 0
+    for count in range(min(4, end - start)):
+        byte = view[start + count]
+        length |= (byte & 0x7F) << 7 * count
+        if byte < 0x80:
+            if byte == 0 and count > 0:
+                raise _malformed(f"{name}: Remaining Length is not written in the fewest bytes")
+            return length, start + count + 1
+    if end - start >= 4:
+        raise _malformed(f"{name}: Remaining Length is longer than four bytes")
+    return None
+
+
+def _properties(reader: Reader, packet_type: int, version: int) -> Properties:
+    return decode_properties(reader, packet_type) if version == MQTT_5 else NO_PROPERTIES
+
+
+def _optional_properties(reader: Reader, packet_type: int) -> Properties:
+    # Spec 3.4.2.2.1: where nothing follows the reason code, the Property Length is 0.
+    return decode_properties(reader, packet_type) if reader.remaining_bytes else NO_PROPERTIES
+
+
+def _topic_name(reader: Reader, field: str) -> str:
+    topic = reader.utf8(field)
+    if fault := topic_name_fault(topic):
+        raise reader.fault(f"{field} {fault}")
+    return topic
+
+
+def _topic_filter(reader: Reader, version: int) -> str:
+    topic_filter = reader.utf8("Topic Filter")
+    if fault := topic_filter_fault(topic_filter, version):
+        raise reader.fault(f"Topic Filter {fault}")
+    return topic_filter
+
+
+def _decode_connect(reader: Reader, _flags: int, _version: int) -> Connect:
+    protocol_name = reader.utf8("Protocol Name")
+    version = reader.u8("Protocol Version")
+    if protocol_name != _PROTOCOL_NAME or version not in (MQTT_3_1_1, MQTT_5):
+        raise reader.fault(
+            f"protocol {escaped(protocol_name)} version {version} is not supported",
+            ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+        )
+    flags = reader.u8("Connect Flags")
+    will_qos = flags >> 3 & 3
+    if flags & 1:
+        raise reader.fault("the reserved Connect Flag is set")
+    if not flags & _WILL_FLAG and flags & (0x18 | _WILL_RETAIN):
+        raise reader.fault("Will QoS or Will Retain without a will")
+    if will_qos == 3:
+        raise reader.fault("Will QoS 3")
+    if version == MQTT_3_1_1 and flags & _PASSWORD_FLAG and not flags & _USER_NAME_FLAG:
+        raise reader.fault("Password without User Name")
+    keep_alive = reader.u16("Keep Alive")
+    properties = _properties(reader, CONNECT, version)
+    client_id = reader.utf8("Client Identifier")
+    clean_start = bool(flags & _CLEAN_START)
+    if version == MQTT_3_1_1 and not clean_start and not client_id:
+        raise reader.fault(
+            "no Client Identifier though Clean Session is 0", ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+        )
+    will = None
+    if flags & _WILL_FLAG:
+        will_properties = _properties(reader, WILL, version)
+        topic = _topic_name(reader, "Will Topic")
+        payload = reader.binary("Will Payload")
+        will = Will(topic, payload, will_qos, bool(flags & _WILL_RETAIN), will_properties)
+    return Connect(
+        client_id=client_id,
+        protocol_version=version,
+        clean_start=clean_start,
+        keep_alive=keep_alive,
+        user_name=reader.utf8("User Name") if flags & _USER_NAME_FLAG else None,
+        password=reader.binary("Password") if flags & _PASSWORD_FLAG else None,
+        will=will,
+        properties=properties,
+    )
+
+
+def _decode_connack(reader: Reader, _flags: int, version: int) -> ConnAck:
+    acknowledge_flags = reader.u8("Connect Acknowledge Flags")
+    if acknowledge_flags > 1:
+        raise reader.fault("reserved Connect Acknowledge Flags are set")
+    reason_code = reader.u8("Connect Reason Code")
+    if acknowledge_flags and reason_code != 0:
+        raise reader.fault("Session Present though it refuses", ReasonCode.PROTOCOL_ERROR)
+    properties = _properties(reader, CONNACK, version)
+    return ConnAck(bool(acknowledge_flags), reason_code, properties)
+
+
+def _decode_publish(reader: Reader, flags: int, version: int) -> Publish:
+    qos = flags >> 1 & 3
+    topic_name = reader.utf8("Topic Name")
+    packet_id = reader.packet_id() if qos > 0 else 0
+    properties = _properties(reader, PUBLISH, version)
+    if not topic_name and version == MQTT_5:
+        if properties.topic_alias is None:
+            raise reader.fault("no Topic Name and no Topic Alias", ReasonCode.PROTOCOL_ERROR)
+    elif fault := topic_name_fault(topic_name):
+        raise reader.fault(f"Topic Name {fault}")
+    return Publish(
+        topic_name, reader.rest(), qos, bool(flags & 1), bool(flags & 8), packet_id, properties
+    )
+
+
+def _ack_decoder(
+    make: Callable[[int, int, Properties], Packet], packet_type: int
+) -> Callable[[Reader, int, int], Packet]:
+    def decode_ack(reader: Reader, _flags: int, version: int) -> Packet:
+        packet_id = reader.packet_id()
+        if version == MQTT_3_1_1 or not reader.remaining_bytes:
+            return make(packet_id, 0, NO_PROPERTIES)
+        reason_code = reader.u8("Reason Code")
+        return make(packet_id, reason_code, _optional_properties(reader, packet_type))
+
+    return decode_ack
+
+
+def _decode_subscribe(reader: Reader, _flags: int, version: int) -> Subscribe:
+    packet_id = reader.packet_id()
+    properties = _properties(reader, SUBSCRIBE, version)
+    subscriptions: list[Subscription] = []
+    while reader.remaining_bytes or not subscriptions:
+        topic_filter = _topic_filter(reader, version)
+        options = reader.u8("Subscription Options")
+        qos, retain_handling = options & 3, options >> 4 & 3
+        if options & (0xC0 if version == MQTT_5 else 0xFC):
+            raise reader.fault("reserved Subscription Options are set")
+        if qos == 3:
+            raise reader.fault("Maximum QoS 3", ReasonCode.PROTOCOL_ERROR)
+        if retain_handling == 3:
+            raise reader.fault("Retain Handling 3", ReasonCode.PROTOCOL_ERROR)
+        if options & _NO_LOCAL and topic_filter.startswith("$share/"):
+            raise reader.fault("No Local on a Shared Subscription", ReasonCode.PROTOCOL_ERROR)
+        subscriptions.append(
+            Subscription(
+                topic_filter,
+                qos,
+                bool(options & _NO_LOCAL),
+                bool(options & _RETAIN_AS_PUBLISHED),
+                retain_handling,
+            )
+        )
+    return Subscribe(packet_id, tuple(subscriptions), properties)
+
+
+def _decode_suback(reader: Reader, _flags: int, version: int) -> SubAck:
+    packet_id = reader.packet_id()
+    properties = _properties(reader, SUBACK, version)
+    reason_codes = tuple(reader.rest())
+    if not reason_codes:
+        raise reader.fault("no reason code", ReasonCode.PROTOCOL_ERROR)
+    return SubAck(packet_id, reason_codes, properties)
+
+
+def _decode_unsubscribe(reader: Reader, _flags: int, version: int) -> Unsubscribe:
+    packet_id = reader.packet_id()
+    properties = _properties(reader, UNSUBSCRIBE, version)
+    topic_filters: list[str] = []
+    while reader.remaining_bytes or not topic_filters:
+        topic_filters.append(_topic_filter(reader, version))
+    return Unsubscribe(packet_id, tuple(topic_filters), properties)
+
+
+def _decode_unsuback(reader: Reader, _flags: int, version: int) -> UnsubAck:
+    packet_id = reader.packet_id()
+    if version == MQTT_3_1_1:
+        return UnsubAck(packet_id)
+    properties = _properties(reader, UNSUBACK, version)
+    reason_codes = tuple(reader.rest())
+    if not reason_codes:
+        raise reader.fault("no reason code", ReasonCode.PROTOCOL_ERROR)
+    return UnsubAck(packet_id, reason_codes, properties)
+
+
+def _decode_pingreq(_reader: Reader, _flags: int, _version: int) -> PingReq:
+    return PingReq()
+
+
+def _decode_pingresp(_reader: Reader, _flags: int, _version: int) -> PingResp:
+    return PingResp()
+
+
+def _decode_disconnect(reader: Reader, _flags: int, version: int) -> Disconnect:
+    if version == MQTT_3_1_1 or not reader.remaining_bytes:
+        return Disconnect()
+    reason_code = reader.u8("Reason Code")
+    return Disconnect(reason_code, _optional_properties(reader, DISCONNECT))
+
+
+def _decode_auth(reader: Reader, _flags: int, _version: int) -> Auth:
+    if not reader.remaining_bytes:
+        return Auth()
+    return Auth(reader.u8("Reason Code"), decode_properties(reader, AUTH))
+
+
+_DECODERS: Final[dict[int, Callable[[Reader, int, int], Packet]]] = {
+    CONNECT: _decode_connect,
+    CONNACK: _decode_connack,
+    PUBLISH: _decode_publish,
+    PUBACK: _ack_decoder(PubAck, PUBACK),
+    PUBREC: _ack_decoder(PubRec, PUBREC),
+    PUBREL: _ack_decoder(PubRel, PUBREL),
+    PUBCOMP: _ack_decoder(PubComp, PUBCOMP),
+    SUBSCRIBE: _decode_subscribe,
+    SUBACK: _decode_suback,
+    UNSUBSCRIBE: _decode_unsubscribe,
+    UNSUBACK: _decode_unsuback,
+    PINGREQ: _decode_pingreq,
+    PINGRESP: _decode_pingresp,
+    DISCONNECT: _decode_disconnect,
+    AUTH: _decode_auth,
+}

@@ -1,0 +1,70 @@
+"""The numbers that both protocol versions share; this file knows nothing else."""
+
+from typing import Final
+
+__all__ = [
+    "AUTH",
+    "CONNACK",
+    "CONNECT",
+    "DISCONNECT",
+    "MAX_REMAINING_LENGTH",
+    "MQTT_3_1_1",
+    "MQTT_5",
+    "PACKET_NAMES",
+    "PINGREQ",
+    "PINGRESP",
+    "PUBACK",
+    "PUBCOMP",
+    "PUBLISH",
+    "PUBREC",
+    "PUBREL",
+    "SUBACK",
+    "SUBSCRIBE",
+    "UNSUBACK",
+    "UNSUBSCRIBE",
+    "WILL",
+]
+
+# The Protocol Version byte of CONNECT (spec 3.1.2.2); `version` everywhere means this number.
+MQTT_3_1_1: Final = 4
+MQTT_5: Final = 5
+
+# Spec 2.1.2. WILL is no packet: Will Properties have their own column in the property table.
+WILL: Final = 0
+CONNECT: Final = 1
+CONNACK: Final = 2
+PUBLISH: Final = 3
+PUBACK: Final = 4
+PUBREC: Final = 5
+PUBREL: Final = 6
+PUBCOMP: Final = 7
+SUBSCRIBE: Final = 8
+SUBACK: Final = 9
+UNSUBSCRIBE: Final = 10
+UNSUBACK: Final = 11
+PINGREQ: Final = 12
+PINGRESP: Final = 13
+DISCONNECT: Final = 14
+AUTH: Final = 15
+
+PACKET_NAMES: Final = (
+    "Will",
+    "CONNECT",
+    "CONNACK",
+    "PUBLISH",
+    "PUBACK",
+    "PUBREC",
+    "PUBREL",
+    "PUBCOMP",
+    "SUBSCRIBE",
+    "SUBACK",
+    "UNSUBSCRIBE",
+    "UNSUBACK",
+    "PINGREQ",
+    "PINGRESP",
+    "DISCONNECT",
+    "AUTH",
+)
+
+# The largest number that a variable byte integer can hold (spec 1.5.5).
+MAX_REMAINING_LENGTH: Final = 268_435_455

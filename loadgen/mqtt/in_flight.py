@@ -1,0 +1,297 @@
+"""Session state of many connections as arrays (spec 4.1, 4.3, 4.4, 4.9), without an object for any.
+
+A worker makes the arrays with `np.zeros`; a row is one connection, and zeros are the state of a new
+session whose capacity is not yet known. Every function is numba like those of kernels.py: nothing
+is allocated, nothing raised, the result says how it went.
+
+Outbound, `window[row, slot]` holds one message of QoS 1 or 2 under way and its Packet Identifier is
+slot + 1, so an acknowledgement finds its message without a search. Free slots form a queue through
+the slots themselves: taking one costs the same however the peer acknowledges, and an identifier
+comes back as late as possible. SUBSCRIBE and UNSUBSCRIBE share the identifiers (spec 2.2.1) and
+must use those above `window.shape[1]`.
+
+Inbound, a message of QoS 2 is passed on when its PUBLISH arrives and its identifier is remembered
+until PUBREL (the second flow of figure 4.3): one bit an identifier.
+"""
+
+from typing import Final
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from loadgen.mqtt.kernels import OK
+
+__all__ = [
+    "AWAIT_PUBACK",
+    "AWAIT_PUBCOMP",
+    "AWAIT_PUBREC",
+    "FREE",
+    "IN_FLIGHT_DTYPE",
+    "MAX_WINDOW",
+    "RECEIVED_BYTES",
+    "SENDER_DTYPE",
+    "UNKNOWN_PACKET_ID",
+    "WRONG_STATE",
+    "accept_qos2",
+    "acquire",
+    "forget_received",
+    "keep_alive_due",
+    "on_puback",
+    "on_pubcomp",
+    "on_pubrec",
+    "redelivery_order",
+    "release_qos2",
+    "reset",
+    "set_capacity",
+]
+
+FREE: Final = 0
+AWAIT_PUBACK: Final = 1
+AWAIT_PUBREC: Final = 2
+AWAIT_PUBCOMP: Final = 3
+
+# Beside OK; distinct from the statuses of kernels.py.
+UNKNOWN_PACKET_ID: Final = -3
+WRONG_STATE: Final = -4
+
+# The last identifiers stay for SUBSCRIBE and UNSUBSCRIBE.
+MAX_WINDOW: Final = 65_000
+# Bytes of one row of `received`, a bit for each Packet Identifier.
+RECEIVED_BYTES: Final = 8_192
+
+# `capacity` and `in_flight` count messages. `cursor` is the first slot that was never used; the
+# free slots before it form the queue from `first_free` to `last_free`, both slot + 1, 0 when empty.
+SENDER_DTYPE: Final = np.dtype(
+    [
+        ("capacity", np.uint16),
+        ("in_flight", np.uint16),
+        ("cursor", np.uint16),
+        ("first_free", np.uint16),
+        ("last_free", np.uint16),
+    ]
+)
+
+# `sequence` is the application's number of the message and must grow along a row. What is stored
+# stays readable after the slot is freed, until it is acquired again. 32 bytes.
+IN_FLIGHT_DTYPE: Final = np.dtype(
+    [
+        ("state", np.uint8),
+        ("next_free", np.uint16),
+        ("sequence", np.uint64),
+        ("intended_ns", np.int64),
+        ("sent_ns", np.int64),
+    ],
+    align=True,
+)
+
+
+@njit(cache=True, nogil=True)
+def set_capacity(
+    senders: NDArray[np.void], window: NDArray[np.void], row: int, receive_maximum: int
+) -> int:
+    """Messages that may be under way: the smaller of the window and the peer's Receive Maximum.
+
+    To be called on every CONNACK (spec 3.2.2.3.3; 65,535 where it is absent and in MQTT 3.1.1).
+    May go below what is in flight: then nothing is acquired until acknowledgements have come.
+    """
+    capacity = int(min(window.shape[1], receive_maximum))
+    senders[row]["capacity"] = capacity
+    return capacity
+
+
+@njit(cache=True, nogil=True)
+def acquire(
+    senders: NDArray[np.void],
+    window: NDArray[np.void],
+    row: int,
+    qos: int,
+    sequence: int,
+    intended_ns: int,
+    sent_ns: int,
+) -> int:
+    """Take a slot for a PUBLISH of QoS 1 or 2: its Packet Identifier; 0 when the window is full."""
+    sender = senders[row]
+    if sender["in_flight"] >= sender["capacity"]:
+        return 0
+    slot = int(np.int64(sender["cursor"]))
+    if slot < window.shape[1]:
+        sender["cursor"] = slot + 1
+    else:
+        # capacity <= width, so some used slot is free.
+        slot = int(np.int64(sender["first_free"])) - 1
+        sender["first_free"] = window[row, slot]["next_free"]
+        if sender["first_free"] == 0:
+            sender["last_free"] = 0
+    sender["in_flight"] = sender["in_flight"] + 1
+    message = window[row, slot]
+    message["state"] = AWAIT_PUBACK if qos == 1 else AWAIT_PUBREC
+    message["sequence"] = sequence
+    message["intended_ns"] = intended_ns
+    message["sent_ns"] = sent_ns
+    return slot + 1
+
+
+@njit(cache=True, nogil=True)
+def _free(senders: NDArray[np.void], window: NDArray[np.void], row: int, packet_id: int) -> None:
+    sender = senders[row]
+    window[row, packet_id - 1]["state"] = FREE
+    window[row, packet_id - 1]["next_free"] = 0
+    if sender["last_free"] == 0:
+        sender["first_free"] = packet_id
+    else:
+        window[row, int(np.int64(sender["last_free"])) - 1]["next_free"] = packet_id
+    sender["last_free"] = packet_id
+    sender["in_flight"] = sender["in_flight"] - 1
+
+
+@njit(cache=True, nogil=True)
+def _status(window: NDArray[np.void], row: int, packet_id: int, state: int) -> int:
+    """OK when the identifier is under way and waits for what `state` says."""
+    if packet_id < 1 or packet_id > window.shape[1]:
+        return UNKNOWN_PACKET_ID
+    found = window[row, packet_id - 1]["state"]
+    if found == FREE:
+        return UNKNOWN_PACKET_ID
+    return OK if found == state else WRONG_STATE
+
+
+@njit(cache=True, nogil=True)
+def on_puback(
+    senders: NDArray[np.void], window: NDArray[np.void], row: int, packet_id: int
+) -> tuple[int, int]:
+    """A PUBACK ends the message, whatever its reason: (status, sent_ns); sent_ns is 0 unless OK."""
+    status = _status(window, row, packet_id, AWAIT_PUBACK)
+    if status != OK:
+        return status, 0
+    _free(senders, window, row, packet_id)
+    return OK, int(window[row, packet_id - 1]["sent_ns"])
+
+
+@njit(cache=True, nogil=True)
+def on_pubrec(
+    senders: NDArray[np.void], window: NDArray[np.void], row: int, packet_id: int, reason_code: int
+) -> tuple[int, int]:
+    """A PUBREC: (status, sent_ns).
+
+    The answer is PUBREL, unless `reason_code` is 0x80 or more, which ends the message (spec 4.3.3).
+    """
+    status = _status(window, row, packet_id, AWAIT_PUBREC)
+    if status != OK:
+        return status, 0
+    if reason_code >= 0x80:
+        _free(senders, window, row, packet_id)
+    else:
+        window[row, packet_id - 1]["state"] = AWAIT_PUBCOMP
+    return OK, int(window[row, packet_id - 1]["sent_ns"])
+
+
+@njit(cache=True, nogil=True)
+def on_pubcomp(
+    senders: NDArray[np.void], window: NDArray[np.void], row: int, packet_id: int
+) -> tuple[int, int]:
+    """A PUBCOMP ends the message, whatever its reason: (status, sent_ns)."""
+    status = _status(window, row, packet_id, AWAIT_PUBCOMP)
+    if status != OK:
+        return status, 0
+    _free(senders, window, row, packet_id)
+    return OK, int(window[row, packet_id - 1]["sent_ns"])
+
+
+@njit(cache=True, nogil=True)
+def _sift_down(
+    window: NDArray[np.void], row: int, slots: NDArray[np.int64], root: int, count: int
+) -> None:
+    while 2 * root + 1 < count:
+        child = 2 * root + 1
+        if (
+            child + 1 < count
+            and window[row, slots[child]]["sequence"] < window[row, slots[child + 1]]["sequence"]
+        ):
+            child += 1
+        if window[row, slots[root]]["sequence"] >= window[row, slots[child]]["sequence"]:
+            return
+        slots[root], slots[child] = slots[child], slots[root]
+        root = child
+
+
+@njit(cache=True, nogil=True)
+def redelivery_order(
+    senders: NDArray[np.void], window: NDArray[np.void], row: int, out: NDArray[np.int64]
+) -> int:
+    """Slots to send again after the session was resumed, oldest first (spec 4.4): how many.
+
+    Writes them to `out`, which must hold `window.shape[1]`. AWAIT_PUBACK and AWAIT_PUBREC mean
+    PUBLISH with DUP, AWAIT_PUBCOMP means PUBREL. The window is unchanged.
+    """
+    count = 0
+    for slot in range(np.int64(senders[row]["cursor"])):
+        if window[row, slot]["state"] != FREE:
+            out[count] = slot
+            count += 1
+    # Heapsort: in place, and no bad case for a window of thousands.
+    for root in range(count // 2 - 1, -1, -1):
+        _sift_down(window, row, out, root, count)
+    for last in range(count - 1, 0, -1):
+        out[0], out[last] = out[last], out[0]
+        _sift_down(window, row, out, 0, last)
+    return count
+
+
+@njit(cache=True, nogil=True)
+def reset(senders: NDArray[np.void], window: NDArray[np.void], row: int) -> None:
+    """Forget all messages under way: CONNACK said that no session was present. Keeps `capacity`."""
+    for slot in range(np.int64(senders[row]["cursor"])):
+        window[row, slot]["state"] = FREE
+    senders[row]["in_flight"] = 0
+    senders[row]["cursor"] = 0
+    senders[row]["first_free"] = 0
+    senders[row]["last_free"] = 0
+
+
+@njit(cache=True, nogil=True)
+def accept_qos2(received: NDArray[np.uint8], row: int, packet_id: int) -> bool:
+    """A PUBLISH of QoS 2 came: True when it is new, False when it is a repetition (spec 4.3.3).
+
+    `received` has RECEIVED_BYTES a row. The answer is PUBREC in both cases.
+    """
+    bit = 1 << (packet_id & 7)
+    known = received[row, packet_id >> 3]
+    received[row, packet_id >> 3] = known | bit
+    return bool(known & bit == 0)
+
+
+@njit(cache=True, nogil=True)
+def release_qos2(received: NDArray[np.uint8], row: int, packet_id: int) -> bool:
+    """A PUBREL came: True when its message was known. The answer is PUBCOMP in both cases."""
+    bit = 1 << (packet_id & 7)
+    known = received[row, packet_id >> 3]
+    received[row, packet_id >> 3] = known & (0xFF ^ bit)
+    return bool(known & bit != 0)
+
+
+@njit(cache=True, nogil=True)
+def forget_received(received: NDArray[np.uint8], row: int) -> None:
+    """Forget the QoS 2 messages received: CONNACK said that no session was present."""
+    for index in range(RECEIVED_BYTES):
+        received[row, index] = 0
+
+
+@njit(cache=True, nogil=True)
+def keep_alive_due(
+    last_sent_ns: NDArray[np.int64],
+    keep_alive_ns: NDArray[np.int64],
+    now_ns: int,
+    out: NDArray[np.int64],
+) -> int:
+    """Rows that must send a PINGREQ at `now_ns` (spec 3.1.2.10): how many, written to `out`.
+
+    The arrays have one entry a connection; `keep_alive_ns` of 0 is off. Every control packet sent
+    moves `last_sent_ns`.
+    """
+    count = 0
+    for row in range(last_sent_ns.shape[0]):
+        if keep_alive_ns[row] > 0 and now_ns - last_sent_ns[row] >= keep_alive_ns[row]:
+            out[count] = row
+            count += 1
+    return count

@@ -1,0 +1,258 @@
+"""The fifteen control packets (spec 3), as frozen values with the spec's field names.
+
+A packet means the same in both versions. What a version does not have must be left at its default:
+MQTT 3.1.1 has no properties and no Auth, and reason codes only in ConnAck and SubAck. `packet_id`
+is the Packet Identifier, `keep_alive` is in seconds, as in the spec.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
+
+from loadgen.mqtt.constants import (
+    AUTH,
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
+    MQTT_5,
+    PINGREQ,
+    PINGRESP,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    SUBACK,
+    SUBSCRIBE,
+    UNSUBACK,
+    UNSUBSCRIBE,
+)
+from loadgen.mqtt.properties import NO_PROPERTIES, Properties
+
+__all__ = [
+    "Auth",
+    "ConnAck",
+    "Connect",
+    "Disconnect",
+    "Packet",
+    "PingReq",
+    "PingResp",
+    "PubAck",
+    "PubComp",
+    "PubRec",
+    "PubRel",
+    "Publish",
+    "SubAck",
+    "Subscribe",
+    "Subscription",
+    "UnsubAck",
+    "Unsubscribe",
+    "Will",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Will:
+    """The Will Message (spec 3.1.2.5)."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Spec 3.1. `clean_start` is named Clean Session in MQTT 3.1.1; the password is never shown."""
+
+    packet_type: ClassVar[int] = CONNECT
+
+    client_id: str
+    protocol_version: int = MQTT_5
+    clean_start: bool = True
+    keep_alive: int = 0
+    user_name: str | None = None
+    password: bytes | None = field(default=None, repr=False)
+    will: Will | None = None
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class ConnAck:
+    """Spec 3.2. In MQTT 3.1.1 `reason_code` is the return code."""
+
+    packet_type: ClassVar[int] = CONNACK
+
+    session_present: bool = False
+    reason_code: int = 0
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Spec 3.3. `packet_id` is 0 exactly when `qos` is 0."""
+
+    packet_type: ClassVar[int] = PUBLISH
+
+    topic_name: str
+    payload: bytes = b""
+    qos: int = 0
+    retain: bool = False
+    dup: bool = False
+    packet_id: int = 0
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class PubAck:
+    """Spec 3.4."""
+
+    packet_type: ClassVar[int] = PUBACK
+
+    packet_id: int
+    reason_code: int = 0
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class PubRec:
+    """Spec 3.5."""
+
+    packet_type: ClassVar[int] = PUBREC
+
+    packet_id: int
+    reason_code: int = 0
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class PubRel:
+    """Spec 3.6."""
+
+    packet_type: ClassVar[int] = PUBREL
+
+    packet_id: int
+    reason_code: int = 0
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class PubComp:
+    """Spec 3.7."""
+
+    packet_type: ClassVar[int] = PUBCOMP
+
+    packet_id: int
+    reason_code: int = 0
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One Topic Filter of SUBSCRIBE with its Subscription Options (spec 3.8.3.1).
+
+    MQTT 3.1.1 has only `qos`.
+    """
+
+    topic_filter: str
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Spec 3.8."""
+
+    packet_type: ClassVar[int] = SUBSCRIBE
+
+    packet_id: int
+    subscriptions: tuple[Subscription, ...]
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class SubAck:
+    """Spec 3.9. One reason code for each Topic Filter, in its order."""
+
+    packet_type: ClassVar[int] = SUBACK
+
+    packet_id: int
+    reason_codes: tuple[int, ...]
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """Spec 3.10."""
+
+    packet_type: ClassVar[int] = UNSUBSCRIBE
+
+    packet_id: int
+    topic_filters: tuple[str, ...]
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class UnsubAck:
+    """Spec 3.11. MQTT 3.1.1 has no reason codes here."""
+
+    packet_type: ClassVar[int] = UNSUBACK
+
+    packet_id: int
+    reason_codes: tuple[int, ...] = ()
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class PingReq:
+    """Spec 3.12."""
+
+    packet_type: ClassVar[int] = PINGREQ
+
+
+@dataclass(frozen=True, slots=True)
+class PingResp:
+    """Spec 3.13."""
+
+    packet_type: ClassVar[int] = PINGRESP
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Spec 3.14."""
+
+    packet_type: ClassVar[int] = DISCONNECT
+
+    reason_code: int = 0
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    """Spec 3.15; MQTT 5 only."""
+
+    packet_type: ClassVar[int] = AUTH
+
+    reason_code: int = 0
+    properties: Properties = NO_PROPERTIES
+
+
+Packet: TypeAlias = (
+    Connect
+    | ConnAck
+    | Publish
+    | PubAck
+    | PubRec
+    | PubRel
+    | PubComp
+    | Subscribe
+    | SubAck
+    | Unsubscribe
+    | UnsubAck
+    | PingReq
+    | PingResp
+    | Disconnect
+    | Auth
+)

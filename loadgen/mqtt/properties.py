@@ -1,0 +1,273 @@
+"""MQTT 5 properties (spec 2.2.2): one table, from which both directions are derived."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from loadgen.errors import LocalProtocolError
+from loadgen.mqtt.constants import (
+    AUTH,
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
+    MAX_REMAINING_LENGTH,
+    PACKET_NAMES,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    SUBACK,
+    SUBSCRIBE,
+    UNSUBACK,
+    UNSUBSCRIBE,
+    WILL,
+)
+from loadgen.mqtt.reason_codes import ReasonCode
+from loadgen.mqtt.wire import (
+    Reader,
+    topic_name_fault,
+    write_binary,
+    write_u8,
+    write_u16,
+    write_u32,
+    write_utf8,
+    write_variable,
+)
+
+__all__ = [
+    "NO_PROPERTIES",
+    "PROPERTY_TABLE",
+    "Properties",
+    "PropertyRow",
+    "decode_properties",
+    "encode_properties",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """The properties of one packet or will; fields are the spec's names, None means absent.
+
+    Integers are in the spec's units (intervals in seconds, sizes in bytes). Only
+    `subscription_identifier` and `user_property` repeat and have an order, which is kept.
+    """
+
+    payload_format_indicator: int | None = None
+    message_expiry_interval: int | None = None
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    subscription_identifier: tuple[int, ...] = ()
+    session_expiry_interval: int | None = None
+    assigned_client_identifier: str | None = None
+    server_keep_alive: int | None = None
+    authentication_method: str | None = None
+    authentication_data: bytes | None = field(default=None, repr=False)
+    request_problem_information: int | None = None
+    will_delay_interval: int | None = None
+    request_response_information: int | None = None
+    response_information: str | None = None
+    server_reference: str | None = None
+    reason_string: str | None = None
+    receive_maximum: int | None = None
+    topic_alias_maximum: int | None = None
+    topic_alias: int | None = None
+    maximum_qos: int | None = None
+    retain_available: int | None = None
+    user_property: tuple[tuple[str, str], ...] = ()
+    maximum_packet_size: int | None = None
+    wildcard_subscription_available: int | None = None
+    subscription_identifier_available: int | None = None
+    shared_subscription_available: int | None = None
+
+
+NO_PROPERTIES: Final = Properties()
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A data type of spec 2.2.2.2 with its reader and writer."""
+
+    name: str
+    read: Callable[[Reader, str], Any]
+    write: Callable[[Any, str], bytes]
+
+
+def _read_pair(reader: Reader, name: str) -> tuple[str, str]:
+    return reader.utf8(f"{name} name"), reader.utf8(f"{name} value")
+
+
+def _write_pair(pair: tuple[str, str], name: str) -> bytes:
+    return write_utf8(pair[0], f"{name} name") + write_utf8(pair[1], f"{name} value")
+
+
+_BYTE: Final = _Kind("Byte", Reader.u8, write_u8)
+_TWO: Final = _Kind("Two Byte Integer", Reader.u16, write_u16)
+_FOUR: Final = _Kind("Four Byte Integer", Reader.u32, write_u32)
+_VARIABLE: Final = _Kind("Variable Byte Integer", Reader.variable, write_variable)
+_UTF8: Final = _Kind("UTF-8 Encoded String", Reader.utf8, write_utf8)
+_BINARY: Final = _Kind("Binary Data", Reader.binary, write_binary)
+_PAIR: Final = _Kind("UTF-8 String Pair", _read_pair, _write_pair)
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyRow:
+    """One row of spec 2.2.2.2. `low` and `high` bound an integer where its type does not."""
+
+    identifier: int
+    name: str
+    kind: _Kind
+    packets: frozenset[int]
+    repeatable_in: frozenset[int] = frozenset()
+    low: int = 0
+    high: int | None = None
+
+    @property
+    def attribute(self) -> str:
+        """The field of Properties that holds it."""
+        return self.name.lower().replace(" ", "_")
+
+    def fault(self, value: object) -> str | None:
+        """What is wrong with a value that is of the right type, or None."""
+        if isinstance(value, int):
+            if value < self.low:
+                return f"{self.name} is {value}, the least allowed is {self.low}"
+            if self.high is not None and value > self.high:
+                return f"{self.name} is {value}, the most allowed is {self.high}"
+        if self.identifier == 0x08 and isinstance(value, str):
+            fault = topic_name_fault(value)
+            return fault and f"{self.name} {fault}"
+        return None
+
+
+def _on(*packets: int) -> frozenset[int]:
+    return frozenset(packets)
+
+
+_EVERY: Final = _on(
+    WILL,
+    CONNECT,
+    CONNACK,
+    PUBLISH,
+    PUBACK,
+    PUBREC,
+    PUBREL,
+    PUBCOMP,
+    SUBSCRIBE,
+    SUBACK,
+    UNSUBSCRIBE,
+    UNSUBACK,
+    DISCONNECT,
+    AUTH,
+)
+_ANSWERS: Final = _EVERY - _on(WILL, CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE)
+_MESSAGE: Final = _on(PUBLISH, WILL)
+
+PROPERTY_TABLE: Final = (
+    PropertyRow(0x01, "Payload Format Indicator", _BYTE, _MESSAGE, high=1),
+    PropertyRow(0x02, "Message Expiry Interval", _FOUR, _MESSAGE),
+    PropertyRow(0x03, "Content Type", _UTF8, _MESSAGE),
+    PropertyRow(0x08, "Response Topic", _UTF8, _MESSAGE),
+    PropertyRow(0x09, "Correlation Data", _BINARY, _MESSAGE),
+    PropertyRow(
+        0x0B,
+        "Subscription Identifier",
+        _VARIABLE,
+        _on(PUBLISH, SUBSCRIBE),
+        repeatable_in=_on(PUBLISH),
+        low=1,
+        high=MAX_REMAINING_LENGTH,
+    ),
+    PropertyRow(0x11, "Session Expiry Interval", _FOUR, _on(CONNECT, CONNACK, DISCONNECT)),
+    PropertyRow(0x12, "Assigned Client Identifier", _UTF8, _on(CONNACK)),
+    PropertyRow(0x13, "Server Keep Alive", _TWO, _on(CONNACK)),
+    PropertyRow(0x15, "Authentication Method", _UTF8, _on(CONNECT, CONNACK, AUTH)),
+    PropertyRow(0x16, "Authentication Data", _BINARY, _on(CONNECT, CONNACK, AUTH)),
+    PropertyRow(0x17, "Request Problem Information", _BYTE, _on(CONNECT), high=1),
+    PropertyRow(0x18, "Will Delay Interval", _FOUR, _on(WILL)),
+    PropertyRow(0x19, "Request Response Information", _BYTE, _on(CONNECT), high=1),
+    PropertyRow(0x1A, "Response Information", _UTF8, _on(CONNACK)),
+    PropertyRow(0x1C, "Server Reference", _UTF8, _on(CONNACK, DISCONNECT)),
+    PropertyRow(0x1F, "Reason String", _UTF8, _ANSWERS),
+    PropertyRow(0x21, "Receive Maximum", _TWO, _on(CONNECT, CONNACK), low=1),
+    PropertyRow(0x22, "Topic Alias Maximum", _TWO, _on(CONNECT, CONNACK)),
+    PropertyRow(0x23, "Topic Alias", _TWO, _on(PUBLISH), low=1),
+    PropertyRow(0x24, "Maximum QoS", _BYTE, _on(CONNACK), high=1),
+    PropertyRow(0x25, "Retain Available", _BYTE, _on(CONNACK), high=1),
+    PropertyRow(0x26, "User Property", _PAIR, _EVERY, repeatable_in=_EVERY),
+    PropertyRow(0x27, "Maximum Packet Size", _FOUR, _on(CONNECT, CONNACK), low=1),
+    PropertyRow(0x28, "Wildcard Subscription Available", _BYTE, _on(CONNACK), high=1),
+    PropertyRow(0x29, "Subscription Identifier Available", _BYTE, _on(CONNACK), high=1),
+    PropertyRow(0x2A, "Shared Subscription Available", _BYTE, _on(CONNACK), high=1),
+)
+
+_BY_IDENTIFIER: Final = {row.identifier: row for row in PROPERTY_TABLE}
+# Resolved once: encoding walks this for every packet that has properties.
+_COLUMNS: Final = tuple((row, row.attribute, bool(row.repeatable_in)) for row in PROPERTY_TABLE)
+_NEEDS_METHOD: Final = "Authentication Data without Authentication Method"
+
+
+def encode_properties(properties: Properties, packet_type: int) -> bytes:
+    """Property Length and properties of a packet type (or WILL), in the order of the table.
+
+    Raises LocalProtocolError for a property that the packet must not carry, a repetition that it
+    does not allow, and a value out of range.
+    """
+    if properties is NO_PROPERTIES:
+        return b"\0"
+    parts: list[bytes] = []
+    for row, attribute, is_tuple in _COLUMNS:
+        value = getattr(properties, attribute)
+        if value is None or (value == () and is_tuple):
+            continue
+        if packet_type not in row.packets:
+            raise LocalProtocolError(f"{PACKET_NAMES[packet_type]} must not carry {row.name}")
+        values = value if is_tuple else (value,)
+        if len(values) > 1 and packet_type not in row.repeatable_in:
+            raise LocalProtocolError(f"{PACKET_NAMES[packet_type]} must not repeat {row.name}")
+        for one in values:
+            if fault := row.fault(one):
+                raise LocalProtocolError(f"{PACKET_NAMES[packet_type]}: {fault}")
+            parts.append(row.identifier.to_bytes(1, "big"))
+            parts.append(row.kind.write(one, row.name))
+    if properties.authentication_data is not None and properties.authentication_method is None:
+        raise LocalProtocolError(f"{PACKET_NAMES[packet_type]}: {_NEEDS_METHOD}")
+    body = b"".join(parts)
+    return write_variable(len(body), "Property Length") + body
+
+
+def decode_properties(reader: Reader, packet_type: int) -> Properties:
+    """Read Property Length and properties of a packet type (or WILL).
+
+    Raises RemoteProtocolError: 0x81 for an unknown or foreign identifier and for a bad type, 0x82
+    for a repetition or a value out of range, 0x94 for Topic Alias 0 (spec 3.3.2.3.4).
+    """
+    length = reader.variable("Property Length")
+    if length == 0:
+        return NO_PROPERTIES
+    part = reader.part(length, "Property Length")
+    found: dict[str, Any] = {}
+    while part.remaining_bytes:
+        identifier = part.variable("property identifier")
+        row = _BY_IDENTIFIER.get(identifier)
+        if row is None:
+            raise part.fault(f"unknown property identifier 0x{identifier:02X}")
+        if packet_type not in row.packets:
+            raise part.fault(f"{row.name} is not allowed here")
+        if row.attribute in found and packet_type not in row.repeatable_in:
+            raise part.fault(f"{row.name} is repeated", ReasonCode.PROTOCOL_ERROR)
+        value = row.kind.read(part, row.name)
+        if fault := row.fault(value):
+            code = ReasonCode.TOPIC_ALIAS_INVALID if identifier == 0x23 else None
+            raise part.fault(fault, code or ReasonCode.PROTOCOL_ERROR)
+        if row.repeatable_in:
+            found.setdefault(row.attribute, []).append(value)
+        else:
+            found[row.attribute] = value
+    if "authentication_data" in found and "authentication_method" not in found:
+        raise reader.fault(_NEEDS_METHOD, ReasonCode.PROTOCOL_ERROR)
+    for name, value in found.items():
+        if isinstance(value, list):
+            found[name] = tuple(value)
+    return Properties(**found)

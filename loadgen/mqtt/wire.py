@@ -1,0 +1,210 @@
+"""How MQTT writes integers, strings and bytes (spec 1.5).
+
+Section numbers are those of the OASIS MQTT 5.0 specification unless 3.1.1 is named. This file knows
+data types and topics, not packets. What is read here came from the peer, so a fault is a
+RemoteProtocolError; what is written here came from us, so a fault is a LocalProtocolError.
+"""
+
+from typing import Final
+
+from loadgen.errors import LocalProtocolError, RemoteProtocolError
+from loadgen.mqtt.constants import MAX_REMAINING_LENGTH, MQTT_5
+from loadgen.mqtt.reason_codes import ReasonCode
+
+__all__ = [
+    "Reader",
+    "escaped",
+    "topic_filter_fault",
+    "topic_name_fault",
+    "write_binary",
+    "write_u8",
+    "write_u16",
+    "write_u32",
+    "write_utf8",
+    "write_variable",
+]
+
+_ESCAPED_CHARACTERS: Final = 80
+
+
+def escaped(text: str) -> str:
+    """`text` in quotes, in ASCII, control characters escaped, at most 80 characters of it."""
+    if len(text) <= _ESCAPED_CHARACTERS:
+        return ascii(text)
+    return f"{text[:_ESCAPED_CHARACTERS]!a}... ({len(text)} characters)"
+
+
+def topic_name_fault(topic_name: str) -> str | None:
+    """What is wrong with a Topic Name that a message is published to (spec 4.7), or None."""
+    if not topic_name:
+        return "is empty"
+    if "+" in topic_name or "#" in topic_name:
+        return f"contains a wildcard: {escaped(topic_name)}"
+    return None
+
+
+def topic_filter_fault(topic_filter: str, version: int) -> str | None:
+    """What is wrong with a Topic Filter (spec 4.7.1; for version 5 also 4.8.2), or None."""
+    if not topic_filter:
+        return "is empty"
+    if version == MQTT_5 and topic_filter.startswith("$share/"):
+        _, share_name, *levels = topic_filter.split("/")
+        if not share_name or "+" in share_name or "#" in share_name:
+            return f"has no valid ShareName: {escaped(topic_filter)}"
+        if not levels or levels == [""]:
+            return f"shares no filter: {escaped(topic_filter)}"
+    if "#" in topic_filter and topic_filter.index("#") != len(topic_filter) - 1:
+        return f"has '#' before its end: {escaped(topic_filter)}"
+    for level in topic_filter.split("/"):
+        if len(level) > 1 and ("+" in level or "#" in level):
+            return f"has a wildcard beside other characters: {escaped(topic_filter)}"
+    return None
+
+
+class Reader:
+    """A cursor over the body of one packet that the peer sent.
+
+    `what` names the packet in messages. Every method takes the spec's name of the field it reads,
+    moves on, and raises RemoteProtocolError (0x81 Malformed Packet) when the field is not there or
+    is not of its type.
+    """
+
+    __slots__ = ("_data", "_end", "_position", "_what")
+
+    def __init__(self, data: bytes, what: str) -> None:
+        self._data = data
+        self._position = 0
+        self._end = len(data)
+        self._what = what
+
+    def fault(
+        self, detail: str, reason_code: int = ReasonCode.MALFORMED_PACKET
+    ) -> RemoteProtocolError:
+        """The error to raise; `detail` must already be bounded and escaped."""
+        return RemoteProtocolError(f"malformed {self._what} from the peer: {detail}", reason_code)
+
+    def _take(self, count: int, field: str) -> int:
+        position = self._position
+        if self._end - position < count:
+            raise self.fault(f"{field} runs past the end of the packet")
+        self._position = position + count
+        return position
+
+    @property
+    def remaining_bytes(self) -> int:
+        """Bytes not yet read."""
+        return self._end - self._position
+
+    def u8(self, field: str) -> int:
+        return self._data[self._take(1, field)]
+
+    def u16(self, field: str) -> int:
+        position = self._take(2, field)
+        return int.from_bytes(self._data[position : position + 2], "big")
+
+    def u32(self, field: str) -> int:
+        position = self._take(4, field)
+        return int.from_bytes(self._data[position : position + 4], "big")
+
+    def variable(self, field: str) -> int:
+        """A variable byte integer (spec 1.5.5); more bytes than needed are malformed."""
+        value = 0
+        for shift in (0, 7, 14, 21):
+            byte = self.u8(field)
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if byte == 0 and shift > 0:
+                    raise self.fault(f"{field} is not written in the fewest bytes")
+                return value
+        raise self.fault(f"{field} is longer than four bytes")
+
+    def binary(self, field: str) -> bytes:
+        """Binary Data (spec 1.5.6)."""
+        length = self.u16(field)
+        position = self._take(length, field)
+        return self._data[position : position + length]
+
+    def utf8(self, field: str) -> str:
+        """A UTF-8 Encoded String (spec 1.5.4): well formed, no surrogate, no U+0000."""
+        data = self.binary(field)
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError:
+            raise self.fault(f"{field} is not well-formed UTF-8") from None
+        if "\0" in text:
+            raise self.fault(f"{field} contains U+0000")
+        return text
+
+    def packet_id(self) -> int:
+        """A Packet Identifier (spec 2.2.1), which is never 0."""
+        value = self.u16("Packet Identifier")
+        if value == 0:
+            raise self.fault("Packet Identifier is 0")
+        return value
+
+    def rest(self) -> bytes:
+        """All that is left."""
+        position, self._position = self._position, self._end
+        return self._data[position:]
+
+    def part(self, length: int, field: str) -> "Reader":
+        """A reader over the next `length` bytes, which this one skips."""
+        position = self._take(length, field)
+        return Reader(self._data[position : position + length], self._what)
+
+    def finish(self) -> None:
+        """Raise when bytes are left over."""
+        if self.remaining_bytes:
+            raise self.fault(f"{self.remaining_bytes} trailing bytes")
+
+
+def _checked(value: int, high: int, field: str) -> int:
+    if not 0 <= value <= high:
+        raise LocalProtocolError(f"{field} must be between 0 and {high}, not {value}")
+    return value
+
+
+def write_u8(value: int, field: str) -> bytes:
+    """One byte; LocalProtocolError when `value` does not fit."""
+    return _checked(value, 0xFF, field).to_bytes(1, "big")
+
+
+def write_u16(value: int, field: str) -> bytes:
+    """A Two Byte Integer (spec 1.5.2); LocalProtocolError when `value` does not fit."""
+    return _checked(value, 0xFFFF, field).to_bytes(2, "big")
+
+
+def write_u32(value: int, field: str) -> bytes:
+    """A Four Byte Integer (spec 1.5.3); LocalProtocolError when `value` does not fit."""
+    return _checked(value, 0xFFFF_FFFF, field).to_bytes(4, "big")
+
+
+def write_variable(value: int, field: str) -> bytes:
+    """A Variable Byte Integer (spec 1.5.5); LocalProtocolError when `value` does not fit."""
+    _checked(value, MAX_REMAINING_LENGTH, field)
+    if value < 0x80:
+        return value.to_bytes(1, "big")
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def write_binary(data: bytes, field: str) -> bytes:
+    """Binary Data (spec 1.5.6); LocalProtocolError beyond 65,535 bytes."""
+    if len(data) > 0xFFFF:
+        raise LocalProtocolError(f"{field} has {len(data)} bytes, MQTT allows 65535")
+    return len(data).to_bytes(2, "big") + data
+
+
+def write_utf8(text: str, field: str) -> bytes:
+    """A UTF-8 Encoded String (spec 1.5.4); LocalProtocolError for U+0000, surrogates, length."""
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise LocalProtocolError(f"{field} contains a surrogate, which is not UTF-8") from None
+    if b"\0" in data:
+        raise LocalProtocolError(f"{field} contains U+0000")
+    return write_binary(data, field)

@@ -1,0 +1,232 @@
+"""Hypothesis strategies: every control packet, in either version, as the spec allows it."""
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from loadgen.mqtt.constants import (
+    AUTH,
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
+    MQTT_3_1_1,
+    MQTT_5,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    SUBACK,
+    SUBSCRIBE,
+    UNSUBACK,
+    UNSUBSCRIBE,
+    WILL,
+)
+from loadgen.mqtt.packets import (
+    Auth,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Packet,
+    PingReq,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubAck,
+    Subscribe,
+    Subscription,
+    UnsubAck,
+    Unsubscribe,
+    Will,
+)
+from loadgen.mqtt.properties import NO_PROPERTIES, PROPERTY_TABLE, Properties
+from loadgen.mqtt.reason_codes import REASON_CODES
+
+QUICK = settings(max_examples=100, deadline=None)
+THOROUGH = settings(max_examples=400, deadline=None)
+
+VERSIONS = (MQTT_3_1_1, MQTT_5)
+versions = st.sampled_from(VERSIONS)
+packet_ids = st.integers(1, 0xFFFF)
+qos_levels = st.integers(0, 2)
+payloads = st.binary(max_size=300)
+
+
+def _text(without: str = "", min_size: int = 0) -> st.SearchStrategy[str]:
+    alphabet = st.characters(codec="utf-8", exclude_characters="\0" + without)
+    return st.text(alphabet, min_size=min_size, max_size=20)
+
+
+texts = _text()
+topic_names = _text("+#", min_size=1)
+_levels = st.one_of(st.just("+"), _text("+#/$", min_size=1))
+_plain_filters = st.builds(
+    lambda levels, rest: "/".join(levels + rest),
+    st.lists(_levels, min_size=1, max_size=4),
+    st.sampled_from(([], ["#"], [""])),
+)
+_shared_filters = st.builds("$share/{}/{}".format, _text("+#/", min_size=1), _plain_filters)
+
+_values: dict[str, st.SearchStrategy[Any]] = {
+    "Byte": st.integers(0, 1),
+    "Two Byte Integer": st.integers(1, 0xFFFF),
+    "Four Byte Integer": st.integers(1, 0xFFFF_FFFF),
+    "Variable Byte Integer": st.integers(1, 268_435_455),
+    "UTF-8 Encoded String": texts,
+    "Binary Data": st.binary(max_size=20),
+    "UTF-8 String Pair": st.tuples(texts, texts),
+}
+
+
+@st.composite
+def properties(draw: st.DrawFn, packet_type: int, version: int = MQTT_5) -> Properties:
+    """Properties that a packet (or WILL) may carry."""
+    if version == MQTT_3_1_1 or draw(st.booleans()):
+        return NO_PROPERTIES
+    found: dict[str, Any] = {}
+    allowed = [row for row in PROPERTY_TABLE if packet_type in row.packets]
+    for row in draw(st.lists(st.sampled_from(allowed), unique_by=lambda row: row.identifier)):
+        value = topic_names if row.name == "Response Topic" else _values[row.kind.name]
+        if packet_type in row.repeatable_in:
+            found[row.attribute] = tuple(draw(st.lists(value, max_size=3)))
+        else:
+            found[row.attribute] = (draw(value),) if row.repeatable_in else draw(value)
+    if "authentication_data" in found:
+        found.setdefault("authentication_method", draw(texts))
+    return Properties(**found)
+
+
+def topic_filters(version: int) -> st.SearchStrategy[str]:
+    return st.one_of(_plain_filters, _shared_filters) if version == MQTT_5 else _plain_filters
+
+
+def wills(version: int) -> st.SearchStrategy[Will]:
+    return st.builds(
+        Will, topic_names, payloads, qos_levels, st.booleans(), properties(WILL, version)
+    )
+
+
+@st.composite
+def connects(draw: st.DrawFn, version: int) -> Connect:
+    user_name = draw(st.none() | texts)
+    clean_start = draw(st.booleans())
+    may_have_password = user_name is not None or version == MQTT_5
+    needs_client_id = version == MQTT_3_1_1 and not clean_start
+    return Connect(
+        client_id=draw(_text(min_size=int(needs_client_id))),
+        protocol_version=version,
+        clean_start=clean_start,
+        keep_alive=draw(st.integers(0, 0xFFFF)),
+        user_name=user_name,
+        password=draw(st.none() | st.binary(max_size=20)) if may_have_password else None,
+        will=draw(st.none() | wills(version)),
+        properties=draw(properties(CONNECT, version)),
+    )
+
+
+@st.composite
+def connacks(draw: st.DrawFn, version: int) -> ConnAck:
+    codes = REASON_CODES[CONNACK] if version == MQTT_5 else range(6)
+    reason_code = draw(st.sampled_from(sorted(codes)))
+    present = reason_code == 0 and draw(st.booleans())
+    return ConnAck(present, reason_code, draw(properties(CONNACK, version)))
+
+
+@st.composite
+def publishes(draw: st.DrawFn, version: int) -> Publish:
+    qos = draw(qos_levels)
+    carried = draw(properties(PUBLISH, version))
+    return Publish(
+        topic_name="" if carried.topic_alias and draw(st.booleans()) else draw(topic_names),
+        payload=draw(payloads),
+        qos=qos,
+        retain=draw(st.booleans()),
+        dup=qos > 0 and draw(st.booleans()),
+        packet_id=draw(packet_ids) if qos else 0,
+        properties=carried,
+    )
+
+
+@st.composite
+def acks(draw: st.DrawFn, version: int) -> Packet:
+    make, packet_type = draw(
+        st.sampled_from(((PubAck, PUBACK), (PubRec, PUBREC), (PubRel, PUBREL), (PubComp, PUBCOMP)))
+    )
+    codes = REASON_CODES[packet_type] if version == MQTT_5 else {0}
+    return make(
+        draw(packet_ids),
+        draw(st.sampled_from(sorted(codes))),
+        draw(properties(packet_type, version)),
+    )
+
+
+@st.composite
+def subscriptions(draw: st.DrawFn, version: int) -> Subscription:
+    topic_filter = draw(topic_filters(version))
+    if version == MQTT_3_1_1:
+        return Subscription(topic_filter, draw(qos_levels))
+    return Subscription(
+        topic_filter,
+        draw(qos_levels),
+        no_local=not topic_filter.startswith("$share/") and draw(st.booleans()),
+        retain_as_published=draw(st.booleans()),
+        retain_handling=draw(st.integers(0, 2)),
+    )
+
+
+def subscribes(version: int) -> st.SearchStrategy[Subscribe]:
+    several = st.lists(subscriptions(version), min_size=1, max_size=3).map(tuple)
+    return st.builds(Subscribe, packet_ids, several, properties(SUBSCRIBE, version))
+
+
+def subacks(version: int) -> st.SearchStrategy[SubAck]:
+    codes = REASON_CODES[SUBACK] if version == MQTT_5 else {0, 1, 2, 0x80}
+    several = st.lists(st.sampled_from(sorted(codes)), min_size=1, max_size=4).map(tuple)
+    return st.builds(SubAck, packet_ids, several, properties(SUBACK, version))
+
+
+def unsubscribes(version: int) -> st.SearchStrategy[Unsubscribe]:
+    several = st.lists(topic_filters(version), min_size=1, max_size=3).map(tuple)
+    return st.builds(Unsubscribe, packet_ids, several, properties(UNSUBSCRIBE, version))
+
+
+def unsubacks(version: int) -> st.SearchStrategy[UnsubAck]:
+    if version == MQTT_3_1_1:
+        return st.builds(UnsubAck, packet_ids)
+    codes = st.sampled_from(sorted(REASON_CODES[UNSUBACK]))
+    several = st.lists(codes, min_size=1, max_size=4).map(tuple)
+    return st.builds(UnsubAck, packet_ids, several, properties(UNSUBACK, version))
+
+
+def disconnects(version: int) -> st.SearchStrategy[Disconnect]:
+    codes = REASON_CODES[DISCONNECT] if version == MQTT_5 else {0}
+    return st.builds(Disconnect, st.sampled_from(sorted(codes)), properties(DISCONNECT, version))
+
+
+def auths() -> st.SearchStrategy[Auth]:
+    return st.builds(Auth, st.sampled_from(sorted(REASON_CODES[AUTH])), properties(AUTH))
+
+
+def packets(version: int) -> st.SearchStrategy[Packet]:
+    """Any packet of a version, each type as likely as another."""
+    both: list[st.SearchStrategy[Any]] = [
+        connects(version),
+        connacks(version),
+        publishes(version),
+        acks(version),
+        subscribes(version),
+        subacks(version),
+        unsubscribes(version),
+        unsubacks(version),
+        disconnects(version),
+        st.just(PingReq()),
+        st.just(PingResp()),
+    ]
+    return st.one_of([*both, auths()] if version == MQTT_5 else both)
+
+
+versioned_packets = versions.flatmap(lambda version: st.tuples(packets(version), st.just(version)))

@@ -1,0 +1,182 @@
+"""Data types of spec 1.5 and topics of spec 4.7."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.errors import LocalProtocolError, RemoteProtocolError
+from loadgen.mqtt.wire import (
+    Reader,
+    escaped,
+    topic_filter_fault,
+    topic_name_fault,
+    write_binary,
+    write_u8,
+    write_u16,
+    write_u32,
+    write_utf8,
+    write_variable,
+)
+from tests.mqtt.strategies import QUICK, texts
+
+
+def _reader(data: bytes) -> Reader:
+    return Reader(data, "PACKET")
+
+
+class TestIntegers:
+    """Spec 1.5.2, 1.5.3 and 1.5.5."""
+
+    @pytest.mark.parametrize(
+        ("value", "data"),
+        [
+            (0, b"\x00"),
+            (127, b"\x7f"),
+            (128, b"\x80\x01"),
+            (16_383, b"\xff\x7f"),
+            (16_384, b"\x80\x80\x01"),
+            (2_097_151, b"\xff\xff\x7f"),
+            (2_097_152, b"\x80\x80\x80\x01"),
+            (268_435_455, b"\xff\xff\xff\x7f"),
+        ],
+    )
+    def test_variable_byte_integer_of_table_1_1(self, value: int, data: bytes) -> None:
+        assert write_variable(value, "x") == data
+        assert _reader(data).variable("x") == value
+
+    @pytest.mark.parametrize(
+        "data", [b"\x80\x00", b"\xff\x80\x00", b"\x80\x80\x80\x80\x01", b"\x80"]
+    )
+    def test_variable_byte_integer_refused(self, data: bytes) -> None:
+        with pytest.raises(RemoteProtocolError) as caught:
+            _reader(data).variable("x")
+        assert caught.value.reason_code == 0x81
+
+    @pytest.mark.parametrize(
+        ("write", "most"),
+        [
+            (write_u8, 0xFF),
+            (write_u16, 0xFFFF),
+            (write_u32, 0xFFFF_FFFF),
+            (write_variable, 268_435_455),
+        ],
+    )
+    def test_what_does_not_fit_is_our_fault(self, write, most) -> None:  # type: ignore[no-untyped-def]
+        assert write(most, "x")
+        for value in (-1, most + 1):
+            with pytest.raises(LocalProtocolError, match="x must be between 0 and"):
+                write(value, "x")
+
+    def test_big_endian(self) -> None:
+        assert write_u16(0x1234, "x") == b"\x12\x34"
+        assert write_u32(0x12345678, "x") == b"\x12\x34\x56\x78"
+        reader = _reader(b"\x01\x12\x34\x12\x34\x56\x78")
+        assert (reader.u8("x"), reader.u16("x"), reader.u32("x")) == (1, 0x1234, 0x12345678)
+        reader.finish()
+
+
+class TestStrings:
+    """Spec 1.5.4 and 1.5.6."""
+
+    @given(texts)
+    @QUICK
+    def test_round_trip(self, text: str) -> None:
+        reader = _reader(write_utf8(text, "x"))
+        assert reader.utf8("x") == text
+        reader.finish()
+
+    @pytest.mark.parametrize("text", ["a\0b", "\ud800", "a\udfffb", "x" * 65_536, "é" * 32_768])
+    def test_refused_from_us(self, text: str) -> None:
+        with pytest.raises(LocalProtocolError):
+            write_utf8(text, "x")
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"a\0b",  # U+0000
+            b"\xed\xa0\x80",  # a surrogate
+            b"\xc0\x80",  # U+0000 in two bytes
+            b"\xff",
+            b"\xf4\x90\x80\x80",  # beyond U+10FFFF
+        ],
+    )
+    def test_refused_from_the_peer(self, data: bytes) -> None:
+        with pytest.raises(RemoteProtocolError) as caught:
+            _reader(write_binary(data, "x")).utf8("x")
+        assert caught.value.reason_code == 0x81
+
+    def test_byte_order_mark_is_kept(self) -> None:
+        assert _reader(b"\x00\x03\xef\xbb\xbf").utf8("x") == "\ufeff"
+
+    def test_length_beyond_the_packet(self) -> None:
+        with pytest.raises(RemoteProtocolError, match="runs past the end"):
+            _reader(b"\x00\x05abcd").binary("x")
+
+    def test_largest(self) -> None:
+        assert _reader(write_binary(b"z" * 65_535, "x")).binary("x") == b"z" * 65_535
+        with pytest.raises(LocalProtocolError):
+            write_binary(b"z" * 65_536, "x")
+
+    def test_trailing_bytes(self) -> None:
+        with pytest.raises(RemoteProtocolError, match="3 trailing bytes"):
+            _reader(b"abc").finish()
+
+
+class TestTopics:
+    """Spec 4.7 and 4.8.2."""
+
+    @pytest.mark.parametrize("topic", ["a", "/", "a//b", "$SYS/x", "a b", "ü"])
+    def test_names(self, topic: str) -> None:
+        assert topic_name_fault(topic) is None
+
+    @pytest.mark.parametrize("topic", ["", "a/+", "#", "a#b", "+"])
+    def test_names_refused(self, topic: str) -> None:
+        assert topic_name_fault(topic) is not None
+
+    @pytest.mark.parametrize(
+        "topic_filter",
+        [
+            "#",
+            "+",
+            "a/#",
+            "+/a/#",
+            "/+",
+            "a//+",
+            "$share/g/a",
+            "$share/g/+/#",
+            "$share/g//",
+            "$sharex",
+        ],
+    )
+    def test_filters(self, topic_filter: str) -> None:
+        assert topic_filter_fault(topic_filter, 5) is None
+
+    @pytest.mark.parametrize("topic_filter", ["", "a#", "#/a", "a/#/b", "a+", "+a/b", "a/b+", "##"])
+    @pytest.mark.parametrize("version", [4, 5])
+    def test_filters_refused(self, topic_filter: str, version: int) -> None:
+        assert topic_filter_fault(topic_filter, version) is not None
+
+    @pytest.mark.parametrize(
+        "topic_filter", ["$share/", "$share//a", "$share/g", "$share/g/", "$share/+/a"]
+    )
+    def test_shared_refused_in_mqtt_5(self, topic_filter: str) -> None:
+        assert topic_filter_fault(topic_filter, 5) is not None
+
+    def test_share_is_an_ordinary_level_in_mqtt_3_1_1(self) -> None:
+        assert topic_filter_fault("$share/g", 4) is None
+
+
+class TestEscaped:
+    """Text of a peer in a message for people."""
+
+    @given(st.text(max_size=500))
+    @QUICK
+    def test_is_short_printable_ascii(self, text: str) -> None:
+        shown = escaped(text)
+        assert shown.isascii()
+        assert shown.isprintable()
+        # Ten characters for each kept one at worst, and the count.
+        assert len(shown) <= 80 * 10 + 40
+
+    def test_bound_says_how_much_there_was(self) -> None:
+        assert escaped("x" * 81) == "'" + "x" * 80 + "'... (81 characters)"
