@@ -58,6 +58,7 @@ Bytes = npt.NDArray[np.uint8]
 
 _BUFFER_BYTES = 256 * 1024
 _HOLES = 262_144
+_SPARE_EVENTS = 1024  # one `poll` adds that many at most without asking for room
 _SESSION_EXPIRY_S = 3600
 _MAP_NORESERVE = 0x4000
 
@@ -305,7 +306,7 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
         tails=_mapped(count, plan.max_packet_bytes),
         batch=np.zeros((traffic.BATCH_LIMIT, traffic.BATCH_FIELDS), np.int64),
         segments=np.zeros((4096, 3), np.int64),
-        events=np.zeros((traffic.EVENT_LIMIT, traffic.EVENT_FIELDS), np.int64),
+        events=np.zeros((traffic.EVENT_LIMIT + _SPARE_EVENTS, traffic.EVENT_FIELDS), np.int64),
         control=np.zeros(4 * buffer_bytes, np.uint8),
         epoll_events=np.zeros(256 * EVENT_WORDS, np.int32),
         ready=np.zeros(max(count, 1) + 256, np.int64),

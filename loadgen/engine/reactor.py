@@ -20,6 +20,7 @@ from loadgen.engine.syscalls import (
     EPOLLHUP,
     EPOLLIN,
     EPOLLOUT,
+    EPOLLRDHUP,
     EVENT_DATA,
     EVENT_WORDS,
     arm_timer,
@@ -50,6 +51,7 @@ from loadgen.workload.traffic import (
     GROUP,
     HEAP_SIZE,
     IDLE,
+    LISTED,
     PACKET_LIMIT,
     PUSHED_BACK,
     READY,
@@ -133,7 +135,8 @@ def poll(
     for index in range(again + max(found, 0)):
         if index < again:
             connection = ready[index]
-            flags = EPOLLIN
+            connections[connection, FLAGS] &= ~LISTED
+            flags = EPOLLIN | EPOLLRDHUP
         else:
             base = (index - again) * EVENT_WORDS
             connection = int(np.int64(epoll_events[base + EVENT_DATA]))
@@ -164,17 +167,21 @@ def poll(
             if written != end - start:
                 error = -written if written < 0 else _EAGAIN
                 push_event(totals, events, CLOSED_BY_PEER, connection, error, now_ns)
-            continue
-        if state == IDLE or state == traffic.CLOSED:
+                continue
+            # The same edge may tell of bytes, or of the end: a peer that speaks or leaves first.
+        if state == IDLE or state == traffic.CLOSED or state == traffic.REFUSED:
             continue
         if flags & EPOLLOUT and connections[connection, FLAGS] & BLOCKED:
             push_event(totals, events, WRITABLE, connection, 0, monotonic_ns(clock))
-        if not flags & (EPOLLIN | EPOLLERR | EPOLLHUP):
+        if not flags & (EPOLLIN | EPOLLERR | EPOLLHUP | EPOLLRDHUP):
+            continue
+        if connections[connection, FLAGS] & LISTED:
             continue
         for turn in range(_READS_AT_ONCE + 1):
             if turn == _READS_AT_ONCE or not traffic.room_for_events(totals, control, len(out)):
                 ready[totals[READY]] = connection
                 totals[READY] += 1
+                connections[connection, FLAGS] |= LISTED
                 break
             tail = connections[connection, TAIL_BYTES]
             if tail > 0:
@@ -229,7 +236,9 @@ def poll(
                     events,
                     control,
                 )
-            if end < len(buffer):
+            # A read that is not full took all there was, but the end of the stream has no edge of
+            # its own when it came with the last bytes.
+            if end < len(buffer) and not flags & (EPOLLERR | EPOLLHUP | EPOLLRDHUP):
                 break
     return found
 
@@ -416,8 +425,7 @@ def _whole_messages(batch: Table, count: int, start: int, done: int) -> int:
 @njit(cache=True)
 def connect_some(
     epoll: int,
-    first: int,
-    count: int,
+    rows: Table,
     family: int,
     source: Bytes,
     addresses: Bytes,
@@ -428,12 +436,12 @@ def connect_some(
     totals: Table,
     events: Table,
 ) -> None:
-    """Begin to connect devices first ... first + count - 1.
+    """Begin to connect the devices in `rows`.
 
     `addresses` holds one sockaddr a target (rows), `address_bytes` their lengths; `source` is
     the sockaddr to connect from, empty for the kernel's choice.
     """
-    for connection in range(first, first + count):
+    for connection in rows:
         target = connections[connection, TARGET]
         descriptor = open_socket(family, source, words)
         now_ns = monotonic_ns(clock)
@@ -441,13 +449,14 @@ def connect_some(
             push_event(totals, events, CONNECT_FAILED, connection, -descriptor, now_ns)
             continue
         connections[connection, FD] = descriptor
+        connections[connection, TAIL_BYTES] = 0
         connections[connection, SYN_NS] = now_ns
         connections[connection, STATE] = CONNECTING
         totals[CONNECTING_COUNT] += 1
         address = addresses[target, : address_bytes[target]]
         result = connect_socket(descriptor, address)
         if result == 0:
-            flags = EPOLLIN | EPOLLOUT | EPOLLET
+            flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
             result = watch(epoll, descriptor, flags, connection, words)
         if result < 0:
             push_event(totals, events, CONNECT_FAILED, connection, -result, now_ns)

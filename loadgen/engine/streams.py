@@ -119,6 +119,7 @@ class Streams:
     def connect(self, connection: int) -> None:
         """Begin to connect a device: TCP, then TLS, then CONNECT."""
         self.fleet.connections[connection, STATE] = CONNECTING
+        self.fleet.connections[connection, TAIL_BYTES] = 0
         self.fleet.totals[CONNECTING_COUNT] += 1
         task = self.loop.create_task(self._connect(connection))
         self.tasks.add(task)

@@ -58,8 +58,7 @@ def warm_kernels() -> None:
         watch(epoll.fileno(), timer, EPOLLIN, TIMER, fleet.words)
         connect_some(
             epoll.fileno(),
-            0,
-            0,
+            np.zeros(0, np.int64),
             2,
             fleet.source,
             fleet.addresses,
@@ -117,6 +116,25 @@ def warm_kernels() -> None:
             fleet.control,
             fleet.out,
             0,
+        )
+        traffic.redeliver(
+            0,
+            0,
+            True,
+            np.zeros(4, np.int64),
+            0,
+            fleet.connections,
+            fleet.groups,
+            fleet.run,
+            fleet.totals,
+            fleet.schedule,
+            fleet.senders,
+            fleet.window,
+            fleet.topics,
+            fleet.topic_ends,
+            fleet.body,
+            fleet.body_crc,
+            fleet.out,
         )
         take_intervals(fleet, now_ns)
     finally:

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import uvloop
 from pydantic import TypeAdapter
 
+from loadgen.engine.connector import Connector
 from loadgen.engine.context import address_table, pump_fleet, serve_fleet
 from loadgen.engine.fleet import (
     Fleet,
@@ -35,14 +36,14 @@ from loadgen.engine.fleet import (
 )
 from loadgen.engine.frames import FrameReader, encode_frame
 from loadgen.engine.live import Live, open_live_page
-from loadgen.engine.reactor import TIMER, connect_some, ping_idle
+from loadgen.engine.reactor import TIMER, ping_idle
 from loadgen.engine.recorder import owed_by_group, process_times, take_intervals
 from loadgen.engine.streams import Streams
 from loadgen.engine.syscalls import EPOLLET, EPOLLIN, arm_timer, make_timer, watch
 from loadgen.errors import CannotRunError, LoadgenError
 from loadgen.metrics.interval import COUNTERS
 from loadgen.mqtt.codec import decode, encode
-from loadgen.mqtt.in_flight import set_capacity
+from loadgen.mqtt.in_flight import forget_received, redelivery_order, set_capacity
 from loadgen.mqtt.packets import (
     ConnAck,
     Disconnect,
@@ -68,7 +69,6 @@ from loadgen.workload.traffic import (
     EVENTS,
     FD,
     FLAGS,
-    IDLE,
     MEASURE_NS,
     READY,
     REARM,
@@ -76,7 +76,6 @@ from loadgen.workload.traffic import (
     SENDER,
     STATE,
     STREAMED,
-    SYN_NS,
 )
 
 __all__ = ["run_worker", "warm"]
@@ -128,13 +127,8 @@ class Worker:
         self.failed_subscribes: Counter[str] = Counter()
         self.event_counts: Counter[str] = Counter()
         self.pending: dict[int, bytearray] = {}
-        self.cursor = 0
-        self.connect_rate: float | None = None
-        self.connect_in_flight = 0
-        self.connect_start_ns = 0
         self.last_connected_ns = 0
-        self.connect_timeout_ns = 0
-        self.connects_done: asyncio.Future[None] | None = None
+        self.connector: Connector
         self.subscribers: list[int] = []
         self.subscribes_waiting = 0
         self.subscribes_done: asyncio.Future[None] | None = None
@@ -210,6 +204,9 @@ class Worker:
         self._bind_arguments()
         if plan.targets[0].transport != "tcp":
             self.streams = Streams(self.fleet, self.loop, self.on_events, self.stream_failed)
+        self.connector = Connector(
+            self.fleet, self.loop, self.epoll.fileno(), self.streams, self.on_events, self._lost
+        )
         watch(self.epoll.fileno(), self.timer, EPOLLIN | EPOLLET, TIMER, self.fleet.words)
         self.linger_ns = 0 if self.streams is not None else _LINGER_NS
         self.loop.add_reader(self.epoll.fileno(), self.on_ready)
@@ -278,8 +275,8 @@ class Worker:
                 self.event("refused", connection, f"acknowledged with {reason_name(value)}")
             else:
                 self._lost(connection, _errno_reason(value))
-        if self.connects_done is not None:
-            self._connect_more()
+        if self.connector.queue or self.connector.done is not None:
+            self.connector.more()
 
     def _flush(self, connection: int) -> None:
         """A blocked connection takes bytes: first what was begun, then what is owed."""
@@ -338,85 +335,24 @@ class Worker:
 
     async def connect(self, header: Header) -> Header:
         """Connect every device, paced and bounded in flight; answers when each was tried."""
-        self.connect_rate = header.get("rate")
-        self.connect_in_flight = int(header["in_flight"])
-        self.connect_timeout_ns = int(header["timeout_s"] * 1e9)
-        self.connect_start_ns = time.monotonic_ns()
-        self.last_connected_ns = self.connect_start_ns
-        self.connects_done = self.loop.create_future()
-        self._connect_tick()
-        await self.connects_done
-        self.connects_done = None
-        if self.failures:
-            for reason, count in self.failures.items():
-                self.event("connect", None, f"{count} devices could not connect: {reason}")
+        first_ns = time.monotonic_ns()
+        self.last_connected_ns = first_ns
+        await self.connector.connect_all(
+            header.get("rate"), int(header["in_flight"]), float(header["timeout_s"])
+        )
+        for reason, count in self.failures.items():
+            self.event("connect", None, f"{count} devices could not connect: {reason}")
         return {
             "connected": int(self.fleet.totals[CONNECTED_COUNT]),
             "failures": dict(self.failures),
-            "first_ns": self.connect_start_ns,
+            "first_ns": first_ns,
             "last_ns": self.last_connected_ns,
         }
-
-    def _connect_tick(self) -> None:
-        """Go on connecting each millisecond; give up on those that take too long."""
-        if self.connects_done is None or self.connects_done.done():
-            return
-        self._expire_connects()
-        self._connect_more()
-        self.loop.call_later(0.001 if self.connect_rate else 0.02, self._connect_tick)
-
-    def _connect_more(self) -> None:
-        fleet = self.fleet
-        done = self.connects_done
-        if done is None or done.done():
-            return
-        devices = len(fleet.connections)
-        in_flight = int(fleet.totals[CONNECTING_COUNT])
-        count = min(self.connect_in_flight - in_flight, devices - self.cursor)
-        if self.connect_rate:
-            elapsed_ns = time.monotonic_ns() - self.connect_start_ns
-            count = min(count, int(elapsed_ns * self.connect_rate / 1e9) + 1 - self.cursor)
-        if count > 0:
-            first = self.cursor
-            self.cursor += count
-            if self.streams is not None:
-                for connection in range(first, first + count):
-                    self.streams.connect(connection)
-            else:
-                connect_some(
-                    self.epoll.fileno(),
-                    first,
-                    count,
-                    int(fleet.addresses[0, 0]),
-                    fleet.source,
-                    fleet.addresses,
-                    fleet.address_bytes,
-                    fleet.clock,
-                    fleet.words,
-                    fleet.connections,
-                    fleet.totals,
-                    fleet.events,
-                )
-            if fleet.totals[EVENTS]:
-                self.loop.call_soon(self.on_events)
-        elif self.cursor == devices and in_flight == 0:
-            done.set_result(None)
-
-    def _expire_connects(self) -> None:
-        states = self.fleet.connections[: self.cursor, STATE]
-        waiting = np.flatnonzero((states == CONNECTING) | (states == AWAIT_CONNACK))
-        if len(waiting) == 0:
-            return
-        limit_ns = time.monotonic_ns() - self.connect_timeout_ns
-        late = waiting[self.fleet.connections[waiting, SYN_NS] < limit_ns]
-        for connection in late.tolist():
-            self._lost(connection, "no answer in time")
 
     def stream_failed(self, connection: int, reason: str) -> None:
         """A streamed connection could not be made, or ended."""
         self._lost(connection, reason)
-        if self.connects_done is not None:
-            self._connect_more()
+        self.connector.more()
 
     def _lost(self, connection: int, reason: str) -> None:
         """A connection is gone, or never came."""
@@ -444,13 +380,16 @@ class Worker:
                 self.event("disconnect", connection, reason)
                 self._subscribed(connection, reason)
         else:
-            # A refused CONNACK has left the count of those that connect.
-            if state != IDLE and not row[REQUEST_NS]:
+            if state in (CONNECTING, AWAIT_CONNACK):
                 fleet.totals[CONNECTING_COUNT] -= 1
             self.live[Live.CONNECT_FAILURES] += 1
             column = COUNTERS.index("connect_failures")
             fleet.counters[group, traffic.CONNECT_PHASE, column] += 1
-            self.failures[reason] += 1
+            if self.connector.done is not None:
+                self.failures[reason] += 1
+        policy = fleet.plan.reconnect
+        if policy is not None and self.connector.done is None and not self.stopping:
+            self.connector.come_back(connection, policy)
 
     def _control_packet(self, connection: int, data: bytes, moment_ns: int) -> None:
         version = self.fleet.plan.version
@@ -480,7 +419,6 @@ class Worker:
         fleet = self.fleet
         row = fleet.connections[connection]
         if packet.reason_code != 0:
-            row[REQUEST_NS] = 1  # the kernel has counted the CONNACK
             reason = reason_name(packet.reason_code, fleet.plan.version)
             self._lost(connection, f"CONNACK {reason}")
             return
@@ -490,6 +428,65 @@ class Worker:
             maximum = packet.properties.receive_maximum or _RECEIVE_MAXIMUM
             capacity = min(publishes.window, maximum)
             set_capacity(fleet.senders, fleet.window, int(row[SENDER]), capacity)
+        if self.connector.returned(connection):
+            self._resume(connection, packet.session_present, moment_ns)
+
+    def _resume(self, connection: int, session_present: bool, moment_ns: int) -> None:
+        """A device came back: restore its subscription, send again what was unacknowledged."""
+        fleet = self.fleet
+        row = fleet.connections[connection]
+        row[traffic.RETURNED_NS] = moment_ns
+        row[FLAGS] &= ~(BLOCKED | traffic.WINDOW_FULL)
+        group = fleet.group_of(connection)
+        if not session_present:
+            if row[traffic.QOS2] >= 0:
+                forget_received(fleet.received_ids, int(row[traffic.QOS2]))
+            if group.subscribes is not None:
+                self._send_subscribe(connection)
+        if row[SENDER] >= 0:
+            self._redeliver(connection, session_present)
+        publisher = int(row[traffic.PUBLISHER])
+        traffic.requeue(
+            connection,
+            publisher,
+            fleet.connections,
+            fleet.run,
+            fleet.totals,
+            fleet.schedule,
+            fleet.heap,
+        )
+        self.event("return", connection, "connected again")
+
+    def _redeliver(self, connection: int, session_present: bool) -> None:
+        fleet = self.fleet
+        row = fleet.connections[connection]
+        sender = int(row[SENDER])
+        slots = np.zeros(fleet.window.shape[1], np.int64)
+        count = redelivery_order(fleet.senders, fleet.window, sender, slots)
+        out = np.zeros_like(fleet.out)
+        while count > 0:
+            handled, size = traffic.redeliver(
+                connection,
+                int(row[traffic.PUBLISHER]),
+                session_present,
+                slots,
+                count,
+                fleet.connections,
+                fleet.groups,
+                fleet.run,
+                fleet.totals,
+                fleet.schedule,
+                fleet.senders,
+                fleet.window,
+                fleet.topics,
+                fleet.topic_ends,
+                fleet.body,
+                fleet.body_crc,
+                out,
+            )
+            self._write(connection, out[:size].tobytes())
+            slots = slots[handled:].copy()
+            count -= handled
 
     # --- subscriptions ----------------------------------------------------------------------
 
@@ -527,6 +524,10 @@ class Worker:
 
     def _subscribe_next(self) -> None:
         connection = self.subscribers.pop()
+        self.subscribes_waiting += 1
+        self._send_subscribe(connection)
+
+    def _send_subscribe(self, connection: int) -> None:
         plan = self.fleet.plan
         group = self.fleet.group_of(connection)
         wanted = group.subscribes
@@ -534,7 +535,6 @@ class Worker:
             raise CannotRunError(f"group {group.name} has nothing to subscribe to")
         pattern = topic_filter(plan, group, int(self.fleet.device[connection]))
         subscription = Subscription(topic_filter=pattern, qos=wanted.qos)
-        self.subscribes_waiting += 1
         self.fleet.connections[connection, REQUEST_NS] = time.monotonic_ns()
         self._write(connection, encode(Subscribe(_SUBSCRIBE_ID, (subscription,)), plan.version))
 
@@ -673,6 +673,7 @@ class Worker:
     async def stop(self, header: Header) -> Header:
         """Disconnect in order, remove durable sessions from the broker, send what is left."""
         self.stopping = True
+        self.connector.stop()
         self.phase = "stop"
         arm_timer(self.timer, 0, self.fleet.clock)
         self.fleet.totals[traffic.HEAP_SIZE] = 0

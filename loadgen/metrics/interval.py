@@ -50,6 +50,7 @@ SERIES = (
     "tls",
     "connack",
     "suback",
+    "reconnect",  # received - intended of what waited for a device that was away
 )
 """Latency series of the contract and the parts of a connect; rows may name others."""
 

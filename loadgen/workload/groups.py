@@ -16,6 +16,7 @@ from typing import Literal
 __all__ = [
     "DeviceGroup",
     "Publishes",
+    "Reconnect",
     "RunPlan",
     "Share",
     "Subscribes",
@@ -101,6 +102,19 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
+class Reconnect:
+    """How a device that lost its connection comes back.
+
+    It waits `delay_s`, twice as long after each attempt that failed and at most `maximum_s`, each
+    time varied by `jitter` (0 to 1) so that devices that left together do not return together.
+    """
+
+    delay_s: float = 1.0
+    maximum_s: float = 30.0
+    jitter: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """One address of the broker, resolved; device i of a group connects to target i mod targets."""
 
@@ -152,6 +166,7 @@ class RunPlan:
     tls: Tls | None = None
     send_tick_us: int = 0
     max_packet_bytes: int = 1 << 20
+    reconnect: Reconnect | None = None
 
     def group(self, name: str) -> DeviceGroup:
         return next(group for group in self.groups if group.name == name)

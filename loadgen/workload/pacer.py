@@ -51,6 +51,7 @@ SCHEDULE_FIELDS = 6
 STEP_CLOCK_NS, STEP_LOAD_NS, STEP_PPM = 0, 1, 2
 _PPM = 1_000_000
 _MASK = 0xFFFFFFFF
+_NEVER_NS = 1 << 61  # seventy years: later than any schedule ends, and sums with it fit
 
 
 @njit(cache=True)
@@ -79,12 +80,19 @@ def make_program(start_ns: int) -> Table:
 
 
 def with_rate(program: Table, at_ns: int, factor: float) -> Table:
-    """The program with the rate `factor` times the nominal one from `at_ns` on."""
+    """The program with the rate `factor` times the nominal one from `at_ns` on.
+
+    The least factor is a millionth, at which a schedule as good as stands still. Raises ValueError
+    for a negative one.
+    """
+    if factor < 0:
+        raise ValueError(f"a rate cannot be {factor} times the nominal one")
+    ppm = max(round(factor * _PPM), 1)
     earlier = program[program[:, STEP_CLOCK_NS] < at_ns]
     if len(earlier) == 0:
-        step = [int(program[0, STEP_CLOCK_NS]), 0, round(factor * _PPM)]
+        step = [int(program[0, STEP_CLOCK_NS]), 0, ppm]
         return np.array([step], np.int64)
-    step = [at_ns, int(load_time_of(earlier, at_ns)), round(factor * _PPM)]
+    step = [at_ns, int(load_time_of(earlier, at_ns)), ppm]
     return np.vstack((earlier, np.array([step], np.int64)))
 
 
@@ -92,11 +100,13 @@ def with_rate(program: Table, at_ns: int, factor: float) -> Table:
 def clock_of(program: Table, load_ns: int) -> int:
     """Clock (ns) at which the load time `load_ns` is reached."""
     step = len(program) - 1
-    while step > 0 and program[step, STEP_LOAD_NS] > load_ns:
+    # A step that begins exactly there is not needed yet: what was due before it stays so.
+    while step > 0 and program[step, STEP_LOAD_NS] >= load_ns:
         step -= 1
     ahead_ns = load_ns - program[step, STEP_LOAD_NS]
     if program[step, STEP_PPM] != _PPM:
-        ahead_ns = np.int64(ahead_ns * (np.float64(_PPM) / program[step, STEP_PPM]))
+        stretched_ns = ahead_ns * (np.float64(_PPM) / program[step, STEP_PPM])
+        ahead_ns = np.int64(min(stretched_ns, np.float64(_NEVER_NS)))
     return int(program[step, STEP_CLOCK_NS] + ahead_ns)
 
 
@@ -178,7 +188,25 @@ def owed_messages(
     if schedule[publisher, DUE_NS] > now_ns:
         return 0
     ahead_ns = load_time_of(program, now_ns) - schedule[publisher, LOAD_NS]
-    return 1 + int(np.int64(max(ahead_ns, 0) / periods_ns[publisher]))
+    owed = 1 + int(np.int64(max(ahead_ns, 0) / periods_ns[publisher]))
+    if schedule[publisher, ARRIVAL] == CONSTANT:
+        # Moments are whole nanoseconds, so the quotient may be off by a message or two.
+        current = schedule[publisher, SEQUENCE]
+        while owed > 1 and now_ns < _due_ns_of(
+            schedule, periods_ns, program, publisher, current + owed - 1
+        ):
+            owed -= 1
+        while now_ns >= _due_ns_of(schedule, periods_ns, program, publisher, current + owed):
+            owed += 1
+    return owed
+
+
+@njit(cache=True)
+def _due_ns_of(
+    schedule: Table, periods_ns: Numbers, program: Table, publisher: int, sequence: int
+) -> int:
+    """When message `sequence` of a constant stream is due."""
+    return clock_of(program, _load_of_message(schedule, periods_ns, publisher, sequence, 0))
 
 
 @njit(cache=True)

@@ -26,6 +26,7 @@ from loadgen.metrics.histogram import bucket_index
 from loadgen.metrics.interval import COUNTERS, SERIES
 from loadgen.mqtt import kernels as mqtt
 from loadgen.mqtt.in_flight import (
+    AWAIT_PUBCOMP,
     accept_qos2,
     acquire,
     on_puback,
@@ -64,6 +65,7 @@ __all__ = [
     "fill_batch",
     "receive",
     "record",
+    "redeliver",
     "requeue",
     "reschedule",
     "settle_batch",
@@ -93,7 +95,8 @@ TCP_NS = 12
 WRITTEN_NS = 13
 REQUEST_NS = 14  # when SUBSCRIBE was sent
 TARGET = 15
-CONNECTION_FIELDS = 16
+RETURNED_NS = 16  # when the device last came back, 0 while it never was away
+CONNECTION_FIELDS = 17
 
 # Values of STATE.
 IDLE = 0
@@ -101,12 +104,14 @@ CONNECTING = 1  # SYN sent
 AWAIT_CONNACK = 2
 CONNECTED = 3
 CLOSED = 4
+REFUSED = 5  # CONNACK said no
 
 # Bits of FLAGS.
 BLOCKED = 1  # the socket takes no more for now
 WINDOW_FULL = 2  # as many messages unacknowledged as allowed
 STREAMED = 4  # bytes go through an asyncio transport (TLS, WebSocket), not straight to a socket
 WAITING = 8  # the publisher is not in the heap
+LISTED = 16  # the connection is in `ready`, so that it is there once
 
 # Columns of `groups`.
 QOS = 0
@@ -138,7 +143,7 @@ VERSION = 1
 SEED = 2
 MEASURE_NS = 3
 END_NS = 4
-PACKET_LIMIT = 5
+PACKET_LIMIT = 5  # bytes of a whole packet from the broker
 RUN_FIELDS = 6
 
 # Phase of a counter or slot: that in which the message was intended; connects have their own.
@@ -195,8 +200,10 @@ S_TCP = SERIES.index("tcp")
 S_TLS = SERIES.index("tls")
 S_CONNACK = SERIES.index("connack")
 S_SUBACK = SERIES.index("suback")
+S_RECONNECT = SERIES.index("reconnect")
 
 _REFUSED = 0x80  # any failure reason frees a slot
+_FIXED_HEADER_BYTES = 5  # at most (2.1)
 
 STAT_COUNT, STAT_SUM, STAT_MIN, STAT_MAX = 0, 1, 2, 3
 
@@ -362,6 +369,9 @@ def _take_message(
     counters[group, phase, C_RECEIVED_BYTES] += packet_bytes
     totals[RECEIVED] += 1
     waited_ns = now_ns - intended_ns
+    if intended_ns < connections[connection, RETURNED_NS]:
+        record(histograms, stats, slot_of(group, S_RECONNECT, phase), waited_ns)
+        return
     record(histograms, stats, slot_of(group, S_END_TO_END, phase), waited_ns)
     transit_ns = waited_ns - send_offset_ns(buffer, start)
     record(histograms, stats, slot_of(group, S_TRANSIT, phase), transit_ns)
@@ -424,14 +434,16 @@ def receive(
     """Handle every whole packet in buffer[start:end] that `connection` received at `now_ns`.
 
     Acknowledgements are written to `out` from `out_position` on (4 bytes a packet of at least
-    5: an `out` as long as the buffer is enough). Returns where the first packet that is not whole
+    4: an `out` as long as the buffer is enough). Returns where the first packet that is not whole
     begins, and the new `out_position`. A breach of the protocol is queued as BROKEN and ends the
     scan at `end`.
     """
     position = start
     version = run[VERSION]
     while position < end:
-        status, first_byte, body, packet_end = mqtt.frame(buffer, position, end, run[PACKET_LIMIT])
+        status, first_byte, body, packet_end = mqtt.frame(
+            buffer, position, end, run[PACKET_LIMIT] - _FIXED_HEADER_BYTES
+        )
         if status == mqtt.INCOMPLETE:
             break
         if status != mqtt.OK:
@@ -560,6 +572,7 @@ def _connack(
         return
     totals[CONNECTING_COUNT] -= 1
     if buffer[body + 1] != 0:
+        connections[connection, STATE] = REFUSED
         return
     group = connections[connection, GROUP]
     connections[connection, STATE] = CONNECTED
@@ -569,6 +582,121 @@ def _connack(
     since_syn_ns = now_ns - connections[connection, SYN_NS]
     record(histograms, stats, slot_of(group, S_CONNACK, CONNECT_PHASE), since_tcp_ns)
     record(histograms, stats, slot_of(group, S_CONNECT, CONNECT_PHASE), since_syn_ns)
+
+
+@njit(cache=True)
+def _most_bytes(topic_bytes: int, group: int, groups: Table) -> int:
+    """More than a PUBLISH of the group takes: topic, payload, header and identifier."""
+    return int(topic_bytes + groups[group, SIZE_MOST] + 16)
+
+
+@njit(cache=True)
+def _write_message(
+    sequence: int,
+    intended_ns: int,
+    sent_ns: int,
+    stream: int,
+    group: int,
+    packet_id: int,
+    dup: int,
+    groups: Table,
+    run: Table,
+    topics: Bytes,
+    topic_start: int,
+    topic_end: int,
+    body: Bytes,
+    body_crc: Table,
+    out: Bytes,
+    position: int,
+) -> int:
+    """Write one whole PUBLISH, the same bytes each time but for `dup`; the position after it."""
+    size = groups[group, SIZE_LEAST]
+    if groups[group, SIZE_MOST] > size:
+        size += _spread(sequence, stream) % (groups[group, SIZE_MOST] - size + 1)
+    payload = mqtt.write_publish(
+        out,
+        position,
+        groups[group, QOS],
+        groups[group, RETAIN],
+        dup,
+        topics,
+        topic_start,
+        topic_end,
+        packet_id,
+        run[VERSION],
+        size,
+    )
+    extra = size - HEADER_BYTES
+    stamp(out, payload, run[RUN_TAG], stream, sequence, intended_ns, sent_ns, body_crc[extra])
+    if extra > 0:
+        out[payload + HEADER_BYTES : payload + size] = body[:extra]
+    return int(payload + size)
+
+
+@njit(cache=True)
+def redeliver(
+    connection: int,
+    publisher: int,
+    session_present: bool,
+    slots: Table,
+    count: int,
+    connections: Table,
+    groups: Table,
+    run: Table,
+    totals: Table,
+    schedule: Table,
+    senders: Records,
+    window: Records,
+    topics: Bytes,
+    topic_ends: Table,
+    body: Bytes,
+    body_crc: Table,
+    out: Bytes,
+) -> tuple[int, int]:
+    """Write again what was unacknowledged when the connection broke (MQTT 5, 4.4).
+
+    `slots[:count]` are those of `redelivery_order`. With the session present at the broker a
+    PUBLISH carries DUP and what waits for PUBCOMP gets its PUBREL; without, messages are sent as
+    new ones, and those that the broker had taken over are given up. Returns (slots handled, bytes
+    written); fewer slots than `count` when `out` is full.
+    """
+    row = connections[connection, SENDER]
+    group = connections[connection, GROUP]
+    topic_start = topic_ends[publisher]
+    topic_end = topic_ends[publisher + 1]
+    room = len(out) - _most_bytes(topic_end - topic_start, group, groups)
+    position = 0
+    for index in range(count):
+        if position > room:
+            return index, position
+        slot = slots[index]
+        packet_id = slot + 1
+        if window[row, slot]["state"] == AWAIT_PUBCOMP:
+            if session_present:
+                position = mqtt.write_ack(out, position, mqtt.PUBREL, packet_id)
+            else:
+                on_pubcomp(senders, window, row, packet_id)
+                totals[IN_FLIGHT] -= 1
+            continue
+        position = _write_message(
+            int(np.int64(window[row, slot]["sequence"])),
+            window[row, slot]["intended_ns"],
+            window[row, slot]["sent_ns"],
+            schedule[publisher, STREAM],
+            group,
+            packet_id,
+            1 if session_present else 0,
+            groups,
+            run,
+            topics,
+            topic_start,
+            topic_end,
+            body,
+            body_crc,
+            out,
+            position,
+        )
+    return count, position
 
 
 @njit(cache=True)
@@ -603,15 +731,13 @@ def fill_batch(
     """
     group = connections[connection, GROUP]
     qos = groups[group, QOS]
-    least = groups[group, SIZE_LEAST]
-    most = groups[group, SIZE_MOST]
     row = connections[connection, SENDER]
     topic_start = topic_ends[publisher]
     topic_end = topic_ends[publisher + 1]
     stream = schedule[publisher, STREAM]
     count = 0
     position = out_position
-    room = len(out) - (topic_end - topic_start) - most - 16
+    room = len(out) - _most_bytes(topic_end - topic_start, group, groups)
     while count < limit and position <= room:
         due_ns = schedule[publisher, DUE_NS]
         if due_ns > now_ns or due_ns >= run[END_NS]:
@@ -624,27 +750,24 @@ def fill_batch(
                 connections[connection, FLAGS] |= WINDOW_FULL
                 break
             totals[IN_FLIGHT] += 1
-        size = least
-        if most > least:
-            size += _spread(sequence, stream) % (most - least + 1)
-        payload = mqtt.write_publish(
-            out,
-            position,
-            qos,
-            groups[group, RETAIN],
+        position = _write_message(
+            sequence,
+            due_ns,
+            sent_ns,
+            stream,
+            group,
+            packet_id,
             0,
+            groups,
+            run,
             topics,
             topic_start,
             topic_end,
-            packet_id,
-            run[VERSION],
-            size,
+            body,
+            body_crc,
+            out,
+            position,
         )
-        extra = size - HEADER_BYTES
-        stamp(out, payload, run[RUN_TAG], stream, sequence, due_ns, sent_ns, body_crc[extra])
-        if extra > 0:
-            out[payload + HEADER_BYTES : payload + size] = body[:extra]
-        position = payload + size
         batch[count, BATCH_SEQUENCE] = sequence
         batch[count, BATCH_DUE_NS] = due_ns
         batch[count, BATCH_LOAD_NS] = schedule[publisher, LOAD_NS]
@@ -704,6 +827,8 @@ def settle_batch(
     totals[EXPECTED] += sent * deliveries
     connections[connection, WRITTEN_NS] = sent_ns
     if sent < count:
+        # With messages taken back the window has room again.
+        connections[connection, FLAGS] &= ~WINDOW_FULL
         row = connections[connection, SENDER]
         for index in range(sent, count):
             packet_id = batch[index, BATCH_PACKET_ID]
