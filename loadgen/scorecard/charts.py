@@ -1,0 +1,510 @@
+"""The charts of a score card as plotly figures (plain data), each with the numbers it shows.
+
+Colours are names such as "$blue" that the page replaces by its theme's, so that one figure serves
+light, dark and print. Texts that come from a run are escaped here: plotly reads a subset of HTML.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from loadgen.scorecard.model import CONNECT_SERIES, Curve, ScoreCard
+from loadgen.scorecard.text import name
+from loadgen.scorecard.to_csv import cell
+
+__all__ = ["Chart", "charts_of", "charts_of_all"]
+
+Figure = dict[str, Any]
+
+_SERIES_COLORS = {
+    "end_to_end": "$blue",
+    "transit": "$aqua",
+    "send_delay": "$orange",
+    "acknowledge": "$violet",
+    "connect": "$blue",
+    "tcp": "$aqua",
+    "tls": "$orange",
+    "connack": "$violet",
+    "suback": "$red",
+}
+_MORE_COLORS = ("$blue", "$orange", "$aqua", "$violet", "$red", "$green", "$yellow", "$pink")
+
+_LOG_SPREAD = 8.0
+"""Two rates further apart than this factor share a logarithmic axis."""
+
+_LEGEND_IN_COLUMNS = 4
+"""A legend of more entries is set in columns."""
+
+_FEW_POINTS = 10
+"""So few are marked one by one."""
+
+_MOST_LINES = 8
+"""Workers drawn one by one; of more, the mean and the busiest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A figure ({"data", "layout"} of plotly), how to read it, and its numbers as CSV."""
+
+    title: str
+    note: str
+    figure: Figure
+    table: str
+    height: int = 320
+
+
+def charts_of(card: ScoreCard) -> list[Chart]:
+    """The charts of one run; those without data are left out."""
+    curves = card.curves.distribution
+    of_connects = [c for c in curves if c.series.rpartition(".")[2] in CONNECT_SERIES]
+    of_messages = [c for c in curves if c not in of_connects]
+    charts = [
+        _distribution(
+            "Latency distribution",
+            "Microseconds by percentile, on the logarithmic percentile axis of HDR plots: each "
+            "step to the right is ten times rarer. end_to_end counts from the intended moment of "
+            "sending, transit from the actual one.",
+            of_messages,
+        ),
+        _course(card),
+        _connection_curve(card),
+        _distribution(
+            "Connection latency distribution",
+            "Microseconds from the first SYN to CONNACK, and its parts, by percentile.",
+            of_connects,
+        ),
+        _processors(card),
+        _power(card),
+    ]
+    return [chart for chart in charts if chart is not None]
+
+
+def charts_of_all(cards: Sequence[ScoreCard]) -> list[Chart]:
+    """Charts that put several runs side by side, as the published report does."""
+    charts = [_fan_out(cards), _latency_by_load(cards)]
+    return [chart for chart in charts if chart is not None]
+
+
+# --- one run --------------------------------------------------------------------------------
+
+
+def _distribution(title: str, note: str, curves: Sequence[Curve]) -> Chart | None:
+    if not curves:
+        return None
+    data = []
+    decades = 1
+    for place, curve in enumerate(curves):
+        background, _, series = curve.series.rpartition(".")
+        xs, ys, told = [], [], []
+        for p, value_us in curve.points:
+            # The greatest value has no odds above it: it is drawn at twice the count.
+            odds = 2.0 * curve.count if p == 100.0 else 1.0 / (1.0 - p / 100.0)
+            xs.append(round(odds, 6))
+            ys.append(max(value_us, 0.001))
+            told.append("maximum" if p == 100.0 else f"{p:.7g}th percentile")
+        decades = max(decades, len(str(round(xs[-1]))))
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": escape(name(curve.series)),
+                "x": xs,
+                "y": ys,
+                "text": told,
+                "hovertemplate": "%{y:,.1f} µs, %{text}",
+                "line": {
+                    "color": _SERIES_COLORS.get(series, _cycle(place)),
+                    "width": 2,
+                    "dash": "dot" if background else "solid",
+                },
+            }
+        )
+    ticks = [10**power for power in range(decades + 1)]
+    layout = _layout(
+        xaxis=_axis(
+            "percentile",
+            type="log",
+            tickvals=ticks,
+            ticktext=[_percentile_name(power) for power in range(decades + 1)],
+        ),
+        yaxis=_axis("µs", type="log", dtick=1, exponentformat="none", separatethousands=True),
+        hovermode="closest",
+    )
+    if len(data) > _LEGEND_IN_COLUMNS:
+        layout["legend"] |= {"entrywidth": 140, "entrywidthmode": "pixels"}
+    rows = [
+        (curve.series, p, value_us, curve.count) for curve in curves for p, value_us in curve.points
+    ]
+    return Chart(
+        title,
+        note,
+        {"data": data, "layout": layout},
+        _csv(("series", "percentile", "us", "count"), rows),
+        height=360,
+    )
+
+
+def _percentile_name(power: int) -> str:
+    """10^power on the axis 1/(1-p): 0, 90%, 99%, 99.9% ..."""
+    if power < 2:
+        return ("0", "90%")[power]
+    return f"99.{'9' * (power - 2)}%" if power > 2 else "99%"
+
+
+def _course(card: ScoreCard) -> Chart | None:
+    course = card.curves.course
+    timed = any(moment.p99_us is not None for moment in course)
+    if not any(moment.sent or moment.received for moment in course):
+        return None
+    # A rate is that of a whole interval: it stands in its middle.
+    at = [round(moment.at_s + moment.span_s / 2, 3) for moment in course]
+    sent = [round(moment.sent, 3) for moment in course]
+    received = [round(moment.received, 3) for moment in course]
+    highest = max(max(sent), max(received))
+    apart = highest > _LOG_SPREAD * max(min(max(sent), max(received)), 1e-9)
+    data: list[Figure] = [
+        _line("sent", at, _without_zero(sent) if apart else sent, "$blue", "%{y:,.1f} msgs/s"),
+        _line(
+            "received",
+            at,
+            _without_zero(received) if apart else received,
+            "$orange",
+            "%{y:,.1f} msgs/s",
+        ),
+    ]
+    # Usually the two are equal: the wider one shows from behind the other.
+    data[0]["line"]["width"] = 6
+    backlog = card.curves.backlog
+    if backlog:
+        when = [round(sample[0], 3) for sample in backlog]
+        data += [
+            _line("owed by publishers", when, [b[1] for b in backlog], "$violet", "%{y:,}", "y2"),
+            _line("not yet delivered", when, [b[2] for b in backlog], "$aqua", "%{y:,}", "y2"),
+        ]
+    if timed:
+        data += [
+            _line(label, at, [getattr(m, key) for m in course], color, "%{y:,.1f} µs", "y3")
+            for label, key, color in (
+                ("p50", "p50_us", "$green"),
+                ("p99", "p99_us", "$red"),
+            )
+        ]
+    layout = _layout(
+        xaxis=_axis("seconds since the measurement began", anchor="y3", domain=[0, 1]),
+        yaxis=_axis(
+            "msgs/s",
+            domain=[0.68, 1.0],
+            **({"type": "log", "dtick": 1} if apart else {"rangemode": "tozero"}),
+        ),
+        yaxis2=_axis("messages", domain=[0.35, 0.62], rangemode="tozero"),
+        yaxis3=_axis(
+            "µs",
+            domain=[0.0, 0.29],
+            type="log",
+            exponentformat="none",
+            separatethousands=True,
+            nticks=5,
+        ),
+        hovermode="x",
+    )
+    layout["shapes"], layout["annotations"] = _phases(card)
+    for trace in data:
+        if len(trace["x"]) <= _FEW_POINTS:
+            trace["mode"] = "lines+markers"
+    table = _csv(
+        ("at_s", "sent_per_s", "received_per_s", "connected", "p50_us", "p99_us", "max_us"),
+        ((m.at_s, m.sent, m.received, m.connected, m.p50_us, m.p99_us, m.max_us) for m in course),
+    )
+    if backlog:
+        table += "\r\n" + _csv(("at_s", "owed", "outstanding"), backlog)
+    return Chart(
+        "Rates, backlog and latency over time",
+        "Messages a second in and out; messages that publishers owe and deliveries on their way; "
+        "end-to-end latency of what arrived in each second. The phases are shaded.",
+        {"data": data, "layout": layout},
+        table,
+        height=560,
+    )
+
+
+def _phases(card: ScoreCard) -> tuple[list[Figure], list[Figure]]:
+    """Shading of the phases over all panels, and their names above those that have room."""
+    shapes, names = [], []
+    phases = card.curves.phases
+    whole = max((end for _, _, end in phases), default=0.0) - min(
+        (start for _, start, _ in phases), default=0.0
+    )
+    for phase, start, end in phases:
+        shapes.append(
+            {
+                "type": "rect",
+                "xref": "x",
+                "yref": "paper",
+                "x0": start,
+                "x1": end,
+                "y0": 0,
+                "y1": 1,
+                "line": {"width": 0},
+                "fillcolor": "$measure" if phase == "measure" else "$phase",
+                "layer": "below",
+            }
+        )
+        if end - start > 0.08 * whole:
+            names.append(
+                {
+                    "xref": "x",
+                    "yref": "paper",
+                    "x": (start + end) / 2,
+                    "y": 1,
+                    "yanchor": "bottom",
+                    "showarrow": False,
+                    "text": escape(phase),
+                    "font": {"size": 11, "color": "$muted"},
+                }
+            )
+    return shapes, names
+
+
+def _connection_curve(card: ScoreCard) -> Chart | None:
+    course = [m for m in card.curves.course if m.connects or m.connect_failures]
+    bounds = next(((s, e) for phase, s, e in card.curves.phases if phase == "connect"), None)
+    if not course or bounds is None:
+        return None
+    start, end = bounds
+    points = [(0.0, 0, 0)]
+    connects = failures = 0
+    for moment in course:
+        connects += moment.connects
+        failures += moment.connect_failures
+        # A second is complete at its end, the last one when the phase was over.
+        points.append((min(moment.at_s + moment.span_s, end) - start, connects, failures))
+    at = [round(point[0], 3) for point in points]
+    data = [_line("connected", at, [p[1] for p in points], "$blue", "%{y:,.0f} devices")]
+    if failures:
+        data.append(_line("failed", at, [p[2] for p in points], "$red", "%{y:,.0f} devices"))
+    for trace in data:
+        trace["mode"] = "lines+markers"
+    layout = _layout(
+        xaxis=_axis("seconds since the first connect", rangemode="tozero"),
+        yaxis=_axis("devices", rangemode="tozero"),
+        hovermode="x",
+        showlegend=len(data) > 1,
+    )
+    return Chart(
+        "Connection curve",
+        "Devices connected since the connect phase began, by the end of each second.",
+        {"data": data, "layout": layout},
+        _csv(("at_s", "connected", "failed"), points),
+    )
+
+
+def _processors(card: ScoreCard) -> Chart | None:
+    moments = card.curves.processes
+    if not moments:
+        return None
+    workers = sorted({m.worker for m in moments})
+    data = []
+    if len(workers) <= _MOST_LINES:
+        for place, worker in enumerate(workers):
+            own = [m for m in moments if m.worker == worker]
+            at = [round(m.at_s, 3) for m in own]
+            data.append(
+                _line(
+                    f"worker {worker}", at, [100 * m.used for m in own], _cycle(place), "%{y:.1f} %"
+                )
+            )
+    else:
+        used_at: dict[int, list[float]] = {}
+        for moment in moments:
+            used_at.setdefault(round(moment.at_s), []).append(100 * moment.used)
+        seconds = sorted(used_at)
+        for label, pick, color in (
+            ("mean of workers", lambda used: sum(used) / len(used), "$blue"),
+            ("busiest worker", max, "$orange"),
+        ):
+            data.append(
+                _line(label, seconds, [pick(used_at[s]) for s in seconds], color, "%{y:.1f} %")
+            )
+    waited = max((m.waited for m in moments), default=0.0)
+    layout = _layout(
+        xaxis=_axis("seconds since the measurement began"),
+        yaxis=_axis("% of a processor", range=[0, 105]),
+        hovermode="x",
+        showlegend=True,
+    )
+    shapes, names = _phases(card)
+    layout["shapes"], layout["annotations"] = shapes, names
+    return Chart(
+        "Generator processor time",
+        "Share of one processor that each worker used; near 100 % the generator is the limit. "
+        f"The longest wait for a processor was {waited:.1%} of a second.",
+        {"data": data, "layout": layout},
+        _csv(
+            ("worker", "at_s", "used", "waited", "resident_bytes"),
+            ((m.worker, m.at_s, m.used, m.waited, m.resident_bytes) for m in moments),
+        ),
+    )
+
+
+def _power(card: ScoreCard) -> Chart | None:
+    if card.power is None or not any(outlet.curve for outlet in card.power.outlets):
+        return None
+    data = []
+    rows: list[Sequence[object]] = []
+    for place, outlet in enumerate(card.power.outlets):
+        trace = _line(
+            name(outlet.log),
+            [round(at, 3) for at, _ in outlet.curve],
+            [watts for _, watts in outlet.curve],
+            _cycle(place),
+            "%{y:,.1f} W",
+        )
+        trace["line"]["shape"] = "hv"
+        data.append(trace)
+        rows += [(outlet.log, at, watts) for at, watts in outlet.curve]
+    layout = _layout(
+        xaxis=_axis("seconds since the measurement began"),
+        yaxis=_axis("W", rangemode="tozero"),
+        hovermode="x",
+        showlegend=True,
+    )
+    return Chart(
+        "Power by outlet",
+        "Each sample of a power log holds until the next.",
+        {"data": data, "layout": layout},
+        _csv(("log", "at_s", "watts"), rows),
+    )
+
+
+# --- several runs ---------------------------------------------------------------------------
+
+
+def _fan_out(cards: Sequence[ScoreCard]) -> Chart | None:
+    """Ingress on a logarithmic left axis, egress on the right, by ratio: report, FANOUT."""
+    points = []
+    for card in cards:
+        ratio = card.run.scenario.get("ratio")
+        if card.run.case == "fanout" and isinstance(ratio, int):
+            points.append((ratio, card.rates["sent"], card.rates["received"], card.verdict.valid))
+    points.sort()
+    if len({point[0] for point in points}) < 2:
+        return None
+    at = [f"1:{ratio}" for ratio, *_ in points]
+    data = [
+        _line("ingress (left)", at, [p[1] for p in points], "$blue", "%{y:,.1f} msgs/s"),
+        _line("egress (right)", at, [p[2] for p in points], "$orange", "%{y:,.1f} msgs/s", "y2"),
+    ]
+    for trace in data:
+        trace["mode"] = "lines+markers"
+    layout = _layout(
+        xaxis=_axis("fan-out ratio", type="category"),
+        yaxis=_axis("ingress, msgs/s", type="log", dtick=1),
+        yaxis2=_axis("egress, msgs/s", overlaying="y", side="right", showgrid=False),
+        hovermode="x",
+    )
+    return Chart(
+        "Fan-out",
+        "Rate into the broker (logarithmic, left) and out of it (right) by subscribers a topic.",
+        {"data": data, "layout": layout},
+        _csv(("ratio", "ingress_per_s", "egress_per_s", "valid"), points),
+    )
+
+
+def _latency_by_load(cards: Sequence[ScoreCard]) -> Chart | None:
+    """Average latency of the pair by the rate of the background: report, LATENCY."""
+    points = []
+    for card in cards:
+        summary = card.latency.get("end_to_end")
+        if card.run.case != "latency" or summary is None or summary.avg is None:
+            continue
+        load = sum(
+            group.counters["sent"]
+            for group in card.curves.groups
+            if group.name.startswith("background")
+        )
+        points.append((load / card.run.seconds, summary.avg, summary.p99, card.verdict.valid))
+    points.sort(key=lambda point: point[0])
+    if len({point[0] for point in points}) < 2:
+        return None
+    at = [round(point[0], 3) for point in points]
+    data = [
+        _line("average", at, [p[1] for p in points], "$blue", "%{y:,.1f} µs"),
+        _line("99th percentile", at, [p[2] for p in points], "$orange", "%{y:,.1f} µs"),
+    ]
+    for trace in data:
+        trace["mode"] = "lines+markers"
+    layout = _layout(
+        xaxis=_axis("background, msgs/s"), yaxis=_axis("µs", rangemode="tozero"), hovermode="x"
+    )
+    return Chart(
+        "Latency by background load",
+        "End-to-end latency of the timed pair beside different background rates.",
+        {"data": data, "layout": layout},
+        _csv(("background_per_s", "avg_us", "p99_us", "valid"), points),
+    )
+
+
+# --- parts of figures -----------------------------------------------------------------------
+
+
+def _line(
+    label: str,
+    x: Sequence[object],
+    y: Sequence[float | None],
+    color: str,
+    hover: str,
+    axis: str = "y",
+) -> Figure:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": escape(label),
+        "x": list(x),
+        "y": [None if value is None else round(value, 4) for value in y],
+        "yaxis": axis,
+        "hovertemplate": hover,
+        "line": {"color": color, "width": 2},
+    }
+
+
+def _axis(title: str, **more: Any) -> Figure:
+    return {
+        "title": {"text": escape(title), "font": {"size": 12}, "standoff": 8},
+        "gridcolor": "$grid",
+        "linecolor": "$axis",
+        "zeroline": False,
+        "automargin": True,
+        **more,
+    }
+
+
+def _layout(**more: Any) -> Figure:
+    return {
+        "paper_bgcolor": "$surface",
+        "plot_bgcolor": "$surface",
+        "font": {"color": "$ink", "size": 12},
+        "margin": {"l": 56, "r": 16, "t": 44, "b": 44},
+        "legend": {"orientation": "h", "x": 0, "y": 1.06, "yanchor": "bottom"},
+        "hoverlabel": {"align": "left"},
+        **more,
+    }
+
+
+def _cycle(place: int) -> str:
+    return _MORE_COLORS[place % len(_MORE_COLORS)]
+
+
+def _without_zero(values: Iterable[float]) -> list[float | None]:
+    """A logarithmic axis has no zero: a gap instead."""
+    return [value or None for value in values]
+
+
+def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    table = io.StringIO()
+    writer = csv.writer(table)
+    writer.writerow(header)
+    writer.writerows([cell(value) for value in row] for row in rows)
+    return table.getvalue()

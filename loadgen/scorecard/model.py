@@ -1,0 +1,515 @@
+"""The score card of a run as data: what scorecard.json holds, and the curves that pages draw.
+
+`build` is pure: it gets the run's record and the views of its interval table, and knows neither
+Spark nor files. What only pages need is in `Curves` and stays out of the JSON.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loadgen.errors import RunDirectoryError
+from loadgen.metrics.histogram import percentiles
+from loadgen.metrics.interval import COUNTERS, PHASES
+from loadgen.metrics.reducer import reduce_table, summarize
+from loadgen.scorecard.power import OutletPower
+from loadgen.scorecard.record import Group, RunRecord
+from loadgen.scorecard.rows import Facts, Row, score_rows
+from loadgen.scorecard.views import BACKGROUND, TIMED, Views
+
+__all__ = [
+    "CONNECT_SERIES",
+    "Connecting",
+    "Counts",
+    "Curve",
+    "Curves",
+    "GroupTotals",
+    "Latency",
+    "Moment",
+    "Power",
+    "ProcessMoment",
+    "Reason",
+    "Run",
+    "ScoreCard",
+    "Verdict",
+    "build",
+    "measured_window",
+    "wall_window",
+]
+
+CONNECT_SERIES = ("connect", "tcp", "tls", "connack", "suback")
+"""Latency series of devices, not of messages: they belong to no measurement window."""
+
+_SERIES_ORDER = ("end_to_end", "transit", "send_delay", "acknowledge", *CONNECT_SERIES)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a run is not valid: an upper-case code of the contract and what was seen."""
+
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    valid: bool
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Which run it was. `seconds` is the length of the measurement window, or for a run without
+    one (CONNBURST) that of the connect phase."""
+
+    id: str
+    case: str
+    started: str
+    seconds: float
+    hosts: int
+    workers: int
+    broker: Mapping[str, Any]
+    protocol: str
+    scenario: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    program: str
+    command: tuple[str, ...]
+    seed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Messages intended in the window and deliveries; connections over the whole run."""
+
+    sent: int
+    expected: int
+    received: int
+    lost: int
+    duplicated: int
+    out_of_order: int
+    corrupt: int
+    connects: int
+    connect_failures: int
+    disconnects: int
+    high_water_mark: int | None
+    acknowledged: int
+    foreign: int
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """One series in microseconds; `p99_9` is called p99.9 in scorecard.json."""
+
+    count: int
+    avg: float | None
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    p99_9: float | None
+    max: float | None
+    stdev: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """Mean power over the window; `watts` is the sum over the outlets."""
+
+    outlets: tuple[OutletPower, ...]
+    watts: float
+    messages_per_watt: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Connecting:
+    """How the devices came in; `seconds` None where the phase did not end."""
+
+    connected: int
+    failures: Mapping[str, int]
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Distribution of one series: (percentile, µs), ascending, the last at 100."""
+
+    series: str
+    count: int
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One second of a run, at `at_s` seconds after the window's start, `span_s` long.
+
+    `sent` and `received` are rates a second, `connects` and `connect_failures` how many there
+    were, `connected` how many devices were at its end.
+    """
+
+    at_s: float
+    span_s: float
+    sent: float
+    received: float
+    connects: int
+    connect_failures: int
+    connected: int
+    p50_us: float | None
+    p99_us: float | None
+    max_us: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMoment:
+    """One second of one worker: shares of a processor used and waited for, 0 to 1."""
+
+    worker: str
+    at_s: float
+    used: float
+    waited: float
+    resident_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTotals:
+    """Counters of one group of devices over the window."""
+
+    name: str
+    devices: int
+    counters: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """What pages draw beside the numbers. Times are seconds after the window's start."""
+
+    phases: tuple[tuple[str, float, float], ...] = ()
+    distribution: tuple[Curve, ...] = ()
+    course: tuple[Moment, ...] = ()
+    backlog: tuple[tuple[float, int, int], ...] = ()
+    """(seconds, messages owed by publishers, deliveries outstanding)"""
+    processes: tuple[ProcessMoment, ...] = ()
+    groups: tuple[GroupTotals, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreCard:
+    """One run's result: scorecard.json, schema 1, and the curves beside it."""
+
+    run: Run
+    verdict: Verdict
+    rows: tuple[Row, ...]
+    counts: Counts
+    latency: Mapping[str, Latency]
+    power: Power | None
+    connect: Connecting
+    network: Mapping[str, int]
+    rates: Mapping[str, float]
+    """Messages a second, of those intended in the window: sent, expected, received."""
+    curves: Curves = field(default_factory=Curves)
+    audit: Mapping[str, Any] | None = None
+
+
+def build(
+    record: RunRecord,
+    views: Views,
+    outlets: Sequence[OutletPower] | None = None,
+    rack_units: float | None = None,
+) -> ScoreCard:
+    """The score card of one run from its record and views.
+
+    `outlets` are over `wall_window`, None without power logs; `rack_units` is the height of what
+    was measured. Raises RunDirectoryError where no row belongs to the measurement window.
+    """
+    start_ns, end_ns = measured_window(record, views)
+    seconds = (end_ns - start_ns) / 1e9
+    messages = not _is_connect_only(record)
+    totals = views.totals
+    counters = totals.filter(pc.and_(pc.equal(totals["series"], ""), _not_process(totals)))
+    in_window = counters.filter(pc.equal(counters["phase"], "measure"))
+    sums = _sums(in_window)
+    whole = _sums(counters)
+    rates = {
+        name: sums[name] / seconds if messages else 0.0 for name in ("sent", "expected", "received")
+    }
+    latency_rows = _latency_rows(totals, record.background)
+    latency = {name: _latency(row) for name, row in latency_rows.items()}
+    connect = Connecting(
+        connected=whole["connects"] if record.connected is None else record.connected,
+        failures=record.connect_failures,
+        seconds=record.connect_seconds,
+    )
+    facts = Facts(
+        record=record,
+        rates=rates,
+        latency=latency,
+        connected=connect.connected,
+        connect_seconds=record.connect_seconds,
+        high_water_mark=_optional_int(record.observed.get("high_water_mark")),
+        watts=sum(outlet.watts for outlet in outlets) if outlets else None,
+        rack_units=rack_units,
+    )
+    power = None
+    if facts.watts is not None:
+        power = Power(
+            outlets=tuple(outlets or ()),
+            watts=facts.watts,
+            messages_per_watt=rates["received"] / facts.watts if facts.watts else None,
+        )
+    return ScoreCard(
+        run=_run(record, seconds),
+        verdict=_verdict(record),
+        rows=score_rows(facts),
+        counts=Counts(
+            sent=sums["sent"],
+            expected=sums["expected"],
+            received=sums["received"],
+            lost=sums["expected"] - sums["received"],
+            duplicated=sums["duplicated"],
+            out_of_order=sums["out_of_order"],
+            corrupt=sums["corrupt"],
+            connects=whole["connects"],
+            connect_failures=whole["connect_failures"],
+            disconnects=whole["disconnects"],
+            high_water_mark=facts.high_water_mark,
+            acknowledged=sums["acknowledged"],
+            foreign=sums["foreign"],
+        ),
+        latency=latency,
+        power=power,
+        connect=connect,
+        network=dict(sorted(record.network.items())),
+        rates=rates,
+        curves=Curves(
+            phases=_phases(record, start_ns, end_ns),
+            distribution=tuple(_curve(name, row) for name, row in latency_rows.items()),
+            course=_course(views.course, start_ns),
+            backlog=_backlog(record, start_ns),
+            processes=_processes(views.processes, start_ns),
+            groups=_groups(record.groups, in_window),
+        ),
+    )
+
+
+def measured_window(record: RunRecord, views: Views) -> tuple[int, int]:
+    """The measurement window on the monotonic clock, as (start_ns, end_ns).
+
+    A run that was killed in it did not reach its end: then the last interval of messages intended
+    in the window ends it. For a run without messages (CONNBURST) it is the connect phase. Raises
+    RunDirectoryError where there is none or no row belongs to it.
+    """
+    phase = "connect" if _is_connect_only(record) else "measure"
+    totals = views.totals
+    rows = totals.filter(pc.and_(pc.equal(totals["phase"], phase), _not_process(totals)))
+    bounds = record.windows.get(phase)
+    if bounds is None or not rows.num_rows:
+        raise RunDirectoryError(
+            f"run {record.id[:80]} has no rows in its {phase} window; it ended before anything "
+            "was measured"
+        )
+    start_ns, end_ns = bounds
+    if end_ns is None or record.valid is None:
+        last_ns = pc.max(pc.add(rows["time_ns"], rows["span_ns"])).as_py()
+        end_ns = max(min(last_ns, end_ns or last_ns), start_ns + 1)
+    if phase == "connect":
+        # A burst that nobody answered has no length, but failures worth a card.
+        end_ns = max(end_ns, start_ns + 1)
+    if end_ns <= start_ns:
+        raise RunDirectoryError(
+            f"run {record.id[:80]} has a {phase} window that ends before it starts"
+        )
+    return start_ns, end_ns
+
+
+def wall_window(record: RunRecord, views: Views) -> tuple[int, int]:
+    """The measurement window in UTC nanoseconds since the epoch, for logs of other machines."""
+    monotonic_ns, wall_ns = record.clock
+    if not wall_ns:
+        raise RunDirectoryError(
+            f"run {record.id[:80]} does not tell its wall clock, so no power log can be joined"
+        )
+    start_ns, end_ns = measured_window(record, views)
+    return start_ns - monotonic_ns + wall_ns, end_ns - monotonic_ns + wall_ns
+
+
+def _is_connect_only(record: RunRecord) -> bool:
+    """Whether the run publishes nothing: then its result is the connect phase."""
+    return record.case == "connburst" or (bool(record.groups) and not record.publishing)
+
+
+def _run(record: RunRecord, seconds: float) -> Run:
+    broker = {name: value for name, value in record.broker.items() if name != "protocol"}
+    return Run(
+        id=record.id,
+        case=record.case,
+        started=record.started,
+        seconds=seconds,
+        hosts=record.hosts,
+        workers=record.workers,
+        broker=broker,
+        protocol=str(record.broker.get("protocol") or ""),
+        scenario=record.scenario,
+        environment=record.environment,
+        program=record.program,
+        command=record.command,
+        seed=record.seed,
+    )
+
+
+def _verdict(record: RunRecord) -> Verdict:
+    """The verdict of the run; one that never came means that the run was killed."""
+    reasons = [Reason(code, detail) for code, detail in record.reasons]
+    cut_off = record.valid is None or record.interrupted
+    if cut_off and all(reason.code != "INTERRUPTED" for reason in reasons):
+        detail = "stopped before its end" if record.interrupted else "ended without a verdict"
+        reasons.append(Reason("INTERRUPTED", f"the run {detail}; what it measured until then"))
+    return Verdict(bool(record.valid) and not reasons, tuple(reasons))
+
+
+def _not_process(table: pa.Table) -> pa.ChunkedArray:
+    return pc.not_equal(table["group"], "")
+
+
+def _sums(counters: pa.Table) -> dict[str, int]:
+    return {name: pc.sum(counters[name]).as_py() or 0 for name in COUNTERS}
+
+
+def _latency_rows(totals: pa.Table, background: frozenset[str]) -> dict[str, dict[str, Any]]:
+    """Name in the score card to the merged row, ordered: timed groups, then background."""
+    is_connect = pc.is_in(totals["series"], pa.array(CONNECT_SERIES))
+    counted = pc.or_(is_connect, pc.equal(totals["phase"], "measure"))
+    is_series = pc.and_(pc.not_equal(totals["series"], ""), pc.greater(totals["count"], 0))
+    rows = totals.filter(pc.and_(is_series, counted))
+    is_background = pc.is_in(rows["group"], pa.array(sorted(background), pa.string()))
+    merged: dict[str, dict[str, Any]] = {}
+    for prefix, part in (
+        ("", rows.filter(pc.invert(is_background))),
+        (f"{BACKGROUND}.", rows.filter(is_background)),
+    ):
+        found = {row["series"]: row for row in reduce_table(part, ("series",)).to_pylist()}
+        merged |= {f"{prefix}{name}": found[name] for name in sorted(found, key=_series_rank)}
+    return merged
+
+
+def _series_rank(series: str) -> tuple[int, str]:
+    known = _SERIES_ORDER.index(series) if series in _SERIES_ORDER else len(_SERIES_ORDER)
+    return known, series
+
+
+def _latency(row: Mapping[str, Any]) -> Latency:
+    summary = summarize(row)
+    return Latency(
+        **{name: getattr(summary, name) for name in Latency.__dataclass_fields__},
+    )
+
+
+_CURVE_STEPS_A_DECADE = 24
+
+
+def _curve(name: str, row: Mapping[str, Any]) -> Curve:
+    """Percentiles evenly spaced on the axis 1/(1-p), as far out as the count can tell."""
+    count = int(row["count"])
+    ps = [0.0]
+    step = 1
+    while (odds := 10 ** (step / _CURVE_STEPS_A_DECADE)) <= count:
+        ps.append(100.0 * (1.0 - 1.0 / odds))
+        step += 1
+    values = percentiles(row["bucket_count"], ps, row["bucket"])
+    highest_us = row["max_ns"] / 1000
+    points = [(p, min(v / 1000, highest_us)) for p, v in zip(ps, values, strict=True)]
+    points[0] = (0.0, row["min_ns"] / 1000)
+    return Curve(name, count, (*points, (100.0, highest_us)))
+
+
+def _phases(record: RunRecord, start_ns: int, end_ns: int) -> tuple[tuple[str, float, float], ...]:
+    known = [name for name in PHASES if name in record.windows]
+    shaded = []
+    for name in known:
+        begin, end = record.windows[name]
+        shaded.append((name, (begin - start_ns) / 1e9, ((end or end_ns) - start_ns) / 1e9))
+    return tuple(shaded)
+
+
+def _course(course: pa.Table, start_ns: int) -> tuple[Moment, ...]:
+    moments: dict[int, Moment] = {}
+    for row in course.filter(pc.equal(course["series"], "")).to_pylist():
+        before = moments.get(row["second"])
+        here = Moment(
+            at_s=(row["time_ns"] - start_ns) / 1e9,
+            span_s=row["span_ns"] / 1e9,
+            sent=row["sent_per_s"],
+            received=row["received_per_s"],
+            connects=row["connects"],
+            connect_failures=row["connect_failures"],
+            connected=row["connected"],
+            p50_us=None,
+            p99_us=None,
+            max_us=None,
+        )
+        moments[row["second"]] = here if before is None else _together(before, here)
+    timed = pc.and_(pc.equal(course["group"], TIMED), pc.equal(course["series"], "end_to_end"))
+    for row in course.filter(timed).to_pylist():
+        if row["count"] and row["second"] in moments:
+            moments[row["second"]] = replace(
+                moments[row["second"]],
+                p50_us=row["p50_ns"] / 1000,
+                p99_us=row["p99_ns"] / 1000,
+                max_us=row["max_ns"] / 1000,
+            )
+    return tuple(sorted(moments.values(), key=lambda moment: moment.at_s))
+
+
+def _together(a: Moment, b: Moment) -> Moment:
+    """Two classes of groups in the same second."""
+    return replace(
+        a,
+        at_s=min(a.at_s, b.at_s),
+        span_s=max(a.span_s, b.span_s),
+        sent=a.sent + b.sent,
+        received=a.received + b.received,
+        connects=a.connects + b.connects,
+        connect_failures=a.connect_failures + b.connect_failures,
+        connected=a.connected + b.connected,
+    )
+
+
+def _backlog(record: RunRecord, start_ns: int) -> tuple[tuple[float, int, int], ...]:
+    samples: Iterable[Sequence[Any]] = record.observed.get("backlog_samples") or ()
+    try:
+        return tuple(((int(t) - start_ns) / 1e9, int(o), int(w)) for t, o, w in samples)
+    except (TypeError, ValueError) as error:
+        raise RunDirectoryError(
+            f"run {record.id[:80]}: run.json is damaged: backlog_samples: {error}"
+        ) from None
+
+
+def _processes(processes: pa.Table, start_ns: int) -> tuple[ProcessMoment, ...]:
+    return tuple(
+        ProcessMoment(
+            worker=f"{row['host']}/{row['worker']}",
+            at_s=(row["time_ns"] - start_ns) / 1e9,
+            used=row["cpu_ns"] / max(row["span_ns"], 1),
+            waited=row["wait_ns"] / max(row["span_ns"], 1),
+            resident_bytes=row["resident_bytes"],
+        )
+        for row in processes.to_pylist()
+    )
+
+
+def _groups(groups: Sequence[Group], in_window: pa.Table) -> tuple[GroupTotals, ...]:
+    found = {row["group"]: row for row in reduce_table(in_window, ("group",)).to_pylist()}
+    devices = {group.name: group.count for group in groups}
+    names = [*devices, *sorted(found.keys() - devices.keys())]
+    return tuple(
+        GroupTotals(
+            name=name,
+            devices=devices.get(name, 0),
+            counters={counter: found.get(name, {}).get(counter, 0) for counter in COUNTERS},
+        )
+        for name in names
+    )
+
+
+def _optional_int(value: object) -> int | None:
+    return None if value is None else int(str(value))

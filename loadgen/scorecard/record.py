@@ -1,0 +1,333 @@
+"""A run directory as its reader sees it: run.json checked and typed, and the interval files.
+
+Everything in here was written by another program, perhaps on another host, perhaps killed while
+writing: what cannot be used is one RunDirectoryError that names the directory, and nothing is
+ever written or repaired.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from loadgen.errors import RunDirectoryError
+from loadgen.metrics.interval import INTERVAL_SCHEMA, RUN_METADATA_KEY
+
+__all__ = [
+    "Group",
+    "RunFiles",
+    "RunRecord",
+    "load_intervals",
+    "open_run",
+    "open_runs",
+    "parse_run",
+    "shown",
+]
+
+SCHEMA = 1
+"""Version of run.json that this program understands."""
+
+LARGEST_MANIFEST_BYTES = 64 << 20
+_LONGEST_SHOWN = 200
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of devices of the plan; rates in messages a second of the whole group.
+
+    `rate`, `qos`, `size_bytes` and `deliveries` are those of what it publishes, `rate` None for a
+    group that only subscribes.
+    """
+
+    name: str
+    count: int
+    timed: bool = True
+    rate: float | None = None
+    qos: int = 0
+    size_bytes: tuple[int, int] = (0, 0)
+    deliveries: int = 0
+    topics: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """run.json. Times are CLOCK_MONOTONIC nanoseconds; a window without an end was cut off."""
+
+    id: str
+    case: str
+    program: str = ""
+    started: str = ""
+    command: tuple[str, ...] = ()
+    scenario: Object = field(default_factory=dict)
+    seed: int | None = None
+    workers: int = 1
+    hosts: int = 1
+    secure: bool = False
+    groups: tuple[Group, ...] = ()
+    environment: Object = field(default_factory=dict)
+    broker: Object = field(default_factory=dict)
+    clock: tuple[int, int] = (0, 0)
+    """(monotonic_ns, wall_ns) of one moment."""
+    windows: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    connected: int | None = None
+    connect_seconds: float | None = None
+    connect_failures: Mapping[str, int] = field(default_factory=dict)
+    network: Mapping[str, int] = field(default_factory=dict)
+    observed: Object = field(default_factory=dict)
+    interrupted: bool = False
+    valid: bool | None = None
+    """None where the run ended before it was judged."""
+    reasons: tuple[tuple[str, str], ...] = ()
+    """(code, detail)"""
+
+    @property
+    def background(self) -> frozenset[str]:
+        """Names of the groups whose latencies are not the case's result."""
+        return frozenset(group.name for group in self.groups if not group.timed)
+
+    @property
+    def publishing(self) -> tuple[Group, ...]:
+        return tuple(group for group in self.groups if group.rate is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """A run directory that can be read: its record and interval files, in the order written."""
+
+    directory: Path
+    record: RunRecord
+    files: tuple[Path, ...]
+
+
+def open_run(directory: Path) -> RunFiles:
+    """Check a run directory without reading its rows; raises RunDirectoryError.
+
+    Looks at run.json and at the footer of every interval file: readable, of the interval table's
+    schema, and of this run, by the schema's metadata and by the statistics of the column `run`.
+    """
+    where = f"run directory {shown(directory)}"
+    if not directory.is_dir():
+        raise RunDirectoryError(f"{where} does not exist or is no directory")
+    manifest = directory / "run.json"
+    try:
+        if manifest.stat().st_size > LARGEST_MANIFEST_BYTES:
+            raise RunDirectoryError(f"{where}: run.json is too large to be one")
+        document = orjson.loads(manifest.read_bytes())
+    except FileNotFoundError:
+        raise RunDirectoryError(f"{where} has no run.json; is it the directory of a run?") from None
+    except OSError as error:
+        raise RunDirectoryError(f"{where}: run.json cannot be read: {error.strerror}") from None
+    except orjson.JSONDecodeError as error:
+        raise RunDirectoryError(f"{where}: run.json is damaged: {error}") from None
+    record = parse_run(document, where)
+    files = tuple(
+        sorted(p for p in directory.glob("intervals/*.parquet") if not p.name.startswith("."))
+    )
+    if not files:
+        raise RunDirectoryError(f"{where} has no interval files; the run measured nothing")
+    for path in files:
+        _check_footer(path, record.id, where)
+    return RunFiles(directory, record, files)
+
+
+def open_runs(directories: Iterable[Path]) -> list[RunFiles]:
+    """`open_run` for each; refuses as well to take none, or the same run twice."""
+    runs: dict[str, RunFiles] = {}
+    for directory in directories:
+        run = open_run(directory)
+        twin = runs.setdefault(run.record.id, run)
+        if twin is not run:
+            raise RunDirectoryError(
+                f"run directories {shown(twin.directory)} and {shown(directory)} hold the same "
+                "run; name it once"
+            )
+    if not runs:
+        raise RunDirectoryError("no run directory is given")
+    return list(runs.values())
+
+
+def load_intervals(run: RunFiles) -> pa.Table:
+    """Every interval row of a run, as a table of INTERVAL_SCHEMA; raises RunDirectoryError."""
+    tables = []
+    for path in run.files:
+        try:
+            with pq.ParquetFile(path) as file:
+                tables.append(
+                    file.read(columns=INTERVAL_SCHEMA.names).select(INTERVAL_SCHEMA.names)
+                )
+        except (OSError, pa.ArrowException) as error:
+            raise RunDirectoryError(
+                f"run directory {shown(run.directory)}: {path.name} is damaged: {_line(error)}"
+            ) from None
+    try:
+        table = pa.concat_tables(t.replace_schema_metadata(None) for t in tables)
+        table = table.cast(INTERVAL_SCHEMA)
+    except pa.ArrowException as error:
+        raise RunDirectoryError(
+            f"run directory {shown(run.directory)}: interval files differ: {_line(error)}"
+        ) from None
+    ids = table["run"].unique().to_pylist()
+    if ids != [run.record.id]:
+        raise _mixed(f"run directory {shown(run.directory)}", ids, run.record.id)
+    return table
+
+
+def parse_run(document: object, where: str) -> RunRecord:
+    """run.json typed; raises RunDirectoryError, beginning with `where`.
+
+    Only id and case must be there: a run that was killed may have written nothing else.
+    """
+    try:
+        if not isinstance(document, dict):
+            raise TypeError("not an object")
+        if document.get("schema") != SCHEMA:
+            raise RunDirectoryError(
+                f"{where}: run.json has schema {str(document.get('schema'))[:20]!r}; "
+                f"this program understands {SCHEMA}"
+            )
+        return _record(document)
+    except KeyError as error:
+        raise RunDirectoryError(f"{where}: run.json lacks {error}") from None
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        raise RunDirectoryError(f"{where}: run.json is damaged: {_line(error)}") from None
+
+
+def shown(path: Path) -> str:
+    """A path fit for a one-line message."""
+    text = str(path)
+    return (text if text.isprintable() else ascii(text))[:_LONGEST_SHOWN]
+
+
+def _record(document: Object) -> RunRecord:
+    plan = _object(document, "plan")
+    scenario = _object(document, "scenario")
+    broker = _object(document, "broker")
+    clock = _object(document, "clock")
+    connect = _object(document, "connect")
+    verdict = _object(document, "verdict")
+    urls = [str(url) for url in broker.get("urls") or ()]
+    return RunRecord(
+        id=_text(document["id"]),
+        case=_text(document["case"]),
+        program=str(document.get("program") or ""),
+        started=str(document.get("started") or ""),
+        command=tuple(str(word) for word in document.get("command") or ()),
+        scenario=scenario,
+        seed=None if document.get("seed") is None else int(document["seed"]),
+        workers=_count(plan.get("workers"), 1),
+        hosts=_count(plan.get("hosts"), 1),
+        secure=any(url.startswith(("mqtts:", "wss:")) for url in urls),
+        groups=tuple(_group(group) for group in plan.get("groups") or ()),
+        environment=_object(document, "environment"),
+        broker=broker,
+        clock=(int(clock.get("monotonic_ns") or 0), int(clock.get("wall_ns") or 0)),
+        windows={
+            str(name): _window(bounds)
+            for name, bounds in _object(document, "windows").items()
+            if bounds
+        },
+        connected=_optional_int(connect.get("connected")),
+        connect_seconds=None if connect.get("seconds") is None else float(connect["seconds"]),
+        connect_failures=_counts(_object(connect, "failures")),
+        network=_counts(_object(document, "network")),
+        observed=_object(document, "observed"),
+        interrupted=bool(document.get("interrupted")),
+        valid=None if verdict.get("valid") is None else bool(verdict["valid"]),
+        reasons=tuple(
+            (str(reason["code"]), str(reason.get("detail") or ""))
+            for reason in verdict.get("reasons") or ()
+        ),
+    )
+
+
+def _group(group: Object) -> Group:
+    publishes = group.get("publishes")
+    subject = Group(str(group["name"]), int(group["count"]), bool(group.get("timed", True)))
+    if not publishes:
+        return subject
+    low, high = publishes["size_bytes"]
+    return Group(
+        name=subject.name,
+        count=subject.count,
+        timed=subject.timed,
+        rate=float(publishes["rate"]),
+        qos=int(publishes.get("qos", 0)),
+        size_bytes=(int(low), int(high)),
+        deliveries=int(publishes["deliveries"]),
+        topics=int(publishes.get("topics", 0)),
+    )
+
+
+def _object(document: Object, name: str) -> Object:
+    value = document.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise TypeError(f"{name} is not an object")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError("id or case is not a text")
+    return value
+
+
+def _count(value: object, default: int) -> int:
+    """A number, or the length of a list of what is counted."""
+    if value is None:
+        return default
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return len(value)
+    return int(str(value))
+
+
+def _optional_int(value: object) -> int | None:
+    return None if value is None else int(str(value))
+
+
+def _counts(value: Object) -> dict[str, int]:
+    return {str(name): int(count) for name, count in value.items()}
+
+
+def _window(bounds: Sequence[Any]) -> tuple[int, int | None]:
+    start, end = (*bounds, None)[:2]
+    return int(start), None if end is None else int(end)
+
+
+def _check_footer(path: Path, run: str, where: str) -> None:
+    try:
+        with pq.ParquetFile(path) as file:
+            schema, metadata = file.schema_arrow, file.metadata
+    except (OSError, pa.ArrowException) as error:
+        raise RunDirectoryError(
+            f"{where}: {path.name} is cut off or damaged: {_line(error)}"
+        ) from None
+    missing = [name for name in INTERVAL_SCHEMA.names if name not in schema.names]
+    if missing:
+        raise RunDirectoryError(f"{where}: {path.name} lacks the column {missing[0]}")
+    named = (schema.metadata or {}).get(RUN_METADATA_KEY, run.encode()).decode(errors="replace")
+    seen = {named} - {run}
+    column = metadata.schema.to_arrow_schema().get_field_index("run")
+    for number in range(metadata.num_row_groups):
+        statistics = metadata.row_group(number).column(column).statistics
+        if statistics is not None and statistics.has_min_max:
+            seen |= {statistics.min, statistics.max} - {run}
+    if seen:
+        raise _mixed(f"{where}: {path.name}", seen, run)
+
+
+def _mixed(where: str, ids: Iterable[object], run: str) -> RunDirectoryError:
+    other = sorted(str(name)[:80] for name in ids if name != run)
+    return RunDirectoryError(f"{where} holds rows of another run: {other[0]!r}, not {run[:80]!r}")
+
+
+def _line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:_LONGEST_SHOWN]

@@ -1,0 +1,215 @@
+"""The rows of the published score card, filled with what a run measured.
+
+Which rows a case has, and their names, types and units, stand in `workload.cases`; here each
+`Measure` becomes a number. A row whose value or statistics the published card leaves empty has
+None there too. A case that `workload.cases` does not know gets its rates.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from loadgen.scorecard.record import RunRecord
+from loadgen.workload import cases
+
+if TYPE_CHECKING:
+    from loadgen.scorecard.model import Latency
+
+__all__ = ["TYPES", "Facts", "Row", "in_report_order", "score_rows"]
+
+TYPES = ("Throughput", "Latency", "Connection rate", "Data-center Efficiency")
+"""Groups of rows, in the order of the published card."""
+
+_NAMES = (
+    *("FANIN", "FANOUT", "PERSISTENT", "FANIN.SEC", "FANOUT.SEC", "LATENCY", "CONNBURST"),
+    *("PERSISTENT.MPW", "PERSISTENT.MPU"),
+)
+_SECURE_NAMES = ("FANIN", "FANOUT")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line: `value` in `unit`; latencies in microseconds; None where the card is empty."""
+
+    type: str
+    name: str
+    description: str
+    unit: str
+    value: float | None = None
+    avg: float | None = None
+    p50: float | None = None
+    p99: float | None = None
+    max: float | None = None
+    stdev: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What rows are made of. Rates are messages a second of those intended in the window."""
+
+    record: RunRecord
+    rates: Mapping[str, float]
+    latency: Mapping[str, "Latency"]
+    connected: int
+    connect_seconds: float | None
+    high_water_mark: int | None
+    watts: float | None
+    rack_units: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """A row to fill: `value` from the facts, the other columns from a latency series."""
+
+    row: Row
+    value: Callable[[Facts], float | None]
+    series: str | None = None
+    optional: bool = False
+    """Left out where there is no value."""
+
+
+def score_rows(facts: Facts) -> tuple[Row, ...]:
+    """The rows of a run's case, in the order of the published card."""
+    filled = ((spec, _fill(spec, facts)) for spec in _specs(facts.record.case))
+    return tuple(row for spec, row in filled if row.value is not None or not spec.optional)
+
+
+def in_report_order(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """Rows of several runs as one card; rows of the same name stay in the order given."""
+    return tuple(sorted(rows, key=lambda row: (_rank(TYPES, row.type), _rank(_NAMES, row.name))))
+
+
+def _rank(order: tuple[str, ...], item: str) -> int:
+    return order.index(item) if item in order else len(order)
+
+
+def _fill(spec: _Spec, facts: Facts) -> Row:
+    secure = facts.record.secure and spec.row.name in _SECURE_NAMES
+    row = replace(
+        spec.row,
+        name=f"{spec.row.name}.SEC" if secure else spec.row.name,
+        description=spec.row.description.format_map(_words(facts)),
+        value=spec.value(facts),
+    )
+    timed = facts.latency.get(spec.series) if spec.series else None
+    if timed is None:
+        return row
+    return replace(
+        row, avg=timed.avg, p50=timed.p50, p99=timed.p99, max=timed.max, stdev=timed.stdev
+    )
+
+
+# --- which rows -----------------------------------------------------------------------------
+
+
+def _rate(name: str) -> Callable[[Facts], float | None]:
+    return lambda facts: facts.rates[name]
+
+
+def _per_watt(facts: Facts) -> float | None:
+    return facts.rates["received"] / facts.watts if facts.watts else None
+
+
+def _per_rack_unit(facts: Facts) -> float | None:
+    return facts.rates["received"] / facts.rack_units if facts.rack_units else None
+
+
+_VALUES: Mapping[cases.Measure, Callable[[Facts], float | None]] = {
+    "producers": lambda facts: _producers(facts),
+    "ingress_rate": _rate("sent"),
+    "egress_rate": _rate("received"),
+    # Stored by the broker and handed on: what only went in may never have been stored.
+    "persistent_rate": _rate("received"),
+    "messages_per_watt": _per_watt,
+    "messages_per_rack_unit": _per_rack_unit,
+    # The published card leaves this cell empty: the row is its distribution.
+    "latency": lambda facts: None,
+    "connect_seconds": lambda facts: _connect_seconds(facts),
+}
+
+_SERIES: Mapping[cases.Measure, str] = {"latency": "end_to_end"}
+"""From the intended moment of sending, so that a late sender is charged."""
+
+_MORE: Mapping[str, tuple[_Spec, ...]] = {
+    "fanin": (
+        _Spec(Row("Throughput", "FANIN", "Sent rate.", "msgs/sec"), _rate("sent")),
+        _Spec(Row("Throughput", "FANIN", "Received rate.", "msgs/sec"), _rate("received")),
+        _Spec(
+            Row("Throughput", "FANIN", "High-water mark of the subscription.", "messages"),
+            lambda facts: facts.high_water_mark,
+            optional=True,
+        ),
+    ),
+}
+"""Rows beside those of the published card."""
+
+
+def _specs(case: str) -> tuple[_Spec, ...]:
+    info = next((info for name, info in cases.CASE_INFO.items() if name == case), None)
+    if info is None:
+        name = case.upper()
+        return (
+            _Spec(Row("Throughput", name, "Ingress rate.", "msgs/sec"), _rate("sent")),
+            _Spec(Row("Throughput", name, "Egress rate.", "msgs/sec"), _rate("received")),
+        )
+    published = (
+        _Spec(
+            Row(row.type, row.name, row.description, row.unit),
+            _VALUES[row.measure],
+            _SERIES.get(row.measure),
+            optional=bool(row.needs),
+        )
+        for row in info.rows
+    )
+    return (*published, *_MORE.get(case, ()))
+
+
+# --- what descriptions say ------------------------------------------------------------------
+
+
+class _Words(dict[str, str]):
+    """Values for a description; what a run did not record is shown as such."""
+
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+def _words(facts: Facts) -> _Words:
+    """Fields of `workload.cases` descriptions, taken from the groups that were really played."""
+    publishing = facts.record.publishing
+    timed = [group for group in publishing if group.timed]
+    background = [group for group in publishing if not group.timed]
+    subscribe = facts.record.scenario.get("subscribe") is True
+    words = _Words(
+        devices=f"{sum(g.count for g in background or facts.record.groups):,}",
+        background_rate=_plain(sum(g.rate or 0.0 for g in background)),
+        rack_units=_plain(facts.rack_units or 0.0),
+        subscribed=" and subscribed" if subscribe else "",
+    )
+    if timed:
+        group = timed[0]
+        low, high = group.size_bytes
+        words |= {
+            "qos": str(group.qos),
+            "size": f"{low}" if low == high else f"{low}-{high}",
+            "topics": f"{group.topics:,}",
+            "ratio": f"{group.deliveries:,}",
+            "pairs": f"{group.count:,}",
+            "rate": _plain(group.rate or 0.0),
+            "each": _plain((group.rate or 0.0) / max(group.count, 1)),
+        }
+    return words
+
+
+def _producers(facts: Facts) -> float | None:
+    return sum(group.count for group in facts.record.publishing) or None
+
+
+def _connect_seconds(facts: Facts) -> float | None:
+    """None where a device stayed away: then there is no time by which all were connected."""
+    devices = sum(group.count for group in facts.record.groups)
+    return facts.connect_seconds if facts.connected >= devices else None
+
+
+def _plain(number: float) -> str:
+    return f"{number:,.0f}" if float(number).is_integer() else f"{number:,.4g}"

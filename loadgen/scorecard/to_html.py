@@ -1,0 +1,182 @@
+"""scorecard.html: one file that opens offline, in light and dark, on a phone and on paper.
+
+Whatever a run, a broker or a scenario brought along is text: jinja2 escapes it, data for charts
+is JSON without a `<`, and the page's own policy lets nothing run but its two scripts (named by
+their hash) and nothing be fetched. The page holds no time of making: the same run gives the same
+bytes.
+"""
+
+import re
+import shlex
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from loadgen.scorecard.charts import Chart, charts_of, charts_of_all
+from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.rows import in_report_order
+from loadgen.scorecard.text import COMMAND_CHARACTERS, name, number
+
+__all__ = ["to_html"]
+
+_WRONG_ABOVE_ZERO = ("lost", "duplicated", "out_of_order", "corrupt", "connect_failures")
+_GROUP_COLUMNS = ("devices", "sent", "expected", "received", "duplicated", "out_of_order")
+
+
+def to_html(cards: Sequence[ScoreCard]) -> bytes:
+    """The page of one run or of several, in the order given, with one table of all on top."""
+    script = _resource("page.js")
+    runs = [_run(card, place) for place, card in enumerate(cards)]
+    together = [_figure(chart) for chart in charts_of_all(cards)]
+    cases = ", ".join(dict.fromkeys(name(card.run.case.upper()) for card in cards))
+    policy = (
+        f"default-src 'none'; script-src {_hash(get_plotlyjs())} {_hash(script)}; "
+        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    page = _template().render(
+        policy=policy,
+        title=f"Score card: {cases}",
+        subtitle=_subtitle(cards),
+        css=Markup(_resource("page.css")),
+        runs=runs,
+        table=_table(cards),
+        charts=together,
+        drawn=bool(together or any(run["charts"] for run in runs)),
+        plotly=Markup(get_plotlyjs()),
+        script=Markup(script),
+    )
+    return page.encode()
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
+    environment.filters["shown"] = name
+    environment.filters["number"] = number
+    return environment.from_string(_resource("page.html.j2"))
+
+
+def _resource(file: str) -> str:
+    return files("loadgen.scorecard").joinpath(file).read_text("utf-8")
+
+
+def _hash(script: str) -> str:
+    """A script as a Content-Security-Policy names it."""
+    return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
+
+
+def _subtitle(cards: Sequence[ScoreCard]) -> str:
+    programs = ", ".join(dict.fromkeys(name(c.run.program) for c in cards if c.run.program))
+    hosts = dict.fromkeys(name(c.run.environment.get("host") or "") for c in cards)
+    on = ", ".join(host for host in hosts if host)
+    return " · ".join(part for part in (programs, f"on {on}" if on else "") if part)
+
+
+def _table(cards: Sequence[ScoreCard]) -> list[dict[str, Any]]:
+    """Lines of the published table; the type only where it changes."""
+    valid = {id(row): card.verdict.valid for card in cards for row in card.rows}
+    lines = []
+    before = ""
+    for row in in_report_order(tuple(row for card in cards for row in card.rows)):
+        cells = [
+            ("VALUE", row.value),
+            *(("AVG", row.avg), ("50P", row.p50), ("99P", row.p99)),
+            *(("MAX", row.max), ("STDV", row.stdev)),
+        ]
+        lines.append(
+            {
+                "type": row.type if row.type != before else "",
+                "row": row,
+                "cells": cells,
+                "valid": valid[id(row)],
+            }
+        )
+        before = row.type
+    return lines
+
+
+def _run(card: ScoreCard, place: int) -> dict[str, Any]:
+    """What the template shows of one run."""
+    run = card.run
+    counts = asdict(card.counts)
+    groups = card.curves.groups if any(any(g.counters.values()) for g in card.curves.groups) else ()
+    return {
+        "card": card,
+        "anchor": f"run-{place + 1}",
+        "title": name(run.case.upper()),
+        "broker": name(_broker(run.broker)),
+        "counts": [
+            (key.replace("_", " "), value, bool(key in _WRONG_ABOVE_ZERO and value))
+            for key, value in counts.items()
+        ],
+        "network": [(key.replace("_", " "), count) for key, count in card.network.items() if count],
+        "charts": [_figure(chart) for chart in charts_of(card)],
+        "group_columns": _GROUP_COLUMNS,
+        "groups": [
+            (g.name, g.devices, *(g.counters[column] for column in _GROUP_COLUMNS[1:]))
+            for g in groups
+        ],
+        "command": name(shlex.join(run.command), COMMAND_CHARACTERS) if run.command else "",
+        "facts": [
+            ("run", run.id),
+            ("program", run.program),
+            ("seed", "" if run.seed is None else run.seed),
+            *_flat("scenario", run.scenario),
+            *_flat("broker", run.broker),
+            *_flat("environment", run.environment),
+        ],
+    }
+
+
+def _broker(broker: Mapping[str, Any]) -> str:
+    return " ".join(str(broker[key]) for key in ("name", "version") if broker.get(key)) or "broker"
+
+
+def _flat(prefix: str, value: object) -> Iterator[tuple[str, str]]:
+    """A nested object as lines of (path, value)."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _flat(f"{prefix}.{key}" if prefix else str(key), item)
+    elif isinstance(value, (list, tuple)):
+        yield prefix, ", ".join(_words(value))
+    elif value is not None:
+        yield prefix, str(value)
+
+
+def _words(values: Iterable[object]) -> Iterator[str]:
+    return (str(value) for value in values)
+
+
+def _figure(chart: Chart) -> dict[str, Any]:
+    """A chart with its data and its download as the template puts them in."""
+    return {
+        "title": chart.title,
+        "note": chart.note,
+        "height": chart.height,
+        "slug": re.sub(r"[^a-z0-9]+", "-", chart.title.lower()).strip("-"),
+        "href": f"data:text/csv;charset=utf-8,{quote(chart.table)}",
+        "data": Markup(_json(chart.figure)),
+    }
+
+
+_UNSAFE_IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+
+
+def _json(value: object) -> str:
+    """JSON for a script element: nothing in it can close the element or begin a comment."""
+    text = orjson.dumps(value).decode()
+    for character, escaped in _UNSAFE_IN_SCRIPT.items():
+        text = text.replace(character, escaped)
+    return text

@@ -1,0 +1,168 @@
+"""What a score card needs of the interval table: three small views of many rows, pure.
+
+Spark computes them over the rows of many runs and the summary over one run's table, by these same
+functions; all are made of `metrics.reducer`, so both get the same numbers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loadgen.metrics.histogram import percentiles
+from loadgen.metrics.reducer import reduce_table, reduced_schema
+
+__all__ = [
+    "BACKGROUND",
+    "COURSE_SCHEMA",
+    "COURSE_SERIES",
+    "PROCESS_SCHEMA",
+    "TIMED",
+    "TOTALS_BY",
+    "Background",
+    "Views",
+    "course_of",
+    "processes_of",
+    "totals_of",
+    "views_of",
+]
+
+Background = Mapping[str, frozenset[str]]
+"""Run id to the names of its groups whose latencies are not the case's result."""
+
+TIMED = "timed"
+BACKGROUND = "background"
+
+TOTALS_BY = ("run", "group", "phase", "series")
+"""Keys of the totals; series "" holds the counters."""
+
+COURSE_SERIES = ("", "end_to_end", "connect")
+"""Series whose course over time is drawn."""
+
+_COURSE_BY = ("run", "second", "group", "series")
+_COURSE_COUNTS = (
+    *("time_ns", "span_ns", "sent", "expected", "received", "connects", "connect_failures"),
+    *("disconnects", "connected", "owed", "in_flight", "count"),
+)
+_COURSE_RATES = {"sent_per_s": "sent", "received_per_s": "received"}
+_SHORTEST_SPAN_NS = 50_000_000
+"""A stub of an interval shorter than this says nothing about a rate."""
+_COURSE_LEVELS = {"p50_ns": 50.0, "p99_ns": 99.0}
+
+COURSE_SCHEMA = pa.schema(
+    [
+        *(reduced_schema(_COURSE_BY).field(name) for name in (*_COURSE_BY, *_COURSE_COUNTS)),
+        *((name, pa.float64()) for name in _COURSE_RATES),
+        *((name, pa.int64()) for name in (*_COURSE_LEVELS, "max_ns")),
+    ]
+)
+"""One row a second and series; `group` is TIMED or BACKGROUND. Gauges are those of all workers,
+rates the sum of what each worker did by its own span: a worker that was held up has a long one."""
+
+_PROCESS_BY = ("run", "host", "worker", "second")
+PROCESS_SCHEMA = pa.schema(
+    [
+        reduced_schema(_PROCESS_BY).field(name)
+        for name in (*_PROCESS_BY, "time_ns", "span_ns", "cpu_ns", "wait_ns", "resident_bytes")
+    ]
+)
+"""One row a worker and second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """The views of one run: tables of `reduced_schema(TOTALS_BY)`, COURSE_ and PROCESS_SCHEMA."""
+
+    totals: pa.Table
+    course: pa.Table
+    processes: pa.Table
+
+
+def views_of(intervals: pa.Table, background: Background) -> Views:
+    """All three views of a table of INTERVAL_SCHEMA."""
+    return Views(totals_of(intervals), course_of(intervals, background), processes_of(intervals))
+
+
+def totals_of(intervals: pa.Table) -> pa.Table:
+    """Everything over time; can be applied again to what it returned, put together."""
+    return reduce_table(intervals, TOTALS_BY)
+
+
+def course_of(intervals: pa.Table, background: Background) -> pa.Table:
+    """Counters, gauges and percentiles second by second, over all workers and phases.
+
+    All rows of a second must be in the table.
+    """
+    kept = intervals.filter(
+        pc.and_(
+            pc.is_in(intervals["series"], pa.array(COURSE_SERIES)),
+            pc.not_equal(intervals["group"], ""),
+        )
+    )
+    # A worker writes its gauges in the row of each phase: one of them counts.
+    counters = reduce_table(
+        kept.filter(pc.equal(kept["series"], "")),
+        ("run", "host", "worker", "second", "group", "series"),
+    )
+    latencies = kept.filter(pc.not_equal(kept["series"], ""))
+    merged = pa.concat_tables(
+        [
+            reduce_table(_by_class(counters, background), _COURSE_BY, gauges="sum"),
+            reduce_table(_by_class(latencies, background), _COURSE_BY),
+        ]
+    )
+    levels = [
+        percentiles(counts, tuple(_COURSE_LEVELS.values()), bucket)
+        for bucket, counts in zip(
+            _arrays(merged["bucket"]), _arrays(merged["bucket_count"]), strict=True
+        )
+    ]
+    columns = {name: merged[name] for name in (*_COURSE_BY, *_COURSE_COUNTS, "max_ns")}
+    columns |= _rates(_by_class(counters, background), merged)
+    for place, name in enumerate(_COURSE_LEVELS):
+        columns[name] = pa.array([level[place] for level in levels], pa.int64())
+    return pa.table([columns[name] for name in COURSE_SCHEMA.names], schema=COURSE_SCHEMA)
+
+
+def processes_of(intervals: pa.Table) -> pa.Table:
+    """Processor time and memory of every worker, second by second."""
+    own = pc.and_(pc.equal(intervals["group"], ""), pc.equal(intervals["series"], ""))
+    return reduce_table(intervals.filter(own), _PROCESS_BY).select(PROCESS_SCHEMA.names)
+
+
+def _rates(counters: pa.Table, merged: pa.Table) -> dict[str, pa.Array]:
+    """Messages a second of each row of `merged`, from the counters of each worker."""
+    place = {key: number for number, key in enumerate(_keys(merged))}
+    of = np.array([place[key] for key in _keys(counters)], np.int64)
+    span_s = np.maximum(counters["span_ns"].to_numpy(), _SHORTEST_SPAN_NS) / 1e9
+    return {
+        name: pa.array(
+            np.bincount(of, counters[counter].to_numpy() / span_s, minlength=merged.num_rows)
+        )
+        for name, counter in _COURSE_RATES.items()
+    }
+
+
+def _keys(table: pa.Table) -> list[tuple[object, ...]]:
+    return list(zip(*(table[name].to_pylist() for name in _COURSE_BY), strict=True))
+
+
+def _by_class(table: pa.Table, background: Background) -> pa.Table:
+    """The table with TIMED or BACKGROUND instead of the group's name."""
+    names = [
+        BACKGROUND if group in background.get(run, frozenset()) else TIMED
+        for run, group in zip(table["run"].to_pylist(), table["group"].to_pylist(), strict=True)
+    ]
+    place = table.schema.get_field_index("group")
+    return table.set_column(place, "group", pa.array(names, pa.string()))
+
+
+def _arrays(column: pa.ChunkedArray) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """The lists of a list column as numpy arrays."""
+    lists = column.combine_chunks()
+    bounds = lists.offsets.to_numpy()
+    values = lists.values.to_numpy()
+    return [values[a:b] for a, b in pairwise(bounds)]

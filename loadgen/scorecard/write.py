@@ -1,0 +1,42 @@
+"""Puts the renderings of score cards into a directory."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from loadgen.control.rundir import write_atomically
+from loadgen.errors import RunDirectoryError
+from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.to_csv import to_csv
+from loadgen.scorecard.to_html import to_html
+from loadgen.scorecard.to_json import to_json
+from loadgen.scorecard.to_markdown import to_markdown
+
+__all__ = ["RENDERINGS", "write_renderings"]
+
+RENDERINGS: Mapping[str, Callable[[Sequence[ScoreCard]], bytes]] = {
+    "scorecard.json": to_json,
+    "scorecard.csv": to_csv,
+    "scorecard.md": to_markdown,
+    "scorecard.html": to_html,
+}
+"""File name to renderer."""
+
+
+def write_renderings(cards: Sequence[ScoreCard], out_dir: Path) -> dict[str, Path]:
+    """Write every rendering, replacing older ones; file name to its path.
+
+    All are made before the first is written, each under a hidden name and then renamed. Raises
+    RunDirectoryError where the directory cannot be written.
+    """
+    if not cards:
+        raise ValueError("no score card to write")
+    rendered = {name: render(cards) for name, render in RENDERINGS.items()}
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        for name, data in rendered.items():
+            write_atomically(out_dir / name, data)
+    except OSError as error:
+        raise RunDirectoryError(
+            f"score card cannot be written to {out_dir}: {error.strerror or error}"
+        ) from None
+    return {name: out_dir / name for name in rendered}

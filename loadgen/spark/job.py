@@ -1,0 +1,54 @@
+"""The score card job: any number of run directories and power logs in, score cards out."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadgen.scorecard.model import ScoreCard, build, wall_window
+from loadgen.scorecard.power import distinct_logs, require_coverage, time_zone
+from loadgen.scorecard.record import open_runs
+from loadgen.spark.aggregate import views_of_runs
+from loadgen.spark.power import outlets_of_runs
+from loadgen.spark.session import open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["make_scorecards"]
+
+
+def make_scorecards(
+    run_dirs: Sequence[Path],
+    pdu_logs: Sequence[Path] = (),
+    pdu_timezone: str | None = None,
+    rack_units: float | None = None,
+    master: str = "local[*]",
+    *,
+    spark: "SparkSession | None" = None,
+) -> list[ScoreCard]:
+    """One score card a run directory, in the order given; nothing is written.
+
+    `pdu_logs` are one outlet each and must cover every run, `pdu_timezone` is the IANA name of
+    their zone (None: this host's). `spark` is a session to use instead of a new one on `master`.
+    What can be refused without Spark is refused before it starts. Raises RunDirectoryError,
+    PowerLogError, MissingProgramError and CannotRunError.
+    """
+    runs = open_runs(run_dirs)
+    logs = distinct_logs(pdu_logs)
+    zone = time_zone(pdu_timezone) if logs else None
+    session: AbstractContextManager[SparkSession] = (
+        open_session(master) if spark is None else nullcontext(spark)
+    )
+    with session as used:
+        views = views_of_runs(used, runs)
+        outlets = {}
+        if zone is not None:
+            windows = {run.record.id: wall_window(run.record, views[run.record.id]) for run in runs}
+            outlets = outlets_of_runs(used, windows, logs, zone)
+            for run, measured in outlets.items():
+                require_coverage(measured, run)
+    return [
+        build(run.record, views[run.record.id], outlets.get(run.record.id), rack_units)
+        for run in runs
+    ]

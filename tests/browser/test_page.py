@@ -1,0 +1,216 @@
+"""The HTML score card in a real browser: no error on the console, nothing fetched, charts drawn.
+
+Skipped where no Chromium is installed.
+"""
+
+import os
+import re
+import shutil
+import struct
+import subprocess
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import orjson
+import pytest
+
+from loadgen.scorecard.summary import summarize_run
+from loadgen.scorecard.to_html import to_html
+
+CASES = ("fanin", "fanout", "persistent", "latency", "connburst")
+PDU = Path(__file__).parents[1] / "scorecard" / "pdu"
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM = next((path for name in _NAMES if (path := shutil.which(name))), None)
+
+_OWN = re.compile(r"https?://([a-z0-9.-]+\.)?(google|googleapis|gstatic|gvt1)\.com[:/]")
+"""What the browser asks for on its own behalf, whatever page is open."""
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What the browser made of a page: its DOM, console lines, and addresses asked for by it."""
+
+    dom: str
+    console: list[str]
+    asked: list[str]
+
+
+Browse = Callable[..., Visit]
+
+
+@pytest.fixture
+def browse(tmp_path: Path) -> Browse:
+    def visit(page: bytes, *options: str, name: str = "page.html") -> Visit:
+        assert CHROMIUM is not None
+        (tmp_path / name).write_bytes(page)
+        log = tmp_path / "net.json"
+        profile = tmp_path / f"profile-{len(list(tmp_path.iterdir()))}"
+        ended = subprocess.run(
+            [
+                CHROMIUM,
+                *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
+                *("--disable-component-update", "--disable-sync", "--no-first-run"),
+                *("--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=20000"),
+                *("--enable-logging=stderr", f"--log-net-log={log}", f"--user-data-dir={profile}"),
+                *(*options, "--dump-dom", (tmp_path / name).as_uri()),
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "HOME": str(tmp_path)},
+        )
+        console = [line for line in ended.stderr.splitlines() if ":CONSOLE" in line]
+        asked = re.findall(r'"url":"((?:https?|wss?)://[^"]*)"', log.read_text())
+        return Visit(ended.stdout, console, [url for url in asked if not _OWN.match(url)])
+
+    return visit
+
+
+@pytest.fixture(scope="module")
+def page(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """All five cases, with power, and names that would be markup."""
+    directory = tmp_path_factory.mktemp("runs")
+    cards = []
+    for case in CASES:
+        changes = {
+            "clock": {
+                "monotonic_ns": make.ANCHOR_NS,
+                "wall_ns": 1_366_970_765 * make.SECOND_NS,
+            },
+            "broker": {
+                "name": "<img src=http://tracker.example/x onerror=alert(1)>",
+                "version": "</script><script>alert(2)</script>",
+                "protocol": "MQTT 5",
+            },
+        }
+        run = make.fabricate(directory / case, f"run-{case}", case, **changes)
+        logs = [PDU / "power_supply_1.log"] if case == "persistent" else []
+        cards.append(summarize_run(run, logs, "UTC", 2))
+    return to_html(cards)
+
+
+def charts_in(page: bytes) -> list[list[object]]:
+    """The traces of each chart, as the page carries them."""
+    blocks = re.findall(rb'<script type="application/json">(.*?)</script>', page)
+    return [orjson.loads(block)["data"] for block in blocks]
+
+
+def png_size(picture: bytes) -> tuple[int, int]:
+    assert picture.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", picture[16:24])
+    return width, height
+
+
+def colors_of(picture: bytes) -> set[bytes]:
+    """Distinct pixels (RGB or RGBA) of a PNG that is not interlaced."""
+    width, height = png_size(picture)
+    depth, kind = picture[24], picture[25]
+    assert depth == 8 and kind in (2, 6)
+    step = 3 if kind == 2 else 4
+    data = b""
+    at = 8
+    while at < len(picture):
+        (length,) = struct.unpack(">I", picture[at : at + 4])
+        if picture[at + 4 : at + 8] == b"IDAT":
+            data += picture[at + 8 : at + 8 + length]
+        at += 12 + length
+    raw = zlib.decompress(data)
+    stride = width * step
+    line = bytearray(stride)
+    seen: set[bytes] = set()
+    for row in range(height):
+        start = row * (stride + 1)
+        line = unfilter(raw[start], raw[start + 1 : start + 1 + stride], line, step)
+        # Every fourth line and pixel: areas of colour, not the edges of letters.
+        if row % 4 == 0:
+            seen |= {bytes(line[x : x + 3]) for x in range(0, stride, 4 * step)}
+    return seen
+
+
+def unfilter(kind: int, line: bytes, above: bytearray, step: int) -> bytearray:
+    """PNG specification, section 9: filter types."""
+    out = bytearray(line)
+    for x in range(len(out)):
+        left = out[x - step] if x >= step else 0
+        up = above[x]
+        corner = above[x - step] if x >= step else 0
+        if kind == 1:
+            out[x] = (out[x] + left) & 255
+        elif kind == 2:
+            out[x] = (out[x] + up) & 255
+        elif kind == 3:
+            out[x] = (out[x] + (left + up) // 2) & 255
+        elif kind == 4:
+            guess = left + up - corner
+            near = min((abs(guess - left), 0), (abs(guess - up), 1), (abs(guess - corner), 2))[1]
+            out[x] = (out[x] + (left, up, corner)[near]) & 255
+    return out
+
+
+def test_charts_are_drawn_and_nothing_is_asked_for(page: bytes, browse: Browse) -> None:
+    visit = browse(page)
+    charts = charts_in(page)
+    assert visit.console == []
+    assert visit.asked == []
+    assert f'data-drawn="{len(charts)}"' in visit.dom
+    drawn = visit.dom.split("<figure>")[1:]
+    assert len(drawn) == len(charts) == 24
+    for traces, chart in zip(charts, drawn, strict=True):
+        paths = re.findall(r'<path class="js-line" d="(M[^"]{5,})', chart)
+        marks = [path for path in paths if path != "M5,0h30"]  # a line in the legend
+        assert len(marks) == len(traces)
+
+
+def test_hostile_names_stay_text(page: bytes, browse: Browse) -> None:
+    dom = browse(page).dom
+    assert "<img" not in dom
+    assert "<script>alert" not in dom
+    assert "&lt;img src=http://tracker.example/x onerror=alert(1)&gt;" in dom
+
+
+def test_the_browser_would_tell(page: bytes, browse: Browse) -> None:
+    """The checks above can fail: a script that the page does not name is stopped and told."""
+    foreign = b"<script>document.title='ran'</script><img src='https://tracker.example/x.png'>"
+    visit = browse(page.replace(b"</main>", foreign + b"</main>"))
+    assert "<title>ran" not in visit.dom
+    assert any("Content Security Policy" in line for line in visit.console)
+    changed = page.replace(b"const drawAll", b"const  drawAll")
+    assert changed != page
+    assert 'data-drawn="' not in browse(changed, name="changed.html").dom
+
+
+@pytest.mark.parametrize(
+    ("options", "surface"),
+    [
+        ((), b"\xff\xff\xff"),
+        (("--blink-settings=preferredColorScheme=0",), b"\x19\x1d\x22"),
+    ],
+    ids=["light", "dark"],
+)
+def test_the_page_follows_the_readers_theme(
+    page: bytes, tmp_path: Path, options: tuple[str, ...], surface: bytes
+) -> None:
+    """The background of page and charts, and the chart's blue, by the theme."""
+    assert CHROMIUM is not None
+    (tmp_path / "page.html").write_bytes(page)
+    subprocess.run(
+        [
+            CHROMIUM,
+            *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
+            *("--hide-scrollbars", "--window-size=600,400", "--virtual-time-budget=20000"),
+            *(f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={tmp_path / 'page.png'}"),
+            *(*options, (tmp_path / "page.html").as_uri()),
+        ],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )
+    picture = (tmp_path / "page.png").read_bytes()
+    assert png_size(picture) == (600, 400)
+    assert surface in colors_of(picture)

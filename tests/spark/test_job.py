@@ -1,0 +1,157 @@
+"""The score cards that Spark makes are those of the summary without it, to the last digit."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from loadgen.errors import PowerLogError, RunDirectoryError
+from loadgen.scorecard.summary import summarize_run
+from loadgen.scorecard.to_html import to_html
+from loadgen.scorecard.to_json import to_json
+from loadgen.spark.job import make_scorecards
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CASES = ("connburst", "latency", "persistent", "fanout", "fanin")
+PDU = Path(__file__).parents[1] / "scorecard" / "pdu"
+LOGS = [PDU / "power_supply_1.log", PDU / "power_supply_2.log"]
+IN_THE_TABLES = 1_366_970_765  # 2013-04-26T10:06:05Z
+
+
+def test_every_case_equals_the_summary(
+    make: ModuleType, tmp_path: Path, spark: "SparkSession"
+) -> None:
+    """A run longer than one task's piece of the course, and histograms that differ by run."""
+    runs = [
+        make.fabricate(tmp_path / case, f"run-{case}", case, rows_seed=place, seconds=seconds)
+        for place, (case, seconds) in enumerate(zip(CASES, (4, 70, 4, 5, 6), strict=True))
+    ]
+    cards = make_scorecards(runs, spark=spark)
+    summaries = [summarize_run(run) for run in runs]
+    assert [card.run.case for card in cards] == [*CASES]
+    for card, summary in zip(cards, summaries, strict=True):
+        assert card == summary
+    assert to_json(cards) == to_json(summaries)
+    assert to_html(cards) == to_html(summaries)
+    assert len(cards[1].curves.course) > 64
+
+
+def test_a_background_group_of_one_run_is_not_that_of_another(
+    make: ModuleType, tmp_path: Path, spark: "SparkSession"
+) -> None:
+    documents = [make.run_document("a"), make.run_document("b")]
+    documents[1]["plan"]["groups"][1]["timed"] = False
+    runs = [
+        make.write_run(tmp_path / document["id"], document, make.rows_of(document["id"]))
+        for document in documents
+    ]
+    cards = make_scorecards(runs, spark=spark)
+    assert "end_to_end" in cards[0].latency
+    assert "end_to_end" not in cards[1].latency and "background.end_to_end" in cards[1].latency
+    assert cards == [summarize_run(run) for run in runs]
+
+
+def test_power_equals_the_summary(make: ModuleType, tmp_path: Path, spark: "SparkSession") -> None:
+    runs = []
+    for name, later in (("a", 0), ("b", 90)):
+        clock = {
+            "monotonic_ns": make.ANCHOR_NS,
+            "wall_ns": (IN_THE_TABLES + later) * make.SECOND_NS,
+        }
+        runs.append(make.fabricate(tmp_path / name, name, "persistent", clock=clock))
+    cards = make_scorecards(runs, LOGS, "UTC", 2, spark=spark)
+    assert cards == [summarize_run(run, LOGS, "UTC", 2) for run in runs]
+    for card in cards:
+        assert card.power is not None
+        assert [Path(outlet.log).name for outlet in card.power.outlets] == [p.name for p in LOGS]
+    assert cards[0].power is not None and cards[0].power.watts == 303.0
+    assert cards[1].power is not None and cards[1].power.watts == 307.0
+    assert [row.name for row in cards[0].rows] == ["PERSISTENT", "PERSISTENT.MPW", "PERSISTENT.MPU"]
+
+
+def test_the_published_messages_per_watt(
+    make: ModuleType, tmp_path: Path, spark: "SparkSession"
+) -> None:
+    """460,000 msgs/sec over eight minutes of the report's tables: 1523 msgs/Watt."""
+    seconds = 480
+    start = 1_366_970_645 - 3  # the window begins at 10:04:05 UTC, three seconds into the run
+    document = make.run_document("run-1", "persistent", seconds)
+    document["clock"] = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": start * make.SECOND_NS}
+    row = next(r for r in make.rows_of(case="persistent") if r.received and r.phase == "measure")
+    rows = []
+    for second in (3, 3 + seconds - 1):
+        at_ns = make.ANCHOR_NS + second * make.SECOND_NS
+        rows.append(replace(row, second=second, time_ns=at_ns, received=460_000 * seconds // 2))
+    run = make.write_run(tmp_path / "run", document, rows)
+    (card,) = make_scorecards([run], LOGS, "UTC", 2, spark=spark)
+    by_name = {row.name: row.value for row in card.rows}
+    assert by_name["PERSISTENT"] == 460_000
+    assert by_name["PERSISTENT.MPW"] == pytest.approx(1523, rel=0.005)
+    assert by_name["PERSISTENT.MPU"] == 230_000
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("04/26/2013, 10:04:05, 203.18, 1.169, 0.58, 135", "bad.log, line 1: 6 columns"),
+        ("04/26/2013, 10:04:05, 203.18, 1.169, 0.58, 135, 182", "bad.log covers 0%"),
+        (None, "bad.log cannot be read: no such file"),
+    ],
+)
+def test_a_bad_power_log_is_named(
+    make: ModuleType, tmp_path: Path, spark: "SparkSession", line: str | None, says: str
+) -> None:
+    clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": IN_THE_TABLES * make.SECOND_NS}
+    run = make.fabricate(tmp_path / "run", case="persistent", clock=clock)
+    bad = tmp_path / "bad.log"
+    if line is not None:
+        bad.write_text(line)
+    with pytest.raises(PowerLogError) as refused:
+        make_scorecards([run], [LOGS[0], bad], "UTC", spark=spark)
+    with pytest.raises(PowerLogError) as refused_too:
+        summarize_run(run, [LOGS[0], bad], "UTC")
+    assert says in str(refused.value)
+    assert str(refused.value) == str(refused_too.value)
+
+
+def test_damage_that_only_reading_shows(
+    make: ModuleType, tmp_path: Path, spark: "SparkSession"
+) -> None:
+    run = make.fabricate(tmp_path / "run")
+    part = run / "intervals" / "part-000004.parquet"
+    data = bytearray(part.read_bytes())
+    data[4:600] = bytes(596)
+    part.write_bytes(data)
+    with pytest.raises(RunDirectoryError) as refused:
+        make_scorecards([run], spark=spark)
+    assert "\n" not in str(refused.value)
+    assert "part-000004.parquet" in str(refused.value)
+
+
+def test_rows_that_no_worker_writes(
+    make: ModuleType, tmp_path: Path, spark: "SparkSession"
+) -> None:
+    """A histogram that disagrees with its count: the reducer's words, met in a Python worker."""
+    rows = make.rows_of()
+    place = next(i for i, row in enumerate(rows) if row.series == "end_to_end")
+    rows[place] = replace(rows[place], count=rows[place].count + 1)
+    run = make.write_run(tmp_path / "run", make.run_document(), rows)
+    with pytest.raises(RunDirectoryError, match=r"^interval rows are damaged: histograms"):
+        make_scorecards([run], spark=spark)
+
+
+def test_what_needs_no_spark_is_refused_before_it_starts(make: ModuleType, tmp_path: Path) -> None:
+    run = make.fabricate(tmp_path / "run")
+    master = "no such master"
+    with pytest.raises(RunDirectoryError, match=r"no run\.json"):
+        make_scorecards([tmp_path], master=master)
+    with pytest.raises(RunDirectoryError, match="hold the same run"):
+        make_scorecards([run, run], master=master)
+    with pytest.raises(PowerLogError, match="given twice"):
+        make_scorecards([run], [LOGS[0], LOGS[0]], master=master)
+    with pytest.raises(PowerLogError, match="is not a time zone"):
+        make_scorecards([run], LOGS, "Nowhere/At_All", master=master)
