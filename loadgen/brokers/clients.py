@@ -1,0 +1,333 @@
+"""A client as the reflector sees it: its network connection, and its session that may outlive it.
+
+This file knows the QoS exchanges and back-pressure, but neither topics nor faults.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final, Protocol, cast
+
+from loadgen.brokers.faults import Counts
+from loadgen.brokers.messages import Outgoing, acknowledgement, disconnect, publish_packet
+from loadgen.errors import RemoteProtocolError
+from loadgen.mqtt.constants import MQTT_5, PUBACK, PUBCOMP, PUBREC, PUBREL
+from loadgen.mqtt.packets import Subscription, Will
+
+__all__ = ["FOREVER", "Connection", "Host", "Ledger", "Session"]
+
+FOREVER: Final = 0xFFFF_FFFF
+"""The Session Expiry Interval that never ends (section 3.1.2.11.2)."""
+
+_READ_BYTES: Final = 256 << 10
+_WRITE_HIGH_BYTES: Final = 8 << 20
+_MAX_HELD_BYTES: Final = 1 << 30
+
+
+class Ledger:
+    """What all sessions of a broker write their counts to, and the memory that they share."""
+
+    __slots__ = ("counts", "held_bytes")
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+        self.held_bytes = 0
+
+
+class Host(Protocol):
+    """What a connection wants from the broker."""
+
+    connections: "set[Connection]"
+    ledger: Ledger
+    stalled: bool
+    tick: int
+    view: memoryview
+
+    def consume(self, connection: "Connection", end: int) -> int:
+        """Serve the packets in `view[:end]`; where the first incomplete one begins."""
+
+    def grow_buffer(self, size: int) -> None:
+        """Make `view` at least `size` bytes long."""
+
+    def detach(self, connection: "Connection", *, clean: bool) -> None:
+        """The connection is gone."""
+
+
+class Session:
+    """What the broker keeps for a Client Identifier (MQTT 5, section 4.1)."""
+
+    __slots__ = (
+        "client_id",
+        "connection",
+        "delay_line",
+        "delay_timer",
+        "expiry_s",
+        "expiry_timer",
+        "inflight",
+        "ledger",
+        "maximum_packet_bytes",
+        "next_packet_id",
+        "pending",
+        "received",
+        "subscriptions",
+        "will",
+        "will_timer",
+        "window",
+    )
+
+    def __init__(self, client_id: str, ledger: Ledger) -> None:
+        self.client_id = client_id
+        self.ledger = ledger
+        self.connection: Connection | None = None
+        self.subscriptions: dict[str, Subscription] = {}
+        self.expiry_s = 0
+        self.expiry_timer: asyncio.TimerHandle | None = None
+        self.will: Will | None = None
+        self.will_timer: asyncio.TimerHandle | None = None
+        # Towards the client: Receive Maximum, and what is sent and not acknowledged, in its order;
+        # None once PUBREC has come and PUBCOMP is awaited.
+        self.window = 65535
+        self.maximum_packet_bytes = FOREVER
+        self.inflight: dict[int, Outgoing | None] = {}
+        self.pending: deque[Outgoing] = deque()
+        self.next_packet_id = 1
+        # From the client: QoS 2 messages that were served and await PUBREL.
+        self.received: set[int] = set()
+        # Deliveries with the time when they are due; of `mischief`.
+        self.delay_line: deque[tuple[int, Outgoing]] = deque()
+        self.delay_timer: asyncio.TimerHandle | None = None
+
+    def send(self, item: Outgoing) -> None:
+        """Deliver now, or when the client is there and its window has room."""
+        connection, counts = self.connection, self.ledger.counts
+        if item.qos == 0:
+            if connection is None:
+                counts.discarded += 1
+            else:
+                self._write(connection, item, 0, dup=False)
+        elif connection is None or self.pending or len(self.inflight) >= self.window:
+            if self.ledger.held_bytes > _MAX_HELD_BYTES:
+                counts.discarded += 1
+                return
+            self.ledger.held_bytes += item.weight_bytes
+            self.pending.append(item)
+        else:
+            self._send_acknowledged(connection, item)
+
+    def resume(self, connection: "Connection") -> None:
+        """Section 4.4: what was not acknowledged goes again, in its order, before anything new."""
+        for packet_id, item in list(self.inflight.items()):
+            if item is None:
+                connection.write(acknowledgement(PUBREL, packet_id))
+            else:
+                self._write(connection, item, packet_id, dup=True)
+        self.send_pending()
+
+    def send_pending(self) -> None:
+        """Send what waited, as far as the window goes."""
+        connection = self.connection
+        while connection is not None and self.pending and len(self.inflight) < self.window:
+            item = self.pending.popleft()
+            self.ledger.held_bytes -= item.weight_bytes
+            self._send_acknowledged(connection, item)
+
+    def acknowledged(self, connection: "Connection", packet_type: int, packet_id: int) -> None:
+        """A PUBACK, PUBREC, PUBREL or PUBCOMP without failure has come (section 4.3)."""
+        inflight = self.inflight
+        if packet_type == PUBACK:
+            item = inflight.get(packet_id)
+            if item is not None and item.qos == 1:
+                del inflight[packet_id]
+        elif packet_type == PUBREC:
+            item = inflight.get(packet_id)
+            if item is not None and item.qos == 2:
+                inflight[packet_id] = None
+            connection.write(acknowledgement(PUBREL, packet_id))
+        elif packet_type == PUBCOMP:
+            if packet_id in inflight and inflight[packet_id] is None:
+                del inflight[packet_id]
+        else:
+            self.received.discard(packet_id)
+            connection.write(acknowledgement(PUBCOMP, packet_id))
+        if self.pending:
+            self.send_pending()
+
+    def refused(self, packet_id: int) -> None:
+        """A PUBREC with a failure: the message ends here, without PUBREL (section 4.3.3)."""
+        self.inflight.pop(packet_id, None)
+        self.send_pending()
+
+    def end(self) -> None:
+        """The session is over: stop its timers, give up what it held."""
+        for timer in (self.expiry_timer, self.delay_timer):
+            if timer is not None:
+                timer.cancel()
+        self.ledger.held_bytes -= sum(item.weight_bytes for item in self.pending)
+        self.ledger.counts.discarded += len(self.pending) + len(self.delay_line)
+        self.pending.clear()
+        self.delay_line.clear()
+
+    def _send_acknowledged(self, connection: "Connection", item: Outgoing) -> None:
+        packet_id = self.next_packet_id
+        while packet_id in self.inflight:
+            packet_id = packet_id % 65535 + 1
+        self.next_packet_id = packet_id % 65535 + 1
+        if self._write(connection, item, packet_id, dup=False):
+            self.inflight[packet_id] = item
+
+    def _write(
+        self, connection: "Connection", item: Outgoing, packet_id: int, *, dup: bool
+    ) -> bool:
+        packet = publish_packet(item, packet_id, connection.version, dup=dup)
+        counts = self.ledger.counts
+        if len(packet) > self.maximum_packet_bytes:
+            # Section 3.1.2.11.4: discarded as if it had been sent.
+            counts.discarded += 1
+            return False
+        connection.write(packet)
+        if dup:
+            counts.redelivered += 1
+        else:
+            counts.delivered += 1
+        return True
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One network connection: reads into the buffer that all share, writes with back-pressure."""
+
+    __slots__ = (
+        "blocked",
+        "closed",
+        "held_up",
+        "holds",
+        "host",
+        "keep_alive_s",
+        "seen_tick",
+        "session",
+        "tail",
+        "transport",
+        "version",
+    )
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.transport: asyncio.Transport
+        self.session: Session | None = None
+        self.version = MQTT_5
+        # The bytes of a packet that has not come whole.
+        self.tail = b""
+        self.keep_alive_s = 0
+        self.seen_tick = host.tick
+        self.closed = False
+        self.holds = 0
+        # Whether its write buffer is full, and who waits until it is not.
+        self.blocked = False
+        self.held_up: set[Connection] = set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop transports are no subclass of asyncio.Transport.
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        self.host.connections.add(self)
+        if self.host.stalled:
+            # uvloop begins to read right after this, whatever was said before, and may have read
+            # once by the time that this is called; see `buffer_updated`.
+            self.holds += 1
+            asyncio.get_running_loop().call_soon(self._pause_if_held)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        host, tail = self.host, self.tail
+        if not tail:
+            return host.view
+        if len(tail) + _READ_BYTES > len(host.view):
+            host.grow_buffer(2 * len(tail) + _READ_BYTES)
+        host.view[: len(tail)] = tail
+        return host.view[len(tail) :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        host = self.host
+        end = len(self.tail) + nbytes
+        if host.stalled:
+            self.tail = bytes(host.view[:end])
+        else:
+            self._consume(end)
+
+    def catch_up(self) -> None:
+        """Serve what was read though the broker was stalled."""
+        if self.tail and not self.closed:
+            # Copies the tail to the beginning of the view, as before a read.
+            self.get_buffer(-1)
+            self._consume(len(self.tail))
+
+    def _consume(self, end: int) -> None:
+        host = self.host
+        self.tail = b""
+        self.seen_tick = host.tick
+        try:
+            position = host.consume(self, end)
+        except RemoteProtocolError as error:
+            host.ledger.counts.protocol_errors += 1
+            self.end(error.reason_code)
+            return
+        if position < end and not self.closed:
+            self.tail = bytes(host.view[position:end])
+
+    def pause_writing(self) -> None:
+        self.blocked = True
+
+    def resume_writing(self) -> None:
+        self.blocked = False
+        waiting, self.held_up = self.held_up, set()
+        for connection in waiting:
+            connection.release()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self.resume_writing()
+        self.host.connections.discard(self)
+        self.host.detach(self, clean=False)
+
+    def write(self, data: bytes) -> None:
+        """Send, unless this connection is already closing."""
+        if not self.closed:
+            self.transport.write(data)
+
+    def end(self, reason_code: int | None) -> None:
+        """Close, with a DISCONNECT where the client understands one."""
+        if self.closed:
+            return
+        if reason_code is not None and self.version == MQTT_5 and self.session is not None:
+            self.transport.write(disconnect(reason_code))
+        self.closed = True
+        self.tail = b""
+        self.host.detach(self, clean=False)
+        self.transport.close()
+
+    def cut(self) -> None:
+        """Close at once, as a broken network would."""
+        if not self.closed:
+            self.closed = True
+            self.tail = b""
+            self.host.detach(self, clean=False)
+            self.transport.abort()
+
+    def hold(self) -> None:
+        """Stop reading until `release` has been called as often."""
+        self.holds += 1
+        if self.holds == 1 and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def _pause_if_held(self) -> None:
+        if self.holds and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def release(self) -> None:
+        """Undo one `hold`."""
+        self.holds -= 1
+        if self.holds == 0 and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def wait_for(self, other: "Connection") -> None:
+        """Stop reading until `other` has room to write: back-pressure instead of a heap."""
+        if self not in other.held_up:
+            other.held_up.add(self)
+            self.hold()

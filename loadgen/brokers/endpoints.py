@@ -1,0 +1,191 @@
+"""Where a broker is: the `--broker` argument as a value.
+
+This file knows how an address is written, not how it is reached.
+"""
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote, unquote
+
+from loadgen.errors import UsageError
+
+__all__ = ["BROKER_NAMES", "DEFAULT_PORTS", "Endpoint", "parse_broker", "parse_endpoint"]
+
+DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
+"""Port of each scheme when the URL names none (IANA; RFC 6455 for the WebSocket schemes)."""
+
+BROKER_NAMES: Final = ("auto", "mosquitto", "amqtt", "reflector", "sink")
+"""Names that mean: start one here."""
+
+_DEFAULT_WEBSOCKET_PATH: Final = "/mqtt"
+_MAX_URL_CHARACTERS: Final = 2048
+_SHOWN_CHARACTERS: Final = 80
+_LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.IGNORECASE)
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*", re.IGNORECASE)
+_BAD_ESCAPE: Final = re.compile(r"%(?![0-9a-fA-F]{2})")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Endpoint:
+    """One address of a broker.
+
+    `host` is a name, an IPv4 address or an IPv6 address without brackets; `path` is empty unless
+    the transport is WebSocket. Neither `str` nor `repr` shows the password.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    path: str = ""
+
+    @property
+    def tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.scheme in ("mqtts", "wss")
+
+    @property
+    def websocket(self) -> bool:
+        """Whether MQTT travels inside WebSocket frames (MQTT 5, section 6)."""
+        return self.scheme in ("ws", "wss")
+
+    @property
+    def address(self) -> str:
+        """`host:port`, IPv6 in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def redacted(self) -> str:
+        """The URL with `***` in place of a password; safe for files and logs."""
+        login = ""
+        if self.username is not None:
+            login = quote(self.username, safe="") + (":***" if self.password is not None else "")
+            login += "@"
+        return f"{self.scheme}://{login}{self.address}{self.path}"
+
+    def __str__(self) -> str:
+        return self.redacted
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.redacted!r})"
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """The endpoint that a URL names.
+
+    `scheme://[user[:password]@]host[:port][/path]`, scheme one of `DEFAULT_PORTS`; user and
+    password may be percent-encoded. Raises UsageError, in one line and without the password.
+    """
+    if len(text) > _MAX_URL_CHARACTERS:
+        raise UsageError(f"broker URL has {len(text)} characters; at most {_MAX_URL_CHARACTERS}")
+    if not text.isprintable() or " " in text:
+        raise UsageError("broker URL contains a control character or a space; percent-encode it")
+    scheme, separator, rest = text.partition("://")
+    if not separator or not _SCHEME.fullmatch(scheme):
+        # What follows may hold a password, so it is not repeated.
+        raise UsageError("broker is no URL; write it like mqtt://host:1883")
+    scheme = scheme.lower()
+    if scheme not in DEFAULT_PORTS:
+        known = ", ".join(DEFAULT_PORTS)
+        raise UsageError(f"broker scheme {_shown(scheme)} is unknown; use one of {known}")
+
+    authority, slash, path = rest.partition("/")
+    if any(mark in rest.rpartition("@")[2] for mark in "?#"):
+        raise UsageError("broker URL has a query or a fragment; remove what follows ? or #")
+    if slash and "@" in path and "@" not in authority:
+        raise UsageError("broker URL has / in user or password; write it as %2F")
+    if scheme.startswith("ws"):
+        path = f"/{path}" if slash else _DEFAULT_WEBSOCKET_PATH
+    elif path:
+        raise UsageError(f"broker URL has a path, which {scheme}:// does not know; remove it")
+
+    login, at, location = authority.rpartition("@")
+    username, password = _parse_login(login) if at else (None, None)
+    host, port_text = _split_location(location)
+    port = DEFAULT_PORTS[scheme] if port_text is None else _parse_port(port_text)
+    return Endpoint(scheme, _parse_host(host), port, username, password, path)
+
+
+def parse_broker(text: str) -> Endpoint | str:
+    """A `--broker` argument: one of `BROKER_NAMES`, or an endpoint.
+
+    Raises UsageError when it is neither.
+    """
+    name = text.strip().lower()
+    if name in BROKER_NAMES:
+        return name
+    if "://" not in text:
+        # Without a scheme it may still be user:password@host, so only plain words are repeated.
+        word = f" {_shown(text)}" if re.fullmatch(r"[\w.-]{1,40}", text) else ""
+        names = ", ".join(BROKER_NAMES)
+        raise UsageError(f"broker{word} is neither one of {names} nor a URL like mqtt://host:1883")
+    return parse_endpoint(text)
+
+
+def _parse_login(login: str) -> tuple[str, str | None]:
+    user, colon, secret = login.partition(":")
+    if _BAD_ESCAPE.search(login):
+        raise UsageError("broker URL has % without two hexadecimal digits in user or password")
+    if not user:
+        raise UsageError("broker URL has an empty user name before @")
+    try:
+        username, password = unquote(user, errors="strict"), unquote(secret, errors="strict")
+    except UnicodeDecodeError:
+        raise UsageError("broker URL has a user or password that is not UTF-8") from None
+    # An MQTT UTF-8 string may not hold U+0000, and other control characters are discouraged
+    # (MQTT 5, section 1.5.4); they would also reach a terminal.
+    if any(ord(character) < 32 or ord(character) == 127 for character in username + password):
+        raise UsageError("broker URL has a control character in user or password")
+    return username, password if colon else None
+
+
+def _split_location(location: str) -> tuple[str, str | None]:
+    if location.startswith("["):
+        inside, bracket, after = location[1:].partition("]")
+        if not bracket or (after and not after.startswith(":")):
+            raise UsageError("broker URL has an IPv6 address without its closing bracket")
+        try:
+            address = ipaddress.IPv6Address(inside)
+        except ValueError:
+            raise UsageError(f"broker host [{_shown(inside)}] is no IPv6 address") from None
+        return str(address), after[1:] if after else None
+    host, colon, port = location.partition(":")
+    if ":" in port:
+        raise UsageError("broker host has several colons; put an IPv6 address in [brackets]")
+    return host, port if colon else None
+
+
+def _parse_port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
+        raise UsageError(f"broker port {_shown(text)} is not a number from 1 to 65535")
+    return int(text)
+
+
+def _parse_host(host: str) -> str:
+    if not host:
+        raise UsageError("broker URL has no host; write it like mqtt://host:1883")
+    if ":" in host:
+        return host
+    if not host.isascii():
+        try:
+            host = host.encode("idna").decode("ascii")
+        except UnicodeError:
+            raise UsageError(f"broker host {_shown(host)} is no valid name") from None
+    labels = host.removesuffix(".").split(".")
+    if labels[-1].isdigit():
+        try:
+            return str(ipaddress.IPv4Address(host))
+        except ValueError:
+            raise UsageError(f"broker host {_shown(host)} is no IPv4 address") from None
+    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        raise UsageError(f"broker host {_shown(host)} is no valid name")
+    return host.lower()
+
+
+def _shown(text: str) -> str:
+    if len(text) > _SHOWN_CHARACTERS:
+        text = text[:_SHOWN_CHARACTERS] + "…"
+    return ascii(text)

@@ -1,0 +1,257 @@
+"""What the reflector shall do wrong, as a value; and what it did, as counts.
+
+    lose=0.01,delay=50ms@1/10,only=plant/#,seed=7
+
+This file knows how faults are written and drawn, not how they are carried out.
+"""
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from loadgen.errors import UsageError
+
+__all__ = ["ALWAYS", "NEVER", "Chance", "Counts", "Dice", "Faults", "parse_faults"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """How often something happens: each time with `probability`, or exactly every `every`-th time.
+
+    Written as `0.01` or `1/100`.
+    """
+
+    probability: float = 0.0
+    every: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.probability <= 1.0 or self.every < 0:
+            raise UsageError("a fault's share must be from 0 to 1, or 1/N with N at least 1")
+        if self.every and self.probability:
+            raise UsageError("a fault's share is a probability or 1/N, not both")
+
+    def __bool__(self) -> bool:
+        return bool(self.every or self.probability)
+
+    def __str__(self) -> str:
+        return f"1/{self.every}" if self.every else f"{self.probability:g}"
+
+
+NEVER: Final = Chance()
+ALWAYS: Final = Chance(every=1)
+
+
+class Dice:
+    """Draws one `Chance` again and again, the same way for the same seed."""
+
+    __slots__ = ("_chance", "_count", "_random")
+
+    def __init__(self, chance: Chance, seed: str) -> None:
+        self._chance = chance
+        self._count = 0
+        self._random = random.Random(seed)
+
+    def roll(self) -> bool:
+        """Whether it happens this time."""
+        if self._chance.every:
+            self._count += 1
+            return self._count % self._chance.every == 0
+        return bool(self._chance.probability) and self._random.random() < self._chance.probability
+
+    def below(self, bound: int) -> int:
+        """A number from 0 to `bound` - 1."""
+        return self._random.randrange(bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What the reflector does wrong on purpose; the default is nothing.
+
+    Of `lose`, `repeat`, `reorder` and `corrupt` at most one happens to a delivery, tried in this
+    order, so that their counts add up. They, `delay` and `drop` concern only messages whose topic
+    matches the filter `only` (empty: all).
+
+    lose      the delivery does not happen; the publisher is acknowledged all the same
+    repeat    it happens twice
+    reorder   it happens after the next one of its topic to the same subscriber
+    corrupt   one byte of the payload is changed
+    delay     it happens `delay_ns` later, and what follows to that subscriber waits behind it
+    drop      the connection that sent the message is closed once it is served
+    stall     nothing is read or written for `stall_ns`, from now
+    refuse    CONNECT is answered with this MQTT 5 reason code (section 3.2.2.2)
+    ceiling   PUBLISH packets served a second, over all connections; the rest waits
+    """
+
+    lose: Chance = NEVER
+    repeat: Chance = NEVER
+    reorder: Chance = NEVER
+    corrupt: Chance = NEVER
+    drop: Chance = NEVER
+    delay_ns: int = 0
+    delay_share: Chance = ALWAYS
+    stall_ns: int = 0
+    refuse: int = 0
+    refuse_share: Chance = ALWAYS
+    ceiling: float = 0.0
+    only: str = ""
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.delay_ns <= _MAX_TIME_NS or not 0 <= self.stall_ns <= _MAX_TIME_NS:
+            raise UsageError("fault delay and stall must be from 0 to 1h")
+        if self.refuse and not 0x80 <= self.refuse <= 0xFF:
+            raise UsageError("fault refuse must be a failure reason code from 0x80 to 0xff")
+        if not 0.0 <= self.ceiling <= 1e9:
+            raise UsageError("fault ceiling must be from 0 (none) to 1e9 messages a second")
+        if not self.only.isprintable() or "," in self.only or not _is_filter(self.only):
+            raise UsageError("fault only must be a topic filter without commas")
+
+    @property
+    def on_deliveries(self) -> bool:
+        """Whether any fault looks at single deliveries."""
+        chances = (self.lose, self.repeat, self.reorder, self.corrupt)
+        return any(chances) or bool(self.delay_ns)
+
+    def __str__(self) -> str:
+        """The text that `parse_faults` reads; "none" for no fault."""
+        parts = [f"{name}={getattr(self, name)}" for name in _CHANCES if getattr(self, name)]
+        if self.delay_ns:
+            parts.append(f"delay={self.delay_ns}ns@{self.delay_share}")
+        if self.stall_ns:
+            parts.append(f"stall={self.stall_ns}ns")
+        if self.refuse:
+            parts.append(f"refuse={self.refuse:#x}@{self.refuse_share}")
+        if self.ceiling:
+            parts.append(f"ceiling={self.ceiling!r}")
+        if self.only:
+            parts.append(f"only={self.only}")
+        if parts and self.seed != 1:
+            parts.append(f"seed={self.seed}")
+        return ",".join(parts) or "none"
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the reflector did since it started. Deliveries are single PUBLISH to one subscriber.
+
+    With no reconnect and nothing in flight, `delivered + lost - repeated` is the number of
+    deliveries that a faultless broker would have made to connected subscribers.
+    """
+
+    connects: int = 0
+    refused: int = 0
+    """CONNECT answered with a failure: by fault, or because the client asked wrongly."""
+    disconnects: int = 0
+    dropped: int = 0
+    """Connections closed by fault or by command."""
+    protocol_errors: int = 0
+    """Connections closed because the client broke the protocol."""
+    received: int = 0
+    """PUBLISH packets served; what still waits under a ceiling is in `waiting`."""
+    delivered: int = 0
+    """PUBLISH packets written to subscribers, repeats included and redelivery after a reconnect
+    excluded."""
+    lost: int = 0
+    repeated: int = 0
+    reordered: int = 0
+    corrupted: int = 0
+    delayed: int = 0
+    redelivered: int = 0
+    """PUBLISH packets written again when a session was resumed."""
+    discarded: int = 0
+    """Deliveries that MQTT lets a broker discard: QoS 0 to a client that is away, packets larger
+    than a client's Maximum Packet Size, what was held for a session that ended."""
+    held: int = field(default=0, metadata={"gauge": True})
+    """Deliveries now waiting: for an absent client, a full window, a delay or a swap."""
+    waiting: int = field(default=0, metadata={"gauge": True})
+    """PUBLISH packets received but not served yet because of a ceiling."""
+    connected: int = field(default=0, metadata={"gauge": True})
+    """Clients connected now."""
+
+
+def parse_faults(text: str) -> Faults:
+    """Faults written as `name=value,name=value`; empty or `none` is no fault.
+
+    lose repeat reorder corrupt drop: a share, `0.01` or `1/100`; delay and refuse: `VALUE@SHARE`,
+    share 1 when absent; delay and stall in `ns us ms s m h`; refuse a reason code, `135` or `0x87`;
+    ceiling in messages a second, `5000` or `5k`; `only` a topic filter; `seed` a number.
+    Raises UsageError in one line.
+    """
+    given: dict[str, object] = {}
+    parts = [] if text.strip() in ("", "none") else text.split(",")
+    for part in parts:
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or name not in _PARSERS:
+            known = ", ".join(_PARSERS)
+            raise UsageError(f"fault {part[:40]!a} is not name=value with a name of {known}")
+        if name in given:
+            raise UsageError(f"fault {name} is given twice")
+        try:
+            given |= _PARSERS[name](name, value)
+        except ValueError:
+            raise UsageError(f"fault {name} has the unreadable value {value[:40]!a}") from None
+    return Faults(**given)  # type: ignore[arg-type]
+
+
+def _parse_chance(name: str, value: str) -> dict[str, object]:
+    if value.startswith("1/"):
+        every = int(value[2:])
+        if every < 1:
+            raise ValueError(value)
+        return {name: Chance(every=every)}
+    return {name: Chance(probability=float(value))}
+
+
+def _parse_delay(name: str, value: str) -> dict[str, object]:
+    amount, at, share = value.partition("@")
+    given: dict[str, object] = {"delay_ns": _parse_time_ns(amount)}
+    return given | _parse_chance("delay_share", share) if at else given
+
+
+def _parse_refuse(name: str, value: str) -> dict[str, object]:
+    code, at, share = value.partition("@")
+    given: dict[str, object] = {"refuse": int(code, 0)}
+    return given | _parse_chance("refuse_share", share) if at else given
+
+
+def _parse_time_ns(value: str) -> int:
+    match = _TIME.fullmatch(value)
+    if match is None:
+        raise ValueError(value)
+    return round(float(match[1]) * _UNITS_NS[match[2]])
+
+
+def _parse_rate(value: str) -> float:
+    scale = _SCALES.get(value[-1:], 1.0)
+    return float(value.rstrip("kM") if scale != 1.0 else value) * scale
+
+
+def _is_filter(text: str) -> bool:
+    levels = text.split("/")
+    plain = all(level in ("+", "#") or not set("+#") & set(level) for level in levels)
+    return plain and "#" not in levels[:-1]
+
+
+_MAX_TIME_NS: Final = 3_600_000_000_000
+_TIME: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(ns|us|ms|s|m|h)")
+_UNITS_NS: Final = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+_SCALES: Final = {"k": 1e3, "M": 1e6}
+_CHANCES: Final = ("lose", "repeat", "reorder", "corrupt", "drop")
+_PARSERS: Final[dict[str, Callable[[str, str], dict[str, object]]]] = {
+    **dict.fromkeys(_CHANCES, _parse_chance),
+    "delay": _parse_delay,
+    "stall": lambda name, value: {"stall_ns": _parse_time_ns(value)},
+    "refuse": _parse_refuse,
+    "ceiling": lambda name, value: {name: _parse_rate(value)},
+    "only": lambda name, value: {name: value},
+    "seed": lambda name, value: {name: int(value)},
+}

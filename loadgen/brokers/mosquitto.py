@@ -1,0 +1,332 @@
+"""A private Mosquitto: its own directory, its own port, gone when the block ends.
+
+Mosquitto's defaults are kept except where they would falsify a measurement; `MosquittoSettings`
+says which and why. Written for 2.0 and later; 2.0.11 knows every key used here.
+"""
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from loadgen.brokers import process
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.ports import free_port
+from loadgen.errors import CannotRunError, MissingProgramError, UsageError
+
+__all__ = [
+    "Mosquitto",
+    "MosquittoSettings",
+    "TlsFiles",
+    "default_memory_limit_bytes",
+    "find_mosquitto",
+    "mosquitto_version",
+    "render_config",
+    "run_mosquitto",
+]
+
+# Debian puts the broker where only root's PATH looks.
+_EXTRA_DIRECTORIES: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/snap/bin")
+_READY_TIMEOUT_S: Final = 30.0
+_POLL_S: Final = 0.005
+_PORT_ATTEMPTS: Final = 5
+_MAX_SHOWN_CHARACTERS: Final = 300
+_PASSWORD_ROUNDS: Final = 101
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files of a TLS listener; `authority` is what client certificates are checked against."""
+
+    certificate: Path
+    key: Path
+    authority: Path | None = None
+    require_client_certificate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MosquittoSettings:
+    """How a private Mosquitto is configured.
+
+    `host` is the address to listen on; `ports` are fixed ports, or empty for one chosen port.
+    `max_queued_messages` 0 means no bound: with the default of 1,000 Mosquitto silently discards
+    what a slow subscriber has not read, which would be counted as loss of the broker under test
+    although only its queue was short. `memory_limit_bytes` takes the place of that bound: None is
+    half of the memory now available, 0 none. `max_inflight_messages` is Mosquitto's window per
+    client in both directions and the Receive Maximum it announces; its default of 20 measures
+    round trips instead of the broker. `autosave_interval_s` is how much of a durable session's
+    queue a crash may cost.
+    """
+
+    host: str = "127.0.0.1"
+    ports: tuple[int, ...] = ()
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: TlsFiles | None = None
+    websocket: bool = False
+    persistence: bool = False
+    autosave_interval_s: int = 5
+    max_queued_messages: int = 0
+    max_inflight_messages: int = 1000
+    memory_limit_bytes: int | None = None
+    sys_interval_s: int = 10
+    tcp_nodelay: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.username is None) != (self.password is None):
+            raise UsageError("a private Mosquitto needs both user and password, or neither")
+        if self.username is not None and (":" in self.username or not self.username):
+            raise UsageError("a Mosquitto user name must not be empty or contain a colon")
+        for text in (self.host, self.username, self.password):
+            if text is not None and not text.isprintable():
+                raise UsageError("a Mosquitto host, user or password has a control character")
+        numbers = (self.max_queued_messages, self.max_inflight_messages, self.sys_interval_s)
+        if min(numbers) < 0 or self.autosave_interval_s < 1 or (self.memory_limit_bytes or 0) < 0:
+            raise UsageError("a Mosquitto limit or interval is negative")
+
+
+def find_mosquitto() -> Path | None:
+    """Where the program is, on PATH or in the directories for system programs; None if absent."""
+    directories = [*os.get_exec_path(), *_EXTRA_DIRECTORIES]
+    found = shutil.which("mosquitto", path=os.pathsep.join(directories))
+    return None if found is None else Path(found).resolve()
+
+
+def mosquitto_version(program: Path) -> str:
+    """The version that `program` states, such as "2.0.11"; "unknown" if it states none."""
+    try:
+        # Printing the help text is an error to some versions, so the status says nothing.
+        shown = subprocess.run(
+            [str(program), "-h"], capture_output=True, timeout=10, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    match = re.match(rb"mosquitto version ([\w.+~-]{1,40})", shown)
+    return match.group(1).decode("ascii", "replace") if match else "unknown"
+
+
+def render_config(settings: MosquittoSettings, directory: Path, ports: tuple[int, ...]) -> str:
+    """The text of `mosquitto.conf`; `directory` is where its password and data files are."""
+    lines = [
+        "per_listener_settings false",
+        # Before 2.0.18 an unknown user name ends the program, so only root names one: itself,
+        # since the unprivileged default could not read a directory of mode 0700.
+        *(["user root"] if os.geteuid() == 0 else []),
+        # Standard error, because its output is not held back in a buffer.
+        "log_dest stderr",
+        *(f"log_type {kind}" for kind in ("error", "warning", "notice", "information")),
+        "connection_messages false",
+        f"sys_interval {settings.sys_interval_s}",
+        f"max_queued_messages {settings.max_queued_messages}",
+        "max_queued_bytes 0",
+        f"max_inflight_messages {settings.max_inflight_messages}",
+        "max_inflight_bytes 0",
+        f"memory_limit {_memory_limit_bytes(settings)}",
+        f"set_tcp_nodelay {_word(settings.tcp_nodelay)}",
+        f"allow_anonymous {_word(settings.username is None)}",
+    ]
+    if settings.username is not None:
+        lines.append(f"password_file {directory / 'passwords'}")
+    lines.append(f"persistence {_word(settings.persistence)}")
+    if settings.persistence:
+        # persistent_client_expiration stays unset: durable sessions last as long as the broker.
+        lines += [
+            f"persistence_location {directory}/",
+            "persistence_file mosquitto.db",
+            "autosave_on_changes false",
+            f"autosave_interval {settings.autosave_interval_s}",
+        ]
+    for port in ports:
+        lines += [f"listener {port} {settings.host}", "max_connections -1"]
+        if settings.websocket:
+            lines.append("protocol websockets")
+        if settings.tls is not None:
+            lines += [f"certfile {settings.tls.certificate}", f"keyfile {settings.tls.key}"]
+            if settings.tls.authority is not None:
+                lines.append(f"cafile {settings.tls.authority}")
+            needed = settings.tls.require_client_certificate
+            lines.append(f"require_certificate {_word(needed)}")
+    return "\n".join(lines) + "\n"
+
+
+def password_line(username: str, password: str, salt: bytes) -> str:
+    """One line of a Mosquitto password file: PBKDF2-SHA512, as `mosquitto_passwd` writes it.
+
+    Written here because that program takes the password as an argument that others can see.
+    """
+    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _PASSWORD_ROUNDS)
+    encoded = base64.b64encode(salt).decode(), base64.b64encode(digest).decode()
+    return f"{username}:$7${_PASSWORD_ROUNDS}${encoded[0]}${encoded[1]}\n"
+
+
+class Mosquitto:
+    """A running Mosquitto; made by `run_mosquitto`."""
+
+    __slots__ = ("_directory", "_ports", "_process", "_program", "_settings", "version")
+
+    name: Final = "mosquitto"
+
+    def __init__(self, program: Path, settings: MosquittoSettings, directory: Path) -> None:
+        self.version = mosquitto_version(program)
+        self._program = program
+        self._settings = settings
+        self._directory = directory
+        self._ports = settings.ports
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Where it listens, with the login that it wants."""
+        settings = self._settings
+        plain, secure = ("ws", "wss") if settings.websocket else ("mqtt", "mqtts")
+        scheme = secure if settings.tls is not None else plain
+        path = "/mqtt" if settings.websocket else ""
+        login = settings.username, settings.password
+        return tuple(Endpoint(scheme, settings.host, port, *login, path) for port in self._ports)
+
+    @property
+    def pid(self) -> int:
+        """Its process; after `start`, the new one."""
+        if self._process is None:
+            raise CannotRunError("mosquitto is not running; start it first")
+        return self._process.pid
+
+    @property
+    def log(self) -> Path:
+        """What it printed, over all its starts."""
+        return self._directory / "mosquitto.log"
+
+    async def start(self) -> None:
+        """Start it, on the ports and data it had before if it ran before.
+
+        Raises CannotRunError with its last words when it does not come up.
+        """
+        for attempt in range(_PORT_ATTEMPTS):
+            chosen = self._ports or (free_port(self._settings.host),)
+            try:
+                await self._start_on(chosen)
+            except _PortTakenError:
+                # Another process took the free port between the question and the answer.
+                if self._ports or attempt == _PORT_ATTEMPTS - 1:
+                    raise
+                continue
+            self._ports = chosen
+            return
+
+    def kill(self) -> None:
+        """End it at once, as a crash would: what was not saved is lost."""
+        if self._process is not None:
+            process.kill(self._process)
+
+    def save(self) -> None:
+        """Have it write its durable sessions to disk now (it does so soon after)."""
+        os.kill(self.pid, signal.SIGUSR1)
+
+    async def stop(self) -> None:
+        """End it in good order: with persistence it saves first."""
+        if self._process is not None:
+            await process.stop(self._process, patience_s=30.0)
+
+    async def _start_on(self, ports: tuple[int, ...]) -> None:
+        config = self._directory / "mosquitto.conf"
+        config.write_text(render_config(self._settings, self._directory, ports))
+        settings = self._settings
+        if settings.username is not None and settings.password is not None:
+            line = password_line(settings.username, settings.password, secrets.token_bytes(12))
+            passwords = self._directory / "passwords"
+            passwords.touch(mode=0o600)
+            passwords.write_text(line)
+        with self.log.open("ab") as log:
+            seen = log.tell()
+            self._process = process.spawn(
+                [str(self._program), "-c", str(config)], output=log, directory=self._directory
+            )
+        try:
+            async with asyncio.timeout(_READY_TIMEOUT_S):
+                await self._wait_until_ready(seen)
+        except TimeoutError:
+            self.kill()
+            raise CannotRunError(
+                f"mosquitto did not serve within {_READY_TIMEOUT_S:.0f} s; is this host overloaded?"
+            ) from None
+        except BaseException:
+            self.kill()
+            raise
+
+    async def _wait_until_ready(self, seen: int) -> None:
+        assert self._process is not None
+        while True:
+            ended = self._process.poll() is not None
+            with self.log.open("rb") as log:
+                log.seek(seen)
+                said = log.read(1 << 16)
+            # A port that answers could be another program's; this line is only ours.
+            if b" running" in said and not ended:
+                return
+            if ended:
+                lines = said.decode("utf-8", "replace").strip().splitlines()
+                last = next((line for line in lines if "Error" in line), "".join(lines[-1:]))
+                shown = ascii(last[:_MAX_SHOWN_CHARACTERS])[1:-1] or "it said nothing"
+                kind = (
+                    _PortTakenError
+                    if "Address already in use" in said.decode("utf-8", "replace")
+                    else CannotRunError
+                )
+                raise kind(f"mosquitto {self.version} ended at its start: {shown}")
+            await asyncio.sleep(_POLL_S)
+
+
+class _PortTakenError(CannotRunError):
+    pass
+
+
+@contextlib.asynccontextmanager
+async def run_mosquitto(
+    settings: MosquittoSettings | None = None, *, program: Path | None = None
+) -> AsyncIterator[Mosquitto]:
+    """A Mosquitto for the length of the block.
+
+    Raises MissingProgramError where the program is absent, CannotRunError when it will not start.
+    """
+    program = program or find_mosquitto()
+    if program is None:
+        raise MissingProgramError(
+            "mosquitto is not installed; install it (apt install mosquitto), or use --broker amqtt"
+        )
+    # The directory has mode 0700: it holds a password file and the messages of a run.
+    with tempfile.TemporaryDirectory(prefix="loadgen-mosquitto-") as directory:
+        broker = Mosquitto(program, settings or MosquittoSettings(), Path(directory))
+        try:
+            await broker.start()
+            yield broker
+        finally:
+            await broker.stop()
+
+
+def default_memory_limit_bytes() -> int:
+    """Half of the memory now available."""
+    available: int = psutil.virtual_memory().available
+    return available // 2
+
+
+def _memory_limit_bytes(settings: MosquittoSettings) -> int:
+    if settings.memory_limit_bytes is None:
+        return default_memory_limit_bytes()
+    return settings.memory_limit_bytes
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,0 +1,698 @@
+"""The reflector: a small, fast MQTT 3.1.1 and 5 broker that can err on command.
+
+It is an instrument, not a system under test: it shows what the harness itself can do, and that the
+harness notices what goes wrong. Run as a module it is the child that `reflector.py` starts.
+
+The way of a message: a read is cut into items by a kernel (`scan.py`); a run of QoS 0 messages to
+one topic goes to its subscribers as it came, in one write; everything else goes through `publish`,
+`mischief.py` (faults of single deliveries) and `Session.send` (QoS, absent clients).
+"""
+
+import asyncio
+import dataclasses
+import json
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from loadgen.brokers.child import Json, Serving, run_child
+from loadgen.brokers.clients import FOREVER, Connection, Ledger, Session
+from loadgen.brokers.faults import Counts, Dice, Faults, parse_faults
+from loadgen.brokers.messages import Message, Outgoing, acknowledgement, refusal
+from loadgen.brokers.mischief import Mischief
+from loadgen.brokers.ports import listen
+from loadgen.brokers.routing import Group, SubscriptionTree, filter_matches, split_shared
+from loadgen.brokers.scan import ACK, MORE, RUN, SINGLE, next_item
+from loadgen.errors import RemoteProtocolError, UsageError
+from loadgen.mqtt.codec import decode, encode
+from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5, PUBACK, PUBLISH, PUBREC
+from loadgen.mqtt.packets import (
+    ConnAck,
+    Connect,
+    Disconnect,
+    PingReq,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubAck,
+    Subscribe,
+    Subscription,
+    UnsubAck,
+    Unsubscribe,
+    Will,
+)
+from loadgen.mqtt.properties import NO_PROPERTIES, Properties, encode_properties
+from loadgen.mqtt.reason_codes import ReasonCode
+
+__all__ = [
+    "CONTROL_PREFIX",
+    "COUNTS_TOPIC",
+    "FAULTS_TOPIC",
+    "PACKET_LIMIT_BYTES",
+    "Reflector",
+    "serve",
+]
+
+CONTROL_PREFIX: Final = "$LOADGEN/"
+FAULTS_TOPIC: Final = "$LOADGEN/faults"
+"""A message published here sets the faults; its payload is what `parse_faults` reads."""
+COUNTS_TOPIC: Final = "$LOADGEN/counts"
+"""Who subscribes to this receives the counts at once, as JSON."""
+VERSION_TOPIC: Final = "$SYS/broker/version"
+
+PACKET_LIMIT_BYTES: Final = 16 << 20
+_CONNECT_LIMIT_BYTES: Final = 512 << 10
+_BUFFER_BYTES: Final = 1 << 20
+_RUN_MESSAGES: Final = 1 << 15
+_MAX_WAITING: Final = 200_000
+_MAX_ROUTES: Final = 200_000
+_CONNECT_TIMEOUT_S: Final = 30
+_BACKLOG: Final = 4096
+
+
+class Route:
+    """Where messages of one topic go, resolved once."""
+
+    __slots__ = ("control", "groups", "selected", "targets", "text")
+
+    def __init__(
+        self,
+        text: str,
+        targets: list[tuple[Session, Subscription]],
+        groups: list[Group[Session, Subscription]],
+        selected: bool,
+    ) -> None:
+        self.text = text
+        self.targets = targets
+        self.groups = groups
+        self.control = text.startswith(CONTROL_PREFIX)
+        self.selected = selected
+
+
+class Reflector:
+    """The broker: sessions, subscriptions, routes, faults, counts."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.ledger = Ledger()
+        self.mischief = Mischief(self.ledger)
+        self.connections: set[Connection] = set()
+        self.stalled = False
+        self.tick = 0
+        self.view = memoryview(b"")
+        self._loop = asyncio.get_running_loop()
+        self._buffer = np.zeros(0, np.uint8)
+        self._starts = np.zeros(_RUN_MESSAGES + 1, np.int64)
+        self._payloads = np.zeros(_RUN_MESSAGES, np.int64)
+        self._sessions: dict[str, Session] = {}
+        self._tree: SubscriptionTree[Session, Subscription] = SubscriptionTree()
+        self._routes: dict[bytes, Route] = {}
+        self._retained: dict[str, Outgoing] = {}
+        self._waiting: deque[tuple[Connection, Message, int, bool, int]] = deque()
+        self._held_by_ceiling: list[Connection] = []
+        self._next_service_ns = 0
+        self._pump: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._assigned = 0
+        self.grow_buffer(_BUFFER_BYTES)
+        about = Message(VERSION_TOPIC.encode(), b"loadgen reflector")
+        self._retained[VERSION_TOPIC] = Outgoing(about, 0, True)
+        self.faults = faults
+        self.set_faults(faults)
+        self._ticker = self._loop.call_later(1.0, self._on_tick)
+
+    # --- the instrument's knobs ------------------------------------------------------------------
+
+    def set_faults(self, faults: Faults) -> None:
+        """From now on, these; what the earlier ones held back is let go first, and dice restart."""
+        self._release_held()
+        self.faults = faults
+        self.mischief.set_faults(faults)
+        self._drop = Dice(faults.drop, f"drop {faults.seed}")
+        self._refuse = Dice(faults.refuse_share, f"refuse {faults.seed}")
+        # Whether runs of messages may be passed on without looking at single ones.
+        self._plain = not (faults.on_deliveries or faults.ceiling or faults.drop)
+        self._routes.clear()
+        self._serve_waiting()
+        if faults.stall_ns:
+            self._stall(faults.stall_ns / 1e9)
+
+    def snapshot(self) -> Counts:
+        """The counts as of now, gauges filled in."""
+        sessions = self._sessions.values()
+        held = self.mischief.held + sum(len(s.pending) + len(s.delay_line) for s in sessions)
+        connected = sum(1 for s in sessions if s.connection is not None)
+        return dataclasses.replace(
+            self.ledger.counts, held=held, waiting=len(self._waiting), connected=connected
+        )
+
+    def drop_connections(self, number: int | None) -> int:
+        """Cut `number` clients (None: all) in the order of their identifiers; how many it did."""
+        chosen = sorted(
+            (c for c in self.connections if c.session is not None and not c.closed),
+            key=lambda connection: connection.session.client_id if connection.session else "",
+        )[:number]
+        for connection in chosen:
+            connection.cut()
+        self.ledger.counts.dropped += len(chosen)
+        return len(chosen)
+
+    def close(self) -> None:
+        """Cut every connection and stop every timer."""
+        self._ticker.cancel()
+        for connection in list(self.connections):
+            connection.cut()
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def grow_buffer(self, size: int) -> None:
+        """Replace the buffer that all connections read into by a larger one."""
+        self._buffer = np.zeros(size, np.uint8)
+        self.view = memoryview(self._buffer)  # type: ignore[arg-type]
+
+    def consume(self, connection: Connection, end: int) -> int:
+        """Serve the packets in `view[:end]`; the position of the first that is not complete.
+
+        Raises RemoteProtocolError when the client broke the protocol.
+        """
+        buffer, view = self._buffer, self.view
+        starts, payloads = self._starts, self._payloads
+        position = 0
+        while position < end and not connection.closed:
+            version, session = connection.version, connection.session
+            if session is None:
+                decoded = decode(view, position, end, MQTT_5, _CONNECT_LIMIT_BYTES)
+                if decoded is None:
+                    return position
+                packet, position = decoded
+                if not isinstance(packet, Connect):
+                    raise RemoteProtocolError("the first packet is no CONNECT", 0x82)
+                self._connect(connection, packet)
+                continue
+            kind, item_end, a, b, c = next_item(
+                buffer, position, end, version, PACKET_LIMIT_BYTES, starts, payloads
+            )
+            if kind == MORE:
+                return position
+            if kind == RUN:
+                topic = bytes(view[a:b])
+                route = self._routes.get(topic) or self._make_route(topic)
+                if self._plain and not route.control:
+                    self._forward_run(connection, route, topic, position, item_end, c)
+                else:
+                    for i in range(c):
+                        payload = bytes(view[payloads[i] : starts[i + 1]])
+                        self._accept(connection, Message(topic, payload), 0, False, 0)
+            elif kind == SINGLE:
+                flags = view[position]
+                message = Message(bytes(view[a:b]), bytes(view[payloads[0] : item_end]))
+                self._accept(connection, message, flags >> 1 & 3, bool(flags & 1), c)
+            elif kind == ACK:
+                session.acknowledged(connection, a >> 4, b)
+            else:
+                decoded = decode(view, position, end, version, PACKET_LIMIT_BYTES)
+                if decoded is None:
+                    return position
+                packet, item_end = decoded
+                handler = _HANDLERS.get(type(packet), Reflector._on_unexpected)
+                handler(self, connection, session, packet)
+            position = item_end
+        return position
+
+    def _make_route(self, topic: bytes) -> Route:
+        try:
+            text = topic.decode()
+        except UnicodeDecodeError:
+            text = "\0"
+        if "\0" in text or "+" in text or "#" in text:
+            raise RemoteProtocolError("a Topic Name is not valid", ReasonCode.TOPIC_NAME_INVALID)
+        found = self._tree.match(text)
+        best: dict[Session, Subscription] = {}
+        for session, subscription in found.single:
+            # One delivery for overlapping subscriptions, with the highest QoS (section 3.3.4).
+            known = best.get(session)
+            if known is None or subscription.qos > known.qos:
+                best[session] = subscription
+        selected = not self.faults.only or filter_matches(self.faults.only, text)
+        route = Route(text, list(best.items()), found.groups, selected)
+        if len(self._routes) >= _MAX_ROUTES:
+            self._routes.clear()
+        self._routes[topic] = route
+        return route
+
+    # --- QoS 0, as it came -----------------------------------------------------------------------
+
+    def _forward_run(
+        self, connection: Connection, route: Route, topic: bytes, start: int, end: int, count: int
+    ) -> None:
+        counts, view, version = self.ledger.counts, self.view, connection.version
+        counts.received += count
+        whole = bytes(view[start:end])
+        for session, subscription in route.targets:
+            target = session.connection
+            if target is not None and target.version == version and not session.delay_line:
+                if subscription.no_local and session is connection.session:
+                    continue
+                if len(whole) > session.maximum_packet_bytes:
+                    self._forward_one_by_one(session, topic, count)
+                    continue
+                target.write(whole)
+                counts.delivered += count
+                if target.blocked:
+                    connection.wait_for(target)
+            elif target is None:
+                counts.discarded += count
+            elif not (subscription.no_local and session is connection.session):
+                self._forward_one_by_one(session, topic, count)
+        for group in route.groups:
+            self._forward_to_group(connection, group, topic, count)
+
+    def _forward_one_by_one(self, session: Session, topic: bytes, count: int) -> None:
+        for i in range(count):
+            self.mischief.follow(session, Outgoing(self._message_of_run(topic, i), 0, False))
+
+    def _forward_to_group(
+        self,
+        connection: Connection,
+        group: Group[Session, Subscription],
+        topic: bytes,
+        count: int,
+    ) -> None:
+        view, starts = self.view, self._starts
+        parts: dict[Session, list[memoryview]] = {}
+        for i in range(count):
+            session = _whose_turn(group)
+            target = session.connection
+            if target is None:
+                self.ledger.counts.discarded += 1
+            elif (
+                target.version != connection.version
+                or session.delay_line
+                or session.maximum_packet_bytes != FOREVER
+            ):
+                self.mischief.follow(session, Outgoing(self._message_of_run(topic, i), 0, False))
+            else:
+                parts.setdefault(session, []).append(view[starts[i] : starts[i + 1]])
+        for session, packets in parts.items():
+            assert session.connection is not None
+            session.connection.write(b"".join(packets))
+            self.ledger.counts.delivered += len(packets)
+            if session.connection.blocked:
+                connection.wait_for(session.connection)
+
+    def _message_of_run(self, topic: bytes, i: int) -> Message:
+        return Message(topic, bytes(self.view[self._payloads[i] : self._starts[i + 1]]))
+
+    # --- one message -----------------------------------------------------------------------------
+
+    def _accept(
+        self, connection: Connection, message: Message, qos: int, retain: bool, packet_id: int
+    ) -> None:
+        """Serve a PUBLISH, or let it wait under a ceiling."""
+        if connection.closed:
+            return
+        if not self.faults.ceiling or message.topic.startswith(CONTROL_PREFIX.encode()):
+            self._serve(connection, message, qos, retain, packet_id)
+            return
+        self._waiting.append((connection, message, qos, retain, packet_id))
+        if len(self._waiting) > _MAX_WAITING:
+            connection.hold()
+            self._held_by_ceiling.append(connection)
+        if self._pump is None:
+            self._serve_waiting()
+
+    def _serve(
+        self, connection: Connection, message: Message, qos: int, retain: bool, packet_id: int
+    ) -> None:
+        route = self._routes.get(message.topic) or self._make_route(message.topic)
+        session = connection.session
+        if qos == 2 and session is not None and packet_id in session.received:
+            # Sent again because our PUBREC got lost with the connection; not to be served twice.
+            connection.write(acknowledgement(PUBREC, packet_id))
+            return
+        if route.control:
+            self._control(route.text, message.payload)
+        else:
+            self.ledger.counts.received += 1
+            self.publish(route, message, qos, retain, connection)
+        if qos == 1:
+            connection.write(acknowledgement(PUBACK, packet_id))
+        elif qos == 2 and session is not None:
+            session.received.add(packet_id)
+            connection.write(acknowledgement(PUBREC, packet_id))
+        if self.faults.drop and route.selected and not route.control and self._drop.roll():
+            self.ledger.counts.dropped += 1
+            connection.cut()
+
+    def publish(
+        self,
+        route: Route,
+        message: Message,
+        qos: int,
+        retain: bool,
+        publisher: Connection | None,
+    ) -> None:
+        """Give a message to everybody who subscribed to its topic."""
+        if retain:
+            if message.payload:
+                self._retained[route.text] = Outgoing(message, qos, True)
+            else:
+                self._retained.pop(route.text, None)
+        origin = None if publisher is None else publisher.session
+        for session, subscription in route.targets:
+            if subscription.no_local and session is origin:
+                continue
+            keep = retain and subscription.retain_as_published
+            self._offer(
+                route, session, Outgoing(message, min(qos, subscription.qos), keep), publisher
+            )
+        for group in route.groups:
+            session = _whose_turn(group)
+            subscription = group.members[session]
+            keep = retain and subscription.retain_as_published
+            self._offer(
+                route, session, Outgoing(message, min(qos, subscription.qos), keep), publisher
+            )
+
+    def _offer(
+        self, route: Route, session: Session, item: Outgoing, publisher: Connection | None
+    ) -> None:
+        target = session.connection
+        if target is not None and target.blocked and publisher is not None:
+            publisher.wait_for(target)
+        if self.mischief.active and route.selected:
+            self.mischief.offer(session, item)
+        else:
+            self.mischief.follow(session, item)
+
+    # --- ceiling, stall --------------------------------------------------------------------------
+
+    def _serve_waiting(self) -> None:
+        if self._pump is not None:
+            self._pump.cancel()
+            self._pump = None
+        ceiling = self.faults.ceiling
+        interval_ns = 1e9 / ceiling if ceiling else 0.0
+        now_ns = time.monotonic_ns()
+        # A pause of the queue earns nothing; lateness of the timer is made up for.
+        if now_ns - self._next_service_ns > max(50_000_000, interval_ns):
+            self._next_service_ns = now_ns
+        while self._waiting and not self.stalled and self._next_service_ns <= now_ns:
+            connection, message, qos, retain, packet_id = self._waiting.popleft()
+            self._next_service_ns = int(self._next_service_ns + interval_ns)
+            try:
+                self._serve(connection, message, qos, retain, packet_id)
+            except RemoteProtocolError as error:
+                self.ledger.counts.protocol_errors += 1
+                connection.end(error.reason_code)
+        if len(self._waiting) < _MAX_WAITING // 2:
+            held, self._held_by_ceiling = self._held_by_ceiling, []
+            for connection in held:
+                connection.release()
+        if self._waiting and not self.stalled:
+            wait_s = max(0.001, (self._next_service_ns - now_ns) / 1e9)
+            self._pump = self._loop.call_later(wait_s, self._serve_waiting)
+
+    def _stall(self, seconds: float) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        self._stall_timer = self._loop.call_later(seconds, self._end_stall)
+        if not self.stalled:
+            self.stalled = self.mischief.stalled = True
+            for connection in self.connections:
+                connection.hold()
+
+    def _end_stall(self) -> None:
+        self._stall_timer = None
+        self.stalled = self.mischief.stalled = False
+        for connection in list(self.connections):
+            connection.seen_tick = self.tick
+            connection.release()
+            connection.catch_up()
+        self.mischief.after_stall(list(self._sessions.values()))
+        self._serve_waiting()
+
+    def _release_held(self) -> None:
+        if self.stalled:
+            if self._stall_timer is not None:
+                self._stall_timer.cancel()
+            self._end_stall()
+        self.mischief.release(list(self._sessions.values()))
+
+    # --- sessions --------------------------------------------------------------------------------
+
+    def _connect(self, connection: Connection, packet: Connect) -> None:
+        connection.version = packet.protocol_version
+        properties = packet.properties
+        refuse = self.faults.refuse if self.faults.refuse and self._refuse.roll() else 0
+        if properties.authentication_method is not None:
+            refuse = refuse or ReasonCode.BAD_AUTHENTICATION_METHOD
+        if refuse:
+            self.ledger.counts.refused += 1
+            connection.write(refusal(refuse, connection.version))
+            connection.end(None)
+            return
+        client_id = packet.client_id
+        if not client_id:
+            self._assigned += 1
+            client_id = f"reflector-{self._assigned}"
+        session = self._sessions.get(client_id)
+        if session is not None and session.connection is not None:
+            taken = session.connection
+            taken.end(ReasonCode.SESSION_TAKEN_OVER)
+            session = self._sessions.get(client_id)
+        if session is not None and packet.clean_start:
+            self._end_session(session)
+            session = None
+        present = session is not None
+        if session is None:
+            session = self._sessions[client_id] = Session(client_id, self.ledger)
+        for timer in (session.expiry_timer, session.will_timer):
+            if timer is not None:
+                timer.cancel()
+        session.expiry_timer = session.will_timer = None
+        session.connection = connection
+        session.will = packet.will
+        session.window = properties.receive_maximum or 65535
+        session.maximum_packet_bytes = properties.maximum_packet_size or FOREVER
+        if connection.version == MQTT_5:
+            session.expiry_s = properties.session_expiry_interval or 0
+        else:
+            session.expiry_s = 0 if packet.clean_start else FOREVER
+        connection.session = session
+        connection.keep_alive_s = packet.keep_alive
+        self.ledger.counts.connects += 1
+        answer = NO_PROPERTIES
+        if connection.version == MQTT_5:
+            answer = Properties(
+                assigned_client_identifier=None if packet.client_id else client_id,
+                maximum_packet_size=PACKET_LIMIT_BYTES,
+                subscription_identifier_available=0,
+            )
+        connection.write(encode(ConnAck(present, 0, answer), connection.version))
+        session.resume(connection)
+
+    def detach(self, connection: Connection, *, clean: bool) -> None:
+        """The connection is gone: keep or end its session, publish its will if it must be."""
+        session = connection.session
+        if session is None or session.connection is not connection:
+            return
+        self.ledger.counts.disconnects += 1
+        session.connection = None
+        will, session.will = session.will, None
+        if will is not None and not clean:
+            delay_s = min(will.properties.will_delay_interval or 0, session.expiry_s)
+            if delay_s:
+                session.will_timer = self._loop.call_later(delay_s, self._publish_will, will)
+            else:
+                self._publish_will(will)
+        if session.expiry_s == 0:
+            self._end_session(session)
+        elif session.expiry_s != FOREVER:
+            session.expiry_timer = self._loop.call_later(
+                session.expiry_s, self._end_session, session
+            )
+
+    def _publish_will(self, will: Will) -> None:
+        plain = dataclasses.replace(will.properties, will_delay_interval=None)
+        message = Message(will.topic.encode(), will.payload, encode_properties(plain, PUBLISH))
+        route = self._routes.get(message.topic) or self._make_route(message.topic)
+        if not route.control:
+            self.publish(route, message, will.qos, will.retain, None)
+
+    def _end_session(self, session: Session) -> None:
+        del self._sessions[session.client_id]
+        for topic_filter in session.subscriptions:
+            self._tree.unsubscribe(topic_filter, session)
+        if session.subscriptions:
+            self._routes.clear()
+        self.mischief.forget(session)
+        session.end()
+
+    def _on_tick(self) -> None:
+        self._ticker = self._loop.call_later(1.0, self._on_tick)
+        self.tick += 1
+        if self.stalled:
+            return
+        for connection in list(self.connections):
+            silent_s = self.tick - connection.seen_tick
+            if connection.session is None:
+                if silent_s > _CONNECT_TIMEOUT_S:
+                    connection.cut()
+            elif connection.keep_alive_s and silent_s > 1.5 * connection.keep_alive_s + 1:
+                # Section 3.1.2.10.
+                connection.end(ReasonCode.KEEP_ALIVE_TIMEOUT)
+
+    # --- other packets ---------------------------------------------------------------------------
+
+    def _on_publish(self, connection: Connection, session: Session, packet: Publish) -> None:
+        # Only with properties; the kernel has taken the others.
+        properties = packet.properties
+        if properties.topic_alias is not None:
+            raise RemoteProtocolError(
+                "a Topic Alias was not offered", ReasonCode.TOPIC_ALIAS_INVALID
+            )
+        if properties.subscription_identifier:
+            raise RemoteProtocolError("a client sent a Subscription Identifier", 0x82)
+        message = Message(
+            packet.topic_name.encode(), packet.payload, encode_properties(properties, PUBLISH)
+        )
+        self._accept(connection, message, packet.qos, packet.retain, packet.packet_id)
+
+    def _on_ack(
+        self,
+        connection: Connection,
+        session: Session,
+        packet: PubAck | PubRec | PubRel | PubComp,
+    ) -> None:
+        if isinstance(packet, PubRec) and packet.reason_code >= 0x80:
+            session.refused(packet.packet_id)
+        else:
+            session.acknowledged(connection, packet.packet_type, packet.packet_id)
+
+    def _on_subscribe(self, connection: Connection, session: Session, packet: Subscribe) -> None:
+        if packet.properties.subscription_identifier:
+            raise RemoteProtocolError(
+                "Subscription Identifiers were not offered",
+                ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
+            )
+        known = {item.topic_filter for item in packet.subscriptions} & set(session.subscriptions)
+        for subscription in packet.subscriptions:
+            session.subscriptions[subscription.topic_filter] = subscription
+            self._tree.subscribe(subscription.topic_filter, session, subscription)
+        self._routes.clear()
+        granted = tuple(subscription.qos for subscription in packet.subscriptions)
+        connection.write(encode(SubAck(packet.packet_id, granted), connection.version))
+        for subscription in packet.subscriptions:
+            self._send_retained(session, subscription, subscription.topic_filter in known)
+
+    def _send_retained(self, session: Session, subscription: Subscription, known: bool) -> None:
+        topic_filter = subscription.topic_filter
+        if topic_filter == COUNTS_TOPIC:
+            text = json.dumps(dataclasses.asdict(self.snapshot())).encode()
+            session.send(Outgoing(Message(COUNTS_TOPIC.encode(), text), 0, True))
+        # Section 3.8.3.1, Retain Handling; shared subscriptions get none (section 4.8.2).
+        handling = subscription.retain_handling
+        shared = split_shared(topic_filter)[0] is not None
+        if shared or handling == 2 or (handling == 1 and known):
+            return
+        for topic, item in list(self._retained.items()):
+            if filter_matches(topic_filter, topic):
+                session.send(item._replace(qos=min(item.qos, subscription.qos)))
+
+    def _on_unsubscribe(
+        self, connection: Connection, session: Session, packet: Unsubscribe
+    ) -> None:
+        codes = []
+        for topic_filter in packet.topic_filters:
+            session.subscriptions.pop(topic_filter, None)
+            existed = self._tree.unsubscribe(topic_filter, session)
+            codes.append(0x00 if existed else ReasonCode.NO_SUBSCRIPTION_EXISTED)
+        self._routes.clear()
+        reasons = tuple(codes) if connection.version == MQTT_5 else ()
+        connection.write(encode(UnsubAck(packet.packet_id, reasons), connection.version))
+
+    def _on_ping(self, connection: Connection, session: Session, packet: PingReq) -> None:
+        connection.write(encode(PingResp(), connection.version))
+
+    def _on_disconnect(self, connection: Connection, session: Session, packet: Disconnect) -> None:
+        interval = packet.properties.session_expiry_interval
+        if interval is not None:
+            if session.expiry_s == 0 and interval:
+                # Section 3.14.2.2.2.
+                raise RemoteProtocolError("DISCONNECT extends a session that was to end", 0x82)
+            session.expiry_s = interval
+        clean = packet.reason_code != ReasonCode.DISCONNECT_WITH_WILL_MESSAGE
+        self.detach(connection, clean=clean)
+        connection.end(None)
+
+    def _on_unexpected(self, connection: Connection, session: Session, packet: Any) -> None:
+        raise RemoteProtocolError(f"unexpected {type(packet).__name__}", 0x82)
+
+    def _control(self, topic: str, payload: bytes) -> None:
+        try:
+            if topic != FAULTS_TOPIC:
+                raise UsageError("unknown control topic")
+            self.set_faults(parse_faults(payload.decode("utf-8", "replace")))
+        except UsageError as error:
+            raise RemoteProtocolError(
+                str(error), ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+            ) from None
+
+
+def _whose_turn(group: Group[Session, Subscription]) -> Session:
+    """The next member that is connected; if none is, the one whose turn it is."""
+    first: Session | None = None
+    for session in group.turn():
+        if session.connection is not None:
+            return session
+        first = first or session
+    assert first is not None
+    return first
+
+
+_HANDLERS: Final[dict[type, Callable[[Reflector, Connection, Session, Any], None]]] = {
+    Publish: Reflector._on_publish,
+    PubAck: Reflector._on_ack,
+    PubRec: Reflector._on_ack,
+    PubRel: Reflector._on_ack,
+    PubComp: Reflector._on_ack,
+    Subscribe: Reflector._on_subscribe,
+    Unsubscribe: Reflector._on_unsubscribe,
+    PingReq: Reflector._on_ping,
+    Disconnect: Reflector._on_disconnect,
+}
+
+
+async def serve(config: Json) -> Serving:
+    """The child: what `run_child` wants."""
+    reflector = Reflector(parse_faults(config["faults"]))
+    # Compiling, or loading what was compiled, belongs to the start and not to the first client.
+    packet = np.frombuffer(b"\x30\x04\0\1tx", np.uint8).copy()
+    scratch = np.zeros(3, np.int64), np.zeros(2, np.int64)
+    next_item(packet, 0, len(packet), MQTT_3_1_1, PACKET_LIMIT_BYTES, *scratch)
+    listener = listen(config["host"], config["port"], _BACKLOG)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Connection(reflector), sock=listener, backlog=_BACKLOG
+    )
+
+    def answer(question: Json) -> Json:
+        if "faults" in question:
+            reflector.set_faults(parse_faults(question["faults"]))
+        dropped = reflector.drop_connections(question["drop"]) if "drop" in question else 0
+        return {"counts": dataclasses.asdict(reflector.snapshot()), "dropped": dropped}
+
+    async def close() -> None:
+        server.close()
+        reflector.close()
+
+    return Serving({"port": listener.getsockname()[1]}, answer, close)
+
+
+if __name__ == "__main__":
+    run_child(serve)

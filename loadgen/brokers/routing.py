@@ -1,0 +1,158 @@
+"""Which sessions a topic reaches: a tree of topic filters, by level (MQTT 5, section 4.7 and 4.8).
+
+This file knows subscriptions, not connections; `member` is whatever the caller subscribes.
+"""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+__all__ = ["Group", "Match", "SubscriptionTree", "filter_matches", "split_shared"]
+
+MemberT = TypeVar("MemberT", bound=Hashable)
+OptionsT = TypeVar("OptionsT")
+
+
+class Group(Generic[MemberT, OptionsT]):
+    """The members of one Shared Subscription, taken in turn."""
+
+    __slots__ = ("_cursor", "_order", "members")
+
+    def __init__(self) -> None:
+        self.members: dict[MemberT, OptionsT] = {}
+        self._order: list[MemberT] = []
+        self._cursor = 0
+
+    def set(self, member: MemberT, options: OptionsT) -> None:
+        """Add `member`, or change its options."""
+        self.members[member] = options
+        self._order = list(self.members)
+
+    def remove(self, member: MemberT) -> bool:
+        """Whether `member` was there."""
+        if self.members.pop(member, None) is None:
+            return False
+        self._order = list(self.members)
+        return True
+
+    def turn(self) -> Iterator[MemberT]:
+        """Each member once, beginning with the one whose turn it is; the turn moves on."""
+        order = self._order
+        start = self._cursor % len(order)
+        self._cursor = start + 1
+        for offset in range(len(order)):
+            yield order[(start + offset) % len(order)]
+
+
+@dataclass(slots=True)
+class Match(Generic[MemberT, OptionsT]):
+    """What a topic reaches: single subscriptions, and groups of which one member is served."""
+
+    single: list[tuple[MemberT, OptionsT]] = field(default_factory=list)
+    groups: list[Group[MemberT, OptionsT]] = field(default_factory=list)
+
+
+class _Node(Generic[MemberT, OptionsT]):
+    __slots__ = ("children", "groups", "single")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node[MemberT, OptionsT]] = {}
+        self.single: dict[MemberT, OptionsT] = {}
+        self.groups: dict[str, Group[MemberT, OptionsT]] = {}
+
+    @property
+    def empty(self) -> bool:
+        return not (self.children or self.single or self.groups)
+
+
+class SubscriptionTree(Generic[MemberT, OptionsT]):
+    """All subscriptions of a broker. Filters are valid ones (the codec has seen to it)."""
+
+    __slots__ = ("_root",)
+
+    def __init__(self) -> None:
+        self._root: _Node[MemberT, OptionsT] = _Node()
+
+    def subscribe(self, topic_filter: str, member: MemberT, options: OptionsT) -> None:
+        """Add a subscription, or replace the member's earlier one to the same filter."""
+        share_name, plain_filter = split_shared(topic_filter)
+        node = self._root
+        for level in plain_filter.split("/"):
+            node = node.children.setdefault(level, _Node())
+        if share_name is None:
+            node.single[member] = options
+        else:
+            node.groups.setdefault(share_name, Group()).set(member, options)
+
+    def unsubscribe(self, topic_filter: str, member: MemberT) -> bool:
+        """Whether there was such a subscription."""
+        share_name, plain_filter = split_shared(topic_filter)
+        path = [self._root]
+        levels = plain_filter.split("/")
+        for level in levels:
+            child = path[-1].children.get(level)
+            if child is None:
+                return False
+            path.append(child)
+        node = path[-1]
+        if share_name is None:
+            existed = node.single.pop(member, None) is not None
+        else:
+            group = node.groups.get(share_name)
+            existed = group is not None and group.remove(member)
+            if group is not None and not group.members:
+                del node.groups[share_name]
+        for parent, level in zip(path[-2::-1], levels[::-1], strict=True):
+            if not parent.children[level].empty:
+                break
+            del parent.children[level]
+        return existed
+
+    def match(self, topic: str) -> Match[MemberT, OptionsT]:
+        """Everything that `topic` reaches; a member may be there for several of its filters."""
+        found: Match[MemberT, OptionsT] = Match()
+        levels = topic.split("/")
+        # Section 4.7.2: a wildcard at the start does not reach topics that begin with $.
+        nodes = [self._root]
+        for depth, level in enumerate(levels):
+            wild = depth > 0 or not topic.startswith("$")
+            following: list[_Node[MemberT, OptionsT]] = []
+            for node in nodes:
+                if wild and (rest := node.children.get("#")) is not None:
+                    _collect(rest, found)
+                if (child := node.children.get(level)) is not None:
+                    following.append(child)
+                if wild and (child := node.children.get("+")) is not None:
+                    following.append(child)
+            nodes = following
+        for node in nodes:
+            _collect(node, found)
+            # "a/#" also reaches "a" itself (section 4.7.1.2).
+            if (rest := node.children.get("#")) is not None:
+                _collect(rest, found)
+        return found
+
+
+def _collect(node: _Node[MemberT, OptionsT], found: Match[MemberT, OptionsT]) -> None:
+    found.single.extend(node.single.items())
+    found.groups.extend(node.groups.values())
+
+
+def split_shared(topic_filter: str) -> tuple[str | None, str]:
+    """Share name (None if not shared) and filter of `$share/NAME/FILTER` (section 4.8.2).
+
+    Clients of MQTT 3.1.1 may share too, as most brokers let them; what is no whole shared filter is
+    an ordinary one, which their codec lets through.
+    """
+    prefix, _, rest = topic_filter.partition("/")
+    share_name, _, plain_filter = rest.partition("/")
+    if prefix == "$share" and share_name and plain_filter:
+        return share_name, plain_filter
+    return None, topic_filter
+
+
+def filter_matches(topic_filter: str, topic: str) -> bool:
+    """Whether a filter reaches a topic."""
+    tree: SubscriptionTree[str, None] = SubscriptionTree()
+    tree.subscribe(topic_filter, "", None)
+    return bool(tree.match(topic).single)

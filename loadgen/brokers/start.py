@@ -1,0 +1,167 @@
+"""From the `--broker` argument to brokers that serve: started here, or only named."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+import uvloop
+
+from loadgen.brokers.amqtt_broker import AmqttSettings, run_amqtt
+from loadgen.brokers.endpoints import Endpoint, parse_broker
+from loadgen.brokers.faults import parse_faults
+from loadgen.brokers.mosquitto import (
+    MosquittoSettings,
+    TlsFiles,
+    default_memory_limit_bytes,
+    find_mosquitto,
+    run_mosquitto,
+)
+from loadgen.brokers.reflector import run_reflector
+from loadgen.brokers.sink import run_sink
+from loadgen.errors import UsageError
+
+__all__ = ["RunningBroker", "Served", "serve", "serve_forever"]
+
+
+class RunningBroker(Protocol):
+    """A broker that we started: what all kinds have in common."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]: ...
+    @property
+    def pid(self) -> int: ...
+    async def start(self) -> None: ...
+    def kill(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Brokers ready for a run.
+
+    `name` is "external" and `brokers` is empty where nothing was started; `version` is then
+    "unknown" until `probe` asks.
+    """
+
+    endpoints: tuple[Endpoint, ...]
+    name: str
+    version: str
+    brokers: tuple[RunningBroker, ...] = ()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes of `brokers`; they change when a broker is killed and started again."""
+        return tuple(broker.pid for broker in self.brokers)
+
+
+@contextlib.asynccontextmanager
+async def serve(
+    spec: str | Sequence[str] = "auto",
+    *,
+    instances: int = 1,
+    persistence: bool = False,
+    faults: str = "none",
+    username: str | None = None,
+    password: str | None = None,
+    tls: TlsFiles | None = None,
+    mosquitto: MosquittoSettings | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+) -> AsyncIterator[Served]:
+    """Brokers for the length of the block.
+
+    `spec` is one name (`BROKER_NAMES`) or any number of URLs. A name starts `instances` private
+    brokers on `host`, the first on `port` (0 chooses). `faults` is for the reflector only.
+    `mosquitto` replaces the settings that the other arguments would make. Raises UsageError for
+    arguments that contradict each other, MissingProgramError, and CannotRunError.
+    """
+    specs = [spec] if isinstance(spec, str) else list(spec)
+    parsed = [parse_broker(text) for text in specs]
+    endpoints = tuple(item for item in parsed if isinstance(item, Endpoint))
+    names = [item for item in parsed if isinstance(item, str)]
+    if not parsed:
+        raise UsageError("no broker is given; use --broker auto or a URL")
+    if endpoints:
+        _refuse_extras(bool(names) or instances != 1 or faults != "none")
+        yield Served(endpoints, "external", "unknown")
+        return
+    if len(names) > 1:
+        raise UsageError("several brokers are named; give one name, or only URLs")
+    name = names[0]
+    if name == "auto":
+        name = "mosquitto" if find_mosquitto() is not None else "amqtt"
+    if instances < 1 or (port and instances > 1):
+        raise UsageError("instances must be at least 1, and 1 where a port is given")
+    if faults != "none" and name != "reflector":
+        raise UsageError(f"only the reflector errs on request, not {name}")
+    if name in ("reflector", "sink") and (username is not None or tls is not None or persistence):
+        raise UsageError(f"the {name} knows neither login, TLS nor persistence")
+    parse_faults(faults)
+    settings = mosquitto or MosquittoSettings(
+        host=host,
+        ports=(port,) if port else (),
+        username=username,
+        password=password,
+        tls=tls,
+        persistence=persistence,
+    )
+    starters: dict[str, Callable[[], AbstractAsyncContextManager[RunningBroker]]] = {
+        "mosquitto": lambda: run_mosquitto(_share_memory(settings, instances)),
+        "amqtt": lambda: run_amqtt(AmqttSettings(host, port, username, password, tls)),
+        "reflector": lambda: run_reflector(faults, host=host, port=port),
+        "sink": lambda: run_sink(host=host, port=port),
+    }
+    async with AsyncExitStack() as stack:
+        # One after the other: each is ready in a moment, and the first error stops the rest.
+        brokers = [await stack.enter_async_context(starters[name]()) for _ in range(instances)]
+        where = tuple(endpoint for broker in brokers for endpoint in broker.endpoints)
+        yield Served(where, name, brokers[0].version, tuple(brokers))
+
+
+def serve_forever(
+    name: str, host: str = "127.0.0.1", port: int = 1883, faults: str = "none"
+) -> None:
+    """Run a broker in the foreground until SIGINT or SIGTERM; its URL goes to standard output.
+
+    The same as `serve`, for `loadgen broker NAME`; the same errors.
+    """
+    uvloop.run(_serve_until_signal(name, host, port, faults))
+
+
+async def _serve_until_signal(name: str, host: str, port: int, faults: str) -> None:
+    if isinstance(parse_broker(name), Endpoint):
+        raise UsageError("a broker in the foreground needs a name, not a URL")
+    over = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in _ENDING:
+        loop.add_signal_handler(number, over.set)
+    async with serve(name, host=host, port=port, faults=faults) as served:
+        for endpoint in served.endpoints:
+            print(endpoint.redacted, flush=True)
+        print(f"{served.name} {served.version}, process {served.pids[0]}", file=sys.stderr)
+        await over.wait()
+
+
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+def _refuse_extras(extras: bool) -> None:
+    if extras:
+        raise UsageError(
+            "a broker given by URL is not started here: no second name, instances or faults with it"
+        )
+
+
+def _share_memory(settings: MosquittoSettings, instances: int) -> MosquittoSettings:
+    if settings.memory_limit_bytes is None and instances > 1:
+        return replace(settings, memory_limit_bytes=default_memory_limit_bytes() // instances)
+    return settings

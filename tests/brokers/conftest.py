@@ -1,0 +1,203 @@
+"""A client that sends exactly what it is told: the codec over a plain stream."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from loadgen.brokers import reflector_server
+from loadgen.brokers.child import Serving
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.faults import Counts
+from loadgen.mqtt.codec import decode, encode
+from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
+from loadgen.mqtt.packets import (
+    ConnAck,
+    Connect,
+    Disconnect,
+    Packet,
+    PingReq,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubAck,
+    Subscribe,
+    Subscription,
+)
+
+
+class GoneError(Exception):
+    """The broker closed the connection."""
+
+
+class Client:
+    """One connection. `messages` are the PUBLISH packets received; they are acknowledged."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.messages: list[Publish] = []
+        self.acknowledges = True
+        self.connack = ConnAck()
+        self._buffer = bytearray()
+        self._next_id = 1
+        self._completed = 0
+
+    async def open(self, endpoint: Endpoint) -> None:
+        self._reader, self._writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+
+    async def connect(self, packet: Connect) -> ConnAck:
+        self.send(packet)
+        answer = await self.receive()
+        assert isinstance(answer, ConnAck)
+        self.connack = answer
+        return answer
+
+    def send(self, packet: Packet) -> None:
+        self._writer.write(encode(packet, self.version))
+
+    def send_bytes(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def receive(self) -> Packet:
+        """The next packet; GoneError when the broker closed."""
+        while True:
+            decoded = decode(bytes(self._buffer), 0, len(self._buffer), self.version)
+            if decoded is not None:
+                packet, end = decoded
+                del self._buffer[:end]
+                return packet
+            try:
+                data = await asyncio.wait_for(self._reader.read(1 << 16), 30)
+            except ConnectionError:
+                data = b""
+            if not data:
+                raise GoneError
+            self._buffer += data
+
+    async def until(self, kind: type[Packet]) -> Any:
+        """The next packet of a kind; messages on the way are kept and acknowledged."""
+        while True:
+            packet = await self.receive()
+            if isinstance(packet, Publish):
+                self.messages.append(packet)
+                if self.acknowledges and packet.qos == 1:
+                    self.send(PubAck(packet.packet_id))
+                elif self.acknowledges and packet.qos == 2:
+                    self.send(PubRec(packet.packet_id))
+            elif isinstance(packet, PubRel) and self.acknowledges:
+                self.send(PubComp(packet.packet_id))
+            elif isinstance(packet, PubRec) and self.acknowledges:
+                self.send(PubRel(packet.packet_id))
+            self._completed += isinstance(packet, PubAck | PubComp)
+            if isinstance(packet, kind):
+                return packet
+
+    async def until_count(self, number: int) -> list[Publish]:
+        """`messages`, once there are `number` of them."""
+        while len(self.messages) < number:
+            await self.until(Publish)
+        return self.messages
+
+    async def subscribe(self, *filters: str, qos: int = 0, **options: Any) -> SubAck:
+        wanted = tuple(Subscription(text, qos, **options) for text in filters)
+        self.send(Subscribe(self.packet_id(), wanted))
+        answer: SubAck = await self.until(SubAck)
+        return answer
+
+    async def publish(
+        self, topic: str, *payloads: bytes, qos: int = 0, retain: bool = False
+    ) -> None:
+        """Send, and wait until the broker has acknowledged, or served, every one."""
+        for payload in payloads:
+            packet_id = self.packet_id() if qos else 0
+            self.send(Publish(topic, payload, qos, retain, packet_id=packet_id))
+        self._completed = 0
+        while qos and self._completed < len(payloads):
+            await self.until(PubAck if qos == 1 else PubComp)
+        await self.sync()
+
+    async def sync(self) -> None:
+        """Everything sent is served, everything that was written to this client is received."""
+        self.send(PingReq())
+        await self.until(PingResp)
+
+    def packet_id(self) -> int:
+        self._next_id = self._next_id % 65535 + 1
+        return self._next_id
+
+    async def disconnect(self) -> None:
+        self.send(Disconnect())
+        await self.gone()
+
+    async def gone(self) -> Packet | None:
+        """Wait until the broker has closed; the last packet that it sent."""
+        last = None
+        try:
+            while True:
+                last = await self.receive()
+        except GoneError:
+            return last
+
+    async def close(self) -> None:
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
+
+class LocalReflector:
+    """A reflector on the test's own loop: what `Reflector` offers, without the process."""
+
+    def __init__(self, serving: Serving) -> None:
+        self.endpoints = (Endpoint("mqtt", "127.0.0.1", serving.greeting["port"]),)
+        self._serving = serving
+
+    async def counts(self) -> Counts:
+        return Counts(**self._serving.answer({})["counts"])
+
+    async def set_faults(self, faults: str) -> Counts:
+        return Counts(**self._serving.answer({"faults": faults})["counts"])
+
+    async def drop_connections(self, number: int | None = None) -> int:
+        dropped: int = self._serving.answer({"drop": number})["dropped"]
+        return dropped
+
+
+@asynccontextmanager
+async def run_local_reflector(faults: str = "none") -> AsyncIterator[LocalReflector]:
+    serving = await reflector_server.serve({"host": "127.0.0.1", "port": 0, "faults": faults})
+    yield LocalReflector(serving)
+    await serving.close()
+
+
+ClientMaker = Callable[..., Coroutine[Any, Any, Client]]
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[ClientMaker]:
+    """`await client(endpoint, "id", version=4, **fields)`: connected, closed at the end."""
+    async with AsyncExitStack() as stack:
+
+        async def make(
+            endpoint: Endpoint, client_id: str = "", version: int = MQTT_5, **fields: Any
+        ) -> Client:
+            made = Client(version)
+            await made.open(endpoint)
+            stack.push_async_callback(made.close)
+            fields.setdefault("user_name", endpoint.username)
+            if endpoint.password is not None:
+                fields.setdefault("password", endpoint.password.encode())
+            await made.connect(Connect(client_id, version, **fields))
+            return made
+
+        yield make
+
+
+@pytest.fixture(params=[MQTT_3_1_1, MQTT_5], ids=["3.1.1", "5"])
+def version(request: pytest.FixtureRequest) -> int:
+    number: int = request.param
+    return number

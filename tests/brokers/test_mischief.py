@@ -1,0 +1,299 @@
+"""Every fault is provoked, and what a subscriber sees is exactly what the reflector counted."""
+
+import asyncio
+import dataclasses
+import time
+import zlib
+from dataclasses import dataclass
+
+import pytest
+
+from loadgen.brokers.faults import Counts
+from loadgen.brokers.reflector import Reflector, run_reflector
+from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
+from loadgen.mqtt.packets import Disconnect, PingReq, Publish
+from loadgen.mqtt.reason_codes import ConnectReturnCode, ReasonCode
+from tests.brokers.conftest import Client, ClientMaker, GoneError, run_local_reflector
+
+MESSAGES = 3000
+
+
+def _payload(number: int) -> bytes:
+    body = number.to_bytes(8, "big") + b"\x55" * 20
+    return body + zlib.crc32(body).to_bytes(4, "big")
+
+
+@dataclass
+class Seen:
+    """What a subscriber notices, judged by the payloads alone."""
+
+    lost: int = 0
+    repeated: int = 0
+    reordered: int = 0
+    corrupted: int = 0
+
+
+def _judge(messages: list[Publish], sent: int) -> Seen:
+    seen = Seen()
+    highest, known = -1, set()
+    for message in messages:
+        body, check = message.payload[:-4], message.payload[-4:]
+        if zlib.crc32(body).to_bytes(4, "big") != check:
+            seen.corrupted += 1
+            continue
+        number = int.from_bytes(body[:8], "big")
+        seen.repeated += number in known
+        seen.reordered += number not in known and number < highest
+        known.add(number)
+        highest = max(highest, number)
+    # A corrupt message cannot say which one it was.
+    seen.lost = sent - len(known) - seen.corrupted
+    return seen
+
+
+async def _settled(reflector: Reflector) -> Counts:
+    while (counts := await reflector.counts()).held or counts.waiting:
+        await asyncio.sleep(0.02)
+    return counts
+
+
+async def _exchange(
+    reflector: Reflector, client: ClientMaker, qos: int, before: Counts
+) -> tuple[Seen, Counts]:
+    """What a subscriber saw of `MESSAGES`, and what the reflector counted meanwhile."""
+    (endpoint,) = reflector.endpoints
+    subscriber = await client(endpoint, "s")
+    await subscriber.subscribe("t/#", qos=qos)
+    publisher = await client(endpoint, "p")
+    await publisher.publish("t/1", *map(_payload, range(MESSAGES)), qos=qos)
+    after = dataclasses.asdict(await _settled(reflector))
+    counts = Counts(**{name: value - getattr(before, name) for name, value in after.items()})
+    await subscriber.until_count(counts.delivered)
+    await subscriber.sync()
+    assert len(subscriber.messages) == counts.delivered
+    assert counts.received == MESSAGES
+    assert counts.delivered + counts.lost - counts.repeated == MESSAGES
+    return _judge(subscriber.messages, MESSAGES), counts
+
+
+@pytest.mark.parametrize(
+    ("faults", "exact"),
+    [
+        ("none", Seen()),
+        ("lose=1/100", Seen(lost=30)),
+        ("repeat=1/50", Seen(repeated=60)),
+        ("reorder=1/10", None),
+        ("corrupt=1/30", Seen(corrupted=100)),
+        ("lose=0.01,repeat=0.02,reorder=0.03,corrupt=0.04,seed=5", None),
+    ],
+)
+async def test_what_is_counted_is_what_is_seen(
+    client: ClientMaker, faults: str, exact: Seen | None
+) -> None:
+    # In a process of its own, because that is what a run uses.
+    async with run_reflector() as reflector:
+        for qos in (0, 1, 2):
+            before = await reflector.set_faults(faults)
+            seen, counts = await _exchange(reflector, client, qos, before)
+            assert seen == Seen(counts.lost, counts.repeated, counts.reordered, counts.corrupted)
+            if exact is None:
+                # Every one that was asked for happened.
+                assert seen.reordered > 20
+                assert "lose" not in faults or min(seen.lost, seen.repeated, seen.corrupted) > 10
+            else:
+                assert seen == exact
+
+
+async def test_the_seed_decides(client: ClientMaker) -> None:
+    outcomes = []
+    for seed in (3, 3, 4):
+        async with run_local_reflector(f"lose=0.1,seed={seed}") as reflector:
+            (endpoint,) = reflector.endpoints
+            one = await client(endpoint, "s")
+            await one.subscribe("t")
+            await one.publish("t", *map(_payload, range(500)))
+            outcomes.append([message.payload for message in one.messages])
+    assert outcomes[0] == outcomes[1] != outcomes[2]
+
+
+async def test_only_some_topics(client: ClientMaker) -> None:
+    async with run_local_reflector("lose=1/1,only=bad/#") as reflector:
+        one = await client(reflector.endpoints[0], "s")
+        await one.subscribe("#")
+        for topic in ("bad/1", "good/1", "bad", "bad/1/2"):
+            await one.publish(topic, b"x", b"y")
+        assert [message.topic_name for message in one.messages] == ["good/1"] * 2
+        assert (await reflector.counts()).lost == 6
+
+
+async def test_each_subscriber_has_its_own_faults(client: ClientMaker) -> None:
+    async with run_local_reflector("lose=1/3") as reflector:
+        (endpoint,) = reflector.endpoints
+        subscribers = [await client(endpoint, f"s{n}") for n in range(4)]
+        for subscriber in subscribers:
+            await subscriber.subscribe("t")
+        publisher = await client(endpoint, "p")
+        await publisher.publish("t", *map(_payload, range(300)))
+        for subscriber in subscribers:
+            await subscriber.sync()
+        total = sum(len(subscriber.messages) for subscriber in subscribers)
+        counts = await reflector.counts()
+    assert counts.lost == 400
+    assert total == counts.delivered == 800
+
+
+async def test_nothing_next_to_swap_with(client: ClientMaker) -> None:
+    async with run_local_reflector("reorder=1/1") as reflector:
+        one = await client(reflector.endpoints[0], "s")
+        await one.subscribe("t")
+        await one.publish("t", b"0", b"1", b"2")
+        await one.until_count(3)
+        counts = await reflector.counts()
+    assert [message.payload for message in one.messages] == [b"1", b"0", b"2"]
+    assert counts.reordered == 1
+
+
+async def test_delay_keeps_the_order(client: ClientMaker) -> None:
+    async with run_local_reflector("delay=200ms@1/10") as reflector:
+        (endpoint,) = reflector.endpoints
+        subscriber = await client(endpoint, "s")
+        await subscriber.subscribe("t")
+        publisher = await client(endpoint, "p")
+        start = time.monotonic()
+        await publisher.publish("t", *map(_payload, range(100)))
+        # Nine go at once, and everything else waits behind the tenth.
+        await subscriber.sync()
+        assert len(subscriber.messages) == 9
+        assert (await reflector.counts()).held == 91
+        await subscriber.until_count(100)
+        assert time.monotonic() - start >= 0.2
+        counts = await reflector.counts()
+    assert [m.payload for m in subscriber.messages] == list(map(_payload, range(100)))
+    assert (counts.delayed, counts.delivered, counts.held) == (10, 100, 0)
+
+
+async def test_changing_faults_lets_go(client: ClientMaker) -> None:
+    async with run_local_reflector("delay=1h") as reflector:
+        one = await client(reflector.endpoints[0], "s")
+        await one.subscribe("t")
+        await one.publish("t", *map(_payload, range(20)))
+        assert one.messages == []
+        before = await reflector.set_faults("lose=1/2")
+        assert (before.delayed, before.delivered) == (20, 20)
+        await one.publish("t", *map(_payload, range(20, 40)))
+        await reflector.set_faults("none")
+        await one.publish("t", *map(_payload, range(40, 60)))
+        counts = await reflector.counts()
+    numbers = [int.from_bytes(message.payload[:8], "big") for message in one.messages]
+    assert numbers == [*range(20), *range(20, 40, 2), *range(40, 60)]
+    assert (counts.lost, counts.delivered) == (10, 50)
+
+
+async def test_ceiling_queues_the_rest(client: ClientMaker) -> None:
+    async with run_local_reflector("ceiling=1000") as reflector:
+        (endpoint,) = reflector.endpoints
+        subscriber = await client(endpoint, "s")
+        await subscriber.subscribe("t")
+        publisher = await client(endpoint, "p")
+        start = time.monotonic()
+        for number in range(1000):
+            publisher.send(Publish("t", _payload(number)))
+        await publisher.sync()
+        counts = await reflector.counts()
+        assert counts.waiting > 500
+        assert counts.waiting + counts.received == 1000
+        await subscriber.until_count(1000)
+        # Never faster than asked: at most the burst of 50 ms ahead.
+        assert time.monotonic() - start >= 0.9
+        counts = await reflector.counts()
+    assert [m.payload for m in subscriber.messages] == list(map(_payload, range(1000)))
+    assert (counts.received, counts.delivered, counts.waiting) == (1000, 1000, 0)
+
+
+async def test_ceiling_acknowledges_when_served(client: ClientMaker) -> None:
+    async with run_local_reflector("ceiling=1") as reflector:
+        one = await client(reflector.endpoints[0], "p")
+        await one.subscribe("t")
+        for number in range(3):
+            one.send(Publish("t", b"", 1, packet_id=number + 1))
+        await one.sync()
+        assert (await reflector.counts()).waiting == 2
+        await reflector.set_faults("none")
+        await one.until_count(3)
+        assert (await reflector.counts()).received == 3
+
+
+async def test_stall(client: ClientMaker) -> None:
+    async with run_reflector() as reflector:
+        (endpoint,) = reflector.endpoints
+        one = await client(endpoint, "s")
+        await one.subscribe("t")
+        start = time.monotonic()
+        await reflector.set_faults("stall=500ms")
+        # Who comes during the stall waits as well.
+        late = asyncio.create_task(client(endpoint, "late"))
+        await one.publish("t", b"x")
+        assert time.monotonic() - start >= 0.5
+        await late
+        assert [message.payload for message in one.messages] == [b"x"]
+
+
+async def test_a_long_stall_serves_nobody_until_it_is_ended(client: ClientMaker) -> None:
+    async with run_reflector() as reflector:
+        one = await client(reflector.endpoints[0], "s")
+        await one.subscribe("t")
+        await reflector.set_faults("stall=1h")
+        one.send(Publish("t", b"x"))
+        late = asyncio.create_task(client(reflector.endpoints[0], "late"))
+        await asyncio.sleep(0.3)
+        counts = await reflector.counts()
+        assert (counts.received, counts.connects) == (0, 1)
+        await reflector.set_faults("none")
+        await one.until_count(1)
+        await late
+
+
+@pytest.mark.parametrize(
+    ("version", "answer"),
+    [(MQTT_5, ReasonCode.SERVER_BUSY), (MQTT_3_1_1, ConnectReturnCode.SERVER_UNAVAILABLE)],
+)
+async def test_refuse(client: ClientMaker, version: int, answer: int) -> None:
+    async with run_local_reflector("refuse=0x89@1/3") as reflector:
+        codes = [
+            (await client(reflector.endpoints[0], f"c{n}", version)).connack.reason_code
+            for n in range(9)
+        ]
+        counts = await reflector.counts()
+    assert codes == [0, 0, answer] * 3
+    assert (counts.refused, counts.connects) == (3, 6)
+
+
+async def test_drop_closes_the_publisher(client: ClientMaker) -> None:
+    async with run_reflector("drop=1/10") as reflector:
+        (endpoint,) = reflector.endpoints
+        subscriber = await client(endpoint, "s")
+        await subscriber.subscribe("t")
+        for number in range(3):
+            publisher = await client(endpoint, f"p{number}")
+            for message in range(25):
+                publisher.send(Publish("t", _payload(message)))
+            with pytest.raises(GoneError):
+                publisher.send(PingReq())
+                await publisher.receive()
+        await subscriber.sync()
+        counts = await reflector.counts()
+    assert (counts.dropped, counts.received, counts.disconnects) == (3, 30, 3)
+    assert len(subscriber.messages) == 30
+
+
+async def test_drop_on_command(client: ClientMaker) -> None:
+    async with run_local_reflector() as reflector:
+        clients: list[Client] = [await client(reflector.endpoints[0], f"c{n}") for n in range(5)]
+        assert await reflector.drop_connections(2) == 2
+        for dropped in clients[:2]:
+            assert await dropped.gone() is None
+        for kept in clients[2:]:
+            await kept.sync()
+        assert await reflector.drop_connections() == 3
+        assert (await reflector.counts()).dropped == 5
+        assert not isinstance(await clients[4].gone(), Disconnect)

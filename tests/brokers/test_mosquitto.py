@@ -1,0 +1,226 @@
+import asyncio
+import hashlib
+import os
+import ssl
+import stat
+import subprocess
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiomqtt
+import psutil
+import pytest
+
+from loadgen.brokers.mosquitto import (
+    MosquittoSettings,
+    TlsFiles,
+    find_mosquitto,
+    mosquitto_version,
+    password_line,
+    render_config,
+    run_mosquitto,
+)
+from loadgen.brokers.ports import ephemeral_ports, listen
+from loadgen.errors import CannotRunError, MissingProgramError, UsageError
+from loadgen.mqtt.packets import Publish
+from loadgen.mqtt.properties import Properties
+from tests.brokers.conftest import ClientMaker
+
+needs_mosquitto = pytest.mark.skipif(
+    find_mosquitto() is None, reason="the program mosquitto is not installed"
+)
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Iterator[TlsFiles]:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    try:
+        subprocess.run(
+            [
+                *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+                *("-subj", "/CN=localhost"),
+                *("-addext", "subjectAltName=IP:127.0.0.1"),
+                *("-keyout", str(key), "-out", str(certificate)),
+            ],
+            check=True,
+            capture_output=True,
+        )
+    except FileNotFoundError:
+        pytest.skip("the program openssl is not installed")
+    yield TlsFiles(certificate, key)
+
+
+@needs_mosquitto
+async def test_serves_until_the_block_ends() -> None:
+    async with run_mosquitto() as broker:
+        (endpoint,) = broker.endpoints
+        directory = broker.log.parent
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        assert endpoint.port not in ephemeral_ports()
+        assert "mosquitto" in psutil.Process(broker.pid).name()
+        soft, hard = psutil.Process(broker.pid).rlimit(psutil.RLIMIT_NOFILE)
+        assert soft == hard
+        assert broker.version[0].isdigit()
+        async with aiomqtt.Client(endpoint.host, endpoint.port) as client:
+            await client.subscribe("t")
+            await client.publish("t", b"x")
+            assert (await anext(client.messages)).payload == b"x"
+        pid = broker.pid
+    assert not psutil.pid_exists(pid)
+    assert not directory.exists()
+
+
+@needs_mosquitto
+async def test_slow_subscriber_loses_nothing(client: ClientMaker) -> None:
+    """Mosquitto's own default would keep 1,000 messages and discard the rest."""
+    async with run_mosquitto() as broker:
+        (endpoint,) = broker.endpoints
+        lasting = Properties(session_expiry_interval=3600)
+        subscriber = await client(endpoint, "s", clean_start=False, properties=lasting)
+        await subscriber.subscribe("t", qos=1)
+        await subscriber.disconnect()
+        publisher = await client(endpoint, "p")
+        await publisher.publish("t", *[b"%d" % n for n in range(3000)], qos=1)
+        again = await client(endpoint, "s", clean_start=False, properties=lasting)
+        await again.until_count(3000)
+    assert [message.payload for message in again.messages] == [b"%d" % n for n in range(3000)]
+
+
+@needs_mosquitto
+async def test_durable_session_survives_a_crash(client: ClientMaker) -> None:
+    async with run_mosquitto(MosquittoSettings(persistence=True)) as broker:
+        before, pid = broker.endpoints, broker.pid
+        lasting = Properties(session_expiry_interval=3600)
+        subscriber = await client(before[0], "s", clean_start=False, properties=lasting)
+        await subscriber.subscribe("t", qos=1)
+        await subscriber.disconnect()
+        publisher = await client(before[0], "p")
+        await publisher.publish("t", *[b"%d" % n for n in range(50)], qos=1)
+        broker.save()
+        while not (broker.log.parent / "mosquitto.db").exists():
+            await asyncio.sleep(0.01)
+        broker.kill()
+        assert await publisher.gone() is None
+        await broker.start()
+        assert broker.endpoints == before
+        assert broker.pid != pid
+        again = await client(before[0], "s", clean_start=False, properties=lasting)
+        assert again.connack.session_present
+        await again.until_count(50)
+        assert {message.payload for message in again.messages} == {b"%d" % n for n in range(50)}
+
+
+@needs_mosquitto
+async def test_login(client: ClientMaker) -> None:
+    settings = MosquittoSettings(username="alice", password="s3cr et:%")
+    async with run_mosquitto(settings) as broker:
+        (endpoint,) = broker.endpoints
+        right = await client(endpoint, "right")
+        wrong = await client(endpoint, "wrong", password=b"guess")
+        nobody = await client(endpoint, "nobody", user_name=None, password=None)
+        assert [c.connack.reason_code for c in (right, wrong, nobody)] == [0, 0x87, 0x87]
+        for file in broker.log.parent.iterdir():
+            assert b"s3cr" not in file.read_bytes()
+    assert "s3cr" not in repr(settings) + repr(endpoint)
+
+
+@needs_mosquitto
+async def test_tls(tls: TlsFiles) -> None:
+    async with run_mosquitto(MosquittoSettings(tls=tls)) as broker:
+        (endpoint,) = broker.endpoints
+        assert endpoint.scheme == "mqtts"
+        context = ssl.create_default_context(cafile=tls.certificate)
+        async with aiomqtt.Client(endpoint.host, endpoint.port, tls_context=context) as client:
+            await client.subscribe("t")
+            await client.publish("t", b"x")
+            assert (await anext(client.messages)).payload == b"x"
+
+
+@needs_mosquitto
+async def test_several_listeners_and_the_window(client: ClientMaker) -> None:
+    ports = []
+    for _ in range(2):
+        with listen("127.0.0.1") as listener:
+            ports.append(listener.getsockname()[1])
+    settings = MosquittoSettings(ports=tuple(ports), max_inflight_messages=37)
+    async with run_mosquitto(settings) as broker:
+        assert [endpoint.port for endpoint in broker.endpoints] == ports
+        first, second = [await client(endpoint, endpoint.address) for endpoint in broker.endpoints]
+        assert first.connack.properties.receive_maximum == 37
+        await first.subscribe("t")
+        await second.publish("t", b"x")
+        await first.until(Publish)
+
+
+@needs_mosquitto
+async def test_occupied_port_is_one_clear_line() -> None:
+    with listen("127.0.0.1") as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(CannotRunError, match="Address already in use") as caught:
+            async with run_mosquitto(MosquittoSettings(ports=(port,))):
+                pass
+    assert "\n" not in str(caught.value)
+
+
+async def test_absent_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("loadgen.brokers.mosquitto._EXTRA_DIRECTORIES", ())
+    assert find_mosquitto() is None
+    with pytest.raises(MissingProgramError, match="apt install mosquitto"):
+        async with run_mosquitto():
+            pass
+
+
+async def test_program_that_is_no_broker(tmp_path: Path) -> None:
+    program = tmp_path / "mosquitto"
+    program.write_text("#!/bin/sh\necho 'Error: \x1b[31m no' >&2\nexit 3\n")
+    program.chmod(0o755)
+    assert mosquitto_version(program) == "unknown"
+    with pytest.raises(CannotRunError) as caught:
+        async with run_mosquitto(program=program):
+            pass
+    assert str(caught.value).isprintable()
+    assert "x1b" in str(caught.value)
+
+
+def test_config_says_what_is_asked(tmp_path: Path) -> None:
+    settings = MosquittoSettings(
+        host="::1", persistence=True, autosave_interval_s=7, memory_limit_bytes=1 << 20
+    )
+    lines = render_config(settings, tmp_path, (1, 2)).splitlines()
+    assert {"listener 1 ::1", "listener 2 ::1", "autosave_interval 7"} <= set(lines)
+    assert {"memory_limit 1048576", "allow_anonymous true", "persistence true"} <= set(lines)
+    assert lines.count("max_connections -1") == 2
+    assert ("user root" in lines) == (os.geteuid() == 0)
+    assert not any("persistent_client_expiration" in line for line in lines)
+
+
+def test_password_line_is_pbkdf2() -> None:
+    user, _, digest = password_line("bob", "pw", b"0123456789ab").strip().partition(":")
+    _, kind, rounds, salt, value = digest.split("$")
+    wanted = hashlib.pbkdf2_hmac("sha512", b"pw", b64decode(salt), int(rounds))
+    assert (user, kind, b64decode(salt), b64decode(value)) == (
+        "bob",
+        "7",
+        b"0123456789ab",
+        wanted,
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"username": "a"},
+        {"username": "a:b", "password": "c"},
+        {"username": "", "password": "c"},
+        {"username": "a\nallow_anonymous true", "password": "c"},
+        {"host": "127.0.0.1\nlistener 5"},
+        {"max_queued_messages": -1},
+        {"autosave_interval_s": 0},
+        {"memory_limit_bytes": -5},
+    ],
+)
+def test_settings_that_cannot_be(fields: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        MosquittoSettings(**fields)  # type: ignore[arg-type]

@@ -1,0 +1,526 @@
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import aiomqtt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.reflector import run_reflector
+from loadgen.brokers.reflector_server import (
+    COUNTS_TOPIC,
+    FAULTS_TOPIC,
+    PACKET_LIMIT_BYTES,
+    VERSION_TOPIC,
+)
+from loadgen.errors import CannotRunError, UsageError
+from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
+from loadgen.mqtt.packets import (
+    Connect,
+    Disconnect,
+    PubAck,
+    Publish,
+    PubRec,
+    SubAck,
+    Subscribe,
+    Subscription,
+    UnsubAck,
+    Unsubscribe,
+    Will,
+)
+from loadgen.mqtt.properties import Properties
+from loadgen.mqtt.reason_codes import ReasonCode
+from tests.brokers.conftest import Client, ClientMaker, LocalReflector, run_local_reflector
+
+LASTING = Properties(session_expiry_interval=3600)
+
+
+@pytest.fixture
+async def reflector() -> AsyncIterator[LocalReflector]:
+    async with run_local_reflector() as running:
+        yield running
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_every_qos_and_version_to_every_other(
+    reflector: LocalReflector, client: ClientMaker, qos: int
+) -> None:
+    (endpoint,) = reflector.endpoints
+    versions = (MQTT_3_1_1, MQTT_5)
+    subscribers = [await client(endpoint, f"s{v}{q}", v) for v in versions for q in (0, 1, 2)]
+    for number, subscriber in enumerate(subscribers):
+        answer = await subscriber.subscribe("t/#", qos=number % 3)
+        assert answer.reason_codes == (number % 3,)
+    payloads = [b"%d" % number for number in range(300)]
+    for version in versions:
+        publisher = await client(endpoint, f"p{version}", version)
+        await publisher.publish("t/1", *payloads, qos=qos)
+        await publisher.publish("other", b"not for them", qos=qos)
+    for number, subscriber in enumerate(subscribers):
+        await subscriber.until_count(600)
+        await subscriber.sync()
+        assert [message.payload for message in subscriber.messages] == 2 * payloads
+        assert {message.qos for message in subscriber.messages} == {min(qos, number % 3)}
+        assert not any(message.dup or message.retain for message in subscriber.messages)
+    counts = await reflector.counts()
+    assert (counts.received, counts.delivered, counts.lost) == (602, 3600, 0)
+    assert (counts.connects, counts.connected, counts.held) == (8, 8, 0)
+
+
+async def test_aiomqtt_counts_the_same(reflector: LocalReflector) -> None:
+    (endpoint,) = reflector.endpoints
+    protocol = aiomqtt.ProtocolVersion.V5
+    async with (
+        aiomqtt.Client(endpoint.host, endpoint.port, protocol=protocol) as subscriber,
+        aiomqtt.Client(endpoint.host, endpoint.port) as publisher,
+    ):
+        await subscriber.subscribe("a/+/c", qos=2)
+        for number in range(60):
+            await publisher.publish(f"a/{number % 4}/c", b"%d" % number, qos=number % 3)
+            await publisher.publish("a/c", b"no", qos=number % 3)
+        seen = []
+        async for message in subscriber.messages:
+            seen.append(message.payload)
+            if len(seen) == 60:
+                break
+    assert seen == [b"%d" % number for number in range(60)]
+    counts = await reflector.counts()
+    assert (counts.received, counts.delivered) == (120, 60)
+
+
+async def test_runs_of_many_topics_in_one_write(
+    reflector: LocalReflector, client: ClientMaker
+) -> None:
+    (endpoint,) = reflector.endpoints
+    subscriber = await client(endpoint, "s", MQTT_5)
+    await subscriber.subscribe("t/+")
+    older = await client(endpoint, "o", MQTT_3_1_1)
+    await older.subscribe("t/1")
+    publisher = await client(endpoint, "p", MQTT_5)
+    # 60 KB, so reads end inside packets.
+    sent = [(f"t/{number // 50 % 3}", b"%08d" % number * 4) for number in range(2000)]
+    for topic, payload in sent:
+        publisher.send(Publish(topic, payload))
+    await publisher.sync()
+    await subscriber.sync()
+    await older.sync()
+    assert [(m.topic_name, m.payload) for m in subscriber.messages] == sent
+    wanted = [payload for topic, payload in sent if topic == "t/1"]
+    assert [m.payload for m in older.messages] == wanted
+
+
+async def test_overlapping_subscriptions_deliver_once(
+    reflector: LocalReflector, client: ClientMaker, version: int
+) -> None:
+    (endpoint,) = reflector.endpoints
+    both = await client(endpoint, "s", version)
+    await both.subscribe("a/#", qos=0)
+    await both.subscribe("a/b", qos=1)
+    await both.publish("a/b", b"x", qos=2)
+    await both.sync()
+    assert [message.qos for message in both.messages] == [1]
+
+
+async def test_unsubscribe(reflector: LocalReflector, client: ClientMaker, version: int) -> None:
+    (endpoint,) = reflector.endpoints
+    both = await client(endpoint, "s", version)
+    await both.subscribe("a", "b")
+    both.send(Unsubscribe(7, ("a", "never")))
+    answer = await both.until(UnsubAck)
+    gone = ReasonCode.NO_SUBSCRIPTION_EXISTED
+    assert answer == UnsubAck(7, (0, gone) if version == MQTT_5 else ())
+    await both.publish("a", b"x")
+    await both.publish("b", b"y")
+    assert [message.payload for message in both.messages] == [b"y"]
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+async def test_shared_subscriptions_take_turns(
+    reflector: LocalReflector, client: ClientMaker, qos: int
+) -> None:
+    (endpoint,) = reflector.endpoints
+    members = [await client(endpoint, f"m{n}", (MQTT_5, MQTT_3_1_1)[n % 2]) for n in range(4)]
+    for member in members:
+        await member.subscribe("$share/g/t/#", qos=1)
+    alone = await client(endpoint, "alone")
+    await alone.subscribe("t/#")
+    publisher = await client(endpoint, "p")
+    payloads = [b"%d" % number for number in range(200)]
+    await publisher.publish("t/1", *payloads, qos=qos)
+    for member in members:
+        await member.sync()
+        assert len(member.messages) == 50
+    await alone.sync()
+    assert [message.payload for message in alone.messages] == payloads
+    shared = [message.payload for member in members for message in member.messages]
+    assert sorted(shared) == sorted(payloads)
+    # Who leaves leaves its share to the others.
+    await members[0].disconnect()
+    await publisher.publish("t/1", *payloads[:90], qos=qos)
+    for member in members[1:]:
+        await member.sync()
+        assert len(member.messages) == 80
+
+
+async def test_durable_session_holds_messages(
+    reflector: LocalReflector, client: ClientMaker, version: int
+) -> None:
+    (endpoint,) = reflector.endpoints
+    options = {} if version == MQTT_3_1_1 else {"properties": LASTING}
+    first = await client(endpoint, "durable", version, clean_start=False, **options)
+    assert not first.connack.session_present
+    await first.subscribe("q/#", qos=1)
+    await first.disconnect()
+    publisher = await client(endpoint, "p")
+    payloads = [b"%d" % number for number in range(500)]
+    await publisher.publish("q/1", *payloads, qos=1)
+    await publisher.publish("q/1", b"QoS 0 is not held", qos=0)
+    counts = await reflector.counts()
+    assert (counts.held, counts.delivered, counts.discarded) == (500, 0, 1)
+    second = await client(endpoint, "durable", version, clean_start=False, **options)
+    assert second.connack.session_present
+    await second.until_count(500)
+    assert [message.payload for message in second.messages] == payloads
+    await second.sync()
+    await second.disconnect()
+    # A clean start ends it.
+    third = await client(endpoint, "durable", version, clean_start=True)
+    assert not third.connack.session_present
+    await publisher.publish("q/1", b"nobody", qos=1)
+    await third.sync()
+    assert third.messages == []
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_unacknowledged_messages_come_again(
+    reflector: LocalReflector, client: ClientMaker, qos: int
+) -> None:
+    (endpoint,) = reflector.endpoints
+    first = await client(endpoint, "d", clean_start=False, properties=LASTING)
+    await first.subscribe("q", qos=2)
+    first.acknowledges = False
+    publisher = await client(endpoint, "p")
+    await publisher.publish("q", b"0", b"1", b"2", qos=qos)
+    await first.until_count(3)
+    if qos == 2:
+        first.send(PubRec(first.messages[0].packet_id))
+        await first.sync()
+    await first.close()
+    second = await client(endpoint, "d", clean_start=False, properties=LASTING)
+    again = 3 if qos == 1 else 2
+    await second.until_count(again)
+    await second.sync()
+    assert [message.payload for message in second.messages] == [b"0", b"1", b"2"][3 - again :]
+    assert all(message.dup for message in second.messages)
+    counts = await reflector.counts()
+    assert (counts.delivered, counts.redelivered, counts.held) == (3, again, 0)
+
+
+async def test_receive_maximum_is_kept(reflector: LocalReflector, client: ClientMaker) -> None:
+    (endpoint,) = reflector.endpoints
+    slow = await client(endpoint, "slow", properties=Properties(receive_maximum=3))
+    await slow.subscribe("q", qos=1)
+    slow.acknowledges = False
+    publisher = await client(endpoint, "p")
+    await publisher.publish("q", *[b"x"] * 10, qos=1)
+    await slow.sync()
+    assert len(slow.messages) == 3
+    assert (await reflector.counts()).held == 7
+    slow.acknowledges = True
+    for message in slow.messages[:3]:
+        slow.send(PubAck(message.packet_id))
+    await slow.until_count(10)
+
+
+async def test_qos_2_is_served_once_though_sent_twice(
+    reflector: LocalReflector, client: ClientMaker
+) -> None:
+    (endpoint,) = reflector.endpoints
+    subscriber = await client(endpoint, "s")
+    await subscriber.subscribe("q", qos=2)
+    publisher = await client(endpoint, "p", clean_start=False, properties=LASTING)
+    publisher.acknowledges = False
+    publisher.send(Publish("q", b"once", 2, packet_id=9))
+    await publisher.until(PubRec)
+    await publisher.close()
+    again = await client(endpoint, "p", clean_start=False, properties=LASTING)
+    again.send(Publish("q", b"once", 2, packet_id=9, dup=True))
+    await again.until(PubRec)
+    await subscriber.sync()
+    assert [message.payload for message in subscriber.messages] == [b"once"]
+    assert (await reflector.counts()).received == 1
+
+
+async def test_retained(reflector: LocalReflector, client: ClientMaker, version: int) -> None:
+    (endpoint,) = reflector.endpoints
+    one = await client(endpoint, "s", version)
+    await one.publish("r/1", b"kept", qos=1, retain=True)
+    await one.publish("r/2", b"kept", retain=True)
+    await one.publish("r/2", b"", retain=True)
+    await one.subscribe("r/#", qos=1)
+    await one.publish("r/1", b"now", retain=True)
+    assert [(m.payload, m.retain, m.qos) for m in one.messages] == [
+        (b"kept", True, 1),
+        (b"now", False, 0),
+    ]
+
+
+async def test_subscription_options(reflector: LocalReflector, client: ClientMaker) -> None:
+    (endpoint,) = reflector.endpoints
+    one = await client(endpoint, "s")
+    await one.publish("o/1", b"old", retain=True)
+    await one.subscribe("o/#", no_local=True, retain_handling=2)
+    two = await client(endpoint, "t")
+    await two.subscribe("o/#", retain_as_published=True, retain_handling=1)
+    await two.subscribe("o/#", retain_as_published=True, retain_handling=1)
+    await one.publish("o/1", b"new", retain=True)
+    await one.publish("o/1", b"plain")
+    await two.sync()
+    assert one.messages == []
+    assert [(m.payload, m.retain) for m in two.messages] == [
+        (b"old", True),
+        (b"new", True),
+        (b"plain", False),
+    ]
+
+
+async def test_properties_reach_the_subscriber(
+    reflector: LocalReflector, client: ClientMaker
+) -> None:
+    (endpoint,) = reflector.endpoints
+    properties = Properties(content_type="text", user_property=(("a", "1"), ("a", "2")))
+    new, old = await client(endpoint, "n", MQTT_5), await client(endpoint, "o", MQTT_3_1_1)
+    await new.subscribe("p")
+    await old.subscribe("p")
+    new.send(Publish("p", b"x", properties=properties))
+    await new.sync()
+    await old.sync()
+    assert new.messages == [Publish("p", b"x", properties=properties)]
+    assert old.messages == [Publish("p", b"x")]
+
+
+async def test_will(reflector: LocalReflector, client: ClientMaker, version: int) -> None:
+    (endpoint,) = reflector.endpoints
+    watcher = await client(endpoint, "w")
+    await watcher.subscribe("will/#")
+    careful = await client(endpoint, "a", version, will=Will("will/a", b"a"))
+    await careful.disconnect()
+    careless = await client(endpoint, "b", version, will=Will("will/b", b"b"))
+    await careless.close()
+    await watcher.until_count(1)
+    await watcher.sync()
+    assert [message.payload for message in watcher.messages] == [b"b"]
+
+
+async def test_take_over(reflector: LocalReflector, client: ClientMaker) -> None:
+    (endpoint,) = reflector.endpoints
+    first = await client(endpoint, "same")
+    second = await client(endpoint, "same")
+    assert await first.gone() == Disconnect(ReasonCode.SESSION_TAKEN_OVER)
+    await second.sync()
+
+
+async def test_session_expires(reflector: LocalReflector, client: ClientMaker) -> None:
+    (endpoint,) = reflector.endpoints
+    short = Properties(session_expiry_interval=1)
+    first = await client(endpoint, "e", clean_start=False, properties=short)
+    await first.subscribe("q", qos=1)
+    await first.disconnect()
+    publisher = await client(endpoint, "p")
+    await publisher.publish("q", b"x", qos=1)
+    while (await reflector.counts()).discarded == 0:
+        await asyncio.sleep(0.05)
+    second = await client(endpoint, "e", clean_start=False, properties=short)
+    assert not second.connack.session_present
+
+
+async def test_maximum_packet_size(reflector: LocalReflector, client: ClientMaker) -> None:
+    (endpoint,) = reflector.endpoints
+    small = await client(endpoint, "s", properties=Properties(maximum_packet_size=100))
+    await small.subscribe("m")
+    publisher = await client(endpoint, "p")
+    for size in (10, 200, 20):
+        publisher.send(Publish("m", b"x" * size))
+    await publisher.sync()
+    await small.sync()
+    assert [len(message.payload) for message in small.messages] == [10, 20]
+    assert (await reflector.counts()).discarded == 1
+
+
+async def test_large_packets(reflector: LocalReflector, client: ClientMaker) -> None:
+    (endpoint,) = reflector.endpoints
+    one = await client(endpoint, "s")
+    assert one.connack.properties.maximum_packet_size == PACKET_LIMIT_BYTES
+    await one.subscribe("m")
+    large = bytes(range(256)) * (3 << 12)
+    await one.publish("m", large, b"small")
+    assert [message.payload for message in one.messages] == [large, b"small"]
+
+
+async def test_empty_client_identifier(reflector: LocalReflector, client: ClientMaker) -> None:
+    (endpoint,) = reflector.endpoints
+    names = [
+        (await client(endpoint, "")).connack.properties.assigned_client_identifier for _ in range(2)
+    ]
+    assert all(names)
+    assert names[0] != names[1]
+
+
+# --- hostile bytes --------------------------------------------------------------------------------
+
+
+async def _raw(endpoint: Endpoint, data: bytes, version: int = MQTT_5) -> Client:
+    raw = Client(version)
+    await raw.open(endpoint)
+    raw.send_bytes(data)
+    return raw
+
+
+_CONNECT_5 = bytes.fromhex("100e00044d5154540502003c0000 0161".replace(" ", ""))
+
+
+@pytest.mark.parametrize(
+    ("after_connect", "reason"),
+    [
+        ("00 00", ReasonCode.MALFORMED_PACKET),
+        ("30 ff ff ff ff 01", ReasonCode.MALFORMED_PACKET),
+        ("36 05 0001 61 0001", ReasonCode.MALFORMED_PACKET),
+        ("30 04 0005 6161", ReasonCode.MALFORMED_PACKET),
+        ("30 05 0002 ff61 00", ReasonCode.TOPIC_NAME_INVALID),
+        ("30 05 0002 612b 00", ReasonCode.TOPIC_NAME_INVALID),
+        ("30 05 0002 6100 00", ReasonCode.TOPIC_NAME_INVALID),
+        ("30 03 0000 00", ReasonCode.PROTOCOL_ERROR),
+        ("30 07 0001 61 03 230001", ReasonCode.TOPIC_ALIAS_INVALID),
+        ("30 06 0001 61 02 0b01", ReasonCode.PROTOCOL_ERROR),
+        ("32 06 0001 61 0000 00", ReasonCode.MALFORMED_PACKET),
+        ("30 ff ff ff 7f", ReasonCode.PACKET_TOO_LARGE),
+        ("82 08 0001 02 0b01 0000 00", ReasonCode.MALFORMED_PACKET),
+        ("82 09 0001 02 0b01 0001 61 00", ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED),
+        ("20 03 00 00 00", ReasonCode.PROTOCOL_ERROR),
+        ("40 02 0000", ReasonCode.MALFORMED_PACKET),
+    ],
+)
+async def test_broken_packets_close_only_their_connection(
+    reflector: LocalReflector, client: ClientMaker, after_connect: str, reason: int
+) -> None:
+    (endpoint,) = reflector.endpoints
+    good = await client(endpoint, "good")
+    await good.subscribe("t")
+    raw = await _raw(endpoint, _CONNECT_5 + bytes.fromhex(after_connect))
+    assert await raw.gone() == Disconnect(reason)
+    await raw.close()
+    await good.publish("t", b"still here")
+    assert [message.payload for message in good.messages] == [b"still here"]
+    assert (await reflector.counts()).protocol_errors == 1
+
+
+def test_any_bytes_close_only_their_connection() -> None:
+    with asyncio.Runner() as runner:
+        context = run_reflector()
+        reflector = runner.run(context.__aenter__())
+        (endpoint,) = reflector.endpoints
+        good = Client(MQTT_5)
+        runner.run(good.open(endpoint))
+        runner.run(good.connect(Connect("good")))
+        runner.run(good.subscribe("t"))
+
+        async def disturb(junk: list[bytes], greet: bool) -> None:
+            for data in junk:
+                raw = await _raw(endpoint, _CONNECT_5 * greet + data)
+                await raw.close()
+            good.messages.clear()
+            await good.publish("t", b"still here")
+            assert [message.payload for message in good.messages] == [b"still here"]
+
+        @given(st.lists(st.binary(max_size=60), max_size=20), st.booleans())
+        @settings(deadline=None, max_examples=50)
+        def any_bytes(junk: list[bytes], greet: bool) -> None:
+            runner.run(disturb(junk, greet))
+
+        any_bytes()
+        runner.run(good.close())
+        runner.run(context.__aexit__(None, None, None))
+
+
+async def test_unsupported_protocol_is_refused(reflector: LocalReflector) -> None:
+    (endpoint,) = reflector.endpoints
+    raw = await _raw(endpoint, bytes.fromhex("100f00064d51497364700302003c000161"))
+    assert await raw.gone() is None
+    await raw.close()
+    assert (await reflector.counts()).protocol_errors == 1
+
+
+async def test_keep_alive_is_watched(reflector: LocalReflector, client: ClientMaker) -> None:
+    (endpoint,) = reflector.endpoints
+    silent = await client(endpoint, "k", keep_alive=1)
+    lively = await client(endpoint, "l")
+    assert await silent.gone() == Disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT)
+    await lively.sync()
+
+
+# --- knobs ----------------------------------------------------------------------------------------
+
+
+async def test_control_topics(reflector: LocalReflector, client: ClientMaker) -> None:
+    (endpoint,) = reflector.endpoints
+    one = await client(endpoint, "s", MQTT_3_1_1)
+    await one.subscribe("t", VERSION_TOPIC)
+    await one.sync()
+    assert [message.payload for message in one.messages] == [b"loadgen reflector"]
+    await one.publish(FAULTS_TOPIC, b"lose=1/2", qos=1)
+    await one.publish("t", *[b"x"] * 10)
+    assert len(one.messages) == 6
+    await one.subscribe(COUNTS_TOPIC)
+    await one.sync()
+    counts = json.loads(one.messages[-1].payload)
+    assert (counts["received"], counts["delivered"], counts["lost"]) == (10, 6, 5)
+
+
+async def test_bad_control_message_ends_its_sender(
+    reflector: LocalReflector, client: ClientMaker
+) -> None:
+    (endpoint,) = reflector.endpoints
+    one = await client(endpoint, "s")
+    one.send(Publish(FAULTS_TOPIC, b"lose=often"))
+    assert await one.gone() == Disconnect(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+    other = await client(endpoint, "t")
+    await other.subscribe("t")
+    await other.publish("t", b"x")
+    assert len(other.messages) == 1
+
+
+async def test_in_a_process_of_its_own(client: ClientMaker) -> None:
+    async with run_reflector("lose=1/1") as reflector:
+        before, pid = reflector.endpoints, reflector.pid
+        one = await client(before[0], "s")
+        await one.subscribe("t")
+        with pytest.raises(UsageError):
+            await reflector.set_faults("lose=often")
+        await one.publish("t", b"x")
+        assert one.messages == []
+        assert (await reflector.counts()).lost == 1
+        reflector.kill()
+        assert await one.gone() is None
+        with pytest.raises(CannotRunError, match="reflector"):
+            await reflector.counts()
+        await reflector.start()
+        assert reflector.endpoints == before
+        assert reflector.pid != pid
+        two = await client(before[0], "s")
+        await two.subscribe("t")
+        await two.publish("t", b"x")
+        assert two.messages == []
+        assert await reflector.drop_connections() == 1
+        await two.gone()
+    with pytest.raises(CannotRunError, match="not running"):
+        await reflector.counts()
+
+
+async def test_subscribe_answer_keeps_its_order(
+    reflector: LocalReflector, client: ClientMaker
+) -> None:
+    one = await client(reflector.endpoints[0], "s")
+    one.send(Subscribe(5, (Subscription("a", 2), Subscription("b", 0), Subscription("c", 1))))
+    assert await one.until(SubAck) == SubAck(5, (2, 0, 1))

@@ -1,0 +1,130 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import uvloop
+
+from loadgen.brokers.endpoints import parse_endpoint
+from loadgen.brokers.mosquitto import find_mosquitto
+from loadgen.brokers.ports import free_port
+from loadgen.brokers.probe import probe
+from loadgen.brokers.start import serve
+from loadgen.errors import HostLimitError, MissingProgramError, UsageError
+from tests.brokers.conftest import ClientMaker
+
+ROOT = str(Path(__file__).parents[2])
+
+
+async def test_urls_pass_through() -> None:
+    urls = ["mqtt://a.example", "wss://u:p@b.example/x"]
+    async with serve(urls) as served:
+        assert served.endpoints == tuple(map(parse_endpoint, urls))
+        assert (served.name, served.pids) == ("external", ())
+
+
+async def test_auto(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = "amqtt" if find_mosquitto() is None else "mosquitto"
+    async with serve() as served:
+        assert served.name == wanted
+        assert psutil.pid_exists(served.pids[0])
+    monkeypatch.setattr("loadgen.brokers.start.find_mosquitto", lambda: None)
+    monkeypatch.setattr("loadgen.brokers.mosquitto.find_mosquitto", lambda: None)
+    async with serve() as served:
+        assert served.name == "amqtt"
+    with pytest.raises(MissingProgramError):
+        async with serve("mosquitto"):
+            pass
+
+
+@pytest.mark.parametrize("name", ["reflector", "sink", "mosquitto"])
+async def test_several_instances(name: str, client: ClientMaker) -> None:
+    if name == "mosquitto" and find_mosquitto() is None:
+        pytest.skip("the program mosquitto is not installed")
+    async with serve(name, instances=2) as served:
+        pids = served.pids
+        assert len(set(pids)) == len(set(served.endpoints)) == len(served.brokers) == 2
+        for endpoint in served.endpoints:
+            await (await client(endpoint, "a")).sync()
+        served.brokers[0].kill()
+        await served.brokers[0].start()
+        assert served.pids[0] != pids[0]
+        assert served.pids[1] == pids[1]
+        pids = served.pids
+    assert not any(map(psutil.pid_exists, pids))
+
+
+async def test_an_error_in_the_block_stops_the_broker() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with serve("sink") as served:
+            pids = served.pids
+            raise ZeroDivisionError
+    assert not psutil.pid_exists(pids[0])
+
+
+def test_inside_uvloop() -> None:
+    async def ask() -> tuple[int, ...]:
+        async with serve("reflector", faults="lose=1/2") as served:
+            return (await probe(served.endpoints[0])).versions
+
+    assert uvloop.run(ask()) == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "fault"),
+    [
+        ([], {}, "no broker"),
+        ("nonsense", {}, "nonsense"),
+        (["reflector", "sink"], {}, "several"),
+        (["mqtt://a", "reflector"], {}, "URL"),
+        ("mqtt://a", {"faults": "lose=1"}, "URL"),
+        ("mqtt://a", {"instances": 2}, "URL"),
+        ("reflector", {"instances": 0}, "instances"),
+        ("reflector", {"instances": 2, "port": 5000}, "instances"),
+        ("reflector", {"faults": "lose=x"}, "lose"),
+        ("reflector", {"username": "a", "password": "b"}, "login"),
+        ("sink", {"faults": "lose=1"}, "reflector"),
+        ("mosquitto", {"username": "a"}, "password"),
+    ],
+)
+async def test_what_cannot_be(spec: list[str], options: dict[str, object], fault: str) -> None:
+    with pytest.raises(UsageError, match=fault):
+        async with serve(spec, **options):  # type: ignore[arg-type]
+            pass
+
+
+async def test_occupied_port() -> None:
+    async with serve("sink") as served:
+        port = served.endpoints[0].port
+        with pytest.raises(Exception, match="in use") as caught:
+            async with serve("reflector", port=port):
+                pass
+    assert "\n" not in str(caught.value)
+    assert issubclass(HostLimitError, Exception)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_in_the_foreground(ending: signal.Signals) -> None:
+    port = free_port("127.0.0.1")
+    script = (
+        "from loadgen.brokers.start import serve_forever\n"
+        f"serve_forever('reflector', '127.0.0.1', {port}, 'lose=1/3')\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": ROOT},
+    ) as foreground:
+        assert foreground.stdout is not None
+        assert foreground.stdout.readline() == f"mqtt://127.0.0.1:{port}\n"
+        (child,) = psutil.Process(foreground.pid).children()
+        foreground.send_signal(ending)
+        _, errors = foreground.communicate()
+    assert foreground.returncode == 0
+    assert "Traceback" not in errors
+    assert not child.is_running()
