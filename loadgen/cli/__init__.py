@@ -1,0 +1,1 @@
+"""The commands: they read options, call the layers below and print; nothing else."""

@@ -1,0 +1,34 @@
+"""`loadgen broker NAME`: a broker in the foreground."""
+
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    name: Annotated[str, typer.Argument(help="auto, mosquitto, amqtt, reflector or sink.")],
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535)] = 1883,
+    faults: Annotated[
+        str,
+        typer.Option(
+            "--faults",
+            metavar="LIST",
+            help="What the reflector does wrong: lose=0.01,delay=5ms.",
+        ),
+    ] = "none",
+) -> int:
+    """Run a broker until Ctrl-C; its URL goes to stdout.
+
+    The reflector and the sink are instruments, no systems under test.
+
+    Example: loadgen broker mosquitto --port 1884
+    """
+    from loadgen.brokers.start import serve_forever
+
+    serve_forever(name, host, port, faults)
+    return 0

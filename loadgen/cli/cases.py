@@ -1,0 +1,128 @@
+"""Plays one case and shows its score card: what the five case commands have in common."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadgen.cli.options import (
+    Flags,
+    case_options,
+    help_of,
+    read_scenario,
+    run_options,
+    with_options,
+)
+from loadgen.errors import LoadgenError, PowerLogError, RunDirectoryError
+from loadgen.workload.scenario import Case, Scenario
+
+if TYPE_CHECKING:
+    from loadgen.control.coordinator import RunResult
+    from loadgen.scorecard.model import ScoreCard
+
+__all__ = ["case_command", "play", "score"]
+
+
+def case_command(case: Case) -> Callable[..., int]:
+    """The command that runs this case."""
+
+    def command(given: Flags) -> int:
+        scenario = read_scenario(case, given)
+        check_power_logs(scenario)
+        result = play(scenario, given["out"], quiet=given["quiet"])
+        return show(result, scenario, as_json=given["json_"], quiet=given["quiet"])
+
+    return with_options(command, [*case_options(case), *run_options()], help_of(case))
+
+
+def play(
+    scenario: Scenario, out: Path | None, *, quiet: bool, command: Sequence[str] = ()
+) -> "RunResult":
+    """Run the scenario into `out`, with progress on stderr; Ctrl-C ends it in order."""
+    from loadgen.control.coordinator import run
+    from loadgen.control.interrupt import Interrupt, listening
+    from loadgen.control.progress import progress_on
+    from loadgen.control.rundir import default_directory
+
+    directory = default_directory(datetime.now(UTC), scenario.case) if out is None else out
+    words = command or ("loadgen", *sys.argv[1:])
+
+    async def played() -> "RunResult":
+        interrupt = Interrupt()
+        with listening(interrupt), progress_on(sys.stderr, quiet=quiet) as progress:
+            return await run(
+                scenario, directory, progress=progress, interrupt=interrupt, command=words
+            )
+
+    return asyncio.run(played())
+
+
+def check_power_logs(scenario: Scenario) -> None:
+    """Refuse power logs that cannot be used before a run is made for them; raises PowerLogError.
+
+    They may still grow; what they cover is judged after the run.
+    """
+    if not scenario.pdu:
+        return
+    from loadgen.scorecard.power import distinct_logs, parse_power_log, time_zone
+
+    zone = time_zone(scenario.pdu_timezone)
+    for path in distinct_logs([Path(name) for name in scenario.pdu]):
+        try:
+            text = path.read_bytes()
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise PowerLogError(f"power log {path} cannot be read: {reason}") from None
+        # The last line may be half written.
+        parse_power_log(text[: text.rfind(b"\n") + 1], str(path), zone)
+
+
+def score(directory: Path, scenario: Scenario) -> "ScoreCard":
+    """The score card of a run directory, written into it in every rendering."""
+    from loadgen.scorecard.summary import summarize_run
+    from loadgen.scorecard.write import write_renderings
+
+    logs = [Path(name) for name in scenario.pdu]
+    try:
+        card = summarize_run(directory, logs, scenario.pdu_timezone, scenario.rack_units)
+    except PowerLogError:
+        # What was measured must not be without a score card for the sake of a log.
+        write_renderings([summarize_run(directory, rack_units=scenario.rack_units)], directory)
+        raise
+    write_renderings([card], directory)
+    return card
+
+
+def show(result: "RunResult", scenario: Scenario, *, as_json: bool, quiet: bool) -> int:
+    """Print what came of a run; returns the exit status."""
+    from loadgen.cli.summary import summary_lines
+    from loadgen.scorecard.to_json import to_json
+
+    try:
+        card = score(result.directory, scenario)
+    except RunDirectoryError as error:
+        if result.measured and not result.interrupted:
+            raise
+        reasons = "; ".join(f"{r.code}: {r.detail}" for r in result.verdict.reasons)
+        tell([f"loadgen: {reasons or error}; what there is is in {result.directory}"])
+        return result.exit_status
+    except LoadgenError:
+        tell([f"results: {result.directory}"])
+        raise
+    if as_json:
+        sys.stdout.write(to_json([card]).decode())
+        sys.stdout.flush()
+    else:
+        print("\n".join(summary_lines(card)))
+    if not quiet:
+        if as_json:
+            tell(summary_lines(card))
+        tell([f"results: {result.directory}"])
+    return result.exit_status
+
+
+def tell(lines: Sequence[str]) -> None:
+    """Lines for people."""
+    print("\n".join(lines), file=sys.stderr)

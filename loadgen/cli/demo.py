@@ -1,0 +1,109 @@
+"""`loadgen demo`: all five cases at a size that suits this machine, on one score card."""
+
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command", "sizes"]
+
+_CONNECTS_SPARE = 1_000
+"""Descriptors left to the broker and a worker for everything but devices."""
+
+_MOSQUITTO: Mapping[str, Mapping[str, object]] = {
+    "fanin": {"devices": 10_000, "duration": 8, "warmup": 2},
+    "fanout": {"topics": 10, "ratio": 100, "rate": 200, "duration": 8, "warmup": 2},
+    "persistent": {"pairs": 10, "rate": 1_000, "duration": 8, "warmup": 2},
+    "latency": {"devices": 1_000, "rate": 10_000, "duration": 8, "warmup": 2},
+    "connburst": {"devices": 10_000, "duration": 2},
+}
+_AMQTT: Mapping[str, Mapping[str, object]] = {
+    "fanin": {"devices": 500, "duration": 8, "warmup": 2},
+    "fanout": {"topics": 5, "ratio": 20, "rate": 10, "duration": 8, "warmup": 2},
+    "persistent": {"pairs": 5, "rate": 100, "duration": 8, "warmup": 2},
+    "latency": {"devices": 100, "rate": 200, "duration": 8, "warmup": 2},
+    "connburst": {"devices": 500, "duration": 2},
+}
+"""A broker in Python serves about a fortieth of what Mosquitto does."""
+
+
+def sizes(broker: str, cores: int, descriptors: int) -> dict[str, dict[str, object]]:
+    """Fields of each case for a broker of this name on this host."""
+    chosen = {case: dict(fields) for case, fields in _sizes_of(broker).items()}
+    for fields in chosen.values():
+        for name in ("devices", "rate"):
+            if name in fields and cores < 2:
+                fields[name] = int(str(fields[name])) // 4
+        if "devices" in fields:
+            most = max(10, descriptors - _CONNECTS_SPARE)
+            fields["devices"] = min(int(str(fields["devices"])), most)
+    return chosen
+
+
+def _sizes_of(broker: str) -> Mapping[str, Mapping[str, object]]:
+    return _AMQTT if broker == "amqtt" else _MOSQUITTO
+
+
+def command(
+    broker: Annotated[
+        str, typer.Option("--broker", metavar="URL", help="Broker URL or name, as for every run.")
+    ] = "auto",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Directory for the runs; must not exist or be empty. [default: runs/TIME-demo]",
+            show_default=False,
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+) -> int:
+    """Play all five cases, a few seconds each, and make one score card of them.
+
+    Prints the path of the HTML page.
+
+    Example: loadgen demo
+    """
+    from loadgen.brokers.mosquitto import find_mosquitto
+    from loadgen.cli.cases import play, score, tell
+    from loadgen.cli.summary import summary_lines
+    from loadgen.control.environment import host_of
+    from loadgen.control.rundir import default_directory, require_free
+    from loadgen.scorecard.write import write_renderings
+    from loadgen.spark.job import make_scorecards
+    from loadgen.workload.scenario import CASES, build_scenario
+
+    directory = default_directory(datetime.now(UTC), "demo") if out is None else out
+    require_free(directory)
+    kind = "amqtt" if broker == "auto" and find_mosquitto() is None else broker
+    host = host_of()
+    scenarios = {
+        case: build_scenario(case, None, {**fields, "broker": broker})
+        for case, fields in sizes(kind, host.cores, host.descriptors).items()
+    }
+    status = 0
+    played = []
+    for number, case in enumerate(CASES, start=1):
+        if not quiet:
+            tell([f"{number} of {len(CASES)}: {case}"])
+        scenario = scenarios[case]
+        fields = sizes(kind, host.cores, host.descriptors)[case]
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
+        words = ("loadgen", case, f"--broker={broker}", *options)
+        result = play(scenario, directory / case, quiet=quiet, command=words)
+        if result.interrupted or not result.measured:
+            return result.exit_status
+        card = score(result.directory, scenario)
+        if not quiet:
+            tell([*summary_lines(card), ""])
+        status = max(status, result.exit_status)
+        played.append(result.directory)
+    if not quiet:
+        tell(["making the score card with Spark"])
+    paths = write_renderings(make_scorecards(played), directory)
+    print(paths["scorecard.html"].resolve(), file=sys.stdout, flush=True)
+    return status

@@ -1,0 +1,366 @@
+"""Runs one scenario: broker, plan, workers, phases, verdict, run directory.
+
+`run` reads from top to bottom as a run goes. What cannot work is refused before anything is
+written; from then on run.json says what is known, so that a killed run can still be read.
+"""
+
+import asyncio
+import secrets
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from loadgen.brokers.endpoints import Endpoint, parse_broker
+from loadgen.control.environment import environment, host_of, program
+from loadgen.control.facts import facts_of
+from loadgen.control.interrupt import Interrupt, RunInterruptedError
+from loadgen.control.network import difference, network_counters
+from loadgen.control.progress import Progress, Snapshot, silent
+from loadgen.control.redaction import printable, redact_command
+from loadgen.control.rundir import (
+    EventLog,
+    IntervalWriter,
+    claim,
+    release,
+    require_free,
+    write_json,
+)
+from loadgen.control.session import Session, Steps
+from loadgen.control.supervisor import WORKER_ENTRY, start_workers
+from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, ScenarioError
+from loadgen.workload.groups import RunPlan, Target
+from loadgen.workload.plan import describe, plan_run
+from loadgen.workload.scenario import Scenario, connect_rate_of, scenario_fields
+from loadgen.workload.verdict import Verdict, judge
+
+__all__ = ["RunResult", "ServedBroker", "run", "steps_of"]
+
+NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """A run that was played. `measured` is whether its measurement window began."""
+
+    directory: Path
+    verdict: Verdict
+    interrupted: bool
+    measured: bool
+
+    @property
+    def exit_status(self) -> int:
+        """Exit status of the contract."""
+        if self.interrupted:
+            return 130
+        if not self.measured:
+            return 3
+        return 0 if self.verdict.valid else 1
+
+
+async def run(
+    scenario: Scenario,
+    directory: Path,
+    *,
+    progress: Progress = silent,
+    interrupt: Interrupt | None = None,
+    command: Sequence[str] = (),
+    faults: str = "none",
+    entry: str = WORKER_ENTRY,
+) -> RunResult:
+    """Play the scenario and fill the run directory, which must not exist or be empty.
+
+    `faults` is for a reflector that is started here. Raises LoadgenError where the run could not
+    be played; then nothing is left in the directory. RunInterruptedError: `interrupt` came before
+    the first connection.
+    """
+    interrupt = Interrupt() if interrupt is None else interrupt
+    stepping = asyncio.Event()
+    work = asyncio.ensure_future(
+        _run(scenario, directory, progress, interrupt, stepping, command, faults, entry)
+    )
+    asked = asyncio.ensure_future(interrupt.asked.wait())
+    try:
+        await asyncio.wait((work, asked), return_when=asyncio.FIRST_COMPLETED)
+        if not stepping.is_set():
+            # Nothing is under way that could end in order; afterwards the session does that.
+            work.cancel()
+        await asyncio.wait((work,))
+    finally:
+        asked.cancel()
+        work.cancel()
+        await asyncio.gather(work, asked, return_exceptions=True)
+    if work.cancelled():
+        raise RunInterruptedError("interrupted before anything was measured")
+    return work.result()
+
+
+async def _run(
+    scenario: Scenario,
+    directory: Path,
+    progress: Progress,
+    interrupt: Interrupt,
+    stepping: asyncio.Event,
+    command: Sequence[str],
+    faults: str,
+    entry: str,
+) -> RunResult:
+    _require_available(scenario)
+    require_free(directory)
+    progress(Snapshot("broker"))
+    async with _broker(scenario, faults) as broker:
+        plan = await plan_for(scenario, broker.endpoints)
+        if not broker.started_by_us:
+            broker = replace(broker, version=await _asked(scenario, plan, broker.endpoints))
+        claim(directory)
+        events = EventLog(directory, broker.secrets)
+        try:
+            document = _document(scenario, plan, broker, command)
+            progress(Snapshot("workers"))
+            result = await _play(
+                scenario, plan, directory, document, events, progress, interrupt, stepping, entry
+            )
+        finally:
+            events.close(time.monotonic_ns())
+            release(directory)
+    return result
+
+
+async def _play(
+    scenario: Scenario,
+    plan: RunPlan,
+    directory: Path,
+    document: dict[str, Any],
+    events: EventLog,
+    progress: Progress,
+    interrupt: Interrupt,
+    stepping: asyncio.Event,
+    entry: str,
+) -> RunResult:
+    """Everything with workers; run.json is written when the window begins, and at the end."""
+    manifest = directory / "run.json"
+    run_id = document["id"]
+    before = network_counters()
+
+    def measuring() -> None:
+        write_json(manifest, document | _observed(session, (), before) | {"interrupted": True})
+
+    session = Session(
+        plan,
+        steps_of(scenario),
+        run=run_id,
+        host=0,
+        anchor_ns=document["clock"]["monotonic_ns"],
+        events=events,
+        intervals=IntervalWriter(directory, run_id),
+        interrupt=interrupt,
+        progress=progress,
+        measuring=measuring,
+    )
+    async with start_workers(len(plan.workers), session.on_frame, entry=entry) as crew:
+        stepping.set()
+        await session.play(crew)
+        lost = tuple(loss.worker for loss in crew.losses)
+        verdict = judge(facts_of(scenario, plan, session, lost))
+        final = document | _observed(session, lost, before)
+        final["interrupted"] = session.ending == "interrupted"
+        final["verdict"] = {
+            "valid": verdict.valid,
+            "reasons": [asdict(reason) for reason in verdict.reasons],
+        }
+        write_json(manifest, final)
+    measured = "measure" in session.windows if session.messages else session.connected is not None
+    return RunResult(directory, verdict, final["interrupted"], measured)
+
+
+def steps_of(scenario: Scenario) -> Steps:
+    """How the scenario is stepped; CONNBURST's pause after the connects adds to its hold."""
+    pause_s = scenario.warmup if scenario.case == "connburst" else 0.0
+    return Steps(
+        warmup_s=scenario.warmup,
+        duration_s=scenario.duration + pause_s,
+        drain_s=scenario.drain,
+        connect_rate=connect_rate_of(scenario),
+        in_flight=scenario.in_flight,
+        timeout_s=scenario.connect_timeout,
+    )
+
+
+def _require_available(scenario: Scenario) -> None:
+    """Refuse broker URLs that are none, and what this version cannot play."""
+    for entry in scenario.broker:
+        parse_broker(entry)
+    if scenario.hosts != 1:
+        raise ScenarioError("hosts: this version runs on one host; leave it at 1")
+    if any(entry.startswith(("ws://", "wss://")) for entry in scenario.broker):
+        raise ScenarioError("broker: this version has no WebSocket; allowed: mqtt:// and mqtts://")
+    if scenario.crash_broker:
+        raise ScenarioError("crash_broker: this version cannot do it; leave it out")
+
+
+# The broker -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ServedBroker:
+    """The broker of a run: where it is and what is known of it."""
+
+    name: str
+    version: str
+    endpoints: tuple[Endpoint, ...]
+    started_by_us: bool
+    pids: tuple[int, ...] = ()
+    secrets: tuple[str, ...] = ()
+
+
+@asynccontextmanager
+async def _broker(scenario: Scenario, faults: str) -> AsyncIterator[ServedBroker]:
+    """The broker that the scenario names, started here where it is one of ours."""
+    # Starting brokers needs the MQTT stack; a module that only reads run directories does not.
+    from loadgen.brokers.start import serve
+
+    stores = scenario.case == "persistent" and scenario.broker[0] not in ("reflector", "sink")
+    urls = any("://" in entry for entry in scenario.broker)
+    async with serve(scenario.broker, persistence=stores and not urls, faults=faults) as served:
+        yield ServedBroker(
+            name=served.name,
+            version=served.version,
+            endpoints=served.endpoints,
+            started_by_us=bool(served.brokers),
+            pids=served.pids,
+            secrets=tuple(e.password for e in served.endpoints if e.password),
+        )
+
+
+async def _asked(scenario: Scenario, plan: RunPlan, endpoints: Sequence[Endpoint]) -> str:
+    """Version of the broker at these endpoints, each of which must be able to play the case."""
+    from loadgen.brokers.probe import probe
+
+    context = None
+    if plan.tls is not None:
+        from loadgen.engine.streams import tls_context
+
+        context = tls_context(plan.tls)
+    found = [await probe(endpoint, tls_context=context) for endpoint in endpoints]
+    wanted = 4 if scenario.mqtt == "3.1.1" else 5
+    for facts in found:
+        where = facts.endpoint.redacted
+        if wanted not in facts.versions:
+            raise BrokerRefusedError(f"{where} does not speak MQTT {scenario.mqtt}; use --mqtt")
+        if facts.maximum_qos is not None and scenario.qos > facts.maximum_qos:
+            raise BrokerRefusedError(
+                f"{where} allows QoS {facts.maximum_qos} at most and the scenario asks for "
+                f"{scenario.qos}; use --qos"
+            )
+        if facts.wildcard_subscription_available is False and scenario.case == "fanin":
+            raise BrokerRefusedError(f"{where} allows no wildcard subscription, which fanin needs")
+    return found[0].version
+
+
+async def plan_for(scenario: Scenario, endpoints: Sequence[Endpoint]) -> RunPlan:
+    """The plan for this host against these endpoints, with a new run tag."""
+    logins = {(endpoint.username, endpoint.password) for endpoint in endpoints}
+    if len(logins) > 1:
+        raise ScenarioError("broker: the URLs have different users; allowed: the same in all")
+    ((username, password),) = logins
+    return plan_run(
+        scenario,
+        host_of(),
+        tuple([await _target(endpoint) for endpoint in endpoints]),
+        secrets.randbits(32),
+        username=username,
+        password=password,
+    )
+
+
+_TRANSPORTS: Mapping[str, Literal["tcp", "tls", "ws", "wss"]] = {
+    "mqtt": "tcp",
+    "mqtts": "tls",
+    "ws": "ws",
+    "wss": "wss",
+}
+
+
+async def _target(endpoint: Endpoint) -> Target:
+    """The endpoint with its address looked up once, not by every device.
+
+    A name that a certificate or an HTTP header must match stays a name.
+    """
+    host = endpoint.host
+    if endpoint.scheme == "mqtt":
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(host, endpoint.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise BrokerUnreachableError(
+                f"no broker at {endpoint.redacted}: {error.strerror or error}; is the name right?"
+            ) from None
+        host = str(found[0][4][0])
+    return Target(host, endpoint.port, _TRANSPORTS[endpoint.scheme], endpoint.path or "/mqtt")
+
+
+# run.json -------------------------------------------------------------------------------------
+
+
+def _document(
+    scenario: Scenario, plan: RunPlan, broker: ServedBroker, command: Sequence[str]
+) -> dict[str, Any]:
+    """What is known of a run before it begins; the keys that `_observed` adds are still missing."""
+    now = datetime.now(UTC)
+    clock = {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
+    return {
+        "schema": 1,
+        "id": f"{now:%Y%m%dT%H%M%SZ}-{scenario.case}-{plan.run_tag:08x}",
+        "case": scenario.case,
+        "program": program(),
+        "started": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+        "command": redact_command(command or sys.argv, broker.secrets),
+        "scenario": scenario_fields(scenario),
+        "plan": {"hosts": 1, **describe(plan)},
+        "seed": scenario.seed,
+        "environment": environment(),
+        "broker": {
+            "name": broker.name,
+            "version": printable(broker.version, 200),
+            "urls": [endpoint.redacted for endpoint in broker.endpoints],
+            "protocol": f"MQTT {scenario.mqtt}",
+            "started_by_us": broker.started_by_us,
+        },
+        "clock": clock,
+    }
+
+
+def _observed(session: Session, lost: tuple[int, ...], before: Mapping[str, int]) -> dict[str, Any]:
+    """What the session has seen by now."""
+    connected, subscribed = session.connected, session.subscribed
+    document: dict[str, Any] = {
+        "windows": {name: list(window) for name, window in session.windows.items()},
+        "network": difference(before, network_counters()),
+        "observed": {
+            "owed_at_window_end": session.owed_at_window_end,
+            "owed_at_end": session.owed_at_end,
+            "high_water_mark": session.high_water_mark if session.messages else None,
+            "backlog_samples": session.backlog_samples,
+            "busy_share_max": session.tally.busy_share_max(),
+            "workers_lost": list(lost),
+            "clock_bound_ns": 0,
+        },
+    }
+    if connected is not None:
+        document["connect"] = {
+            "connected": connected.done,
+            "failures": dict(connected.failures),
+            "seconds": connected.seconds,
+        }
+    if subscribed is not None:
+        document["subscribe"] = {
+            "subscribed": subscribed.done,
+            "failures": dict(subscribed.failures),
+            "seconds": subscribed.seconds,
+        }
+    return document

@@ -1,0 +1,143 @@
+"""What kind of host a run was made on, as it is kept in run.json. Nothing of it is a secret."""
+
+import os
+import platform
+import re
+import resource
+import socket
+import tomllib
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from loadgen.control.redaction import printable
+from loadgen.workload.plan import Host
+
+__all__ = ["environment", "host_of", "local_ports", "program", "version"]
+
+_PACKAGES = ("loadgen", "numba", "numpy", "orjson", "pyarrow", "pydantic", "pyspark", "uvloop")
+
+_SYSCTL = (
+    "fs.file-max",
+    "kernel.pid_max",
+    "net.core.netdev_max_backlog",
+    "net.core.rmem_max",
+    "net.core.somaxconn",
+    "net.core.wmem_max",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_max_syn_backlog",
+    "net.ipv4.tcp_mem",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_tw_reuse",
+    "net.ipv4.tcp_wmem",
+    "vm.max_map_count",
+)
+
+_LIMITS = {
+    "descriptors": resource.RLIMIT_NOFILE,
+    "processes": resource.RLIMIT_NPROC,
+    "locked_memory_bytes": resource.RLIMIT_MEMLOCK,
+}
+
+
+def _read(path: str) -> str:
+    """The file's text without outer blanks; "" when it cannot be read."""
+    try:
+        return Path(path).read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+    except OSError:
+        return platform.system()
+
+
+def _cpu_model() -> str:
+    text = _read("/proc/cpuinfo")
+    found = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
+    return found.group(1) if found else platform.machine()
+
+
+def _packages() -> dict[str, str]:
+    versions: dict[str, str] = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _virtual() -> str:
+    """What the host runs inside of, as far as it shows; "" for nothing seen."""
+    if re.search(r"^flags\s*:.*\bhypervisor\b", _read("/proc/cpuinfo"), re.MULTILINE):
+        product = _read("/sys/class/dmi/id/product_name")
+        return printable(product, 100) or "hypervisor"
+    return ""
+
+
+def local_ports() -> tuple[int, int]:
+    """First and last port that the kernel gives to outgoing connections."""
+    numbers = _read("/proc/sys/net/ipv4/ip_local_port_range").split()
+    return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (32768, 60999)
+
+
+def version() -> str:
+    """Version of this program: the installed package's, or that of the source tree it runs from."""
+    try:
+        return metadata.version("loadgen")
+    except metadata.PackageNotFoundError:
+        source = Path(__file__).resolve().parents[2] / "pyproject.toml"
+        return str(tomllib.loads(source.read_text("utf-8"))["project"]["version"])
+
+
+def program() -> str:
+    """Name and version of this program."""
+    return f"loadgen {version()}"
+
+
+def host_of() -> Host:
+    """What this host offers a run; workers raise their limit of descriptors to the hard one."""
+    first, last = local_ports()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return Host(
+        cores=len(os.sched_getaffinity(0)),
+        descriptors=hard if hard != resource.RLIM_INFINITY else 1 << 20,
+        memory_bytes=psutil.virtual_memory().available,
+        local_ports=last - first + 1,
+    )
+
+
+def environment() -> dict[str, Any]:
+    """The record of this host; keys as run.json has them."""
+    record: dict[str, Any] = {
+        "host": socket.gethostname(),
+        "os": _os_name(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "cpu_model": printable(_cpu_model(), 200),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "packages": _packages(),
+        "sysctl": {
+            name: text
+            for name in _SYSCTL
+            if (text := " ".join(_read(f"/proc/sys/{name.replace('.', '/')}").split()))
+        },
+        "limits": {name: list(resource.getrlimit(which)) for name, which in _LIMITS.items()},
+    }
+    nodes = sorted(Path("/sys/devices/system/node").glob("node[0-9]*"))
+    if nodes:
+        record["numa"] = {node.name: _read(f"{node}/cpulist") for node in nodes}
+    virtual = _virtual()
+    if virtual:
+        record["virtual"] = virtual
+    return record

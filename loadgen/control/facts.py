@@ -1,0 +1,59 @@
+"""What a played session gives the verdict to judge."""
+
+from loadgen.control.session import Session
+from loadgen.workload.groups import RunPlan
+from loadgen.workload.scenario import Scenario, connect_rate_of
+from loadgen.workload.verdict import RunFacts
+
+__all__ = ["facts_of"]
+
+NS = 1_000_000_000
+
+
+def facts_of(
+    scenario: Scenario, plan: RunPlan, session: Session, workers_lost: tuple[int, ...] = ()
+) -> RunFacts:
+    """The facts of a session that was played to its end, or cut."""
+    counts = session.tally.counts["measure"]
+    timed = [group for group in plan.groups if group.timed]
+    publishing = [group.publishes for group in plan.groups if group.publishes is not None]
+    start_ns, end_ns = session.windows.get("measure" if session.messages else "connect", (0, 0))
+    result = ("measure", "end_to_end") if session.messages else ("connect", "connect")
+    connected, subscribed = session.connected, session.subscribed
+    failures = [*(connected.failures.values() if connected else ())]
+    failures += subscribed.failures.values() if subscribed else ()
+    done = connected.done if connected else 0
+    if subscribed is not None:
+        done -= sum(subscribed.failures.values())
+    bound = scenario.latency_bound
+    return RunFacts(
+        case=scenario.case,
+        qos=scenario.qos,
+        devices=sum(group.count for group in plan.groups),
+        connected=done,
+        connect_failures=sum(failures),
+        disconnects=session.tally.total("disconnects"),
+        connect_rate=connect_rate_of(scenario),
+        connect_seconds=connected.seconds if connected else 0.0,
+        window_s=(end_ns - start_ns) / NS,
+        target_rate=sum(publishes.rate for publishes in publishing),
+        arrivals_random=scenario.arrivals != "constant",
+        publishers=sum(group.count for group in plan.groups if group.publishes is not None),
+        sent=counts["sent"],
+        owed_at_window_end=session.owed_at_window_end,
+        owed_at_end=session.owed_at_end,
+        expected=counts["expected"],
+        received=counts["received"],
+        duplicated=counts["duplicated"],
+        out_of_order=counts["out_of_order"],
+        corrupt=counts["corrupt"],
+        busy_share=session.tally.busy_share_max(),
+        send_delay_p99_us=session.tally.p99_us("measure", "send_delay") if timed else None,
+        send_tick_us=plan.send_tick_us,
+        pushed_back=any(final.get("pushed_back") for final in session.finals.values()),
+        backlog=tuple(session.backlog_samples),
+        latency_p99_us=session.tally.p99_us(*result),
+        latency_bound_us=None if bound is None else bound * 1e6,
+        workers_lost=workers_lost,
+        interrupted=session.ending == "interrupted",
+    )

@@ -1,0 +1,45 @@
+"""Ctrl-C: the first asks a run to end with what it has measured, the second to end at once."""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+from loadgen.errors import LoadgenError
+
+__all__ = ["Interrupt", "RunInterruptedError", "listening"]
+
+
+class RunInterruptedError(LoadgenError):
+    """The run was interrupted before it had measured anything."""
+
+    exit_status: ClassVar[int] = 130
+
+
+class Interrupt:
+    """`asked` is set by the first request to end, `insisted` by the second."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.insisted = asyncio.Event()
+
+    def request(self) -> None:
+        """Ask; ask again to insist."""
+        if self.asked.is_set():
+            self.insisted.set()
+        self.asked.set()
+
+
+@contextmanager
+def listening(interrupt: Interrupt) -> Iterator[None]:
+    """SIGINT and SIGTERM mean `interrupt.request`, while a loop runs in the main thread."""
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, interrupt.request)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

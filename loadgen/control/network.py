@@ -1,0 +1,50 @@
+"""What the host's TCP counted: the counters that explain most bad connect tails.
+
+They are the whole network namespace's, so a run's share is the difference over the run.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["difference", "network_counters"]
+
+_COUNTERS = {
+    # Documentation/networking/snmp_counter.rst of the Linux kernel
+    "listen_overflows": ("TcpExt", "ListenOverflows"),
+    "listen_drops": ("TcpExt", "ListenDrops"),
+    "syn_retransmits": ("TcpExt", "TCPSynRetrans"),
+    "retransmitted_segments": ("Tcp", "RetransSegs"),
+    "connects_failed": ("Tcp", "AttemptFails"),
+    "resets_sent": ("Tcp", "OutRsts"),
+    "receive_queue_pruned": ("TcpExt", "RcvPruned"),
+    "memory_pressure": ("TcpExt", "TCPMemoryPressures"),
+}
+
+
+def parse_counters(text: str) -> dict[tuple[str, str], int]:
+    """Counters of a file in the format of /proc/net/snmp: a line of names, a line of values."""
+    found: dict[tuple[str, str], int] = {}
+    lines = text.splitlines()
+    for names, values in zip(lines[::2], lines[1::2], strict=False):
+        table, _, columns = names.partition(":")
+        found.update(
+            ((table, name), int(value))
+            for name, value in zip(columns.split(), values.split()[1:], strict=False)
+        )
+    return found
+
+
+def network_counters(proc: Path = Path("/proc")) -> dict[str, int]:
+    """The counters by our names; one that this kernel does not keep is left out."""
+    found: dict[tuple[str, str], int] = {}
+    for name in ("snmp", "netstat"):
+        try:
+            found |= parse_counters((proc / "net" / name).read_text("ascii"))
+        except (OSError, ValueError):
+            continue
+    return {name: found[key] for name, key in _COUNTERS.items() if key in found}
+
+
+def difference(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """What was counted in between."""
+    return {name: after[name] - before[name] for name in before if name in after}

@@ -1,0 +1,99 @@
+"""What a person sees while a run goes on: one live line on a terminal, else a line now and then."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TextIO
+
+__all__ = ["Progress", "Snapshot", "describe", "progress_on", "silent"]
+
+PLAIN_EVERY_S = 5.0
+
+_BEFORE = {
+    "broker": "starting or asking the broker ...",
+    "workers": "starting workers (the first time on a machine compiles, for about a minute) ...",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Where a run stands. Rates are of the last moments; `backlog` counts messages that are due
+    and unsent, or sent and not received; `left_s` is the time until the phase ends, if known."""
+
+    phase: str
+    devices: int = 0
+    connected: int = 0
+    failed: int = 0
+    sent_per_s: float = 0.0
+    received_per_s: float = 0.0
+    backlog: int = 0
+    p99_us: float | None = None
+    left_s: float | None = None
+
+
+Progress = Callable[[Snapshot], None]
+
+
+def silent(_snapshot: Snapshot) -> None:
+    """Shows nothing."""
+
+
+def describe(snapshot: Snapshot) -> str:
+    """The snapshot as one line."""
+    if not snapshot.devices:
+        return _BEFORE.get(snapshot.phase, f"{snapshot.phase} ...")
+    parts = [f"{snapshot.phase:<9}", f"{snapshot.connected:,}/{snapshot.devices:,} connected"]
+    if snapshot.failed:
+        parts.append(f"{snapshot.failed:,} failed")
+    if snapshot.phase in ("warm-up", "measure", "drain"):
+        parts.append(f"out {snapshot.sent_per_s:,.0f}/s")
+        parts.append(f"in {snapshot.received_per_s:,.0f}/s")
+        parts.append(f"backlog {snapshot.backlog:,}")
+        if snapshot.p99_us is not None:
+            parts.append(f"p99 {snapshot.p99_us:,.0f} µs")
+    if snapshot.left_s is not None:
+        parts.append(f"{max(0.0, snapshot.left_s):.0f} s left")
+    return "  ".join(parts)
+
+
+@contextmanager
+def progress_on(stream: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
+    """A function that shows snapshots on `stream`, fit for what the stream is."""
+    if quiet:
+        yield silent
+    elif stream.isatty():
+        with _live(stream) as show:
+            yield show
+    else:
+        yield _plain(stream)
+
+
+@contextmanager
+def _live(stream: TextIO) -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    # No thread of rich's own: it is redrawn when there is something new.
+    with Live(console=Console(file=stream), auto_refresh=False, transient=True) as live:
+
+        def show(snapshot: Snapshot) -> None:
+            line = Text(describe(snapshot), no_wrap=True, overflow="ellipsis")
+            live.update(line, refresh=True)
+
+        yield show
+
+
+def _plain(stream: TextIO) -> Progress:
+    shown_phase = ""
+    shown_at = 0.0
+
+    def show(snapshot: Snapshot) -> None:
+        nonlocal shown_phase, shown_at
+        now = time.monotonic()
+        if snapshot.phase != shown_phase or now - shown_at >= PLAIN_EVERY_S:
+            shown_phase, shown_at = snapshot.phase, now
+            print(describe(snapshot), file=stream, flush=True)
+
+    return show

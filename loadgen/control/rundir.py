@@ -1,0 +1,184 @@
+"""The run directory: claimed before a run, written so that a killed run stays readable.
+
+Every file is written under a hidden name and then renamed, except events.jsonl, which grows.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+import pyarrow.parquet as pq
+
+from loadgen.control.redaction import printable, scrub
+from loadgen.errors import RunDirectoryError
+from loadgen.metrics.interval import RUN_METADATA_KEY, Interval, to_table
+
+__all__ = [
+    "EventLog",
+    "IntervalWriter",
+    "claim",
+    "default_directory",
+    "release",
+    "require_free",
+    "write_atomically",
+    "write_json",
+]
+
+EVENTS_A_KIND = 1000
+"""Events of one kind that are written; the rest is only counted."""
+
+KINDS = 200
+"""Kinds of events that are told apart; an event of one more is dropped."""
+
+_DETAIL_CHARACTERS = 500
+
+
+def default_directory(now: datetime, case: str) -> Path:
+    """`runs/<UTC stamp>-<case>`, with a number added when that exists."""
+    stem = f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{case}"
+    path = Path("runs") / stem
+    number = 2
+    while path.exists():
+        path = Path("runs") / f"{stem}-{number}"
+        number += 1
+    return path
+
+
+def require_free(path: Path) -> None:
+    """Raises RunDirectoryError when the directory is taken; touches nothing."""
+    shown = printable(str(path), 200)
+    try:
+        occupied = path.exists() and next(path.iterdir(), None) is not None
+    except NotADirectoryError:
+        raise RunDirectoryError(
+            f"run directory {shown} is a file; name another with --out"
+        ) from None
+    except OSError as error:
+        raise RunDirectoryError(
+            f"run directory {shown} cannot be read: {error.strerror}; name another with --out"
+        ) from None
+    if occupied:
+        raise RunDirectoryError(
+            f"run directory {shown} is not empty; name another with --out, or remove it"
+        )
+
+
+def claim(path: Path) -> Path:
+    """Create the run directory, or take an empty one; raises RunDirectoryError otherwise."""
+    require_free(path)
+    try:
+        (path / "intervals").mkdir(parents=True)
+    except OSError as error:
+        raise RunDirectoryError(
+            f"run directory {printable(str(path), 200)} cannot be written: {error.strerror}; "
+            "name another with --out"
+        ) from None
+    return path
+
+
+def release(path: Path) -> None:
+    """Give a claimed directory back when the run came to nothing, that is, wrote no run.json."""
+    if (path / "run.json").exists():
+        return
+    for part in (*(path / "intervals").glob("*.parquet"), path / "events.jsonl"):
+        part.unlink(missing_ok=True)
+    with suppress(OSError):
+        (path / "intervals").rmdir()
+        path.rmdir()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write the file under a hidden name in its directory, then rename it."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with hidden.open("wb") as file:
+            file.write(data)
+        hidden.replace(path)
+    finally:
+        hidden.unlink(missing_ok=True)
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """The document as indented JSON, atomically."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+    write_atomically(path, orjson.dumps(document, option=options))
+
+
+class IntervalWriter:
+    """Writes intervals/part-SSSSSS.parquet, S being the seconds since the run's anchor."""
+
+    def __init__(self, directory: Path, run: str) -> None:
+        self._directory = directory / "intervals"
+        self._run = run
+        self._parts = -1
+
+    def write(self, second: int, rows: Sequence[Interval]) -> None:
+        """One file of these rows; nothing when there are none."""
+        if not rows:
+            return
+        self._parts = max(second, self._parts + 1)
+        table = to_table(rows).replace_schema_metadata({RUN_METADATA_KEY: self._run.encode()})
+        path = self._directory / f"part-{self._parts:06d}.parquet"
+        hidden = path.with_name(f".{path.name}")
+        try:
+            pq.write_table(table, hidden, compression="zstd")
+            hidden.replace(path)
+        finally:
+            hidden.unlink(missing_ok=True)
+
+
+class EventLog:
+    """Writes events.jsonl: one JSON object a line, bounded in number and length, escaped."""
+
+    def __init__(self, directory: Path, secrets: Iterable[str] = ()) -> None:
+        self._file: IO[bytes] = (directory / "events.jsonl").open("ab", buffering=0)
+        self._secrets = tuple(secrets)
+        self._counts: dict[str, int] = {}
+
+    def write(
+        self,
+        time_ns: int,
+        kind: str,
+        detail: str = "",
+        *,
+        worker: int | None = None,
+        group: str = "",
+        device: int | None = None,
+    ) -> None:
+        """One line; beyond `EVENTS_A_KIND` of a kind they are counted and told at the end."""
+        kind = printable(kind, 40)
+        if kind not in self._counts and len(self._counts) >= KINDS:
+            return
+        count = self._counts[kind] = self._counts.get(kind, 0) + 1
+        if count <= EVENTS_A_KIND:
+            self._append(
+                {
+                    "time_ns": time_ns,
+                    "kind": kind,
+                    "worker": worker,
+                    "group": printable(group, 100),
+                    "device": device,
+                    "detail": printable(scrub(detail, self._secrets), _DETAIL_CHARACTERS),
+                }
+            )
+
+    def close(self, time_ns: int) -> None:
+        """Tell how many events of which kind were left out, and close the file."""
+        for kind, count in self._counts.items():
+            if count > EVENTS_A_KIND:
+                self._append(
+                    {
+                        "time_ns": time_ns,
+                        "kind": "not_written",
+                        "detail": f"{count - EVENTS_A_KIND} more of {kind}",
+                    }
+                )
+        self._file.close()
+
+    def _append(self, event: Mapping[str, Any]) -> None:
+        present = {name: value for name, value in event.items() if value not in (None, "")}
+        self._file.write(orjson.dumps(present, option=orjson.OPT_APPEND_NEWLINE))

@@ -1,0 +1,384 @@
+"""Starts worker processes, carries frames to and from them, and misses none that dies.
+
+Workers are forked by the nursery (`nursery.py`), a fresh interpreter, so that this works inside
+any running event loop and in a script without a main guard. Each worker has one stream socket
+pair; its end of file and the nursery's report are how a death is noticed.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+import loadgen
+from loadgen import errors
+from loadgen.control.nursery import MESSAGE_LIMIT_BYTES
+from loadgen.control.redaction import printable
+from loadgen.engine.frames import FrameReader, encode_frame
+from loadgen.errors import CannotRunError, LoadgenError
+
+__all__ = ["WORKER_ENTRY", "Crew", "Loss", "WorkerLostError", "start_workers"]
+
+WORKER_ENTRY = "loadgen.engine.worker:run_worker"
+"""Function that a worker process runs, with its end of the channel as the argument."""
+
+Header = dict[str, Any]
+OnFrame = Callable[[int, Header, bytes], None]
+
+_STATUS_WAIT_S = 0.3
+"""How long after a channel's end the nursery's report of the exit status is waited for."""
+
+
+class WorkerLostError(CannotRunError):
+    """A worker process ended, or fell silent, before it was told to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One worker that was lost and what is known of why."""
+
+    worker: int
+    detail: str
+
+
+def _described(status: int) -> str:
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    hint = "; the kernel may have been short of memory" if status == -signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"
+
+
+def _error_of(answer: Header) -> LoadgenError:
+    """The error that a worker answered with, as an exception of the tree in errors.py."""
+    described = answer["error"]
+    kind = getattr(errors, str(described.get("type")), CannotRunError)
+    if not (isinstance(kind, type) and issubclass(kind, LoadgenError)):
+        kind = CannotRunError
+    return kind(str(described.get("message", "a worker could not go on"))[:500])
+
+
+class _Channel(asyncio.Protocol):
+    """The coordinator's end of one worker's channel."""
+
+    def __init__(self, crew: "Crew", worker: int) -> None:
+        self.worker = worker
+        self.pid = 0
+        self.waiting: dict[str, asyncio.Future[Header]] = {}
+        self.transport: asyncio.Transport | None = None
+        self._crew = crew
+        self._reader = FrameReader()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def made(self) -> "_Channel":
+        """The protocol factory of a channel is the channel."""
+        return self
+
+    def has_started(self) -> bool:
+        return self.pid > 0
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            frames = self._reader.feed(data)
+        except (LoadgenError, ValueError):
+            self._crew.lose(self.worker, "sent something that is no frame")
+            if self.transport is not None:
+                self.transport.abort()
+            return
+        for header, block in frames:
+            name = header.get("re")
+            if name is None:
+                self._crew.on_frame(self.worker, header, block)
+                continue
+            if name == "stop":
+                self._crew.stopped.add(self.worker)
+            future = self.waiting.pop(name, None)
+            if future is not None and not future.done():
+                future.set_result(header)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.transport = None
+        self._crew.channel_closed(self.worker)
+
+
+class Crew:
+    """The workers of one run, row 0 to count - 1.
+
+    `lost` is set as soon as one worker is gone that was not told to stop; `losses` says which.
+    """
+
+    def __init__(self, on_frame: OnFrame, stderr: IO[bytes]) -> None:
+        self.on_frame = on_frame
+        self.close_grace_s = 3.0
+        self._stderr = stderr
+        self.lost = asyncio.Event()
+        self.losses: list[Loss] = []
+        self.stopped: set[int] = set()
+        self._channels: list[_Channel] = []
+        self._exits: dict[int, int] = {}
+        self._news = asyncio.Event()
+        self._asked_to_stop = False
+        self._closing = False
+        self._failure: str | None = None
+        self.ready = False
+
+    def last_words(self) -> str:
+        """Last line that workers wrote to stderr, bounded and printable; "" for none."""
+        size = os.fstat(self._stderr.fileno()).st_size
+        tail = os.pread(self._stderr.fileno(), 4096, max(0, size - 4096))
+        lines = tail.decode("utf-8", "replace").strip().splitlines()
+        return printable(lines[-1], 300) if lines else ""
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process id of each worker, by row."""
+        return tuple(channel.pid for channel in self._channels)
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """Rows of the workers that are not lost."""
+        gone = {loss.worker for loss in self.losses}
+        return tuple(channel.worker for channel in self._channels if channel.worker not in gone)
+
+    def lose(self, worker: int, detail: str) -> None:
+        """Count this worker as lost, once, and fail what waits for it."""
+        if self._closing or worker in self.stopped or worker not in self.alive:
+            return
+        self.losses.append(Loss(worker, detail))
+        channel = self._channels[worker]
+        for future in channel.waiting.values():
+            if not future.done():
+                future.set_exception(WorkerLostError(f"worker {worker} {detail}"))
+        channel.waiting.clear()
+        self.lost.set()
+
+    def channel_closed(self, worker: int) -> None:
+        """The worker's end closed; its exit status, a moment later, says more."""
+        if worker in self._exits:
+            self.lose(worker, _described(self._exits[worker]))
+        elif not self._closing:
+            loop = asyncio.get_running_loop()
+            loop.call_later(_STATUS_WAIT_S, self.lose, worker, "closed its channel")
+
+    def tell_all(self, header: Header) -> None:
+        """Send a frame that nobody answers to every worker that is left."""
+        frame = encode_frame(header)
+        for worker in self.alive:
+            transport = self._channels[worker].transport
+            if transport is not None:
+                transport.write(frame)
+
+    async def ask(self, worker: int, op: str, /, **fields: Any) -> Header:
+        """Send a command and wait for its answer.
+
+        Raises WorkerLostError when the worker ends first, or the error that it answers with.
+        """
+        channel = self._channels[worker]
+        if channel.transport is None or worker not in self.alive:
+            raise WorkerLostError(f"worker {worker} is gone")
+        future: asyncio.Future[Header] = asyncio.get_running_loop().create_future()
+        channel.waiting[op] = future
+        channel.transport.write(encode_frame({"op": op, **fields}))
+        try:
+            answer = await future
+        finally:
+            if channel.waiting.get(op) is future:
+                del channel.waiting[op]
+        if "error" in answer:
+            raise _error_of(answer)
+        return answer
+
+    async def ask_all(
+        self, op: str, /, *, each: Sequence[Header] | None = None, **fields: Any
+    ) -> list[Header]:
+        """`ask` of every worker at once, `each[row]` added to the fields of that row's command.
+
+        Answers by row; the first error ends it.
+        """
+        own: Sequence[Header] = [{} for _ in self._channels] if each is None else each
+        asked = [
+            asyncio.ensure_future(self.ask(channel.worker, op, **fields, **own[channel.worker]))
+            for channel in self._channels
+        ]
+        try:
+            return list(await asyncio.gather(*asked))
+        finally:
+            for one in asked:
+                one.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    async def stop(self, timeout_s: float) -> dict[int, Header]:
+        """Ask the workers that are left to close their connections and end; answers by row."""
+        self._asked_to_stop = True
+        asked = {row: asyncio.ensure_future(self.ask(row, "stop")) for row in self.alive}
+        if asked:
+            await asyncio.wait(asked.values(), timeout=timeout_s)
+        answers: dict[int, Header] = {}
+        for row, one in asked.items():
+            if not one.done():
+                one.cancel()
+                self.lose(row, f"did not stop within {timeout_s:g} s")
+            elif not one.cancelled() and one.exception() is None:
+                answers[row] = one.result()
+        await asyncio.gather(*asked.values(), return_exceptions=True)
+        return answers
+
+    # What follows is for start_workers alone.
+
+    def heard(self, message: Header) -> None:
+        """One message of the nursery."""
+        if "failed" in message:
+            self._failure = message["failed"]
+        elif "ready" in message:
+            self.ready = True
+        elif "started" in message:
+            self._channels[message["started"]].pid = message["pid"]
+        else:
+            row = message["exited"]
+            self._exits[row] = message["status"]
+            # A worker that was told to stop ends well; whether it answered is on its channel.
+            if not (self._asked_to_stop and message["status"] == 0):
+                self.lose(row, _described(message["status"]))
+        self._news.set()
+
+    def nursery_gone(self) -> None:
+        """The nursery's socket closed."""
+        self._failure = self._failure or "the process that starts workers ended"
+        for channel in self._channels:
+            self.lose(channel.worker, "went with the process that started it")
+        self._news.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for the nursery's messages to make `condition` true; raises when it failed."""
+        while not condition():
+            if self._failure is not None:
+                raise CannotRunError(f"workers cannot be started: {self._failure}")
+            self._news.clear()
+            await self._news.wait()
+
+    async def start(self, count: int, control: socket.socket) -> None:
+        """Have `count` workers forked, one after the other."""
+        loop = asyncio.get_running_loop()
+        await self.until(lambda: self.ready)
+        for row in range(count):
+            ours, theirs = socket.socketpair()
+            channel = _Channel(self, row)
+            self._channels.append(channel)
+            with theirs:
+                try:
+                    ours.setblocking(False)
+                    await loop.create_unix_connection(channel.made, sock=ours)
+                except BaseException:
+                    ours.close()
+                    raise
+                socket.send_fds(control, [orjson.dumps({"start": row})], [theirs.fileno()])
+            await self.until(channel.has_started)
+
+    async def close(self, grace_s: float) -> None:
+        """Close every channel and give the workers `grace_s` seconds to end by themselves."""
+        self._closing = True
+        for channel in self._channels:
+            if channel.transport is not None:
+                channel.transport.close()
+        started = [row for row in self.alive if self._channels[row].pid > 0]
+        with suppress(TimeoutError, CannotRunError):
+            async with asyncio.timeout(grace_s):
+                await self.until(lambda: all(row in self._exits for row in started))
+
+
+def _nursery_environment() -> dict[str, str]:
+    """This process's environment; the nursery finds the same packages and starts no threads."""
+    source = str(Path(loadgen.__file__).resolve().parent.parent)
+    paths = dict.fromkeys([source, *(path for path in sys.path if path)])
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "NUMBA_NUM_THREADS": "1",
+    }
+
+
+@asynccontextmanager
+async def start_workers(
+    count: int, on_frame: OnFrame, *, entry: str = WORKER_ENTRY
+) -> AsyncIterator[Crew]:
+    """`count` worker processes, ready for their first command; all are gone at the end.
+
+    `on_frame(row, header, block)` is called for each frame that answers no command. Raises
+    CannotRunError when they cannot be started.
+    """
+    loop = asyncio.get_running_loop()
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def read() -> None:
+        try:
+            data = control.recv(MESSAGE_LIMIT_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            crew.heard(orjson.loads(data))
+        else:
+            loop.remove_reader(control)
+            crew.nursery_gone()
+
+    with tempfile.TemporaryFile() as stderr, control:
+        crew = Crew(on_frame, stderr)
+        with theirs:
+            command = [sys.executable, "-P", "-m", "loadgen.control.nursery"]
+            # Not asyncio's: this one waits for nothing, and needs no child watcher.
+            process = subprocess.Popen(  # noqa: ASYNC220
+                [*command, str(theirs.fileno()), entry],
+                stdin=subprocess.DEVNULL,
+                stdout=stderr,
+                stderr=stderr,
+                pass_fds=(theirs.fileno(),),
+                env=_nursery_environment(),
+                # A terminal's Ctrl-C goes to the foreground process group: stay out of it.
+                start_new_session=True,
+            )
+        grace_s = 0.5
+        try:
+            control.setblocking(False)
+            loop.add_reader(control, read)
+            await crew.start(count, control)
+            yield crew
+            grace_s = crew.close_grace_s
+        finally:
+            try:
+                await asyncio.shield(crew.close(grace_s))
+            finally:
+                loop.remove_reader(control)
+                # Its end of file makes the nursery kill what is left and end; one that still
+                # imports would not look.
+                if not crew.ready:
+                    process.kill()
+                control.close()
+                await asyncio.shield(_reaped(process))
+
+
+async def _reaped(process: "subprocess.Popen[bytes]") -> None:
+    """Wait for the nursery's end; kill it when it takes too long."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 5.0
+    while process.poll() is None:
+        if loop.time() > end:
+            process.kill()
+        await asyncio.sleep(0.01)

@@ -1,0 +1,68 @@
+"""Adds up what workers report while a run goes on: counts, series, loops, owed messages."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from loadgen.metrics.histogram import merge, percentiles
+from loadgen.metrics.interval import COUNTERS, Interval, plus
+
+__all__ = ["Tally", "p99_us"]
+
+
+def p99_us(rows: Iterable[Interval]) -> float | None:
+    """99th percentile in µs of the rows' latencies together; None when there are none."""
+    parts = [(row.bucket, row.bucket_count) for row in rows if row.count]
+    if not parts:
+        return None
+    bucket, count = merge(parts)
+    return float(percentiles(count, (99,), bucket)[0]) / 1000
+
+
+class Tally:
+    """Sums over the interval rows of one run.
+
+    Counters are kept by phase, the series of the timed groups by (phase, series), processor time
+    by worker for the phase that matters.
+    """
+
+    def __init__(self, timed_groups: Iterable[str], loop_phases: Sequence[str]) -> None:
+        self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self.series: dict[tuple[str, str], Interval] = {}
+        self._timed = frozenset(timed_groups)
+        self._loop_phases = frozenset(loop_phases)
+        self._busy_ns: Counter[int] = Counter()
+        self._span_ns: Counter[int] = Counter()
+
+    def add(self, row: Interval) -> None:
+        """Count one row."""
+        if row.group == "":
+            if row.phase in self._loop_phases:
+                self._busy_ns[row.worker] += row.cpu_ns + row.wait_ns
+                self._span_ns[row.worker] += row.span_ns
+        elif row.series == "":
+            counts = self.counts[row.phase]
+            for name in COUNTERS:
+                value = getattr(row, name)
+                if value:
+                    counts[name] += value
+        elif row.group in self._timed and row.count:
+            key = (row.phase, row.series)
+            held = self.series.get(key)
+            self.series[key] = row if held is None else plus(held, row)
+
+    def total(self, name: str) -> int:
+        """Sum of a counter over all phases."""
+        return sum(counts[name] for counts in self.counts.values())
+
+    def p99_us(self, phase: str, series: str) -> float | None:
+        """99th percentile in µs of a series of the timed groups; None when it has no values."""
+        held = self.series.get((phase, series))
+        return None if held is None else p99_us((held,))
+
+    def busy_share_max(self) -> float:
+        """Greatest share of the time, over the workers, in which a worker's loop was not idle.
+
+        Waiting for a processor counts as busy: the loop had work and could not do it.
+        """
+        shares = (self._busy_ns[row] / span for row, span in self._span_ns.items() if span)
+        return min(1.0, max(shares, default=0.0))

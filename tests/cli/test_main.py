@@ -1,0 +1,256 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadgen.cli import main as program
+from loadgen.cli.main import app, main
+from loadgen.errors import CannotRunError
+from loadgen.workload.scenario import CASES
+
+HEAVY = ("numba", "numpy", "pyarrow", "pyspark", "pandas", "plotly", "loadgen.engine")
+
+Captured = pytest.CaptureFixture[str]
+
+
+def complaint(capsys: Captured, *arguments: str) -> tuple[int, str]:
+    """Exit status and the one line that the program says on stderr; stdout must stay empty."""
+    status = main(arguments)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"loadgen: [^\n]+\n", err), err
+    return status, err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "No such command"),
+        (["fanin", "--bogus", "1"], "--bogus"),
+        (["fanin", "--devices"], "--devices"),
+        (["fanin", "stray"], "stray"),
+        (["fanin", "--devices", "-5"], "is negative"),
+        (["fanin", "--devices=1e30"], "absurdly large"),
+        (["fanin", "--devices=many"], "is not a number"),
+        (["fanin", "--devices=0"], "too small"),
+        (["fanin", "--duration=-1s"], "is negative"),
+        (["fanin", "--size=8"], "too small"),
+        (["fanin", "--qos=3"], "not one of them"),
+        (["fanin", "--ratio=3"], "--ratio"),
+        (["fanin", "--set", "ratio=3"], "does not understand it"),
+        (["fanin", "--set", "devises=3"], "unknown key"),
+        (["fanin", "--crash-broker"], "--crash-broker"),
+        (["fanout", "--topics=0"], "too small"),
+        (["persistent", "--qos=0"], "not stored"),
+        (["fanin", "--broker=nonsense://x"], "unknown scheme"),
+        (["fanin", "--broker=mqtt://h:99999"], "port"),
+        (["fanin", "--scenario=/no/such/file"], "cannot be read"),
+        (["fanin", "--pdu=/no/such/log"], "cannot be read"),
+        (["scorecard"], "RUN"),
+        (["scorecard", "/no/such/run"], "does not exist"),
+        (["plan"], "which case"),
+        (["plan", "fanin", "--devices=x"], "is not a number"),
+        (["broker", "nonsense"], "nonsense"),
+        (["broker", "mosquitto", "--port=99999"], "port"),
+    ],
+)
+def test_bad_usage_is_one_line_and_status_2(
+    capsys: Captured, arguments: list[str], message: str
+) -> None:
+    status, line = complaint(capsys, *arguments)
+    assert status == 2
+    assert message in line
+
+
+def test_occupied_directory_is_one_line_and_status_2(capsys: Captured, tmp_path: Path) -> None:
+    (tmp_path / "thesis").touch()
+    status, line = complaint(capsys, "fanin", "--quiet", f"--out={tmp_path}")
+    assert status == 2
+    assert "is not empty" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis"]
+
+
+def test_malformed_power_log_is_refused_before_the_run(capsys: Captured, tmp_path: Path) -> None:
+    log = tmp_path / "outlet.csv"
+    log.write_text("05/06/2031,12:00:00,230,1,0.9,abc,1\n")
+    out = tmp_path / "run"
+    status, line = complaint(capsys, "persistent", "--quiet", f"--pdu={log}", f"--out={out}")
+    assert status == 2
+    assert "line 1" in line
+    assert not out.exists()
+
+
+def test_unreachable_broker_is_one_line_and_status_3(capsys: Captured, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    arguments = ("fanin", "--quiet", f"--out={out}", "--broker=mqtt://u:s3cret@127.0.0.1:1")
+    status, line = complaint(capsys, *arguments)
+    assert status == 3
+    assert "no broker at mqtt://u:***@127.0.0.1:1" in line
+    assert not out.exists()
+
+
+def test_unexpected_error_is_one_line_with_the_place_of_its_traceback(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(name: str, host: str, port: int, faults: str) -> None:
+        raise RuntimeError("first\nsecond mqtt://me:s3cret@h")
+
+    monkeypatch.setattr("loadgen.brokers.start.serve_forever", fail)
+    monkeypatch.setattr(program.tempfile, "tempdir", str(tmp_path))
+    status, line = complaint(capsys, "broker", "auto")
+    assert status == 3
+    assert "RuntimeError: first second mqtt://me:***@h" in line
+    (saved,) = tmp_path.iterdir()
+    assert str(saved) in line
+    text = saved.read_text()
+    assert "Traceback" in text
+    assert "s3cret" not in text
+
+
+def test_error_of_the_tree_ends_with_its_status(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise CannotRunError("not today \x1b[2J")
+
+    monkeypatch.setattr("loadgen.brokers.start.serve_forever", fail)
+    assert complaint(capsys, "broker", "auto") == (3, "loadgen: not today \\x1b[2J\n")
+
+
+def test_interrupt_outside_a_run_is_status_130(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("loadgen.brokers.start.serve_forever", press)
+    assert main(["broker", "auto"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_version_and_help(capsys: Captured) -> None:
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"loadgen \d+\.\d+\.\d+\n", capsys.readouterr().out)
+    assert main(["--help"]) == 0
+    assert "connburst" in capsys.readouterr().out
+    assert main([]) == 2
+    assert "Commands" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [*([case] for case in CASES), ["demo"], ["scorecard"], ["probe"], ["broker"]]
+)
+def test_every_command_has_an_example_in_its_help(capsys: Captured, arguments: list[str]) -> None:
+    assert main([*arguments, "--help"]) == 0
+    assert "Example: loadgen" in capsys.readouterr().out
+
+
+def test_every_command_is_known() -> None:
+    names = {command.name for command in app.registered_commands}
+    names |= {group.name for group in app.registered_groups}
+    assert names == {*CASES, "demo", "scorecard", "probe", "broker", "plan"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["fanin", "--help"], ["fanin", "--bogus"]])
+def test_help_and_wrong_options_import_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys; from loadgen.cli.main import main; status = main(sys.argv[2:]);"
+        "heavy = [n for n in sys.argv[1].split(',') if n in sys.modules];"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, ",".join(HEAVY), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_plan_tells_what_a_run_needs_and_runs_nothing(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "connburst", "--devices=30k", "--json", "--workers=3"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["workers"] == 3
+    assert plan["needs"]["descriptors_per_worker"] > 10_000
+    assert main(["plan", "fanin", "--devices", "10"]) == 0
+    assert "workers" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_probe_tells_what_a_broker_offers(capsys: Captured) -> None:
+    assert main(["probe", "--broker=amqtt", "--json"]) == 0
+    assert "3.1.1" in json.loads(capsys.readouterr().out)["mqtt"]
+
+
+# The whole program ---------------------------------------------------------------------------
+
+REFLECTED = ["--broker=reflector", "--devices=20", "--rate=200", "--warmup=0.2"]
+
+
+def loadgen(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "loadgen", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+        process_group=0,
+    )
+
+
+def test_run_writes_json_alone_to_stdout_and_leaves_a_score_card(tmp_path: Path) -> None:
+    with loadgen("fanin", *REFLECTED, "--duration=1", "--json", cwd=tmp_path) as process:
+        out, err = process.communicate()
+    card = json.loads(out)
+    assert card["schema"] == 1
+    assert card["counts"]["sent"] == pytest.approx(200, abs=20)
+    assert process.returncode == (0 if card["verdict"]["valid"] else 1)
+    assert "connected" in err
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name.endswith("-fanin")
+    assert {path.name for path in run.iterdir()} == {
+        "run.json",
+        "events.jsonl",
+        "intervals",
+        "scorecard.json",
+        "scorecard.csv",
+        "scorecard.md",
+        "scorecard.html",
+    }
+    assert json.loads((run / "scorecard.json").read_text()) == card
+
+
+def test_quiet_run_says_only_its_result(tmp_path: Path) -> None:
+    with loadgen("fanin", *REFLECTED, "--duration=0.5", "--quiet", cwd=tmp_path) as process:
+        out, err = process.communicate()
+    assert err == ""
+    assert re.match(r"FANIN  (IN)?VALID  ", out)
+    assert "end_to_end" in out
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = ("fanin", *REFLECTED, "--duration=10m", "--json", f"--out={run}")
+    with loadgen(*arguments, cwd=tmp_path) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("measure"):
+                # As a terminal does it: to every process of the foreground group.
+                os.killpg(process.pid, signal.SIGINT)
+                break
+        out, _ = process.communicate()
+    assert process.returncode == 130
+    card = json.loads(out)
+    assert card["verdict"]["reasons"][0]["code"] == "INTERRUPTED"
+    assert card["run"]["seconds"] < 600
+    assert json.loads((run / "run.json").read_text())["interrupted"] is True

@@ -1,0 +1,143 @@
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+
+from loadgen.control import rundir
+from loadgen.control.rundir import (
+    EventLog,
+    IntervalWriter,
+    claim,
+    default_directory,
+    release,
+    require_free,
+    write_atomically,
+    write_json,
+)
+from loadgen.errors import RunDirectoryError
+from loadgen.metrics.interval import RUN_METADATA_KEY, Interval
+
+NOON = datetime(2031, 5, 6, 12, 0, 1, tzinfo=UTC)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
+
+
+def test_default_directory_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = default_directory(NOON, "fanin")
+    assert first == Path("runs/20310506T120001Z-fanin")
+    claim(first)
+    assert default_directory(NOON, "fanin") == Path("runs/20310506T120001Z-fanin-2")
+
+
+def test_claim_creates_or_takes_an_empty_directory(tmp_path: Path) -> None:
+    claim(tmp_path / "deep" / "run")
+    assert (tmp_path / "deep" / "run" / "intervals").is_dir()
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    claim(empty)
+    with pytest.raises(RunDirectoryError, match="is not empty"):
+        claim(empty)
+
+
+def test_occupied_directory_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    for check in (require_free, claim):
+        with pytest.raises(RunDirectoryError, match=r"is not empty; name another with --out"):
+            check(tmp_path)
+    assert names(tmp_path) == ["thesis.txt"]
+
+
+def test_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("x")
+    with pytest.raises(RunDirectoryError, match="is a file"):
+        claim(path)
+    with pytest.raises(RunDirectoryError, match=r"cannot be|is a file"):
+        claim(path / "below")
+
+
+def test_message_about_a_hostile_path_is_one_printable_line(tmp_path: Path) -> None:
+    path = tmp_path / "a\nb\x1b[2J"
+    path.mkdir()
+    (path / "x").touch()
+    with pytest.raises(RunDirectoryError) as caught:
+        claim(path)
+    assert str(caught.value).isprintable()
+
+
+def test_release_takes_back_what_was_claimed_unless_the_run_has_a_manifest(tmp_path: Path) -> None:
+    run = claim(tmp_path / "run")
+    EventLog(run).close(0)
+    IntervalWriter(run, "r").write(0, [Interval(run="r")])
+    release(run)
+    assert not run.exists()
+    run = claim(tmp_path / "run")
+    write_json(run / "run.json", {"id": "r"})
+    release(run)
+    assert names(run) == ["intervals", "run.json"]
+
+
+def test_release_leaves_what_others_put_there(tmp_path: Path) -> None:
+    run = claim(tmp_path / "run")
+    (run / "note").touch()
+    release(run)
+    assert names(run) == ["note"]
+
+
+def test_intervals_have_the_run_in_rows_and_metadata(tmp_path: Path) -> None:
+    claim(tmp_path / "run")
+    writer = IntervalWriter(tmp_path / "run", "run-7")
+    writer.write(3, [Interval(run="run-7", second=2, sent=5)])
+    writer.write(4, [])
+    writer.write(3, [Interval(run="run-7", second=3)])
+    parts = sorted((tmp_path / "run" / "intervals").iterdir())
+    assert [part.name for part in parts] == ["part-000003.parquet", "part-000004.parquet"]
+    table = pq.read_table(parts[0])
+    assert table.schema.metadata[RUN_METADATA_KEY] == b"run-7"
+    assert table["sent"].to_pylist() == [5]
+
+
+def test_failed_write_leaves_the_old_file_and_no_hidden_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.json"
+    write_atomically(path, b"old")
+
+    def refuse(self: Path, target: Path) -> Path:
+        raise OSError("no")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match="no"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["run.json"]
+
+
+def test_events_are_bounded_in_number_and_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rundir, "EVENTS_A_KIND", 3)
+    log = EventLog(tmp_path)
+    for number in range(10):
+        log.write(number, "storm", "x" * 10_000, worker=0, group="publishers", device=number)
+    log.write(11, "phase", "measure")
+    log.close(12)
+    lines = [orjson.loads(line) for line in (tmp_path / "events.jsonl").read_bytes().splitlines()]
+    assert [line["kind"] for line in lines] == ["storm", "storm", "storm", "phase", "not_written"]
+    assert len(lines[0]["detail"]) == 500
+    assert (lines[0]["worker"], lines[0]["group"], lines[0]["device"]) == (0, "publishers", 0)
+    assert lines[3] == {"time_ns": 11, "kind": "phase", "detail": "measure"}
+    assert lines[4]["detail"] == "7 more of storm"
+
+
+def test_kinds_made_up_by_a_peer_do_not_fill_the_memory(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    for number in range(5_000):
+        log.write(number, f"kind-{number}")
+    log.close(0)
+    assert len((tmp_path / "events.jsonl").read_bytes().splitlines()) == rundir.KINDS

@@ -1,0 +1,334 @@
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from loadgen.control.interrupt import Interrupt
+from loadgen.control.progress import Snapshot
+from loadgen.control.rundir import EventLog, IntervalWriter, claim
+from loadgen.control.session import Session, Steps
+from loadgen.control.supervisor import Crew, start_workers
+from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
+from loadgen.workload.groups import (
+    DeviceGroup,
+    Publishes,
+    RunPlan,
+    Share,
+    Subscribes,
+    Target,
+    WorkerPlan,
+)
+
+ENTRY = "fake_worker:run_worker"
+STEPS = Steps(warmup_s=0.1, duration_s=0.6, drain_s=3.0)
+
+
+def plan_of(workers: int = 2, *, messages: bool = True) -> RunPlan:
+    publishes = Publishes("t", 10, 0, 1000.0, 2)
+    groups = (
+        (
+            DeviceGroup("publishers", 10, publishes),
+            DeviceGroup("subscribers", 20, None, Subscribes("publishers")),
+        )
+        if messages
+        else (DeviceGroup("devices", 30),)
+    )
+    return RunPlan(
+        run_tag=7,
+        seed=1,
+        version=4,
+        groups=groups,
+        targets=(Target("127.0.0.1", 1),),
+        workers=tuple(
+            WorkerPlan(
+                row,
+                tuple(Share(i, row, group.count, workers) for i, group in enumerate(groups)),
+            )
+            for row in range(workers)
+        ),
+    )
+
+
+class Played:
+    """A session that was played against fake workers, and what it left in its directory."""
+
+    def __init__(self, session: Session, directory: Path, crew: Crew) -> None:
+        self.session = session
+        self.crew = crew
+        self.snapshots: list[Snapshot] = []
+        self.directory = directory
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        files = sorted(self.directory.glob("intervals/*.parquet"))
+        return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [
+            json.loads(line) for line in (self.directory / "events.jsonl").read_text().splitlines()
+        ]
+
+
+Play = Callable[..., Any]
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+    async def play(
+        plan: RunPlan | None = None,
+        steps: Steps = STEPS,
+        interrupt: Interrupt | None = None,
+        during: Callable[[Played], Any] | None = None,
+        **wrong: object,
+    ) -> Played:
+        plan = plan or plan_of()
+        monkeypatch.setenv("FAKE_WORKER", json.dumps(wrong))
+        directory = claim(tmp_path / "run")
+        events = EventLog(directory, ["s3cret"])
+        seen: list[Played] = []
+        snapshots: list[Snapshot] = []
+
+        def measuring() -> None:
+            snapshots.append(Snapshot("measuring was called"))
+
+        session = Session(
+            plan,
+            steps,
+            run="run-1",
+            host=0,
+            anchor_ns=time.monotonic_ns(),
+            events=events,
+            intervals=IntervalWriter(directory, "run-1"),
+            interrupt=interrupt or Interrupt(),
+            progress=snapshots.append,
+            measuring=measuring,
+        )
+        workers = len(plan.workers)
+        async with start_workers(workers, session.on_frame, entry=ENTRY) as crew:
+            played = Played(session, directory, crew)
+            played.snapshots = snapshots
+            task = asyncio.create_task(during(played)) if during else None
+            try:
+                await session.play(crew)
+            finally:
+                events.close(0)
+                if task is not None:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+        seen.append(played)
+        return played
+
+    return play
+
+
+async def test_phases_counts_and_rows_of_an_ordinary_run(play: Play) -> None:
+    played = await play(steps=replace(STEPS, duration_s=2.0))
+    session = played.session
+    assert session.ending is None
+    assert list(session.windows) == ["connect", "subscribe", "warmup", "measure", "drain"]
+    start, end = session.windows["measure"]
+    assert end - start == 2_000_000_000
+    assert session.windows["warmup"][1] == start
+    assert session.windows["drain"][0] == end
+    assert session.connected.done == 30
+    measured = session.tally.counts["measure"]
+    assert measured["sent"] == pytest.approx(2000, abs=4)
+    assert measured["received"] == measured["expected"] == 2 * measured["sent"]
+    rows = [r for r in played.rows if r["phase"] == "measure" and r["group"] and not r["series"]]
+    assert sum(r["sent"] for r in rows) == measured["sent"]
+    assert {r["worker"] for r in played.rows} == {0, 1}
+    assert {r["run"] for r in played.rows} == {"run-1"}
+    assert session.tally.series["measure", "end_to_end"].count == measured["received"]
+    assert 0 < session.tally.busy_share_max() < 0.2
+    assert session.owed_at_window_end == 0
+    assert session.finals == {0: {"devices": 15}, 1: {"devices": 15}}
+    assert Snapshot("measuring was called") in played.snapshots
+    phases = {snapshot.phase for snapshot in played.snapshots}
+    assert {"measure", "warm-up"} <= phases
+    assert any(s.sent_per_s > 500 and s.p99_us for s in played.snapshots)
+    assert [e["detail"] for e in played.events if e["kind"] == "phase"] == [
+        "configure",
+        "connect",
+        "subscribe",
+        "warm-up",
+        "measure",
+        "drain",
+        "stop",
+    ]
+
+
+async def test_drain_ends_when_all_arrived_and_lasts_when_some_did_not(play: Play) -> None:
+    steps = replace(STEPS, drain_s=0.7)
+    played = await play(steps=replace(steps, duration_s=1.5), lose=50)
+    start, end = played.session.windows["drain"]
+    assert end - start >= 700_000_000
+    measured = played.session.tally.counts["measure"]
+    assert measured["expected"] - measured["received"] == 100
+    assert played.session.high_water_mark >= 100
+    opened, closed = played.session.windows["measure"]
+    assert played.session.backlog_samples
+    assert all(opened <= at <= closed for at, _, _ in played.session.backlog_samples)
+    assert max(outstanding for _, _, outstanding in played.session.backlog_samples) >= 100
+
+
+async def test_early_end_of_the_drain(play: Play) -> None:
+    played = await play(steps=replace(STEPS, drain_s=600.0))
+    start, end = played.session.windows["drain"]
+    assert end - start < 600_000_000_000
+
+
+async def test_owed_at_the_end_is_added_up(play: Play) -> None:
+    played = await play(steps=replace(STEPS, drain_s=0.3), owe=40)
+    assert played.session.owed_at_window_end == played.session.owed_at_end == 80
+    start, end = played.session.windows["drain"]
+    assert end - start >= 300_000_000
+    assert played.session.owed_oldest_ns == 40_000
+    assert played.session.tally.counts["measure"]["sent"] == pytest.approx(600 - 80, abs=4)
+
+
+@pytest.mark.parametrize("op", ["configure", "connect", "subscribe", "start"])
+async def test_worker_that_dies_before_the_window_ends_the_run(play: Play, op: str) -> None:
+    played = await play(die=op, row=1)
+    assert played.session.ending == "worker lost"
+    assert [loss.worker for loss in played.crew.losses] == [1]
+    assert "measure" not in played.session.windows
+    assert any(e["kind"] == "worker_lost" and e["worker"] == 1 for e in played.events)
+
+
+async def test_worker_that_dies_in_the_window_cuts_it(play: Play) -> None:
+    played = await play(steps=replace(STEPS, duration_s=300.0), die="measure", row=0)
+    session = played.session
+    assert session.ending == "worker lost"
+    start, end = session.windows["measure"]
+    assert 0 < end - start < 300_000_000_000
+    assert session.windows["drain"][0] == end
+    assert session.tally.counts["measure"]["received"] > 0
+    assert "SIGKILL" in played.crew.losses[0].detail
+
+
+async def interrupt_in(phase: str, interrupt: Interrupt, played: Played, times: int = 1) -> None:
+    while not any(snapshot.phase == phase for snapshot in played.snapshots):
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.3)
+    for _ in range(times):
+        interrupt.request()
+
+
+async def test_interrupt_keeps_what_was_measured(play: Play) -> None:
+    interrupt = Interrupt()
+    played = await play(
+        steps=replace(STEPS, duration_s=300.0),
+        interrupt=interrupt,
+        during=lambda played: interrupt_in("measure", interrupt, played),
+    )
+    session = played.session
+    assert session.ending == "interrupted"
+    start, end = session.windows["measure"]
+    measured = session.tally.counts["measure"]
+    assert measured["sent"] == pytest.approx((end - start) * 1000 / 1e9, abs=4)
+    assert measured["received"] == measured["expected"]
+    assert session.finals.keys() == {0, 1}
+    assert played.crew.losses == []
+
+
+async def test_interrupt_before_the_window_leaves_no_window(play: Play) -> None:
+    interrupt = Interrupt()
+    played = await play(
+        steps=replace(STEPS, warmup_s=300.0),
+        interrupt=interrupt,
+        during=lambda played: interrupt_in("warm-up", interrupt, played),
+    )
+    assert played.session.ending == "interrupted"
+    assert "measure" not in played.session.windows
+    start, end = played.session.windows["warmup"]
+    assert end - start < 300_000_000_000
+
+
+async def test_interrupt_while_connecting_keeps_who_connected(play: Play) -> None:
+    interrupt = Interrupt()
+    played = await play(
+        interrupt=interrupt,
+        during=lambda played: interrupt_in("connect", interrupt, played),
+        slow_connect=True,
+    )
+    assert played.session.ending == "interrupted"
+    assert played.session.connected.done == 30
+    start, end = played.session.windows["connect"]
+    assert start < end
+    assert list(played.session.windows) == ["connect"]
+
+
+async def test_second_interrupt_does_not_wait_for_a_deaf_worker(play: Play) -> None:
+    interrupt = Interrupt()
+    played = await play(
+        steps=replace(STEPS, duration_s=300.0),
+        interrupt=interrupt,
+        during=lambda played: interrupt_in("measure", interrupt, played, times=2),
+        deaf=True,
+    )
+    assert played.session.ending == "interrupted"
+    assert played.session.finals == {}
+
+
+async def test_worker_deaf_to_stop_is_lost(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.control.session.STOP_TIMEOUT_S", 0.2)
+    played = await play(deaf=True, row=1)
+    assert [loss.worker for loss in played.crew.losses] == [1]
+    assert played.session.finals.keys() == {0}
+
+
+async def test_silent_worker_is_lost(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.control.session.SILENCE_LIMIT_S", 0.5)
+
+    async def freeze(played: Played) -> None:
+        while not any(snapshot.phase == "measure" for snapshot in played.snapshots):
+            await asyncio.sleep(0.01)
+        os.kill(played.crew.pids[1], signal.SIGSTOP)
+
+    played = await play(steps=replace(STEPS, duration_s=300.0), during=freeze)
+    assert played.session.ending == "worker lost"
+    assert [loss.worker for loss in played.crew.losses] == [1]
+    assert "silent" in played.crew.losses[0].detail
+
+
+async def test_some_connect_failures_are_counted(play: Play) -> None:
+    played = await play(fail_connect=3, row=0)
+    assert played.session.connected.done == 27
+    assert played.session.connected.failures == {"timeout": 3}
+    assert any(e["kind"] == "connect_failed" for e in played.events)
+    assert "measure" in played.session.windows
+
+
+async def test_nobody_connected_is_an_error(play: Play) -> None:
+    with pytest.raises(BrokerUnreachableError, match="none of 30 devices could connect: timeout"):
+        await play(fail_connect=100)
+
+
+async def test_error_of_a_worker_ends_the_run_as_that_error(play: Play) -> None:
+    with pytest.raises(BrokerRefusedError, match="no subscribe today"):
+        await play(refuse={"subscribe": "BrokerRefusedError"})
+
+
+async def test_connections_alone_are_held(play: Play) -> None:
+    played = await play(plan=plan_of(messages=False), steps=replace(STEPS, duration_s=0.5))
+    session = played.session
+    assert list(session.windows) == ["connect", "hold"]
+    assert session.connected.done == 30
+    assert session.tally.counts["measure"] == {}
+
+
+async def test_events_are_escaped_and_hold_no_secret(play: Play) -> None:
+    played = await play(say="\x1b[2Jpassword s3cret\n" + "x" * 10_000)
+    odd = [event for event in played.events if event["kind"] == "odd"]
+    assert len(odd) == 2
+    assert odd[0]["detail"].startswith("\\x1b[2Jpassword ***\\n")
+    assert len(odd[0]["detail"]) <= 510

@@ -1,0 +1,194 @@
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from loadgen.control.supervisor import WorkerLostError, start_workers
+from loadgen.errors import BrokerRefusedError, CannotRunError
+
+HERE = Path(__file__).parent
+
+
+ENTRY = "echo_worker:run_worker"
+
+
+def ignored(_row: int, _header: object, _block: bytes) -> None:
+    """Frames nobody asked for."""
+
+
+def running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def descriptors() -> set[str]:
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            found.add(str(link.readlink()))
+    return found
+
+
+async def test_fifty_workers_start_step_and_stop() -> None:
+    before = descriptors()
+    async with start_workers(50, ignored, entry=ENTRY) as crew:
+        pids = crew.pids
+        assert len(set(pids)) == 50
+        answers = await crew.ask_all("echo", text="hello")
+        assert [answer["pid"] for answer in answers] == list(pids)
+        assert {answer["text"] for answer in answers} == {"hello"}
+        finals = await crew.stop(timeout_s=20)
+        assert sorted(finals) == list(range(50))
+        assert crew.losses == []
+    assert not any(running(pid) for pid in pids)
+    assert descriptors() <= before
+
+
+async def test_killed_worker_is_noticed_at_once_and_fails_what_waits() -> None:
+    async with start_workers(2, ignored, entry=ENTRY) as crew:
+        pending = asyncio.ensure_future(crew.ask(1, "never"))
+        await asyncio.sleep(0)
+        os.kill(crew.pids[1], signal.SIGKILL)
+        with pytest.raises(WorkerLostError, match=r"worker 1 was killed by SIGKILL"):
+            await pending
+        assert crew.lost.is_set()
+        assert [loss.worker for loss in crew.losses] == [1]
+        assert crew.alive == (0,)
+        assert (await crew.ask(0, "echo", text="on"))["text"] == "on"
+        with pytest.raises(WorkerLostError):
+            await crew.ask(1, "echo")
+
+
+async def test_worker_that_returns_uninvited_is_lost() -> None:
+    async with start_workers(1, ignored, entry=ENTRY) as crew:
+        with pytest.raises(WorkerLostError, match="worker 0"):
+            await crew.ask(0, "leave")
+        assert "status 0" in crew.losses[0].detail or "closed" in crew.losses[0].detail
+
+
+async def test_error_answer_becomes_the_error_of_the_tree() -> None:
+    async with start_workers(1, ignored, entry=ENTRY) as crew:
+        with pytest.raises(BrokerRefusedError, match="go away"):
+            await crew.ask(0, "error", kind="BrokerRefusedError")
+        with pytest.raises(CannotRunError, match="go away"):
+            await crew.ask(0, "error", kind="SystemExit")
+
+
+async def test_unsolicited_frames_reach_the_callback() -> None:
+    seen: list[tuple[int, int, bytes]] = []
+    async with start_workers(
+        2, lambda row, header, block: seen.append((row, header["n"], block)), entry=ENTRY
+    ) as crew:
+        await crew.ask(1, "report", n=3)
+    assert seen == [(1, 0, b"\x00" * 10), (1, 1, b"\x01" * 10), (1, 2, b"\x02" * 10)]
+
+
+async def test_worker_that_does_not_stop_is_lost_and_killed() -> None:
+    async with start_workers(2, ignored, entry=ENTRY) as crew:
+        pids = crew.pids
+        await crew.ask(0, "deaf")
+        finals = await crew.stop(timeout_s=0.3)
+        assert sorted(finals) == [1]
+        assert crew.losses[0].worker == 0
+        crew.close_grace_s = 0.2
+    assert not any(running(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
+async def test_nothing_is_left_after_an_error(error: type[BaseException]) -> None:
+    before = descriptors()
+    pids: tuple[int, ...] = ()
+    with pytest.raises(error):
+        async with start_workers(3, ignored, entry=ENTRY) as crew:
+            pids = crew.pids
+            raise error
+    assert len(pids) == 3
+    assert not any(running(pid) for pid in pids)
+    assert descriptors() <= before
+
+
+async def test_broken_worker_module_is_one_error() -> None:
+    with pytest.raises(CannotRunError, match="workers cannot be started: ModuleNotFoundError"):
+        async with start_workers(1, ignored, entry="no_such_module:run"):
+            pass
+
+
+async def test_traceback_of_a_worker_stays_off_the_screen(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async with start_workers(1, ignored, entry=ENTRY) as crew:
+        with pytest.raises(WorkerLostError, match="status 1"):
+            await crew.ask(0, "raise")
+        assert "nothing works" in crew.last_words()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_script_without_main_guard_runs_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import asyncio
+            from loadgen.control.supervisor import start_workers
+
+            print("script")
+
+            async def main():
+                async with start_workers(3, print, entry="echo_worker:run_worker") as crew:
+                    print(len(await crew.ask_all("echo", text="x")))
+
+            asyncio.run(main())
+            """
+        )
+    )
+    path = os.pathsep.join([str(HERE), str(Path.cwd())])
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("script\n3\n", "", 0)
+
+
+def test_workers_die_with_a_killed_coordinator(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import asyncio, os, signal
+            from loadgen.control.supervisor import start_workers
+
+            async def main():
+                async with start_workers(3, print, entry="echo_worker:run_worker") as crew:
+                    await crew.ask(1, "deaf")
+                    print(*crew.pids, flush=True)
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            asyncio.run(main())
+            """
+        )
+    )
+    path = os.pathsep.join([str(HERE), str(Path.cwd())])
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+        check=False,
+    )
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 3
+    for pid in pids:
+        while running(pid):  # the suite's own limit ends a wait that never does
+            pass
