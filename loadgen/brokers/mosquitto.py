@@ -67,7 +67,8 @@ class MosquittoSettings:
     although only its queue was short. `memory_limit_bytes` takes the place of that bound: None is
     half of the memory now available, 0 none. `max_inflight_messages` is Mosquitto's window per
     client in both directions and the Receive Maximum it announces; its default of 20 measures
-    round trips instead of the broker. `autosave_interval_s` is how much of a durable session's
+    round trips instead of the broker. `tcp_nodelay` is on because a small PUBACK would otherwise
+    wait for the client's delayed TCP acknowledgement. `autosave_interval_s` is how much of a durable session's
     queue a crash may cost.
     """
 
@@ -83,7 +84,7 @@ class MosquittoSettings:
     max_inflight_messages: int = 1000
     memory_limit_bytes: int | None = None
     sys_interval_s: int = 10
-    tcp_nodelay: bool = False
+    tcp_nodelay: bool = True
 
     def __post_init__(self) -> None:
         if (self.username is None) != (self.password is None):

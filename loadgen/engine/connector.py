@@ -20,6 +20,7 @@ from loadgen.workload.traffic import (
     AWAIT_CONNACK,
     CONNECTING,
     CONNECTING_COUNT,
+    EVENT_LIMIT,
     EVENTS,
     STATE,
     SYN_NS,
@@ -118,7 +119,9 @@ class Connector:
         """Begin as many connects as pace and bound allow."""
         fleet = self.fleet
         under_way = int(fleet.totals[CONNECTING_COUNT])
-        count = min(self.in_flight - under_way, len(self.queue))
+        # Each connect may fail at once and leave an event.
+        room = EVENT_LIMIT - int(fleet.totals[EVENTS])
+        count = min(self.in_flight - under_way, len(self.queue), room)
         if self.rate:
             now_ns = time.monotonic_ns()
             self.allowance += (now_ns - self.paced_ns) * self.rate / 1e9

@@ -18,9 +18,9 @@ from loadgen.engine.syscalls import EVENT_WORDS
 from loadgen.errors import BrokerUnreachableError, HostLimitError
 from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import COUNTERS, SERIES
+from loadgen.mqtt import packets
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.in_flight import IN_FLIGHT_DTYPE, RECEIVED_BYTES, SENDER_DTYPE
-from loadgen.mqtt.packets import Connect
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
 from loadgen.workload import traffic
 from loadgen.workload.accounting import make_holes, make_pairs
@@ -31,6 +31,7 @@ from loadgen.workload.groups import (
     WorkerPlan,
     client_id,
     streams_received,
+    target_number,
     topic_name,
     topic_number,
 )
@@ -83,6 +84,7 @@ class Fleet:
     senders: npt.NDArray[Any]
     window: npt.NDArray[Any]
     received_ids: Bytes
+    held_ids: Table
     publisher_connection: Table
     streams: Table
     phases: npt.NDArray[np.float64]
@@ -135,19 +137,28 @@ def socket_address(host: str, port: int) -> bytes:
     )
 
 
+def _will(group: DeviceGroup, device: int) -> packets.Will | None:
+    will = group.will
+    if will is None:
+        return None
+    topic = will.topic.replace("{device}", str(device))
+    return packets.Will(topic, will.payload.encode(), will.qos, will.retain)
+
+
 def connect_packet(plan: RunPlan, group: DeviceGroup, device: int, clean_start: bool) -> bytes:
     """CONNECT of one device."""
     properties = NO_PROPERTIES
     if plan.version == 5 and not clean_start:
         properties = Properties(session_expiry_interval=_SESSION_EXPIRY_S)
     return encode(
-        Connect(
+        packets.Connect(
             client_id=client_id(plan, group, device),
             protocol_version=plan.version,
             clean_start=clean_start,
             keep_alive=group.keep_alive_s,
             user_name=plan.username,
             password=None if plan.password is None else plan.password.encode(),
+            will=_will(group, device),
             properties=properties,
         ),
         plan.version,
@@ -183,6 +194,9 @@ def _group_rows(plan: RunPlan) -> Table:
             row[traffic.RETAIN] = group.publishes.retain
             row[traffic.DELIVERIES] = group.publishes.deliveries
             row[traffic.SIZE_LEAST], row[traffic.SIZE_MOST] = group.publishes.size_bytes
+            row[traffic.UNIT] = group.publishes.unit
+        if group.subscribes is not None:
+            row[traffic.ACKNOWLEDGE_EVERY] = group.subscribes.acknowledge_every
     return rows
 
 
@@ -204,8 +218,7 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
     connections = np.zeros((count, traffic.CONNECTION_FIELDS), np.int64)
     connections[:, traffic.FD] = -1
     connections[:, traffic.GROUP] = group
-    connections[:, traffic.TARGET] = device % len(plan.targets)
-    for column in (traffic.PUBLISHER, traffic.SENDER, traffic.QOS2):
+    for column in (traffic.PUBLISHER, traffic.SENDER, traffic.QOS2, traffic.HOLDER):
         connections[:, column] = -1
     if plan.targets[0].transport != "tcp":
         connections[:, traffic.FLAGS] = traffic.STREAMED
@@ -218,12 +231,16 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
     arrivals: list[int] = []
     senders = 0
     qos2_receivers = 0
+    holders = 0
+    hold = 1
+    queues: dict[tuple[str, int, int], int] = {}
     pairs = 0
     window = 1
     connect_parts: list[bytes] = []
     for row in range(count):
         owner = plan.groups[int(group[row])]
         number = int(device[row])
+        connections[row, traffic.TARGET] = target_number(plan, owner, number)
         connect_parts.append(connect_packet(plan, owner, number, owner.clean_start))
         publishes = owner.publishes
         if publishes is not None:
@@ -243,8 +260,19 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
             first, expected = streams_received(plan, owner, number)
             connections[row, traffic.STREAM_FIRST] = first
             connections[row, traffic.STREAM_COUNT] = expected
-            connections[row, traffic.PAIR_FIRST] = pairs
-            pairs += expected
+            queue = (owner.name, first, expected)
+            if owner.subscribes.shared is not None:
+                connections[row, traffic.FLAGS] |= traffic.SHARED
+            if owner.subscribes.shared is not None and queue in queues:
+                connections[row, traffic.PAIR_FIRST] = queues[queue]
+            else:
+                queues[queue] = pairs
+                connections[row, traffic.PAIR_FIRST] = pairs
+                pairs += expected
+            if owner.subscribes.acknowledge_every > 1 and owner.subscribes.qos == 1:
+                connections[row, traffic.HOLDER] = holders
+                holders += 1
+                hold = max(hold, owner.subscribes.acknowledge_every)
             if owner.subscribes.qos == 2:
                 connections[row, traffic.QOS2] = qos2_receivers
                 qos2_receivers += 1
@@ -284,6 +312,7 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
         senders=np.zeros(senders, SENDER_DTYPE),
         window=np.zeros((senders, window), IN_FLIGHT_DTYPE),
         received_ids=np.zeros((qos2_receivers, RECEIVED_BYTES), np.uint8),
+        held_ids=np.zeros((holders, hold), np.int64),
         publisher_connection=np.array(publishing, np.int64),
         streams=np.array(streams, np.int64),
         phases=np.array(phases, np.float64),
@@ -349,6 +378,7 @@ def poll_arguments(fleet: Fleet, epoll: int) -> tuple[Any, ...]:
         f.connect_packets,
         f.connect_ends,
         f.connections,
+        f.groups,
         f.run,
         f.totals,
         f.pairs,
@@ -360,6 +390,7 @@ def poll_arguments(fleet: Fleet, epoll: int) -> tuple[Any, ...]:
         f.senders,
         f.window,
         f.received_ids,
+        f.held_ids,
         f.schedule,
         f.heap,
         f.events,

@@ -108,6 +108,7 @@ def poll(
     connect_packets: Bytes,
     connect_ends: Table,
     connections: Table,
+    groups: Table,
     run: Table,
     totals: Table,
     pairs: Table,
@@ -119,6 +120,7 @@ def poll(
     senders: Records,
     window: Records,
     received_ids: Bytes,
+    held_ids: Table,
     schedule: Table,
     heap: Table,
     events: Table,
@@ -200,6 +202,7 @@ def poll(
                 now_ns,
                 connection,
                 connections,
+                groups,
                 run,
                 totals,
                 pairs,
@@ -211,6 +214,7 @@ def poll(
                 senders,
                 window,
                 received_ids,
+                held_ids,
                 schedule,
                 heap,
                 events,
@@ -443,6 +447,7 @@ def connect_some(
     """
     for connection in rows:
         target = connections[connection, TARGET]
+        connections[connection, STATE] = IDLE
         descriptor = open_socket(family, source, words)
         now_ns = monotonic_ns(clock)
         if descriptor < 0:

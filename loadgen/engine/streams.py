@@ -119,6 +119,7 @@ class Streams:
     def connect(self, connection: int) -> None:
         """Begin to connect a device: TCP, then TLS, then CONNECT."""
         self.fleet.connections[connection, STATE] = CONNECTING
+        self.fleet.connections[connection, SYN_NS] = time.monotonic_ns()
         self.fleet.connections[connection, TAIL_BYTES] = 0
         self.fleet.totals[CONNECTING_COUNT] += 1
         task = self.loop.create_task(self._connect(connection))
@@ -188,6 +189,7 @@ class Streams:
             now_ns,
             connection,
             fleet.connections,
+            fleet.groups,
             fleet.run,
             fleet.totals,
             fleet.pairs,
@@ -199,6 +201,7 @@ class Streams:
             fleet.senders,
             fleet.window,
             fleet.received_ids,
+            fleet.held_ids,
             fleet.schedule,
             fleet.heap,
             fleet.events,

@@ -12,6 +12,7 @@ import gc
 import os
 import selectors
 import socket
+import ssl
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
@@ -40,7 +41,7 @@ from loadgen.engine.reactor import TIMER, ping_idle
 from loadgen.engine.recorder import owed_by_group, process_times, take_intervals
 from loadgen.engine.streams import Streams
 from loadgen.engine.syscalls import EPOLLET, EPOLLIN, arm_timer, make_timer, watch
-from loadgen.errors import CannotRunError, LoadgenError
+from loadgen.errors import BrokerRefusedError, CannotRunError, LoadgenError
 from loadgen.metrics.interval import COUNTERS
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.in_flight import forget_received, redelivery_order, set_capacity
@@ -85,6 +86,7 @@ Header = dict[str, Any]
 _LEASE_S = 10.0
 _SUBSCRIBES_IN_FLIGHT = 256
 _EVENTS_OF_A_KIND = 20
+_STALE_S = 0.1  # how long an acknowledgement waits for others of its batch
 _LINGER_NS = 5_000_000  # the loop's other business can wait this long while there is traffic
 _RECEIVE_MAXIMUM = 65_535  # where CONNACK names none (MQTT 5, 3.2.2.3.3)
 _SUBSCRIBE_ID = 65_535  # above every identifier of the in-flight window
@@ -130,7 +132,7 @@ class Worker:
         self.last_connected_ns = 0
         self.connector: Connector
         self.subscribers: list[int] = []
-        self.subscribes_waiting = 0
+        self.subscribing: set[int] = set()
         self.subscribes_done: asyncio.Future[None] | None = None
         self.last_subscribed_ns = 0
         self.streams: Streams | None = None
@@ -197,6 +199,9 @@ class Worker:
         self.live = np.asarray(page)[self.row]
         self.anchor_ns = int(header["anchor_ns"])
         self.fleet = build_fleet(plan, plan.workers[self.row], self.live[: traffic.TOTALS])
+        self.keep_alive_ns = np.array(
+            [group.keep_alive_s * 1_000_000_000 for group in plan.groups], np.int64
+        )
         self.tick_ns = plan.send_tick_us * 1000
         self.epoll = selectors.EpollSelector()
         self.timer = make_timer()
@@ -213,6 +218,12 @@ class Worker:
         self.interval_start_ns = time.monotonic_ns()
         self.times = process_times()
         self._schedule_tick()
+        self.held_before = self.fleet.connections[:, traffic.HELD].copy()
+        if len(self.fleet.held_ids):
+            self.loop.call_later(_STALE_S, self._release_stale)
+        processors = plan.workers[self.row].processors
+        if processors:
+            os.sched_setaffinity(0, processors)
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -260,12 +271,16 @@ class Worker:
         data = fleet.control[: int(totals[traffic.CONTROL_BYTES])].tobytes()
         totals[EVENTS] = 0
         totals[traffic.CONTROL_BYTES] = 0
-        for kind, connection, value, offset, length, moment_ns in rows:
-            if kind == traffic.CONTROL_PACKET:
-                self._control_packet(connection, data[offset : offset + length], moment_ns)
-            elif kind == traffic.UNSENT:
+        # First what must follow bytes that are already out: all else may write, unblock or close.
+        for kind, connection, _, offset, length, _ in rows:
+            if kind == traffic.UNSENT:
                 pending = self.pending.setdefault(connection, bytearray())
                 pending += data[offset : offset + length]
+        for kind, connection, value, offset, length, moment_ns in rows:
+            if kind == traffic.UNSENT:
+                continue
+            if kind == traffic.CONTROL_PACKET:
+                self._control_packet(connection, data[offset : offset + length], moment_ns)
             elif kind == traffic.WRITABLE:
                 self._flush(connection)
             elif kind == traffic.BROKEN:
@@ -362,6 +377,8 @@ class Worker:
         if state == CLOSED:
             return
         row[STATE] = CLOSED
+        row[traffic.HELD] = 0
+        row[FLAGS] &= ~BLOCKED
         group = int(row[traffic.GROUP])
         self.pending.pop(connection, None)
         if row[FLAGS] & STREAMED:
@@ -374,7 +391,9 @@ class Worker:
             fleet.totals[CONNECTED_COUNT] -= 1
             if not self.stopping:
                 self.live[Live.DISCONNECTS] += 1
-                phase = traffic.phase_of(fleet.run, time.monotonic_ns())
+                phase = traffic.CONNECT_PHASE
+                if fleet.program[0, 0]:
+                    phase = traffic.phase_of(fleet.run, time.monotonic_ns())
                 column = COUNTERS.index("disconnects")
                 fleet.counters[group, phase, column] += 1
                 self.event("disconnect", connection, reason)
@@ -393,6 +412,8 @@ class Worker:
 
     def _control_packet(self, connection: int, data: bytes, moment_ns: int) -> None:
         version = self.fleet.plan.version
+        if self.fleet.connections[connection, STATE] == CLOSED:
+            return
         try:
             packet = _decoded(data, version)
         except LoadgenError as error:
@@ -402,18 +423,14 @@ class Worker:
         if isinstance(packet, ConnAck):
             self._connack(connection, packet, moment_ns)
         elif isinstance(packet, SubAck):
-            code = max(packet.reason_codes)
-            since_ns = moment_ns - int(self.fleet.connections[connection, REQUEST_NS])
-            self.last_subscribed_ns = max(self.last_subscribed_ns, moment_ns)
-            slot = traffic.slot_of(
-                int(self.fleet.group[connection]), traffic.S_SUBACK, traffic.CONNECT_PHASE
-            )
-            traffic.record(self.fleet.histograms, self.fleet.stats, slot, since_ns)
-            refused = reason_name(code, version) if code >= 0x80 else None
-            self._subscribed(connection, refused)
+            self._suback(connection, packet, moment_ns)
         elif isinstance(packet, Disconnect):
             name = reason_name(packet.reason_code, version)
             self._lost(connection, f"DISCONNECT from the broker: {name}")
+        else:
+            name = type(packet).__name__.upper()
+            self.event("protocol", connection, f"the broker sent {name}, which nobody asked for")
+            self._lost(connection, "protocol error")
 
     def _connack(self, connection: int, packet: ConnAck, moment_ns: int) -> None:
         fleet = self.fleet
@@ -423,6 +440,10 @@ class Worker:
             self._lost(connection, f"CONNACK {reason}")
             return
         self.last_connected_ns = moment_ns
+        server_keep_alive_s = packet.properties.server_keep_alive
+        if server_keep_alive_s is not None:
+            # The broker's value counts, not the one in CONNECT (MQTT 5, 3.2.2.3.14).
+            self.keep_alive_ns[int(row[traffic.GROUP])] = server_keep_alive_s * 1_000_000_000
         publishes = fleet.group_of(connection).publishes
         if row[SENDER] >= 0 and publishes is not None:
             maximum = packet.properties.receive_maximum or _RECEIVE_MAXIMUM
@@ -492,7 +513,7 @@ class Worker:
 
     async def subscribe(self, header: Header) -> Header:
         """Subscribe every subscribing device; answers when each got its SUBACK or failed."""
-        self.phase = "subscribe"
+        self._enter("subscribe")
         first_ns = time.monotonic_ns()
         self.last_subscribed_ns = first_ns
         connections = self.fleet.connections
@@ -510,8 +531,9 @@ class Worker:
             try:
                 await asyncio.wait_for(self.subscribes_done, header["timeout_s"])
             except TimeoutError:
-                missing = self.subscribes_waiting + len(self.subscribers)
+                missing = len(self.subscribing) + len(self.subscribers)
                 self.failed_subscribes["no SUBACK in time"] += missing
+            self.subscribing.clear()
             self.subscribes_done = None
         failed = sum(self.failed_subscribes.values())
         self.live[Live.SUBSCRIBED] = wanted - failed
@@ -523,9 +545,31 @@ class Worker:
         }
 
     def _subscribe_next(self) -> None:
-        connection = self.subscribers.pop()
-        self.subscribes_waiting += 1
-        self._send_subscribe(connection)
+        """Ask for the next device that is still connected; the end when none is left."""
+        while self.subscribers:
+            connection = self.subscribers.pop()
+            if self.fleet.connections[connection, STATE] == CONNECTED:
+                self.subscribing.add(connection)
+                self._send_subscribe(connection)
+                return
+            self.failed_subscribes["the connection was lost"] += 1
+        done = self.subscribes_done
+        if not self.subscribing and done is not None and not done.done():
+            done.set_result(None)
+
+    def _suback(self, connection: int, packet: SubAck, moment_ns: int) -> None:
+        fleet = self.fleet
+        asked_ns = int(fleet.connections[connection, REQUEST_NS])
+        if asked_ns == 0:
+            return
+        self.last_subscribed_ns = max(self.last_subscribed_ns, moment_ns)
+        slot = traffic.slot_of(
+            int(fleet.group[connection]), traffic.S_SUBACK, traffic.CONNECT_PHASE
+        )
+        traffic.record(fleet.histograms, fleet.stats, slot, moment_ns - asked_ns)
+        code = max(packet.reason_codes)
+        refused = reason_name(code, fleet.plan.version) if code >= 0x80 else None
+        self._subscribed(connection, refused)
 
     def _send_subscribe(self, connection: int) -> None:
         plan = self.fleet.plan
@@ -540,33 +584,27 @@ class Worker:
 
     def _subscribed(self, connection: int, failure: str | None) -> None:
         """A SUBACK came, or never will."""
-        if self.subscribes_done is None or self.subscribes_done.done():
-            return
-        if self.fleet.connections[connection, REQUEST_NS] == 0:
-            return
         self.fleet.connections[connection, REQUEST_NS] = 0
-        self.subscribes_waiting -= 1
+        if connection not in self.subscribing:
+            return
+        self.subscribing.discard(connection)
         if failure is not None:
             self.failed_subscribes[failure] += 1
         else:
             self.live[Live.SUBSCRIBED] += 1
-        if self.subscribers:
-            self._subscribe_next()
-        elif self.subscribes_waiting == 0:
-            self.subscribes_done.set_result(None)
+        self._subscribe_next()
 
     # --- the schedule -----------------------------------------------------------------------
 
     async def start(self, header: Header) -> Header:
         """Fix the schedule; it runs by itself until the end of the window."""
         fleet = self.fleet
-        self._snapshot()
+        self._enter("warmup")
         fleet.run[MEASURE_NS] = header["measure_ns"]
         fleet.run[END_NS] = header["end_ns"]
         plan_schedule(fleet, int(header["start_ns"]))
         self._bind_arguments()
-        self.phase = "warmup"
-        self._at(int(header["measure_ns"]), lambda: setattr(self, "phase", "measure"))
+        self._at(int(header["measure_ns"]), lambda: self._enter("measure"))
         self._at(int(header["end_ns"]), self._window_end)
         arm_timer(self.timer, int(header["start_ns"]), fleet.clock)
         return {}
@@ -593,7 +631,7 @@ class Worker:
         return {}
 
     def _window_end(self) -> None:
-        self.phase = "drain"
+        self._enter("drain")
         owed, age_ns = owed_by_group(self.fleet, time.monotonic_ns())
         total = int(owed.sum())
         self.live[Live.OWED] = total
@@ -631,13 +669,18 @@ class Worker:
     def _ping_idle(self) -> None:
         """PINGREQ for whoever was silent for most of its keep-alive."""
         fleet = self.fleet
-        keep_alive_ns = np.array(
-            [group.keep_alive_s * 1_000_000_000 for group in fleet.plan.groups], np.int64
-        )
         due = np.zeros(len(fleet.connections), np.int64)
-        listed = ping_idle(time.monotonic_ns(), keep_alive_ns, _PINGREQ, fleet.connections, due)
+        listed = ping_idle(
+            time.monotonic_ns(), self.keep_alive_ns, _PINGREQ, fleet.connections, due
+        )
         for connection in due[:listed].tolist():
             self._write(connection, _PINGREQ.tobytes())
+
+    def _enter(self, phase: str) -> None:
+        """A phase begins; the processor time until now belongs to the one before."""
+        if not self.stopping:
+            self._snapshot()
+            self.phase = phase
 
     def _snapshot(self) -> None:
         """Send what was counted since the last snapshot."""
@@ -672,12 +715,11 @@ class Worker:
 
     async def stop(self, header: Header) -> Header:
         """Disconnect in order, remove durable sessions from the broker, send what is left."""
-        self.stopping = True
         self.connector.stop()
-        self.phase = "stop"
         arm_timer(self.timer, 0, self.fleet.clock)
         self.fleet.totals[traffic.HEAP_SIZE] = 0
-        self._snapshot()
+        self._enter("stop")
+        self.stopping = True
         goodbye = encode(Disconnect(), self.fleet.plan.version)
         for connection in np.flatnonzero(self.fleet.connections[:, STATE] == CONNECTED).tolist():
             self._write(connection, goodbye)
@@ -685,7 +727,34 @@ class Worker:
             if connection % 500 == 0:
                 await asyncio.sleep(0)
         await self._forget_sessions()
-        return {"final": {"forgotten_holes": int(self.fleet.hole_state[1])}}
+        return {
+            "final": {
+                "forgotten_holes": int(self.fleet.hole_state[1]),
+                "pushed_back": bool(self.fleet.totals[traffic.PUSHED_BACK]),
+                "spread": self._spread_of_queues(),
+            }
+        }
+
+    def _spread_of_queues(self) -> dict[str, list[int]]:
+        """By group of shared subscribers: messages of the window that each device took."""
+        fleet = self.fleet
+        return {
+            group.name: fleet.connections[fleet.group == index, traffic.TAKEN].tolist()
+            for index, group in enumerate(fleet.plan.groups)
+            if group.subscribes is not None and group.subscribes.shared is not None
+        }
+
+    def _release_stale(self) -> None:
+        """Send withheld acknowledgements whose batch does not fill any more."""
+        fleet = self.fleet
+        held = fleet.connections[:, traffic.HELD].copy()
+        for connection in np.flatnonzero((held > 0) & (held == self.held_before)).tolist():
+            out = np.zeros(4 * int(held[connection]), np.uint8)
+            size = traffic.release_held(connection, fleet.connections, fleet.held_ids, out, 0)
+            self._write(connection, out[:size].tobytes())
+        self.held_before = held
+        if not self.stopping:
+            self.loop.call_later(_STALE_S, self._release_stale)
 
     async def _forget_sessions(self) -> None:
         """Connect durable clients once more with a clean session: the broker forgets them."""
@@ -706,21 +775,27 @@ class Worker:
                     True,
                 )
                 target = fleet.plan.targets[int(fleet.connections[connection, traffic.TARGET])]
-                await _say_hello_and_goodbye(target.host, target.port, packet, fleet.plan.version)
+                context = None if self.streams is None else self.streams.context
+                await _say_hello_and_goodbye(
+                    target.host, target.port, context, packet, fleet.plan.version
+                )
 
-        if self.streams is None:
-            results = await asyncio.gather(*map(forget, durable), return_exceptions=True)
-            failed = sum(isinstance(result, BaseException) for result in results)
-            if failed:
-                self.event("cleanup", None, f"{failed} durable sessions may remain at the broker")
+        results = await asyncio.gather(*map(forget, durable), return_exceptions=True)
+        failed = sum(isinstance(result, BaseException) for result in results)
+        if failed:
+            self.event("cleanup", None, f"{failed} durable sessions may remain at the broker")
 
 
-async def _say_hello_and_goodbye(host: str, port: int, packet: bytes, version: int) -> None:
+async def _say_hello_and_goodbye(
+    host: str, port: int, context: ssl.SSLContext | None, packet: bytes, version: int
+) -> None:
     async with asyncio.timeout(5):
-        reader, writer = await asyncio.open_connection(host, port)
+        reader, writer = await asyncio.open_connection(host, port, ssl=context)
         try:
             writer.write(packet)
-            await reader.readexactly(4)
+            answer = await reader.readexactly(4)
+            if answer[3] != 0:
+                raise BrokerRefusedError("the broker refused a session's last CONNECT")
             writer.write(encode(Disconnect(), version))
             await writer.drain()
         finally:

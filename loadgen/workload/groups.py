@@ -22,10 +22,12 @@ __all__ = [
     "Subscribes",
     "Target",
     "Tls",
+    "Will",
     "WorkerPlan",
     "client_id",
     "device_of_share",
     "streams_received",
+    "target_number",
     "topic_filter",
     "topic_name",
     "topic_number",
@@ -41,7 +43,9 @@ class Publishes:
 
     `rate` is messages a second of the whole group; `deliveries` how many subscribers must
     receive each message; `window` the messages a device may have unacknowledged (QoS 1 and 2).
-    `size_bytes` is the payload's smallest and largest size, the 32-byte header included.
+    With a `unit` above 1 a device sends so many messages and waits until all of them are
+    acknowledged before it sends the next (a JMS transaction, in MQTT's means). `size_bytes` is
+    the payload's smallest and largest size, the 32-byte header included.
     """
 
     topic_prefix: str
@@ -54,6 +58,7 @@ class Publishes:
     size_bytes: tuple[int, int] = (32, 32)
     arrivals: Arrivals = "constant"
     window: int = 100
+    unit: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +66,28 @@ class Subscribes:
     """What each device of a group receives.
 
     `publishers` names the publishing group. A `wildcard` subscriber takes every topic of it with
-    one filter; otherwise device j of `count` takes topic number `j * topics // count`. With a
+    one filter; otherwise device j of `count` takes topic number `j * topics // count`. With
+    `shared`, the devices of one topic are a queue by that share name: each message goes to one of
+    them. A device acknowledges `acknowledge_every` messages at a time (QoS 1). With a
     `topic` every device asks for just that one, to which nobody publishes (`publishers` is "").
     """
 
     publishers: str
     qos: int = 0
     wildcard: bool = False
+    shared: str | None = None
+    acknowledge_every: int = 1
     topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Will:
+    """Will Message of a device; `topic` may hold `{device}`, its number."""
+
+    topic: str
+    payload: str = ""
+    qos: int = 0
+    retain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +105,7 @@ class DeviceGroup:
     timed: bool = True
     clean_start: bool = True
     keep_alive_s: int = 300
+    will: Will | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +165,7 @@ class WorkerPlan:
     worker: int
     shares: tuple[Share, ...]
     source_address: str | None = None
+    processors: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +173,9 @@ class RunPlan:
     """Everything a worker needs to know of a run, but for the moment it starts.
 
     `run_tag` (32 bits) marks every payload of this run; `send_tick_us` is the longest time a due
-    message may wait to be sent together with others, 0 for each at its own moment.
+    message may wait to be sent together with others, 0 for each at its own moment. With
+    `separate_brokers` each target is a broker of its own, over which the topics are spread;
+    otherwise all targets lead to the same one.
     """
 
     run_tag: int
@@ -167,6 +190,7 @@ class RunPlan:
     send_tick_us: int = 0
     max_packet_bytes: int = 1 << 20
     reconnect: Reconnect | None = None
+    separate_brokers: bool = False
 
     def group(self, name: str) -> DeviceGroup:
         return next(group for group in self.groups if group.name == name)
@@ -203,8 +227,26 @@ def topic_filter(plan: RunPlan, group: DeviceGroup, device: int) -> str:
     if publishes is None:
         raise ValueError(f"group {subscribes.publishers} does not publish")
     if subscribes.wildcard:
-        return f"{publishes.topic_prefix}/+"
-    return topic_name(publishes, topic_number(device, group.count, publishes.topics))
+        name = f"{publishes.topic_prefix}/+"
+    else:
+        name = topic_name(publishes, topic_number(device, group.count, publishes.topics))
+    return name if subscribes.shared is None else f"$share/{subscribes.shared}/{name}"
+
+
+def target_number(plan: RunPlan, group: DeviceGroup, device: int) -> int:
+    """Which target a device connects to."""
+    targets = len(plan.targets)
+    if not plan.separate_brokers:
+        return device % targets
+    if group.publishes is not None:
+        topics = group.publishes.topics
+        return topic_number(device, group.count, topics) * targets // topics
+    if group.subscribes is not None and group.subscribes.topic is None:
+        publishes = plan.group(group.subscribes.publishers).publishes
+        if publishes is not None and not group.subscribes.wildcard:
+            number = topic_number(device, group.count, publishes.topics)
+            return number * targets // publishes.topics
+    return device * targets // group.count
 
 
 def streams_received(plan: RunPlan, group: DeviceGroup, device: int) -> tuple[int, int]:
@@ -216,9 +258,17 @@ def streams_received(plan: RunPlan, group: DeviceGroup, device: int) -> tuple[in
     publishes = senders.publishes
     if publishes is None:
         raise ValueError(f"group {subscribes.publishers} does not publish")
-    if subscribes.wildcard:
-        return publishes.first_stream, senders.count
-    number = topic_number(device, group.count, publishes.topics)
-    first = -(-number * senders.count // publishes.topics)
-    last = -(-(number + 1) * senders.count // publishes.topics)
+    topics = publishes.topics
+    number, following = 0, topics
+    if not subscribes.wildcard:
+        number = topic_number(device, group.count, topics)
+        following = number + 1
+    elif plan.separate_brokers:
+        # A wildcard at one of several brokers sees the topics that went there.
+        targets = len(plan.targets)
+        target = target_number(plan, group, device)
+        number = -(-target * topics // targets)
+        following = -(-(target + 1) * topics // targets)
+    first = -(-number * senders.count // topics)
+    last = -(-following * senders.count // topics)
     return publishes.first_stream + first, last - first

@@ -584,8 +584,32 @@ class Scenario(BaseModel):
     ] = None
     pdu: Annotated[
         tuple[str, ...],
-        FieldSpec("texts", "Power log of one outlet.", unit="file"),
+        FieldSpec(
+            "texts",
+            "Power log of an outlet; NODE=FILE names the machine it feeds, FILE#OUTLET,... the "
+            "outlets to take of a log of several.",
+            unit="log",
+        ),
     ] = ()
+    pdu_columns: Annotated[
+        str | None,
+        FieldSpec(
+            "text",
+            "Names of the columns of a power log, as time=NAME,watts=NAME; also date, kwh, "
+            "outlet, and format for how times are written.",
+            unit="names",
+            absent="the log's header tells",
+        ),
+    ] = None
+    pdu_offset: Annotated[
+        str | None,
+        FieldSpec(
+            "text",
+            "How far the clock of the power logs is ahead of this host's, such as 1.5s or -2s.",
+            unit="time",
+            absent="0",
+        ),
+    ] = None
     pdu_timezone: Annotated[
         str | None,
         FieldSpec(
@@ -605,6 +629,17 @@ class Scenario(BaseModel):
             maximum=10_000,
             cases=("persistent",),
             absent="no PERSISTENT.MPU row",
+        ),
+    ] = None
+    broker_pid: Annotated[
+        int | None,
+        FieldSpec(
+            "count",
+            "Process of the broker on this host, whose processor time and memory are watched.",
+            unit="pid",
+            minimum=1,
+            maximum=2**31 - 1,
+            absent="that of a broker started here or listening on this host",
         ),
     ] = None
     seed: Annotated[

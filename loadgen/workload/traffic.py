@@ -66,6 +66,7 @@ __all__ = [
     "receive",
     "record",
     "redeliver",
+    "release_held",
     "requeue",
     "reschedule",
     "settle_batch",
@@ -96,7 +97,11 @@ WRITTEN_NS = 13
 REQUEST_NS = 14  # when SUBSCRIBE was sent
 TARGET = 15
 RETURNED_NS = 16  # when the device last came back, 0 while it never was away
-CONNECTION_FIELDS = 17
+TAKEN = 17  # distinct messages of the window that the device received
+UNIT_SENT = 18  # messages sent of the unit under way
+HELD = 19  # acknowledgements withheld
+HOLDER = 20  # row in `held_ids`, -1 when every message is acknowledged at once
+CONNECTION_FIELDS = 21
 
 # Values of STATE.
 IDLE = 0
@@ -111,7 +116,8 @@ BLOCKED = 1  # the socket takes no more for now
 WINDOW_FULL = 2  # as many messages unacknowledged as allowed
 STREAMED = 4  # bytes go through an asyncio transport (TLS, WebSocket), not straight to a socket
 WAITING = 8  # the publisher is not in the heap
-LISTED = 16  # the connection is in `ready`, so that it is there once
+SHARED = 16  # one of several consumers of a queue: order is between them, not of one
+LISTED = 32  # the connection is in `ready`, so that it is there once
 
 # Columns of `groups`.
 QOS = 0
@@ -119,7 +125,9 @@ RETAIN = 1
 DELIVERIES = 2
 SIZE_LEAST = 3
 SIZE_MOST = 4
-GROUP_FIELDS = 5
+UNIT = 5
+ACKNOWLEDGE_EVERY = 6
+GROUP_FIELDS = 7
 
 # Entries of `totals`. SENT to IN_FLIGHT are mirrored to the live page.
 HEAP_SIZE = 0
@@ -363,8 +371,10 @@ def _take_message(
     if outcome == DUPLICATE:
         counters[group, phase, C_DUPLICATED] += 1
         return
-    if outcome == LATE:
+    if outcome == LATE and not connections[connection, FLAGS] & SHARED:
         counters[group, phase, C_OUT_OF_ORDER] += 1
+    if phase == MEASURE:
+        connections[connection, TAKEN] += 1
     counters[group, phase, C_RECEIVED] += 1
     counters[group, phase, C_RECEIVED_BYTES] += packet_bytes
     totals[RECEIVED] += 1
@@ -389,6 +399,7 @@ def _acknowledged(
     counters: Table,
     histograms: Counts,
     stats: Table,
+    senders: Records,
     window: Records,
     schedule: Table,
     heap: Table,
@@ -400,9 +411,47 @@ def _acknowledged(
     totals[IN_FLIGHT] -= 1
     record(histograms, stats, slot_of(group, S_ACKNOWLEDGE, phase), now_ns - sent_ns)
     if connections[connection, FLAGS] & WINDOW_FULL:
+        if connections[connection, UNIT_SENT] > 0:
+            if senders[row]["in_flight"] > 0:
+                return
+            connections[connection, UNIT_SENT] = 0
         connections[connection, FLAGS] &= ~WINDOW_FULL
         publisher = connections[connection, PUBLISHER]
         requeue(connection, publisher, connections, run, totals, schedule, heap)
+
+
+@njit(cache=True)
+def _hold(
+    connection: int,
+    packet_id: int,
+    connections: Table,
+    groups: Table,
+    held_ids: Table,
+    out: Bytes,
+    out_position: int,
+) -> int:
+    """Withhold an acknowledgement; with the last of a batch write all of them."""
+    row = connections[connection, HOLDER]
+    held = connections[connection, HELD]
+    held_ids[row, held] = packet_id
+    connections[connection, HELD] = held + 1
+    every = groups[connections[connection, GROUP], ACKNOWLEDGE_EVERY]
+    if held + 1 < every:
+        return out_position
+    return release_held(connection, connections, held_ids, out, out_position)
+
+
+@njit(cache=True)
+def release_held(
+    connection: int, connections: Table, held_ids: Table, out: Bytes, out_position: int
+) -> int:
+    """Write the acknowledgements that a device withholds; the position after them."""
+    row = connections[connection, HOLDER]
+    for index in range(connections[connection, HELD]):
+        packet_id = held_ids[row, index]
+        out_position = mqtt.write_ack(out, out_position, mqtt.PUBACK, packet_id)
+    connections[connection, HELD] = 0
+    return out_position
 
 
 @njit(cache=True)
@@ -413,6 +462,7 @@ def receive(
     now_ns: int,
     connection: int,
     connections: Table,
+    groups: Table,
     run: Table,
     totals: Table,
     pairs: Table,
@@ -424,6 +474,7 @@ def receive(
     senders: Records,
     window: Records,
     received_ids: Bytes,
+    held_ids: Table,
     schedule: Table,
     heap: Table,
     events: Table,
@@ -434,9 +485,9 @@ def receive(
     """Handle every whole packet in buffer[start:end] that `connection` received at `now_ns`.
 
     Acknowledgements are written to `out` from `out_position` on (4 bytes a packet of at least
-    4: an `out` as long as the buffer is enough). Returns where the first packet that is not whole
-    begins, and the new `out_position`. A breach of the protocol is queued as BROKEN and ends the
-    scan at `end`.
+    4, and those withheld before: an `out` as long as the buffer and a row of `held_ids` is
+    enough). Returns where the first packet that is not whole begins, and the new `out_position`.
+    A breach of the protocol is queued as BROKEN and ends the scan at `end`.
     """
     position = start
     version = run[VERSION]
@@ -461,7 +512,12 @@ def receive(
             qos = (first_byte >> 1) & 3
             fresh = True
             if qos == 1:
-                out_position = mqtt.write_ack(out, out_position, mqtt.PUBACK, packet_id)
+                if connections[connection, HOLDER] < 0:
+                    out_position = mqtt.write_ack(out, out_position, mqtt.PUBACK, packet_id)
+                else:
+                    out_position = _hold(
+                        connection, packet_id, connections, groups, held_ids, out, out_position
+                    )
             elif qos == 2:
                 row = connections[connection, QOS2]
                 fresh = row >= 0 and accept_qos2(received_ids, row, packet_id)
@@ -517,6 +573,7 @@ def receive(
                         counters,
                         histograms,
                         stats,
+                        senders,
                         window,
                         schedule,
                         heap,
@@ -731,6 +788,7 @@ def fill_batch(
     """
     group = connections[connection, GROUP]
     qos = groups[group, QOS]
+    unit = groups[group, UNIT]
     row = connections[connection, SENDER]
     topic_start = topic_ends[publisher]
     topic_end = topic_ends[publisher + 1]
@@ -745,11 +803,18 @@ def fill_batch(
         sequence = schedule[publisher, SEQUENCE]
         packet_id = 0
         if qos > 0:
+            if unit > 1 and connections[connection, UNIT_SENT] >= unit:
+                if senders[row]["in_flight"] > 0:
+                    connections[connection, FLAGS] |= WINDOW_FULL
+                    break
+                connections[connection, UNIT_SENT] = 0
             packet_id = acquire(senders, window, row, qos, sequence, due_ns, sent_ns)
             if packet_id == 0:
                 connections[connection, FLAGS] |= WINDOW_FULL
                 break
             totals[IN_FLIGHT] += 1
+            if unit > 1:
+                connections[connection, UNIT_SENT] += 1
         position = _write_message(
             sequence,
             due_ns,
@@ -838,6 +903,8 @@ def settle_batch(
                 else:
                     on_pubrec(senders, window, row, packet_id, _REFUSED)
                 totals[IN_FLIGHT] -= 1
+                if groups[group, UNIT] > 1:
+                    connections[connection, UNIT_SENT] -= 1
         schedule[publisher, SEQUENCE] = batch[sent, BATCH_SEQUENCE]
         schedule[publisher, DUE_NS] = batch[sent, BATCH_DUE_NS]
         schedule[publisher, LOAD_NS] = batch[sent, BATCH_LOAD_NS]
