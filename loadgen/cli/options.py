@@ -29,7 +29,7 @@ __all__ = ["Flags", "case_options", "named_values", "read_scenario", "with_optio
 Flags = Mapping[str, Any]
 """Options as given: text, a list of texts or a boolean; None for what was not."""
 
-NOT_YET = ("hosts", "crash_broker")
+NOT_YET = ("hosts",)
 """Fields of the scenario that this version cannot play: they get no option."""
 
 _METAVARS = {
@@ -71,7 +71,14 @@ def _panel(spec: FieldSpec) -> str:
         return "TLS"
     if spec.name.startswith("pdu") or spec.name == "rack_units":
         return "Power"
-    if spec.name in ("broker", "mqtt", "connect_timeout", "keep_alive", "source_address"):
+    if spec.name in (
+        "broker",
+        "mqtt",
+        "connect_timeout",
+        "keep_alive",
+        "source_address",
+        "broker_pid",
+    ):
         return "Broker and connections"
     return "Load" if spec.cases != CASES or spec.name in ("rate", "qos") else "Run"
 

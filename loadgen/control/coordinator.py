@@ -10,18 +10,20 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from loadgen.brokers.endpoints import Endpoint, parse_broker
+from loadgen.control.backends import backends_seen, bridge_record, loads_of
 from loadgen.control.environment import environment, host_of, program
 from loadgen.control.facts import facts_of
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.network import difference, network_counters
 from loadgen.control.progress import Progress, Snapshot, silent
+from loadgen.control.queues import cut_off, spread_of
 from loadgen.control.redaction import printable, redact_command
 from loadgen.control.rundir import (
     EventLog,
@@ -31,13 +33,28 @@ from loadgen.control.rundir import (
     require_free,
     write_json,
 )
+from loadgen.control.seal import seal
 from loadgen.control.session import Session, Steps
 from loadgen.control.supervisor import WORKER_ENTRY, start_workers
+from loadgen.control.tuning import demand_of
+from loadgen.control.watched import watched_broker
+from loadgen.engine.fleet import read_clients
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, ScenarioError
+from loadgen.workload.cases import backends_of, groups_of
 from loadgen.workload.groups import RunPlan, Target
+from loadgen.workload.payload import HEADER_BYTES
 from loadgen.workload.plan import describe, plan_run
-from loadgen.workload.scenario import Scenario, connect_rate_of, scenario_fields
-from loadgen.workload.verdict import Verdict, judge
+from loadgen.workload.scenario import (
+    SIZE_MAXIMUM_BYTES,
+    Scenario,
+    connect_rate_of,
+    scenario_fields,
+)
+from loadgen.workload.verdict import RunFacts, Verdict, judge
+
+if TYPE_CHECKING:
+    from loadgen.brokers.bridge import Route
+    from loadgen.brokers.start import RunningBroker
 
 __all__ = ["RunResult", "ServedBroker", "run", "steps_of"]
 
@@ -46,12 +63,14 @@ NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """A run that was played. `measured` is whether its measurement window began."""
+    """A run that was played. `measured` is whether its measurement window began; `facts` are what
+    the verdict was made of."""
 
     directory: Path
     verdict: Verdict
     interrupted: bool
     measured: bool
+    facts: RunFacts
 
     @property
     def exit_status(self) -> int:
@@ -111,23 +130,37 @@ async def _run(
     entry: str,
 ) -> RunResult:
     _require_available(scenario)
+    scenario = _with_payload_size(scenario)
     require_free(directory)
     progress(Snapshot("broker"))
     async with _broker(scenario, faults) as broker:
         plan = await plan_for(scenario, broker.endpoints)
         if not broker.started_by_us:
             broker = replace(broker, version=await _asked(scenario, plan, broker.endpoints))
+        await _tried(scenario, plan, broker.endpoints)
         claim(directory)
         events = EventLog(directory, broker.secrets)
         try:
             document = _document(scenario, plan, broker, command)
             progress(Snapshot("workers"))
-            result = await _play(
-                scenario, plan, directory, document, events, progress, interrupt, stepping, entry
-            )
+            async with _watched(scenario, plan, broker, directory, events):
+                result = await _play(
+                    scenario,
+                    plan,
+                    directory,
+                    document,
+                    events,
+                    progress,
+                    interrupt,
+                    stepping,
+                    entry,
+                    broker,
+                )
         finally:
             events.close(time.monotonic_ns())
             release(directory)
+    # Nothing of the results is written from here on.
+    await asyncio.to_thread(seal, directory)
     return result
 
 
@@ -141,13 +174,23 @@ async def _play(
     interrupt: Interrupt,
     stepping: asyncio.Event,
     entry: str,
+    broker: "ServedBroker",
 ) -> RunResult:
     """Everything with workers; run.json is written when the window begins, and at the end."""
     manifest = directory / "run.json"
     run_id = document["id"]
     before = network_counters()
 
+    crashes: list[asyncio.Task[None]] = []
+    cut: dict[str, Any] = {}
+
     def measuring() -> None:
+        if scenario.crash_broker:
+            crash = _crash(broker.brokers, scenario.duration / 2, events)
+            crashes.append(asyncio.create_task(crash))
+        if scenario.crash_consumer:
+            crash = cut_off(crew, plan, scenario.duration / 2, events, cut)
+            crashes.append(asyncio.create_task(crash))
         write_json(manifest, document | _observed(session, (), before) | {"interrupted": True})
 
     session = Session(
@@ -162,12 +205,31 @@ async def _play(
         progress=progress,
         measuring=measuring,
     )
-    async with start_workers(len(plan.workers), session.on_frame, entry=entry) as crew:
+    watched = broker.pids if scenario.case == "bridge" else ()
+    async with (
+        loads_of(watched) as loads,
+        start_workers(len(plan.workers), session.on_frame, entry=entry) as crew,
+    ):
         stepping.set()
-        await session.play(crew)
+        try:
+            await session.play(crew)
+        finally:
+            for crash in crashes:
+                crash.cancel()
+            await asyncio.gather(*crashes, return_exceptions=True)
         lost = tuple(loss.worker for loss in crew.losses)
-        verdict = judge(facts_of(scenario, plan, session, lost))
+        facts = facts_of(scenario, plan, session, lost)
+        facts = replace(facts, backends=backends_seen(plan, session, loads))
+        verdict = judge(facts)
         final = document | _observed(session, lost, before)
+        if scenario.case == "bridge":
+            window = session.windows.get("measure", (0, 0))
+            final["observed"]["bridge"] = bridge_record(facts, verdict, loads, window)
+        if scenario.case == "queue":
+            final["observed"]["queue"] = {
+                "spread": spread_of(plan, session.finals),
+                "cut_off": cut or None,
+            }
         final["interrupted"] = session.ending == "interrupted"
         final["verdict"] = {
             "valid": verdict.valid,
@@ -175,7 +237,7 @@ async def _play(
         }
         write_json(manifest, final)
     measured = "measure" in session.windows if session.messages else session.connected is not None
-    return RunResult(directory, verdict, final["interrupted"], measured)
+    return RunResult(directory, verdict, final["interrupted"], measured, facts)
 
 
 def steps_of(scenario: Scenario) -> Steps:
@@ -193,14 +255,47 @@ def steps_of(scenario: Scenario) -> Steps:
 
 def _require_available(scenario: Scenario) -> None:
     """Refuse broker URLs that are none, and what this version cannot play."""
-    for entry in scenario.broker:
+    for entry in (*scenario.broker, *scenario.backend):
         parse_broker(entry)
     if scenario.hosts != 1:
         raise ScenarioError("hosts: this version runs on one host; leave it at 1")
-    if any(entry.startswith(("ws://", "wss://")) for entry in scenario.broker):
-        raise ScenarioError("broker: this version has no WebSocket; allowed: mqtt:// and mqtts://")
-    if scenario.crash_broker:
-        raise ScenarioError("crash_broker: this version cannot do it; leave it out")
+    if scenario.clients_file is not None:
+        clients = read_clients(Path(scenario.clients_file))
+        wanted = groups_of(scenario)[0].count
+        if len(clients) < wanted:
+            raise ScenarioError(
+                f"clients_file: {scenario.clients_file} has {len(clients):,} rows and "
+                f"{wanted:,} devices need one each"
+            )
+
+
+def _with_payload_size(scenario: Scenario) -> Scenario:
+    """The scenario with the size that its payload file gives a message."""
+    if scenario.payload is None:
+        return scenario
+    try:
+        size_bytes = HEADER_BYTES + Path(scenario.payload).stat().st_size
+    except OSError as error:
+        raise ScenarioError(
+            f"payload: {scenario.payload} cannot be read: {error.strerror}"
+        ) from None
+    if size_bytes > SIZE_MAXIMUM_BYTES:
+        raise ScenarioError(
+            f"payload: with its header a message has {size_bytes:,} bytes; allowed: "
+            f"{SIZE_MAXIMUM_BYTES:,} at most"
+        )
+    return scenario.model_copy(update={"size": (size_bytes, size_bytes)})
+
+
+async def _crash(brokers: Sequence["RunningBroker"], wait_s: float, events: EventLog) -> None:
+    """Kill the private brokers in the middle of the window and start them again."""
+    await asyncio.sleep(wait_s)
+    for broker in brokers:
+        events.write(time.monotonic_ns(), "broker_killed", f"{broker.name} was killed on request")
+        broker.kill()
+    for broker in brokers:
+        await broker.start()
+        events.write(time.monotonic_ns(), "broker_started", f"{broker.name} was started again")
 
 
 # The broker -----------------------------------------------------------------------------------
@@ -216,25 +311,120 @@ class ServedBroker:
     started_by_us: bool
     pids: tuple[int, ...] = ()
     secrets: tuple[str, ...] = ()
+    brokers: tuple["RunningBroker", ...] = ()
 
 
 @asynccontextmanager
 async def _broker(scenario: Scenario, faults: str) -> AsyncIterator[ServedBroker]:
     """The broker that the scenario names, started here where it is one of ours."""
+    if scenario.case == "bridge":
+        async with _bridge(scenario) as bridge:
+            yield bridge
+        return
     # Starting brokers needs the MQTT stack; a module that only reads run directories does not.
     from loadgen.brokers.start import serve
 
     stores = scenario.case == "persistent" and scenario.broker[0] not in ("reflector", "sink")
     urls = any("://" in entry for entry in scenario.broker)
-    async with serve(scenario.broker, persistence=stores and not urls, faults=faults) as served:
+    async with serve(
+        scenario.broker,
+        instances=scenario.instances,
+        persistence=stores and not urls,
+        faults=faults,
+    ) as served:
         yield ServedBroker(
             name=served.name,
             version=served.version,
             endpoints=served.endpoints,
             started_by_us=bool(served.brokers),
             pids=served.pids,
+            brokers=tuple(served.brokers),
             secrets=tuple(e.password for e in served.endpoints if e.password),
         )
+
+
+@asynccontextmanager
+async def _bridge(scenario: Scenario) -> AsyncIterator[ServedBroker]:
+    """Front and backends, in this order; started here unless URLs name them."""
+    if scenario.backend:
+        parsed = [parse_broker(url) for url in (*scenario.broker, *scenario.backend)]
+        endpoints = tuple(endpoint for endpoint in parsed if isinstance(endpoint, Endpoint))
+        if len({endpoint.scheme for endpoint in endpoints}) > 1:
+            raise ScenarioError("backend: another scheme than broker; allowed: the same in all")
+        logins = tuple(endpoint.password for endpoint in endpoints if endpoint.password)
+        yield ServedBroker("external", "unknown", endpoints, False, secrets=logins)
+        return
+    from loadgen.brokers.bridge import serve_bridge
+
+    routes = _routes(scenario)
+    async with serve_bridge(
+        routes, backends_of(scenario), scenario.qos, persistence=scenario.durable
+    ) as bridge:
+        yield ServedBroker(
+            name=bridge.front.name,
+            version=bridge.front.version,
+            endpoints=tuple(one.endpoints[0] for one in bridge.brokers),
+            started_by_us=True,
+            pids=tuple(one.pid for one in bridge.brokers),
+            brokers=bridge.brokers,
+        )
+
+
+def _routes(scenario: Scenario) -> "tuple[Route, ...]":
+    from loadgen.brokers.bridge import routes_of
+
+    return routes_of(
+        backends_of(scenario), scenario.topics, scenario.front_root, scenario.backend_root
+    )
+
+
+async def _tried(scenario: Scenario, plan: RunPlan, endpoints: Sequence[Endpoint]) -> None:
+    """Refuse a broker without shared subscriptions, and a bridge that does not forward."""
+    context = None
+    if plan.tls is not None and scenario.case in ("queue", "bridge"):
+        from loadgen.engine.streams import tls_context
+
+        context = tls_context(plan.tls)
+    if scenario.case == "queue":
+        from loadgen.brokers.shared import require_shared
+
+        for endpoint in endpoints:
+            await require_shared(endpoint, tls_context=context)
+    if scenario.case == "bridge":
+        from loadgen.brokers.bridge import require_forwarding
+
+        fronts = len(scenario.broker)
+        await require_forwarding(
+            endpoints[:fronts],
+            endpoints[fronts:],
+            _routes(scenario),
+            version=plan.version,
+            tls_context=context,
+        )
+
+
+def _watched(
+    scenario: Scenario, plan: RunPlan, broker: ServedBroker, directory: Path, events: EventLog
+) -> AbstractAsyncContextManager[None]:
+    """Watches the broker of this run for the length of the block."""
+    context = None
+    if plan.tls is not None:
+        from loadgen.engine.streams import tls_context
+
+        context = tls_context(plan.tls)
+    own = broker.brokers
+    return watched_broker(
+        directory,
+        events,
+        name=broker.name,
+        endpoints=[one.endpoints[0] for one in own] or broker.endpoints,
+        # Asked for each time: a broker that crashes on request comes back as another process.
+        own_pids=(lambda: [one.pid for one in own]) if own else None,
+        broker_pid=scenario.broker_pid,
+        # A message that is forwarded is counted by two brokers.
+        counts=scenario.case != "bridge",
+        tls_context=context,
+    )
 
 
 async def _asked(scenario: Scenario, plan: RunPlan, endpoints: Sequence[Endpoint]) -> str:
@@ -323,7 +513,7 @@ def _document(
         "scenario": scenario_fields(scenario),
         "plan": {"hosts": 1, **describe(plan)},
         "seed": scenario.seed,
-        "environment": environment(),
+        "environment": environment(demand_of(scenario, plan)),
         "broker": {
             "name": broker.name,
             "version": printable(broker.version, 200),

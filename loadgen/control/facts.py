@@ -33,6 +33,8 @@ def facts_of(
         connected=done,
         connect_failures=sum(failures),
         disconnects=session.tally.total("disconnects"),
+        disconnects_planned=plan.reconnect is not None,
+        reconnects=session.tally.total("connects") - (connected.done if connected else 0),
         connect_rate=connect_rate_of(scenario),
         connect_seconds=connected.seconds if connected else 0.0,
         window_s=(end_ns - start_ns) / NS,

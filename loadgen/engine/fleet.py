@@ -5,17 +5,19 @@ packet cut in two, are mapped without being touched, so that an idle device cost
 CONNECT packet and the kernel's socket.
 """
 
+import csv
 import mmap
 import socket
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from loadgen.engine.syscalls import EVENT_WORDS
-from loadgen.errors import BrokerUnreachableError, HostLimitError
+from loadgen.errors import BrokerUnreachableError, HostLimitError, ScenarioError
 from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import COUNTERS, SERIES
 from loadgen.mqtt import packets
@@ -51,9 +53,11 @@ __all__ = [
     "plan_schedule",
     "poll_arguments",
     "pump_arguments",
+    "read_clients",
     "socket_address",
 ]
 
+Clients = list[tuple[str, str | None, str | None]]
 Table = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
@@ -137,6 +141,30 @@ def socket_address(host: str, port: int) -> bytes:
     )
 
 
+def read_clients(path: Path) -> Clients:
+    """Client identifier, user name and password of each device, from a CSV file with a header.
+
+    Raises ScenarioError for a file that cannot be read, a missing column or a row without an
+    identifier. No value is ever shown.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as lines:
+            rows = list(csv.DictReader(lines))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no CSV text"
+        raise ScenarioError(f"clients_file: {path} cannot be read: {reason}") from None
+    if not rows or "client_id" not in rows[0]:
+        raise ScenarioError(
+            f"clients_file: {path} has no column client_id; allowed: client_id,username,password"
+        )
+    clients: Clients = []
+    for number, row in enumerate(rows, 2):
+        if not row["client_id"]:
+            raise ScenarioError(f"clients_file: line {number} of {path} has no client_id")
+        clients.append((row["client_id"], row.get("username") or None, row.get("password") or None))
+    return clients
+
+
 def _will(group: DeviceGroup, device: int) -> packets.Will | None:
     will = group.will
     if will is None:
@@ -145,19 +173,28 @@ def _will(group: DeviceGroup, device: int) -> packets.Will | None:
     return packets.Will(topic, will.payload.encode(), will.qos, will.retain)
 
 
-def connect_packet(plan: RunPlan, group: DeviceGroup, device: int, clean_start: bool) -> bytes:
-    """CONNECT of one device."""
+def connect_packet(
+    plan: RunPlan,
+    group: DeviceGroup,
+    device: int,
+    clean_start: bool,
+    clients: Clients | None = None,
+) -> bytes:
+    """CONNECT of one device; `clients` has a row for each device of the first group."""
+    client, user_name, password = client_id(plan, group, device), plan.username, plan.password
+    if clients is not None and group is plan.groups[0]:
+        client, user_name, password = clients[device]
     properties = NO_PROPERTIES
     if plan.version == 5 and not clean_start:
         properties = Properties(session_expiry_interval=_SESSION_EXPIRY_S)
     return encode(
         packets.Connect(
-            client_id=client_id(plan, group, device),
+            client_id=client,
             protocol_version=plan.version,
             clean_start=clean_start,
             keep_alive=group.keep_alive_s,
-            user_name=plan.username,
-            password=None if plan.password is None else plan.password.encode(),
+            user_name=user_name,
+            password=None if password is None else password.encode(),
             will=_will(group, device),
             properties=properties,
         ),
@@ -237,11 +274,12 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
     pairs = 0
     window = 1
     connect_parts: list[bytes] = []
+    clients = None if plan.clients_file is None else read_clients(Path(plan.clients_file))
     for row in range(count):
         owner = plan.groups[int(group[row])]
         number = int(device[row])
         connections[row, traffic.TARGET] = target_number(plan, owner, number)
-        connect_parts.append(connect_packet(plan, owner, number, owner.clean_start))
+        connect_parts.append(connect_packet(plan, owner, number, owner.clean_start, clients))
         publishes = owner.publishes
         if publishes is not None:
             connections[row, traffic.PUBLISHER] = len(publishing)
@@ -284,6 +322,10 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
         default=HEADER_BYTES,
     )
     body = make_body(largest - HEADER_BYTES, plan.seed)
+    if plan.payload_file is not None:
+        body = np.frombuffer(bytearray(Path(plan.payload_file).read_bytes()), np.uint8)
+        if len(body) != largest - HEADER_BYTES:
+            raise ScenarioError(f"payload: {plan.payload_file} changed its length; run again")
     holes, hole_state = make_holes(_HOLES if pairs else 1)
     run = np.zeros(traffic.RUN_FIELDS, np.int64)
     run[traffic.RUN_TAG] = plan.run_tag

@@ -190,7 +190,9 @@ def poll(
                 buffer[:tail] = tails[connection, :tail]
             got = receive_into(descriptor, buffer, tail, len(buffer))
             now_ns = monotonic_ns(clock)
-            if got <= 0:
+            if got == -_EAGAIN and tail > 0 and index < again and turn == 0:
+                got = 0  # what is kept may be whole packets for which events had no room
+            elif got <= 0:
                 if got != -_EAGAIN:
                     push_event(totals, events, CLOSED_BY_PEER, connection, -got, now_ns)
                 break
@@ -240,6 +242,8 @@ def poll(
                     events,
                     control,
                 )
+            if end > position and not traffic.room_for_events(totals, control, len(out)):
+                continue  # to the list
             # A read that is not full took all there was, but the end of the stream has no edge of
             # its own when it came with the last bytes.
             if end < len(buffer) and not flags & (EPOLLERR | EPOLLHUP | EPOLLRDHUP):

@@ -1,7 +1,7 @@
-"""Connections whose bytes do not go straight to a socket: TLS, through uvloop's transports.
+"""Connections whose bytes do not go straight to a socket: TLS and WebSocket, through transports.
 
 The same kernels handle their packets; only reading and writing differ. One protocol object a
-connection, which holds its row and nothing else.
+connection, which holds its row and, for WebSocket, the framing of the websockets library.
 """
 
 import asyncio
@@ -9,13 +9,23 @@ import errno
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import cast
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidHandshake
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Response
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
 
 from loadgen.engine.fleet import Fleet
 from loadgen.errors import UsageError
 from loadgen.workload import traffic
-from loadgen.workload.groups import Tls
+from loadgen.workload.groups import Target, Tls
 from loadgen.workload.traffic import (
     AWAIT_CONNACK,
     BLOCKED,
@@ -32,12 +42,36 @@ from loadgen.workload.traffic import (
 __all__ = ["Streams", "tls_context"]
 
 _IP_BIND_ADDRESS_NO_PORT = 24
+_SESSIONS_KEPT = 64
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class _ResumingContext(ssl.SSLContext):
+    """A context whose connections resume a session of an earlier one, where there is one.
+
+    A ticket speaks for the server, not for the device: any of the last ones will do.
+    """
+
+    sessions: deque[ssl.SSLSession]
+
+    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
+        if self.sessions and options.get("session") is None:
+            options["session"] = self.sessions[0]
+            self.sessions.rotate(1)
+        return super().wrap_bio(*arguments, **options)
+
+    def keep(self, wrapped: ssl.SSLObject | None) -> None:
+        """Take the session of a connection that has heard from its server."""
+        if wrapped is not None and wrapped.session is not None and wrapped.session.has_ticket:
+            self.sessions.append(wrapped.session)
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
     """The client context of a run; raises UsageError for files or ciphers that do not load."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if tls.resume:
+        context = _ResumingContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.sessions = deque(maxlen=_SESSIONS_KEPT)
     try:
         if tls.minimum is not None:
             context.minimum_version = _VERSIONS[tls.minimum]
@@ -77,7 +111,14 @@ class _Stream(asyncio.BufferedProtocol):
         return self.streams.get_buffer(self.connection)
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.streams.received(self, nbytes)
+        self.streams.received(self.connection, nbytes)
+
+    def write(self, data: bytes) -> None:
+        if self.transport is not None:
+            self.transport.write(data)
+
+    async def opened(self) -> None:
+        """Wait until MQTT may begin."""
 
     def pause_writing(self) -> None:
         self.streams.fleet.connections[self.connection, FLAGS] |= BLOCKED
@@ -90,6 +131,68 @@ class _Stream(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.transport is not None:
+            self.transport = None
+            reason = "closed by the broker" if error is None else type(error).__name__
+            self.streams.failed(self.connection, reason)
+
+
+class _WebSocketStream(asyncio.Protocol):
+    """One connection over WebSocket (MQTT 5, section 6): binary frames carry the byte stream."""
+
+    def __init__(self, streams: "Streams", connection: int, target: Target) -> None:
+        self.streams = streams
+        self.connection = connection
+        self.transport: asyncio.Transport | None = None
+        host = f"[{target.host}]" if ":" in target.host else target.host
+        uri = parse_uri(f"{target.transport}://{host}:{target.port}{target.path}")
+        self.framing = ClientProtocol(uri, subprotocols=[Subprotocol("mqtt")])
+        self.answered: asyncio.Future[None] = streams.loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.framing.send_request(self.framing.connect())
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        self.framing.receive_data(data)
+        for event in self.framing.events_received():
+            if isinstance(event, Response):
+                if not self.answered.done():
+                    self.answered.set_result(None)
+            elif isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT):
+                self.streams.take(self.connection, bytes(event.data))
+        self._flush()
+        if self.framing.close_expected() and self.transport is not None:
+            self.transport.close()
+
+    def write(self, data: bytes) -> None:
+        if self.transport is not None:
+            self.framing.send_binary(data)
+            self._flush()
+
+    async def opened(self) -> None:
+        """Wait for the answer to the upgrade; raises InvalidHandshake when it is no."""
+        await self.answered
+        if self.framing.handshake_exc is not None:
+            raise InvalidHandshake(str(self.framing.handshake_exc))
+
+    def _flush(self) -> None:
+        if self.transport is not None:
+            for data in self.framing.data_to_send():
+                if data:
+                    self.transport.write(data)
+
+    def pause_writing(self) -> None:
+        self.streams.fleet.connections[self.connection, FLAGS] |= BLOCKED
+
+    def resume_writing(self) -> None:
+        self.streams.resume(self.connection)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.answered.done():
+            self.answered.set_exception(ConnectionResetError(errno.ECONNRESET, "closed"))
+            self.answered.exception()
+        elif self.transport is not None:
             self.transport = None
             reason = "closed by the broker" if error is None else type(error).__name__
             self.streams.failed(self.connection, reason)
@@ -109,11 +212,14 @@ class Streams:
         self.loop = loop
         self.on_events = on_events
         self.failed = failed
-        self.context = tls_context(fleet.plan.tls or Tls())
+        self.tls = fleet.plan.tls or Tls()
+        self.each_its_own = "{device}" in (self.tls.certificate_file or "")
+        self.context = None if self.each_its_own else tls_context(self.tls)
         self.view = memoryview(fleet.buffer.data)
         self.out = memoryview(fleet.out.data)
-        self.acknowledgements = fleet.buffer.copy()
-        self.protocols: dict[int, _Stream] = {}
+        held_bytes = 4 * fleet.held_ids.shape[1]
+        self.acknowledgements = np.zeros(len(fleet.buffer) + held_bytes, np.uint8)
+        self.protocols: dict[int, _Stream | _WebSocketStream] = {}
         self.tasks: set[asyncio.Task[None]] = set()
 
     def connect(self, connection: int) -> None:
@@ -144,19 +250,23 @@ class Streams:
             tcp_ns = time.monotonic_ns()
             slot = traffic.slot_of(group, traffic.S_TCP, traffic.CONNECT_PHASE)
             traffic.record(fleet.histograms, fleet.stats, slot, tcp_ns - int(row[SYN_NS]))
+            encrypted = target.transport in ("tls", "wss")
             _, protocol = await self.loop.create_connection(
-                lambda: _Stream(self, connection),
+                lambda: self._protocol(connection, target),
                 sock=sock,
-                ssl=self.context,
-                server_hostname=target.host,
+                ssl=self._context(connection) if encrypted else None,
+                server_hostname=target.host if encrypted else None,
             )
-        except (OSError, ssl.SSLError) as error:
+            now_ns = time.monotonic_ns()
+            if encrypted:
+                slot = traffic.slot_of(group, traffic.S_TLS, traffic.CONNECT_PHASE)
+                traffic.record(fleet.histograms, fleet.stats, slot, now_ns - tcp_ns)
+            await protocol.opened()
+        except (OSError, ssl.SSLError, InvalidHandshake, UsageError) as error:
             sock.close()
             self.failed(connection, _tls_reason(error))
             return
         now_ns = time.monotonic_ns()
-        slot = traffic.slot_of(group, traffic.S_TLS, traffic.CONNECT_PHASE)
-        traffic.record(fleet.histograms, fleet.stats, slot, now_ns - tcp_ns)
         if row[STATE] != CONNECTING:
             if protocol.transport is not None:
                 protocol.transport.abort()
@@ -168,6 +278,30 @@ class Streams:
         start, end = fleet.connect_ends[connection : connection + 2].tolist()
         self.write(connection, fleet.connect_packets[start:end].tobytes())
 
+    def _protocol(self, connection: int, target: Target) -> _Stream | _WebSocketStream:
+        if target.transport in ("ws", "wss"):
+            return _WebSocketStream(self, connection, target)
+        return _Stream(self, connection)
+
+    def _context(self, connection: int) -> ssl.SSLContext:
+        """The context of a device: its own where each has a certificate of its own."""
+        if self.context is not None:
+            return self.context
+        device = str(self.fleet.device[connection])
+        certificate = (self.tls.certificate_file or "").replace("{device}", device)
+        key = self.tls.key_file and self.tls.key_file.replace("{device}", device)
+        return tls_context(replace(self.tls, certificate_file=certificate, key_file=key))
+
+    def take(self, connection: int, data: bytes) -> None:
+        """Handle bytes that came out of WebSocket frames."""
+        position = 0
+        while position < len(data):
+            view = self.get_buffer(connection)
+            part = data[position : position + len(view)]
+            view[: len(part)] = part
+            position += len(part)
+            self.received(connection, len(part))
+
     def get_buffer(self, connection: int) -> memoryview:
         """The shared buffer, behind the connection's part of a packet."""
         tail = int(self.fleet.connections[connection, TAIL_BYTES])
@@ -175,13 +309,16 @@ class Streams:
             self.fleet.buffer[:tail] = self.fleet.tails[connection, :tail]
         return self.view[tail:]
 
-    def received(self, stream: _Stream, count: int) -> None:
+    def received(self, connection: int, count: int) -> None:
         """Handle `count` bytes that came into the buffer given before."""
         fleet = self.fleet
-        connection = stream.connection
         row = fleet.connections[connection]
         end = int(row[TAIL_BYTES]) + count
         now_ns = time.monotonic_ns()
+        if isinstance(self.context, _ResumingContext) and row[STATE] == AWAIT_CONNACK:
+            transport = self.protocols[connection].transport
+            if transport is not None:
+                self.context.keep(transport.get_extra_info("ssl_object"))
         position, written = traffic.receive(
             fleet.buffer,
             0,
@@ -239,8 +376,8 @@ class Streams:
     def write(self, connection: int, data: bytes) -> None:
         """Hand bytes to the transport, if there is still one."""
         protocol = self.protocols.get(connection)
-        if protocol is not None and protocol.transport is not None:
-            protocol.transport.write(data)
+        if protocol is not None:
+            protocol.write(data)
 
     def write_segments(self, count: int) -> None:
         """Write what `pump` left in `out`: one write a batch."""
@@ -261,6 +398,8 @@ def _tls_reason(error: Exception) -> str:
         return f"certificate not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return f"TLS: {error.reason or 'handshake failed'}"
+    if isinstance(error, InvalidHandshake):
+        return "WebSocket refused"
     if isinstance(error, OSError) and error.errno is not None:
         return errno.errorcode.get(error.errno, str(error.errno))
     return type(error).__name__

@@ -56,7 +56,7 @@ from loadgen.mqtt.packets import (
 )
 from loadgen.mqtt.reason_codes import reason_name
 from loadgen.workload import traffic
-from loadgen.workload.groups import RunPlan, topic_filter
+from loadgen.workload.groups import DeviceGroup, Reconnect, RunPlan, topic_filter
 from loadgen.workload.pacer import with_rate
 from loadgen.workload.traffic import (
     AWAIT_CONNACK,
@@ -86,6 +86,8 @@ Header = dict[str, Any]
 _LEASE_S = 10.0
 _SUBSCRIBES_IN_FLIGHT = 256
 _EVENTS_OF_A_KIND = 20
+_CHURN_S = 0.02
+_LEFT = "left for a while"
 _STALE_S = 0.1  # how long an acknowledgement waits for others of its batch
 _LINGER_NS = 5_000_000  # the loop's other business can wait this long while there is traffic
 _RECEIVE_MAXIMUM = 65_535  # where CONNACK names none (MQTT 5, 3.2.2.3.3)
@@ -108,6 +110,13 @@ def _decoded(data: bytes, version: int) -> Packet:
 
 def _errno_reason(number: int) -> str:
     return "closed by the broker" if number == 0 else errno.errorcode.get(number, str(number))
+
+
+def _may_leave(group: DeviceGroup) -> bool:
+    """Whether a device of the group can be away without a message being lost by it."""
+    if group.subscribes is not None:
+        return not group.clean_start and group.subscribes.qos > 0
+    return group.publishes is not None
 
 
 class Worker:
@@ -136,6 +145,10 @@ class Worker:
         self.subscribes_done: asyncio.Future[None] | None = None
         self.last_subscribed_ns = 0
         self.streams: Streams | None = None
+        self.churning: list[int] = []
+        self.churn_per_s = 0.0
+        self.churned_s = 0.0
+        self.leaving = 0.0
         self.stopping = False
         self.poll_table: npt.NDArray[np.int64]
         self.pump_table: npt.NDArray[np.int64]
@@ -145,6 +158,7 @@ class Worker:
             "subscribe": self.subscribe,
             "start": self.start,
             "rate": self.rate,
+            "drop": self.drop,
             "stop": self.stop,
         }
 
@@ -369,6 +383,42 @@ class Worker:
         self._lost(connection, reason)
         self.connector.more()
 
+    def _churn(self) -> None:
+        """Let as many devices leave as the rate asks for since the last time."""
+        fleet = self.fleet
+        now_s = self.loop.time()
+        self.leaving += (now_s - self.churned_s) * self.churn_per_s
+        self.churned_s = now_s
+        while self.leaving >= 1.0:
+            self.leaving -= 1.0
+            connection = self.connector.random.choice(self.churning)
+            if fleet.connections[connection, STATE] != CONNECTED:
+                continue
+            self._write(connection, encode(Disconnect(), fleet.plan.version))
+            self._lost(connection, _LEFT)
+        if self.phase in ("warmup", "measure"):
+            self.loop.call_later(_CHURN_S, self._churn)
+
+    def _start_churn(self) -> None:
+        """Begin to let devices leave, this worker's part of the rate."""
+        fleet = self.fleet
+        groups = fleet.plan.groups
+        total = sum(
+            share.count
+            for worker in fleet.plan.workers
+            for share in worker.shares
+            if _may_leave(groups[share.group])
+        )
+        self.churning = [
+            connection
+            for connection in range(len(fleet.connections))
+            if _may_leave(fleet.group_of(connection))
+        ]
+        if self.churning and fleet.plan.churn_per_s:
+            self.churn_per_s = fleet.plan.churn_per_s * len(self.churning) / total
+            self.churned_s = self.loop.time()
+            self._churn()
+
     def _lost(self, connection: int, reason: str) -> None:
         """A connection is gone, or never came."""
         fleet = self.fleet
@@ -389,7 +439,7 @@ class Worker:
             row[FD] = -1
         if state == CONNECTED:
             fleet.totals[CONNECTED_COUNT] -= 1
-            if not self.stopping:
+            if not self.stopping and reason != _LEFT:
                 self.live[Live.DISCONNECTS] += 1
                 phase = traffic.CONNECT_PHASE
                 if fleet.program[0, 0]:
@@ -407,6 +457,8 @@ class Worker:
             if self.connector.done is not None:
                 self.failures[reason] += 1
         policy = fleet.plan.reconnect
+        if reason == _LEFT:
+            policy = Reconnect(fleet.plan.away_s, fleet.plan.away_s, 0.5)
         if policy is not None and self.connector.done is None and not self.stopping:
             self.connector.come_back(connection, policy)
 
@@ -449,6 +501,12 @@ class Worker:
             maximum = packet.properties.receive_maximum or _RECEIVE_MAXIMUM
             capacity = min(publishes.window, maximum)
             set_capacity(fleet.senders, fleet.window, int(row[SENDER]), capacity)
+        if row[traffic.HOLDER] >= 0 and packet.properties.receive_maximum is not None:
+            # Brokers bound both directions alike; a batch beyond that would never fill.
+            shared = fleet.groups[row[traffic.GROUP]]
+            shared[traffic.ACKNOWLEDGE_EVERY] = min(
+                shared[traffic.ACKNOWLEDGE_EVERY], packet.properties.receive_maximum
+            )
         if self.connector.returned(connection):
             self._resume(connection, packet.session_present, moment_ns)
 
@@ -600,6 +658,7 @@ class Worker:
         """Fix the schedule; it runs by itself until the end of the window."""
         fleet = self.fleet
         self._enter("warmup")
+        self._start_churn()
         fleet.run[MEASURE_NS] = header["measure_ns"]
         fleet.run[END_NS] = header["end_ns"]
         plan_schedule(fleet, int(header["start_ns"]))
@@ -629,6 +688,16 @@ class Worker:
         self._bind_arguments()
         self._pump()
         return {}
+
+    async def drop(self, header: Header) -> Header:
+        """Cut one device off, as when its process is killed; tells what it had not acknowledged."""
+        fleet = self.fleet
+        wanted = (fleet.group == int(header["group"])) & (fleet.device == int(header["device"]))
+        rows = np.flatnonzero(wanted & (fleet.connections[:, STATE] == CONNECTED)).tolist()
+        held = sum(int(fleet.connections[row, traffic.HELD]) for row in rows)
+        for connection in rows:
+            self._lost(connection, "cut off on request")
+        return {"dropped": len(rows), "held": held}
 
     def _window_end(self) -> None:
         self._enter("drain")

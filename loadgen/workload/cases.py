@@ -1,7 +1,8 @@
-"""The five cases: who publishes what to whom, and which score card rows that gives.
+"""The cases: who publishes what to whom, and which score card rows that gives.
 
 Case descriptions: "IBM MessageSight Appliance v1.0 Performance Benchmarks" (2013), section "Test
-cases descriptions"; row names, types and columns: its section "Score card".
+cases descriptions"; row names, types and columns: its section "Score card". QUEUE and BRIDGE are
+ours; `published.COUNTERPARTS` says which rows over JMS and WebSphere MQ they stand for.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes
+from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes, Will
 from loadgen.workload.scenario import Case, Scenario
 
 __all__ = [
@@ -19,6 +20,8 @@ __all__ = [
     "Measure",
     "Row",
     "RowType",
+    "backends_of",
+    "brokers_of",
     "groups_of",
     "rate_of",
     "rows_of",
@@ -35,6 +38,8 @@ Measure = Literal[
     "messages_per_rack_unit",
     "latency",
     "connect_seconds",
+    "queue_rate",
+    "forwarding_rate",
 ]
 """What a row's figures are taken from; unique where the row's name is not (FANOUT has two)."""
 
@@ -182,9 +187,60 @@ CASE_INFO: Mapping[Case, CaseInfo] = MappingProxyType(
                 ),
             ),
         ),
+        "queue": CaseInfo(
+            case="queue",
+            summary="Queues: each message of a topic goes to one of its consumers.",
+            example="loadgen queue --queues 10 --consumers 10 --rate 5k",
+            groups=("producers", "consumers"),
+            rows=(
+                Row(
+                    "Throughput",
+                    "QUEUE",
+                    "queue_rate",
+                    "Rate through {topics} queues at QoS {qos}, {consumers} consumers each, "
+                    "{batch} messages in flight as one unit. Message size, {size} bytes.",
+                    "msgs/sec",
+                ),
+            ),
+        ),
+        "bridge": CaseInfo(
+            case="bridge",
+            summary="Producers at one broker, consumers at others that it forwards to.",
+            example="loadgen bridge --backends 2 --devices 10k --qos 1 --durable",
+            groups=("producers_1", "consumers_1"),
+            rows=(
+                Row(
+                    "Throughput",
+                    "BRIDGE",
+                    "forwarding_rate",
+                    "Forwarding rate at QoS {qos} from {devices} producers to {backends} "
+                    "backends, {topics} topics each{durable}. Message size, {size} bytes.",
+                    "msgs/sec",
+                ),
+            ),
+        ),
+        "specjms": CaseInfo(
+            case="specjms",
+            summary="The supermarket supply chain of SPECjms2007 and jms2009-PS, with its audit.",
+            example="loadgen specjms horizontal --base 100 --duration 60",
+            groups=(),
+            rows=(
+                Row(
+                    "Throughput",
+                    "jms@{topology}",
+                    "base",
+                    "BASE of the supply chain, {topology} topology. Not reviewed or accepted by "
+                    "SPEC.",
+                    "BASE",
+                ),
+            ),
+        ),
     }
 )
-"""Every case by name, in the published score card's words for type and row name."""
+"""Every case by name, in the published score card's words for type and row name.
+
+A bridge has two groups for each backend; those of the first are named here.
+"""
 
 
 def rate_of(scenario: Scenario) -> float:
@@ -192,6 +248,20 @@ def rate_of(scenario: Scenario) -> float:
     if scenario.case == "connburst":
         return 0.0
     return float(scenario.devices) if scenario.rate is None else scenario.rate
+
+
+def brokers_of(scenario: Scenario) -> int:
+    """How many brokers that do not know each other the scenario plays."""
+    if scenario.instances > 1:
+        return scenario.instances
+    return len(scenario.broker) if scenario.separate_brokers else 1
+
+
+def backends_of(scenario: Scenario) -> int:
+    """How many brokers are behind the bridge; 0 for another case."""
+    if scenario.case != "bridge":
+        return 0
+    return scenario.backends or len(scenario.backend) or 1
 
 
 def _background_rate(scenario: Scenario) -> float:
@@ -224,7 +294,9 @@ def _fanin(scenario: Scenario, root: str) -> tuple[DeviceGroup, ...]:
             publishes=_publishes(scenario, f"{root}/fanin", count, rate_of(scenario), 1),
         ),
         DeviceGroup(
-            "subscriber", 1, subscribes=Subscribes("publishers", scenario.qos, wildcard=True)
+            "subscriber",
+            brokers_of(scenario),
+            subscribes=Subscribes("publishers", scenario.qos, wildcard=True),
         ),
     )
 
@@ -248,13 +320,15 @@ def _persistent(scenario: Scenario, root: str) -> tuple[DeviceGroup, ...]:
     return (
         DeviceGroup(
             "publishers",
-            pairs,
+            pairs * scenario.producers,
             publishes=_publishes(scenario, f"{root}/persistent", pairs, rate_of(scenario), 1),
         ),
         DeviceGroup(
             "subscribers",
             pairs,
-            subscribes=Subscribes("publishers", scenario.qos),
+            subscribes=Subscribes(
+                "publishers", scenario.qos, acknowledge_every=scenario.acknowledge_every
+            ),
             clean_start=False,
         ),
     )
@@ -300,6 +374,59 @@ def _connburst(scenario: Scenario, root: str) -> tuple[DeviceGroup, ...]:
     )
 
 
+def _queue(scenario: Scenario, root: str) -> tuple[DeviceGroup, ...]:
+    queues, batch = scenario.queues, scenario.batch
+    publishes = _publishes(scenario, f"{root}/queue", queues, rate_of(scenario), 1)
+    return (
+        DeviceGroup(
+            "producers",
+            queues * scenario.producers,
+            publishes=replace(publishes, unit=batch, window=batch),
+        ),
+        DeviceGroup(
+            "consumers",
+            queues * scenario.consumers,
+            subscribes=Subscribes(
+                "producers", scenario.qos, shared="consumers", acknowledge_every=batch
+            ),
+            clean_start=not scenario.durable,
+        ),
+    )
+
+
+def _bridge(scenario: Scenario, root: str) -> tuple[DeviceGroup, ...]:
+    # Topics are the scenario's, whatever the run: a bridge maps them by its configuration.
+    fronts, backends, topics = len(scenario.broker), backends_of(scenario), scenario.topics
+    rate_each = rate_of(scenario) / scenario.devices
+    groups: list[DeviceGroup] = []
+    for backend in range(backends):
+        each, more = divmod(scenario.devices, backends)
+        count = each + (backend < more)
+        topic_prefix = f"{scenario.front_root}/{backend + 1}"
+        senders = f"producers_{backend + 1}"
+        groups += (
+            DeviceGroup(
+                senders,
+                count,
+                publishes=_publishes(scenario, topic_prefix, topics, rate_each * count, 1),
+                targets=tuple(range(fronts)),
+            ),
+            DeviceGroup(
+                f"consumers_{backend + 1}",
+                topics,
+                subscribes=Subscribes(
+                    senders,
+                    scenario.qos,
+                    acknowledge_every=scenario.acknowledge_every,
+                    topic_prefix=f"{scenario.backend_root}/{backend + 1}",
+                ),
+                clean_start=not scenario.durable,
+                targets=(fronts + backend,),
+            ),
+        )
+    return tuple(groups)
+
+
 _GROUPS: Mapping[Case, Callable[[Scenario, str], tuple[DeviceGroup, ...]]] = MappingProxyType(
     {
         "fanin": _fanin,
@@ -307,6 +434,8 @@ _GROUPS: Mapping[Case, Callable[[Scenario, str], tuple[DeviceGroup, ...]]] = Map
         "persistent": _persistent,
         "latency": _latency,
         "connburst": _connburst,
+        "queue": _queue,
+        "bridge": _bridge,
     }
 )
 
@@ -317,14 +446,17 @@ def groups_of(scenario: Scenario, topic_root: str = "loadgen") -> tuple[DeviceGr
     Topics are `topic_root/NAME/NUMBER`; a run gives a root of its own, so that two runs against
     one broker do not hear each other.
     """
-    groups = []
+    groups: list[DeviceGroup] = []
     stream = 0
     for group in _GROUPS[scenario.case](scenario, topic_root):
         publishes = group.publishes
         if publishes is not None:
             publishes = replace(publishes, first_stream=stream)
             stream += group.count
-        groups.append(replace(group, publishes=publishes, keep_alive_s=scenario.keep_alive))
+        will = None if scenario.will is None or groups else Will(scenario.will)
+        groups.append(
+            replace(group, publishes=publishes, keep_alive_s=scenario.keep_alive, will=will)
+        )
     return tuple(groups)
 
 
@@ -335,7 +467,11 @@ def rows_of(scenario: Scenario) -> tuple[Row, ...]:
         "qos": scenario.qos,
         "size": str(smallest) if smallest == largest else f"{smallest}-{largest}",
         "devices": f"{scenario.devices:,}",
-        "topics": f"{scenario.topics:,}",
+        "topics": f"{scenario.queues if scenario.case == 'queue' else scenario.topics:,}",
+        "consumers": f"{scenario.consumers:,}",
+        "batch": f"{scenario.batch:,}",
+        "backends": f"{backends_of(scenario):,}",
+        "durable": ", durable consumers" if scenario.durable else "",
         "ratio": f"{scenario.ratio:,}",
         "pairs": f"{scenario.pairs:,}",
         "rate": _plain(rate_of(scenario)),

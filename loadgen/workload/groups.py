@@ -70,6 +70,7 @@ class Subscribes:
     `shared`, the devices of one topic are a queue by that share name: each message goes to one of
     them. A device acknowledges `acknowledge_every` messages at a time (QoS 1). With a
     `topic` every device asks for just that one, to which nobody publishes (`publishers` is "").
+    `topic_prefix` takes the place of the publishers' own where a bridge renames their topics.
     """
 
     publishers: str
@@ -78,6 +79,7 @@ class Subscribes:
     shared: str | None = None
     acknowledge_every: int = 1
     topic: str | None = None
+    topic_prefix: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,8 @@ class DeviceGroup:
     """Devices that differ only by their number.
 
     `timed` marks the group whose latencies are the case's result; the series of other groups are
-    reported as background. `clean_start` False asks the broker to keep the session.
+    reported as background. `clean_start` False asks the broker to keep the session. With
+    `targets`, numbers of the plan's targets, the devices use these in turn and no others.
     """
 
     name: str
@@ -106,11 +109,16 @@ class DeviceGroup:
     clean_start: bool = True
     keep_alive_s: int = 300
     will: Will | None = None
+    targets: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How an encrypted connection is made; `verify` False is told in the score card."""
+    """How an encrypted connection is made; `verify` False is told in the score card.
+
+    File names may hold `{device}`, the number of the device in its group. With `resume`
+    connections resume a session of an earlier one.
+    """
 
     ca_file: str | None = None
     certificate_file: str | None = None
@@ -119,6 +127,7 @@ class Tls:
     minimum: str | None = None
     maximum: str | None = None
     ciphers: str | None = None
+    resume: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +184,9 @@ class RunPlan:
     `run_tag` (32 bits) marks every payload of this run; `send_tick_us` is the longest time a due
     message may wait to be sent together with others, 0 for each at its own moment. With
     `separate_brokers` each target is a broker of its own, over which the topics are spread;
-    otherwise all targets lead to the same one.
+    otherwise all targets lead to the same one. `churn_per_s` devices a second leave and return
+    after about `away_s`. `client_id` is a pattern with `{device}` and `{group}`; `clients_file` and
+    `payload_file` are paths that the workers read.
     """
 
     run_tag: int
@@ -191,13 +202,24 @@ class RunPlan:
     max_packet_bytes: int = 1 << 20
     reconnect: Reconnect | None = None
     separate_brokers: bool = False
+    churn_per_s: float = 0.0
+    away_s: float = 1.0
+    client_id: str | None = None
+    clients_file: str | None = None
+    payload_file: str | None = None
 
     def group(self, name: str) -> DeviceGroup:
         return next(group for group in self.groups if group.name == name)
 
 
 def client_id(plan: RunPlan, group: DeviceGroup, device: int) -> str:
-    """MQTT client identifier of one device, unique to the run (at most 23 bytes where it fits)."""
+    """MQTT client identifier of one device: by the plan's pattern, or unique to the run.
+
+    The run's own kind has at most 23 bytes where the number allows it (MQTT 3.1.1, 3.1.3.1).
+    """
+    if plan.client_id is not None:
+        own = plan.client_id.replace("{device}", str(device))
+        return own.replace("{group}", str(plan.groups.index(group)))
     return f"lg{plan.run_tag:08x}{group.name[0]}{plan.groups.index(group)}-{device}"
 
 
@@ -226,15 +248,16 @@ def topic_filter(plan: RunPlan, group: DeviceGroup, device: int) -> str:
     publishes = plan.group(subscribes.publishers).publishes
     if publishes is None:
         raise ValueError(f"group {subscribes.publishers} does not publish")
-    if subscribes.wildcard:
-        name = f"{publishes.topic_prefix}/+"
-    else:
-        name = topic_name(publishes, topic_number(device, group.count, publishes.topics))
+    prefix = subscribes.topic_prefix or publishes.topic_prefix
+    number = topic_number(device, group.count, publishes.topics)
+    name = f"{prefix}/+" if subscribes.wildcard else f"{prefix}/{number}"
     return name if subscribes.shared is None else f"$share/{subscribes.shared}/{name}"
 
 
 def target_number(plan: RunPlan, group: DeviceGroup, device: int) -> int:
     """Which target a device connects to."""
+    if group.targets:
+        return group.targets[device % len(group.targets)]
     targets = len(plan.targets)
     if not plan.separate_brokers:
         return device % targets

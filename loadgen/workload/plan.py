@@ -7,15 +7,23 @@ sends one message at a time costs about ten times one that sends what fell due i
 
 import ipaddress
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from loadgen.errors import HostLimitError, ScenarioError
-from loadgen.workload.cases import groups_of
-from loadgen.workload.groups import DeviceGroup, RunPlan, Share, Target, Tls, WorkerPlan
-from loadgen.workload.scenario import Scenario
+from loadgen.workload.cases import brokers_of, groups_of
+from loadgen.workload.groups import (
+    DeviceGroup,
+    Reconnect,
+    RunPlan,
+    Share,
+    Target,
+    Tls,
+    WorkerPlan,
+)
+from loadgen.workload.scenario import Scenario, processors_of
 
-__all__ = ["Host", "Needs", "describe", "needs_of", "plan_run", "target_url"]
+__all__ = ["Host", "Needs", "describe", "needs_of", "plan_groups", "plan_run", "target_url"]
 
 SPARE_DESCRIPTORS = 200
 """A worker's own files, pipes, libraries and the connects that are being closed and retried."""
@@ -102,7 +110,41 @@ def plan_run(
     if password is not None and username is None and scenario.mqtt == "3.1.1":
         raise ScenarioError("a password needs a user name in MQTT 3.1.1; add one or use --mqtt 5")
     groups = groups_of(scenario, f"lg{run_tag:08x}")
-    workers = _fitting_workers(scenario, host, targets, groups)
+    return plan_groups(
+        scenario,
+        host,
+        targets,
+        run_tag,
+        groups,
+        loads=[_send_load(group) + _receive_load(group, groups) for group in groups],
+        portions=[_portions(group, groups) for group in groups],
+        largest_bytes=scenario.size[1],
+        username=username,
+        password=password,
+    )
+
+
+def plan_groups(
+    scenario: Scenario,
+    host: Host,
+    targets: tuple[Target, ...],
+    run_tag: int,
+    groups: tuple[DeviceGroup, ...],
+    *,
+    loads: Sequence[float],
+    portions: Sequence[int],
+    largest_bytes: int,
+    username: str | None = None,
+    password: str | None = None,
+) -> RunPlan:
+    """Spread these groups over workers; raises as `plan_run`.
+
+    One entry a group: `loads` the cores that one device takes, `portions` into how many parts it
+    can be divided, of neighbouring devices where it has fewer parts than devices.
+    `largest_bytes` is the largest payload.
+    """
+    fitting = _fitting_workers(scenario, host, targets, groups, loads, portions)
+    workers = _pinned(fitting, scenario.affinity)
     encrypted = any(target.transport in ("tls", "wss") for target in targets)
     plan = RunPlan(
         run_tag=run_tag,
@@ -115,7 +157,14 @@ def plan_run(
         password=password,
         tls=_tls(scenario) if encrypted else None,
         send_tick_us=_send_tick_us(scenario, groups, workers),
-        max_packet_bytes=_packet_limit(scenario.size[1]),
+        max_packet_bytes=_packet_limit(largest_bytes),
+        reconnect=_reconnect(scenario),
+        separate_brokers=brokers_of(scenario) > 1,
+        churn_per_s=scenario.churn or 0.0,
+        away_s=scenario.away,
+        client_id=scenario.client_id,
+        clients_file=scenario.clients_file,
+        payload_file=scenario.payload,
     )
     memory = needs_of(plan).memory_bytes
     available = int(host.memory_bytes * scenario.hosts * MEMORY_SHARE)
@@ -142,6 +191,25 @@ def _tls(scenario: Scenario) -> Tls:
         minimum=scenario.tls_version,
         maximum=scenario.tls_version,
         ciphers=scenario.tls_ciphers,
+        resume=scenario.tls_resume,
+    )
+
+
+def _reconnect(scenario: Scenario) -> Reconnect | None:
+    if scenario.reconnect is None and not (scenario.crash_broker or scenario.crash_consumer):
+        return None
+    delay_s = 0.1 if scenario.reconnect is None else scenario.reconnect
+    return Reconnect(delay_s, max(delay_s, scenario.reconnect_max))
+
+
+def _pinned(workers: tuple[WorkerPlan, ...], affinity: str | None) -> tuple[WorkerPlan, ...]:
+    """The workers with a processor each, in turn."""
+    processors = processors_of(affinity)
+    if not processors:
+        return workers
+    return tuple(
+        replace(worker, processors=(processors[worker.worker % len(processors)],))
+        for worker in workers
     )
 
 
@@ -180,22 +248,26 @@ def _receive_load(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> float:
 
 
 def _fitting_workers(
-    scenario: Scenario, host: Host, targets: tuple[Target, ...], groups: tuple[DeviceGroup, ...]
+    scenario: Scenario,
+    host: Host,
+    targets: tuple[Target, ...],
+    groups: tuple[DeviceGroup, ...],
+    loads: Sequence[float],
+    portions: Sequence[int],
 ) -> tuple[WorkerPlan, ...]:
-    most = _most_workers(groups)
+    most = _most_workers(groups, portions)
     held = host.descriptors - SPARE_DESCRIPTORS
     if held < 1:
         raise HostLimitError(
             f"a process may open only {host.descriptors} files here and a worker needs "
             f"{SPARE_DESCRIPTORS} and one for each device: raise the limit (ulimit -n)"
         )
-    loads = [_send_load(group) + _receive_load(group, groups) for group in groups]
     if scenario.workers is not None:
         count = min(scenario.workers, most)
     else:
-        count = _workers_for_load(scenario, host, groups, loads)
+        count = min(_workers_for_load(scenario, host, groups, loads), most)
     while True:
-        shares = _spread(groups, loads, count)
+        shares = _spread(groups, loads, portions, count)
         problem = _descriptor_problem(shares, held, count)
         if not problem:
             workers, problem = _with_sources(scenario, host, targets, groups, shares)
@@ -208,7 +280,7 @@ def _fitting_workers(
 
 
 def _workers_for_load(
-    scenario: Scenario, host: Host, groups: tuple[DeviceGroup, ...], loads: list[float]
+    scenario: Scenario, host: Host, groups: tuple[DeviceGroup, ...], loads: Sequence[float]
 ) -> int:
     spare = max(1, host.cores * scenario.hosts - 1)
     total = sum(load * group.count for load, group in zip(loads, groups, strict=True))
@@ -216,14 +288,28 @@ def _workers_for_load(
     if _background(groups):
         wanted = max(2, wanted)
     hosts = scenario.hosts
-    return min(-(-wanted // hosts) * hosts, _most_workers(groups))
+    return -(-wanted // hosts) * hosts
 
 
-def _most_workers(groups: tuple[DeviceGroup, ...]) -> int:
+def _most_workers(groups: tuple[DeviceGroup, ...], portions: Sequence[int]) -> int:
     """How many workers there can be without one that has nothing to do."""
     if not _background(groups):
-        return _devices(groups)
-    return 1 + _devices(group for group in groups if not group.timed)
+        return sum(portions)
+    return 1 + sum(parts for group, parts in zip(groups, portions, strict=True) if not group.timed)
+
+
+def _portions(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> int:
+    """Into how many parts a group can be divided: its devices, or the queues they consume.
+
+    The consumers of one queue share its account, which one worker keeps.
+    """
+    if group.subscribes is None or group.subscribes.shared is None:
+        return group.count
+    if group.subscribes.wildcard or group.subscribes.topic is not None:
+        return min(1, group.count)
+    senders = next(other for other in groups if other.name == group.subscribes.publishers)
+    queues = group.count if senders.publishes is None else senders.publishes.topics
+    return min(queues, group.count)
 
 
 def _background(groups: tuple[DeviceGroup, ...]) -> bool:
@@ -231,7 +317,7 @@ def _background(groups: tuple[DeviceGroup, ...]) -> bool:
 
 
 def _lanes(
-    groups: tuple[DeviceGroup, ...], loads: list[float], workers: int
+    groups: tuple[DeviceGroup, ...], loads: Sequence[float], workers: int
 ) -> list[tuple[range, list[int]]]:
     """Which workers play which groups (by index)."""
     everyone = list(range(len(groups)))
@@ -256,13 +342,13 @@ def _lanes(
 
 
 def _spread(
-    groups: tuple[DeviceGroup, ...], loads: list[float], workers: int
+    groups: tuple[DeviceGroup, ...], loads: Sequence[float], portions: Sequence[int], workers: int
 ) -> list[tuple[Share, ...]]:
     """Shares of each worker; a group's devices are dealt out one by one, like cards.
 
     Neighbouring devices have neighbouring places in the schedule, so dealing keeps the schedule of
     every worker even. Each group goes on where the one before stopped, so that groups of a few
-    devices do not all meet in the first worker.
+    devices do not all meet in the first worker. Queues are dealt whole, neighbours together.
     """
     shares: list[list[Share]] = [[] for _ in range(workers)]
     for lane, members in _lanes(groups, loads, workers):
@@ -270,12 +356,26 @@ def _spread(
         dealt = 0
         for index in members:
             count = groups[index].count
+            parts = portions[index]
             for place, worker in enumerate(lane):
                 start = (place - dealt) % step
-                if start < count:
-                    shares[worker].append(Share(index, start, count, step))
-            dealt += count
+                if start >= parts:
+                    continue
+                share = Share(index, start, count, step)
+                if parts < count:
+                    share = _whole_queues(index, count, parts, start, step)
+                shares[worker].append(share)
+            dealt += parts
     return [tuple(own) for own in shares]
+
+
+def _whole_queues(index: int, count: int, queues: int, place: int, places: int) -> Share:
+    """The consumers of the queues that fall to one of `places` workers, as one range."""
+    each, more = divmod(queues, places)
+    first = place * each + min(place, more)
+    last = first + each + (place < more)
+    # Device j consumes queue j * queues // count.
+    return Share(index, -(-first * count // queues), -(-last * count // queues), 1)
 
 
 def _descriptor_problem(shares: list[tuple[Share, ...]], held: int, workers: int) -> str:
@@ -291,17 +391,21 @@ def _descriptor_problem(shares: list[tuple[Share, ...]], held: int, workers: int
 # Ports and source addresses ---------------------------------------------------------------------
 
 
-def _most_to_one_target(shares: Iterable[Share], targets: int) -> int:
+def _most_to_one_target(
+    shares: Iterable[Share], groups: tuple[DeviceGroup, ...], targets: int
+) -> int:
     """An upper bound of the connections that these shares make to one target.
 
-    Device i connects to target i modulo targets; a share of step s reaches every g-th target
-    only, g being the greatest common divisor of both, and those evenly.
+    Device i connects to its group's target i modulo their number; a share of step s reaches every
+    g-th of them only, g being the greatest common divisor of both, and those evenly.
     """
-    most = 0
+    most = [0] * targets
     for share in shares:
-        reached = targets // math.gcd(share.step, targets)
-        most += -(-share.count // reached)
-    return most
+        own = groups[share.group].targets or range(targets)
+        reached = len(own) // math.gcd(share.step, len(own))
+        for target in own:
+            most[target] += -(-share.count // reached)
+    return max(most)
 
 
 def _with_sources(
@@ -318,7 +422,8 @@ def _with_sources(
     usable = int(host.local_ports * USABLE_PORT_SHARE)
     network = scenario.source_address
     if network is None:
-        shared = sum(-(-group.count // len(targets)) for group in groups)
+        everyone = [Share(index, 0, group.count, 1) for index, group in enumerate(groups)]
+        shared = _most_to_one_target(everyone, groups, len(targets))
         on_one_host = -(-shared // scenario.hosts)
         if on_one_host <= usable:
             return tuple(WorkerPlan(w, own) for w, own in enumerate(shares)), ""
@@ -340,7 +445,7 @@ def _with_sources(
     )
     used: dict[str | None, int] = {}
     for plan in plans:
-        most = _most_to_one_target(plan.shares, len(targets))
+        most = _most_to_one_target(plan.shares, groups, len(targets))
         used[plan.source_address] = used.get(plan.source_address, 0) + most
     worst = max(used.values())
     if worst > usable:
@@ -412,7 +517,7 @@ def needs_of(plan: RunPlan) -> Needs:
         own = sum(share.count for share in worker.shares)
         devices += own
         most = max(most, own)
-        to_one = _most_to_one_target(worker.shares, len(plan.targets))
+        to_one = _most_to_one_target(worker.shares, plan.groups, len(plan.targets))
         ports[worker.source_address] = ports.get(worker.source_address, 0) + to_one
     each = DEVICE_BYTES + SOCKET_BYTES + (TLS_BYTES if plan.tls is not None else 0)
     return Needs(
@@ -473,6 +578,7 @@ def _describe_group(group: DeviceGroup) -> dict[str, object]:
         "timed": group.timed,
         "clean_start": group.clean_start,
         "keep_alive_s": group.keep_alive_s,
+        "targets": list(group.targets),
         "publishes": None
         if publishes is None
         else {
@@ -482,6 +588,7 @@ def _describe_group(group: DeviceGroup) -> dict[str, object]:
             "qos": publishes.qos,
             "size_bytes": list(publishes.size_bytes),
             "arrivals": publishes.arrivals,
+            "unit": publishes.unit,
         },
         "subscribes": None
         if subscribes is None
@@ -489,5 +596,7 @@ def _describe_group(group: DeviceGroup) -> dict[str, object]:
             "publishers": subscribes.publishers,
             "qos": subscribes.qos,
             "wildcard": subscribes.wildcard,
+            "shared": subscribes.shared is not None,
+            "acknowledge_every": subscribes.acknowledge_every,
         },
     }

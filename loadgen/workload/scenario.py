@@ -31,6 +31,7 @@ __all__ = [
     "BROKER_SCHEMES",
     "CASES",
     "CASE_DEFAULTS",
+    "COUNTERPARTS",
     "DEVICES_LIMIT",
     "FIELDS",
     "SIZE_MAXIMUM_BYTES",
@@ -41,15 +42,40 @@ __all__ = [
     "build_scenario",
     "connect_rate_of",
     "fields_of",
+    "processors_of",
     "read_toml",
     "redact_url",
     "scenario_fields",
     "to_toml",
 ]
 
-Case = Literal["fanin", "fanout", "persistent", "latency", "connburst"]
-CASES: tuple[Case, ...] = ("fanin", "fanout", "persistent", "latency", "connburst")
-_MESSAGING: tuple[Case, ...] = ("fanin", "fanout", "persistent", "latency")
+Case = Literal[
+    "fanin", "fanout", "persistent", "latency", "connburst", "queue", "bridge", "specjms"
+]
+CASES: tuple[Case, ...] = (
+    "fanin",
+    "fanout",
+    "persistent",
+    "latency",
+    "connburst",
+    "queue",
+    "bridge",
+    "specjms",
+)
+_MESSAGING: tuple[Case, ...] = ("fanin", "fanout", "persistent", "latency", "queue", "bridge")
+_OF_ONE_KIND: tuple[Case, ...] = (*_MESSAGING, "connburst")
+"""Cases whose devices are alike; those of a supply chain have each a part of their own."""
+
+COUNTERPARTS: Mapping[Case, tuple[str, ...]] = MappingProxyType(
+    {
+        "fanout": ("FANOUT", "JMSPUBSUB", "JMSFANOUT"),
+        "persistent": ("PERSISTENT", "JMSPERSISTENT"),
+        "queue": ("JMSQUEUE",),
+        "bridge": ("WMQPUBSUB", "WMQDURABLE"),
+    }
+)
+"""Rows of the published score card that a case can be held against, where there is a choice or the
+name is another."""
 
 BROKER_NAMES = ("auto", "mosquitto", "amqtt", "reflector")
 BROKER_SCHEMES = ("mqtt", "mqtts", "ws", "wss")
@@ -69,7 +95,17 @@ LIST_LIMIT = 1024
 FILE_LIMIT_CHARACTERS = 1 << 20
 
 Kind = Literal[
-    "choice", "count", "rate", "ratio", "seconds", "size", "flag", "text", "texts", "network"
+    "choice",
+    "count",
+    "rate",
+    "ratio",
+    "seconds",
+    "size",
+    "flag",
+    "text",
+    "texts",
+    "network",
+    "table",
 ]
 
 
@@ -125,6 +161,8 @@ class FieldSpec:
                 return "local addresses as 127.0.0.0/16 or 192.0.2.7"
             case "text" | "texts":
                 return "text of one line"
+            case "table":
+                return "a TOML table, or JSON text of an object"
         return f"{text}, or auto" if self.absent else text
 
     def read(self, value: object) -> object:
@@ -231,6 +269,26 @@ def _read_network(spec: FieldSpec, value: object) -> str:
         raise ValueError(f"{shown(value)} is not an address or network") from None
 
 
+def _read_table(_spec: FieldSpec, value: object) -> str:
+    """A table as canonical JSON text: equal tables are equal texts."""
+    if isinstance(value, str):
+        if len(value) > TEXT_LIMIT * 16:
+            raise ValueError("the text is too long")
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            raise ValueError(f"{shown(value)} is not JSON") from None
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{shown(value)} is not a table")
+    try:
+        text = json.dumps(value, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError("it holds something that is no text, number, list or table") from None
+    if len(text) > TEXT_LIMIT * 16:
+        raise ValueError("the table is too large")
+    return text
+
+
 _BOUNDED = ("count", "rate", "ratio", "seconds")
 _READERS: Mapping[Kind, Callable[[FieldSpec, object], object]] = {
     "choice": _read_choice,
@@ -243,6 +301,7 @@ _READERS: Mapping[Kind, Callable[[FieldSpec, object], object]] = {
     "text": _read_text,
     "texts": _read_texts,
     "network": _read_network,
+    "table": _read_table,
 }
 
 
@@ -266,6 +325,9 @@ CASE_DEFAULTS: Mapping[Case, Mapping[str, object]] = MappingProxyType(
         "persistent": {"pairs": 10, "rate": 1_000.0, "qos": 1},
         "latency": {"devices": 1_000, "topics": 10, "rate": 10_000.0, "duration": 20.0},
         "connburst": {"devices": 5_000, "warmup": 0.0, "duration": 5.0, "drain": 0.0},
+        "queue": {"rate": 5_000.0, "qos": 1, "mqtt": "5", "durable": True},
+        "bridge": {"devices": 1_000, "topics": 5},
+        "specjms": {"mqtt": "5", "duration": 60.0, "warmup": 10.0, "drain": 30.0},
     }
 )
 """What a case changes of the model's defaults: sizes that Mosquitto holds on two shared cores."""
@@ -292,12 +354,12 @@ class Scenario(BaseModel):
         int,
         FieldSpec(
             "count",
-            "Simulated devices: the publishers (fanin), the background publishers (latency), "
-            "all (connburst).",
+            "Simulated devices: the publishers (fanin, bridge), the background publishers "
+            "(latency), all (connburst).",
             unit="devices",
             minimum=0,
             maximum=DEVICES_LIMIT,
-            cases=("fanin", "latency", "connburst"),
+            cases=("fanin", "latency", "connburst", "bridge"),
         ),
     ] = 1_000
     rate: Annotated[
@@ -309,19 +371,21 @@ class Scenario(BaseModel):
             unit="1/s",
             minimum=0.001,
             maximum=RATE_LIMIT,
-            absent="fanin: one message a second for each device; connburst: as fast as the "
-            "broker takes them",
+            absent="fanin, bridge: one message a second for each device; connburst: as fast as "
+            "the broker takes them",
+            cases=_OF_ONE_KIND,
         ),
     ] = None
     topics: Annotated[
         int,
         FieldSpec(
             "count",
-            "Topics (fanout: with one publisher each; latency: of the background).",
+            "Topics (fanout: with one publisher each; latency: of the background; bridge: of each "
+            "backend).",
             unit="topics",
             minimum=1,
             maximum=1_000_000,
-            cases=("fanout", "latency"),
+            cases=("fanout", "latency", "bridge"),
         ),
     ] = 10
     ratio: Annotated[
@@ -346,6 +410,121 @@ class Scenario(BaseModel):
             cases=("persistent",),
         ),
     ] = 10
+    producers: Annotated[
+        int,
+        FieldSpec(
+            "count",
+            "Publishers of each topic or queue.",
+            unit="publishers",
+            minimum=1,
+            maximum=1_000_000,
+            cases=("persistent", "queue"),
+        ),
+    ] = 1
+    acknowledge_every: Annotated[
+        int,
+        FieldSpec(
+            "count",
+            "Acknowledgements that a subscriber withholds and sends together (QoS 1).",
+            unit="messages",
+            minimum=1,
+            maximum=65_535,
+            cases=("persistent", "bridge"),
+        ),
+    ] = 1
+    queues: Annotated[
+        int,
+        FieldSpec(
+            "count",
+            "Queues: shared subscriptions, each to a topic of its own.",
+            unit="queues",
+            minimum=1,
+            maximum=1_000_000,
+            cases=("queue",),
+        ),
+    ] = 10
+    consumers: Annotated[
+        int,
+        FieldSpec(
+            "count",
+            "Consumers of each queue; a message goes to one of them.",
+            unit="consumers",
+            minimum=1,
+            maximum=1_000_000,
+            cases=("queue",),
+        ),
+    ] = 10
+    batch: Annotated[
+        int,
+        FieldSpec(
+            "count",
+            "Messages of a unit: a producer has so many in flight and sends the next when all are "
+            "acknowledged; a consumer sends its acknowledgements so many at a time. The Receive "
+            "Maximum that the broker names bounds both.",
+            unit="messages",
+            minimum=1,
+            maximum=65_535,
+            cases=("queue",),
+        ),
+    ] = 100
+    durable: Annotated[
+        bool,
+        FieldSpec(
+            "flag",
+            "The broker keeps the consumers' sessions (queue: what one of them held when it was "
+            "cut off waits for it; bridge: durable subscriptions on the backends).",
+            cases=("queue", "bridge"),
+        ),
+    ] = False
+    crash_consumer: Annotated[
+        bool,
+        FieldSpec(
+            "flag",
+            "Cut one consumer off in the middle of the window and let it return; nothing may be "
+            "lost.",
+            cases=("queue",),
+        ),
+    ] = False
+    backend: Annotated[
+        tuple[str, ...],
+        FieldSpec(
+            "texts",
+            "Broker behind the bridge, as URL, once for each backend; the front brokers are given "
+            "by broker.",
+            unit="URL",
+            cases=("bridge",),
+        ),
+    ] = ()
+    backends: Annotated[
+        int | None,
+        FieldSpec(
+            "count",
+            "Private backends to start.",
+            unit="brokers",
+            minimum=1,
+            maximum=100,
+            cases=("bridge",),
+            absent="1, or as many as backend has",
+        ),
+    ] = None
+    front_root: Annotated[
+        str,
+        FieldSpec(
+            "text",
+            "Topics of the producers: FRONT_ROOT/B/T, B the backend from 1 on, T from 0 on.",
+            unit="topic",
+            cases=("bridge",),
+        ),
+    ] = "loadgen/front"
+    backend_root: Annotated[
+        str,
+        FieldSpec(
+            "text",
+            "The same topics as a backend names them.",
+            unit="topic",
+            cases=("bridge",),
+        ),
+    ] = "loadgen/back"
     background_rate: Annotated[
         float | None,
         FieldSpec(
@@ -405,6 +584,7 @@ class Scenario(BaseModel):
             "choice",
             "Quality of service of publications and subscriptions.",
             choices=("0", "1", "2"),
+            cases=_OF_ONE_KIND,
         ),
     ] = 0
     mqtt: Annotated[
@@ -418,7 +598,7 @@ class Scenario(BaseModel):
             "How a publisher's messages are spaced: evenly, by a uniform draw, or as a Poisson "
             "process.",
             choices=("constant", "uniform", "poisson"),
-            cases=_MESSAGING,
+            cases=(*_MESSAGING, "specjms"),
         ),
     ] = "constant"
     inflight_window: Annotated[
@@ -429,7 +609,7 @@ class Scenario(BaseModel):
             unit="messages",
             minimum=1,
             maximum=65_535,
-            cases=_MESSAGING,
+            cases=("fanin", "fanout", "persistent", "latency", "bridge", "specjms"),
         ),
     ] = 100
     send_tick: Annotated[
@@ -441,7 +621,7 @@ class Scenario(BaseModel):
             unit="s",
             minimum=0,
             maximum=1,
-            cases=_MESSAGING,
+            cases=(*_MESSAGING, "specjms"),
             absent="0 where the rate allows it, else up to 1 ms",
         ),
     ] = None
@@ -481,7 +661,7 @@ class Scenario(BaseModel):
             unit="1/s",
             minimum=0.001,
             maximum=RATE_LIMIT,
-            cases=_MESSAGING,
+            cases=(*_MESSAGING, "specjms"),
             absent="as fast as the broker takes them",
         ),
     ] = None
@@ -514,6 +694,125 @@ class Scenario(BaseModel):
             cases=("persistent",),
         ),
     ] = False
+    reconnect: Annotated[
+        float | None,
+        FieldSpec(
+            "seconds",
+            "Devices that lose their connection come back: the first wait, doubled after each "
+            "attempt that fails and varied by half.",
+            unit="s",
+            minimum=0.01,
+            maximum=3_600,
+            cases=_OF_ONE_KIND,
+            absent="they stay away; 0.1 s with crash_broker",
+        ),
+    ] = None
+    reconnect_max: Annotated[
+        float,
+        FieldSpec(
+            "seconds",
+            "Longest wait before a device tries to come back.",
+            unit="s",
+            minimum=0.01,
+            maximum=3_600,
+            cases=_OF_ONE_KIND,
+        ),
+    ] = 30.0
+    churn: Annotated[
+        float | None,
+        FieldSpec(
+            "rate",
+            "Devices a second that leave in good order and return: publishers, and subscribers "
+            "whose session the broker keeps.",
+            unit="N",
+            minimum=0.001,
+            maximum=1_000_000,
+            cases=_MESSAGING,
+            absent="nobody leaves",
+        ),
+    ] = None
+    away: Annotated[
+        float,
+        FieldSpec(
+            "seconds",
+            "How long a device that left stays away, varied by half (with churn).",
+            unit="s",
+            minimum=0.01,
+            maximum=3_600,
+            cases=_MESSAGING,
+        ),
+    ] = 1.0
+    instances: Annotated[
+        int,
+        FieldSpec(
+            "count",
+            "Private brokers to start, each a broker of its own (see separate_brokers).",
+            unit="brokers",
+            minimum=1,
+            maximum=1_000,
+            cases=_OF_ONE_KIND,
+        ),
+    ] = 1
+    separate_brokers: Annotated[
+        bool,
+        FieldSpec(
+            "flag",
+            "Several brokers do not know each other: topics are spread over them, and each has a "
+            "wildcard subscriber of its own; off, all URLs lead to one system.",
+            cases=_OF_ONE_KIND,
+        ),
+    ] = False
+    client_id: Annotated[
+        str | None,
+        FieldSpec(
+            "text",
+            "Client identifier with {device} for the device's number and {group} for its group's.",
+            unit="pattern",
+            cases=_OF_ONE_KIND,
+            absent="one that is unique to the run",
+        ),
+    ] = None
+    clients_file: Annotated[
+        str | None,
+        FieldSpec(
+            "text",
+            "CSV file with a header and the columns client_id, username, password, one row a "
+            "device of the case's first group.",
+            unit="file",
+            absent="identifiers from client_id, the broker URL's user",
+            cases=_OF_ONE_KIND,
+        ),
+    ] = None
+    payload: Annotated[
+        str | None,
+        FieldSpec(
+            "text",
+            "File that follows the 32-byte header in every message; size is 32 and its length.",
+            unit="file",
+            cases=_MESSAGING,
+            absent="printable filler",
+        ),
+    ] = None
+    will: Annotated[
+        str | None,
+        FieldSpec(
+            "text",
+            "Topic of a Will Message of every device of the case's first group; {device} is its "
+            "number.",
+            unit="topic",
+            absent="no will",
+            cases=_OF_ONE_KIND,
+        ),
+    ] = None
+    affinity: Annotated[
+        str | None,
+        FieldSpec(
+            "text",
+            "Processors to pin workers to, one each in turn, as 0,2-5.",
+            unit="list",
+            absent="the scheduler places them",
+        ),
+    ] = None
     workers: Annotated[
         int | None,
         FieldSpec(
@@ -549,7 +848,12 @@ class Scenario(BaseModel):
     ] = None
     tls_certificate: Annotated[
         str | None,
-        FieldSpec("text", "Client certificate file.", unit="file", absent="none is presented"),
+        FieldSpec(
+            "text",
+            "Client certificate file; {device} in the name is the device's number.",
+            unit="file",
+            absent="none is presented",
+        ),
     ] = None
     tls_key: Annotated[
         str | None,
@@ -573,6 +877,10 @@ class Scenario(BaseModel):
             absent="1.2 or 1.3, as the broker prefers",
         ),
     ] = None
+    tls_resume: Annotated[
+        bool,
+        FieldSpec("flag", "Devices resume a TLS session of an earlier connection."),
+    ] = False
     tls_ciphers: Annotated[
         str | None,
         FieldSpec(
@@ -642,6 +950,164 @@ class Scenario(BaseModel):
             absent="that of a broker started here or listening on this host",
         ),
     ] = None
+    published: Annotated[
+        str | None,
+        FieldSpec(
+            "choice",
+            "Row of the published score card to show beside the result.",
+            choices=tuple(name for names in COUNTERPARTS.values() for name in names),
+            cases=tuple(COUNTERPARTS),
+            absent="the first that the case has (bridge: by QoS)",
+        ),
+    ] = None
+    topology: Annotated[
+        Literal["horizontal", "vertical", "freeform"],
+        FieldSpec(
+            "choice",
+            "How the supply chain grows with base: by locations, by traffic of each, or as the "
+            "scenario says.",
+            choices=("horizontal", "vertical", "freeform"),
+            cases=("specjms",),
+        ),
+    ] = "horizontal"
+    base: Annotated[
+        int,
+        FieldSpec(
+            "count",
+            "BASE, by which the workload is scaled.",
+            minimum=1,
+            maximum=20_000,
+            cases=("specjms",),
+        ),
+    ] = 10
+    handlers: Annotated[
+        int,
+        FieldSpec(
+            "count",
+            "Event handlers of each queue at each location; several share a subscription.",
+            unit="handlers",
+            minimum=1,
+            maximum=100,
+            cases=("specjms",),
+        ),
+    ] = 2
+    drivers: Annotated[
+        int,
+        FieldSpec(
+            "count",
+            "Drivers of each interaction at each location that begins it.",
+            unit="drivers",
+            minimum=1,
+            maximum=100,
+            cases=("specjms",),
+        ),
+    ] = 1
+    headquarters: Annotated[
+        int,
+        FieldSpec(
+            "count",
+            "Instances of the headquarters, each with queues of its own.",
+            unit="locations",
+            minimum=1,
+            maximum=1_000,
+            cases=("specjms",),
+        ),
+    ] = 1
+    selectors: Annotated[
+        Literal["broker", "client"],
+        FieldSpec(
+            "choice",
+            "Where messages that share a topic are selected: by topic levels and filters, or by "
+            "user properties at the receiver, which discards the rest.",
+            choices=("broker", "client"),
+            cases=("specjms",),
+        ),
+    ] = "broker"
+    messages: Annotated[
+        str | None,
+        FieldSpec(
+            "table",
+            "Options of message types, as order = {queue = false, target = 'Central'}: "
+            "transacted, persistent, qos, durable, queue, target, subscription, handlers; sizes "
+            "(freeform).",
+            unit="table",
+            cases=("specjms",),
+            absent="as SPECjms2007 has them",
+        ),
+    ] = None
+    interactions: Annotated[
+        str | None,
+        FieldSpec(
+            "table",
+            "Interactions by number: drivers, and in freeform the rate, 0 for off.",
+            unit="table",
+            cases=("specjms",),
+            absent="all, at the rates of the topology",
+        ),
+    ] = None
+    locations: Annotated[
+        str | None,
+        FieldSpec(
+            "table",
+            "Numbers of locations SM, DC, SP and HQ (freeform).",
+            unit="table",
+            cases=("specjms",),
+            absent="those of the horizontal topology",
+        ),
+    ] = None
+    quantities: Annotated[
+        str | None,
+        FieldSpec(
+            "table",
+            "Quantities x of the message sizes, three values each, and percent, the share of each "
+            "class (freeform).",
+            unit="table",
+            cases=("specjms",),
+            absent="documented defaults of about 2 KB a message",
+        ),
+    ] = None
+    families: Annotated[
+        int | None,
+        FieldSpec(
+            "count",
+            "Product families, of which each is offered by two or three suppliers (freeform).",
+            unit="families",
+            minimum=1,
+            maximum=100_000,
+            cases=("specjms",),
+            absent="twice as many as suppliers",
+        ),
+    ] = None
+    shared_connections: Annotated[
+        bool,
+        FieldSpec(
+            "flag",
+            "All event handlers of a location use one connection (freeform).",
+            cases=("specjms",),
+        ),
+    ] = False
+    check_every: Annotated[
+        int,
+        FieldSpec(
+            "count",
+            "Messages of which one is checked against its CRC-32 (freeform).",
+            unit="messages",
+            minimum=1,
+            maximum=1_000_000,
+            cases=("specjms",),
+        ),
+    ] = 1
+    report_every: Annotated[
+        float,
+        FieldSpec(
+            "seconds",
+            "How often the run's progress is reported as a line and an event.",
+            unit="s",
+            minimum=1,
+            maximum=86_400,
+            cases=("specjms",),
+        ),
+    ] = 300.0
     seed: Annotated[
         int,
         FieldSpec(
@@ -711,7 +1177,7 @@ def _not_understood(case: Case, name: str) -> str:
 
 
 def _rate_is_known(scenario: Scenario) -> str:
-    if scenario.rate is None and scenario.case in ("fanout", "persistent", "latency"):
+    if scenario.rate is None and scenario.case in ("fanout", "persistent", "latency", "queue"):
         return f"rate: nothing is given and {scenario.case} needs it; allowed: {_allowed('rate')}"
     return ""
 
@@ -733,6 +1199,58 @@ def _devices_fit(scenario: Scenario) -> str:
     return ""
 
 
+def _queue_is_one(scenario: Scenario) -> str:
+    if scenario.case != "queue":
+        return ""
+    if scenario.qos != 1:
+        return f"qos: {scenario.qos} has no acknowledgement to withhold; allowed: 1 for queue"
+    if scenario.mqtt != "5":
+        return f"mqtt: {scenario.mqtt} has no shared subscriptions; allowed: 5 for queue"
+    if scenario.queues * (scenario.consumers + scenario.producers) > DEVICES_LIMIT:
+        return f"consumers: there are too many; allowed: {DEVICES_LIMIT:,} devices in all"
+    return ""
+
+
+def _bridge_is_one(scenario: Scenario) -> str:
+    if scenario.case != "bridge":
+        return ""
+    urls = [entry for entry in scenario.broker if "://" in entry]
+    if not scenario.backend and (urls or scenario.broker[0] not in ("auto", "mosquitto")):
+        return (
+            f"broker: {shown(redact_url(scenario.broker[0]))} is no bridge that is started here; "
+            "allowed: auto, mosquitto, or URLs with backend"
+        )
+    if scenario.backend and not urls:
+        return "backend: the front broker is missing; allowed: with broker as URL"
+    if scenario.backends not in (None, len(scenario.backend)) and scenario.backend:
+        return f"backends: {scenario.backends} are not those of backend; leave it out"
+    if scenario.instances > 1 or scenario.separate_brokers:
+        return "instances: a bridge has one front; leave it and separate_brokers out"
+    topics = scenario.topics * (scenario.backends or len(scenario.backend) or 1)
+    if scenario.devices < topics:
+        return f"devices: fewer than the {topics:,} topics; allowed: one producer a topic or more"
+    for name in ("front_root", "backend_root"):
+        root = getattr(scenario, name)
+        if not re.fullmatch(r"[^#+$/][^#+]{0,199}(?<!/)", root):
+            return f"{name}: {shown(root)} is no beginning of a topic; allowed: as loadgen/front"
+    if scenario.durable and scenario.qos == 0:
+        return "durable: QoS 0 is not stored by a broker; allowed: with qos 1 or 2"
+    return ""
+
+
+def _withheld_has_qos(scenario: Scenario) -> str:
+    if scenario.acknowledge_every > 1 and scenario.qos != 1:
+        return f"acknowledge_every: QoS {scenario.qos} allows none; allowed: with qos 1"
+    return ""
+
+
+def _counterpart_is_of_the_case(scenario: Scenario) -> str:
+    names = COUNTERPARTS.get(scenario.case, ())
+    if scenario.published is not None and scenario.published not in names:
+        return f"published: {scenario.published} is another case; allowed: {' or '.join(names)}"
+    return ""
+
+
 def _persistence_has_qos(scenario: Scenario) -> str:
     if scenario.case == "persistent" and scenario.qos == 0:
         return "qos: 0 is not stored by a broker; allowed: 1 or 2 for persistent"
@@ -743,20 +1261,28 @@ def _brokers_are_known(scenario: Scenario) -> str:
     if not scenario.broker:
         return "broker: nothing is given; allowed: auto, mosquitto, amqtt, reflector or a URL"
     for entry in scenario.broker:
-        scheme, separator, rest = entry.partition("://")
-        value = shown(redact_url(entry))
-        if not separator:
-            if entry not in BROKER_NAMES:
-                hint = _did_you_mean(entry, BROKER_NAMES)
-                if not hint and re.fullmatch(r"[A-Za-z0-9._\[\]:-]+", entry):
-                    hint = f"; did you mean 'mqtt://{entry[:60]}'?"
-                return f"broker: {value} is neither a name nor a URL{hint}"
-            if len(scenario.broker) > 1:
-                return f"broker: {value} cannot be joined with others; allowed: several URLs"
-        elif scheme not in BROKER_SCHEMES:
-            return f"broker: {value} has an unknown scheme; allowed: {', '.join(BROKER_SCHEMES)}"
-        elif not rest.rpartition("@")[2].strip("/") or any(c.isspace() for c in rest):
-            return f"broker: {value} names no host; allowed: as mqtt://host:1883"
+        if entry not in BROKER_NAMES:
+            complaint = _url_complaint("broker", entry)
+            if complaint:
+                return complaint
+        elif len(scenario.broker) > 1:
+            return f"broker: {shown(entry)} cannot be joined with others; allowed: several URLs"
+    return next(filter(None, (_url_complaint("backend", url) for url in scenario.backend)), "")
+
+
+def _url_complaint(name: str, entry: str) -> str:
+    scheme, separator, rest = entry.partition("://")
+    value = shown(redact_url(entry))
+    if not separator:
+        hint = _did_you_mean(entry, BROKER_NAMES) if name == "broker" else ""
+        if not hint and re.fullmatch(r"[A-Za-z0-9._\[\]:-]+", entry):
+            hint = f"; did you mean 'mqtt://{entry[:60]}'?"
+        what = "neither a name nor a URL" if name == "broker" else "no URL"
+        return f"{name}: {value} is {what}{hint}"
+    if scheme not in BROKER_SCHEMES:
+        return f"{name}: {value} has an unknown scheme; allowed: {', '.join(BROKER_SCHEMES)}"
+    if not rest.rpartition("@")[2].strip("/") or any(c.isspace() for c in rest):
+        return f"{name}: {value} names no host; allowed: as mqtt://host:1883"
     return ""
 
 
@@ -778,14 +1304,56 @@ def _crash_is_ours(scenario: Scenario) -> str:
     return ""
 
 
+def _instances_are_ours(scenario: Scenario) -> str:
+    if scenario.instances > 1 and any("://" in entry for entry in scenario.broker):
+        return "instances: brokers given by URL are not started here; allowed: with a broker's name"
+    return ""
+
+
+def _patterns_tell_devices_apart(scenario: Scenario) -> str:
+    if scenario.client_id is not None and "{device}" not in scenario.client_id:
+        return (
+            f"client_id: {shown(scenario.client_id)} is the same for all devices; allowed: text "
+            "with {device}, and with {group} where a case has several groups"
+        )
+    return ""
+
+
+def _affinity_is_a_list(scenario: Scenario) -> str:
+    try:
+        processors_of(scenario.affinity)
+    except ValueError:
+        return f"affinity: {shown(scenario.affinity)} is no list; allowed: numbers as 0,2-5"
+    return ""
+
+
+def processors_of(affinity: str | None) -> tuple[int, ...]:
+    """Processor numbers of a list such as 0,2-5; raises ValueError where it is none."""
+    found: list[int] = []
+    for part in (affinity or "").split(",") if affinity else ():
+        first, _, last = part.partition("-")
+        start, stop = int(first), int(last or first)
+        if not 0 <= start <= stop < 8_192:
+            raise ValueError(part)
+        found.extend(range(start, stop + 1))
+    return tuple(found)
+
+
 _RULES: tuple[Callable[[Scenario], str], ...] = (
     _only_understood,
     _rate_is_known,
     _devices_fit,
     _persistence_has_qos,
     _brokers_are_known,
+    _queue_is_one,
+    _bridge_is_one,
+    _withheld_has_qos,
+    _counterpart_is_of_the_case,
     _tls_is_whole,
     _crash_is_ours,
+    _instances_are_ours,
+    _patterns_tell_devices_apart,
+    _affinity_is_a_list,
 )
 
 
@@ -867,7 +1435,9 @@ def scenario_fields(scenario: Scenario) -> dict[str, object]:
         if scenario.case in spec.cases:
             value = getattr(scenario, name)
             fields[name] = list(value) if isinstance(value, tuple) else value
-    fields["broker"] = [redact_url(entry) for entry in scenario.broker]
+    for name in ("broker", "backend"):
+        if name in fields:
+            fields[name] = [redact_url(entry) for entry in getattr(scenario, name)]
     return fields
 
 

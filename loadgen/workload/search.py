@@ -23,7 +23,7 @@ from typing import Literal
 from loadgen.errors import ScenarioError
 from loadgen.workload.scenario import FIELDS, Case, Scenario, fields_of
 from loadgen.workload.units import parse_number, parse_seconds, shown
-from loadgen.workload.verdict import Reason, Verdict
+from loadgen.workload.verdict import Verdict
 
 __all__ = [
     "AIMS",
@@ -33,6 +33,7 @@ __all__ = [
     "Purpose",
     "Require",
     "Tried",
+    "Why",
     "aim_for",
     "bracket_of",
     "next_step",
@@ -50,6 +51,8 @@ MOST_STEPS = 15
 HINTS = 3
 """Steps that may go where a failed step says that the broker stood; a broker that loses its way
 under overload would lead the search astray, halving does not."""
+SPARE = 2
+"""Steps that a second look leaves for a confirmation that fails: to step back, and confirm."""
 DIGITS = 4
 """Significant digits of a load: as good as any precision from 1 % on, and readable."""
 PRECISION_MINIMUM = 0.01
@@ -92,6 +95,14 @@ class Aim:
 
 
 @dataclass(frozen=True, slots=True)
+class Why:
+    """Why a load failed: a code of `verdict.CODES`, or HOST_LIMIT where it does not fit here."""
+
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tried:
     """One step that was run: whether the load held, else why not.
 
@@ -102,7 +113,7 @@ class Tried:
     load: float
     purpose: Purpose
     valid: bool
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[Why, ...] = ()
     served: float | None = None
 
 
@@ -126,7 +137,7 @@ class Limit:
     above: float | None
     confirmed: bool
     ended: Ended
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[Why, ...] = ()
 
     @property
     def own(self) -> bool:
@@ -149,13 +160,12 @@ def aim_for(
     """
     if what not in AIMS:
         raise ScenarioError(f"for: {shown(what)} is unknown; allowed: {', '.join(AIMS)}")
-    field = _GROWS.get(scenario.case, what) if what == "devices" else what
     specs = {spec.name: spec for spec in fields_of(scenario.case)}
+    fields = {aim: aim for aim in AIMS} | {"devices": _GROWS.get(scenario.case, "devices")}
+    field = fields[what]
     if field not in specs:
-        known = [aim for aim in AIMS if aim in specs or (aim == "devices" and what != aim)]
-        raise ScenarioError(
-            f"for: {scenario.case} has no {field}; allowed: {', '.join(known) or 'another case'}"
-        )
+        known = ", ".join(aim for aim in AIMS if fields[aim] in specs)
+        raise ScenarioError(f"for: {scenario.case} has no {field}; allowed: {known}")
     spec = specs[field]
     whole = spec.kind == "count"
     lowest = max(spec.minimum, 1.0 if whole else 0.0)
@@ -204,7 +214,7 @@ class Require:
     order: bool = True
     duplicates: bool = True
 
-    def unmet(self, verdict: Verdict, expected: int, received: int) -> tuple[Reason, ...]:
+    def unmet(self, verdict: Verdict, expected: int, received: int) -> tuple[Why, ...]:
         """The reasons of a run's verdict that count; `expected` and `received` deliveries."""
         ignored = {
             code
@@ -216,7 +226,7 @@ class Require:
             )
             if not counts
         }
-        return tuple(reason for reason in verdict.reasons if reason.code not in ignored)
+        return tuple(Why(r.code, r.detail) for r in verdict.reasons if r.code not in ignored)
 
 
 def requirements(scenario: Scenario, given: Sequence[str]) -> Require:
@@ -301,7 +311,7 @@ def next_step(aim: Aim, tried: Sequence[Tried]) -> Probe | Limit:
     below, above = bracket_of(tried)
     if left <= 0:
         return _end(aim, tried, "out of steps")
-    if _is_doubtful(aim, tried) and left > 1 + _steps_to_close(aim, below, above):
+    if _is_doubtful(aim, tried, below) and left > SPARE + _steps_to_close(aim, below, above):
         return Probe(tried[-1].load, "again")
     if below is None:
         assert above is not None
@@ -337,13 +347,15 @@ def _steps_to_close(aim: Aim, below: float | None, above: float | None) -> int:
     return 1 + max(0, math.ceil(math.log2(max(halvings, 1.0))))
 
 
-def _is_doubtful(aim: Aim, tried: Sequence[Tried]) -> bool:
-    """Whether the last step failed once, and not for want of service.
+def _is_doubtful(aim: Aim, tried: Sequence[Tried], below: float | None) -> bool:
+    """Whether the last step failed once, not for want of service, and by that costs much.
 
     A moment's disturbance of a shared host looks like that, and would end a search far below.
     """
     last = tried[-1]
     if last.valid or last.served is None or last.served < last.load / (1 + aim.precision):
+        return False
+    if below is not None and last.load <= below * (1 + aim.precision) ** 2:
         return False
     return sum(not step.valid for step in tried if step.load == last.load) == 1
 
@@ -372,10 +384,8 @@ def _between(aim: Aim, tried: Sequence[Tried], below: float, above: float) -> Pr
 def _inside(aim: Aim, load: float, below: float, above: float) -> float:
     tidy = _tidy(aim, load)
     if not below < tidy < above:
+        # At 1 % and more apart, the digits of a load always reach between the two.
         tidy = _tidy(aim, math.sqrt(below * above))
-    if not below < tidy < above:
-        # Two loads closer than a step of the rounding.
-        tidy = (below + above) / 2
     return tidy
 
 

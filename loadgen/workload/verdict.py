@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from loadgen.workload.backends import BackendFacts, told_by_backend
 from loadgen.workload.scenario import Case
 
 __all__ = [
@@ -93,7 +94,7 @@ class RunFacts:
     connect_failures     failed connects and subscriptions
     disconnects          connections lost after they were made, until the drain's end
     reconnects           connections made again after a loss (they explain QoS 1 duplicates)
-    disconnects_planned  the run itself killed the broker (`crash_broker`)
+    disconnects_planned  devices that lose their connection are meant to come back
     connect_rate         connects a second that were asked for, None for as fast as possible
     connect_seconds      first SYN to last CONNACK
     window_s             length of the window, as played (shorter where interrupted)
@@ -114,6 +115,7 @@ class RunFacts:
     latency_bound_us     None where latency is not judged
     clock_bound_ns       half the smallest round trip between hosts; 0 on one host
     workers_lost         numbers of workers that ended or fell silent before the stop
+    backends             of a bridge, each by itself
     """
 
     case: Case
@@ -149,6 +151,7 @@ class RunFacts:
     clock_limit_ns: int = CLOCK_LIMIT_NS
     workers_lost: tuple[int, ...] = ()
     interrupted: bool = False
+    backends: tuple[BackendFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +231,7 @@ def _connect_failed(facts: RunFacts) -> str:
     return (
         f"{facts.connected:,} of {facts.devices:,} devices connected, "
         f"{facts.connect_failures:,} attempts failed"
-    )
+    ) + told_by_backend(facts.backends, lambda b: b.connect_failures, "of them at")
 
 
 def _disconnected(facts: RunFacts) -> str:
@@ -238,8 +241,9 @@ def _disconnected(facts: RunFacts) -> str:
         missing = facts.disconnects - facts.reconnects
         if missing <= 0:
             return ""
-        return f"{missing:,} of {facts.disconnects:,} devices did not come back after the restart"
-    return f"{facts.disconnects:,} connections were lost after they had been made"
+        return f"{missing:,} of {facts.disconnects:,} devices did not come back"
+    which = told_by_backend(facts.backends, lambda b: b.disconnects, "of them to")
+    return f"{facts.disconnects:,} connections were lost after they had been made{which}"
 
 
 def _generator_saturated(facts: RunFacts) -> str:
@@ -305,7 +309,9 @@ def _lost(facts: RunFacts) -> str:
     lost = facts.expected - facts.received
     if lost <= 0:
         return ""
-    return f"{lost:,} of {facts.expected:,} deliveries did not arrive ({lost / facts.expected:.2%})"
+    which = told_by_backend(facts.backends, lambda b: b.expected - b.received, "of them from")
+    share = f"({lost / facts.expected:.2%})"
+    return f"{lost:,} of {facts.expected:,} deliveries did not arrive {share}{which}"
 
 
 def _duplicated(facts: RunFacts) -> str:

@@ -221,8 +221,6 @@ async def test_unreachable_broker_is_one_error_and_leaves_nothing(tmp_path: Path
     ("case", "fields", "message"),
     [
         ("fanin", {"hosts": 2}, "hosts"),
-        ("persistent", {"crash_broker": True}, "crash_broker"),
-        ("fanin", {"broker": "ws://127.0.0.1:1"}, "WebSocket"),
         ("fanin", {"broker": ("mqtt://a:x@127.0.0.1", "mqtt://b:y@127.0.0.1")}, "different users"),
     ],
 )
