@@ -10,16 +10,18 @@ __version__ = "0.1.0"
 
 
 def _kernel_cache() -> str:
-    """Directory for compiled kernels, one for each state of the sources.
+    """Directory for compiled kernels, one for each state of the sources that kernels come from.
 
-    Numba notices a change in a kernel's own file, not in one that it calls, and would go on
-    running what was compiled before.
+    Numba notices a change in a kernel's own file, not in one that it calls or takes a constant
+    from, and would go on running what was compiled before.
     """
     digest = hashlib.sha256()
     here = Path(__file__).parent
-    for path in sorted(here.rglob("*.py")):
-        status = path.stat()
-        digest.update(f"{path.relative_to(here)} {status.st_size} {status.st_mtime_ns}\n".encode())
+    for layer in ("metrics", "mqtt", "workload", "specjms", "engine", "brokers"):
+        for path in sorted((here / layer).glob("*.py")):
+            source = path.read_bytes()
+            if layer != "brokers" or b"njit" in source:
+                digest.update(path.name.encode() + b"\0" + source)
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return str(base / "loadgen" / f"kernels-{digest.hexdigest()[:16]}")
 
