@@ -1,4 +1,4 @@
-"""An MQTT load generator and broker benchmark that measures every message and judges its own result."""
+"""An MQTT load generator and broker benchmark that judges its own result."""
 
 import hashlib
 import os

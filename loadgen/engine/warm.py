@@ -1,7 +1,10 @@
 """Compiles every kernel of the hot path, or loads it from the cache, before workers are forked."""
 
+import os
 import selectors
+import shutil
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +19,7 @@ from loadgen.engine.fleet import (
 from loadgen.engine.reactor import TIMER, connect_some, ping_idle
 from loadgen.engine.recorder import take_intervals
 from loadgen.engine.syscalls import EPOLLIN, arm_timer, close_descriptor, make_timer, watch
+from loadgen.mqtt.in_flight import forget_received, redelivery_order, set_capacity
 from loadgen.workload import traffic
 from loadgen.workload.groups import (
     DeviceGroup,
@@ -28,7 +32,10 @@ from loadgen.workload.groups import (
 )
 from loadgen.workload.pacer import with_rate
 
-__all__ = ["warm_kernels"]
+__all__ = ["warm_kernels", "warm_supply"]
+
+_CACHES_KEPT = 3
+_CACHE_AGE_S = 3600
 
 
 def _tiny_fleet() -> Fleet:
@@ -42,6 +49,19 @@ def _tiny_fleet() -> Fleet:
     return build_fleet(plan, worker, np.zeros(traffic.TOTALS, np.int64))
 
 
+def _forget_old_kernels() -> None:
+    """Remove what was compiled from earlier sources, but for the last few and recent ones."""
+    own = Path(os.environ["NUMBA_CACHE_DIR"])
+    if not own.name.startswith("kernels-") or not own.is_dir():
+        return
+    os.utime(own)
+    others = [path for path in own.parent.glob("kernels-*") if path != own]
+    ages = sorted((time.time() - path.stat().st_mtime, path) for path in others)
+    for age_s, path in ages[_CACHES_KEPT:]:
+        if age_s > _CACHE_AGE_S:
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def warm_kernels() -> None:
     """Call each kernel once with the types that a run uses; seconds when nothing is cached."""
     fleet = _tiny_fleet()
@@ -53,8 +73,8 @@ def warm_kernels() -> None:
         plan_schedule(fleet, now_ns + 10**12)
         pumping = address_table(pump_arguments(fleet, timer, 0))
         polling = address_table(poll_arguments(fleet, epoll.fileno()))
-        pump_fleet(pumping)
-        serve_fleet(0, polling, pumping, fleet.clock, fleet.totals)
+        pump_fleet(pumping, None)
+        serve_fleet(0, polling, pumping, fleet.clock, fleet.totals, None)
         watch(epoll.fileno(), timer, EPOLLIN, TIMER, fleet.words)
         connect_some(
             epoll.fileno(),
@@ -119,6 +139,10 @@ def warm_kernels() -> None:
             fleet.out,
             0,
         )
+        set_capacity(fleet.senders, fleet.window, 0, 4)
+        redelivery_order(fleet.senders, fleet.window, 0, np.zeros(4, np.int64))
+        forget_received(fleet.received_ids, 0)
+        traffic.release_held(1, fleet.connections, fleet.held_ids, fleet.out, 0)
         traffic.redeliver(
             0,
             0,
@@ -139,6 +163,47 @@ def warm_kernels() -> None:
             fleet.out,
         )
         take_intervals(fleet, now_ns)
+        _forget_old_kernels()
+    finally:
+        epoll.close()
+        close_descriptor(timer)
+
+
+def warm_supply() -> None:
+    """As `warm_kernels`, for workers that play a supply chain."""
+    from loadgen.engine.supply import chain_table
+    from loadgen.engine.supply_worker import equip
+    from loadgen.specjms.options import Choices, model_of
+    from loadgen.specjms.plan import SupplyPlan, groups_of_model
+    from loadgen.workload.scenario import build_scenario
+
+    warm_kernels()
+    model = model_of(Choices(base=1))
+    groups = groups_of_model(model, build_scenario("specjms", None, {"base": 1}))
+    shares = tuple(Share(at, 0, group.count, 1) for at, group in enumerate(groups))
+    worker = WorkerPlan(0, shares)
+    plan = SupplyPlan(
+        run_tag=1,
+        seed=1,
+        version=5,
+        groups=groups,
+        targets=(Target("127.0.0.1", 1),),
+        workers=(worker,),
+        model=model,
+    )
+    fleet = build_fleet(plan, worker, np.zeros(traffic.TOTALS, np.int64))
+    chains = equip(fleet, plan)
+    epoll = selectors.EpollSelector()
+    timer = make_timer()
+    now_ns = time.monotonic_ns()
+    try:
+        fleet.run[traffic.END_NS] = now_ns
+        plan_schedule(fleet, now_ns + 10**12)
+        chain = chain_table(chains, fleet.body, fleet.body_crc)
+        pumping = address_table(pump_arguments(fleet, timer, 0))
+        polling = address_table(poll_arguments(fleet, epoll.fileno()))
+        pump_fleet(pumping, chain)
+        serve_fleet(0, polling, pumping, fleet.clock, fleet.totals, chain)
     finally:
         epoll.close()
         close_descriptor(timer)
