@@ -2,13 +2,13 @@
 
     LoadgenError                      exit 3
     ├── UsageError                    exit 2   what the caller gave cannot be used
-    │   ├── ScenarioError                      unknown key, value out of range, options that contradict
+    │   ├── ScenarioError                      unknown key, bad value, contradiction
     │   ├── RunDirectoryError                  occupied, missing, damaged or mixed run directory
-    │   └── PowerLogError                      a power log that cannot be read or does not cover the run
+    │   └── PowerLogError                      unreadable, or does not cover the run
     ├── CannotRunError                exit 3   the run was right, the world was not
     │   ├── BrokerUnreachableError             nothing listens, or no answer in time
     │   ├── BrokerRefusedError                 CONNACK or SUBACK with a failure reason code
-    │   ├── HostLimitError                     descriptors, ports, memory, kernel limits of this host
+    │   ├── HostLimitError                     descriptors, ports, memory, kernel limits
     │   └── MissingProgramError                a program or package that the request needs is absent
     └── ProtocolError                 exit 3   MQTT was broken, named by whose fault it is
         ├── LocalProtocolError                 we asked for something the protocol forbids

@@ -67,7 +67,9 @@ class Connector:
         self.paced_ns = 0
         self.ticking = False
         self.expire_s = 0.0
-        self.random = random.Random(fleet.plan.seed)
+        # Another order in each worker, or devices of all workers would return at the same moments.
+        first = (int(fleet.group[0]), int(fleet.device[0])) if len(fleet.device) else (0, 0)
+        self.random = random.Random(f"{fleet.plan.seed} {first}")
 
     async def connect_all(self, rate: float | None, in_flight: int, timeout_s: float) -> None:
         """Try every device once; `rate` in connects a second, None for as fast as it goes."""

@@ -9,6 +9,7 @@ import csv
 import mmap
 import socket
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ from loadgen.workload.pacer import (
 from loadgen.workload.payload import HEADER_BYTES, body_crc_states, make_body
 
 __all__ = [
+    "Clients",
     "Fleet",
     "build_fleet",
     "connect_packet",
@@ -65,6 +67,8 @@ _BUFFER_BYTES = 256 * 1024
 _HOLES = 262_144
 _SPARE_EVENTS = 1024  # one `poll` adds that many at most without asking for room
 _SESSION_EXPIRY_S = 3600
+_CLIENT_COLUMNS = frozenset(("client_id", "username", "password"))
+_STRING_BYTES = 65_535  # of a string in MQTT (MQTT 5, 1.5.4)
 _MAP_NORESERVE = 0x4000
 
 
@@ -144,24 +148,43 @@ def socket_address(host: str, port: int) -> bytes:
 def read_clients(path: Path) -> Clients:
     """Client identifier, user name and password of each device, from a CSV file with a header.
 
-    Raises ScenarioError for a file that cannot be read, a missing column or a row without an
-    identifier. No value is ever shown.
+    Raises ScenarioError for a file that cannot be read, columns that are not known, and a row
+    without an identifier or with that of another. No value is ever shown.
     """
+    shown = ascii(str(path)[:200])[1:-1]
     try:
-        with path.open(newline="", encoding="utf-8") as lines:
-            rows = list(csv.DictReader(lines))
+        # A spreadsheet's mark of the encoding is no part of the first column's name.
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            rows = csv.reader(lines)
+            names = next(rows, [])
+            if "client_id" not in names or not _CLIENT_COLUMNS.issuperset(names):
+                raise ScenarioError(
+                    f"clients_file: {shown} begins without the names of its columns; allowed: "
+                    "client_id,username,password"
+                )
+            return _clients(((rows.line_num, row) for row in rows), names, shown)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no CSV text"
-        raise ScenarioError(f"clients_file: {path} cannot be read: {reason}") from None
-    if not rows or "client_id" not in rows[0]:
-        raise ScenarioError(
-            f"clients_file: {path} has no column client_id; allowed: client_id,username,password"
-        )
+        raise ScenarioError(f"clients_file: {shown} cannot be read: {reason}") from None
+
+
+def _clients(rows: Iterable[tuple[int, list[str]]], names: list[str], shown: str) -> Clients:
     clients: Clients = []
-    for number, row in enumerate(rows, 2):
-        if not row["client_id"]:
-            raise ScenarioError(f"clients_file: line {number} of {path} has no client_id")
-        clients.append((row["client_id"], row.get("username") or None, row.get("password") or None))
+    lines: dict[str, int] = {}
+    for line, row in rows:
+        if not row:
+            continue
+        where = f"clients_file: line {line} of {shown}"
+        if len(row) != len(names):
+            raise ScenarioError(f"{where} has {len(row)} values and the header {len(names)}")
+        fields = dict(zip(names, row, strict=True))
+        own = fields["client_id"]
+        if not own or len(own.encode()) > _STRING_BYTES or "\0" in own:
+            raise ScenarioError(f"{where} has no client_id that MQTT allows")
+        if own in lines:
+            raise ScenarioError(f"{where} has the client_id of line {lines[own]}")
+        lines[own] = line
+        clients.append((own, fields.get("username") or None, fields.get("password") or None))
     return clients
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from loadgen.engine.supply import begin_supply, receive_supply, settle_supply
 from loadgen.engine.syscalls import (
     EPOLLERR,
     EPOLLET,
@@ -96,6 +97,7 @@ TIMER = -1
 
 @njit(cache=True)
 def poll(
+    chain: Table | None,
     timeout_ms: int,
     epoll: int,
     epoll_events: Words,
@@ -197,33 +199,63 @@ def poll(
                     push_event(totals, events, CLOSED_BY_PEER, connection, -got, now_ns)
                 break
             end = tail + got
-            position, written = receive(
-                buffer,
-                0,
-                end,
-                now_ns,
-                connection,
-                connections,
-                groups,
-                run,
-                totals,
-                pairs,
-                holes,
-                hole_state,
-                counters,
-                histograms,
-                stats,
-                senders,
-                window,
-                received_ids,
-                held_ids,
-                schedule,
-                heap,
-                events,
-                control,
-                out,
-                0,
-            )
+            if chain is None:
+                position, written = receive(
+                    buffer,
+                    0,
+                    end,
+                    now_ns,
+                    connection,
+                    connections,
+                    groups,
+                    run,
+                    totals,
+                    pairs,
+                    holes,
+                    hole_state,
+                    counters,
+                    histograms,
+                    stats,
+                    senders,
+                    window,
+                    received_ids,
+                    held_ids,
+                    schedule,
+                    heap,
+                    events,
+                    control,
+                    out,
+                    0,
+                )
+            else:
+                position, written = receive_supply(
+                    chain,
+                    buffer,
+                    0,
+                    end,
+                    now_ns,
+                    connection,
+                    connections,
+                    groups,
+                    run,
+                    totals,
+                    pairs,
+                    holes,
+                    hole_state,
+                    counters,
+                    histograms,
+                    stats,
+                    senders,
+                    window,
+                    received_ids,
+                    held_ids,
+                    schedule,
+                    heap,
+                    events,
+                    control,
+                    out,
+                    0,
+                )
             if end - position > run[PACKET_LIMIT]:
                 push_event(totals, events, traffic.BROKEN, connection, 0x95, now_ns)
                 break
@@ -275,6 +307,7 @@ def _answer(
 
 @njit(cache=True)
 def pump(
+    chain: Table | None,
     timer: int,
     tick_ns: int,
     clock: Table,
@@ -327,29 +360,50 @@ def pump(
             connections[connection, FLAGS] |= WAITING
             totals[HEAP_SIZE] = heap_pop(heap, totals[HEAP_SIZE])
             continue
-        end, count = fill_batch(
-            publisher,
-            connection,
-            now_ns,
-            now_ns,
-            BATCH_LIMIT,
-            connections,
-            groups,
-            run,
-            totals,
-            schedule,
-            periods_ns,
-            program,
-            senders,
-            window,
-            topics,
-            topic_ends,
-            body,
-            body_crc,
-            out,
-            position,
-            batch,
-        )
+        if chain is None:
+            end, count = fill_batch(
+                publisher,
+                connection,
+                now_ns,
+                now_ns,
+                BATCH_LIMIT,
+                connections,
+                groups,
+                run,
+                totals,
+                schedule,
+                periods_ns,
+                program,
+                senders,
+                window,
+                topics,
+                topic_ends,
+                body,
+                body_crc,
+                out,
+                position,
+                batch,
+            )
+        else:
+            end, count = begin_supply(
+                chain,
+                publisher,
+                connection,
+                now_ns,
+                now_ns,
+                BATCH_LIMIT,
+                connections,
+                run,
+                totals,
+                schedule,
+                periods_ns,
+                program,
+                senders,
+                window,
+                out,
+                position,
+                batch,
+            )
         window_full = connections[connection, FLAGS] & WINDOW_FULL
         if count == 0 and not window_full and schedule[publisher, DUE_NS] < run[END_NS]:
             break  # `out` is full of streamed messages
@@ -382,25 +436,46 @@ def pump(
                             batch[sent - 1, BATCH_END],
                         )
         messages += count
-        settle_batch(
-            publisher,
-            connection,
-            count,
-            sent,
-            now_ns,
-            start,
-            connections,
-            groups,
-            run,
-            totals,
-            schedule,
-            senders,
-            window,
-            counters,
-            histograms,
-            stats,
-            batch,
-        )
+        if chain is None:
+            settle_batch(
+                publisher,
+                connection,
+                count,
+                sent,
+                now_ns,
+                start,
+                connections,
+                groups,
+                run,
+                totals,
+                schedule,
+                senders,
+                window,
+                counters,
+                histograms,
+                stats,
+                batch,
+            )
+        else:
+            settle_supply(
+                chain,
+                publisher,
+                connection,
+                count,
+                sent,
+                now_ns,
+                start,
+                connections,
+                run,
+                totals,
+                schedule,
+                senders,
+                window,
+                counters,
+                histograms,
+                stats,
+                batch,
+            )
         due_ns = schedule[publisher, DUE_NS]
         if connections[connection, FLAGS] & (BLOCKED | WINDOW_FULL):
             totals[PUSHED_BACK] += 1

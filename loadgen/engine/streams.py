@@ -8,6 +8,7 @@ import asyncio
 import errno
 import socket
 import ssl
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -23,7 +24,9 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from loadgen.engine.fleet import Fleet
-from loadgen.errors import UsageError
+from loadgen.errors import BrokerRefusedError, UsageError
+from loadgen.mqtt.codec import encode
+from loadgen.mqtt.packets import Disconnect
 from loadgen.workload import traffic
 from loadgen.workload.groups import Target, Tls
 from loadgen.workload.traffic import (
@@ -39,7 +42,7 @@ from loadgen.workload.traffic import (
     WRITTEN_NS,
 )
 
-__all__ = ["Streams", "tls_context"]
+__all__ = ["Streams", "say_hello_and_goodbye", "tls_context", "tls_of_device"]
 
 _IP_BIND_ADDRESS_NO_PORT = 24
 _SESSIONS_KEPT = 64
@@ -64,6 +67,16 @@ class _ResumingContext(ssl.SSLContext):
         """Take the session of a connection that has heard from its server."""
         if wrapped is not None and wrapped.session is not None and wrapped.session.has_ticket:
             self.sessions.append(wrapped.session)
+
+
+def tls_of_device(tls: Tls, device: int) -> Tls:
+    """The settings of one device, its number put into the names of certificate and key."""
+    number = str(device)
+    return replace(
+        tls,
+        certificate_file=tls.certificate_file and tls.certificate_file.replace("{device}", number),
+        key_file=tls.key_file and tls.key_file.replace("{device}", number),
+    )
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
@@ -136,6 +149,13 @@ class _Stream(asyncio.BufferedProtocol):
             self.streams.failed(self.connection, reason)
 
 
+def _framing(target: Target) -> ClientProtocol:
+    """A WebSocket connection's state, which is to ask for the subprotocol `mqtt`."""
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    uri = parse_uri(f"{target.transport}://{host}:{target.port}{target.path}")
+    return ClientProtocol(uri, subprotocols=[Subprotocol("mqtt")])
+
+
 class _WebSocketStream(asyncio.Protocol):
     """One connection over WebSocket (MQTT 5, section 6): binary frames carry the byte stream."""
 
@@ -143,9 +163,7 @@ class _WebSocketStream(asyncio.Protocol):
         self.streams = streams
         self.connection = connection
         self.transport: asyncio.Transport | None = None
-        host = f"[{target.host}]" if ":" in target.host else target.host
-        uri = parse_uri(f"{target.transport}://{host}:{target.port}{target.path}")
-        self.framing = ClientProtocol(uri, subprotocols=[Subprotocol("mqtt")])
+        self.framing = _framing(target)
         self.answered: asyncio.Future[None] = streams.loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -213,14 +231,14 @@ class Streams:
         self.on_events = on_events
         self.failed = failed
         self.tls = fleet.plan.tls or Tls()
-        self.each_its_own = "{device}" in (self.tls.certificate_file or "")
-        self.context = None if self.each_its_own else tls_context(self.tls)
+        each_its_own = "{device}" in (self.tls.certificate_file or "")
+        self.context = None if each_its_own else tls_context(self.tls)
         self.view = memoryview(fleet.buffer.data)
         self.out = memoryview(fleet.out.data)
         held_bytes = 4 * fleet.held_ids.shape[1]
         self.acknowledgements = np.zeros(len(fleet.buffer) + held_bytes, np.uint8)
         self.protocols: dict[int, _Stream | _WebSocketStream] = {}
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: dict[int, asyncio.Task[None]] = {}
 
     def connect(self, connection: int) -> None:
         """Begin to connect a device: TCP, then TLS, then CONNECT."""
@@ -228,17 +246,16 @@ class Streams:
         self.fleet.connections[connection, SYN_NS] = time.monotonic_ns()
         self.fleet.connections[connection, TAIL_BYTES] = 0
         self.fleet.totals[CONNECTING_COUNT] += 1
-        task = self.loop.create_task(self._connect(connection))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.tasks[connection] = self.loop.create_task(self._connect(connection))
 
     async def _connect(self, connection: int) -> None:
         fleet = self.fleet
         row = fleet.connections[connection]
         target = fleet.plan.targets[int(row[traffic.TARGET])]
         group = int(row[traffic.GROUP])
-        address = fleet.addresses[int(row[traffic.TARGET])]
-        sock = socket.socket(int(address[0]), socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        family, address = _socket_name(fleet.addresses[int(row[traffic.TARGET])].tobytes())
+        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        protocol: _Stream | _WebSocketStream | None = None
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if len(fleet.source):
@@ -246,7 +263,7 @@ class Streams:
                 host = socket.inet_ntop(socket.AF_INET, bytes(fleet.source[4:8]))
                 sock.bind((host, 0))
             row[SYN_NS] = time.monotonic_ns()
-            await self.loop.sock_connect(sock, (target.host, target.port))
+            await self.loop.sock_connect(sock, address)
             tcp_ns = time.monotonic_ns()
             slot = traffic.slot_of(group, traffic.S_TCP, traffic.CONNECT_PHASE)
             traffic.record(fleet.histograms, fleet.stats, slot, tcp_ns - int(row[SYN_NS]))
@@ -254,7 +271,7 @@ class Streams:
             _, protocol = await self.loop.create_connection(
                 lambda: self._protocol(connection, target),
                 sock=sock,
-                ssl=self._context(connection) if encrypted else None,
+                ssl=self.context_of(connection) if encrypted else None,
                 server_hostname=target.host if encrypted else None,
             )
             now_ns = time.monotonic_ns()
@@ -262,15 +279,20 @@ class Streams:
                 slot = traffic.slot_of(group, traffic.S_TLS, traffic.CONNECT_PHASE)
                 traffic.record(fleet.histograms, fleet.stats, slot, now_ns - tcp_ns)
             await protocol.opened()
+        except asyncio.CancelledError:
+            # Given up: it must not be taken for the next attempt of this device.
+            _discard(protocol)
+            sock.close()
+            raise
         except (OSError, ssl.SSLError, InvalidHandshake, UsageError) as error:
+            _discard(protocol)
             sock.close()
             self.failed(connection, _tls_reason(error))
             return
+        finally:
+            if self.tasks.get(connection) is asyncio.current_task():
+                del self.tasks[connection]
         now_ns = time.monotonic_ns()
-        if row[STATE] != CONNECTING:
-            if protocol.transport is not None:
-                protocol.transport.abort()
-            return
         self.protocols[connection] = protocol
         row[TCP_NS] = now_ns
         row[WRITTEN_NS] = now_ns
@@ -283,14 +305,11 @@ class Streams:
             return _WebSocketStream(self, connection, target)
         return _Stream(self, connection)
 
-    def _context(self, connection: int) -> ssl.SSLContext:
+    def context_of(self, connection: int) -> ssl.SSLContext:
         """The context of a device: its own where each has a certificate of its own."""
         if self.context is not None:
             return self.context
-        device = str(self.fleet.device[connection])
-        certificate = (self.tls.certificate_file or "").replace("{device}", device)
-        key = self.tls.key_file and self.tls.key_file.replace("{device}", device)
-        return tls_context(replace(self.tls, certificate_file=certificate, key_file=key))
+        return tls_context(tls_of_device(self.tls, int(self.fleet.device[connection])))
 
     def take(self, connection: int, data: bytes) -> None:
         """Handle bytes that came out of WebSocket frames."""
@@ -319,7 +338,23 @@ class Streams:
             transport = self.protocols[connection].transport
             if transport is not None:
                 self.context.keep(transport.get_extra_info("ssl_object"))
-        position, written = traffic.receive(
+        position, written = self.scan(end, now_ns, connection)
+        rest = end - position
+        if rest > fleet.run[traffic.PACKET_LIMIT]:
+            traffic.push_event(fleet.totals, fleet.events, traffic.BROKEN, connection, 0x95, now_ns)
+        else:
+            row[TAIL_BYTES] = rest
+            if rest:
+                fleet.tails[connection, :rest] = fleet.buffer[position:end]
+        if written:
+            self.write(connection, self.acknowledgements[:written].tobytes())
+            row[WRITTEN_NS] = now_ns
+        self.on_events()
+
+    def scan(self, end: int, now_ns: int, connection: int) -> tuple[int, int]:
+        """Let the kernels have buffer[:end]; where they stopped, and bytes to answer."""
+        fleet = self.fleet
+        return traffic.receive(
             fleet.buffer,
             0,
             end,
@@ -346,17 +381,6 @@ class Streams:
             self.acknowledgements,
             0,
         )
-        rest = end - position
-        if rest > fleet.run[traffic.PACKET_LIMIT]:
-            traffic.push_event(fleet.totals, fleet.events, traffic.BROKEN, connection, 0x95, now_ns)
-        else:
-            row[TAIL_BYTES] = rest
-            if rest:
-                fleet.tails[connection, :rest] = fleet.buffer[position:end]
-        if written:
-            self.write(connection, self.acknowledgements[:written].tobytes())
-            row[WRITTEN_NS] = now_ns
-        self.on_events()
 
     def resume(self, connection: int) -> None:
         """A transport's buffer ran low: the device may write again."""
@@ -386,6 +410,9 @@ class Streams:
 
     def abort(self, connection: int) -> None:
         """Close a connection for good; what it has written still goes out."""
+        task = self.tasks.pop(connection, None)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
         protocol = self.protocols.pop(connection, None)
         if protocol is not None and protocol.transport is not None:
             transport = protocol.transport
@@ -393,7 +420,76 @@ class Streams:
             transport.close()
 
 
+def _discard(protocol: _Stream | _WebSocketStream | None) -> None:
+    """Close a connection that MQTT never used; nobody is told of its end."""
+    if protocol is not None and protocol.transport is not None:
+        transport = protocol.transport
+        protocol.transport = None
+        transport.abort()
+
+
+async def say_hello_and_goodbye(
+    target: Target, context: ssl.SSLContext | None, packet: bytes, version: int
+) -> None:
+    """One connection that sends CONNECT `packet`, waits for CONNACK and sends DISCONNECT.
+
+    Raises BrokerRefusedError for another answer, OSError or TimeoutError for none.
+    """
+    async with asyncio.timeout(5):
+        reader, writer = await asyncio.open_connection(target.host, target.port, ssl=context)
+        try:
+            goodbye = encode(Disconnect(), version)
+            if target.transport in ("ws", "wss"):
+                framing = _framing(target)
+                framing.send_request(framing.connect())
+                await _framed(framing, reader, writer)
+                framing.send_binary(packet)
+                answer = await _framed(framing, reader, writer)
+                framing.send_binary(goodbye)
+                writer.write(b"".join(framing.data_to_send()))
+            else:
+                writer.write(packet)
+                answer = await reader.readexactly(4)
+                writer.write(goodbye)
+            if len(answer) < 4 or answer[3] != 0:
+                raise BrokerRefusedError("the broker refused a session's last CONNECT")
+            await writer.drain()
+        finally:
+            writer.close()
+
+
+async def _framed(
+    framing: ClientProtocol, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> bytes:
+    """Send what is to be sent; the data of the next frame, none for the answer to the upgrade."""
+    while True:
+        writer.write(b"".join(framing.data_to_send()))
+        data = await reader.read(4096)
+        if not data:
+            raise ConnectionResetError(errno.ECONNRESET, "closed")
+        framing.receive_data(data)
+        for event in framing.events_received():
+            if isinstance(event, Response):
+                if framing.handshake_exc is not None:
+                    raise BrokerRefusedError("the broker refused a session's last WebSocket")
+                return b""
+            if isinstance(event, Frame) and event.opcode is Opcode.BINARY:
+                return bytes(event.data)
+
+
+def _socket_name(address: bytes) -> tuple[int, tuple[str, int] | tuple[str, int, int, int]]:
+    """Family and Python's form of a `struct sockaddr` of `fleet.socket_address`."""
+    family = int.from_bytes(address[:2], sys.byteorder)
+    port = int.from_bytes(address[2:4], "big")
+    if family == socket.AF_INET:
+        return family, (socket.inet_ntop(family, address[4:8]), port)
+    scope = int.from_bytes(address[24:28], sys.byteorder)
+    return family, (socket.inet_ntop(family, address[8:24]), port, 0, scope)
+
+
 def _tls_reason(error: Exception) -> str:
+    if isinstance(error, UsageError):
+        return str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

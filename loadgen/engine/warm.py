@@ -69,7 +69,7 @@ def warm_kernels() -> None:
     timer = make_timer()
     now_ns = time.monotonic_ns()
     try:
-        fleet.run[traffic.END_NS] = now_ns
+        fleet.run[traffic.END_NS] = now_ns + 3 * 10**12
         plan_schedule(fleet, now_ns + 10**12)
         pumping = address_table(pump_arguments(fleet, timer, 0))
         polling = address_table(poll_arguments(fleet, epoll.fileno()))
@@ -105,7 +105,7 @@ def warm_kernels() -> None:
         )
         traffic.reschedule(
             fleet.schedule,
-            with_rate(fleet.program, now_ns, 2.0),
+            with_rate(fleet.program, now_ns + 2 * 10**12, 2.0),
             fleet.publisher_connection,
             fleet.connections,
             fleet.run,

@@ -12,7 +12,6 @@ import gc
 import os
 import selectors
 import socket
-import ssl
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
@@ -34,14 +33,15 @@ from loadgen.engine.fleet import (
     plan_schedule,
     poll_arguments,
     pump_arguments,
+    read_clients,
 )
 from loadgen.engine.frames import FrameReader, encode_frame
 from loadgen.engine.live import Live, open_live_page
 from loadgen.engine.reactor import TIMER, ping_idle
 from loadgen.engine.recorder import owed_by_group, process_times, take_intervals
-from loadgen.engine.streams import Streams
+from loadgen.engine.streams import Streams, say_hello_and_goodbye
 from loadgen.engine.syscalls import EPOLLET, EPOLLIN, arm_timer, make_timer, watch
-from loadgen.errors import BrokerRefusedError, CannotRunError, LoadgenError
+from loadgen.errors import CannotRunError, LoadgenError
 from loadgen.metrics.interval import COUNTERS
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.in_flight import forget_received, redelivery_order, set_capacity
@@ -79,7 +79,7 @@ from loadgen.workload.traffic import (
     STREAMED,
 )
 
-__all__ = ["run_worker", "warm"]
+__all__ = ["SUBSCRIBE_ID", "Worker", "run_worker", "warm"]
 
 Header = dict[str, Any]
 
@@ -87,11 +87,12 @@ _LEASE_S = 10.0
 _SUBSCRIBES_IN_FLIGHT = 256
 _EVENTS_OF_A_KIND = 20
 _CHURN_S = 0.02
+_CHURN_TRIES = 20  # to find one that is there; with nearly all away, fewer leave
 _LEFT = "left for a while"
 _STALE_S = 0.1  # how long an acknowledgement waits for others of its batch
 _LINGER_NS = 5_000_000  # the loop's other business can wait this long while there is traffic
 _RECEIVE_MAXIMUM = 65_535  # where CONNACK names none (MQTT 5, 3.2.2.3.3)
-_SUBSCRIBE_ID = 65_535  # above every identifier of the in-flight window
+SUBSCRIBE_ID = 65_535  # above every identifier of the in-flight window
 _PR_SET_TIMERSLACK = 29
 _PACKET_LIMIT = 1 << 20
 _PINGREQ = np.frombuffer(bytearray(encode(PingReq(), 4)), np.uint8)
@@ -149,9 +150,12 @@ class Worker:
         self.churn_per_s = 0.0
         self.churned_s = 0.0
         self.leaving = 0.0
+        self.left: set[int] = set()
+        self.left_and_returned = 0
         self.stopping = False
         self.poll_table: npt.NDArray[np.int64]
         self.pump_table: npt.NDArray[np.int64]
+        self.chain_table: npt.NDArray[np.int64] | None = None
         self.operations: dict[str, Callable[[Header], Awaitable[Header]]] = {
             "configure": self.configure,
             "connect": self.connect,
@@ -207,12 +211,12 @@ class Worker:
     # --- configure --------------------------------------------------------------------------
 
     async def configure(self, header: Header) -> Header:
-        plan: RunPlan = _plans.validate_python(header["plan"])
+        plan = self.read_plan(header["plan"])
         self.row = int(header["worker"])
         page = open_live_page(Path(header["live"]), int(header["workers"]))
         self.live = np.asarray(page)[self.row]
         self.anchor_ns = int(header["anchor_ns"])
-        self.fleet = build_fleet(plan, plan.workers[self.row], self.live[: traffic.TOTALS])
+        self.fleet = self.build(plan)
         self.keep_alive_ns = np.array(
             [group.keep_alive_s * 1_000_000_000 for group in plan.groups], np.int64
         )
@@ -222,7 +226,7 @@ class Worker:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
         self._bind_arguments()
         if plan.targets[0].transport != "tcp":
-            self.streams = Streams(self.fleet, self.loop, self.on_events, self.stream_failed)
+            self.streams = self.make_streams()
         self.connector = Connector(
             self.fleet, self.loop, self.epoll.fileno(), self.streams, self.on_events, self._lost
         )
@@ -243,6 +247,19 @@ class Worker:
         gc.disable()
         return {"pid": os.getpid(), "devices": len(self.fleet.connections)}
 
+    def read_plan(self, document: Header) -> RunPlan:
+        """The plan that the coordinator sent."""
+        plan: RunPlan = _plans.validate_python(document)
+        return plan
+
+    def build(self, plan: RunPlan) -> Fleet:
+        """The arrays of this worker's share."""
+        return build_fleet(plan, plan.workers[self.row], self.live[: traffic.TOTALS])
+
+    def make_streams(self) -> Streams:
+        """What carries the bytes of connections that are no plain TCP."""
+        return Streams(self.fleet, self.loop, self.on_events, self.stream_failed)
+
     def _bind_arguments(self) -> None:
         """The kernels' arguments, written down once; a fleet's arrays stay where they are."""
         self.poll_table = address_table(poll_arguments(self.fleet, self.epoll.fileno()))
@@ -254,7 +271,12 @@ class Worker:
         """Plain connections have something, or messages are due."""
         fleet = self.fleet
         segments = serve_fleet(
-            self.linger_ns, self.poll_table, self.pump_table, fleet.clock, fleet.totals
+            self.linger_ns,
+            self.poll_table,
+            self.pump_table,
+            fleet.clock,
+            fleet.totals,
+            self.chain_table,
         )
         if segments and self.streams is not None:
             self.streams.write_segments(segments)
@@ -271,7 +293,7 @@ class Worker:
             self.loop.call_soon(self.on_ready)
 
     def _pump(self) -> None:
-        segments = pump_fleet(self.pump_table)
+        segments = pump_fleet(self.pump_table, self.chain_table)
         if segments and self.streams is not None:
             self.streams.write_segments(segments)
         if self.fleet.totals[EVENTS]:
@@ -391,10 +413,13 @@ class Worker:
         self.churned_s = now_s
         while self.leaving >= 1.0:
             self.leaving -= 1.0
-            connection = self.connector.random.choice(self.churning)
-            if fleet.connections[connection, STATE] != CONNECTED:
+            some = (self.connector.random.choice(self.churning) for _ in range(_CHURN_TRIES))
+            connected = (c for c in some if fleet.connections[c, STATE] == CONNECTED)
+            connection = next(connected, None)
+            if connection is None:
                 continue
             self._write(connection, encode(Disconnect(), fleet.plan.version))
+            self.left.add(connection)
             self._lost(connection, _LEFT)
         if self.phase in ("warmup", "measure"):
             self.loop.call_later(_CHURN_S, self._churn)
@@ -426,6 +451,7 @@ class Worker:
         state = int(row[STATE])
         if state == CLOSED:
             return
+        away = connection in self.connector.attempts
         row[STATE] = CLOSED
         row[traffic.HELD] = 0
         row[FLAGS] &= ~BLOCKED
@@ -438,6 +464,7 @@ class Worker:
             os.close(int(row[FD]))
             row[FD] = -1
         if state == CONNECTED:
+            row[traffic.RETURNED_NS] = traffic.AWAY
             fleet.totals[CONNECTED_COUNT] -= 1
             if not self.stopping and reason != _LEFT:
                 self.live[Live.DISCONNECTS] += 1
@@ -454,12 +481,15 @@ class Worker:
             self.live[Live.CONNECT_FAILURES] += 1
             column = COUNTERS.index("connect_failures")
             fleet.counters[group, traffic.CONNECT_PHASE, column] += 1
-            if self.connector.done is not None:
+            if self.connector.done is not None and not away:
                 self.failures[reason] += 1
         policy = fleet.plan.reconnect
-        if reason == _LEFT:
+        # Who left comes back, if need be in several attempts.
+        if reason == _LEFT or (policy is None and away):
             policy = Reconnect(fleet.plan.away_s, fleet.plan.away_s, 0.5)
-        if policy is not None and self.connector.done is None and not self.stopping:
+        # A device that cannot connect at first is a failure of the run and not tried again.
+        tried = self.connector.done is None or state == CONNECTED or away
+        if policy is not None and tried and not self.stopping:
             self.connector.come_back(connection, policy)
 
     def _control_packet(self, connection: int, data: bytes, moment_ns: int) -> None:
@@ -496,10 +526,10 @@ class Worker:
         if server_keep_alive_s is not None:
             # The broker's value counts, not the one in CONNECT (MQTT 5, 3.2.2.3.14).
             self.keep_alive_ns[int(row[traffic.GROUP])] = server_keep_alive_s * 1_000_000_000
-        publishes = fleet.group_of(connection).publishes
-        if row[SENDER] >= 0 and publishes is not None:
+        if row[SENDER] >= 0:
+            publishes = fleet.group_of(connection).publishes
             maximum = packet.properties.receive_maximum or _RECEIVE_MAXIMUM
-            capacity = min(publishes.window, maximum)
+            capacity = maximum if publishes is None else min(publishes.window, maximum)
             set_capacity(fleet.senders, fleet.window, int(row[SENDER]), capacity)
         if row[traffic.HOLDER] >= 0 and packet.properties.receive_maximum is not None:
             # Brokers bound both directions alike; a batch beyond that would never fill.
@@ -507,15 +537,18 @@ class Worker:
             shared[traffic.ACKNOWLEDGE_EVERY] = min(
                 shared[traffic.ACKNOWLEDGE_EVERY], packet.properties.receive_maximum
             )
-        if self.connector.returned(connection):
-            self._resume(connection, packet.session_present, moment_ns)
+        if self.connector.returned(connection) or row[traffic.RETURNED_NS]:
+            self._resume(connection, packet.session_present)
 
-    def _resume(self, connection: int, session_present: bool, moment_ns: int) -> None:
+    def _resume(self, connection: int, session_present: bool) -> None:
         """A device came back: restore its subscription, send again what was unacknowledged."""
         fleet = self.fleet
         row = fleet.connections[connection]
-        row[traffic.RETURNED_NS] = moment_ns
-        row[FLAGS] &= ~(BLOCKED | traffic.WINDOW_FULL)
+        if connection in self.left:
+            self.left.remove(connection)
+            self.left_and_returned += 1
+        row[FLAGS] &= ~traffic.WINDOW_FULL
+        self._flush(connection)
         group = fleet.group_of(connection)
         if not session_present:
             if row[traffic.QOS2] >= 0:
@@ -620,16 +653,27 @@ class Worker:
         asked_ns = int(fleet.connections[connection, REQUEST_NS])
         if asked_ns == 0:
             return
+        code = max(packet.reason_codes)
+        if packet.packet_id != SUBSCRIBE_ID and code < 0x80:
+            return  # one of several
         self.last_subscribed_ns = max(self.last_subscribed_ns, moment_ns)
         slot = traffic.slot_of(
             int(fleet.group[connection]), traffic.S_SUBACK, traffic.CONNECT_PHASE
         )
         traffic.record(fleet.histograms, fleet.stats, slot, moment_ns - asked_ns)
-        code = max(packet.reason_codes)
         refused = reason_name(code, fleet.plan.version) if code >= 0x80 else None
         self._subscribed(connection, refused)
 
     def _send_subscribe(self, connection: int) -> None:
+        packets = self.subscribe_packets(connection)
+        if not packets:
+            self._subscribed(connection, None)
+            return
+        self.fleet.connections[connection, REQUEST_NS] = time.monotonic_ns()
+        self._write(connection, b"".join(encode(p, self.fleet.plan.version) for p in packets))
+
+    def subscribe_packets(self, connection: int) -> list[Subscribe]:
+        """What a device asks for; the last packet, whose SUBACK counts, has SUBSCRIBE_ID."""
         plan = self.fleet.plan
         group = self.fleet.group_of(connection)
         wanted = group.subscribes
@@ -637,8 +681,7 @@ class Worker:
             raise CannotRunError(f"group {group.name} has nothing to subscribe to")
         pattern = topic_filter(plan, group, int(self.fleet.device[connection]))
         subscription = Subscription(topic_filter=pattern, qos=wanted.qos)
-        self.fleet.connections[connection, REQUEST_NS] = time.monotonic_ns()
-        self._write(connection, encode(Subscribe(_SUBSCRIBE_ID, (subscription,)), plan.version))
+        return [Subscribe(SUBSCRIBE_ID, (subscription,))]
 
     def _subscribed(self, connection: int, failure: str | None) -> None:
         """A SUBACK came, or never will."""
@@ -797,12 +840,18 @@ class Worker:
                 await asyncio.sleep(0)
         await self._forget_sessions()
         return {
-            "final": {
+            "final": self.final()
+            | {
                 "forgotten_holes": int(self.fleet.hole_state[1]),
+                "returned": self.left_and_returned,
                 "pushed_back": bool(self.fleet.totals[traffic.PUSHED_BACK]),
                 "spread": self._spread_of_queues(),
             }
         }
+
+    def final(self) -> Header:
+        """What a kind of worker of its own adds to its last answer."""
+        return {}
 
     def _spread_of_queues(self) -> dict[str, list[int]]:
         """By group of shared subscribers: messages of the window that each device took."""
@@ -833,21 +882,20 @@ class Worker:
             for connection in range(len(fleet.connections))
             if not fleet.group_of(connection).clean_start
         ]
+        plan = fleet.plan
+        listed = plan.clients_file if durable else None
+        clients = None if listed is None else read_clients(Path(listed))
         gate = asyncio.Semaphore(32)
 
         async def forget(connection: int) -> None:
             async with gate:
-                packet = connect_packet(
-                    fleet.plan,
-                    fleet.group_of(connection),
-                    int(fleet.device[connection]),
-                    True,
-                )
-                target = fleet.plan.targets[int(fleet.connections[connection, traffic.TARGET])]
-                context = None if self.streams is None else self.streams.context
-                await _say_hello_and_goodbye(
-                    target.host, target.port, context, packet, fleet.plan.version
-                )
+                group, device = fleet.group_of(connection), int(fleet.device[connection])
+                packet = connect_packet(plan, group, device, True, clients)
+                target = plan.targets[int(fleet.connections[connection, traffic.TARGET])]
+                context = None
+                if self.streams is not None and target.transport in ("tls", "wss"):
+                    context = self.streams.context_of(connection)
+                await say_hello_and_goodbye(target, context, packet, plan.version)
 
         results = await asyncio.gather(*map(forget, durable), return_exceptions=True)
         failed = sum(isinstance(result, BaseException) for result in results)
@@ -855,34 +903,19 @@ class Worker:
             self.event("cleanup", None, f"{failed} durable sessions may remain at the broker")
 
 
-async def _say_hello_and_goodbye(
-    host: str, port: int, context: ssl.SSLContext | None, packet: bytes, version: int
-) -> None:
-    async with asyncio.timeout(5):
-        reader, writer = await asyncio.open_connection(host, port, ssl=context)
-        try:
-            writer.write(packet)
-            answer = await reader.readexactly(4)
-            if answer[3] != 0:
-                raise BrokerRefusedError("the broker refused a session's last CONNECT")
-            writer.write(encode(Disconnect(), version))
-            await writer.drain()
-        finally:
-            writer.close()
-
-
 class _Channel(asyncio.Protocol):
     """The worker's end of its channel."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, kind: type[Worker]) -> None:
         self.loop = loop
+        self.kind = kind
         self.frames = FrameReader()
         self.worker: Worker | None = None
         self.closed = loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not inherit from asyncio's.
-        self.worker = Worker(self.loop, cast("asyncio.WriteTransport", transport))
+        self.worker = self.kind(self.loop, cast("asyncio.WriteTransport", transport))
 
     def data_received(self, data: bytes) -> None:
         for header, _ in self.frames.feed(data):
@@ -894,22 +927,22 @@ class _Channel(asyncio.Protocol):
             self.worker.close()
 
 
-async def _serve(channel: socket.socket) -> None:
+async def _serve(channel: socket.socket, kind: type[Worker]) -> None:
     loop = asyncio.get_running_loop()
     channel.setblocking(False)
     connect: Coroutine[Any, Any, Any] = (
-        loop.create_unix_connection(lambda: _Channel(loop), sock=channel)
+        loop.create_unix_connection(lambda: _Channel(loop, kind), sock=channel)
         if channel.family == socket.AF_UNIX
-        else loop.create_connection(lambda: _Channel(loop), sock=channel)
+        else loop.create_connection(lambda: _Channel(loop, kind), sock=channel)
     )
     _, protocol = await connect
     if protocol.worker is not None:
         await protocol.worker.finished
 
 
-def run_worker(channel: socket.socket) -> None:
+def run_worker(channel: socket.socket, kind: type[Worker] = Worker) -> None:
     """Body of a worker process: obey frames on `channel` until it closes."""
-    uvloop.run(_serve(channel))
+    uvloop.run(_serve(channel, kind))
 
 
 def warm() -> None:

@@ -40,6 +40,7 @@ Measure = Literal[
     "connect_seconds",
     "queue_rate",
     "forwarding_rate",
+    "base",
 ]
 """What a row's figures are taken from; unique where the row's name is not (FANOUT has two)."""
 
@@ -292,11 +293,13 @@ def _fanin(scenario: Scenario, root: str) -> tuple[DeviceGroup, ...]:
             "publishers",
             count,
             publishes=_publishes(scenario, f"{root}/fanin", count, rate_of(scenario), 1),
+            clean_start=not scenario.durable,
         ),
         DeviceGroup(
             "subscriber",
             brokers_of(scenario),
             subscribes=Subscribes("publishers", scenario.qos, wildcard=True),
+            clean_start=not scenario.durable,
         ),
     )
 
@@ -308,9 +311,13 @@ def _fanout(scenario: Scenario, root: str) -> tuple[DeviceGroup, ...]:
             "publishers",
             topics,
             publishes=_publishes(scenario, f"{root}/fanout", topics, rate_of(scenario), ratio),
+            clean_start=not scenario.durable,
         ),
         DeviceGroup(
-            "subscribers", topics * ratio, subscribes=Subscribes("publishers", scenario.qos)
+            "subscribers",
+            topics * ratio,
+            subscribes=Subscribes("publishers", scenario.qos),
+            clean_start=not scenario.durable,
         ),
     )
 
@@ -454,10 +461,24 @@ def groups_of(scenario: Scenario, topic_root: str = "loadgen") -> tuple[DeviceGr
             publishes = replace(publishes, first_stream=stream)
             stream += group.count
         will = None if scenario.will is None or groups else Will(scenario.will)
+        # Exactly once over two connections needs a session at both ends (MQTT 5, 4.3.3 and 4.4).
+        forgets = publishes is None or scenario.qos < 2 or not _devices_return(scenario)
         groups.append(
-            replace(group, publishes=publishes, keep_alive_s=scenario.keep_alive, will=will)
+            replace(
+                group,
+                publishes=publishes,
+                keep_alive_s=scenario.keep_alive,
+                will=will,
+                clean_start=group.clean_start and forgets,
+            )
         )
     return tuple(groups)
+
+
+def _devices_return(scenario: Scenario) -> bool:
+    """Whether a device may connect more than once."""
+    given = scenario.reconnect is not None or scenario.churn is not None
+    return given or scenario.crash_broker or scenario.crash_consumer
 
 
 def rows_of(scenario: Scenario) -> tuple[Row, ...]:
@@ -479,9 +500,14 @@ def rows_of(scenario: Scenario) -> tuple[Row, ...]:
         "background_rate": _plain(_background_rate(scenario)),
         "rack_units": _plain(scenario.rack_units or 0.0),
         "subscribed": " and subscribed" if scenario.subscribe else "",
+        "topology": scenario.topology.capitalize(),
     }
     return tuple(
-        replace(row, description=row.description.format_map(facts))
+        replace(
+            row,
+            name=row.name.format_map(facts),
+            description=row.description.format_map(facts),
+        )
         for row in CASE_INFO[scenario.case].rows
         if not row.needs or getattr(scenario, row.needs)
     )

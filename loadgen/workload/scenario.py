@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationErro
 from pydantic_core import CoreSchema, core_schema
 
 from loadgen.errors import ScenarioError
+from loadgen.workload.rate_steps import read_steps
 from loadgen.workload.units import parse_count, parse_number, parse_seconds, parse_size, shown
 
 __all__ = [
@@ -106,6 +107,7 @@ Kind = Literal[
     "texts",
     "network",
     "table",
+    "steps",
 ]
 
 
@@ -161,6 +163,8 @@ class FieldSpec:
                 return "local addresses as 127.0.0.0/16 or 192.0.2.7"
             case "text" | "texts":
                 return "text of one line"
+            case "steps":
+                return "shares of the rate, each with its time, as 50%,75%:20s,100%"
             case "table":
                 return "a TOML table, or JSON text of an object"
         return f"{text}, or auto" if self.absent else text
@@ -302,6 +306,7 @@ _READERS: Mapping[Kind, Callable[[FieldSpec, object], object]] = {
     "texts": _read_texts,
     "network": _read_network,
     "table": _read_table,
+    "steps": lambda _spec, value: read_steps(value),
 }
 
 
@@ -471,9 +476,10 @@ class Scenario(BaseModel):
         bool,
         FieldSpec(
             "flag",
-            "The broker keeps the consumers' sessions (queue: what one of them held when it was "
-            "cut off waits for it; bridge: durable subscriptions on the backends).",
-            cases=("queue", "bridge"),
+            "The broker keeps the sessions: of all devices (fanin, fanout), or of the consumers "
+            "(queue: what one of them held when it was cut off waits for it; bridge: durable "
+            "subscriptions on the backends).",
+            cases=("fanin", "fanout", "queue", "bridge"),
         ),
     ] = False
     crash_consumer: Annotated[
@@ -557,6 +563,17 @@ class Scenario(BaseModel):
             maximum=86_400,
         ),
     ] = 3.0
+    steps: Annotated[
+        str | None,
+        FieldSpec(
+            "steps",
+            "Steps of the rate, as 50%,75%,100%: each lasts the duration, or its own time as "
+            "75%:20s, and is judged on its own.",
+            unit="share,...",
+            cases=(*_MESSAGING, "specjms"),
+            absent="one rate",
+        ),
+    ] = None
     drain: Annotated[
         float,
         FieldSpec(
@@ -1233,6 +1250,10 @@ def _bridge_is_one(scenario: Scenario) -> str:
         root = getattr(scenario, name)
         if not re.fullmatch(r"[^#+$/][^#+]{0,199}(?<!/)", root):
             return f"{name}: {shown(root)} is no beginning of a topic; allowed: as loadgen/front"
+    return ""
+
+
+def _durable_has_qos(scenario: Scenario) -> str:
     if scenario.durable and scenario.qos == 0:
         return "durable: QoS 0 is not stored by a broker; allowed: with qos 1 or 2"
     return ""
@@ -1291,6 +1312,11 @@ def _tls_is_whole(scenario: Scenario) -> str:
         return "tls_key: a key without a certificate; allowed: with tls_certificate"
     if scenario.tls_ciphers is not None and scenario.tls_version == "1.3":
         return "tls_ciphers: TLS 1.3 has its own ciphers; allowed: with tls_version 1.2"
+    if scenario.tls_resume and "{device}" in (scenario.tls_certificate or ""):
+        return (
+            "tls_resume: a session belongs to one certificate and each device has its own; "
+            "allowed: with one tls_certificate for all"
+        )
     plain = all(url.partition("://")[0] in ("mqtt", "ws") for url in scenario.broker)
     for name in FIELDS:
         if name.startswith("tls_") and plain and getattr(scenario, name) != FIELDS[name].default:
@@ -1347,6 +1373,7 @@ _RULES: tuple[Callable[[Scenario], str], ...] = (
     _brokers_are_known,
     _queue_is_one,
     _bridge_is_one,
+    _durable_has_qos,
     _withheld_has_qos,
     _counterpart_is_of_the_case,
     _tls_is_whole,

@@ -410,7 +410,9 @@ def tell_limit(aim: Aim, limit: Limit) -> str:
         return f"at least {limit.load:,.10g} {aim.field}: nothing that was tried failed{more}"
     sure = "" if limit.confirmed else ", not confirmed"
     wide = limit.above / limit.load - 1
+    rough = wide > aim.precision and limit.ended == "out of steps"
+    more = "; no step was left to close in: start nearer with --from" if rough else ""
     return (
         f"highest {whose}: {limit.load:,.10g}{sure}; {limit.above:,.10g} ({wide:.1%} more) failed: "
-        f"{codes}"
+        f"{codes}{more}"
     )

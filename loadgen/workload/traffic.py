@@ -96,12 +96,16 @@ TCP_NS = 12
 WRITTEN_NS = 13
 REQUEST_NS = 14  # when SUBSCRIBE was sent
 TARGET = 15
-RETURNED_NS = 16  # when the device last came back, 0 while it never was away
+RETURNED_NS = 16  # when the device last came back, 0 while it never was away, AWAY while it is
 TAKEN = 17  # distinct messages of the window that the device received
 UNIT_SENT = 18  # messages sent of the unit under way
 HELD = 19  # acknowledgements withheld
 HOLDER = 20  # row in `held_ids`, -1 when every message is acknowledged at once
 CONNECTION_FIELDS = 21
+
+# While a device is away it receives nothing; its CONNACK puts the moment here, because what
+# waited for it may come in the same bytes.
+AWAY = 1
 
 # Values of STATE.
 IDLE = 0
@@ -633,6 +637,10 @@ def _connack(
         return
     group = connections[connection, GROUP]
     connections[connection, STATE] = CONNECTED
+    if connections[connection, RETURNED_NS] != 0:
+        connections[connection, RETURNED_NS] = now_ns
+        # Nothing new before what was unacknowledged, which the caller sends again.
+        connections[connection, FLAGS] |= BLOCKED
     totals[CONNECTED_COUNT] += 1
     counters[group, CONNECT_PHASE, C_CONNECTS] += 1
     since_tcp_ns = now_ns - connections[connection, TCP_NS]

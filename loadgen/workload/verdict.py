@@ -94,6 +94,7 @@ class RunFacts:
     connect_failures     failed connects and subscriptions
     disconnects          connections lost after they were made, until the drain's end
     reconnects           connections made again after a loss (they explain QoS 1 duplicates)
+    returned             of the reconnects, those of devices that had left on request
     disconnects_planned  devices that lose their connection are meant to come back
     connect_rate         connects a second that were asked for, None for as fast as possible
     connect_seconds      first SYN to last CONNACK
@@ -116,6 +117,8 @@ class RunFacts:
     clock_bound_ns       half the smallest round trip between hosts; 0 on one host
     workers_lost         numbers of workers that ended or fell silent before the stop
     backends             of a bridge, each by itself
+    held_when_cut        messages that a consumer had not acknowledged when the run cut it off
+    repeated             deliveries that arrived more than once, of messages of any phase
     """
 
     case: Case
@@ -125,6 +128,7 @@ class RunFacts:
     connect_failures: int = 0
     disconnects: int = 0
     reconnects: int = 0
+    returned: int = 0
     disconnects_planned: bool = False
     connect_rate: float | None = None
     connect_seconds: float = 0.0
@@ -152,6 +156,8 @@ class RunFacts:
     workers_lost: tuple[int, ...] = ()
     interrupted: bool = False
     backends: tuple[BackendFacts, ...] = ()
+    held_when_cut: int = 0
+    repeated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +244,7 @@ def _disconnected(facts: RunFacts) -> str:
     if not facts.disconnects:
         return ""
     if facts.disconnects_planned:
-        missing = facts.disconnects - facts.reconnects
+        missing = facts.disconnects - (facts.reconnects - facts.returned)
         if missing <= 0:
             return ""
         return f"{missing:,} of {facts.disconnects:,} devices did not come back"
@@ -308,7 +314,14 @@ def _connect_rate_missed(facts: RunFacts) -> str:
 def _lost(facts: RunFacts) -> str:
     lost = facts.expected - facts.received
     if lost <= 0:
-        return ""
+        # Not acknowledged is not consumed, even if it was seen: such a message must come again.
+        missing = facts.held_when_cut - facts.repeated
+        if missing <= 0:
+            return ""
+        return (
+            f"{missing:,} of {facts.held_when_cut:,} messages that a consumer had not acknowledged "
+            "when it was cut off were not delivered again"
+        )
     which = told_by_backend(facts.backends, lambda b: b.expected - b.received, "of them from")
     share = f"({lost / facts.expected:.2%})"
     return f"{lost:,} of {facts.expected:,} deliveries did not arrive {share}{which}"

@@ -16,6 +16,7 @@ from loadgen.workload.plan import Host, plan_run
 from loadgen.workload.scenario import (
     CASE_DEFAULTS,
     CASES,
+    COUNTERPARTS,
     FIELDS,
     Case,
     FieldSpec,
@@ -30,6 +31,13 @@ from loadgen.workload.scenario import (
 )
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
+
+PLAIN_FILES = sorted(
+    path.stem.removesuffix("-published")
+    for path in SCENARIOS.glob("*-published.toml")
+    if not path.stem.startswith("specjms")
+)
+"""Files of cases whose devices are alike; those of a supply chain have tests of their own."""
 
 CONTRACT_FIELDS = (
     "broker devices rate duration warmup drain size qos mqtt workers source_address hosts pdu seed "
@@ -95,7 +103,7 @@ class TestFields:
             for spec in fields_of(case)
             if spec.name == "devices"
         }
-        assert least == {"fanin": 1, "latency": 0, "connburst": 1}
+        assert least == {"fanin": 1, "latency": 0, "connburst": 1, "bridge": 1}
 
 
 class TestBuild:
@@ -319,6 +327,7 @@ def values_of(spec: FieldSpec) -> st.SearchStrategy[Any]:
         "text": TEXTS,
         "texts": st.lists(TEXTS, max_size=3),
         "network": st.sampled_from(("127.0.0.0/16", "10.1.2.3", "fd00::/64")),
+        "steps": st.sampled_from(("50%", "50%,75%:20s,100%", "0.5%:500ms")),
     }
     return by_kind[spec.kind]
 
@@ -341,6 +350,27 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             given_fields[spec.name] = draw(values_of(spec))
     if case == "persistent" and str(given_fields.get("qos", 1)) == "0":
         given_fields["qos"] = 2
+    if case == "queue" or int(str(given_fields.get("acknowledge_every", 1))) > 1:
+        given_fields["qos"] = 1
+    if case == "queue":
+        given_fields["mqtt"] = "5"
+        for name in ("queues", "consumers", "producers"):
+            given_fields[name] = draw(st.integers(1, 50))
+    if case == "bridge":
+        given_fields |= {
+            "broker": ("auto",),
+            "backend": (),
+            "backends": draw(st.sampled_from((None, 1, 9))),
+            "devices": draw(st.integers(450, 10_000)),
+            "topics": draw(st.integers(1, 50)),
+            "front_root": draw(st.sampled_from(("a", "a/b c"))),
+            "backend_root": "d",
+            "durable": given_fields.get("qos") == 1,
+            "instances": 1,
+            "separate_brokers": False,
+        }
+    if given_fields.get("published") not in COUNTERPARTS.get(case, ()):
+        given_fields.pop("published", None)
     if case == "fanout":
         given_fields["topics"] = draw(st.integers(1, 50))
         given_fields["ratio"] = draw(st.integers(1, 50))
@@ -386,14 +416,22 @@ def test_any_file_gives_a_scenario_or_one_line(case: Case, file: dict[str, objec
 
 class TestFiles:
     def test_every_case_has_a_small_and_a_published_size(self) -> None:
-        found = {path.stem for path in SCENARIOS.glob("*.toml")}
-        assert {name for case in CASES for name in (case, f"{case}-published")} <= found
+        found = {
+            (read_toml(path.read_text())["case"], path.stem.endswith("-published"))
+            for path in SCENARIOS.glob("*.toml")
+        }
+        assert {(case, published) for case in CASES for published in (True, False)} <= found
 
-    @pytest.mark.parametrize("case", CASES)
+    @pytest.mark.parametrize("stem", PLAIN_FILES)
     @pytest.mark.parametrize("suffix", ["", "-published"])
-    def test_files_load_and_plan(self, case: Case, suffix: str) -> None:
-        text = (SCENARIOS / f"{case}{suffix}.toml").read_text(encoding="utf-8")
-        scenario = build_scenario(case, read_toml(text), {})
+    def test_files_load_and_plan(self, stem: str, suffix: str) -> None:
+        text = (SCENARIOS / f"{stem}{suffix}.toml").read_text(encoding="utf-8")
+        file = read_toml(text)
+        brokers: dict[str, object] = {}
+        if suffix and file["case"] == "bridge":
+            fronts = [f"mqtt://10.10.{net}.222:16901" for net in range(16)]
+            brokers = {"broker": fronts, "backend": "mqtt://10.10.16.222:16901"}
+        scenario = build_scenario(str(file["case"]), file, brokers)
         assert groups_of(scenario) and rows_of(scenario)
         if suffix:
             assert "Source:" in text and "Performance Benchmarks" in text
@@ -401,7 +439,7 @@ class TestFiles:
             targets = tuple(Target(f"10.10.{net}.222", 16901) for net in range(17))
         else:
             host = Host(cores=2, descriptors=20_000, memory_bytes=8 << 30, local_ports=28_000)
-            targets = (Target("127.0.0.1", 1883),)
+            targets = (Target("127.0.0.1", 1883), *(Target("127.0.0.1", 1884),) * 3)
         plan = plan_run(scenario, host, targets, 1)
         assert len(plan.workers) <= host.cores
 

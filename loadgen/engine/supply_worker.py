@@ -1,0 +1,171 @@
+"""A worker that plays a share of a supply chain: its handlers answer what they receive.
+
+`run_worker` and `warm` are what the nursery asks of a worker's module.
+"""
+
+import socket
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from loadgen.engine.fleet import Fleet
+from loadgen.engine.streams import Streams
+from loadgen.engine.supply import chain_table, receive_supply
+from loadgen.engine.worker import SUBSCRIBE_ID, Header, Worker
+from loadgen.engine.worker import run_worker as run_any_worker
+from loadgen.mqtt.in_flight import IN_FLIGHT_DTYPE, RECEIVED_BYTES, SENDER_DTYPE
+from loadgen.mqtt.packets import Subscribe, Subscription
+from loadgen.specjms import kernels
+from loadgen.specjms.layout import (
+    Chains,
+    build_chains,
+    control_bytes,
+    largest_payload_bytes,
+    out_bytes,
+    parts_of,
+    subscriptions_at,
+)
+from loadgen.specjms.missing import missing_messages
+from loadgen.specjms.plan import SupplyPlan
+from loadgen.workload import traffic
+from loadgen.workload.accounting import make_holes
+from loadgen.workload.groups import RunPlan
+from loadgen.workload.payload import HEADER_BYTES, body_crc_states, make_body
+
+__all__ = ["SupplyWorker", "run_worker", "warm"]
+
+_HOLES = 262_144
+_plans = TypeAdapter(SupplyPlan)
+
+
+class SupplyWorker(Worker):
+    """A worker whose devices are those of a model."""
+
+    plan: SupplyPlan
+    chains: Chains
+
+    def read_plan(self, document: Header) -> RunPlan:
+        self.plan = _plans.validate_python(document)
+        return self.plan
+
+    def build(self, plan: RunPlan) -> Fleet:
+        fleet = super().build(plan)
+        self.chains = equip(fleet, self.plan)
+        return fleet
+
+    def _bind_arguments(self) -> None:
+        super()._bind_arguments()
+        self.chain_table = chain_table(self.chains, self.fleet.body, self.fleet.body_crc)
+
+    def make_streams(self) -> Streams:
+        return _SupplyStreams(self)
+
+    def subscribe_packets(self, connection: int) -> list[Subscribe]:
+        part = parts_of(self.plan.model)[int(self.fleet.group[connection])]
+        device = int(self.fleet.device[connection])
+        wanted = subscriptions_at(self.plan.model, self.plan.root, part, device)
+        first_id = SUBSCRIBE_ID - len(wanted.packets) + 1
+        return [
+            Subscribe(
+                first_id + at,
+                tuple(Subscription(topic_filter=text, qos=wanted.qos) for text in filters),
+            )
+            for at, filters in enumerate(wanted.packets)
+        ]
+
+    def final(self) -> Header:
+        """Counts by destination, of interactions begun in the window, and what is missing."""
+        chains = self.chains
+        touched = np.flatnonzero(chains.seen.any(axis=1))
+        fleet = self.fleet
+        return {
+            "specjms": {
+                "seen": [[int(row), *chains.seen[row].tolist()] for row in touched],
+                "late": chains.late.tolist(),
+                "discarded": int(chains.state[kernels.DISCARDED]),
+                "discarded_bytes": int(chains.state[kernels.DISCARDED_BYTES]),
+                "calls_dropped": int(chains.state[kernels.CALLS_DROPPED]),
+                "calls_open": int(chains.joins[-1, 0]),
+                "waited": int(chains.state[kernels.WAITED]),
+                "missing": missing_messages(self.plan.model, chains, fleet.holes),
+            }
+        }
+
+
+def equip(fleet: Fleet, plan: SupplyPlan) -> Chains:
+    """Give a fleet the arrays, and the sizes of arrays, that a supply chain needs."""
+    window = max(
+        (group.publishes.window for group in plan.groups if group.publishes is not None), default=1
+    )
+    chains = build_chains(
+        plan.model, plan.root, fleet.group, fleet.device, window, plan.send_tick_us * 1000
+    )
+    sending, receiving = np.flatnonzero(chains.sending), np.flatnonzero(chains.qos2)
+    fleet.connections[:, traffic.SENDER] = -1
+    fleet.connections[sending, traffic.SENDER] = np.arange(len(sending))
+    fleet.connections[receiving, traffic.QOS2] = np.arange(len(receiving))
+    fleet.senders = np.zeros(len(sending), SENDER_DTYPE)
+    fleet.window = np.zeros((len(sending), window), IN_FLIGHT_DTYPE)
+    fleet.received_ids = np.zeros((len(receiving), RECEIVED_BYTES), np.uint8)
+    fleet.pairs = chains.pairs
+    fleet.holes, fleet.hole_state = make_holes(_HOLES)
+    fleet.body = make_body(largest_payload_bytes(plan.model) - HEADER_BYTES, plan.seed)
+    fleet.body_crc = body_crc_states(fleet.body)
+    written = out_bytes(plan.model, plan.root, len(fleet.buffer), window)
+    fleet.out = np.zeros(written, np.uint8)
+    fleet.control = np.zeros(control_bytes(written, len(fleet.buffer)), np.uint8)
+    return chains
+
+
+class _SupplyStreams(Streams):
+    """TLS and WebSocket connections of a supply chain."""
+
+    def __init__(self, worker: SupplyWorker) -> None:
+        super().__init__(worker.fleet, worker.loop, worker.on_events, worker.stream_failed)
+        self.worker = worker
+        self.acknowledgements = np.zeros(len(worker.fleet.out), np.uint8)
+
+    def scan(self, end: int, now_ns: int, connection: int) -> tuple[int, int]:
+        fleet = self.fleet
+        chain = self.worker.chain_table
+        assert chain is not None
+        return receive_supply(
+            chain,
+            fleet.buffer,
+            0,
+            end,
+            now_ns,
+            connection,
+            fleet.connections,
+            fleet.groups,
+            fleet.run,
+            fleet.totals,
+            fleet.pairs,
+            fleet.holes,
+            fleet.hole_state,
+            fleet.counters,
+            fleet.histograms,
+            fleet.stats,
+            fleet.senders,
+            fleet.window,
+            fleet.received_ids,
+            fleet.held_ids,
+            fleet.schedule,
+            fleet.heap,
+            fleet.events,
+            fleet.control,
+            self.acknowledgements,
+            0,
+        )
+
+
+def run_worker(channel: socket.socket) -> None:
+    """Body of a worker process: obey frames on `channel` until it closes."""
+    run_any_worker(channel, SupplyWorker)
+
+
+def warm() -> None:
+    """Compile or load every kernel, so that workers forked from here share them."""
+    from loadgen.engine.warm import warm_supply
+
+    warm_supply()

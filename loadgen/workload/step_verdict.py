@@ -1,0 +1,52 @@
+"""The verdict over each rate step of a run, and what it means for the run's own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loadgen.workload.rate_steps import RateStep
+from loadgen.workload.verdict import CODES, Reason, RunFacts, Verdict, judge
+
+__all__ = ["StepVerdict", "judge_step", "with_steps"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepVerdict:
+    """What came of one step, over its judged part.
+
+    `rate` is messages a second over all publishers, as asked for; `owed` the messages that it left
+    to the next one.
+    """
+
+    step: RateStep
+    rate: float
+    facts: RunFacts
+    owed: int
+    verdict: Verdict
+
+
+def judge_step(step: RateStep, facts: RunFacts, owed: int) -> StepVerdict:
+    """The verdict over a step's facts, whose `owed_at_...` are 0: what is owed goes on.
+
+    RATE_MISSED says what the step sent, BACKLOG_GROWS whether what it left owed grew.
+    """
+    reasons = tuple(
+        reason
+        if reason.code != "RATE_MISSED"
+        else Reason(
+            "RATE_MISSED",
+            f"{facts.sent:,} of {facts.target_rate * facts.window_s:,.0f} messages were sent "
+            f"within the step; {owed:,} were left to the next",
+        )
+        for reason in judge(facts).reasons
+    )
+    return StepVerdict(step, facts.target_rate, facts, owed, Verdict(reasons))
+
+
+def with_steps(verdict: Verdict, steps: Sequence[StepVerdict]) -> Verdict:
+    """The run's verdict with what failed in a step and is not in it yet, by the first such step."""
+    found = {reason.code: reason for reason in reversed(verdict.reasons)}
+    for number, step in enumerate(steps, start=1):
+        for reason in step.verdict.reasons:
+            where = f"step {number}, {step.step.share * 100:.6g}% of the rate: "
+            found.setdefault(reason.code, Reason(reason.code, where + reason.detail))
+    return Verdict(tuple(found[code] for code in CODES if code in found))

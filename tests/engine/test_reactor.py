@@ -1,0 +1,686 @@
+"""`poll` and `pump` on real sockets, one step at a time."""
+
+import errno
+import os
+import random
+import resource
+import selectors
+import socket
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadgen.brokers.ports import free_port, listen
+from loadgen.engine.context import address_table, pump_fleet, serve_fleet
+from loadgen.engine.fleet import (
+    Fleet,
+    build_fleet,
+    plan_schedule,
+    poll_arguments,
+    pump_arguments,
+)
+from loadgen.engine.reactor import EVENTS_AT_ONCE, TIMER, connect_some, ping_idle
+from loadgen.engine.syscalls import (
+    EPOLLET,
+    EPOLLIN,
+    EPOLLOUT,
+    EPOLLRDHUP,
+    close_descriptor,
+    make_timer,
+    watch,
+)
+from loadgen.mqtt.codec import decode, encode
+from loadgen.mqtt.in_flight import set_capacity
+from loadgen.mqtt.packets import ConnAck, PubAck, Publish, SubAck
+from loadgen.workload import traffic
+from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes
+from loadgen.workload.payload import HEADER_BYTES, stamp
+from loadgen.workload.traffic import (
+    BLOCKED,
+    CONNECTED,
+    CONNECTING_COUNT,
+    END_NS,
+    EVENT_LIMIT,
+    EVENTS,
+    FD,
+    FLAGS,
+    HEAP_SIZE,
+    READY,
+    REARM,
+    STATE,
+)
+from tests.engine.harness import RUN_TAG, one_worker_plan
+
+S = 10**9
+Event = tuple[int, int, int, bytes]
+
+
+def tcp_pair(send_buffer: int = 0) -> tuple[socket.socket, socket.socket]:
+    """Two ends of a loopback connection, the first non-blocking."""
+    with listen("127.0.0.1") as listener:
+        listener.setblocking(True)
+        near = socket.socket()
+        if send_buffer:
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        near.connect(listener.getsockname())
+        far, _ = listener.accept()
+    near.setblocking(False)
+    far.settimeout(30)
+    return near, far
+
+
+class Rig:
+    """Connected devices of one publishing and one subscribing group, without a worker."""
+
+    def __init__(
+        self,
+        *,
+        publishers: int = 2,
+        subscribers: int = 1,
+        qos: int = 0,
+        rate: float = 2000.0,
+        size: tuple[int, int] = (32, 32),
+        buffer_bytes: int = 0,
+        packet_limit: int = 4096,
+        send_buffer: int = 0,
+        connected: bool = True,
+        port: int = 1,
+    ) -> None:
+        publishes = Publishes("t", publishers, 0, rate, 1, qos, size_bytes=size, window=50)
+        plan = one_worker_plan(
+            DeviceGroup("publishers", publishers, publishes),
+            DeviceGroup(
+                "subscribers", subscribers, subscribes=Subscribes("publishers", 1, wildcard=True)
+            ),
+            max_packet_bytes=packet_limit,
+            port=port,
+        )
+        fleet = build_fleet(plan, plan.workers[0], np.zeros(traffic.TOTALS, np.int64))
+        if buffer_bytes:
+            fleet.buffer = np.zeros(buffer_bytes, np.uint8)
+            fleet.out = np.zeros(buffer_bytes, np.uint8)
+            fleet.control = np.zeros(4 * buffer_bytes, np.uint8)
+        self.fleet: Fleet = fleet
+        self.epoll = selectors.EpollSelector()
+        self.timer = make_timer()
+        watch(self.epoll.fileno(), self.timer, EPOLLIN | EPOLLET, TIMER, fleet.words)
+        self.near: list[socket.socket] = []
+        self.far: list[socket.socket] = []
+        self.pending: dict[int, bytearray] = {}
+        self.tick_ns = 0
+        for row in range(len(fleet.connections) if connected else 0):
+            near, far = tcp_pair(send_buffer)
+            self.near.append(near)
+            self.far.append(far)
+            fleet.connections[row, FD] = near.fileno()
+            fleet.connections[row, STATE] = CONNECTED
+            flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
+            watch(self.epoll.fileno(), near.fileno(), flags, row, fleet.words)
+        for row in range(len(fleet.senders)):
+            set_capacity(fleet.senders, fleet.window, row, 50)
+        self.subscriber = publishers
+        self.bind()
+        if connected:
+            self.poll()
+
+    def bind(self) -> None:
+        fleet = self.fleet
+        self.poll_table = address_table(poll_arguments(fleet, self.epoll.fileno()))
+        self.pump_table = address_table(pump_arguments(fleet, self.timer, self.tick_ns))
+
+    def start(self, start_ns: int, seconds: float = 10.0) -> None:
+        self.fleet.run[END_NS] = start_ns + int(seconds * S)
+        plan_schedule(self.fleet, start_ns)
+        self.bind()
+
+    def poll(self, linger_ms: int = 0) -> None:
+        """Poll once, or for `linger_ms` or until there is an event; pump when the timer says so."""
+        f = self.fleet
+        linger_ns = linger_ms * 1_000_000
+        serve_fleet(linger_ns, self.poll_table, self.pump_table, f.clock, f.totals, None)
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        for _ in range(20_000):
+            if condition():
+                return
+            self.poll()
+            time.sleep(0.0005)
+        raise AssertionError("it never came true")
+
+    def pump(self) -> int:
+        return int(pump_fleet(self.pump_table, None))
+
+    def events(self) -> list[Event]:
+        fleet = self.fleet
+        found = []
+        for kind, connection, value, offset, length, _ in fleet.events[
+            : fleet.totals[EVENTS]
+        ].tolist():
+            data = fleet.control[offset : offset + length].tobytes() if length else b""
+            found.append((kind, connection, value, data))
+        fleet.totals[EVENTS] = 0
+        fleet.totals[traffic.CONTROL_BYTES] = 0
+        return found
+
+    def close(self) -> None:
+        for sock in (*self.near, *self.far):
+            sock.close()
+        close_descriptor(self.timer)
+        self.epoll.close()
+
+
+@pytest.fixture
+def make_rig() -> Iterator[Any]:
+    made: list[Rig] = []
+
+    def make(**options: Any) -> Rig:
+        made.append(Rig(**options))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.close()
+
+
+def message(sequence: int, stream: int = 0, size: int = 32) -> bytes:
+    out = np.zeros(size, np.uint8)
+    crc = zlib.crc32(bytes(size - HEADER_BYTES))
+    stamp(out, 0, RUN_TAG, stream, sequence, 10**12, 10**12, crc)
+    return out.tobytes()
+
+
+def publish(sequence: int, *, qos: int = 0, size: int = 32) -> bytes:
+    return encode(Publish("t", message(sequence, size=size), qos, packet_id=qos and 7), 4)
+
+
+def settle(rig: Rig) -> None:
+    """Poll until nothing more comes; what was sent over loopback is there at once."""
+    quiet = 0
+    while quiet < 10:
+        rig.poll(1)
+        time.sleep(0.001)
+        quiet = 0 if rig.fleet.totals[READY] else quiet + 1
+
+
+# --- poll ------------------------------------------------------------------------------------
+
+
+def test_what_arrives_is_accounted_for_and_answered(make_rig: Any) -> None:
+    rig = make_rig()
+    far = rig.far[rig.subscriber]
+    far.sendall(publish(0) + publish(1, qos=1) + encode(SubAck(3, (0,)), 4))
+    rig.until(lambda: rig.fleet.totals[EVENTS])
+    assert rig.fleet.totals[traffic.RECEIVED] == 2
+    assert far.recv(100) == encode(PubAck(7), 4)
+    suback = (traffic.CONTROL_PACKET, rig.subscriber, 9, encode(SubAck(3, (0,)), 4))
+    assert rig.events() == [suback]
+
+
+def test_a_packet_may_come_in_any_pieces(make_rig: Any) -> None:
+    rig = make_rig()
+    far = rig.far[rig.subscriber]
+    far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    packets = [publish(n, qos=n % 2) for n in range(6)]
+    row = rig.fleet.connections[rig.subscriber]
+    for packet in packets:
+        for index in range(len(packet)):
+            far.sendall(packet[index : index + 1])
+            kept = (index + 1) % len(packet)
+            rig.until(lambda kept=kept: row[traffic.TAIL_BYTES] == kept)
+    assert rig.fleet.totals[traffic.RECEIVED] == 6
+    assert rig.fleet.connections[rig.subscriber, traffic.TAIL_BYTES] == 0
+    assert rig.events() == []
+
+
+def test_the_end_of_the_stream_is_seen_though_it_came_with_the_last_bytes(make_rig: Any) -> None:
+    rig = make_rig()
+    far = rig.far[rig.subscriber]
+    far.sendall(publish(0))
+    far.shutdown(socket.SHUT_WR)
+    time.sleep(0.01)  # both are there before the first look
+    settle(rig)
+    assert rig.fleet.totals[traffic.RECEIVED] == 1
+    assert rig.events() == [(traffic.CLOSED_BY_PEER, rig.subscriber, 0, b"")]
+
+
+def test_a_reset_is_told_with_its_errno(make_rig: Any) -> None:
+    rig = make_rig()
+    far = rig.far[0]
+    far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    far.close()
+    settle(rig)
+    assert (traffic.CLOSED_BY_PEER, 0, errno.ECONNRESET, b"") in rig.events()
+
+
+def test_a_flood_is_read_in_turns_and_to_its_end(make_rig: Any) -> None:
+    rig = make_rig(buffer_bytes=1024, packet_limit=256)
+    far = rig.far[rig.subscriber]
+    count = 3000
+    far.setblocking(False)
+    data = b"".join(publish(n, qos=1) for n in range(count))
+    answers = b""
+    quiet = 0
+    most_ready = 0
+    while quiet < 50 and (rig.fleet.totals[traffic.RECEIVED] < count or len(answers) < 4 * count):
+        # New edges come while the connection waits for its next turn.
+        for _ in range(3):
+            try:
+                data = data[far.send(data[:600]) :] if data else data
+            except BlockingIOError:
+                break
+        before = int(rig.fleet.totals[traffic.RECEIVED])
+        rig.poll()
+        taken = int(rig.fleet.totals[traffic.RECEIVED]) - before
+        # At most four reads of a buffer in a turn: others are served in between.
+        assert taken <= 4 * 1024 // 40 + 1
+        quiet = 0 if taken or data else quiet + 1
+        if not taken:
+            time.sleep(0.001)
+        most_ready = max(most_ready, int(rig.fleet.totals[READY]))
+        assert rig.events() == []
+        try:
+            answers += far.recv(1 << 16)
+        except BlockingIOError:
+            continue
+    assert rig.fleet.totals[traffic.RECEIVED] == count
+    assert answers == encode(PubAck(7), 4) * count
+    assert most_ready <= 1
+
+
+def test_a_connection_waits_for_its_turn_once_however_many_edges_come(make_rig: Any) -> None:
+    rig = make_rig(buffer_bytes=1024, packet_limit=256)
+    far = rig.far[rig.subscriber]
+    seen = set()
+    for number in range(40):
+        far.sendall(b"".join(publish(200 * number + n) for n in range(200)))
+        rig.poll(0)
+        seen.add(int(rig.fleet.totals[READY]))
+    assert 1 in seen
+    assert max(seen) == 1
+    settle(rig)
+    assert rig.fleet.totals[traffic.RECEIVED] == 8000
+    assert not rig.fleet.connections[rig.subscriber, FLAGS] & traffic.LISTED
+
+
+def test_with_a_full_event_queue_reading_waits(make_rig: Any) -> None:
+    rig = make_rig()
+    far = rig.far[rig.subscriber]
+    packets = [encode(SubAck(1 + n % 60_000, (0,)), 4) for n in range(EVENT_LIMIT + 500)]
+    far.sendall(b"".join(packets))
+    seen: list[Event] = []
+    for _ in range(100):
+        rig.poll(20)
+        assert rig.fleet.totals[EVENTS] <= EVENT_LIMIT
+        found = rig.events()
+        seen += found
+        if not found and not rig.fleet.totals[READY]:
+            break
+    assert [event[3] for event in seen] == packets
+
+
+def test_many_events_at_once_stay_within_their_array(make_rig: Any) -> None:
+    """The queue is full and every descriptor has something that cannot wait."""
+    rig = make_rig(publishers=40, subscribers=1)
+    fleet = rig.fleet
+    assert len(fleet.events) >= EVENT_LIMIT + 2 * EVENTS_AT_ONCE
+    fleet.totals[EVENTS] = EVENT_LIMIT - 5
+    fleet.connections[:, FLAGS] |= BLOCKED
+    for far in rig.far:
+        far.sendall(b"\x00\x00" + bytes(10))
+    time.sleep(0.01)
+    rig.poll(20)
+    assert fleet.totals[EVENTS] < len(fleet.events)
+    told = fleet.events[EVENT_LIMIT - 5 : fleet.totals[EVENTS], traffic.KIND].tolist()
+    assert told.count(traffic.WRITABLE) == 41
+    fleet.totals[EVENTS] = 0
+    seen = told.count(traffic.BROKEN)
+    for _ in range(20):
+        rig.poll(20)
+        seen += [event[0] for event in rig.events()].count(traffic.BROKEN)
+    assert seen == 41
+
+
+def test_answers_that_do_not_fit_follow_in_order(make_rig: Any) -> None:
+    rig = make_rig(send_buffer=4096)
+    far = rig.far[rig.subscriber]
+    fleet = rig.fleet
+    got = b""
+    pending = b""
+    sent = 0
+    while not fleet.connections[rig.subscriber, FLAGS] & BLOCKED:
+        far.sendall(b"".join(publish(sent + n, qos=1) for n in range(1000)))
+        sent += 1000
+        settle(rig)
+        pending += b"".join(event[3] for event in rig.events() if event[0] == traffic.UNSENT)
+        assert sent < 1_000_000
+    # More answers: nothing may overtake what waits.
+    far.sendall(publish(sent, qos=1))
+    settle(rig)
+    (event,) = rig.events()
+    assert event == (traffic.UNSENT, rig.subscriber, 0, encode(PubAck(7), 4))
+    pending += event[3]
+    while len(got) < 4 * (sent + 1) - len(pending):
+        got += far.recv(1 << 20)
+    assert got + pending == encode(PubAck(7), 4) * (sent + 1)
+    settle(rig)
+    assert (traffic.WRITABLE, rig.subscriber, 0, b"") in rig.events()
+
+
+# --- connecting ------------------------------------------------------------------------------
+
+
+def _connect(rig: Rig, rows: list[int]) -> None:
+    f = rig.fleet
+    connect_some(
+        rig.epoll.fileno(),
+        np.array(rows, np.int64),
+        int(f.addresses[0, 0]),
+        f.source,
+        f.addresses,
+        f.address_bytes,
+        f.clock,
+        f.words,
+        f.connections,
+        f.totals,
+        f.events,
+    )
+
+
+def test_devices_connect_and_say_connect(make_rig: Any) -> None:
+    with listen("127.0.0.1") as listener:
+        listener.setblocking(True)
+        rig = make_rig(connected=False, port=listener.getsockname()[1])
+        f = rig.fleet
+        _connect(rig, [0, 2])
+        assert f.totals[CONNECTING_COUNT] == 2
+        assert f.connections[[0, 1, 2], STATE].tolist() == [
+            traffic.CONNECTING,
+            traffic.IDLE,
+            traffic.CONNECTING,
+        ]
+        rig.far += [listener.accept()[0], listener.accept()[0]]
+        settle(rig)
+        assert f.connections[[0, 2], STATE].tolist() == [traffic.AWAIT_CONNACK] * 2
+        got = set()
+        for far in rig.far:
+            far.settimeout(30)
+            got.add(far.recv(1000))
+            far.sendall(encode(ConnAck(), 4))
+        ends = f.connect_ends.tolist()
+        wanted = {f.connect_packets[ends[n] : ends[n + 1]].tobytes() for n in (0, 2)}
+        assert got == wanted
+        settle(rig)
+        assert f.totals[CONNECTING_COUNT] == 0
+        assert f.totals[traffic.CONNECTED_COUNT] == 2
+        assert len(rig.events()) == 2
+        for row in (0, 2):
+            os.close(int(f.connections[row, FD]))
+
+
+def test_bytes_that_came_before_connect_was_sent_are_read(make_rig: Any) -> None:
+    """Accepting, greeting and leaving all happen before the first look at the socket."""
+    with listen("127.0.0.1") as listener:
+        listener.setblocking(True)
+        rig = make_rig(connected=False, port=listener.getsockname()[1])
+        _connect(rig, [0])
+        far, _ = listener.accept()
+        far.sendall(b"SSH-2.0-x\r\n")
+        far.shutdown(socket.SHUT_WR)
+        time.sleep(0.01)
+        settle(rig)
+        kinds = [event[0] for event in rig.events()]
+        assert traffic.BROKEN in kinds
+        assert traffic.CLOSED_BY_PEER in kinds
+        far.close()
+        os.close(int(rig.fleet.connections[0, FD]))
+
+
+def test_a_refused_connect_is_told_once(make_rig: Any) -> None:
+    rig = make_rig(connected=False, port=free_port("127.0.0.1"))
+    _connect(rig, [0])
+    settle(rig)
+    assert rig.events() == [(traffic.CONNECT_FAILED, 0, errno.ECONNREFUSED, b"")]
+    os.close(int(rig.fleet.connections[0, FD]))
+
+
+def test_without_descriptors_every_device_fails_and_none_counts_as_under_way(
+    make_rig: Any,
+) -> None:
+    rig = make_rig(connected=False, publishers=5)
+    f = rig.fleet
+    f.connections[:, STATE] = traffic.CLOSED  # as devices that come back
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare = os.open("/dev/null", os.O_RDONLY)
+    os.close(spare)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (spare, hard))
+    try:
+        _connect(rig, [0, 1, 2])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    failed = [(traffic.CONNECT_FAILED, n, errno.EMFILE, b"") for n in range(3)]
+    assert rig.events() == failed
+    assert f.totals[CONNECTING_COUNT] == 0
+    # Not CLOSED: whoever handles the event must see a device that is not connected.
+    assert f.connections[:3, STATE].tolist() == [traffic.IDLE] * 3
+
+
+# --- pump ------------------------------------------------------------------------------------
+
+
+def read_messages(sock: socket.socket, count: int) -> list[Publish]:
+    found: list[Publish] = []
+    data = b""
+    position = 0
+    while len(found) < count:
+        decoded = decode(data, position, len(data), 4)
+        if decoded is None:
+            more = sock.recv(1 << 16)
+            assert more, f"the end after {len(found)} of {count}"
+            data = data[position:] + more
+            position = 0
+            continue
+        packet, position = decoded
+        assert isinstance(packet, Publish)
+        found.append(packet)
+    assert position == len(data)
+    return found
+
+
+def numbers(packets: list[Publish]) -> list[tuple[int, int]]:
+    """(sequence, intended_ns) of intact payloads."""
+    found = []
+    for packet in packets:
+        data = packet.payload
+        crc = zlib.crc32(data[:28], zlib.crc32(data[32:]))
+        assert crc == int.from_bytes(data[28:32], "little")
+        found.append((int.from_bytes(data[8:16], "little"), int.from_bytes(data[16:24], "little")))
+    return found
+
+
+def test_what_is_due_is_sent_and_the_timer_waits_for_the_next(make_rig: Any) -> None:
+    rig = make_rig()
+    start_ns = time.monotonic_ns() - 10_000_000
+    rig.start(start_ns)
+    assert rig.pump() == 0
+    sent = int(rig.fleet.totals[traffic.SENT])
+    assert sent >= 20
+    counts = [int(rig.fleet.schedule[row, 0]) for row in range(2)]
+    assert sum(counts) == sent
+    for row, count in enumerate(counts):
+        dues = [(n, start_ns + row * 500_000 + n * 1_000_000) for n in range(count)]
+        assert numbers(read_messages(rig.far[row], count)) == dues
+    assert rig.fleet.totals[REARM] == 0
+    due_ns = int(rig.fleet.heap[0, 0])
+    rig.until(lambda: rig.fleet.totals[traffic.SENT] > sent)
+    assert time.monotonic_ns() >= due_ns
+
+
+def test_a_schedule_ends_and_leaves_the_heap(make_rig: Any) -> None:
+    rig = make_rig(rate=200.0)
+    rig.start(time.monotonic_ns() - S, seconds=0.1)
+    while rig.fleet.totals[HEAP_SIZE]:
+        rig.pump()
+    assert rig.fleet.totals[traffic.SENT] == 20
+    assert rig.pump() == 0
+    assert rig.fleet.totals[traffic.SENT] == 20
+
+
+def test_devices_that_are_not_connected_owe(make_rig: Any) -> None:
+    rig = make_rig(rate=200.0)
+    rig.fleet.connections[0, STATE] = traffic.CLOSED
+    rig.start(time.monotonic_ns() - S, seconds=0.1)
+    while rig.fleet.totals[HEAP_SIZE]:
+        rig.pump()
+    assert rig.fleet.totals[traffic.SENT] == 10
+    assert rig.fleet.connections[0, FLAGS] & traffic.WAITING
+
+
+def test_one_call_sends_a_bounded_number_and_comes_back_at_once(make_rig: Any) -> None:
+    rig = make_rig(rate=2_000_000.0)
+    rig.start(time.monotonic_ns() - 10_000_000)
+    rig.pump()
+    assert 2000 <= rig.fleet.totals[traffic.SENT] < 5000
+    sent = int(rig.fleet.totals[traffic.SENT])
+    rig.until(lambda: rig.fleet.totals[traffic.SENT] > sent)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_slow_reader_gets_every_byte_once_and_in_order(make_rig: Any, seed: int) -> None:
+    """Partial writes at any byte, flushed as the worker does."""
+    rng = random.Random(seed)
+    qos = seed % 2
+    rig = make_rig(
+        publishers=1, qos=qos, rate=1000.0, size=(32, 3000), send_buffer=4608, packet_limit=4096
+    )
+    fleet, far = rig.fleet, rig.far[0]
+    far.setblocking(False)
+    count = 1000
+    start_ns = time.monotonic_ns() - 10 * S
+    rig.start(start_ns, seconds=count / 1000)
+    pending = bytearray()
+    data = b""
+    position = 0
+    found: list[Publish] = []
+    blocked = 0
+    for _ in range(200_000):
+        rig.pump()
+        for (
+            kind,
+            connection,
+            _,
+            unsent,
+        ) in [event[:4] for event in rig.events()]:
+            if connection != 0:
+                continue
+            if kind == traffic.UNSENT:
+                blocked += 1
+                pending += unsent
+            assert kind in (traffic.UNSENT, traffic.WRITABLE)
+        if fleet.connections[0, FLAGS] & BLOCKED:
+            with suppress(BlockingIOError):
+                del pending[: rig.near[0].send(pending)]
+            if not pending:
+                fleet.connections[0, FLAGS] &= ~BLOCKED
+                traffic.requeue(
+                    0, 0, fleet.connections, fleet.run, fleet.totals, fleet.schedule, fleet.heap
+                )
+        try:
+            data += far.recv(rng.choice([1, 3000, 9000]))
+        except BlockingIOError:
+            time.sleep(0.0001)
+        while (decoded := decode(data, position, len(data), 4)) is not None:
+            packet, position = decoded
+            assert isinstance(packet, Publish)
+            found.append(packet)
+            if qos:
+                far.send(encode(PubAck(packet.packet_id), 4))
+        data, position = data[position:], 0
+        rig.poll(0)
+        if len(found) == count:
+            break
+    assert numbers(found) == [(n, start_ns + n * 1_000_000) for n in range(count)]
+    assert data == b""
+    assert blocked > 0
+    assert fleet.totals[traffic.SENT] == count
+    assert int(fleet.counters[0, :, traffic.C_SENT].sum()) == count
+
+
+def test_streamed_messages_are_left_for_the_caller(make_rig: Any) -> None:
+    rig = make_rig(rate=2000.0)
+    rig.fleet.connections[:, FLAGS] |= traffic.STREAMED
+    start_ns = time.monotonic_ns() - 5_000_000
+    rig.start(start_ns)
+    count = rig.pump()
+    assert count >= 2
+    by_row: dict[int, bytes] = {0: b"", 1: b""}
+    for row, start, end in rig.fleet.segments[:count].tolist():
+        by_row[row] += rig.fleet.out[start:end].tobytes()
+    for row, data in by_row.items():
+        near, far = socket.socketpair()
+        with near, far:
+            near.sendall(data)
+            sent = int(rig.fleet.schedule[row, 0])
+            dues = [(n, start_ns + row * 500_000 + n * 1_000_000) for n in range(sent)]
+            assert numbers(read_messages(far, sent)) == dues
+
+
+# --- serve_fleet, ping_idle ------------------------------------------------------------------
+
+
+def test_serving_returns_when_python_is_needed(make_rig: Any) -> None:
+    rig = make_rig()
+    f = rig.fleet
+    rig.far[0].sendall(encode(SubAck(1, (0,)), 4))
+    assert serve_fleet(60 * S, rig.poll_table, rig.pump_table, f.clock, f.totals, None) == 0
+    assert f.totals[EVENTS] == 1
+    rig.events()
+    assert serve_fleet(0, rig.poll_table, rig.pump_table, f.clock, f.totals, None) == 0
+
+
+def test_serving_sends_what_becomes_due(make_rig: Any) -> None:
+    rig = make_rig(publishers=1, rate=1000.0)
+    f = rig.fleet
+    rig.start(time.monotonic_ns() + 1_000_000, seconds=0.03)
+    rig.pump()
+    serve_fleet(100_000_000, rig.poll_table, rig.pump_table, f.clock, f.totals, None)
+    assert f.totals[traffic.SENT] == 30
+    assert len(read_messages(rig.far[0], 30)) == 30
+
+
+def test_silent_connections_ping_and_others_do_not(make_rig: Any) -> None:
+    rig = make_rig(publishers=4, subscribers=1)
+    f = rig.fleet
+    now_ns = 10**12
+    keep_alive_ns = np.array([8 * S, 0], np.int64)
+    f.connections[:, traffic.WRITTEN_NS] = now_ns - 6 * S
+    f.connections[1, traffic.WRITTEN_NS] += 1
+    f.connections[2, STATE] = traffic.CLOSED
+    f.connections[3, FLAGS] |= BLOCKED
+    due = np.zeros(5, np.int64)
+    pingreq = np.frombuffer(bytearray(b"\xc0\x00"), np.uint8)
+    assert ping_idle(now_ns, keep_alive_ns, pingreq, f.connections, due) == 1
+    assert due[0] == 3
+    assert rig.far[0].recv(10) == b"\xc0\x00"
+    assert f.connections[0, traffic.WRITTEN_NS] == now_ns
+    for row in (1, 2, 3, 4):
+        rig.far[row].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            rig.far[row].recv(10)
+
+
+def test_arrays_must_be_contiguous() -> None:
+    with pytest.raises(ValueError, match="contiguous"):
+        address_table([np.zeros((4, 4), np.int64)[:, 1]])
+
+
+def test_an_address_table_holds_addresses_shapes_and_numbers() -> None:
+    array = np.zeros((2, 3, 4), np.int64)
+    table = address_table([7, array, np.zeros(5, np.uint8)])
+    assert table[0].tolist() == [7, 0, 0, 0]
+    assert table[1].tolist() == [array.ctypes.data, 2, 3, 4]
+    assert table[2, 1:].tolist() == [5, 0, 0]

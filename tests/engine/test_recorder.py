@@ -1,0 +1,176 @@
+"""Interval rows: everything counted goes into exactly one row."""
+
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from loadgen.engine.fleet import Fleet, build_fleet, plan_schedule
+from loadgen.engine.recorder import (
+    connected_by_group,
+    decode_intervals,
+    in_flight_by_group,
+    owed_by_group,
+    process_times,
+    take_intervals,
+)
+from loadgen.metrics.interval import COUNTERS, SERIES, Interval
+from loadgen.mqtt.in_flight import acquire, set_capacity
+from loadgen.workload import traffic
+from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes
+from loadgen.workload.pacer import DUE_NS, with_rate
+from loadgen.workload.traffic import CONNECTED, END_NS, MEASURE_NS, STATE
+from tests.engine.harness import one_worker_plan
+
+START_NS = 10**12
+S = 10**9
+
+
+def make_fleet() -> Fleet:
+    publishes = Publishes("t", 4, 0, 400.0, 1, qos=1)
+    plan = one_worker_plan(
+        DeviceGroup("publishers", 4, publishes=publishes),
+        DeviceGroup("others", 2, publishes=Publishes("o", 2, 100, 20.0, 0)),
+        DeviceGroup("subscribers", 3, subscribes=Subscribes("publishers", wildcard=True)),
+    )
+    return build_fleet(plan, plan.workers[0], np.zeros(traffic.TOTALS, np.int64))
+
+
+def started_fleet() -> Fleet:
+    fleet = make_fleet()
+    fleet.run[MEASURE_NS] = START_NS + S
+    fleet.run[END_NS] = START_NS + 3 * S
+    plan_schedule(fleet, START_NS)
+    return fleet
+
+
+def rows_of(fleet: Fleet, now_ns: int) -> list[Interval]:
+    """As the coordinator sees them, after a trip through JSON."""
+    rows, block = take_intervals(fleet, now_ns)
+    header: dict[str, Any] = orjson.loads(
+        orjson.dumps({"interval": rows, "buckets": len(block) // 12})
+    )
+    return decode_intervals(header, block)
+
+
+def test_every_count_and_latency_is_in_one_row_and_starts_again() -> None:
+    fleet = started_fleet()
+    rng = np.random.default_rng(1)
+    wanted_counts = rng.integers(0, 50, fleet.counters.shape)
+    wanted_counts[1, 2] = 0
+    fleet.counters[:] = wanted_counts
+    values: dict[tuple[str, str, str], list[int]] = {}
+    for group in range(3):
+        for series in (0, 3, len(SERIES) - 1):
+            for phase in (0, 1, 3):
+                found = rng.integers(0, 10**11, rng.integers(1, 40)).tolist()
+                slot = traffic.slot_of(group, series, phase)
+                for value in found:
+                    traffic.record(fleet.histograms, fleet.stats, slot, value)
+                name = fleet.plan.groups[group].name
+                values[name, traffic.INTENDED_PHASES[phase], SERIES[series]] = found
+    rows = rows_of(fleet, START_NS + 2 * S)
+    keys = [(row.group, row.phase, row.series) for row in rows]
+    assert len(set(keys)) == len(keys)
+    for group, owner in enumerate(fleet.plan.groups):
+        for phase, name in enumerate(traffic.INTENDED_PHASES):
+            found_rows = [r for r in rows if (r.group, r.phase, r.series) == (owner.name, name, "")]
+            totals = [sum(getattr(row, column) for row in found_rows) for column in COUNTERS]
+            assert totals == wanted_counts[group, phase].tolist()
+    histograms = {
+        (row.group, row.phase, row.series): row for row in rows if row.series and row.count
+    }
+    assert histograms.keys() == values.keys()
+    for key, found in values.items():
+        row = histograms[key]
+        assert (row.count, row.sum_ns) == (len(found), sum(found))
+        assert (row.min_ns, row.max_ns) == (min(found), max(found))
+        assert row.bucket_count.sum() == len(found)
+        assert (np.diff(row.bucket) > 0).all()
+        indices = [traffic.bucket_index(value) for value in found]
+        assert np.repeat(row.bucket, row.bucket_count).tolist() == sorted(indices)
+    again = rows_of(fleet, START_NS + 2 * S)
+    assert all(row.series == "" for row in again)
+    assert sum(getattr(row, name) for row in again for name in COUNTERS) == 0
+    assert not fleet.histograms.any()
+
+
+@pytest.mark.parametrize(
+    ("now_ns", "phase"),
+    [
+        (START_NS, "warmup"),
+        (START_NS + S, "measure"),
+        (START_NS + 3 * S - 1, "measure"),
+        (START_NS + 3 * S, "drain"),
+    ],
+)
+def test_every_group_has_its_gauges_in_the_current_phase(now_ns: int, phase: str) -> None:
+    fleet = started_fleet()
+    fleet.connections[[0, 1, 4, 6, 7, 8], STATE] = CONNECTED
+    for row in range(2):
+        set_capacity(fleet.senders, fleet.window, row, 10)
+        acquire(fleet.senders, fleet.window, row, 1, 0, START_NS, START_NS)
+    rows = rows_of(fleet, now_ns)
+    assert {(row.group, row.phase) for row in rows} == {
+        (name, phase) for name in ("publishers", "others", "subscribers")
+    }
+    gauges = {row.group: (row.connected, row.in_flight) for row in rows}
+    assert gauges == {"publishers": (2, 2), "others": (1, 0), "subscribers": (3, 0)}
+    assert connected_by_group(fleet).tolist() == [2, 1, 3]
+    assert in_flight_by_group(fleet).tolist() == [2, 0, 0]
+
+
+def test_before_the_start_gauges_belong_to_the_connect_phase() -> None:
+    rows = rows_of(make_fleet(), START_NS)
+    assert [(row.group, row.phase, row.owed) for row in rows] == [
+        ("publishers", "connect", 0),
+        ("others", "connect", 0),
+        ("subscribers", "connect", 0),
+    ]
+
+
+def test_gauges_appear_once_however_many_phases_have_counts() -> None:
+    fleet = started_fleet()
+    fleet.connections[:, STATE] = CONNECTED
+    fleet.counters[:] = 1
+    rows = rows_of(fleet, START_NS + 2 * S)
+    assert sum(row.connected for row in rows) == 9
+    assert sum(row.owed for row in rows) == owed_by_group(fleet, START_NS + 2 * S)[0].sum()
+
+
+def test_owed_counts_what_is_due_by_group_and_how_old_it_is() -> None:
+    fleet = started_fleet()
+    # Each of four sends 100 a second, each of two 10 a second.
+    owed, age_ns = owed_by_group(fleet, START_NS + S // 2 - 1)
+    assert owed.tolist() == [200, 10, 0]
+    assert age_ns == S // 2 - 1
+    owed, age_ns = owed_by_group(fleet, START_NS - 1)
+    assert owed.tolist() == [0, 0, 0]
+    assert age_ns == 0
+
+
+def test_nothing_becomes_due_after_the_window_but_the_debt_grows_older() -> None:
+    fleet = started_fleet()
+    owed, age_ns = owed_by_group(fleet, START_NS + 10 * S)
+    assert owed.tolist() == [1200, 60, 0]
+    assert age_ns == 10 * S
+    fleet.schedule[:, DUE_NS] = START_NS + 3 * S
+    assert owed_by_group(fleet, START_NS + 10 * S)[0].sum() == 0
+
+
+def test_owed_follows_the_rate() -> None:
+    fleet = started_fleet()
+    fleet.program = with_rate(fleet.program, START_NS + S, 3.0)
+    assert owed_by_group(fleet, START_NS + 2 * S - 1)[0].tolist() == [1600, 80, 0]
+
+
+def test_process_times_are_those_of_the_scheduler() -> None:
+    before = process_times()
+    total = 0
+    while process_times().cpu_ns - before.cpu_ns < 3_000_000:
+        total += sum(range(1000))
+    after = process_times()
+    assert after.cpu_ns > before.cpu_ns
+    assert after.wait_ns >= before.wait_ns
+    assert after.resident_bytes > 10 << 20

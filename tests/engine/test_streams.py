@@ -1,0 +1,356 @@
+"""Devices over TLS: the same exchange, the same accounts, and what only TLS can do wrong."""
+
+import asyncio
+import datetime
+import ipaddress
+import ssl
+import zlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from loadgen.engine.live import Live
+from loadgen.engine.streams import tls_context
+from loadgen.errors import UsageError
+from loadgen.mqtt.packets import Disconnect, Publish
+from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes, Target, Tls
+from tests.engine.harness import MS, Driver, FakeBroker, Session, one_worker_plan, until
+
+StartBroker = Callable[..., Awaitable[FakeBroker]]
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(certificate, key) for 127.0.0.1, signed by itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "loadgen test")])
+    now = datetime.datetime.now(datetime.UTC)
+    addresses = x509.SubjectAlternativeName(
+        [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
+    )
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=2))
+        .add_extension(addresses, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    folder = tmp_path_factory.mktemp("tls")
+    files = folder / "broker.crt", folder / "broker.key"
+    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    files[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return files
+
+
+@pytest.fixture
+def server_context(certificate: tuple[Path, Path]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    return context
+
+
+def tls_plan(*groups: DeviceGroup, port: int, host: str = "127.0.0.1", **fields: Any) -> Any:
+    return one_worker_plan(*groups, targets=(Target(host, port, "tls"),), **fields)
+
+
+def publishers(count: int = 2, rate: float = 200.0, **fields: Any) -> DeviceGroup:
+    return DeviceGroup("publishers", count, Publishes("t", count, 0, rate, 1, **fields))
+
+
+SUBSCRIBER = DeviceGroup("subscribers", 1, subscribes=Subscribes("publishers", 1, wildcard=True))
+
+
+def check_stream(packets: list[Publish], dues: list[int]) -> None:
+    found = []
+    for packet in packets:
+        data = packet.payload
+        crc = zlib.crc32(data[:28], zlib.crc32(data[32:]))
+        assert crc == int.from_bytes(data[28:32], "little")
+        found.append((int.from_bytes(data[8:16], "little"), int.from_bytes(data[16:24], "little")))
+    assert found == list(enumerate(dues))
+
+
+@pytest.mark.parametrize(("version", "qos"), [(4, 0), (5, 1), (4, 2)])
+async def test_a_run_over_tls_counts_every_message_once(
+    driver: Driver,
+    start_broker: StartBroker,
+    server_context: ssl.SSLContext,
+    certificate: tuple[Path, Path],
+    version: int,
+    qos: int,
+) -> None:
+    broker = await start_broker(ssl=server_context)
+    plan = tls_plan(
+        publishers(qos=qos),
+        SUBSCRIBER,
+        port=broker.port,
+        version=version,
+        tls=Tls(ca_file=str(certificate[0])),
+    )
+    await driver.configure(plan)
+    answer = await driver.connect()
+    assert (answer["connected"], answer["failures"]) == (3, {})
+    assert (await driver.subscribe())["subscribed"] == 1
+    await driver.start(warmup_ms=100, measure_ms=300)
+    await driver.finished()
+    assert driver.now(Live.SENT) == driver.now(Live.RECEIVED) == 80
+    await driver.stop()
+    for number in range(2):
+        dues = [driver.start_ns + number * 5 * MS + k * 10 * MS for k in range(40)]
+        check_stream(broker.client(number).published, dues)
+    assert driver.counted("sent", phase="measure") == 60
+    assert driver.counted("received", phase="measure") == 60
+    assert driver.counted("acknowledged") == (80 if qos else 0)
+    assert driver.recorded_count("end_to_end") == driver.recorded_count("transit") == 80
+    for series in ("connect", "tcp", "tls", "connack"):
+        assert driver.recorded_count(series, phase="connect") == 3
+    assert driver.events == []
+    assert all(isinstance(session.packets[-1], Disconnect) for session in broker.sessions)
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_refused(
+    driver: Driver, start_broker: StartBroker, server_context: ssl.SSLContext
+) -> None:
+    broker = await start_broker(ssl=server_context)
+    await driver.configure(tls_plan(publishers(), port=broker.port, tls=Tls()))
+    answer = await driver.connect()
+    assert answer["connected"] == 0
+    (reason, count), *others = answer["failures"].items()
+    assert not others
+    assert count == 2
+    assert reason.startswith("certificate not accepted")
+    assert driver.now(Live.CONNECT_FAILURES) == 2
+    await driver.stop()
+
+
+async def test_a_certificate_for_another_host_is_refused(
+    driver: Driver,
+    start_broker: StartBroker,
+    server_context: ssl.SSLContext,
+    certificate: tuple[Path, Path],
+) -> None:
+    broker = await start_broker(ssl=server_context)
+    # The same broker by a name that its certificate does not have.
+    tls = Tls(ca_file=str(certificate[0]))
+    await driver.configure(tls_plan(publishers(1), port=broker.port, host="127.1", tls=tls))
+    answer = await driver.connect()
+    assert answer["connected"] == 0
+    assert all("certificate" in reason for reason in answer["failures"])
+    await driver.stop()
+
+
+async def test_without_verification_any_certificate_will_do(
+    driver: Driver, start_broker: StartBroker, server_context: ssl.SSLContext
+) -> None:
+    broker = await start_broker(ssl=server_context)
+    await driver.configure(tls_plan(publishers(), port=broker.port, tls=Tls(verify=False)))
+    assert (await driver.connect())["connected"] == 2
+    await driver.stop()
+
+
+async def test_a_client_certificate_is_shown(
+    driver: Driver,
+    start_broker: StartBroker,
+    server_context: ssl.SSLContext,
+    certificate: tuple[Path, Path],
+) -> None:
+    server_context.verify_mode = ssl.CERT_REQUIRED
+    server_context.load_verify_locations(certificate[0])
+    seen: list[Any] = []
+
+    async def look(session: Session) -> None:
+        seen.append(session.writer.get_extra_info("peercert")["subject"])
+        await session.welcome()
+        await session.behave()
+
+    broker = await start_broker(look, ssl=server_context)
+    files = (str(path) for path in certificate)
+    tls = Tls(str(certificate[0]), *files)
+    await driver.configure(tls_plan(publishers(1), port=broker.port, tls=tls))
+    assert (await driver.connect())["connected"] == 1
+    assert seen == [((("commonName", "loadgen test"),),)]
+    await driver.stop()
+
+
+async def test_a_broker_without_tls_fails_the_handshake(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    async def answer_in_the_clear(session: Session) -> None:
+        await session.reader.read(10)
+        session.send_bytes(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await session.drain()
+        session.close()
+
+    broker = await start_broker(answer_in_the_clear)
+    await driver.configure(tls_plan(publishers(), port=broker.port, tls=Tls(verify=False)))
+    answer = await driver.connect()
+    assert answer["connected"] == 0
+    assert sum(answer["failures"].values()) == 2
+    assert all(reason.startswith("TLS: ") for reason in answer["failures"])
+    await driver.stop()
+
+
+async def test_a_port_where_nobody_listens_is_refused(driver: Driver) -> None:
+    broker = FakeBroker()
+    broker._listener.close()
+    await driver.configure(tls_plan(publishers(), port=broker.port, tls=Tls(verify=False)))
+    assert (await driver.connect())["failures"] == {"ECONNREFUSED": 2}
+    await driver.stop()
+
+
+async def test_a_handshake_that_hangs_is_given_up(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    async def silent(session: Session) -> None:
+        await asyncio.Event().wait()
+
+    broker = await start_broker(silent)
+    await driver.configure(tls_plan(publishers(), port=broker.port, tls=Tls(verify=False)))
+    answer = await driver.connect(timeout_s=0.2)
+    assert answer["failures"] == {"no answer in time": 2}
+    await driver.stop()
+    assert driver.counted("connect_failures") == 2
+
+
+async def test_many_devices_connect_without_one_expiring_before_it_began(
+    driver: Driver, start_broker: StartBroker, server_context: ssl.SSLContext
+) -> None:
+    broker = await start_broker(ssl=server_context)
+    group = DeviceGroup("devices", 150)
+    await driver.configure(tls_plan(group, port=broker.port, tls=Tls(verify=False)))
+    answer = await driver.connect(in_flight=150)
+    assert (answer["connected"], answer["failures"]) == (150, {})
+    await driver.stop()
+
+
+async def test_a_connection_that_drops_is_told(
+    driver: Driver, start_broker: StartBroker, server_context: ssl.SSLContext
+) -> None:
+    async def drop(session: Session) -> None:
+        await session.welcome()
+        while len(session.published) < 5:
+            session.respond(await session.packet())
+        if session.connect.client_id.endswith("-0"):
+            session.abort()
+        else:
+            await session.behave()
+
+    broker = await start_broker(drop, ssl=server_context)
+    plan = tls_plan(publishers(qos=1), port=broker.port, tls=Tls(verify=False))
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.start(warmup_ms=0, measure_ms=300)
+    await driver.until(lambda: driver.window_ends)
+    assert driver.now(Live.DISCONNECTS) == 1
+    assert driver.window_ends[0]["owed"] == 60 - driver.now(Live.SENT) > 0
+    await driver.stop()
+    assert broker.published["t/1"] == 30
+
+
+async def test_garbage_ends_the_connection(
+    driver: Driver, start_broker: StartBroker, server_context: ssl.SSLContext
+) -> None:
+    async def spit(session: Session) -> None:
+        await session.welcome()
+        session.send_bytes(b"\x00 what is this")
+        await session.behave()
+
+    broker = await start_broker(spit, ssl=server_context)
+    await driver.configure(tls_plan(publishers(1), port=broker.port, tls=Tls(verify=False)))
+    await driver.connect()
+    await driver.until(lambda: driver.now(Live.DISCONNECTS) == 1)
+    await until(lambda: broker.gone == 1)
+    await driver.stop()
+    assert len(driver.said("protocol")) == 1
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
+    driver: Driver, start_broker: StartBroker, server_context: ssl.SSLContext, qos: int
+) -> None:
+    resume = asyncio.Event()
+
+    async def stall(session: Session) -> None:
+        await session.welcome()
+        session.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await resume.wait()
+        session.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        await session.behave()
+
+    broker = await start_broker(stall, ssl=server_context)
+    plan = tls_plan(
+        publishers(1, 500.0, qos=qos, size_bytes=(20_000, 60_000), window=500),
+        port=broker.port,
+        tls=Tls(verify=False),
+        max_packet_bytes=1 << 17,
+    )
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.start(warmup_ms=0, measure_ms=1000)
+    await driver.until(lambda: driver.window_ends)
+    owed = driver.window_ends[0]["owed"]
+    assert owed == 500 - driver.now(Live.SENT) > 0
+    assert driver.now(Live.FINISHED) == 0
+    resume.set()
+    session = broker.sessions[0]
+    await driver.until(lambda: driver.now(Live.FINISHED) and len(session.published) == 500)
+    await driver.stop()
+    check_stream(session.published, [driver.start_ns + k * 2 * MS for k in range(500)])
+    assert driver.counted("sent") == 500
+    assert driver.counted("disconnects") == 0
+
+
+async def test_durable_sessions_are_forgotten_over_tls_too(
+    driver: Driver, start_broker: StartBroker, server_context: ssl.SSLContext
+) -> None:
+    broker = await start_broker(ssl=server_context)
+    group = DeviceGroup("devices", 2, clean_start=False)
+    await driver.configure(tls_plan(group, port=broker.port, tls=Tls(verify=False)))
+    await driver.connect()
+    await driver.stop()
+    assert [session.connect.clean_start for session in broker.sessions] == [False] * 2 + [True] * 2
+    assert driver.said("cleanup") == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"ca_file": "/no/such/file"},
+        {"certificate_file": "/no/such/file", "key_file": "/no/such/key"},
+        {"ciphers": "NO-SUCH-CIPHER"},
+        {"minimum": "0.9"},
+        {"maximum": "4"},
+    ],
+)
+def test_what_cannot_be_loaded_is_one_clear_error(fields: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="--tls") as caught:
+        tls_context(Tls(**fields))  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_a_context_holds_what_was_asked(certificate: tuple[Path, Path]) -> None:
+    files = tuple(map(str, certificate))
+    context = tls_context(Tls(files[0], *files, minimum="1.3", maximum="1.3"))
+    assert context.minimum_version == context.maximum_version == ssl.TLSVersion.TLSv1_3
+    assert context.verify_mode == ssl.CERT_REQUIRED
+    assert context.check_hostname
+    open_context = tls_context(Tls(verify=False))
+    assert open_context.verify_mode == ssl.CERT_NONE
+    assert not open_context.check_hostname

@@ -1,0 +1,202 @@
+"""The system calls of compiled code against those of the standard library."""
+
+import errno
+import os
+import select
+import socket
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from loadgen.brokers.ports import free_port, listen
+from loadgen.engine.fleet import socket_address
+from loadgen.engine.syscalls import (
+    EPOLLET,
+    EPOLLHUP,
+    EPOLLIN,
+    EPOLLOUT,
+    EPOLLRDHUP,
+    EVENT_DATA,
+    EVENT_WORDS,
+    arm_timer,
+    close_descriptor,
+    connect_socket,
+    make_timer,
+    monotonic_ns,
+    open_socket,
+    receive_into,
+    send_from,
+    socket_error,
+    wait_events,
+    watch,
+)
+
+NO_SOURCE = np.zeros(0, np.uint8)
+
+
+@pytest.fixture
+def clock() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.zeros(4, np.int64)
+
+
+@pytest.fixture
+def words() -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.zeros(4, np.int32)
+
+
+@pytest.fixture
+def epoll() -> Iterator[select.epoll]:
+    with select.epoll() as made:
+        yield made
+
+
+def waited(epoll: select.epoll, timeout_ms: int = 0) -> dict[int, int]:
+    """What is ready: data to flags."""
+    events = np.zeros(16 * EVENT_WORDS, np.int32)
+    count = wait_events(epoll.fileno(), events, 16, timeout_ms)
+    assert count >= 0
+    rows = events[: count * EVENT_WORDS].reshape(-1, EVENT_WORDS)
+    return {int(row[EVENT_DATA]): int(row[0]) & 0xFFFFFFFF for row in rows}
+
+
+def test_constants_are_those_of_the_system() -> None:
+    assert EPOLLIN == select.EPOLLIN
+    assert EPOLLOUT == select.EPOLLOUT
+    assert EPOLLHUP == select.EPOLLHUP
+    assert EPOLLRDHUP == select.EPOLLRDHUP
+    assert EPOLLET & 0xFFFFFFFF == select.EPOLLET & 0xFFFFFFFF
+
+
+def test_the_clock_is_clock_monotonic(clock: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+    before = time.monotonic_ns()
+    found = monotonic_ns(clock)
+    assert before <= found <= time.monotonic_ns()
+
+
+def test_bytes_go_through_a_socket_and_errors_are_negative() -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        buffer = np.arange(100, dtype=np.uint8)
+        assert send_from(near.fileno(), buffer, 10, 30) == 20
+        assert far.recv(100) == bytes(range(10, 30))
+        assert receive_into(near.fileno(), buffer, 0, 100) == -errno.EAGAIN
+        far.send(b"hello")
+        assert receive_into(near.fileno(), buffer, 90, 100) == 5
+        assert buffer[90:95].tobytes() == b"hello"
+        assert buffer[89] == 89
+        far.close()
+        assert receive_into(near.fileno(), buffer, 0, 100) == 0
+        # A broken pipe is a result, not a signal.
+        assert send_from(near.fileno(), buffer, 0, 10) == -errno.EPIPE
+    assert receive_into(near.fileno(), buffer, 0, 1) == -errno.EBADF
+
+
+def test_epoll_tells_the_data_it_was_given(
+    epoll: select.epoll, words: np.ndarray[tuple[int], np.dtype[np.int32]]
+) -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        for data, sock in ((-1, near), (70_000, far)):
+            assert watch(epoll.fileno(), sock.fileno(), EPOLLIN | EPOLLET, data, words) == 0
+        assert waited(epoll) == {}
+        far.send(b"x")
+        near.send(b"x")
+        assert waited(epoll) == {-1: EPOLLIN, 70_000: EPOLLIN}
+        assert waited(epoll) == {}  # the edge is over
+        assert watch(epoll.fileno(), near.fileno(), EPOLLIN, 1, words) == -errno.EEXIST
+    assert watch(epoll.fileno(), near.fileno(), EPOLLIN, 1, words) == -errno.EBADF
+
+
+def test_a_timer_fires_at_its_moment_and_can_be_put_off(
+    epoll: select.epoll,
+    clock: np.ndarray[tuple[int], np.dtype[np.int64]],
+    words: np.ndarray[tuple[int], np.dtype[np.int32]],
+) -> None:
+    timer = make_timer()
+    assert timer >= 0
+    try:
+        watch(epoll.fileno(), timer, EPOLLIN | EPOLLET, -1, words)
+        due_ns = time.monotonic_ns() + 20_000_000
+        assert arm_timer(timer, due_ns, clock) == 0
+        assert waited(epoll, 10_000) == {-1: EPOLLIN}
+        assert time.monotonic_ns() >= due_ns
+        # Never read, it fires again when armed again; the past is at once.
+        arm_timer(timer, 1, clock)
+        assert waited(epoll, 10_000) == {-1: EPOLLIN}
+        arm_timer(timer, time.monotonic_ns() + 10**12, clock)
+        assert waited(epoll, 20) == {}
+        arm_timer(timer, 1, clock)
+        arm_timer(timer, 0, clock)
+        assert waited(epoll, 20) == {}
+    finally:
+        close_descriptor(timer)
+
+
+def test_a_socket_connects_from_the_address_it_is_told(
+    epoll: select.epoll, words: np.ndarray[tuple[int], np.dtype[np.int32]]
+) -> None:
+    source = np.frombuffer(bytearray(socket_address("127.0.0.9", 0)), np.uint8)
+    with listen("127.0.0.1") as listener:
+        listener.setblocking(True)
+        port = listener.getsockname()[1]
+        address = np.frombuffer(bytearray(socket_address("127.0.0.1", port)), np.uint8)
+        descriptor = open_socket(socket.AF_INET, source, words)
+        ours = socket.socket(fileno=descriptor)
+        with ours:
+            assert not os.get_blocking(descriptor)
+            assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert connect_socket(descriptor, address) == 0
+            theirs, (host, _) = listener.accept()
+            theirs.close()
+            assert host == "127.0.0.9"
+            watch(epoll.fileno(), descriptor, EPOLLOUT, 5, words)
+            assert waited(epoll, 10_000)[5] & EPOLLOUT
+            assert socket_error(descriptor, words) == 0
+
+
+def test_ipv6_addresses_connect(words: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6")
+    try:
+        listener = listen("::1")
+    except Exception:
+        pytest.skip("no IPv6 loopback")
+    with listener:
+        address = np.frombuffer(
+            bytearray(socket_address("::1", listener.getsockname()[1])), np.uint8
+        )
+        with socket.socket(fileno=open_socket(socket.AF_INET6, NO_SOURCE, words)) as ours:
+            assert connect_socket(ours.fileno(), address) == 0
+
+
+def test_a_refused_connect_is_told_by_the_socket(
+    epoll: select.epoll, words: np.ndarray[tuple[int], np.dtype[np.int32]]
+) -> None:
+    address = np.frombuffer(
+        bytearray(socket_address("127.0.0.1", free_port("127.0.0.1"))), np.uint8
+    )
+    with socket.socket(fileno=open_socket(socket.AF_INET, NO_SOURCE, words)) as ours:
+        result = connect_socket(ours.fileno(), address)
+        if result == 0:
+            watch(epoll.fileno(), ours.fileno(), EPOLLOUT, 5, words)
+            assert waited(epoll, 10_000)
+            result = -socket_error(ours.fileno(), words)
+        assert result == -errno.ECONNREFUSED
+
+
+def test_a_source_address_that_is_not_ours_leaks_no_descriptor(
+    words: np.ndarray[tuple[int], np.dtype[np.int32]],
+) -> None:
+    source = np.frombuffer(bytearray(socket_address("203.0.113.9", 0)), np.uint8)
+    first = open_socket(socket.AF_INET, source, words)
+    assert first == -errno.EADDRNOTAVAIL
+    probe = open_socket(socket.AF_INET, NO_SOURCE, words)
+    close_descriptor(probe)
+    for _ in range(20):
+        open_socket(socket.AF_INET, source, words)
+    after = open_socket(socket.AF_INET, NO_SOURCE, words)
+    close_descriptor(after)
+    assert after == probe
+    assert close_descriptor(after) == -errno.EBADF

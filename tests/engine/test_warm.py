@@ -1,0 +1,94 @@
+"""Warming compiles what a run calls: a worker forked afterwards never waits for the compiler.
+
+Run as a program, it warms, plays a run in its own process and prints the kernels that were compiled
+on the way.
+"""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def _compiled() -> dict[str, int]:
+    """Kernels of the program and how many signatures each was compiled for."""
+    found: dict[str, int] = {}
+    for name, module in list(sys.modules.items()):
+        if name.startswith("loadgen"):
+            for value in vars(module).values():
+                if hasattr(value, "py_func") and hasattr(value, "signatures"):
+                    key = f"{value.py_func.__module__}.{value.py_func.__name__}"
+                    found[key] = len(value.signatures)
+    return found
+
+
+async def _play(qos: int) -> None:
+    from loadgen.engine.live import Live
+    from loadgen.engine.worker import run_worker
+    from loadgen.workload.groups import DeviceGroup, Publishes, Reconnect, Subscribes
+    from tests.engine.harness import Driver, FakeBroker, Session, one_worker_plan
+
+    async def drop_each_once(session: Session) -> None:
+        await session.welcome()
+        if len(broker.sessions) <= 3:
+            while not broker.published:
+                session.respond(await session.packet())
+            session.abort()
+        await session.behave()
+
+    broker = FakeBroker(drop_each_once)
+    ours, theirs = socket.socketpair()
+    with tempfile.TemporaryDirectory() as folder:
+        async with broker:
+            serving = asyncio.create_task(asyncio.to_thread(run_worker, theirs))
+            driver = Driver(ours, Path(folder))
+            await driver.open()
+            plan = one_worker_plan(
+                DeviceGroup("publishers", 2, Publishes("t", 2, 0, 100.0, 1, qos)),
+                DeviceGroup(
+                    "all",
+                    1,
+                    subscribes=Subscribes("publishers", qos, wildcard=True, acknowledge_every=9),
+                ),
+                port=broker.port,
+                reconnect=Reconnect(0.01, 0.01, 0.0),
+            )
+            await driver.configure(plan)
+            await driver.connect()
+            await driver.subscribe()
+            await driver.start(warmup_ms=50, measure_ms=1150)
+            await driver.ask("rate", factor=2.0, at_ns=driver.measure_ns)
+            await driver.until(lambda: driver.window_ends and driver.now(Live.FINISHED))
+            await driver.stop()
+            await driver.close()
+            await serving
+
+
+def _main() -> None:
+    from loadgen.engine.worker import warm
+
+    warm()
+    before = _compiled()
+    for qos in range(3):
+        asyncio.run(_play(qos))
+    after = _compiled()
+    print(sorted(name for name, count in after.items() if count > before.get(name, 0)))
+
+
+def test_a_run_compiles_nothing_that_was_not_warmed() -> None:
+    environment: dict[str, Any] = {**os.environ, "PYTHONPATH": str(ROOT)}
+    shown = subprocess.run(
+        [sys.executable, __file__], capture_output=True, text=True, env=environment, check=False
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.strip() == "[]"
+
+
+if __name__ == "__main__":
+    _main()

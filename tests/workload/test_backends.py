@@ -1,0 +1,97 @@
+"""Which side of a bridge was the limit, and how backends are named in a verdict."""
+
+from dataclasses import replace
+
+import pytest
+
+from loadgen.workload.backends import BackendFacts, limit_of, told_by_backend
+from loadgen.workload.verdict import RunFacts, judge
+
+ONE = BackendFacts(1, "mqtt://a:1", 5, expected=100, received=100, busy_share=0.3)
+TWO = BackendFacts(2, "mqtt://b:2", 5, expected=100, received=100, busy_share=0.4)
+
+
+def test_a_run_without_a_fault_has_no_limit_but_a_nearest_side() -> None:
+    limit = limit_of((ONE, TWO), 0.6, ())
+    assert limit.side == "none" and "the front broker used 60%" in limit.detail
+    assert "backend 2 (mqtt://b:2) used 40%" in limit_of((ONE, TWO), 0.1, ()).detail
+
+
+def test_a_busy_process_is_the_limit() -> None:
+    assert limit_of((ONE, TWO), 0.97, ("RATE_MISSED",)).side == "front"
+    busy = BackendFacts(2, "mqtt://b:2", 5, busy_share=0.99)
+    limit = limit_of((ONE, busy), 0.5, ("LOST", "BACKLOG_GROWS"))
+    assert limit.side == "backend" and limit.detail.startswith("backend 2 (mqtt://b:2)")
+
+
+def test_without_processes_it_is_told_by_where_messages_stayed() -> None:
+    one = BackendFacts(1, "mqtt://a:1", 5, growth=10)
+    two = BackendFacts(2, "mqtt://b:2", 5, growth=900)
+    assert limit_of((one, two), None, ("RATE_MISSED",)).side == "front"
+    limit = limit_of((one, two), None, ("BACKLOG_GROWS",))
+    assert limit.side == "front or backend" and "backend 2" in limit.detail
+
+
+def test_the_generator_comes_first() -> None:
+    assert limit_of((ONE,), 0.99, ("GENERATOR_SATURATED", "RATE_MISSED")).side == "generator"
+
+
+def test_a_backend_that_went_away_is_the_limit() -> None:
+    gone = BackendFacts(2, "mqtt://b:2", 5, disconnects=5)
+    limit = limit_of((ONE, gone), 0.99, ("DISCONNECTED", "LOST"))
+    assert (
+        limit.side == "backend" and "backend 2" in limit.detail and "backend 1" not in limit.detail
+    )
+
+
+def test_only_backends_that_count_are_told() -> None:
+    assert told_by_backend((ONE, TWO), lambda b: b.disconnects, "of them to") == ""
+    gone = BackendFacts(2, "mqtt://b:2", 5, disconnects=3)
+    said = told_by_backend((ONE, gone), lambda b: b.disconnects, "of them to")
+    assert said == "; 3 of them to backend 2 (mqtt://b:2)"
+
+
+@pytest.mark.parametrize(
+    ("backend", "code"),
+    [
+        (BackendFacts(2, "mqtt://b:2", 5, disconnects=5), "DISCONNECTED"),
+        (BackendFacts(2, "mqtt://b:2", 5, expected=50, received=20), "LOST"),
+        (BackendFacts(2, "mqtt://b:2", 5, connect_failures=5), "CONNECT_FAILED"),
+    ],
+)
+def test_verdict_names_the_backend(backend: BackendFacts, code: str) -> None:
+    facts = RunFacts(
+        case="bridge",
+        devices=20,
+        connected=20 - backend.connect_failures,
+        connect_failures=backend.connect_failures,
+        disconnects=backend.disconnects,
+        window_s=1.0,
+        target_rate=100,
+        publishers=10,
+        sent=100,
+        expected=100,
+        received=100 - backend.expected + backend.received,
+        backends=(ONE, backend),
+    )
+    (reason,) = judge(facts).reasons
+    assert reason.code == code
+    assert "backend 2 (mqtt://b:2)" in reason.detail and "backend 1" not in reason.detail
+
+
+def test_what_a_consumer_held_must_come_again() -> None:
+    facts = RunFacts(
+        case="queue",
+        qos=1,
+        disconnects=1,
+        reconnects=1,
+        disconnects_planned=True,
+        expected=100,
+        received=100,
+        held_when_cut=7,
+        repeated=7,
+        duplicated=6,
+    )
+    assert judge(facts).valid
+    (reason,) = judge(replace(facts, repeated=4)).reasons
+    assert reason.code == "LOST" and reason.detail.startswith("3 of 7 messages")

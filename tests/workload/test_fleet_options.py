@@ -1,0 +1,157 @@
+"""What devices of a fleet are asked to do: scenario, groups and plan of it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.errors import ScenarioError
+from loadgen.workload.cases import groups_of
+from loadgen.workload.groups import (
+    Reconnect,
+    RunPlan,
+    Target,
+    client_id,
+    streams_received,
+    target_number,
+    topic_number,
+)
+from loadgen.workload.plan import Host, plan_run
+from loadgen.workload.scenario import Case, build_scenario
+
+HOST = Host(cores=4, descriptors=20_000, memory_bytes=64 << 30, local_ports=28_000)
+
+
+def plan_of(case: Case, targets: int = 1, **fields: Any) -> RunPlan:
+    scenario = build_scenario(case, None, fields)
+    where = tuple(Target(f"127.0.0.{n + 1}", 1883) for n in range(targets))
+    return plan_run(scenario, HOST, where, 1)
+
+
+@pytest.mark.parametrize(
+    ("case", "fields", "message"),
+    [
+        ("fanin", {"client_id": "meter"}, "client_id: 'meter' is the same for all devices"),
+        ("fanin", {"affinity": "0,x"}, "affinity: '0,x' is no list"),
+        ("fanin", {"affinity": "3-1"}, "affinity: '3-1' is no list"),
+        ("fanin", {"reconnect": 0}, "reconnect: 0 is too small"),
+        ("connburst", {"churn": 1}, "churn: connburst does not understand it"),
+        ("fanin", {"instances": 2, "broker": "mqtt://a"}, "instances: brokers given by URL"),
+        ("fanin", {"crash_broker": True}, "crash_broker: fanin does not understand it"),
+        (
+            "persistent",
+            {"crash_broker": True, "broker": "mqtt://a"},
+            "crash_broker: only a private broker may be killed",
+        ),
+        ("fanin", {"durable": True}, "durable: QoS 0 is not stored"),
+        (
+            "fanin",
+            {"broker": "mqtts://a", "tls_resume": True, "tls_certificate": "{device}.pem"},
+            "tls_resume: a session belongs to one certificate",
+        ),
+        ("fanin", {"broker": "ws://a", "tls_resume": True}, "tls_resume: the connection is not"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(
+    case: Case, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ScenarioError, match=f"^{message}"):
+        build_scenario(case, None, fields)
+
+
+def test_devices_return_only_where_asked() -> None:
+    assert plan_of("fanin").reconnect is None
+    assert plan_of("fanin", reconnect="200ms").reconnect == Reconnect(0.2, 30.0, 0.5)
+    assert plan_of("fanin", reconnect=2, reconnect_max=1).reconnect == Reconnect(2.0, 2.0, 0.5)
+    assert plan_of("persistent", crash_broker=True).reconnect == Reconnect(0.1, 30.0, 0.5)
+    plan = plan_of("fanin", churn="2k", away="500ms")
+    assert (plan.churn_per_s, plan.away_s, plan.reconnect) == (2000.0, 0.5, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({}, [True, False]),
+        ({"qos": 2}, [True, False]),
+        ({"churn": 1}, [True, False]),
+        ({"qos": 2, "churn": 1}, [False, False]),
+        ({"qos": 2, "reconnect": 1}, [False, False]),
+        ({"qos": 2, "crash_broker": True}, [False, False]),
+    ],
+)
+def test_exactly_once_over_two_connections_needs_a_session(
+    fields: dict[str, Any], kept: list[bool]
+) -> None:
+    groups = groups_of(build_scenario("persistent", None, fields))
+    assert [group.clean_start for group in groups] == kept
+
+
+@pytest.mark.parametrize("case", ["fanin", "fanout"])
+def test_durable_keeps_every_session(case: Case) -> None:
+    for durable in (False, True):
+        scenario = build_scenario(case, None, {"qos": 1, "durable": durable})
+        assert {group.clean_start for group in groups_of(scenario)} == {not durable}
+
+
+def test_identifiers_and_wills_are_those_of_the_pattern() -> None:
+    plan = plan_of("fanin", client_id="m-{group}-{device}", will="dead/{device}")
+    senders, readers = plan.groups
+    assert client_id(plan, senders, 7) == "m-0-7"
+    assert client_id(plan, readers, 0) == "m-1-0"
+    assert senders.will is not None
+    assert senders.will.topic == "dead/{device}"
+    assert readers.will is None
+
+
+def test_workers_take_processors_in_turn() -> None:
+    plan = plan_of("fanin", workers=5, affinity="1,4-5")
+    assert [worker.processors for worker in plan.workers] == [(1,), (4,), (5,), (1,), (4,)]
+    assert {worker.processors for worker in plan_of("fanin", workers=2).workers} == {()}
+
+
+@settings(max_examples=60)
+@given(
+    brokers=st.integers(2, 7),
+    case=st.sampled_from(["fanin", "fanout", "persistent", "queue"]),
+    size=st.integers(1, 40),
+    ratio=st.integers(1, 5),
+)
+def test_every_message_finds_its_subscribers_at_its_own_broker(
+    brokers: int, case: Case, size: int, ratio: int
+) -> None:
+    fields: dict[str, Any] = {
+        "fanin": {"devices": size},
+        "fanout": {"topics": size, "ratio": ratio},
+        "persistent": {"pairs": size, "producers": ratio},
+        "queue": {"queues": size, "consumers": ratio},
+    }[case]
+    plan = plan_of(case, brokers, instances=brokers, **fields)
+    assert plan.separate_brokers
+    senders, readers = plan.groups
+    assert senders.publishes is not None
+    owed = dict.fromkeys(range(senders.count), senders.publishes.deliveries)
+    for reader in range(readers.count):
+        broker = target_number(plan, readers, reader)
+        first, count = streams_received(plan, readers, reader)
+        for stream in range(first, first + count):
+            assert target_number(plan, senders, stream) == broker
+            if case != "queue" or reader * size // readers.count != (reader - 1) * size // (
+                readers.count
+            ):
+                owed[stream] -= 1
+    assert set(owed.values()) == {0}
+    used = {target_number(plan, senders, n) for n in range(senders.count)}
+    assert len(used) == min(brokers, senders.publishes.topics)
+
+
+def test_brokers_of_one_system_share_their_topics() -> None:
+    plan = plan_of("fanin", 3, devices=9)
+    assert not plan.separate_brokers
+    senders, readers = plan.groups
+    assert [target_number(plan, senders, n) for n in range(9)] == [0, 1, 2] * 3
+    assert streams_received(plan, readers, 0) == (0, 9)
+    apart = replace(plan, separate_brokers=True)
+    assert [target_number(apart, senders, n) for n in range(9)] == [0] * 3 + [1] * 3 + [2] * 3
+    assert topic_number(4, 9, 9) == 4

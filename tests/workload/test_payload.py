@@ -1,0 +1,213 @@
+"""The message header against zlib and struct, compiled and as plain Python."""
+
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from loadgen.workload import payload
+from loadgen.workload.payload import (
+    HEADER_BYTES,
+    body_crc_states,
+    crc32,
+    is_intact,
+    make_body,
+    read_i64,
+    read_u32,
+    send_offset_ns,
+    stamp,
+)
+
+U32 = (1 << 32) - 1
+I63 = (1 << 63) - 1
+LATEST_NS = 1 << 62
+
+
+def _plain(kernel: Any) -> Callable[..., Any]:
+    """The Python function of a kernel; the kernel itself where numba is switched off."""
+    return getattr(kernel, "py_func", kernel)
+
+
+def _stamped(
+    body: bytes,
+    *,
+    run_tag: int = 1,
+    stream: int = 2,
+    sequence: int = 3,
+    intended_ns: int = 4,
+    sent_ns: int = 5,
+    before: int = 0,
+) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """A whole payload behind `before` bytes of something else."""
+    out = np.full(before + HEADER_BYTES + len(body), 0xAA, np.uint8)
+    out[before + HEADER_BYTES :] = np.frombuffer(body, np.uint8)
+    stamp(out, before, run_tag, stream, sequence, intended_ns, sent_ns, zlib.crc32(body))
+    return out
+
+
+@given(st.binary(max_size=200), st.data())
+@settings(deadline=None, max_examples=150)
+def test_crc_is_zlibs_for_any_range_and_start(data: bytes, choice: st.DataObject) -> None:
+    start = choice.draw(st.integers(0, len(data)))
+    end = choice.draw(st.integers(start, len(data)))
+    before = choice.draw(st.sampled_from([0, 1, 0x80000000, U32]))
+    buffer = np.frombuffer(bytearray(data), np.uint8)
+    wanted = zlib.crc32(data[start:end], before)
+    assert crc32(before, buffer, start, end) == wanted
+    assert _plain(crc32)(before, buffer, start, end) == wanted
+
+
+def test_crc_can_be_taken_in_parts_of_any_length() -> None:
+    data = bytes(range(256)) * 2
+    buffer = np.frombuffer(bytearray(data), np.uint8)
+    for cut in range(len(data) + 1):
+        first = crc32(0, buffer, 0, cut)
+        assert crc32(first, buffer, cut, len(data)) == zlib.crc32(data)
+
+
+@given(
+    st.integers(0, U32),
+    st.integers(0, U32),
+    st.integers(0, I63),
+    st.integers(0, LATEST_NS),
+    st.integers(0, LATEST_NS),
+    st.binary(max_size=40),
+    st.integers(0, 9),
+)
+@example(U32, U32, I63, LATEST_NS, 0, b"", 0)
+@example(0, 0, 0, 0, LATEST_NS, b"x", 3)
+@settings(deadline=None, max_examples=150)
+def test_a_header_reads_back_as_it_was_stamped(
+    run_tag: int,
+    stream: int,
+    sequence: int,
+    intended_ns: int,
+    sent_ns: int,
+    body: bytes,
+    before: int,
+) -> None:
+    out = _stamped(
+        body,
+        run_tag=run_tag,
+        stream=stream,
+        sequence=sequence,
+        intended_ns=intended_ns,
+        sent_ns=sent_ns,
+        before=before,
+    )
+    assert read_u32(out, before) == run_tag
+    assert read_u32(out, before + 4) == stream
+    assert read_i64(out, before + 8) == sequence
+    assert read_i64(out, before + 16) == intended_ns
+    assert send_offset_ns(out, before) == int(np.float32(sent_ns - intended_ns))
+    assert is_intact(out, before, len(out))
+    assert (out[:before] == 0xAA).all()
+    assert out[before + HEADER_BYTES :].tobytes() == body
+
+    message = out[before:].tobytes()
+    crc = zlib.crc32(message[:28], zlib.crc32(message[32:]))
+    assert struct.unpack("<IIqqfI", message[:32]) == (
+        run_tag,
+        stream,
+        sequence,
+        intended_ns,
+        float(np.float32(sent_ns - intended_ns)),
+        crc,
+    )
+
+
+@given(st.integers(-LATEST_NS, LATEST_NS))
+@example(0)
+@example(1)
+@example(-1)
+@example(LATEST_NS)
+@example(-LATEST_NS)
+@settings(deadline=None, max_examples=150)
+def test_the_send_offset_is_right_to_seven_digits_early_or_late(offset_ns: int) -> None:
+    out = _stamped(b"", intended_ns=LATEST_NS - 1, sent_ns=LATEST_NS - 1 + offset_ns)
+    found = send_offset_ns(out, 0)
+    assert abs(found - offset_ns) <= abs(offset_ns) * 6e-8
+
+
+@pytest.mark.parametrize("body", [b"", b"0123456789", bytes(100)])
+def test_one_flipped_bit_anywhere_is_noticed(body: bytes) -> None:
+    out = _stamped(body, run_tag=0x10AD, sequence=77, intended_ns=10**18, sent_ns=10**18 + 12)
+    assert is_intact(out, 0, len(out))
+    for position in range(len(out)):
+        for bit in range(8):
+            out[position] ^= 1 << bit
+            assert not is_intact(out, 0, len(out)), (position, bit)
+            out[position] ^= 1 << bit
+    assert is_intact(out, 0, len(out))
+
+
+def test_a_body_that_lost_or_gained_bytes_is_noticed() -> None:
+    out = _stamped(b"0123456789")
+    assert not is_intact(out, 0, len(out) - 1)
+    longer = np.concatenate((out, np.zeros(1, np.uint8)))
+    assert not is_intact(longer, 0, len(longer))
+
+
+def test_zeros_are_no_intact_message() -> None:
+    assert not is_intact(np.zeros(64, np.uint8), 0, 64)
+
+
+@given(st.integers(0, 80))
+@settings(deadline=None, max_examples=20)
+def test_every_prefix_of_the_body_has_its_crc(size_bytes: int) -> None:
+    body = make_body(size_bytes, 7)
+    states = body_crc_states(body)
+    assert states.shape == (size_bytes + 1,)
+    wanted = [zlib.crc32(body[:length].tobytes()) for length in range(size_bytes + 1)]
+    assert states.tolist() == wanted
+
+
+def test_the_body_is_printable_and_depends_only_on_the_seed() -> None:
+    body = make_body(1000, 5)
+    assert body.tobytes().isalnum()
+    assert body.tobytes() == make_body(1000, 5).tobytes()
+    assert body.tobytes() != make_body(1000, 6).tobytes()
+    assert make_body(2000, 5)[:1000].tobytes() == body.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("run_tag", "stream", "sequence", "intended_ns", "sent_ns"),
+    [
+        (0, 0, 0, 0, 0),
+        (U32, U32, I63, LATEST_NS, 0),
+        (0x10AD, 9, 1 << 40, 123_456_789_012_345, 123_456_789_022_345),
+    ],
+)
+def test_plain_python_stamps_and_reads_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+    run_tag: int,
+    stream: int,
+    sequence: int,
+    intended_ns: int,
+    sent_ns: int,
+) -> None:
+    compiled = _stamped(
+        b"abc",
+        run_tag=run_tag,
+        stream=stream,
+        sequence=sequence,
+        intended_ns=intended_ns,
+        sent_ns=sent_ns,
+    )
+    for name in ("crc32", "read_u32", "_write_u32"):
+        monkeypatch.setattr(payload, name, _plain(getattr(payload, name)))
+    out = np.zeros(HEADER_BYTES + 3, np.uint8)
+    out[HEADER_BYTES:] = np.frombuffer(b"abc", np.uint8)
+    crc = zlib.crc32(b"abc")
+    _plain(stamp)(out, 0, run_tag, stream, sequence, intended_ns, sent_ns, crc)
+    assert out.tobytes() == compiled.tobytes()
+    assert _plain(read_i64)(out, 8) == sequence
+    assert _plain(send_offset_ns)(out, 0) == send_offset_ns(compiled, 0)
+    assert _plain(is_intact)(out, 0, len(out))
+    out[20] ^= 1
+    assert not _plain(is_intact)(out, 0, len(out))
