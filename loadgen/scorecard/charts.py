@@ -6,16 +6,19 @@ light, dark and print. Texts that come from a run are escaped here: plotly reads
 
 import csv
 import io
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from loadgen.scorecard.compare import Comparison
 from loadgen.scorecard.model import CONNECT_SERIES, Curve, ScoreCard
+from loadgen.scorecard.power import OutletPower
 from loadgen.scorecard.text import name
 from loadgen.scorecard.to_csv import cell
 
-__all__ = ["Chart", "charts_of", "charts_of_all"]
+__all__ = ["Chart", "charts_of", "charts_of_all", "comparison_chart"]
 
 Figure = dict[str, Any]
 
@@ -42,7 +45,9 @@ _FEW_POINTS = 10
 """So few are marked one by one."""
 
 _MOST_LINES = 8
-"""Workers drawn one by one; of more, the mean and the busiest."""
+"""Workers or outlets drawn one by one; of more workers, the mean and the busiest."""
+
+_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +164,13 @@ def _course(card: ScoreCard) -> Chart | None:
     timed = any(moment.p99_us is not None for moment in course)
     if not any(moment.sent or moment.received for moment in course):
         return None
-    # A rate is that of a whole interval: it stands in its middle.
-    at = [round(moment.at_s + moment.span_s / 2, 3) for moment in course]
-    sent = [round(moment.sent, 3) for moment in course]
-    received = [round(moment.received, 3) for moment in course]
-    highest = max(max(sent), max(received))
-    apart = highest > _LOG_SPREAD * max(min(max(sent), max(received)), 1e-9)
+    # A rate is that of a whole interval, or of its part in which messages were due: it stands in
+    # the middle.
+    at = [round(moment.covered_at_s + moment.covered_s / 2, 3) for moment in course]
+    sent = [_rounded(moment.sent) for moment in course]
+    received = [_rounded(moment.received) for moment in course]
+    highest = [max((rate for rate in rates if rate), default=0.0) for rates in (sent, received)]
+    apart = max(highest) > _LOG_SPREAD * max(min(highest), 1e-9)
     data: list[Figure] = [
         _line("sent", at, _without_zero(sent) if apart else sent, "$blue", "%{y:,.1f} msgs/s"),
         _line(
@@ -215,15 +221,25 @@ def _course(card: ScoreCard) -> Chart | None:
         if len(trace["x"]) <= _FEW_POINTS:
             trace["mode"] = "lines+markers"
     table = _csv(
-        ("at_s", "sent_per_s", "received_per_s", "connected", "p50_us", "p99_us", "max_us"),
-        ((m.at_s, m.sent, m.received, m.connected, m.p50_us, m.p99_us, m.max_us) for m in course),
+        (
+            *("at_s", "seconds", "sent_per_s", "received_per_s", "connected"),
+            *("p50_us", "p99_us", "max_us"),
+        ),
+        (
+            (
+                *(m.covered_at_s, m.covered_s, m.sent, m.received, m.connected),
+                *(m.p50_us, m.p99_us, m.max_us),
+            )
+            for m in course
+        ),
     )
     if backlog:
         table += "\r\n" + _csv(("at_s", "owed", "outstanding"), backlog)
     return Chart(
         "Rates, backlog and latency over time",
         "Messages a second in and out; messages that publishers owe and deliveries on their way; "
-        "end-to-end latency of what arrived in each second. The phases are shaded.",
+        "end-to-end latency of what arrived in each second. The phases are shaded; rates of "
+        "the seconds in which the load begins and ends are of the part that had load.",
         {"data": data, "layout": layout},
         table,
         height=560,
@@ -303,7 +319,8 @@ def _connection_curve(card: ScoreCard) -> Chart | None:
 
 def _processors(card: ScoreCard) -> Chart | None:
     moments = card.curves.processes
-    if not moments:
+    watched = () if card.broker is None else card.broker.moments
+    if not moments and not watched:
         return None
     workers = sorted({m.worker for m in moments})
     data = []
@@ -328,55 +345,140 @@ def _processors(card: ScoreCard) -> Chart | None:
             data.append(
                 _line(label, seconds, [pick(used_at[s]) for s in seconds], color, "%{y:.1f} %")
             )
+    middle = [round(m.at_s + m.span_s / 2, 3) for m in watched]
+    if watched:
+        data.append(_line("broker", middle, [100 * m.used for m in watched], "$red", "%{y:.1f} %"))
+        data[-1]["line"] |= {"dash": "dash", "width": 3}
+    resident: dict[int, int] = {}
+    for moment in moments:
+        second = round(moment.at_s)
+        resident[second] = resident.get(second, 0) + moment.resident_bytes
+    memory: list[tuple[str, Sequence[object], list[float], str]] = [
+        ("memory of all workers", [*resident], [b / _MIB for b in resident.values()], "$aqua"),
+        ("memory of the broker", middle, [m.resident_bytes / _MIB for m in watched], "$violet"),
+    ]
+    data += [
+        _line(label, when, mib, color, "%{y:,.1f} MiB", "y2")
+        for label, when, mib, color in memory
+        if when
+    ]
     waited = max((m.waited for m in moments), default=0.0)
+    top = max([105.0, *(105 * m.used for m in watched)])
     layout = _layout(
-        xaxis=_axis("seconds since the measurement began"),
-        yaxis=_axis("% of a processor", range=[0, 105]),
+        xaxis=_axis("seconds since the measurement began", anchor="y2"),
+        yaxis=_axis("% of a processor", range=[0, top], domain=[0.42, 1.0]),
+        yaxis2=_axis("MiB", domain=[0.0, 0.32], rangemode="tozero"),
         hovermode="x",
         showlegend=True,
     )
-    shapes, names = _phases(card)
-    layout["shapes"], layout["annotations"] = shapes, names
+    layout["shapes"], layout["annotations"] = _phases(card)
+    if len(data) > _LEGEND_IN_COLUMNS:
+        layout["legend"] |= {"entrywidth": 140, "entrywidthmode": "pixels"}
+    table = _csv(
+        ("worker", "at_s", "used", "waited", "resident_bytes"),
+        ((m.worker, m.at_s, m.used, m.waited, m.resident_bytes) for m in moments),
+    )
+    if watched:
+        table += "\r\n" + _csv(
+            ("broker_at_s", "seconds", "used", "resident_bytes"),
+            ((m.at_s, m.span_s, m.used, m.resident_bytes) for m in watched),
+        )
     return Chart(
-        "Generator processor time",
-        "Share of one processor that each worker used; near 100 % the generator is the limit. "
-        f"The longest wait for a processor was {waited:.1%} of a second.",
+        "Processor time and memory of generator and broker",
+        "Share of one processor that each worker used, near 100 % the generator is the limit"
+        + (", and that the broker used on all its threads. " if watched else ". ")
+        + f"The longest wait of a worker for a processor was {waited:.1%} of a second.",
         {"data": data, "layout": layout},
-        _csv(
-            ("worker", "at_s", "used", "waited", "resident_bytes"),
-            ((m.worker, m.at_s, m.used, m.waited, m.resident_bytes) for m in moments),
-        ),
+        table,
+        height=460,
     )
 
 
 def _power(card: ScoreCard) -> Chart | None:
     if card.power is None or not any(outlet.curve for outlet in card.power.outlets):
         return None
+    outlets = card.power.outlets
     data = []
     rows: list[Sequence[object]] = []
-    for place, outlet in enumerate(card.power.outlets):
-        trace = _line(
-            name(outlet.log),
-            [round(at, 3) for at, _ in outlet.curve],
-            [watts for _, watts in outlet.curve],
-            _cycle(place),
-            "%{y:,.1f} W",
-        )
-        trace["line"]["shape"] = "hv"
+    drawn = outlets if len(outlets) <= _MOST_LINES else ()
+    for place, outlet in enumerate(drawn):
+        at, watts = _steps(outlet)
+        data.append(_line(name(outlet.name), at, watts, _cycle(place), "%{y:,.1f} W"))
+    rows += [
+        (outlet.node, outlet.log, outlet.outlet, *step)
+        for outlet in outlets
+        for step in outlet.curve
+    ]
+    if len(outlets) > 1:
+        moments = sorted({edge for o in outlets for step in o.curve for edge in step[:2]})
+        total = [_watts_at(outlets, moment) for moment in moments]
+        trace = _line("all outlets", [round(m, 3) for m in moments], total, "$ink", "%{y:,.1f} W")
+        trace["line"] |= {"shape": "hv", "dash": "dot"}
         data.append(trace)
-        rows += [(outlet.log, at, watts) for at, watts in outlet.curve]
+    per_watt = []
+    for moment in card.curves.course:
+        middle = moment.covered_at_s + moment.covered_s / 2
+        watts_then = _watts_at(outlets, middle)
+        if moment.received is not None and watts_then:
+            per_watt.append((middle, moment.received / watts_then))
+    if per_watt:
+        trace = _line(
+            "messages per watt",
+            [round(at, 3) for at, _ in per_watt],
+            [value for _, value in per_watt],
+            "$green",
+            "%{y:,.2f} msgs/s/W",
+            "y2",
+        )
+        if len(per_watt) <= _FEW_POINTS:
+            trace["mode"] = "lines+markers"
+        data.append(trace)
     layout = _layout(
-        xaxis=_axis("seconds since the measurement began"),
-        yaxis=_axis("W", rangemode="tozero"),
+        xaxis=_axis("seconds since the measurement began", anchor="y2" if per_watt else "y"),
+        yaxis=_axis("W", rangemode="tozero", domain=[0.45 if per_watt else 0.0, 1.0]),
         hovermode="x",
         showlegend=True,
     )
+    if per_watt:
+        layout["yaxis2"] = _axis("msgs/s/W", rangemode="tozero", domain=[0.0, 0.35])
+    layout["shapes"], layout["annotations"] = _phases(card)
+    # The window is what was measured; phases around it would squeeze it.
+    ends = [step[1] for outlet in outlets for step in outlet.curve]
+    layout["xaxis"]["range"] = [0, max(ends)]
+    table = _csv(("node", "log", "outlet", "from_s", "until_s", "watts"), rows)
+    table += "\r\n" + _csv(("at_s", "messages_per_watt"), per_watt)
     return Chart(
-        "Power by outlet",
-        "Each sample of a power log holds until the next.",
+        "Power by outlet and messages per watt",
+        "Each sample of a power log holds until the next. Messages per watt are those received a "
+        "second, divided by the watts of all outlets then.",
         {"data": data, "layout": layout},
-        _csv(("log", "at_s", "watts"), rows),
+        table,
+        height=460 if per_watt else 320,
     )
+
+
+def _steps(outlet: OutletPower) -> tuple[list[float], list[float | None]]:
+    """A step line with a gap where the log has one."""
+    at: list[float] = []
+    watts: list[float | None] = []
+    for since_s, until_s, level in outlet.curve:
+        if at and since_s > at[-1] + 0.001:
+            at.append(at[-1])
+            watts.append(None)
+        at += [round(since_s, 3), round(until_s, 3)]
+        watts += [level, level]
+    return at, watts
+
+
+def _watts_at(outlets: Sequence[OutletPower], moment_s: float) -> float | None:
+    """Watts of all outlets at a moment; None where one of them is not covered."""
+    total = 0.0
+    for outlet in outlets:
+        place = bisect_right(outlet.curve, moment_s, key=lambda step: step[0]) - 1
+        if place < 0 or moment_s > outlet.curve[place][1]:
+            return None
+        total += outlet.curve[place][2]
+    return total
 
 
 # --- several runs ---------------------------------------------------------------------------
@@ -402,7 +504,15 @@ def _fan_out(cards: Sequence[ScoreCard]) -> Chart | None:
     layout = _layout(
         xaxis=_axis("fan-out ratio", type="category"),
         yaxis=_axis("ingress, msgs/s", type="log", dtick=1),
-        yaxis2=_axis("egress, msgs/s", overlaying="y", side="right", showgrid=False),
+        # Ticks of its own: placed beside those of the other axis they would be odd numbers.
+        yaxis2=_axis(
+            "egress, msgs/s",
+            overlaying="y",
+            side="right",
+            showgrid=False,
+            tickmode="auto",
+            rangemode="tozero",
+        ),
         hovermode="x",
     )
     return Chart(
@@ -444,6 +554,57 @@ def _latency_by_load(cards: Sequence[ScoreCard]) -> Chart | None:
         "End-to-end latency of the timed pair beside different background rates.",
         {"data": data, "layout": layout},
         _csv(("background_per_s", "avg_us", "p99_us", "valid"), points),
+    )
+
+
+def comparison_chart(comparison: Comparison) -> Chart | None:
+    """Every run of a comparison as a mark, as its difference from the first side's mean."""
+    lines = [line for line in comparison.lines if line.cells[0] is not None and line.cells[0].mean]
+    if not lines:
+        return None
+    labels = [f"{line.name} {line.column}, {line.unit}" for line in lines]
+    data = []
+    rows: list[Sequence[object]] = []
+    for place, side in enumerate(comparison.sides):
+        x, y, told = [], [], []
+        for label, line in zip(labels, lines, strict=True):
+            first, cell = line.cells[0], line.cells[place]
+            assert first is not None
+            for value in () if cell is None else cell.values:
+                x.append(round(100 * (value / first.mean - 1), 4))
+                y.append(escape(name(label)))
+                told.append(f"{value:,.6g} {escape(name(line.unit))}")
+                rows.append((side.label, line.name, line.column, line.unit, value))
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": escape(name(side.label)),
+                "x": x,
+                "y": y,
+                "text": told,
+                "hovertemplate": "%{text}, %{x:+.2f} %",
+                "marker": {
+                    "color": _cycle(place),
+                    "size": 9,
+                    "symbol": ("circle", "diamond", "square", "cross")[place % 4],
+                },
+            }
+        )
+    return Chart(
+        f"Runs of {name(comparison.case.upper(), 60)} side by side",
+        "Every run as one mark: how far it is from the mean of the first side.",
+        {
+            "data": data,
+            "layout": _layout(
+                xaxis=_axis("% from the mean of the first", zeroline=True, zerolinecolor="$axis"),
+                yaxis=_axis("", type="category", autorange="reversed"),
+                hovermode="closest",
+                showlegend=True,
+            ),
+        },
+        _csv(("side", "name", "column", "unit", "value"), rows),
+        height=160 + 24 * len(labels),
     )
 
 
@@ -497,7 +658,11 @@ def _cycle(place: int) -> str:
     return _MORE_COLORS[place % len(_MORE_COLORS)]
 
 
-def _without_zero(values: Iterable[float]) -> list[float | None]:
+def _rounded(value: float | None, digits: int = 3) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def _without_zero(values: Iterable[float | None]) -> list[float | None]:
     """A logarithmic axis has no zero: a gap instead."""
     return [value or None for value in values]
 

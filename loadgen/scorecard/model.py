@@ -11,13 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from loadgen.control.seal import Integrity
 from loadgen.errors import RunDirectoryError
 from loadgen.metrics.histogram import percentiles
 from loadgen.metrics.interval import COUNTERS, PHASES
 from loadgen.metrics.reducer import reduce_table, summarize
+from loadgen.scorecard.broker import BrokerLoad, BrokerRecords, Traffic, broker_load
 from loadgen.scorecard.power import OutletPower
-from loadgen.scorecard.record import Group, RunRecord
+from loadgen.scorecard.record import Group, RunFiles, RunRecord
 from loadgen.scorecard.rows import Facts, Row, score_rows
+from loadgen.scorecard.sections import Section, details_of, more_rows, sections_of
 from loadgen.scorecard.views import BACKGROUND, TIMED, Views
 
 __all__ = [
@@ -27,8 +30,10 @@ __all__ = [
     "Curve",
     "Curves",
     "GroupTotals",
+    "Histogram",
     "Latency",
     "Moment",
+    "NodePower",
     "Power",
     "ProcessMoment",
     "Reason",
@@ -114,12 +119,27 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
+class NodePower:
+    """The outlets that feed one machine, "" for those given without one."""
+
+    name: str
+    outlets: int
+    watts: float
+
+
+@dataclass(frozen=True, slots=True)
 class Power:
-    """Mean power over the window; `watts` is the sum over the outlets."""
+    """Mean power over the window; `watts` is the sum over the outlets.
+
+    Messages are those received: the report divides the rate of PERSISTENT by the watts.
+    """
 
     outlets: tuple[OutletPower, ...]
+    nodes: tuple[NodePower, ...]
     watts: float
     messages_per_watt: float | None
+    joules_per_message: float | None
+    watts_per_rack_unit: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +164,18 @@ class Curve:
 class Moment:
     """One second of a run, at `at_s` seconds after the window's start, `span_s` long.
 
-    `sent` and `received` are rates a second, `connects` and `connect_failures` how many there
-    were, `connected` how many devices were at its end.
+    `sent` and `received` are rates a second of the part in which messages were due, `covered_s`
+    long and beginning at `covered_at_s`; None where that part is too short to tell a rate.
+    `connects` and `connect_failures` are how many there were, `connected` how many devices were
+    at its end.
     """
 
     at_s: float
     span_s: float
-    sent: float
-    received: float
+    covered_at_s: float
+    covered_s: float
+    sent: float | None
+    received: float | None
     connects: int
     connect_failures: int
     connected: int
@@ -181,8 +205,29 @@ class GroupTotals:
 
 
 @dataclass(frozen=True, slots=True)
+class Histogram:
+    """The merged histogram of one series: the exact sums, and the buckets of
+    `metrics.histogram` that are not empty, ascending."""
+
+    series: str
+    count: int
+    sum_ns: int
+    min_ns: int
+    max_ns: int
+    bucket: tuple[int, ...]
+    bucket_count: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Curves:
-    """What pages draw beside the numbers. Times are seconds after the window's start."""
+    """What pages draw and exports hold beside the numbers.
+
+    Times are seconds after the window's start, which is `wall_start_ns` in UTC nanoseconds since
+    the epoch, 0 where the run did not record its wall clock.
+    """
+
+    wall_start_ns: int = 0
+    histograms: tuple[Histogram, ...] = ()
 
     phases: tuple[tuple[str, float, float], ...] = ()
     distribution: tuple[Curve, ...] = ()
@@ -209,10 +254,15 @@ class ScoreCard:
     """Messages a second, of those intended in the window: sent, expected, received."""
     curves: Curves = field(default_factory=Curves)
     audit: Mapping[str, Any] | None = None
+    sections: tuple[Section, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What only some cases have, under the names that scorecard.json gives it."""
+    broker: BrokerLoad | None = None
+    integrity: Integrity = Integrity("unsealed", {})  # noqa: RUF009 (frozen, never changed)
 
 
 def build(
-    record: RunRecord,
+    run: RunFiles,
     views: Views,
     outlets: Sequence[OutletPower] | None = None,
     rack_units: float | None = None,
@@ -222,6 +272,7 @@ def build(
     `outlets` are over `wall_window`, None without power logs; `rack_units` is the height of what
     was measured. Raises RunDirectoryError where no row belongs to the measurement window.
     """
+    record = run.record
     start_ns, end_ns = measured_window(record, views)
     seconds = (end_ns - start_ns) / 1e9
     messages = not _is_connect_only(record)
@@ -235,6 +286,10 @@ def build(
     }
     latency_rows = _latency_rows(totals, record.background)
     latency = {name: _latency(row) for name, row in latency_rows.items()}
+    broker = None
+    if run.broker is not None:
+        through = sums["sent"] + sums["received"] if messages else 0
+        broker = _broker_load(run.broker, views.course, start_ns, end_ns, through)
     connect = Connecting(
         connected=whole["connects"] if record.connected is None else record.connected,
         failures=record.connect_failures,
@@ -249,18 +304,13 @@ def build(
         high_water_mark=_optional_int(record.observed.get("high_water_mark")),
         watts=sum(outlet.watts for outlet in outlets) if outlets else None,
         rack_units=rack_units,
+        messages_per_core_second=None if broker is None else broker.messages_per_core_second,
     )
-    power = None
-    if facts.watts is not None:
-        power = Power(
-            outlets=tuple(outlets or ()),
-            watts=facts.watts,
-            messages_per_watt=rates["received"] / facts.watts if facts.watts else None,
-        )
+    power = None if outlets is None else _power(outlets, rates["received"], rack_units)
     return ScoreCard(
         run=_run(record, seconds),
-        verdict=_verdict(record),
-        rows=score_rows(facts),
+        verdict=_verdict(record, run.integrity),
+        rows=(*score_rows(facts), *more_rows(record)),
         counts=Counts(
             sent=sums["sent"],
             expected=sums["expected"],
@@ -281,10 +331,16 @@ def build(
         connect=connect,
         network=dict(sorted(record.network.items())),
         rates=rates,
+        broker=broker,
+        integrity=run.integrity,
+        sections=sections_of(record, rates),
+        details=details_of(record, rates),
         curves=Curves(
+            wall_start_ns=_wall_ns(record, start_ns),
+            histograms=tuple(_histogram(name, row) for name, row in latency_rows.items()),
             phases=_phases(record, start_ns, end_ns),
             distribution=tuple(_curve(name, row) for name, row in latency_rows.items()),
-            course=_course(views.course, start_ns),
+            course=_course(views.course, start_ns, _due(record, start_ns, end_ns)),
             backlog=_backlog(record, start_ns),
             processes=_processes(views.processes, start_ns),
             groups=_groups(record.groups, in_window),
@@ -324,13 +380,18 @@ def measured_window(record: RunRecord, views: Views) -> tuple[int, int]:
 
 def wall_window(record: RunRecord, views: Views) -> tuple[int, int]:
     """The measurement window in UTC nanoseconds since the epoch, for logs of other machines."""
-    monotonic_ns, wall_ns = record.clock
-    if not wall_ns:
+    start_ns, end_ns = measured_window(record, views)
+    if not _wall_ns(record, start_ns):
         raise RunDirectoryError(
             f"run {record.id[:80]} does not tell its wall clock, so no power log can be joined"
         )
-    start_ns, end_ns = measured_window(record, views)
-    return start_ns - monotonic_ns + wall_ns, end_ns - monotonic_ns + wall_ns
+    return _wall_ns(record, start_ns), _wall_ns(record, end_ns)
+
+
+def _wall_ns(record: RunRecord, moment_ns: int) -> int:
+    """A moment in UTC nanoseconds since the epoch; 0 where the run has no wall clock."""
+    monotonic_ns, wall_ns = record.clock
+    return moment_ns - monotonic_ns + wall_ns if wall_ns else 0
 
 
 def _is_connect_only(record: RunRecord) -> bool:
@@ -357,13 +418,19 @@ def _run(record: RunRecord, seconds: float) -> Run:
     )
 
 
-def _verdict(record: RunRecord) -> Verdict:
-    """The verdict of the run; one that never came means that the run was killed."""
+def _verdict(record: RunRecord, integrity: Integrity) -> Verdict:
+    """The verdict of the run; one that never came means that the run was killed.
+
+    A run that was changed after its end is not the run that was judged.
+    """
     reasons = [Reason(code, detail) for code, detail in record.reasons]
     cut_off = record.valid is None or record.interrupted
     if cut_off and all(reason.code != "INTERRUPTED" for reason in reasons):
         detail = "stopped before its end" if record.interrupted else "ended without a verdict"
         reasons.append(Reason("INTERRUPTED", f"the run {detail}; what it measured until then"))
+    if integrity.state == "changed":
+        changes = "; ".join(integrity.changes)
+        reasons.append(Reason("CHANGED", f"since the run ended: {changes}"))
     return Verdict(bool(record.valid) and not reasons, tuple(reasons))
 
 
@@ -422,6 +489,56 @@ def _curve(name: str, row: Mapping[str, Any]) -> Curve:
     return Curve(name, count, (*points, (100.0, highest_us)))
 
 
+def _histogram(name: str, row: Mapping[str, Any]) -> Histogram:
+    return Histogram(
+        series=name,
+        count=int(row["count"]),
+        sum_ns=int(row["sum_ns"]),
+        min_ns=int(row["min_ns"]),
+        max_ns=int(row["max_ns"]),
+        bucket=tuple(row["bucket"]),
+        bucket_count=tuple(row["bucket_count"]),
+    )
+
+
+def _power(
+    outlets: Sequence[OutletPower], received_per_s: float, rack_units: float | None
+) -> Power:
+    nodes: dict[str, list[OutletPower]] = {}
+    for outlet in outlets:
+        nodes.setdefault(outlet.node, []).append(outlet)
+    watts = sum(outlet.watts for outlet in outlets)
+    return Power(
+        outlets=tuple(outlets),
+        nodes=tuple(
+            NodePower(node, len(own), sum(outlet.watts for outlet in own))
+            for node, own in nodes.items()
+        ),
+        watts=watts,
+        messages_per_watt=received_per_s / watts if watts else None,
+        joules_per_message=watts / received_per_s if received_per_s else None,
+        watts_per_rack_unit=watts / rack_units if rack_units else None,
+    )
+
+
+def _broker_load(
+    records: BrokerRecords, course: pa.Table, start_ns: int, end_ns: int, messages: int
+) -> BrokerLoad:
+    counters = course.filter(pc.equal(course["series"], ""))
+    since_ns = counters["time_ns"].to_numpy()
+    # What came more than once, damaged or from strangers came from the broker all the same.
+    received = sum(
+        counters[name].to_numpy() for name in ("received", "duplicated", "corrupt", "foreign")
+    )
+    traffic = Traffic(
+        since_ns=since_ns,
+        until_ns=since_ns + counters["span_ns"].to_numpy(),
+        sent=counters["sent"].to_numpy(),
+        received=received,
+    )
+    return broker_load(records, traffic, start_ns, end_ns, messages)
+
+
 def _phases(record: RunRecord, start_ns: int, end_ns: int) -> tuple[tuple[str, float, float], ...]:
     known = [name for name in PHASES if name in record.windows]
     shaded = []
@@ -431,13 +548,26 @@ def _phases(record: RunRecord, start_ns: int, end_ns: int) -> tuple[tuple[str, f
     return tuple(shaded)
 
 
-def _course(course: pa.Table, start_ns: int) -> tuple[Moment, ...]:
+_SHORTEST_COVERED_S = 0.1
+"""Of a shorter part of a second no rate is told."""
+
+
+def _due(record: RunRecord, start_ns: int, end_ns: int) -> tuple[float, float]:
+    """When messages were due, from and until, in seconds after the window's start."""
+    first_ns = record.windows.get("warmup", (start_ns, None))[0]
+    return (first_ns - start_ns) / 1e9, (end_ns - start_ns) / 1e9
+
+
+def _course(course: pa.Table, start_ns: int, due: tuple[float, float]) -> tuple[Moment, ...]:
     moments: dict[int, Moment] = {}
     for row in course.filter(pc.equal(course["series"], "")).to_pylist():
         before = moments.get(row["second"])
+        at_s, span_s = (row["time_ns"] - start_ns) / 1e9, row["span_ns"] / 1e9
         here = Moment(
-            at_s=(row["time_ns"] - start_ns) / 1e9,
-            span_s=row["span_ns"] / 1e9,
+            at_s=at_s,
+            span_s=span_s,
+            covered_at_s=at_s,
+            covered_s=span_s,
             sent=row["sent_per_s"],
             received=row["received_per_s"],
             connects=row["connects"],
@@ -457,7 +587,29 @@ def _course(course: pa.Table, start_ns: int) -> tuple[Moment, ...]:
                 p99_us=row["p99_ns"] / 1000,
                 max_us=row["max_ns"] / 1000,
             )
-    return tuple(sorted(moments.values(), key=lambda moment: moment.at_s))
+    covered = (_covered(moment, due) for moment in moments.values())
+    return tuple(sorted(covered, key=lambda moment: moment.at_s))
+
+
+def _covered(moment: Moment, due: tuple[float, float]) -> Moment:
+    """The first and the last second of a schedule, as the rate of their part that was due.
+
+    Drawn as whole seconds they would dip where nothing dipped.
+    """
+    since_s = max(moment.at_s, due[0])
+    covered_s = min(moment.at_s + moment.span_s, due[1]) - since_s
+    if covered_s <= 0 or covered_s >= moment.span_s:
+        return moment
+    if covered_s < _SHORTEST_COVERED_S:
+        return replace(moment, covered_at_s=since_s, covered_s=covered_s, sent=None, received=None)
+    scale = moment.span_s / covered_s
+    return replace(
+        moment,
+        covered_at_s=since_s,
+        covered_s=covered_s,
+        sent=None if moment.sent is None else moment.sent * scale,
+        received=None if moment.received is None else moment.received * scale,
+    )
 
 
 def _together(a: Moment, b: Moment) -> Moment:
@@ -466,8 +618,10 @@ def _together(a: Moment, b: Moment) -> Moment:
         a,
         at_s=min(a.at_s, b.at_s),
         span_s=max(a.span_s, b.span_s),
-        sent=a.sent + b.sent,
-        received=a.received + b.received,
+        covered_at_s=min(a.at_s, b.at_s),
+        covered_s=max(a.span_s, b.span_s),
+        sent=(a.sent or 0.0) + (b.sent or 0.0),
+        received=(a.received or 0.0) + (b.received or 0.0),
         connects=a.connects + b.connects,
         connect_failures=a.connect_failures + b.connect_failures,
         connected=a.connected + b.connected,

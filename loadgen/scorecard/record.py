@@ -14,13 +14,16 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from loadgen.control.seal import Integrity, verify
 from loadgen.errors import RunDirectoryError
 from loadgen.metrics.interval import INTERVAL_SCHEMA, RUN_METADATA_KEY
+from loadgen.scorecard.broker import BrokerRecords, read_broker
 
 __all__ = [
     "Group",
     "RunFiles",
     "RunRecord",
+    "load_files",
     "load_intervals",
     "open_run",
     "open_runs",
@@ -33,6 +36,7 @@ SCHEMA = 1
 
 LARGEST_MANIFEST_BYTES = 64 << 20
 _LONGEST_SHOWN = 200
+_ANY_SECOND = (-(2**31), 2**31 - 1)
 
 Object = Mapping[str, Any]
 
@@ -98,11 +102,19 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """A run directory that can be read: its record and interval files, in the order written."""
+    """A run directory that can be read: its record and interval files, in the order written.
+
+    For each file `rows` is how many it has and `seconds` its first and last second. `integrity`
+    is what the run's seal says, `broker` what broker.jsonl holds, None without one.
+    """
 
     directory: Path
     record: RunRecord
     files: tuple[Path, ...]
+    rows: tuple[int, ...]
+    seconds: tuple[tuple[int, int], ...]
+    integrity: Integrity
+    broker: BrokerRecords | None = None
 
 
 def open_run(directory: Path) -> RunFiles:
@@ -110,6 +122,8 @@ def open_run(directory: Path) -> RunFiles:
 
     Looks at run.json and at the footer of every interval file: readable, of the interval table's
     schema, and of this run, by the schema's metadata and by the statistics of the column `run`.
+    Every file is held against the run's seal; one that was changed but can be read is no error
+    here: the score card says so.
     """
     where = f"run directory {shown(directory)}"
     if not directory.is_dir():
@@ -131,9 +145,16 @@ def open_run(directory: Path) -> RunFiles:
     )
     if not files:
         raise RunDirectoryError(f"{where} has no interval files; the run measured nothing")
-    for path in files:
-        _check_footer(path, record.id, where)
-    return RunFiles(directory, record, files)
+    footers = [_footer(path, record.id, where) for path in files]
+    return RunFiles(
+        directory,
+        record,
+        files,
+        rows=tuple(footer[0] for footer in footers),
+        seconds=tuple(footer[1] for footer in footers),
+        integrity=verify(directory, document),
+        broker=read_broker(directory),
+    )
 
 
 def open_runs(directories: Iterable[Path]) -> list[RunFiles]:
@@ -154,28 +175,31 @@ def open_runs(directories: Iterable[Path]) -> list[RunFiles]:
 
 def load_intervals(run: RunFiles) -> pa.Table:
     """Every interval row of a run, as a table of INTERVAL_SCHEMA; raises RunDirectoryError."""
+    return load_files(run.files, run.record.id, str(run.directory))
+
+
+def load_files(files: Iterable[Path], run: str, directory: str) -> pa.Table:
+    """The rows of interval files of this run; errors name `directory`, wherever the files are."""
+    where = f"run directory {shown(Path(directory))}"
     tables = []
-    for path in run.files:
+    for path in files:
         try:
             with pq.ParquetFile(path) as file:
-                tables.append(
-                    file.read(columns=INTERVAL_SCHEMA.names).select(INTERVAL_SCHEMA.names)
-                )
+                # Small files: threads for each would take longer than reading them.
+                table = file.read(columns=INTERVAL_SCHEMA.names, use_threads=False)
+                tables.append(table.select(INTERVAL_SCHEMA.names))
         except (OSError, pa.ArrowException) as error:
-            raise RunDirectoryError(
-                f"run directory {shown(run.directory)}: {path.name} is damaged: {_line(error)}"
-            ) from None
+            raise RunDirectoryError(f"{where}: {path.name} is damaged: {_line(error)}") from None
     try:
-        table = pa.concat_tables(t.replace_schema_metadata(None) for t in tables)
-        table = table.cast(INTERVAL_SCHEMA)
+        whole = pa.concat_tables(t.replace_schema_metadata(None) for t in tables)
+        # One chunk a column: the reducer handles a chunk at a time.
+        whole = whole.cast(INTERVAL_SCHEMA).combine_chunks()
     except pa.ArrowException as error:
-        raise RunDirectoryError(
-            f"run directory {shown(run.directory)}: interval files differ: {_line(error)}"
-        ) from None
-    ids = table["run"].unique().to_pylist()
-    if ids != [run.record.id]:
-        raise _mixed(f"run directory {shown(run.directory)}", ids, run.record.id)
-    return table
+        raise RunDirectoryError(f"{where}: interval files differ: {_line(error)}") from None
+    ids = whole["run"].unique().to_pylist()
+    if ids != [run]:
+        raise _mixed(where, ids, run)
+    return whole
 
 
 def parse_run(document: object, where: str) -> RunRecord:
@@ -301,7 +325,8 @@ def _window(bounds: Sequence[Any]) -> tuple[int, int | None]:
     return int(start), None if end is None else int(end)
 
 
-def _check_footer(path: Path, run: str, where: str) -> None:
+def _footer(path: Path, run: str, where: str) -> tuple[int, tuple[int, int]]:
+    """Rows of a file, and their first and last second as far as the statistics tell."""
     try:
         with pq.ParquetFile(path) as file:
             schema, metadata = file.schema_arrow, file.metadata
@@ -314,13 +339,20 @@ def _check_footer(path: Path, run: str, where: str) -> None:
         raise RunDirectoryError(f"{where}: {path.name} lacks the column {missing[0]}")
     named = (schema.metadata or {}).get(RUN_METADATA_KEY, run.encode()).decode(errors="replace")
     seen = {named} - {run}
-    column = metadata.schema.to_arrow_schema().get_field_index("run")
+    first, last = _ANY_SECOND[1], _ANY_SECOND[0]
     for number in range(metadata.num_row_groups):
-        statistics = metadata.row_group(number).column(column).statistics
+        group = metadata.row_group(number)
+        # The columns before the lists have a leaf each, so their place is that of the schema.
+        statistics = group.column(schema.get_field_index("run")).statistics
         if statistics is not None and statistics.has_min_max:
             seen |= {statistics.min, statistics.max} - {run}
+        statistics = group.column(schema.get_field_index("second")).statistics
+        told = statistics is not None and statistics.has_min_max
+        first = min(first, statistics.min if told else _ANY_SECOND[0])
+        last = max(last, statistics.max if told else _ANY_SECOND[1])
     if seen:
         raise _mixed(f"{where}: {path.name}", seen, run)
+    return metadata.num_rows, (first, last)
 
 
 def _mixed(where: str, ids: Iterable[object], run: str) -> RunDirectoryError:

@@ -21,9 +21,12 @@ TYPES = ("Throughput", "Latency", "Connection rate", "Data-center Efficiency")
 """Groups of rows, in the order of the published card."""
 
 _NAMES = (
-    *("FANIN", "FANOUT", "PERSISTENT", "FANIN.SEC", "FANOUT.SEC", "LATENCY", "CONNBURST"),
-    *("PERSISTENT.MPW", "PERSISTENT.MPU"),
+    *("FANIN", "FANOUT", "PERSISTENT", "QUEUE", "BRIDGE", "FANIN.SEC", "FANOUT.SEC"),
+    *("LATENCY", "CONNBURST"),
 )
+_EFFICIENCY = ("MPW", "MPU", "JPM", "MPC")
+"""Last part of the names of Data-center Efficiency, in order."""
+
 _SECURE_NAMES = ("FANIN", "FANOUT")
 
 
@@ -55,6 +58,7 @@ class Facts:
     high_water_mark: int | None
     watts: float | None
     rack_units: float | None
+    messages_per_core_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +74,23 @@ class _Spec:
 
 def score_rows(facts: Facts) -> tuple[Row, ...]:
     """The rows of a run's case, in the order of the published card."""
-    filled = ((spec, _fill(spec, facts)) for spec in _specs(facts.record.case))
+    specs = _specs(facts.record.case)
+    known = {spec.row.name for spec in specs}
+    specs = (*specs, *(s for s in _efficiency(facts.record.case) if s.row.name not in known))
+    filled = ((spec, _fill(spec, facts)) for spec in specs)
     return tuple(row for spec, row in filled if row.value is not None or not spec.optional)
 
 
 def in_report_order(rows: tuple[Row, ...]) -> tuple[Row, ...]:
     """Rows of several runs as one card; rows of the same name stay in the order given."""
-    return tuple(sorted(rows, key=lambda row: (_rank(TYPES, row.type), _rank(_NAMES, row.name))))
+    return tuple(sorted(rows, key=_place))
+
+
+def _place(row: Row) -> tuple[int, int, int]:
+    whole, _, part = row.name.rpartition(".")
+    if part in _EFFICIENCY:
+        return _rank(TYPES, row.type), _rank(_NAMES, whole), _EFFICIENCY.index(part)
+    return _rank(TYPES, row.type), _rank(_NAMES, row.name), -1
 
 
 def _rank(order: tuple[str, ...], item: str) -> int:
@@ -85,10 +99,12 @@ def _rank(order: tuple[str, ...], item: str) -> int:
 
 def _fill(spec: _Spec, facts: Facts) -> Row:
     secure = facts.record.secure and spec.row.name in _SECURE_NAMES
+    words = _words(facts)
+    name = spec.row.name.format_map(words)
     row = replace(
         spec.row,
-        name=f"{spec.row.name}.SEC" if secure else spec.row.name,
-        description=spec.row.description.format_map(_words(facts)),
+        name=f"{name}.SEC" if secure else name,
+        description=spec.row.description.format_map(words),
         value=spec.value(facts),
     )
     timed = facts.latency.get(spec.series) if spec.series else None
@@ -110,6 +126,11 @@ def _per_watt(facts: Facts) -> float | None:
     return facts.rates["received"] / facts.watts if facts.watts else None
 
 
+def _joules(facts: Facts) -> float | None:
+    rate = facts.rates["received"]
+    return facts.watts / rate if facts.watts and rate else None
+
+
 def _per_rack_unit(facts: Facts) -> float | None:
     return facts.rates["received"] / facts.rack_units if facts.rack_units else None
 
@@ -120,11 +141,14 @@ _VALUES: Mapping[cases.Measure, Callable[[Facts], float | None]] = {
     "egress_rate": _rate("received"),
     # Stored by the broker and handed on: what only went in may never have been stored.
     "persistent_rate": _rate("received"),
+    "queue_rate": _rate("received"),
+    "forwarding_rate": _rate("received"),
     "messages_per_watt": _per_watt,
     "messages_per_rack_unit": _per_rack_unit,
     # The published card leaves this cell empty: the row is its distribution.
     "latency": lambda facts: None,
     "connect_seconds": lambda facts: _connect_seconds(facts),
+    "base": lambda facts: _base(facts),
 }
 
 _SERIES: Mapping[cases.Measure, str] = {"latency": "end_to_end"}
@@ -140,8 +164,45 @@ _MORE: Mapping[str, tuple[_Spec, ...]] = {
             optional=True,
         ),
     ),
+    "specjms": (
+        _Spec(Row("Throughput", "jms@{topology}", "Sent rate.", "msgs/sec"), _rate("sent")),
+        _Spec(Row("Throughput", "jms@{topology}", "Received rate.", "msgs/sec"), _rate("received")),
+    ),
 }
 """Rows beside those of the published card."""
+
+
+def _efficiency(case: str) -> tuple[_Spec, ...]:
+    """Rows that every case gets where there is something to divide by."""
+    kinds: tuple[tuple[str, str, str, Callable[[Facts], float | None]], ...] = (
+        (
+            "MPW",
+            "Received rate divided by the mean watts of all outlets.",
+            "msgs/Watt",
+            lambda facts: _per_watt(facts) or None,
+        ),
+        (
+            "MPU",
+            "Received rate divided by the {rack_units} rack units of the broker.",
+            "msgs/sec/U",
+            lambda facts: _per_rack_unit(facts) or None,
+        ),
+        ("JPM", "Energy for each message received.", "joules/msg", _joules),
+        (
+            "MPC",
+            "Messages into and out of the broker for each second of its processor time.",
+            "msgs/core-sec",
+            lambda facts: facts.messages_per_core_second,
+        ),
+    )
+    return tuple(
+        _Spec(
+            Row("Data-center Efficiency", f"{case.upper()}.{part}", description, unit),
+            value,
+            optional=True,
+        )
+        for part, description, unit, value in kinds
+    )
 
 
 def _specs(case: str) -> tuple[_Spec, ...]:
@@ -185,6 +246,7 @@ def _words(facts: Facts) -> _Words:
         background_rate=_plain(sum(g.rate or 0.0 for g in background)),
         rack_units=_plain(facts.rack_units or 0.0),
         subscribed=" and subscribed" if subscribe else "",
+        topology=str(facts.record.scenario.get("topology") or "").capitalize(),
     )
     if timed:
         group = timed[0]
@@ -194,15 +256,35 @@ def _words(facts: Facts) -> _Words:
             "size": f"{low}" if low == high else f"{low}-{high}",
             "topics": f"{group.topics:,}",
             "ratio": f"{group.deliveries:,}",
-            "pairs": f"{group.count:,}",
+            "pairs": f"{group.topics or group.count:,}",
             "rate": _plain(group.rate or 0.0),
             "each": _plain((group.rate or 0.0) / max(group.count, 1)),
         }
+    scenario = facts.record.scenario
+    backends = scenario.get("backends") or len(scenario.get("backend") or ()) or 1
+    words |= {key: _told(scenario[key]) for key in ("consumers", "batch") if key in scenario}
+    words |= {
+        "backends": _told(backends),
+        "durable": ", durable consumers" if scenario.get("durable") is True else "",
+    }
+    if facts.record.case == "bridge":
+        words["devices"] = f"{sum(g.count for g in publishing):,}"
     return words
+
+
+def _told(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _producers(facts: Facts) -> float | None:
     return sum(group.count for group in facts.record.publishing) or None
+
+
+def _base(facts: Facts) -> float | None:
+    """BASE of a supply chain; None where the workload is not scaled by it."""
+    base = facts.record.scenario.get("base")
+    freeform = facts.record.scenario.get("topology") == "freeform"
+    return float(base) if isinstance(base, int) and not freeform else None
 
 
 def _connect_seconds(facts: Facts) -> float | None:

@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Sequence
 
+from loadgen.scorecard.compare import Comparison
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.text import name
 
@@ -12,6 +13,7 @@ __all__ = ["COLUMNS", "cell", "to_csv"]
 COLUMNS = (
     *("Type", "Name", "Description", "Unit", "VALUE", "AVG", "50P", "99P", "MAX", "STDV"),
     *("Valid", "Reasons", "Case", "Run", "Started", "Seconds", "Broker"),
+    *("Scenario digest", "Results digest"),
 )
 
 # OWASP, "CSV Injection": a spreadsheet takes a cell that begins so for a formula; the wide forms
@@ -19,7 +21,7 @@ COLUMNS = (
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
-def to_csv(cards: Sequence[ScoreCard]) -> bytes:
+def to_csv(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> bytes:
     """UTF-8, commas, CRLF; numbers in full precision and empty where there is none."""
     table = io.StringIO()
     writer = csv.writer(table)
@@ -31,6 +33,7 @@ def to_csv(cards: Sequence[ScoreCard]) -> bytes:
             " ".join(reason.code for reason in card.verdict.reasons),
             *(run.case, run.id, run.started, run.seconds),
             f"{run.broker.get('name') or ''} {run.broker.get('version') or ''}".strip(),
+            *(card.integrity.digests.get(key) for key in ("scenario", "results")),
         )
         for row in card.rows:
             columns = (

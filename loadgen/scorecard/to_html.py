@@ -22,9 +22,13 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from loadgen.scorecard.charts import Chart, charts_of, charts_of_all
+from loadgen.scorecard.broker import CountCheck
+from loadgen.scorecard.charts import Chart, charts_of, charts_of_all, comparison_chart
+from loadgen.scorecard.compare import SPREAD, Comparison, regressions
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.rows import in_report_order
+from loadgen.scorecard.sections import told
+from loadgen.scorecard.sweeps import sweep_charts
 from loadgen.scorecard.text import COMMAND_CHARACTERS, name, number
 
 __all__ = ["to_html"]
@@ -33,11 +37,20 @@ _WRONG_ABOVE_ZERO = ("lost", "duplicated", "out_of_order", "corrupt", "connect_f
 _GROUP_COLUMNS = ("devices", "sent", "expected", "received", "duplicated", "out_of_order")
 
 
-def to_html(cards: Sequence[ScoreCard]) -> bytes:
+_MOST_OPEN = 6
+"""Of more runs than this each is folded until it is opened."""
+
+_LONGEST_LIST = 6
+"""Values of single runs that a cell of a comparison lists."""
+
+_COUNTS = {"publish_received": "PUBLISH received", "publish_sent": "PUBLISH sent"}
+
+
+def to_html(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = ()) -> bytes:
     """The page of one run or of several, in the order given, with one table of all on top."""
     script = _resource("page.js")
     runs = [_run(card, place) for place, card in enumerate(cards)]
-    together = [_figure(chart) for chart in charts_of_all(cards)]
+    together = [_figure(chart) for chart in (*charts_of_all(cards), *sweep_charts(cards))]
     cases = ", ".join(dict.fromkeys(name(card.run.case.upper()) for card in cards))
     policy = (
         f"default-src 'none'; script-src {_hash(get_plotlyjs())} {_hash(script)}; "
@@ -51,7 +64,10 @@ def to_html(cards: Sequence[ScoreCard]) -> bytes:
         runs=runs,
         table=_table(cards),
         charts=together,
-        drawn=bool(together or any(run["charts"] for run in runs)),
+        comparisons=[_comparison(comparison) for comparison in comparisons],
+        regressions=regressions(comparisons),
+        fold=len(cards) > _MOST_OPEN,
+        drawn=bool(together or comparisons or any(run["charts"] for run in runs)),
         plotly=Markup(get_plotlyjs()),
         script=Markup(script),
     )
@@ -65,6 +81,7 @@ def _template() -> Template:
     )
     environment.filters["shown"] = name
     environment.filters["number"] = number
+    environment.filters["told"] = told
     return environment.from_string(_resource("page.html.j2"))
 
 
@@ -86,7 +103,8 @@ def _subtitle(cards: Sequence[ScoreCard]) -> str:
 
 def _table(cards: Sequence[ScoreCard]) -> list[dict[str, Any]]:
     """Lines of the published table; the type only where it changes."""
-    valid = {id(row): card.verdict.valid for card in cards for row in card.rows}
+    # By identity: rows of two runs can be equal.
+    run = {id(row): place for place, card in enumerate(cards) for row in card.rows}
     lines = []
     before = ""
     for row in in_report_order(tuple(row for card in cards for row in card.rows)):
@@ -100,7 +118,8 @@ def _table(cards: Sequence[ScoreCard]) -> list[dict[str, Any]]:
                 "type": row.type if row.type != before else "",
                 "row": row,
                 "cells": cells,
-                "valid": valid[id(row)],
+                "valid": cards[run[id(row)]].verdict.valid,
+                "run": run[id(row)] + 1,
             }
         )
         before = row.type
@@ -128,9 +147,11 @@ def _run(card: ScoreCard, place: int) -> dict[str, Any]:
             (g.name, g.devices, *(g.counters[column] for column in _GROUP_COLUMNS[1:]))
             for g in groups
         ],
+        "checks": [_check(check) for check in card.broker.counts] if card.broker else [],
         "command": name(shlex.join(run.command), COMMAND_CHARACTERS) if run.command else "",
         "facts": [
             ("run", run.id),
+            *((f"{key} SHA-256", value) for key, value in card.integrity.digests.items()),
             ("program", run.program),
             ("seed", "" if run.seed is None else run.seed),
             *_flat("scenario", run.scenario),
@@ -138,6 +159,57 @@ def _run(card: ScoreCard, place: int) -> dict[str, Any]:
             *_flat("environment", run.environment),
         ],
     }
+
+
+def _check(check: CountCheck) -> dict[str, Any]:
+    """One of the broker's own counts beside ours."""
+    ratio = check.broker / check.ours if check.ours else None
+    return {
+        "count": _COUNTS.get(check.count, check.count),
+        "check": check,
+        "ratio": "" if ratio is None else f"{ratio:.3f} times ours",
+    }
+
+
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    """What the template shows of one comparison."""
+    chart = comparison_chart(comparison)
+    return {
+        "comparison": comparison,
+        "title": name(comparison.case.upper()),
+        "bound": None if comparison.bound is None else f"{100 * comparison.bound:g} %",
+        "lines": [
+            {
+                "line": line,
+                "cells": [
+                    {
+                        "mean": "–" if cell is None else number(cell.mean),
+                        "stdev": None
+                        if cell is None or cell.stdev is None
+                        else f"± {number(cell.stdev)}",
+                        "values": []
+                        if cell is None or len(cell.values) < 2
+                        else _listed(cell.values),
+                        "difference": difference,
+                        "share": None
+                        if difference is None
+                        else number(difference.absolute)
+                        if difference.share is None
+                        else f"{100 * difference.share:+.1f} %",
+                        "spread": None if difference is None else SPREAD[difference.exceeds],
+                    }
+                    for cell, difference in zip(line.cells, (None, *line.differences), strict=True)
+                ],
+            }
+            for line in comparison.lines
+        ],
+        "chart": None if chart is None else _figure(chart),
+    }
+
+
+def _listed(values: Sequence[float]) -> list[str]:
+    shown = [number(value) for value in values[:_LONGEST_LIST]]
+    return [*shown, "…"] if len(values) > _LONGEST_LIST else shown
 
 
 def _broker(broker: Mapping[str, Any]) -> str:

@@ -1,4 +1,7 @@
-"""scorecard.json: one run as an object, several as {"schema", "runs": [...]} of such objects."""
+"""scorecard.json: one run as an object, several as {"schema", "runs": [...], "comparison": [...]}.
+
+"runs" are such objects; "comparison" has an object for each case that has several runs.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -6,6 +9,8 @@ from typing import Any
 
 import orjson
 
+from loadgen.scorecard.broker import BrokerLoad
+from loadgen.scorecard.compare import Comparison
 from loadgen.scorecard.model import Latency, Power, ScoreCard
 
 __all__ = ["SCHEMA", "to_document", "to_json"]
@@ -13,10 +18,16 @@ __all__ = ["SCHEMA", "to_document", "to_json"]
 SCHEMA = 1
 
 
-def to_json(cards: Sequence[ScoreCard]) -> bytes:
+def to_json(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = ()) -> bytes:
     """The document of one card; of several, the cards in the order given under "runs"."""
     documents = [to_document(card) for card in cards]
-    whole = documents[0] if len(documents) == 1 else {"schema": SCHEMA, "runs": documents}
+    whole = documents[0]
+    if len(documents) > 1:
+        whole = {
+            "schema": SCHEMA,
+            "runs": documents,
+            "comparison": [asdict(comparison) for comparison in comparisons],
+        }
     return orjson.dumps(whole, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
@@ -39,6 +50,9 @@ def to_document(card: ScoreCard) -> dict[str, Any]:
         "rates": dict(card.rates),
         "connect": asdict(card.connect),
         "network": dict(card.network),
+        "broker_load": None if card.broker is None else _broker(card.broker),
+        **card.details,
+        "digest": {**card.integrity.digests, "state": card.integrity.state},
     }
 
 
@@ -54,9 +68,20 @@ def _power(power: Power) -> dict[str, Any]:
                 "watts": outlet.watts,
                 "samples": outlet.samples,
                 "coverage": outlet.coverage,
+                "outlet": outlet.outlet,
+                "node": outlet.node,
+                "energy": None if outlet.energy is None else asdict(outlet.energy),
             }
             for outlet in power.outlets
         ],
+        "nodes": [asdict(node) for node in power.nodes],
         "watts": power.watts,
         "messages_per_watt": power.messages_per_watt,
+        "joules_per_message": power.joules_per_message,
+        "watts_per_rack_unit": power.watts_per_rack_unit,
     }
+
+
+def _broker(load: BrokerLoad) -> dict[str, Any]:
+    """Everything but the course."""
+    return {key: value for key, value in asdict(load).items() if key != "moments"}

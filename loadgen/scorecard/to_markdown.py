@@ -5,8 +5,11 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
+from loadgen.scorecard.broker import BrokerLoad
+from loadgen.scorecard.compare import SPREAD, Cell, Comparison, Difference
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.rows import in_report_order
+from loadgen.scorecard.sections import told
 from loadgen.scorecard.text import COMMAND_CHARACTERS, name, number
 
 __all__ = ["escape", "to_markdown"]
@@ -14,21 +17,30 @@ __all__ = ["escape", "to_markdown"]
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#!|~&$])")
 
 
-def to_markdown(cards: Sequence[ScoreCard]) -> bytes:
+def to_markdown(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = ()) -> bytes:
     """UTF-8; everything that a run brought along is escaped."""
     lines = ["# Score card", ""]
+    several = len(cards) > 1
+    # By identity: rows of two runs can be equal.
+    run = {id(row): card.run.id for card in cards for row in card.rows}
     for card in cards:
-        lines += _verdict(card, len(cards) > 1)
+        lines += _verdict(card, several)
     lines += _table(
-        ("Type", "Name", "Description", "VALUE", "AVG", "50P", "99P", "MAX", "STDV"),
+        (
+            *("Type", "Name", *(("Run",) if several else ()), "Description"),
+            *("VALUE", "AVG", "50P", "99P", "MAX", "STDV"),
+        ),
         (
             (
-                *(row.type, row.name, f"{row.description} ({row.unit})"),
+                *(row.type, row.name, *((run[id(row)],) if several else ())),
+                f"{row.description} ({row.unit})",
                 *(number(v) for v in (row.value, row.avg, row.p50, row.p99, row.max, row.stdev)),
             )
             for row in in_report_order(tuple(row for card in cards for row in card.rows))
         ),
     )
+    for comparison in comparisons:
+        lines += _comparison(comparison)
     for card in cards:
         lines += _details(card)
     return "\n".join(lines).encode()
@@ -66,6 +78,9 @@ def _details(card: ScoreCard) -> list[str]:
             ((key.replace("_", " "), number(value)) for key, value in asdict(card.counts).items()),
         ),
     ]
+    for section in card.sections:
+        lines += [f"### {escape(section.title)}", "", escape(section.note), ""]
+        lines += _table(section.header, (list(map(told, row)) for row in section.rows))
     if card.latency:
         lines += _table(
             ("latency, µs", "count", "avg", "50p", "90p", "99p", "99.9p", "max", "stdev"),
@@ -76,15 +91,86 @@ def _details(card: ScoreCard) -> list[str]:
         )
     if card.power is not None:
         lines += _table(
-            ("outlet", "watts", "samples", "coverage"),
+            ("node", "outlet", "watts", "samples", "coverage", "kWh counter"),
             (
-                (o.log, f"{o.watts:,.1f}", number(o.samples), f"{o.coverage:.0%}")
+                (
+                    *(o.node, o.name, f"{o.watts:,.1f}", number(o.samples), f"{o.coverage:.0%}"),
+                    "" if o.energy is None else o.energy.result,
+                )
                 for o in card.power.outlets
             ),
         )
+    if card.broker is not None:
+        lines += _broker(card.broker)
     if command:
         lines += ["Run again:", "", f"    {name(command, COMMAND_CHARACTERS)}", ""]
+    sealed = card.integrity
+    lines += [
+        f"Results {sealed.state}"
+        + "".join(f", {escape(key)} `{escape(value)}`" for key, value in sealed.digests.items())
+        + ".",
+        "",
+    ]
     return lines
+
+
+def _broker(load: BrokerLoad) -> list[str]:
+    lines = _table(
+        ("broker over the window", "value"),
+        (
+            ("processor time, s", number(load.cpu_seconds)),
+            ("processors in use", number(load.cores)),
+            ("greatest memory, bytes", number(load.resident_bytes_max)),
+            ("messages a core-second", number(load.messages_per_core_second)),
+        ),
+    )
+    if load.counts:
+        lines += _table(
+            ("the broker's own count", "broker", "ours", "under way", "agrees"),
+            (
+                (
+                    *(check.topic, number(check.broker), number(check.ours)),
+                    *(number(check.uncertain), "yes" if check.agrees else "NO"),
+                )
+                for check in load.counts
+            ),
+        )
+    return lines
+
+
+def _comparison(comparison: Comparison) -> list[str]:
+    """The sides of one case next to each other."""
+    first, *others = comparison.sides
+    header = ["name", "", "unit", escape(first.label)]
+    for side in others:
+        header += [escape(side.label), "difference", "spread"]
+    rows = []
+    for line in comparison.lines:
+        cells = [line.name, line.column, line.unit, _cell(line.cells[0])]
+        for cell, difference in zip(line.cells[1:], line.differences, strict=True):
+            cells += [_cell(cell), _share(difference), _spread(difference)]
+        rows.append(cells)
+    return [f"## {escape(comparison.case.upper())} side by side", "", *_table(header, rows)]
+
+
+def _cell(cell: Cell | None) -> str:
+    if cell is None:
+        return ""
+    about = "" if cell.stdev is None else f" ± {number(cell.stdev)} (n={len(cell.values)})"
+    return f"{number(cell.mean)}{about}"
+
+
+def _share(difference: Difference | None) -> str:
+    if difference is None:
+        return ""
+    told = number(difference.absolute)
+    if difference.share is not None:
+        told = f"{100 * difference.share:+.1f} %"
+    return f"{told} REGRESSION" if difference.regression else told
+
+
+def _spread(difference: Difference | None) -> str:
+    return "" if difference is None else SPREAD[difference.exceeds]
 
 
 def _counted(count: int, noun: str) -> str:

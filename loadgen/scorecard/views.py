@@ -22,6 +22,7 @@ __all__ = [
     "PROCESS_SCHEMA",
     "TIMED",
     "TOTALS_BY",
+    "TOTALS_SCHEMA",
     "Background",
     "Views",
     "course_of",
@@ -39,13 +40,15 @@ BACKGROUND = "background"
 TOTALS_BY = ("run", "group", "phase", "series")
 """Keys of the totals; series "" holds the counters."""
 
+TOTALS_SCHEMA = reduced_schema(TOTALS_BY)
+
 COURSE_SERIES = ("", "end_to_end", "connect")
 """Series whose course over time is drawn."""
 
 _COURSE_BY = ("run", "second", "group", "series")
 _COURSE_COUNTS = (
-    *("time_ns", "span_ns", "sent", "expected", "received", "connects", "connect_failures"),
-    *("disconnects", "connected", "owed", "in_flight", "count"),
+    *("time_ns", "span_ns", "sent", "expected", "received", "duplicated", "corrupt", "foreign"),
+    *("connects", "connect_failures", "disconnects", "connected", "owed", "in_flight", "count"),
 )
 _COURSE_RATES = {"sent_per_s": "sent", "received_per_s": "received"}
 _SHORTEST_SPAN_NS = 50_000_000

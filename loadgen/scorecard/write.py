@@ -5,24 +5,30 @@ from pathlib import Path
 
 from loadgen.control.rundir import write_atomically
 from loadgen.errors import RunDirectoryError
+from loadgen.scorecard.compare import Comparison
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.to_csv import to_csv
+from loadgen.scorecard.to_histograms import to_hlog, to_parquet
 from loadgen.scorecard.to_html import to_html
 from loadgen.scorecard.to_json import to_json
 from loadgen.scorecard.to_markdown import to_markdown
 
 __all__ = ["RENDERINGS", "write_renderings"]
 
-RENDERINGS: Mapping[str, Callable[[Sequence[ScoreCard]], bytes]] = {
+RENDERINGS: Mapping[str, Callable[[Sequence[ScoreCard], Sequence[Comparison]], bytes]] = {
     "scorecard.json": to_json,
     "scorecard.csv": to_csv,
     "scorecard.md": to_markdown,
     "scorecard.html": to_html,
+    "histograms.parquet": to_parquet,
+    "histograms.hlog": to_hlog,
 }
 """File name to renderer."""
 
 
-def write_renderings(cards: Sequence[ScoreCard], out_dir: Path) -> dict[str, Path]:
+def write_renderings(
+    cards: Sequence[ScoreCard], out_dir: Path, comparisons: Sequence[Comparison] = ()
+) -> dict[str, Path]:
     """Write every rendering, replacing older ones; file name to its path.
 
     All are made before the first is written, each under a hidden name and then renamed. Raises
@@ -30,7 +36,7 @@ def write_renderings(cards: Sequence[ScoreCard], out_dir: Path) -> dict[str, Pat
     """
     if not cards:
         raise ValueError("no score card to write")
-    rendered = {name: render(cards) for name, render in RENDERINGS.items()}
+    rendered = {name: render(cards, comparisons) for name, render in RENDERINGS.items()}
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
         for name, data in rendered.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.scorecard.model import ScoreCard, build, wall_window
-from loadgen.scorecard.power import distinct_logs, require_coverage, time_zone
+from loadgen.scorecard.power import PduLog, log_settings, require_coverage
 from loadgen.scorecard.record import open_runs
 from loadgen.spark.aggregate import views_of_runs
 from loadgen.spark.power import outlets_of_runs
@@ -20,35 +20,35 @@ __all__ = ["make_scorecards"]
 
 def make_scorecards(
     run_dirs: Sequence[Path],
-    pdu_logs: Sequence[Path] = (),
+    pdu_logs: Sequence[str | Path | PduLog] = (),
     pdu_timezone: str | None = None,
     rack_units: float | None = None,
     master: str = "local[*]",
     *,
+    pdu_columns: str | None = None,
+    pdu_offset: str | None = None,
     spark: "SparkSession | None" = None,
 ) -> list[ScoreCard]:
     """One score card a run directory, in the order given; nothing is written.
 
-    `pdu_logs` are one outlet each and must cover every run, `pdu_timezone` is the IANA name of
-    their zone (None: this host's). `spark` is a session to use instead of a new one on `master`.
+    `pdu_logs` must cover every run; they and what says how to read them are as in
+    `scorecard.summary.summarize_run`. `spark` is a session to use instead of a new one on `master`.
     What can be refused without Spark is refused before it starts. Raises RunDirectoryError,
     PowerLogError, MissingProgramError and CannotRunError.
     """
+    settings = log_settings(pdu_logs, pdu_timezone, pdu_columns, pdu_offset)
     runs = open_runs(run_dirs)
-    logs = distinct_logs(pdu_logs)
-    zone = time_zone(pdu_timezone) if logs else None
     session: AbstractContextManager[SparkSession] = (
         open_session(master) if spark is None else nullcontext(spark)
     )
     with session as used:
         views = views_of_runs(used, runs)
         outlets = {}
-        if zone is not None:
+        if settings is not None:
             windows = {run.record.id: wall_window(run.record, views[run.record.id]) for run in runs}
-            outlets = outlets_of_runs(used, windows, logs, zone)
+            outlets = outlets_of_runs(used, windows, settings)
             for run, measured in outlets.items():
                 require_coverage(measured, run)
     return [
-        build(run.record, views[run.record.id], outlets.get(run.record.id), rack_units)
-        for run in runs
+        build(run, views[run.record.id], outlets.get(run.record.id), rack_units) for run in runs
     ]

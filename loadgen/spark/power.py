@@ -4,57 +4,88 @@ Parsing and arithmetic are `scorecard.power`'s, so that a malformed line is name
 the mean is the same number with and without Spark.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
 from loadgen.errors import PowerLogError
-from loadgen.scorecard.power import OutletPower, distinct_logs, outlet_power, read_power_log
+from loadgen.scorecard.power import EnergyCheck, LogSettings, OutletPower, outlet_power, read_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["outlets_of_runs"]
 
-_SAMPLES = "place int, log string, line int, wall_ns long, watts double, error string"
+_SAMPLES = (
+    "place int, log string, node string, outlet string, line int, wall_ns long, watts double, "
+    "kwh double, error string"
+)
 _WINDOWS = "run string, start_ns long, end_ns long"
+_ENERGY = "struct<watts_kwh:double,counter_kwh:double,resolution_kwh:double,result:string>"
 _OUTLETS = (
-    "run string, place int, log string, watts double, samples int, coverage double, "
-    "at_s array<double>, level array<double>"
+    "run string, place int, line int, log string, node string, outlet string, watts double, "
+    f"samples int, coverage double, curve array<array<double>>, energy {_ENERGY}"
 )
 _SAMPLE_SCHEMA = pa.schema(
     [
         ("place", pa.int32()),
         ("log", pa.string()),
+        ("node", pa.string()),
+        ("outlet", pa.string()),
         ("line", pa.int32()),
         ("wall_ns", pa.int64()),
         ("watts", pa.float64()),
+        ("kwh", pa.float64()),
         ("error", pa.string()),
+    ]
+)
+_OUTLET_SCHEMA = pa.schema(
+    [
+        ("run", pa.string()),
+        ("place", pa.int32()),
+        ("line", pa.int32()),
+        ("log", pa.string()),
+        ("node", pa.string()),
+        ("outlet", pa.string()),
+        ("watts", pa.float64()),
+        ("samples", pa.int32()),
+        ("coverage", pa.float64()),
+        ("curve", pa.list_(pa.list_(pa.float64()))),
+        (
+            "energy",
+            pa.struct(
+                [
+                    ("watts_kwh", pa.float64()),
+                    ("counter_kwh", pa.float64()),
+                    ("resolution_kwh", pa.float64()),
+                    ("result", pa.string()),
+                ]
+            ),
+        ),
     ]
 )
 
 
 def outlets_of_runs(
-    spark: "SparkSession",
-    windows: Mapping[str, tuple[int, int]],
-    logs: Sequence[Path],
-    zone: ZoneInfo,
+    spark: "SparkSession", windows: Mapping[str, tuple[int, int]], settings: LogSettings
 ) -> dict[str, list[OutletPower]]:
-    """Run id to its outlets, in the order of `logs`.
+    """Run id to its outlets, in the order of the logs and of the outlets in them.
 
     `windows` are (start_ns, end_ns) in UTC since the epoch, by run id. Logs are read where the
     tasks run. Raises PowerLogError for the first log that cannot be used.
     """
-    paths = [(place, str(path.resolve()), str(path)) for place, path in enumerate(logs)]
-    distinct_logs(logs)
-    named = spark.createDataFrame(paths, "place int, path string, log string")
+    places = [(place,) for place in range(len(settings.logs))]
+    resolved = replace(
+        settings, logs=tuple(replace(log, path=log.path.resolve()) for log in settings.logs)
+    )
+    shown = [str(log.path) for log in settings.logs]
     # A task a log, and read once for both questions that follow.
     samples = (
-        named.repartition(len(paths), "place")
-        .mapInArrow(lambda batches: _parse(batches, zone.key), _SAMPLES)
+        spark.createDataFrame(places, "place int")
+        .repartition(len(places), "place")
+        .mapInArrow(lambda batches: _parse(batches, resolved, shown), _SAMPLES)
         .cache()
     )
     try:
@@ -64,45 +95,56 @@ def outlets_of_runs(
         spans = spark.createDataFrame([(run, *span) for run, span in windows.items()], _WINDOWS)
         means = (
             samples.crossJoin(spans)
-            .groupBy("run", "place")
+            .groupBy("run", "place", "outlet")
             .applyInArrow(_mean, _OUTLETS)
-            .orderBy("run", "place")
+            .orderBy("run", "place", "line")
             .collect()
         )
     finally:
         samples.unpersist()
     outlets: dict[str, list[OutletPower]] = {run: [] for run in windows}
     for row in means:
+        energy = row["energy"]
         outlets[row["run"]].append(
             OutletPower(
                 log=row["log"],
                 watts=row["watts"],
                 samples=row["samples"],
                 coverage=row["coverage"],
-                curve=tuple(zip(row["at_s"], row["level"], strict=True)),
+                curve=tuple((since, until, watts) for since, until, watts in row["curve"]),
+                outlet=row["outlet"],
+                node=row["node"],
+                energy=None if energy is None else EnergyCheck(**energy.asDict()),
             )
         )
     return outlets
 
 
-def _parse(batches: Iterable[pa.RecordBatch], zone: str) -> Iterator[pa.RecordBatch]:
+def _parse(
+    batches: Iterable[pa.RecordBatch], settings: LogSettings, shown: list[str]
+) -> Iterator[pa.RecordBatch]:
     """The samples of each log that is named; one row with an error for a log that has one."""
     for batch in batches:
-        for named in batch.to_pylist():
-            place, log = named["place"], named["log"]
+        for place in batch.column(0).to_pylist():
+            log, name = settings.logs[place], shown[place]
             try:
-                samples = read_power_log(Path(named["path"]), ZoneInfo(zone))
+                samples = read_log(log, settings)
             except PowerLogError as error:
-                text = str(error).replace(named["path"], log)
-                columns: list[list[object]] = [[place], [log], [0], [0], [0.0], [text]]
+                text = str(error).replace(str(log.path), name)
+                columns: list[list[object]] = [
+                    [place], [name], [""], [""], [0], [0], [0.0], [None], [text]
+                ]  # fmt: skip
             else:
                 number = len(samples)
                 columns = [
                     [place] * number,
-                    [log] * number,
+                    [name] * number,
+                    [log.node] * number,
+                    [sample.outlet for sample in samples],
                     list(range(number)),
                     [sample.wall_ns for sample in samples],
                     [sample.watts for sample in samples],
+                    [sample.kilowatt_hours for sample in samples],
                     [None] * number,
                 ]
             yield pa.RecordBatch.from_arrays(
@@ -125,16 +167,29 @@ def _mean(samples: pa.Table) -> pa.Table:
         samples["watts"].to_numpy(),
         first["start_ns"],
         first["end_ns"],
+        kilowatt_hours=samples["kwh"].to_pylist(),
+        outlet=first["outlet"],
+        node=first["node"],
     )
-    return pa.table(
-        {
-            "run": [first["run"]],
-            "place": pa.array([first["place"]], pa.int32()),
-            "log": [outlet.log],
-            "watts": [outlet.watts],
-            "samples": pa.array([outlet.samples], pa.int32()),
-            "coverage": [outlet.coverage],
-            "at_s": pa.array([[at for at, _ in outlet.curve]], pa.list_(pa.float64())),
-            "level": pa.array([[level for _, level in outlet.curve]], pa.list_(pa.float64())),
-        }
-    )
+    energy = outlet.energy
+    row = {
+        "run": first["run"],
+        "place": first["place"],
+        "line": first["line"],
+        "log": outlet.log,
+        "node": outlet.node,
+        "outlet": outlet.outlet,
+        "watts": outlet.watts,
+        "samples": outlet.samples,
+        "coverage": outlet.coverage,
+        "curve": [list(step) for step in outlet.curve],
+        "energy": None
+        if energy is None
+        else {
+            "watts_kwh": energy.watts_kwh,
+            "counter_kwh": energy.counter_kwh,
+            "resolution_kwh": energy.resolution_kwh,
+            "result": energy.result,
+        },
+    }
+    return pa.Table.from_pylist([row], schema=_OUTLET_SCHEMA)

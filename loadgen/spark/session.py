@@ -23,7 +23,7 @@ from loadgen.errors import CannotRunError, MissingProgramError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["find_java_home", "java_shim", "open_session"]
+__all__ = ["find_java_home", "java_shim", "open_session", "reason_in"]
 
 OLDEST_JAVA = 17
 """Spark 4.0 release notes: Java 17 or newer."""
@@ -147,12 +147,24 @@ def _start(master: str, memory: str, scratch: Path) -> "SparkSession":
                 return builder.getOrCreate()
         except Exception as error:
             said.seek(0)
-            words = said.read(20_000).decode(errors="replace").splitlines()
-            telling = [line.strip() for line in words if line.strip() and "WARN" not in line]
-            reason = "; ".join(telling) or str(error).partition("\n")[0]
+            words = said.read(20_000).decode(errors="replace")
+            reason = reason_in(words) or reason_in(str(error)) or type(error).__name__
             raise CannotRunError(
                 f"Spark did not start on {printable(master, 100)}: {printable(reason, 400)}"
             ) from error
+
+
+_NOISE = ("To adjust logging level", "Setting default log level", "Using Spark's", "at ", "...")
+
+
+def reason_in(words: str) -> str:
+    """The telling lines of what a launcher printed or an exception says."""
+    lines = (line.strip(" :") for line in words.splitlines())
+    telling = [line for line in lines if line and "WARN" not in line]
+    telling = [line for line in telling if not line.startswith(_NOISE)]
+    # A stack trace names its exception once; what leads there says less.
+    causes = [line for line in telling if "Exception" in line and "occurred while" not in line]
+    return "; ".join(causes[:2] or telling)
 
 
 _LOG_SETTINGS = """\

@@ -13,10 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import orjson
 import pytest
 
+from loadgen.scorecard.compare import compare
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.to_html import to_html
 
@@ -46,7 +48,7 @@ Browse = Callable[..., Visit]
 
 @pytest.fixture
 def browse(tmp_path: Path) -> Browse:
-    def visit(page: bytes, *options: str, name: str = "page.html") -> Visit:
+    def visit(page: bytes, *options: str, name: str = "page.html", anchor: str = "") -> Visit:
         assert CHROMIUM is not None
         (tmp_path / name).write_bytes(page)
         log = tmp_path / "net.json"
@@ -58,7 +60,7 @@ def browse(tmp_path: Path) -> Browse:
                 *("--disable-component-update", "--disable-sync", "--no-first-run"),
                 *("--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=20000"),
                 *("--enable-logging=stderr", f"--log-net-log={log}", f"--user-data-dir={profile}"),
-                *(*options, "--dump-dom", (tmp_path / name).as_uri()),
+                *(*options, "--dump-dom", (tmp_path / name).as_uri() + anchor),
             ],
             capture_output=True,
             text=True,
@@ -74,10 +76,10 @@ def browse(tmp_path: Path) -> Browse:
 
 @pytest.fixture(scope="module")
 def page(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """All five cases, with power, and names that would be markup."""
+    """All five cases, one of them twice, with power, broker, and names that would be markup."""
     directory = tmp_path_factory.mktemp("runs")
     cards = []
-    for case in CASES:
+    for number, case in enumerate((*CASES, "fanin")):
         changes = {
             "clock": {
                 "monotonic_ns": make.ANCHOR_NS,
@@ -89,13 +91,27 @@ def page(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> bytes:
                 "protocol": "MQTT 5",
             },
         }
-        run = make.fabricate(directory / case, f"run-{case}", case, **changes)
-        logs = [PDU / "power_supply_1.log"] if case == "persistent" else []
+        run = make.fabricate(directory / f"{number}", f"run-{number}", case, **changes)
+        logs = [f"<b>={PDU / 'power_supply_1.log'}"] if case == "persistent" else []
+        if case == "persistent":
+            watched(make, run)
         cards.append(summarize_run(run, logs, "UTC", 2))
-    return to_html(cards)
+    return to_html(cards, compare(cards))
 
 
-def charts_in(page: bytes) -> list[list[object]]:
+def watched(make: ModuleType, run: Path) -> None:
+    """A broker that used half a processor and says that it got each message twice."""
+    records: list[dict[str, object]] = []
+    for second in range(9):
+        load = {"cpu_ns": 500_000_000 * second, "resident_bytes": 20 << 20, "processes": 1}
+        records.append({"time_ns": make.ANCHOR_NS + second * make.SECOND_NS, "process": load})
+    for second, value in ((0, 0), (9, 5000)):
+        word = {"topic": "$SYS/<i>/x", "count": "publish_received", "value": value}
+        records.append({"time_ns": make.ANCHOR_NS + second * make.SECOND_NS, **word})
+    (run / "broker.jsonl").write_bytes(b"\n".join(map(orjson.dumps, records)))
+
+
+def charts_in(page: bytes) -> list[list[dict[str, Any]]]:
     """The traces of each chart, as the page carries them."""
     blocks = re.findall(rb'<script type="application/json">(.*?)</script>', page)
     return [orjson.loads(block)["data"] for block in blocks]
@@ -154,24 +170,42 @@ def unfilter(kind: int, line: bytes, above: bytearray, step: int) -> bytearray:
 
 
 def test_charts_are_drawn_and_nothing_is_asked_for(page: bytes, browse: Browse) -> None:
+    """And names that would be markup stay text."""
     visit = browse(page)
     charts = charts_in(page)
     assert visit.console == []
     assert visit.asked == []
     assert f'data-drawn="{len(charts)}"' in visit.dom
     drawn = visit.dom.split("<figure>")[1:]
-    assert len(drawn) == len(charts) == 24
+    assert len(drawn) == len(charts) == 30
     for traces, chart in zip(charts, drawn, strict=True):
+        lines = [trace for trace in traces if "lines" in trace["mode"]]
         paths = re.findall(r'<path class="js-line" d="(M[^"]{5,})', chart)
         marks = [path for path in paths if path != "M5,0h30"]  # a line in the legend
-        assert len(marks) == len(traces)
+        assert len(marks) == len(lines)
+        points = sum(len(trace["x"]) for trace in traces if trace["mode"] == "markers")
+        if points:
+            assert len(re.findall(r'<path class="point"', chart)) == points
+    assert "<img" not in visit.dom and "<b>" not in visit.dom and "<i>" not in visit.dom
+    assert "<script>alert" not in visit.dom
+    assert "&lt;img src=http://tracker.example/x onerror=alert(1)&gt;" in visit.dom
+    assert "differs: 2.000 times ours" in visit.dom
 
 
-def test_hostile_names_stay_text(page: bytes, browse: Browse) -> None:
-    dom = browse(page).dom
-    assert "<img" not in dom
-    assert "<script>alert" not in dom
-    assert "&lt;img src=http://tracker.example/x onerror=alert(1)&gt;" in dom
+def test_many_runs_are_folded_and_drawn_when_opened(
+    make: ModuleType, tmp_path: Path, browse: Browse
+) -> None:
+    """The address names one of them: that is opened."""
+    cards = [
+        summarize_run(make.fabricate(tmp_path / f"{n}", f"run-{n}", "connburst")) for n in range(7)
+    ]
+    page = to_html(cards, compare(cards))
+    visit = browse(page, name="many.html", anchor="#run-3")
+    assert visit.console == []
+    # Its connection curve, distribution and processors, and the comparison of all.
+    assert 'data-drawn="4"' in visit.dom
+    assert visit.dom.count('<details class="run">') == 6
+    assert visit.dom.count('<details class="run" open') == 1
 
 
 def test_the_browser_would_tell(page: bytes, browse: Browse) -> None:

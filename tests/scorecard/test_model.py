@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hdrh.histogram import HdrHistogram
 
+from loadgen.control.seal import seal
 from loadgen.metrics.histogram import HIGHEST_NS, lowest_values
 from loadgen.metrics.interval import Interval
 from loadgen.scorecard.model import ScoreCard
@@ -105,8 +106,11 @@ def test_persistent_with_power_and_rack_units(make: ModuleType, tmp_path: Path) 
         "PERSISTENT msgs/sec": 500.0,
         "PERSISTENT.MPW msgs/Watt": pytest.approx(500 / 303),
         "PERSISTENT.MPU msgs/sec/U": 250.0,
+        "PERSISTENT.JPM joules/msg": pytest.approx(303 / 500),
     }
     assert card.power.messages_per_watt == pytest.approx(500 / 303)
+    assert card.power.joules_per_message == pytest.approx(0.606)
+    assert card.power.watts_per_rack_unit == 151.5
 
 
 def test_persistent_without_them_has_one_row(make: ModuleType, tmp_path: Path) -> None:
@@ -200,9 +204,9 @@ def test_an_interrupted_run_is_never_valid(make: ModuleType, tmp_path: Path) -> 
 
 
 def test_an_unknown_case_has_its_rates(make: ModuleType, tmp_path: Path) -> None:
-    document = make.run_document() | {"case": "bridge"}
+    document = make.run_document() | {"case": "novel"}
     card = summarize_run(make.write_run(tmp_path / "run", document, make.rows_of()))
-    assert [(row.name, row.value) for row in card.rows] == [("BRIDGE", 100.0), ("BRIDGE", 100.0)]
+    assert [(row.name, row.value) for row in card.rows] == [("NOVEL", 100.0), ("NOVEL", 100.0)]
 
 
 def test_an_encrypted_case_has_the_published_name(make: ModuleType, tmp_path: Path) -> None:
@@ -238,6 +242,77 @@ def test_curves_show_the_course(make: ModuleType, tmp_path: Path) -> None:
     assert curve.points[-1] == (100.0, card.latency["end_to_end"].max)
     us = [value for _, value in curve.points]
     assert us == sorted(us)
+    histogram = card.curves.histograms[0]
+    assert (histogram.series, histogram.count) == ("end_to_end", 4000)
+    assert sum(histogram.bucket_count) == 4000
     groups = {group.name: group for group in card.curves.groups}
     assert groups["pair_publisher"].counters["sent"] == 4000
     assert groups["background_subscribers"].devices == 10
+
+
+def test_power_of_any_case_by_node(make: ModuleType, tmp_path: Path) -> None:
+    wall = 1_366_970_765  # 2013-04-26T10:06:05Z
+    clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": wall * make.SECOND_NS}
+    run = make.fabricate(tmp_path / "run", case="fanout", clock=clock)
+    logs = [f"broker={PDU / 'power_supply_1.log'}", f"switch={PDU / 'power_supply_2.log'}"]
+    card = summarize_run(run, logs, "UTC")
+    assert card.power is not None
+    assert [(node.name, node.outlets, node.watts) for node in card.power.nodes] == [
+        ("broker", 1, 137.0),
+        ("switch", 1, 166.0),
+    ]
+    assert values(card)["FANOUT.MPW msgs/Watt"] == pytest.approx(2000 / 303)
+    assert "FANOUT.MPU msgs/sec/U" not in values(card)
+
+
+def test_an_offset_moves_the_log(make: ModuleType, tmp_path: Path) -> None:
+    """The PDU is a minute ahead: what it says at 10:07 was at 10:06."""
+    wall = 1_366_970_765
+    clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": wall * make.SECOND_NS}
+    run = make.fabricate(tmp_path / "run", case="persistent", clock=clock)
+    card = summarize_run(run, [PDU / "power_supply_1.log"], "UTC", pdu_offset="1m")
+    assert card.power is not None and card.power.watts == 136.0
+    card = summarize_run(run, [PDU / "power_supply_1.log"], "UTC", pdu_offset="-60s")
+    assert card.power is not None and card.power.watts == 139.0
+
+
+def test_a_partial_second_is_drawn_at_its_rate(make: ModuleType, tmp_path: Path) -> None:
+    """The load begins and ends within a second: half of the messages in half of it is no dip."""
+    windows = make.run_document()["windows"]
+    half = make.SECOND_NS // 2
+    windows["warmup"] = [windows["warmup"][0] + half, windows["measure"][0]]
+    windows["measure"] = [windows["measure"][0], windows["measure"][1] - half]
+    rows = [
+        replace(row, sent=row.sent // 2, received=row.received // 2, expected=row.expected // 2)
+        if row.second in (2, 6) and not row.series
+        else row
+        for row in make.rows_of()
+    ]
+    card = card_of(make, tmp_path / "run", "fanin", rows, windows=windows)
+    course = {round(moment.at_s): moment for moment in card.curves.course}
+    assert [course[second].sent for second in (-1, 0, 3)] == [100.0, 100.0, 100.0]
+    assert (course[-1].covered_at_s, course[-1].covered_s) == (-0.5, 0.5)
+    assert course[-3].sent == 0.0
+
+
+def test_a_sliver_of_a_second_has_no_rate(make: ModuleType, tmp_path: Path) -> None:
+    windows = make.run_document()["windows"]
+    windows["measure"] = [windows["measure"][0], windows["measure"][0] + 3_050_000_000]
+    card = card_of(make, tmp_path / "run", "fanin", windows=windows)
+    course = {round(moment.at_s): moment for moment in card.curves.course}
+    assert course[3].sent is None and course[3].received is None
+    assert course[2].sent == 100.0
+
+
+def test_a_changed_run_is_not_valid(make: ModuleType, tmp_path: Path) -> None:
+    run = make.fabricate(tmp_path / "run")
+    assert summarize_run(run).integrity.state == "unsealed"
+    seal(run)
+    card = summarize_run(run)
+    assert card.verdict.valid and card.integrity.state == "intact"
+    (run / "intervals" / "part-000004.parquet").unlink()
+    card = summarize_run(run)
+    assert not card.verdict.valid
+    assert [(reason.code, reason.detail) for reason in card.verdict.reasons] == [
+        ("CHANGED", "since the run ended: intervals/part-000004.parquet is missing")
+    ]

@@ -10,12 +10,21 @@ from hypothesis import strategies as st
 
 from loadgen.errors import PowerLogError
 from loadgen.scorecard.power import (
+    LogSettings,
+    PduLog,
     distinct_logs,
     host_timezone,
+    log_settings,
     outlet_power,
+    outlets_over,
+    parse_columns,
+    parse_offset,
     parse_power_log,
+    pdu_log,
+    read_log,
     read_power_log,
     require_coverage,
+    require_readable,
     time_zone,
 )
 
@@ -134,7 +143,7 @@ def test_a_sample_from_before_the_window_counts_for_its_beginning() -> None:
     assert outlet.watts == pytest.approx(150)
     assert outlet.coverage == 1.0
     assert outlet.samples == 2
-    assert outlet.curve == ((0.0, 100.0), (5.0, 200.0), (10.0, 200.0))
+    assert outlet.curve == ((0.0, 5.0, 100.0), (5.0, 10.0, 200.0))
 
 
 def test_time_weighs_and_not_the_number_of_samples() -> None:
@@ -224,3 +233,180 @@ def test_this_hosts_zone_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None
     assert time_zone(None).key == "Asia/Tokyo"
     monkeypatch.delenv("TZ")
     assert time_zone(None).key == host_timezone()
+
+
+# --- formats --------------------------------------------------------------------------------
+
+SERVERVIEW = """Time,Blade 1(power),Blade 1(energy),"Rack, upper(power)"
+2013-04-26 10:04:05,100,0.1,200
+2013-04-26 10:05:05,110,0.2,-
+2013-04-26 10:06:05,120,0.3,220
+"""
+NAMED = """Recorded at;Socket;Active power;Total
+2013-04-26T10:04:05Z;1;100;1.000
+2013-04-26T10:04:35Z;2;50;7.000
+2013-04-26T10:05:05Z;1;110;1.002
+2013-04-26T10:05:35Z;2;52;7.001
+"""
+NAMES = "time=recorded at,watts=Active power,outlet=Socket,kwh=Total"
+
+
+def read_text(text: str, columns: str | None = None) -> list[tuple[str, int, float, float | None]]:
+    named = parse_columns(columns) if columns else None
+    samples = parse_power_log(text.encode(), "pdu.csv", ZoneInfo("UTC"), named)
+    return [(s.outlet, s.wall_ns, s.watts, s.kilowatt_hours) for s in samples]
+
+
+def test_serverview_has_a_column_an_outlet() -> None:
+    assert read_text(SERVERVIEW) == [
+        ("Blade 1", at("10:04:05"), 100.0, None),
+        ("Rack, upper", at("10:04:05"), 200.0, None),
+        ("Blade 1", at("10:05:05"), 110.0, None),
+        ("Blade 1", at("10:06:05"), 120.0, None),
+        ("Rack, upper", at("10:06:05"), 220.0, None),
+    ]
+
+
+def test_named_columns_and_times_with_a_zone_of_their_own() -> None:
+    assert read_text(NAMED, NAMES)[:2] == [
+        ("1", at("10:04:05"), 100.0, 1.0),
+        ("2", at("10:04:35"), 50.0, 7.0),
+    ]
+    # The zone of the log is for times that have none.
+    columns = parse_columns(NAMES)
+    samples = parse_power_log(NAMED.encode(), "a", BERLIN, columns)
+    assert samples[0].wall_ns == at("10:04:05")
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("timestamp,watts\n2013-04-26T10:04:05,135\n", None),
+        ("Date,Time,Power (W)\n2013-04-26,10:04:05,135\n", None),
+        ("time\tActive Power (W)\n1366970645\t135\n", None),
+        ("time,watts\n1366970645000,135\n", None),
+        ("when,what\n26.04.2013 10:04:05,135\n", "time=when,watts=what,format=%d.%m.%Y %H:%M:%S"),
+        ("node,watts,time\nbroker-1,135,2013-04-26 10:04:05\n", None),
+    ],
+)
+def test_ways_to_write_a_time(text: str, columns: str | None) -> None:
+    (sample,) = read_text(text, columns)
+    assert sample[1:3] == (at("10:04:05"), 135.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "says"),
+    [
+        ("a,b\n1,2\n", None, "header of no known format; name its columns with --pdu-columns"),
+        ("time,watts\n1366970645,1\n", "time=time,watts=W", "has no column 'W'; its header is:"),
+        ("time,watts\nyesterday,1\n", None, "line 2: 'yesterday' is not an ISO 8601 time"),
+        ("time,watts\n1e400,1\n", None, "line 2: '1e400' is not an ISO 8601 time"),
+        ("time,watts\n1366970645,1,3\n", None, "line 2: 3 columns instead of 2"),
+        ("time,watts\n1366970645,-1\n", None, "line 2: watts '-1' is not a number of 0 or more"),
+        ("time,watts\n", None, "has no sample"),
+        (NAMED.replace("10:05:05", "10:03:05"), NAMES, "line 4: time goes back"),
+    ],
+)
+def test_a_table_that_cannot_be_used(text: str, columns: str | None, says: str) -> None:
+    with pytest.raises(PowerLogError) as refused:
+        read_text(text, columns)
+    assert says in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "watts=a", "time=a", "time=a,watts=b,time=c", "time=a,watts=", "volts=a", "x"]
+)
+def test_columns_that_name_nothing(text: str) -> None:
+    with pytest.raises(PowerLogError, match="pdu_columns: "):
+        parse_columns(text)
+
+
+def test_outlets_are_grouped_and_sampled_at_different_seconds(tmp_path: Path) -> None:
+    log = tmp_path / "pdu=1.csv"
+    log.write_text(NAMED)
+    settings = log_settings([f"rack={log}#2", f"broker={log}#1"], "UTC", NAMES)
+    assert settings is not None
+    first, second = outlets_over(settings, at("10:04:35"), at("10:05:35"))
+    assert (first.node, first.outlet, first.watts, first.coverage) == ("rack", "2", 50.0, 1.0)
+    assert (second.node, second.outlet, second.watts) == ("broker", "1", 105.0)
+    whole = log_settings([log], "UTC", NAMES)
+    assert whole is not None
+    assert [o.name for o in outlets_over(whole, at("10:04:35"), at("10:05:35"))] == [
+        f"{log}#1",
+        f"{log}#2",
+    ]
+
+
+def test_a_log_as_it_is_given(tmp_path: Path) -> None:
+    odd = tmp_path / "a=b#3"
+    odd.write_text(LINE)
+    assert pdu_log(str(odd)) == PduLog(odd)
+    assert pdu_log(f"n={odd}") == PduLog(odd, "n")
+    assert pdu_log("n=x.log#1, 2") == PduLog(Path("x.log"), "n", ("1", "2"))
+    assert pdu_log("x.log") == PduLog(Path("x.log"))
+    with pytest.raises(PowerLogError, match="has no name"):
+        pdu_log("x.log#1,,2")
+
+
+def test_an_outlet_twice_or_not_there(tmp_path: Path) -> None:
+    log = tmp_path / "a.csv"
+    log.write_text(NAMED)
+    for twice in ([log, f"{log}#1"], [f"{log}#1,2", f"{log}#2"]):
+        with pytest.raises(PowerLogError, match="is given twice"):
+            distinct_logs(twice)
+    assert len(distinct_logs([f"{log}#1", f"{log}#2"])) == 2
+    settings = log_settings([f"{log}#7"], "UTC", NAMES)
+    assert settings is not None
+    with pytest.raises(PowerLogError, match="has no outlet '7'; it has 1, 2"):
+        read_log(settings.logs[0], settings)
+
+
+def test_an_offset_is_a_time_with_a_sign() -> None:
+    assert parse_offset("1.5s") == 1_500_000_000
+    assert parse_offset("-2") == -2_000_000_000
+    assert parse_offset("+500ms") == 500_000_000
+    for text in ("soon", "--1", "400d"):
+        with pytest.raises(PowerLogError, match="pdu_offset: "):
+            parse_offset(text)
+
+
+def test_a_half_written_last_line_is_fine_before_a_run(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text(f"{LINE}\n{LINE[:20]}")
+    settings = LogSettings((PduLog(log),), ZoneInfo("UTC"))
+    require_readable(settings)
+    with pytest.raises(PowerLogError, match="line 2: "):
+        read_log(PduLog(log), settings)
+
+
+# --- the counter of kilowatt-hours ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("counter", "result"),
+    [
+        # An hour of 600 W is 0.6 kWh.
+        ([10.0, 10.3, 10.6], "agrees"),
+        ([10.0, 10.4, 10.9], "disagrees"),
+        ([10.0, 10.0, 11.0], "too coarse"),
+        ([10.0, 10.0, 10.0], "too coarse"),
+        ([10.0, 12.0, 14.0], "disagrees"),
+        ([10.6, 10.3, 10.0], "disagrees"),
+    ],
+)
+def test_watts_against_the_counter(counter: list[float], result: str) -> None:
+    times = [0, 1800 * SECOND_NS, 3600 * SECOND_NS]
+    outlet = outlet_power("a", times, [600.0] * 3, 0, 3600 * SECOND_NS, kilowatt_hours=counter)
+    assert outlet.energy is not None
+    assert outlet.energy.watts_kwh == pytest.approx(0.6)
+    assert outlet.energy.counter_kwh == pytest.approx(counter[-1] - counter[0])
+    assert outlet.energy.result == result
+
+
+def test_the_reports_counter_is_too_coarse_to_tell() -> None:
+    settings = log_settings([PDU / "power_supply_1.log"], "UTC")
+    assert settings is not None
+    (outlet,) = outlets_over(settings, at("10:04:05"), at("10:12:05"))
+    assert outlet.energy is not None
+    assert (outlet.energy.counter_kwh, outlet.energy.resolution_kwh) == (0.0, 1.0)
+    assert outlet.energy.result == "too coarse"

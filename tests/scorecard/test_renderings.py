@@ -163,8 +163,11 @@ def test_markdown_shows_hostile_text_as_text(hostile: ScoreCard) -> None:
 
 
 def test_markdown_has_the_published_columns(cards: list[ScoreCard]) -> None:
-    page = to_markdown(cards).decode()
+    page = to_markdown(cards[:1]).decode()
     assert "| Type | Name | Description | VALUE | AVG | 50P | 99P | MAX | STDV |" in page
+    page = to_markdown(cards).decode()
+    assert "| Type | Name | Run | Description | VALUE |" in page
+    assert "| Throughput | FANIN | run-fanin |" in page
     assert "FANOUT: **VALID**" in page
 
 
@@ -220,7 +223,7 @@ def test_html_has_verdict_table_and_charts(cards: list[ScoreCard]) -> None:
     assert titles.count("Connection latency distribution") == 5
     assert titles.count("Rates, backlog and latency over time") == 4
     assert titles.count("Connection curve") == 5
-    assert titles.count("Generator processor time") == 5
+    assert titles.count("Processor time and memory of generator and broker") == 5
 
 
 def test_downloads_hold_the_numbers_of_the_chart(cards: list[ScoreCard]) -> None:
@@ -239,7 +242,7 @@ def test_downloads_hold_the_numbers_of_the_chart(cards: list[ScoreCard]) -> None
 
 def test_the_same_run_gives_the_same_bytes(cards: list[ScoreCard]) -> None:
     for render in RENDERINGS.values():
-        assert render(cards) == render(list(cards))
+        assert render(cards, ()) == render(list(cards), ())
 
 
 def test_an_invalid_run_is_marked_in_the_common_table(
@@ -317,7 +320,10 @@ def test_every_rendering_is_written(cards: list[ScoreCard], tmp_path: Path) -> N
     out = tmp_path / "new" / "out"
     paths = write_renderings(cards, out)
     assert sorted(p.name for p in out.iterdir()) == sorted(
-        ["scorecard.json", "scorecard.csv", "scorecard.md", "scorecard.html"]
+        [
+            *("scorecard.json", "scorecard.csv", "scorecard.md", "scorecard.html"),
+            *("histograms.parquet", "histograms.hlog"),
+        ]
     )
     assert paths["scorecard.json"].read_bytes() == to_json(cards)
     write_renderings(cards[:1], out)

@@ -70,7 +70,9 @@ def test_power_equals_the_summary(make: ModuleType, tmp_path: Path, spark: "Spar
         assert [Path(outlet.log).name for outlet in card.power.outlets] == [p.name for p in LOGS]
     assert cards[0].power is not None and cards[0].power.watts == 303.0
     assert cards[1].power is not None and cards[1].power.watts == 307.0
-    assert [row.name for row in cards[0].rows] == ["PERSISTENT", "PERSISTENT.MPW", "PERSISTENT.MPU"]
+    assert [row.name for row in cards[0].rows] == [
+        *("PERSISTENT", "PERSISTENT.MPW", "PERSISTENT.MPU", "PERSISTENT.JPM")
+    ]
 
 
 def test_the_published_messages_per_watt(

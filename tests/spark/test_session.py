@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from loadgen.spark import session
-from loadgen.spark.session import find_java_home, java_shim
+from loadgen.spark.session import find_java_home, java_shim, reason_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,3 +104,14 @@ def test_a_java_that_does_not_start_is_one_error(
     assert said.stdout.startswith("Spark did not start on local[1]: no memory for a heap")
     assert said.stdout.count("\n") == 1
     assert said.stderr == ""
+
+
+def test_the_telling_line_of_a_stack_trace() -> None:
+    said = (
+        "To adjust logging level use sc.setLogLevel(newLevel).\n26/01/01 WARN Utils: retrying\n"
+        "An error occurred while calling None.X.\n: java.net.BindException: Address already in use"
+        "\n\tat java.base/sun.nio.ch.Net.bind0(Native Method)\n"
+    )
+    assert reason_in(said) == "java.net.BindException: Address already in use"
+    assert reason_in("no memory\nfor a heap") == "no memory; for a heap"
+    assert reason_in("") == ""

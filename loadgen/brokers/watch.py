@@ -1,0 +1,264 @@
+"""Watches a broker while a run goes on: its processor time and memory, and what it counts itself.
+
+Processor time and memory are read from this host's process table, once a second, for the broker's
+processes and everything they started. What a broker counts it publishes under $SYS, which is no
+standard: `COUNTS` names the topics of the brokers that are understood. Only those are subscribed
+to, because some brokers tell of every connecting client there as well.
+
+Records are plain dicts, ready for broker.jsonl:
+
+    {"time_ns", "process": {"cpu_ns", "resident_bytes", "processes"}}
+    {"time_ns", "broker", "topic", "count", "value", "watched"}
+    {"time_ns", "trouble"}
+
+`time_ns` is CLOCK_MONOTONIC, `cpu_ns` what the processes that are alive have used since they
+started, `broker` the place of the endpoint, `count` a key of `COUNTS`, `value` the broker's number
+since it started, and `watched` how many messages this watcher itself has had from it by then.
+"""
+
+import asyncio
+import ipaddress
+import re
+import socket
+import ssl
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiomqtt
+import psutil
+
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.errors import UsageError
+
+__all__ = [
+    "COUNTS",
+    "ProcessLoad",
+    "count_of",
+    "is_local",
+    "listening_pids",
+    "load_of",
+    "require_process",
+    "watching",
+]
+
+Record = dict[str, Any]
+Recorder = Callable[[Record], None]
+
+_INTERVAL_S: Final = 1.0
+_AGAIN_S: Final = 2.0
+_LONGEST_TOPIC: Final = 200
+_LONGEST_NUMBER: Final = 30
+_LARGEST: Final = 1 << 62
+
+COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
+    # Mosquitto (mosquitto(8)); amqtt; EMQX (documentation, metrics); VerneMQ (documentation).
+    "publish_received": (
+        "$SYS/broker/publish/messages/received",
+        "$SYS/broker/messages/publish/received",
+        "$SYS/brokers/+/metrics/packets/publish/received",
+        "$SYS/+/mqtt/publish/received",
+    ),
+    "publish_sent": (
+        "$SYS/broker/publish/messages/sent",
+        "$SYS/broker/messages/publish/sent",
+        "$SYS/brokers/+/metrics/packets/publish/sent",
+        "$SYS/+/mqtt/publish/sent",
+    ),
+    "publish_dropped": (
+        "$SYS/broker/publish/messages/dropped",
+        "$SYS/brokers/+/metrics/messages/dropped",
+    ),
+}
+"""What is counted to the topics under which brokers tell it: PUBLISH packets since their start."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLoad:
+    """Processor time used so far and resident memory of processes, added up."""
+
+    cpu_ns: int
+    resident_bytes: int
+    processes: int
+
+
+# --- processes ------------------------------------------------------------------------------
+
+
+def require_process(pid: int) -> int:
+    """The pid; raises UsageError where no such process can be watched."""
+    load = load_of((pid,))
+    if load is None:
+        raise UsageError(f"broker_pid: there is no process {pid} on this host that can be read")
+    return pid
+
+
+def load_of(pids: Iterable[int]) -> ProcessLoad | None:
+    """Load of these processes and all that they started; None where none of them is alive."""
+    found: dict[int, psutil.Process] = {}
+    for pid in pids:
+        with suppress(psutil.Error, OverflowError):
+            process = psutil.Process(pid)
+            found[pid] = process
+            found |= {child.pid: child for child in process.children(recursive=True)}
+    cpu_s = 0.0
+    resident_bytes = processes = 0
+    for process in found.values():
+        with suppress(psutil.Error), process.oneshot():
+            times = process.cpu_times()
+            memory = process.memory_info().rss
+            cpu_s += times.user + times.system
+            resident_bytes += memory
+            processes += 1
+    return ProcessLoad(round(cpu_s * 1e9), resident_bytes, processes) if processes else None
+
+
+def is_local(host: str) -> bool:
+    """Whether a host name or address is this host's; a name is looked up."""
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return False
+    own = {a.address.partition("%")[0] for links in psutil.net_if_addrs().values() for a in links}
+    return any(
+        address in own or ipaddress.ip_address(str(address).partition("%")[0]).is_loopback
+        for address in map(str, found)
+    )
+
+
+def listening_pids(port: int) -> tuple[int, ...]:
+    """Processes of this host that listen on a TCP port, as far as this user may see."""
+    try:
+        connections = psutil.net_connections("tcp")
+    except psutil.Error:
+        return ()
+    return tuple(
+        sorted(
+            {
+                c.pid
+                for c in connections
+                if c.status == psutil.CONN_LISTEN and c.laddr.port == port and c.pid
+            }
+        )
+    )
+
+
+# --- $SYS -----------------------------------------------------------------------------------
+
+_PATTERNS: Final = tuple(
+    (count, re.compile(re.escape(topic).replace(r"\+", "[^/]+")))
+    for count, topics in COUNTS.items()
+    for topic in topics
+)
+
+
+def count_of(topic: str) -> str | None:
+    """Which of `COUNTS` a topic tells."""
+    return next((count for count, pattern in _PATTERNS if pattern.fullmatch(topic)), None)
+
+
+def _number(payload: object) -> int | None:
+    """A count as brokers print it; None for anything else."""
+    if not isinstance(payload, bytes | bytearray) or len(payload) > _LONGEST_NUMBER:
+        return None
+    text = bytes(payload).decode("ascii", "replace").strip()
+    return min(int(text), _LARGEST) if re.fullmatch(r"\d+", text) else None
+
+
+@asynccontextmanager
+async def watching(
+    endpoints: Sequence[Endpoint],
+    pids: Callable[[], Iterable[int]],
+    record: Recorder,
+    *,
+    tls_context: ssl.SSLContext | None = None,
+    interval_s: float = _INTERVAL_S,
+) -> AsyncIterator[None]:
+    """Record the broker's load and counts for the length of the block.
+
+    `endpoints` are one a broker, empty for no $SYS; `pids` gives the processes to read at any
+    time, none for none. A broker that offers no $SYS or goes away is not an error: the watcher
+    asks again every two seconds and records what was in the way once.
+    """
+    tasks = [asyncio.ensure_future(_sample(pids, record, interval_s))]
+    tasks += [
+        asyncio.ensure_future(_subscribe(place, endpoint, record, tls_context))
+        for place, endpoint in enumerate(endpoints)
+    ]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        _record_load(pids, record)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+
+
+async def _sample(pids: Callable[[], Iterable[int]], record: Recorder, interval_s: float) -> None:
+    while True:
+        _record_load(pids, record)
+        await asyncio.sleep(interval_s)
+
+
+def _record_load(pids: Callable[[], Iterable[int]], record: Recorder) -> None:
+    load = load_of(pids())
+    if load is not None:
+        record(
+            {
+                "time_ns": time.monotonic_ns(),
+                "process": {
+                    "cpu_ns": load.cpu_ns,
+                    "resident_bytes": load.resident_bytes,
+                    "processes": load.processes,
+                },
+            }
+        )
+
+
+async def _subscribe(
+    place: int, endpoint: Endpoint, record: Recorder, tls_context: ssl.SSLContext | None
+) -> None:
+    told = False
+    watched = 0
+    while True:
+        client = aiomqtt.Client(
+            endpoint.host,
+            endpoint.port,
+            username=endpoint.username,
+            password=endpoint.password,
+            identifier=f"loadgen-watch-{uuid.uuid4().hex[:8]}",
+            transport="websockets" if endpoint.websocket else "tcp",
+            websocket_path=endpoint.path if endpoint.websocket else None,
+            tls_context=(tls_context or ssl.create_default_context()) if endpoint.tls else None,
+        )
+        try:
+            async with client:
+                topics = [(topic, 0) for names in COUNTS.values() for topic in names]
+                await client.subscribe(topics)
+                async for message in client.messages:
+                    watched += 1
+                    topic = str(message.topic)[:_LONGEST_TOPIC]
+                    count, value = count_of(topic), _number(message.payload)
+                    if count is not None and value is not None:
+                        record(
+                            {
+                                "time_ns": time.monotonic_ns(),
+                                "broker": place,
+                                "topic": topic,
+                                "count": count,
+                                "value": value,
+                                "watched": watched,
+                            }
+                        )
+        except (aiomqtt.MqttError, OSError, ValueError) as error:
+            if not told:
+                told = True
+                words = str(error).partition("\n")[0][:_LONGEST_TOPIC]
+                record({"time_ns": time.monotonic_ns(), "trouble": f"$SYS: {words}"})
+        await asyncio.sleep(_AGAIN_S)

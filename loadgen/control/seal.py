@@ -1,0 +1,164 @@
+"""Seals a run directory when the run has ended, and tells later whether it is still the same.
+
+SHA256SUMS, as `sha256sum -c` reads it, names every file of results with its digest. run.json
+carries, under "digest", the digest of that list (results), of what was asked for (scenario) and of
+run.json itself (record). A seal shows what changed by accident or by hand; whoever changes a run
+can make a new one, so compare the digests with those of the published card.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from loadgen.control.redaction import printable
+from loadgen.control.rundir import write_atomically, write_json
+from loadgen.errors import RunDirectoryError
+
+__all__ = [
+    "SUMS",
+    "Integrity",
+    "digest_of",
+    "record_digest",
+    "result_files",
+    "scenario_digest",
+    "seal",
+    "verify",
+]
+
+SUMS = "SHA256SUMS"
+"""File of the digests, in the format of coreutils."""
+
+_RESULTS = ("intervals/*.parquet", "devices/*.parquet", "messages/*.parquet", "specjms.json")
+_LOGS = ("events.jsonl", "broker.jsonl")
+_LINE = re.compile(r"([0-9a-f]{64})  ([^\n]{1,200})")
+_LARGEST_SUMS_BYTES = 64 << 20
+_MOST_NAMED = 5
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Integrity:
+    """What a run directory's seal says of it.
+
+    `digests` are those that run.json carries: results, scenario, record; empty where the run was
+    never sealed, as one that was killed. `changes` are texts such as "events.jsonl is missing".
+    """
+
+    state: Literal["intact", "changed", "unsealed"]
+    digests: Mapping[str, str]
+    changes: tuple[str, ...] = ()
+
+
+def digest_of(value: object) -> str:
+    """SHA-256 of a JSON value, whatever the order of its keys and the layout of its file."""
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def scenario_digest(document: Document) -> str:
+    """Digest of what a run was asked to do: case, scenario and seed of a run.json."""
+    return digest_of({name: document.get(name) for name in ("case", "scenario", "seed")})
+
+
+def record_digest(document: Document) -> str:
+    """Digest of a run.json without its seal."""
+    return digest_of({name: value for name, value in document.items() if name != "digest"})
+
+
+def result_files(run_dir: Path) -> list[Path]:
+    """The files of results that a seal covers, by their path within the directory.
+
+    Not the score card, which can be made again, and no hidden file, which is half written.
+    """
+    found = [path for pattern in (*_RESULTS, *_LOGS) for path in run_dir.glob(pattern)]
+    return sorted(path for path in found if not path.name.startswith(".") and path.is_file())
+
+
+def seal(run_dir: Path) -> dict[str, str]:
+    """Seal a run that has ended: write SHA256SUMS and the "digest" of run.json, and return that.
+
+    Reads every file once. Raises RunDirectoryError where there is no run.json to seal.
+    """
+    manifest = run_dir / "run.json"
+    try:
+        document = orjson.loads(manifest.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        raise RunDirectoryError(f"{run_dir} has no run.json to seal") from None
+    sums = _sums({_within(run_dir, path): _digest_file(path) for path in result_files(run_dir)})
+    digests = {
+        "results": hashlib.sha256(sums).hexdigest(),
+        "scenario": scenario_digest(document),
+        # Of the document as a reader gets it: numbers and keys as JSON has them.
+        "record": record_digest(document),
+    }
+    write_atomically(run_dir / SUMS, sums)
+    write_json(manifest, document | {"digest": digests})
+    return digests
+
+
+def verify(run_dir: Path, document: Document) -> Integrity:
+    """Compare a run directory with its seal; `document` is its run.json. Writes nothing."""
+    digests = document.get("digest")
+    if not isinstance(digests, Mapping) or not digests:
+        return Integrity("unsealed", {})
+    told = {str(name)[:40]: printable(str(value), 64) for name, value in digests.items()}
+    changes = []
+    if digests.get("record") != record_digest(document):
+        changes.append("run.json was changed")
+    if digests.get("scenario") != scenario_digest(document):
+        changes.append("the scenario in run.json was changed")
+    changes += _changed_results(run_dir, digests.get("results"))
+    return Integrity("changed" if changes else "intact", told, _shortened(changes))
+
+
+def _changed_results(run_dir: Path, results: object) -> list[str]:
+    path = run_dir / SUMS
+    try:
+        if path.stat().st_size > _LARGEST_SUMS_BYTES:
+            return [f"{SUMS} was changed"]
+        sums = path.read_bytes()
+    except OSError:
+        return [f"{SUMS} is missing"]
+    if hashlib.sha256(sums).hexdigest() != results:
+        return [f"{SUMS} was changed"]
+    sealed = {
+        found[2]: found[1]
+        for line in sums.decode("utf-8", "replace").splitlines()
+        if (found := _LINE.fullmatch(line))
+    }
+    here = {_within(run_dir, file): file for file in result_files(run_dir)}
+    changes = [f"{name} is missing" for name in sealed if name not in here]
+    changes += [f"{name} was added" for name in here if name not in sealed]
+    for name, file in here.items():
+        if name in sealed and _digest_file(file) != sealed[name]:
+            changes.append(f"{name} was changed")
+    return changes
+
+
+def _shortened(changes: list[str]) -> tuple[str, ...]:
+    """The first few, as text that can be shown anywhere, and how many more."""
+    named = [printable(change, 200) for change in changes[:_MOST_NAMED]]
+    more = len(changes) - len(named)
+    return (*named, *([f"{more} more"] if more else []))
+
+
+def _sums(digests: Mapping[str, str]) -> bytes:
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items())).encode()
+
+
+def _within(run_dir: Path, path: Path) -> str:
+    return path.relative_to(run_dir).as_posix()
+
+
+def _digest_file(path: Path) -> str:
+    """Digest of a file; "" for one that cannot be read, which no seal ever has."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""

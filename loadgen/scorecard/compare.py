@@ -1,0 +1,379 @@
+"""Several runs of a case side by side: the difference, and whether it exceeds the spread. Pure.
+
+Runs of the same case, scenario and broker are repetitions: they make one *side*. Other sides are
+held against the first one, the baseline where one is named.
+
+The statistics, for the means of two sides with n and m runs:
+
+- both have two runs or more: Welch's t interval at 95 %, degrees of freedom after Welch and
+  Satterthwaite, rounded down;
+- only one has: its standard deviation is taken for both, with its n - 1 degrees of freedom;
+- neither has: too few, nothing is said about the spread.
+
+A difference exceeds the spread where it is larger than the half width of that interval. A
+regression is a change for the worse by more than the bound, whatever the spread; the spread is
+told beside it. Many lines are looked at, so one in twenty that exceeds may do so by chance.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any, Literal
+
+from loadgen.control.seal import digest_of
+from loadgen.errors import RunDirectoryError
+from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.text import name, number
+
+__all__ = [
+    "DEFAULT_BOUND",
+    "SPREAD",
+    "Cell",
+    "Comparison",
+    "Difference",
+    "Line",
+    "Side",
+    "compare",
+    "half_width",
+    "regressions",
+]
+
+DEFAULT_BOUND = 0.05
+"""How much worse a run may be than its baseline, as a share of the baseline."""
+
+_T_95 = {
+    1: 12.706,
+    2: 4.303,
+    3: 3.182,
+    4: 2.776,
+    5: 2.571,
+    6: 2.447,
+    7: 2.365,
+    8: 2.306,
+    9: 2.262,
+    10: 2.228,
+    12: 2.179,
+    15: 2.131,
+    20: 2.086,
+    30: 2.042,
+    60: 2.000,
+    120: 1.980,
+}
+"""Two-sided 95 % quantile of Student's t by degrees of freedom; between two, the lower counts."""
+
+_VOLATILE = frozenset({"seed", "pdu", "pdu_timezone", "pdu_columns", "pdu_offset", "broker_pid"})
+"""Fields of a scenario that do not change the load."""
+
+_HIGHER = frozenset(
+    {"producers", "msgs/sec", "msgs/Watt", "msgs/sec/U", "msgs/core-sec", "devices/sec"}
+)
+_LOWER = frozenset({"seconds", "microseconds", "joules/msg"})
+_COLUMNS = ("value", "avg", "p50", "p99", "max", "stdev")
+_TITLES = {
+    "value": "VALUE",
+    "avg": "AVG",
+    "p50": "50P",
+    "p99": "99P",
+    "max": "MAX",
+    "stdev": "STDV",
+}
+_GATING = frozenset({"value", "avg", "p50", "p99"})
+"""Columns whose change can be a regression; a single worst value or a deviation cannot."""
+
+_LONGEST_LABEL = 120
+_LONGEST_TWIN = 60
+
+SPREAD = {
+    True: "more than the spread",
+    False: "within the spread",
+    None: "too few runs to know the spread",
+}
+"""`Difference.exceeds` in words."""
+
+Better = Literal["higher", "lower"]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Repetitions: `runs` are places in the list of cards."""
+
+    label: str
+    runs: tuple[int, ...]
+    baseline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one side has: the value of every run that has one, their mean and deviation.
+
+    `stdev` is that of the sample, None for a single run.
+    """
+
+    values: tuple[float, ...]
+    mean: float
+    stdev: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A side less the first one. `share` is of the first one, None where that is 0.
+
+    `half_width` is that of the 95 % interval, None where there are too few runs, and then
+    `exceeds` is None too.
+    """
+
+    absolute: float
+    share: float | None
+    half_width: float | None
+    exceeds: bool | None
+    regression: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One number of the card over all sides; None for a side that lacks it."""
+
+    name: str
+    description: str
+    unit: str
+    column: str
+    better: Better | None
+    cells: tuple[Cell | None, ...]
+    differences: tuple[Difference | None, ...]
+    """One for each side after the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The sides of one case; `bound` is None where no baseline is named.
+
+    `invalid` are the places of sides that worsened from VALID to INVALID.
+    """
+
+    case: str
+    sides: tuple[Side, ...]
+    lines: tuple[Line, ...]
+    bound: float | None
+    invalid: tuple[int, ...] = ()
+
+
+def compare(
+    cards: Sequence[ScoreCard], baselines: Sequence[bool] = (), bound: float = DEFAULT_BOUND
+) -> list[Comparison]:
+    """One comparison a case that has several runs, in the order of the cards.
+
+    `baselines` tells for each card whether it is of the baseline. Raises RunDirectoryError where
+    a case has runs but no baseline, or the other way round, while others have.
+    """
+    marks = list(baselines) or [False] * len(cards)
+    cases: dict[str, list[int]] = {}
+    for place, card in enumerate(cards):
+        cases.setdefault(card.run.case, []).append(place)
+    found = []
+    for case, places in cases.items():
+        marked = [place for place in places if marks[place]]
+        if any(marks) and (not marked or len(marked) == len(places)):
+            what = "no baseline of" if not marked else "no run to hold against the baseline of"
+            raise RunDirectoryError(f"there is {what} case {name(case, 40)}")
+        if len(places) > 1:
+            found.append(_comparison(case, cards, places, set(marked), bound))
+    return found
+
+
+def regressions(comparisons: Sequence[Comparison]) -> list[str]:
+    """Each regression as one line for people."""
+    told = []
+    for comparison in comparisons:
+        for place in comparison.invalid:
+            label = name(comparison.sides[place].label, _LONGEST_LABEL)
+            told.append(f"{label}: INVALID, the baseline is VALID")
+        for line in comparison.lines:
+            for side, difference in zip(comparison.sides[1:], line.differences, strict=True):
+                if difference is None or not difference.regression:
+                    continue
+                assert difference.share is not None
+                told.append(
+                    f"{name(line.name, 140)} {line.column} {name(line.unit, 20)}: "
+                    f"{100 * difference.share:+.1f} %, {SPREAD[difference.exceeds]} "
+                    f"({name(side.label, _LONGEST_LABEL)})"
+                )
+    return told
+
+
+def half_width(first: Sequence[float], other: Sequence[float]) -> float | None:
+    """Half width of the 95 % interval of the difference of two means; None for too few values."""
+    n, m = len(first), len(other)
+    if n < 2 and m < 2:
+        return None
+    if n >= 2 and m >= 2:
+        a, b = stdev(first) ** 2 / n, stdev(other) ** 2 / m
+        error = a + b
+        freedom = error**2 / (a**2 / (n - 1) + b**2 / (m - 1)) if error else float(n + m - 2)
+    else:
+        many = first if n >= 2 else other
+        error = stdev(many) ** 2 * (1 / n + 1 / m)
+        freedom = float(len(many) - 1)
+    return _t_95(freedom) * math.sqrt(error)
+
+
+def _t_95(freedom: float) -> float:
+    # Welch's degrees of freedom can round to just below a whole number.
+    return _T_95[max(known for known in _T_95 if known <= max(freedom + 1e-9, 1))]
+
+
+# --- sides ----------------------------------------------------------------------------------
+
+
+def _comparison(
+    case: str, cards: Sequence[ScoreCard], places: Sequence[int], marked: set[int], bound: float
+) -> Comparison:
+    groups: dict[tuple[bool, str], list[int]] = {}
+    # Baselines are one side, whatever they are of: they are what was chosen to hold against.
+    for place in sorted(places, key=lambda place: place not in marked):
+        key = (True, "") if place in marked else (False, digest_of(_facts(cards[place])))
+        groups.setdefault(key, []).append(place)
+    labels = _labels([_facts(cards[runs[0]]) for runs in groups.values()])
+    sides = tuple(
+        Side(_side_label(label, baseline, bool(marked)), tuple(runs), baseline)
+        for label, ((baseline, _), runs) in zip(labels, groups.items(), strict=True)
+    )
+    valid = [all(cards[run].verdict.valid for run in side.runs) for side in sides]
+    return Comparison(
+        case=case,
+        sides=sides,
+        lines=_lines(cards, sides, bound if marked else None),
+        bound=bound if marked else None,
+        invalid=tuple(
+            place for place in range(1, len(sides)) if marked and valid[0] and not valid[place]
+        ),
+    )
+
+
+def _side_label(label: str, baseline: bool, against_baseline: bool) -> str:
+    told = "baseline" if baseline else "run" if against_baseline else ""
+    return f"{told} ({label})" if told and label else told or label or "all runs"
+
+
+def _facts(card: ScoreCard) -> dict[str, Any]:
+    """What makes two runs repetitions of each other."""
+    broker = card.run.broker
+    scenario = {
+        key: value
+        for key, value in card.run.scenario.items()
+        if key not in _VOLATILE and key != "broker"
+    }
+    return {
+        "broker": f"{broker.get('name') or ''} {broker.get('version') or ''}".strip(),
+        "protocol": card.run.protocol,
+        **{f"scenario.{key}": value for key, value in scenario.items()},
+        "hosts": card.run.hosts,
+    }
+
+
+def _labels(facts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What tells the sides apart, such as "rate 1,000"."""
+    keys = dict.fromkeys(key for one in facts for key in one)
+    differing = [key for key in keys if len({digest_of(one.get(key)) for one in facts}) > 1]
+    return [
+        name(", ".join(_told(key, one.get(key)) for key in differing), _LONGEST_LABEL)
+        for one in facts
+    ]
+
+
+def _told(key: str, value: object) -> str:
+    shown = "not given" if value is None else str(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        shown = number(value)
+    short = key.removeprefix("scenario.")
+    return shown if key in ("broker", "protocol") and value else f"{short} {shown}"
+
+
+# --- lines ----------------------------------------------------------------------------------
+
+_Key = tuple[str, str, int, str]
+
+
+def _lines(
+    cards: Sequence[ScoreCard], sides: Sequence[Side], bound: float | None
+) -> tuple[Line, ...]:
+    numbers = {place: _numbers(cards[place]) for side in sides for place in side.runs}
+    # In the order of the card that has most of them.
+    keys = dict.fromkeys(
+        key for own in sorted(numbers.values(), key=len, reverse=True) for key in own
+    )
+    # FANOUT has two rows of one name and unit: what they are tells them apart.
+    twins = Counter((title, unit, column) for title, unit, _, column in keys)
+    lines = []
+    for key in keys:
+        title, unit, _, column = key
+        description = next(own[key][1] for own in numbers.values() if key in own)
+        if twins[title, unit, column] > 1:
+            title = f"{title}, {name(description.partition('.')[0], _LONGEST_TWIN)}"
+        cells = tuple(
+            _cell([numbers[run][key][0] for run in side.runs if key in numbers[run]])
+            for side in sides
+        )
+        better: Better | None = "higher" if unit in _HIGHER else "lower" if unit in _LOWER else None
+        gates = bound if column in _GATING else None
+        lines.append(
+            Line(
+                name=title,
+                description=description,
+                unit=unit,
+                column=_TITLES[column],
+                better=better,
+                cells=cells,
+                differences=tuple(_difference(cells[0], cell, better, gates) for cell in cells[1:]),
+            )
+        )
+    return tuple(lines)
+
+
+def _numbers(card: ScoreCard) -> dict[_Key, tuple[float, str]]:
+    """Every number of a card with its description, by name, unit, which of that name, column."""
+    numbers: dict[_Key, tuple[float, str]] = {}
+    seen: dict[tuple[str, str], int] = {}
+    for row in card.rows:
+        which = seen[row.name, row.unit] = seen.get((row.name, row.unit), -1) + 1
+        for column in _COLUMNS:
+            value = getattr(row, column)
+            if value is not None:
+                numbers[row.name, row.unit, which, column] = (float(value), row.description)
+    timed = card.latency.get("end_to_end")
+    if timed is not None and all(row.unit != "microseconds" for row in card.rows):
+        for column in ("p50", "p99"):
+            value = getattr(timed, column)
+            if value is not None:
+                text = "End-to-end latency."
+                numbers["end_to_end", "microseconds", 0, column] = (float(value), text)
+    numbers["lost", "messages", 0, "value"] = (
+        float(card.counts.lost),
+        "Deliveries of messages intended in the window that did not come.",
+    )
+    return numbers
+
+
+def _cell(values: Sequence[float]) -> Cell | None:
+    if not values:
+        return None
+    return Cell(tuple(values), fmean(values), stdev(values) if len(values) > 1 else None)
+
+
+def _difference(
+    first: Cell | None, other: Cell | None, better: Better | None, bound: float | None
+) -> Difference | None:
+    if first is None or other is None:
+        return None
+    absolute = other.mean - first.mean
+    share = absolute / abs(first.mean) if first.mean else None
+    width = half_width(first.values, other.values)
+    worse = share is not None and better is not None and (share < 0) == (better == "higher")
+    return Difference(
+        absolute=absolute,
+        share=share,
+        half_width=width,
+        exceeds=None if width is None else abs(absolute) > width,
+        regression=bool(bound is not None and worse and share is not None and abs(share) > bound),
+    )

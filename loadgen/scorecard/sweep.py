@@ -1,0 +1,250 @@
+"""The table of a sweep: one row a combination, from the runs that its directory holds.
+
+The columns are those of the published tables: FANOUT by ratio with topics, consumers, producers,
+ingress and egress; LATENCY by background load. Of several repetitions a row shows the median and
+how far they lie apart.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loadgen.control.sweep import Measured, Sweep, SweepResult, points_of, read_points
+from loadgen.errors import RunDirectoryError
+from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.record import RunRecord, open_run
+from loadgen.scorecard.summary import summarize_run
+
+__all__ = ["FIGURES", "MAIN", "Column", "SweepRow", "SweepTable", "figures_of", "table_of"]
+
+Figures = Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of figures: key, title, and the unit of its numbers ("" for a count)."""
+
+    key: str
+    title: str
+    unit: str
+
+
+FIGURES: Mapping[str, Column] = {
+    column.key: column
+    for column in (
+        Column("ratio", "Fanout ratio 1:", ""),
+        Column("topics", "# of topics", ""),
+        Column("consumers", "# of consumers", ""),
+        Column("producers", "# of producers", ""),
+        Column("devices", "# of devices", ""),
+        Column("background", "Background", "msgs/sec"),
+        Column("ingress", "Ingress rate", "msgs/sec"),
+        Column("egress", "Egress rate", "msgs/sec"),
+        Column("high_water_mark", "High-water mark", "messages"),
+        Column("seconds", "Connected in", "seconds"),
+        Column("avg", "AVG", "µs"),
+        Column("p50", "50P", "µs"),
+        Column("p99", "99P", "µs"),
+        Column("max", "MAX", "µs"),
+        Column("stdev", "STDV", "µs"),
+    )
+}
+
+_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "fanin": ("producers", "ingress", "egress", "high_water_mark", "p99"),
+    "fanout": ("ratio", "topics", "consumers", "producers", "ingress", "egress", "p99"),
+    "latency": ("background", "avg", "p50", "p99", "max", "stdev"),
+    "connburst": ("devices", "seconds", "p99"),
+}
+_OTHER_COLUMNS = ("producers", "consumers", "ingress", "egress", "p99")
+
+MAIN: Mapping[str, str] = {"latency": "avg", "connburst": "seconds"}
+"""The figure that a case is about, where that is not the egress."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRow:
+    """One combination. `values` are the swept fields as given, `numbers` as numbers where they are.
+
+    `figures` are medians over `runs` runs, `spread` the share of the median by which the main
+    figure's greatest and least lie apart (None for one run). `told` are the reasons or errors,
+    `limit` what a search found: field, load, above, confirmed, own, codes.
+    """
+
+    key: str
+    values: Mapping[str, str]
+    numbers: Mapping[str, float]
+    figures: Figures
+    runs: int
+    spread: float | None
+    valid: bool
+    told: tuple[str, ...] = ()
+    limit: Mapping[str, Any] | None = None
+    directories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SweepTable:
+    """A sweep's rows in the order of its grid, and the columns that they have."""
+
+    case: str
+    axes: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[SweepRow, ...]
+    searched: str = ""
+    broker: str = ""
+    protocol: str = ""
+    programs: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def repeated(self) -> bool:
+        return any(row.runs > 1 for row in self.rows)
+
+
+def table_of(result: SweepResult) -> SweepTable:
+    """The table of a sweep that was played, as far as it came."""
+    axes = tuple(result.points[0].values) if result.points else ()
+    cards: dict[str, tuple[RunRecord, ScoreCard]] = {}
+    rows = []
+    for point in result.points:
+        ones = [one for one in result.measured if one.key == point.key]
+        if ones:
+            rows.append(_row(result.directory, ones, cards))
+    case = result.points[0].scenario.case if result.points else ""
+    first = next(iter(cards.values()), None)
+    broker = {} if first is None else first[1].run.broker
+    wanted = _COLUMNS.get(case, _OTHER_COLUMNS)
+    return SweepTable(
+        case=case,
+        axes=axes,
+        columns=tuple(
+            FIGURES[key]
+            for key in wanted
+            if any(row.figures.get(key) is not None for row in rows) or not rows
+        ),
+        rows=tuple(rows),
+        searched=next((str(row.limit["field"]) for row in rows if row.limit), ""),
+        broker=f"{broker.get('name') or ''} {broker.get('version') or ''}".strip(),
+        protocol="" if first is None else first[1].run.protocol,
+        programs=tuple(dict.fromkeys(card.run.program for _, card in cards.values())),
+    )
+
+
+def read_sweep(what: Sweep, directory: Path) -> SweepResult:
+    """What a sweep's directory holds of this grid, without running anything."""
+    points = points_of(what)
+    keys = {point.key for point in points}
+    measured = tuple(one for one in read_points(directory) if one.key in keys)
+    return SweepResult(directory, points, measured, False)
+
+
+def _row(
+    directory: Path, ones: Sequence[Measured], cards: dict[str, tuple[RunRecord, ScoreCard]]
+) -> SweepRow:
+    found: list[Figures] = []
+    told: dict[str, None] = {}
+    numbers: dict[str, float] = {}
+    main = ""
+    for one in ones:
+        if one.error:
+            told[one.error] = None
+        if one.run is None:
+            continue
+        path = directory / one.run
+        try:
+            record, card = open_run(path).record, summarize_run(path)
+        except RunDirectoryError as error:
+            told[str(error)] = None
+            continue
+        cards[one.run] = (record, card)
+        main = MAIN.get(record.case, "egress")
+        found.append(figures_of(record, card))
+        numbers |= _numbers(one.values, record.scenario)
+        if one.limit is None:
+            told |= dict.fromkeys(reason.code for reason in card.verdict.reasons)
+    figures = {
+        key: _median([one[key] for one in found if one.get(key) is not None]) for key in FIGURES
+    }
+    mains = [value for one in found if (value := one.get(main)) is not None]
+    limits = [one.limit for one in ones if one.limit is not None]
+    return SweepRow(
+        key=ones[0].key,
+        values=ones[0].values,
+        numbers=numbers,
+        figures=figures,
+        runs=len(found),
+        spread=_spread(mains),
+        valid=all(one.valid for one in ones),
+        told=tuple(told),
+        limit=_limit(limits) if limits else None,
+        directories=tuple(one.run for one in ones if one.run is not None),
+    )
+
+
+def _limit(limits: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Several searches of one combination as one: the median of the loads, all codes."""
+    codes = dict.fromkeys(reason["code"] for limit in limits for reason in limit["reasons"])
+    return {
+        "field": limits[0]["field"],
+        "load": _median([limit["load"] for limit in limits if limit["load"] is not None]),
+        "above": _median([limit["above"] for limit in limits if limit["above"] is not None]),
+        "confirmed": all(limit["confirmed"] for limit in limits),
+        "own": any(limit["own"] for limit in limits),
+        "codes": tuple(codes),
+    }
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return statistics.median(present) if present else None
+
+
+def _spread(values: Sequence[float]) -> float | None:
+    if len(values) < 2:
+        return None
+    median = statistics.median(values)
+    return (max(values) - min(values)) / median if median else None
+
+
+def _numbers(values: Mapping[str, str], scenario: Mapping[str, Any]) -> dict[str, float]:
+    """Swept fields as numbers, of a range of sizes its middle."""
+    numbers = {}
+    for name in values:
+        value = scenario.get(name)
+        if isinstance(value, list) and all(isinstance(item, (int, float)) for item in value):
+            value = sum(value) / max(1, len(value))
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            numbers[name] = float(value)
+    return numbers
+
+
+def figures_of(record: RunRecord, card: ScoreCard) -> dict[str, float | None]:
+    """The figures of one run by the keys of `FIGURES`; None where the run has none."""
+    burst = record.case == "connburst"
+    background = [
+        group
+        for group in card.curves.groups
+        if group.name in record.background and any(p.name == group.name for p in record.publishing)
+    ]
+    sent = sum(group.counters["sent"] for group in background)
+    latency = card.latency.get("connect" if burst else "end_to_end")
+    ratio = record.scenario.get("ratio")
+    return {
+        "ratio": float(ratio) if isinstance(ratio, int) and record.case == "fanout" else None,
+        "topics": sum(group.topics for group in record.publishing) or None,
+        "producers": sum(group.count for group in record.publishing) or None,
+        "consumers": sum(g.count for g in record.groups if g.rate is None and not burst) or None,
+        "devices": sum(group.count for group in record.groups),
+        "background": sent / card.run.seconds if record.case == "latency" else None,
+        "ingress": None if burst else card.rates["sent"],
+        "egress": None if burst else card.rates["received"],
+        "high_water_mark": card.counts.high_water_mark,
+        "seconds": card.connect.seconds if burst else None,
+        "avg": None if latency is None else latency.avg,
+        "p50": None if latency is None else latency.p50,
+        "p99": None if latency is None else latency.p99,
+        "max": None if latency is None else latency.max,
+        "stdev": None if latency is None else latency.stdev,
+    }

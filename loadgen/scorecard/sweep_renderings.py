@@ -1,0 +1,263 @@
+"""A sweep's table as JSON, CSV, Markdown and a self-contained HTML page with its chart."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from loadgen.control.rundir import write_atomically
+from loadgen.errors import RunDirectoryError
+from loadgen.scorecard.charts import Chart, _axis, _csv, _cycle, _layout, _line
+from loadgen.scorecard.sweep import MAIN, SweepRow, SweepTable
+from loadgen.scorecard.text import name, number
+from loadgen.scorecard.to_csv import cell
+from loadgen.scorecard.to_html import _figure, _hash, _resource
+from loadgen.scorecard.to_markdown import _table, escape
+
+__all__ = ["SWEEP_RENDERINGS", "sweep_chart", "text_table", "write_sweep"]
+
+_LINES: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "latency": (("avg", "average"), ("p99", "99th percentile")),
+    "connburst": (("seconds", "time to connect all"),),
+}
+_WIDE = 20.0
+"""An axis whose values lie further apart than this factor is logarithmic."""
+
+
+def headings(table: SweepTable) -> tuple[str, ...]:
+    """Titles of the columns: what was swept, the figures, the limit, the verdict."""
+    shown = {column.key for column in table.columns}
+    limit = ("limit: " + table.searched, "ended by") if table.searched else ()
+    spread = ("runs", "spread") if table.repeated else ()
+    return (
+        *(axis for axis in table.axes if axis not in shown),
+        *(", ".join(filter(None, (column.title, column.unit))) for column in table.columns),
+        *limit,
+        *spread,
+        "verdict",
+    )
+
+
+def cells(table: SweepTable, row: SweepRow) -> tuple[str, ...]:
+    """One row as text for `headings`."""
+    shown = {column.key for column in table.columns}
+    limit: tuple[str, ...] = ()
+    if table.searched:
+        limit = (
+            ("", "")
+            if row.limit is None
+            else (
+                number(row.limit["load"]),
+                " ".join(row.limit["codes"])
+                + (" (the generator's own limit)" if row.limit["own"] else ""),
+            )
+        )
+    spread: tuple[str, ...] = ()
+    if table.repeated:
+        spread = (str(row.runs), "" if row.spread is None else f"{row.spread:.1%}")
+    return (
+        *(row.values[axis] for axis in table.axes if axis not in shown),
+        *(number(row.figures[column.key]) for column in table.columns),
+        *limit,
+        *spread,
+        verdict_of(row),
+    )
+
+
+def verdict_of(row: SweepRow) -> str:
+    """VALID, CONFIRMED for a search, or what is wrong."""
+    if row.runs == 0:
+        return f"FAILED: {'; '.join(row.told)}" if row.told else "NOTHING HELD"
+    if row.limit is not None:
+        return "CONFIRMED" if row.valid else "NOT CONFIRMED"
+    return "VALID" if row.valid else f"INVALID: {' '.join(row.told)}"
+
+
+def text_table(table: SweepTable) -> list[str]:
+    """Columns side by side for a terminal."""
+    lines = [headings(table), *(cells(table, row) for row in table.rows)]
+    widths = [max(len(name(line[at])) for line in lines) for at in range(len(lines[0]))]
+    return [
+        "  ".join(
+            name(text).ljust(width) if at == len(widths) - 1 else name(text).rjust(width)
+            for at, (text, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def to_json(table: SweepTable) -> bytes:
+    """The table with every figure, whatever columns are shown."""
+    document = {"schema": 1, "kind": "sweep", **asdict(table)}
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def to_csv(table: SweepTable) -> bytes:
+    """Numbers in full precision, safe to open in a spreadsheet."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    keys = [column.key for column in table.columns]
+    axes = [axis for axis in table.axes if axis not in keys]
+    limit = ("limit", "limit_above", "limit_own", "ended_by") if table.searched else ()
+    writer.writerow([*axes, *keys, *limit, "runs", "spread", "verdict"])
+    for row in table.rows:
+        found = row.limit or {}
+        told = [found.get("load"), found.get("above"), found.get("own")]
+        told.append(" ".join(found.get("codes", ())))
+        writer.writerow(
+            [
+                cell(value)
+                for value in (
+                    *(row.values[axis] for axis in axes),
+                    *(row.figures[key] for key in keys),
+                    *(told if table.searched else ()),
+                    *(row.runs, row.spread, verdict_of(row)),
+                )
+            ]
+        )
+    return text.getvalue().encode()
+
+
+def to_markdown(table: SweepTable) -> bytes:
+    """A heading and the table; everything that a run brought along is escaped."""
+    about = " · ".join(escape(part) for part in _about(table))
+    lines = [f"# Sweep: {escape(table.case.upper())}", "", about, ""]
+    lines += _table(headings(table), (cells(table, row) for row in table.rows))
+    return "\n".join(lines).encode()
+
+
+def to_html(table: SweepTable) -> bytes:
+    """One file that opens offline; the policy lets nothing run but its two scripts."""
+    script = _resource("page.js")
+    chart = sweep_chart(table)
+    policy = (
+        f"default-src 'none'; script-src {_hash(get_plotlyjs())} {_hash(script)}; "
+        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    page = _template().render(
+        policy=policy,
+        title=f"Sweep: {name(table.case.upper())}",
+        about=" · ".join(name(part) for part in _about(table)),
+        css=Markup(_resource("page.css")),
+        headings=headings(table),
+        rows=[
+            {"cells": cells(table, row), "valid": row.valid and row.runs > 0} for row in table.rows
+        ],
+        chart=None if chart is None else _figure(chart),
+        plotly=Markup(get_plotlyjs()),
+        script=Markup(script),
+    )
+    return page.encode()
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
+    environment.filters["shown"] = name
+    return environment.from_string(_resource("sweep.html.j2"))
+
+
+def _about(table: SweepTable) -> list[str]:
+    searched = f"limit of {table.searched}" if table.searched else ""
+    return [part for part in (table.broker, table.protocol, searched, *table.programs) if part]
+
+
+SWEEP_RENDERINGS: Mapping[str, Callable[[SweepTable], bytes]] = {
+    "table.json": to_json,
+    "table.csv": to_csv,
+    "table.md": to_markdown,
+    "table.html": to_html,
+}
+
+
+def write_sweep(table: SweepTable, out_dir: Path) -> dict[str, Path]:
+    """Write every rendering, replacing older ones; file name to its path."""
+    rendered = {file: render(table) for file, render in SWEEP_RENDERINGS.items()}
+    try:
+        for file, data in rendered.items():
+            write_atomically(out_dir / file, data)
+    except OSError as error:
+        raise RunDirectoryError(
+            f"table cannot be written to {out_dir}: {error.strerror or error}"
+        ) from None
+    return {file: out_dir / file for file in rendered}
+
+
+# The chart ------------------------------------------------------------------------------------
+
+
+def sweep_chart(table: SweepTable) -> Chart | None:
+    """The case's figures over the first swept field that is a number and has several values.
+
+    A line for each combination of the other fields. FANOUT has ingress on a logarithmic left axis
+    and egress on the right one, as in the published report. None where there is no such field.
+    """
+    rows = [row for row in table.rows if row.runs]
+    axis = next((a for a in table.axes if _spans(rows, a)), None)
+    if axis is None:
+        return None
+    others = [other for other in table.axes if other != axis]
+    groups: dict[str, list[SweepRow]] = {}
+    for row in sorted(rows, key=lambda row: row.numbers[axis]):
+        label = ", ".join(f"{other}={row.values[other]}" for other in others)
+        groups.setdefault(label, []).append(row)
+    egress = ("egress", "egress")
+    wanted = _LINES.get(table.case, (egress,))
+    if table.case == "fanout":
+        wanted = (("ingress", "ingress (left)"), ("egress", "egress (right)"))
+    data: list[dict[str, Any]] = []
+    for label, members in groups.items():
+        for key, title in wanted:
+            trace = _line(
+                f"{title}{', ' if label else ''}{label}",
+                [row.numbers[axis] for row in members],
+                [row.figures[key] for row in members],
+                _cycle(len(data)),
+                "%{y:,.1f}",
+                "y2" if table.case == "fanout" and key == "egress" else "y",
+            )
+            trace["mode"] = "lines+markers"
+            data.append(trace)
+    xs = [row.numbers[axis] for row in rows]
+    far = min(xs) > 0 and max(xs) > _WIDE * min(xs)
+    unit = _unit(table)
+    layout = _layout(
+        xaxis=_axis(axis.replace("_", " "), **({"type": "log"} if far else {})),
+        yaxis=_axis(unit, rangemode="tozero"),
+        hovermode="x",
+        showlegend=True,
+    )
+    if table.case == "fanout":
+        layout["yaxis"] = _axis("ingress, msgs/s", type="log", dtick=1)
+        layout["yaxis2"] = _axis("egress, msgs/s", overlaying="y", side="right", showgrid=False)
+    numbers = [
+        (*(row.values[a] for a in table.axes), *(row.figures[key] for key, _ in wanted))
+        for row in rows
+    ]
+    what = "Limit" if table.searched else "Result"
+    return Chart(
+        f"{what} by {axis.replace('_', ' ')}",
+        "A point for each combination; of several runs the median.",
+        {"data": data, "layout": layout},
+        _csv((*table.axes, *(key for key, _ in wanted)), numbers),
+        height=360,
+    )
+
+
+def _spans(rows: Sequence[SweepRow], axis: str) -> bool:
+    return all(axis in row.numbers for row in rows) and len({r.numbers[axis] for r in rows}) > 1
+
+
+def _unit(table: SweepTable) -> str:
+    main = MAIN.get(table.case, "egress")
+    return {"avg": "µs", "seconds": "s"}.get(main, "msgs/s")

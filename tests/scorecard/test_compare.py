@@ -1,0 +1,170 @@
+"""Runs side by side: what are repetitions, what is a difference, what a regression."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from statistics import stdev
+from types import ModuleType
+from typing import Any
+
+import orjson
+import pytest
+
+from loadgen.errors import RunDirectoryError
+from loadgen.scorecard.charts import comparison_chart
+from loadgen.scorecard.compare import Comparison, Line, compare, half_width, regressions
+from loadgen.scorecard.model import Reason, ScoreCard, Verdict
+from loadgen.scorecard.summary import summarize_run
+from loadgen.scorecard.to_html import to_html
+from loadgen.scorecard.to_json import to_json
+from loadgen.scorecard.to_markdown import to_markdown
+
+
+@pytest.fixture(scope="module")
+def card(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> ScoreCard:
+    return summarize_run(make.fabricate(tmp_path_factory.mktemp("runs") / "a", case="persistent"))
+
+
+def run_at(card: ScoreCard, rate: float, **scenario: Any) -> ScoreCard:
+    """The card with another rate as its one row's value."""
+    rows = tuple(replace(row, value=rate) for row in card.rows)
+    return replace(card, rows=rows, run=replace(card.run, scenario={"pairs": 10, **scenario}))
+
+
+def line(comparison: Comparison, unit: str = "msgs/sec") -> Line:
+    return next(line for line in comparison.lines if line.unit == unit)
+
+
+def test_same_scenario_and_broker_are_repetitions(card: ScoreCard) -> None:
+    cards = [run_at(card, rate, seed=place) for place, rate in enumerate((100, 102, 98))]
+    (comparison,) = compare(cards)
+    assert [side.runs for side in comparison.sides] == [(0, 1, 2)]
+    (cell,) = line(comparison).cells
+    assert cell is not None
+    assert (cell.mean, cell.stdev) == (100, stdev((100, 102, 98)))
+    assert line(comparison).differences == ()
+    assert compare(cards[:1]) == []
+
+
+def test_sides_are_told_apart_by_what_differs(card: ScoreCard) -> None:
+    other = replace(
+        run_at(card, 90), run=replace(card.run, broker={"name": "=amqtt<b>", "version": "1"})
+    )
+    cards = [run_at(card, 100, size=[32, 32]), run_at(card, 100, size=[64, 64]), other]
+    (comparison,) = compare(cards)
+    assert [side.label for side in comparison.sides] == [
+        "mosquitto 2.0.11, pairs 10, size [32, 32], devices not given",
+        "mosquitto 2.0.11, pairs 10, size [64, 64], devices not given",
+        "=amqtt<b> 1, pairs not given, size [32, 32], devices 100",
+    ]
+
+
+def test_welch_against_a_worked_example() -> None:
+    """Two samples of Welch's test in any textbook: unequal n and spread."""
+    a, b = (27.5, 21.0, 19.0, 23.6, 17.0), (27.1, 22.0, 20.8, 23.4)
+    va, vb = stdev(a) ** 2 / 5, stdev(b) ** 2 / 4
+    freedom = (va + vb) ** 2 / (va**2 / 4 + vb**2 / 3)
+    assert 6 < freedom < 7
+    # t(0.975, 6) = 2.447
+    assert half_width(a, b) == pytest.approx(2.447 * math.sqrt(va + vb))
+    assert half_width(a, b) == half_width(b, a)
+
+
+def test_one_run_against_several_takes_their_spread() -> None:
+    many = (100.0, 101.0, 99.0)
+    # t(0.975, 2) = 4.303
+    assert half_width(many, (103.0,)) == pytest.approx(4.303 * math.sqrt(1 / 3 + 1))
+    assert half_width((103.0,), many) == half_width(many, (103.0,))
+    assert half_width((1.0,), (2.0,)) is None
+    assert half_width((5.0, 5.0), (5.0, 5.0)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "exceeds"),
+    [
+        ((100, 101, 99), (103, 104, 102), True),
+        ((100, 110, 90), (103, 113, 93), False),
+        ((100,), (150,), None),
+        ((100, 100), (101, 101), True),
+        ((100, 100), (100, 100), False),
+    ],
+)
+def test_a_difference_and_the_spread(
+    card: ScoreCard, first: tuple[float, ...], other: tuple[float, ...], exceeds: bool | None
+) -> None:
+    cards = [run_at(card, rate, qos=1) for rate in first]
+    cards += [run_at(card, rate, qos=2) for rate in other]
+    (comparison,) = compare(cards)
+    (difference,) = line(comparison).differences
+    assert difference is not None
+    assert difference.absolute == pytest.approx(other[0] - first[0])
+    assert difference.share == pytest.approx((other[0] - first[0]) / first[0])
+    assert difference.exceeds is exceeds
+    assert not difference.regression
+    assert regressions([comparison]) == []
+
+
+@pytest.mark.parametrize(
+    ("rate", "bound", "worse"), [(94, 0.05, True), (96, 0.05, False), (150, 0.05, False)]
+)
+def test_a_regression_is_beyond_the_bound_for_the_worse(
+    card: ScoreCard, rate: float, bound: float, worse: bool
+) -> None:
+    cards = [run_at(card, 100), run_at(card, rate)]
+    comparisons = compare(cards, [True, False], bound)
+    told = regressions(comparisons)
+    if worse:
+        assert told == ["PERSISTENT VALUE msgs/sec: -6.0 %, too few runs to know the spread (run)"]
+    else:
+        assert told == []
+
+
+def test_a_slower_run_is_worse_by_its_latency(card: ScoreCard) -> None:
+    timed = card.latency["end_to_end"]
+    assert timed.p99 is not None
+    slow = replace(card, latency={"end_to_end": replace(timed, p99=2 * timed.p99)})
+    assert regressions(compare([card, slow], [True, False], 0.5)) == [
+        "end_to_end 99P microseconds: +100.0 %, too few runs to know the spread (run)"
+    ]
+    assert regressions(compare([slow, card], [True, False], 0.5)) == []
+
+
+def test_an_invalid_run_is_worse_than_a_valid_one(card: ScoreCard) -> None:
+    bad = replace(card, verdict=Verdict(False, (Reason("LOST", "1"),)))
+    assert regressions(compare([card, bad], [True, False])) == [
+        "run: INVALID, the baseline is VALID"
+    ]
+    assert regressions(compare([bad, card], [True, False])) == []
+
+
+def test_a_case_without_its_baseline_is_refused(
+    make: ModuleType, card: ScoreCard, tmp_path: Path
+) -> None:
+    other = summarize_run(make.fabricate(tmp_path / "b", "b", "fanin"))
+    with pytest.raises(RunDirectoryError, match="there is no baseline of case fanin"):
+        compare([card, card, other], [True, False, False])
+    with pytest.raises(RunDirectoryError, match="no run to hold against the baseline of case fan"):
+        compare([card, card, other], [True, False, True])
+
+
+def test_every_rendering_shows_them(card: ScoreCard) -> None:
+    hostile = "<script>alert(1)</script>|=1"
+    run = replace(card.run, broker={"name": hostile, "version": ""}, id="b")
+    cards = [run_at(card, 100), run_at(card, 100), replace(run_at(card, 80), run=run)]
+    comparisons = compare(cards, [True, True, False])
+    assert len(regressions(comparisons)) == 1
+    page = to_html(cards, comparisons).decode()
+    assert "PERSISTENT side by side" in page and "-20.0 %" in page
+    assert "more than the spread" in page and "Regressions" in page
+    assert "<script>alert" not in page
+    text = to_markdown(cards, comparisons).decode()
+    assert "-20.0 % REGRESSION" in text and "<script>" not in text
+    (document,) = orjson.loads(to_json(cards, comparisons))["comparison"]
+    assert document["bound"] == 0.05
+    assert document["lines"][0]["differences"][0]["regression"] is True
+    chart = comparison_chart(comparisons[0])
+    assert chart is not None
+    marks = chart.figure["data"]
+    assert [len(trace["x"]) for trace in marks] == [6, 3]
+    assert marks[1]["x"][0] == -20.0
+    assert "<" not in marks[1]["name"]

@@ -1,0 +1,193 @@
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from loadgen.control.sweep import Measured, Sweep, SweepResult, points_of
+from loadgen.scorecard.sweep import SweepTable, table_of
+from loadgen.scorecard.sweep_renderings import (
+    headings,
+    sweep_chart,
+    text_table,
+    to_csv,
+    to_html,
+    to_json,
+    to_markdown,
+    verdict_of,
+    write_sweep,
+)
+from loadgen.workload.scenario import build_scenario
+
+HOSTILE = "</script><script>alert(1)</script>|`=cmd"
+LIMIT = {
+    "field": "rate",
+    "load": 950.0,
+    "above": 990.0,
+    "confirmed": True,
+    "own": False,
+    "reasons": [{"code": "LOST", "detail": "3"}],
+}
+
+
+def swept(
+    make: ModuleType, directory: Path, case: str, axes: Any, repeat: int = 1, **changes: Any
+) -> SweepResult:
+    """A sweep's result over fabricated runs; each combination has another seed."""
+    what = Sweep(build_scenario(case, None, {}), axes, repeat)
+    points = points_of(what)
+    measured = []
+    for place, point in enumerate(points):
+        for repetition in range(1, repeat + 1):
+            name = f"runs/{point.key}-{repetition}"
+            seed = 10 * place + repetition
+            fields = {"size": [32, 32], "devices": 100} | {
+                key: getattr(point.scenario, key) for key in point.values
+            }
+            make.fabricate(directory / name, name, case, scenario=fields, rows_seed=seed, **changes)
+            measured.append(Measured(point.key, point.values, repetition, name, True, 1.0))
+    return SweepResult(directory, points, tuple(measured), False)
+
+
+@pytest.fixture
+def fanout(make: ModuleType, tmp_path: Path) -> SweepResult:
+    return swept(make, tmp_path, "fanout", (("ratio", ("1", "10", "100")),))
+
+
+def test_fanout_has_the_columns_of_the_published_table(fanout: SweepResult) -> None:
+    table = table_of(fanout)
+    assert [column.title for column in table.columns][:6] == [
+        "Fanout ratio 1:",
+        "# of topics",
+        "# of consumers",
+        "# of producers",
+        "Ingress rate",
+        "Egress rate",
+    ]
+    assert [row.figures["ratio"] for row in table.rows] == [1, 10, 100]
+    row = table.rows[0]
+    ingress, egress = row.figures["ingress"], row.figures["egress"]
+    assert ingress is not None and egress is not None and 0 < ingress <= egress
+    assert row.figures["consumers"] and row.figures["producers"] and row.figures["p99"]
+    assert (table.broker, table.protocol) == ("mosquitto 2.0.11", "MQTT 3.1.1")
+    assert all(verdict_of(row) == "VALID" for row in table.rows)
+
+
+def test_repetitions_are_told_as_median_and_spread(make: ModuleType, tmp_path: Path) -> None:
+    result = swept(make, tmp_path, "latency", (("background_rate", ("10", "20")),), repeat=3)
+    table = table_of(result)
+    assert [row.runs for row in table.rows] == [3, 3]
+    single = [
+        table_of(replace(result, measured=(one,))).rows[0].figures["avg"]
+        for one in result.measured[:3]
+    ]
+    assert all(value is not None for value in single)
+    values = sorted(value for value in single if value is not None)
+    assert table.rows[0].figures["avg"] == values[1]
+    assert table.rows[0].spread == pytest.approx((values[2] - values[0]) / values[1])
+    assert headings(table)[-3:] == ("runs", "spread", "verdict")
+
+
+def test_rows_that_failed_or_vanished_are_told(fanout: SweepResult, tmp_path: Path) -> None:
+    first, second, third = fanout.measured
+    failed = replace(first, run=None, valid=False, error="BrokerRefusedError: no")
+    gone = replace(second, run="runs/none")
+    invalid = replace(third, valid=False)
+    path = tmp_path / str(third.run) / "run.json"
+    document = json.loads(path.read_text())
+    document["verdict"] = {"valid": False, "reasons": [{"code": "LOST", "detail": "x"}]}
+    path.write_text(json.dumps(document))
+    table = table_of(replace(fanout, measured=(failed, gone, invalid)))
+    told = [verdict_of(row) for row in table.rows]
+    assert told[0] == "FAILED: BrokerRefusedError: no"
+    assert told[1].startswith("FAILED: run directory")
+    assert told[2] == "INVALID: LOST"
+    lines = text_table(table)
+    assert len(lines) == 4 and "BrokerRefusedError" in lines[1]
+
+
+def test_limits_of_a_search_and_whose_they_are(fanout: SweepResult) -> None:
+    own = LIMIT | {"own": True, "reasons": [{"code": "GENERATOR_SATURATED", "detail": "x"}]}
+    nothing = LIMIT | {"load": None, "confirmed": False}
+    ones = [
+        replace(one, limit=limit, valid=bool(limit["confirmed"]))
+        for one, limit in zip(fanout.measured, (LIMIT, own, nothing), strict=True)
+    ]
+    ones[2] = replace(ones[2], run=None)
+    table = table_of(replace(fanout, measured=tuple(ones)))
+    assert table.searched == "rate"
+    lines = to_markdown(table).decode().splitlines()
+    rows = [line for line in lines if line.startswith("| ")]
+    assert "limit: rate" in rows[0]
+    assert "| 950 | LOST | CONFIRMED |" in rows[1]
+    assert "GENERATOR\\_SATURATED (the generator's own limit) | CONFIRMED" in rows[2]
+    assert "| LOST | NOTHING HELD |" in rows[3]
+
+
+def test_json_and_csv_hold_the_numbers(fanout: SweepResult) -> None:
+    table = table_of(fanout)
+    document = json.loads(to_json(table))
+    assert (document["schema"], document["kind"], document["case"]) == (1, "sweep", "fanout")
+    assert [row["values"]["ratio"] for row in document["rows"]] == ["1", "10", "100"]
+    read = list(csv.DictReader(io.StringIO(to_csv(table).decode())))
+    assert [float(line["egress"]) for line in read] == [
+        row["figures"]["egress"] for row in document["rows"]
+    ]
+    assert {line["verdict"] for line in read} == {"VALID"}
+
+
+def test_chart_of_fanout_has_both_axes_of_the_report(fanout: SweepResult) -> None:
+    chart = sweep_chart(table_of(fanout))
+    assert chart is not None
+    ingress, egress = chart.figure["data"]
+    assert (ingress["x"], ingress["yaxis"], egress["yaxis"]) == ([1.0, 10.0, 100.0], "y", "y2")
+    assert chart.figure["layout"]["yaxis"]["type"] == "log"
+    assert chart.figure["layout"]["xaxis"]["type"] == "log"
+
+
+def test_chart_has_a_line_for_each_other_combination(make: ModuleType, tmp_path: Path) -> None:
+    axes = (("size", ("32", "64-128")), ("qos", ("0", "1")))
+    chart = sweep_chart(table_of(swept(make, tmp_path, "fanin", axes)))
+    assert chart is not None
+    assert [trace["name"] for trace in chart.figure["data"]] == ["egress, qos=0", "egress, qos=1"]
+    assert chart.figure["data"][0]["x"] == [32.0, 96.0]
+
+
+def test_nothing_to_draw_over_is_no_chart(make: ModuleType, tmp_path: Path) -> None:
+    result = swept(make, tmp_path, "fanin", (("arrivals", ("constant", "poisson")),))
+    table = table_of(result)
+    assert sweep_chart(table) is None
+    assert b'class="plot"' not in to_html(table)
+    assert [row.values["arrivals"] for row in table.rows] == ["constant", "poisson"]
+
+
+def test_renderings_escape_what_a_run_brought_along(make: ModuleType, tmp_path: Path) -> None:
+    result = swept(
+        make,
+        tmp_path,
+        "fanin",
+        (("rate", ("10", "20")),),
+        broker={"name": HOSTILE, "version": "1", "protocol": HOSTILE},
+        program=HOSTILE,
+    )
+    first = replace(result.measured[0], run=None, valid=False, error=HOSTILE)
+    table = table_of(replace(result, measured=(first, *result.measured[1:])))
+    page = to_html(table).decode()
+    assert "<script>alert" not in page
+    assert len(re.findall(r"<script", page)) == page.count("</script>")
+    assert "<script>" not in to_markdown(table).decode()
+
+
+def test_files_are_written_and_the_same_twice(fanout: SweepResult) -> None:
+    table: SweepTable = table_of(fanout)
+    paths = write_sweep(table, fanout.directory)
+    assert set(paths) == {"table.json", "table.csv", "table.md", "table.html"}
+    before = {name: path.read_bytes() for name, path in paths.items()}
+    write_sweep(table_of(fanout), fanout.directory)
+    assert before == {name: path.read_bytes() for name, path in paths.items()}
+    assert b"Content-Security-Policy" in before["table.html"]

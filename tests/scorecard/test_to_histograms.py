@@ -1,0 +1,90 @@
+"""The merged histograms as files: what the library and pyarrow read back."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pyarrow.parquet as pq
+import pytest
+from hdrh.histogram import HdrHistogram
+from hdrh.log import HistogramLogReader
+
+from loadgen.metrics.histogram import HIGHEST_NS, lowest_values
+from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.summary import summarize_run
+from loadgen.scorecard.to_histograms import HISTOGRAM_SCHEMA, to_hlog, to_parquet
+
+
+@pytest.fixture(scope="module")
+def card(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> ScoreCard:
+    return summarize_run(make.fabricate(tmp_path_factory.mktemp("runs") / "a", case="latency"))
+
+
+def read_log(text: bytes, path: Path) -> list[tuple[str | None, HdrHistogram]]:
+    """The intervals of a log by the library's own reader."""
+    path.write_bytes(text)
+    reference = HdrHistogram(1, HIGHEST_NS, 3)
+    reader = HistogramLogReader(str(path), reference)
+    found = []
+    while (histogram := reader.get_next_interval_histogram()) is not None:
+        found.append((histogram.get_tag(), histogram))
+    reader.close()
+    return found
+
+
+def test_the_library_reads_the_log(card: ScoreCard, make: ModuleType, tmp_path: Path) -> None:
+    found = read_log(to_hlog([card]), tmp_path / "a.hlog")
+    assert [tag for tag, _ in found] == [*card.latency]
+    for tag, histogram in found:
+        assert tag is not None
+        told = card.latency[tag]
+        assert histogram.get_total_count() == told.count
+        assert histogram.get_value_at_percentile(50) / 1000 == told.p50
+        assert histogram.get_value_at_percentile(99.9) / 1000 == told.p99_9
+        # Second 3 of the run, by its wall clock.
+        assert histogram.get_start_time_stamp() == (make.WALL_NS // 10**6) + 3000
+        assert histogram.get_end_time_stamp() - histogram.get_start_time_stamp() == 4000
+
+
+def test_tags_of_several_runs_name_the_run_and_stay_one_word(
+    card: ScoreCard, tmp_path: Path
+) -> None:
+    other = replace(
+        card,
+        run=replace(card.run, id="b, c\n=1"),
+        curves=replace(card.curves, wall_start_ns=card.curves.wall_start_ns - 10**9),
+    )
+    found = read_log(to_hlog([card, other]), tmp_path / "a.hlog")
+    tags = [tag for tag, _ in found]
+    assert len(tags) == 2 * len(card.latency)
+    # In the order of time, and what would break a line is percent-encoded.
+    assert tags[0] == "b%2C%20c%5Cn=1/end_to_end"
+    assert tags[len(card.latency)] == f"{card.run.id}/end_to_end"
+    starts = [histogram.get_start_time_stamp() for _, histogram in found]
+    assert starts == sorted(starts) and starts[-1] - starts[0] == 1000
+
+
+def test_the_table_holds_what_the_card_tells(card: ScoreCard) -> None:
+    data = to_parquet([card, replace(card, run=replace(card.run, id="other"))])
+    table = pq.read_table(io.BytesIO(data))
+    assert table.schema.names == HISTOGRAM_SCHEMA.names
+    assert table.schema.metadata == HISTOGRAM_SCHEMA.metadata
+    assert table.num_rows == 2 * len(card.latency)
+    for row in table.to_pylist():
+        told = card.latency[row["series"]]
+        assert row["count"] == sum(row["bucket_count"]) == told.count
+        assert row["max_ns"] / 1000 == told.max
+        assert told.avg == pytest.approx(row["sum_ns"] / row["count"] / 1000)
+        library = HdrHistogram(1, HIGHEST_NS, 3)
+        values = lowest_values(row["bucket"]).tolist()
+        for value, count in zip(values, row["bucket_count"], strict=True):
+            library.record_value(value, count)
+        assert library.get_value_at_percentile(99) / 1000 == told.p99
+
+
+def test_a_run_without_latencies(make: ModuleType, tmp_path: Path) -> None:
+    rows = [row for row in make.rows_of() if not row.series]
+    card = summarize_run(make.write_run(tmp_path / "run", make.run_document(), rows))
+    assert read_log(to_hlog([card]), tmp_path / "a.hlog") == []
+    assert pq.read_table(io.BytesIO(to_parquet([card]))).num_rows == 0
