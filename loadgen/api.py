@@ -1,0 +1,359 @@
+"""Runs, searches and sweeps from Python: scripts, notebooks, pytest.
+
+    from loadgen.api import run, scenario
+
+    result = run(scenario("fanin", devices=1_000, duration=10, broker="mosquitto"))
+    assert result.valid, result.reasons
+    print(result.latency["end_to_end"].p99, result.intervals().num_rows)
+
+Each verb has two forms: `run`, `search`, `sweep` block, also where an event loop is running as in
+a notebook; `run_async`, `search_async`, `sweep_async` are awaited. Fields are those of the command
+line with `_` for `-`, and take the same texts ("10k", "5m") beside numbers. Errors are those of
+`loadgen.errors`.
+"""
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+
+from loadgen.control.coordinator import run as _play
+from loadgen.control.interrupt import Interrupt
+from loadgen.control.progress import Progress, Snapshot, silent
+from loadgen.control.rundir import default_directory
+from loadgen.control.search import Search, SearchResult, SearchState
+from loadgen.control.search import search as _search
+from loadgen.control.sweep import Sweep, SweepState
+from loadgen.control.sweep import sweep as _sweep
+from loadgen.errors import ScenarioError
+from loadgen.scorecard.model import Counts, Latency, Reason, ScoreCard
+from loadgen.scorecard.record import load_intervals, open_run
+from loadgen.scorecard.summary import summarize_run
+from loadgen.scorecard.sweep import SweepTable, table_of
+from loadgen.workload.scenario import Scenario, build_scenario, read_toml
+from loadgen.workload.search import MOST_STEPS, PRECISION, Limit, aim_for, requirements
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "Interrupt",
+    "Limit",
+    "Result",
+    "Scenario",
+    "ScoreCard",
+    "SearchOptions",
+    "SearchResult",
+    "Snapshot",
+    "SweepTable",
+    "read",
+    "run",
+    "run_async",
+    "scenario",
+    "scenario_file",
+    "search",
+    "search_async",
+    "sweep",
+    "sweep_async",
+]
+
+T = TypeVar("T")
+Requirements = Mapping[str, str] | Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run: its directory, its score card, and shortcuts into that.
+
+    `interrupted` tells a run that was ended early; what it measured until then is there.
+    """
+
+    directory: Path
+    card: ScoreCard
+    interrupted: bool = False
+
+    @property
+    def valid(self) -> bool:
+        """Whether the run says something about the broker."""
+        return self.card.verdict.valid
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Why it does not, each with its code."""
+        return self.card.verdict.reasons
+
+    @property
+    def counts(self) -> Counts:
+        """Messages intended in the window, and deliveries."""
+        return self.card.counts
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """Messages a second: sent, expected, received."""
+        return self.card.rates
+
+    @property
+    def latency(self) -> Mapping[str, Latency]:
+        """Microseconds by series: end_to_end, transit, send_delay, acknowledge, connect ..."""
+        return self.card.latency
+
+    def intervals(self) -> "pa.Table":
+        """The interval table: a row a worker, second, group, phase and series, with the sparse
+        histograms (schema: `loadgen.metrics.interval.INTERVAL_SCHEMA`)."""
+        return load_intervals(open_run(self.directory))
+
+
+# Scenarios ------------------------------------------------------------------------------------
+
+
+def scenario(case: str, **fields: object) -> Scenario:
+    """A scenario of a case; raises ScenarioError in one line for what is not understood."""
+    return build_scenario(case, None, fields)
+
+
+def scenario_file(path: str | Path, case: str | None = None, **fields: object) -> Scenario:
+    """A scenario from a TOML file, with `fields` winning over it; `case` where it names none."""
+    try:
+        keys = read_toml(Path(path).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"scenario file {str(path)[:200]!a} cannot be read: {error}") from None
+    named = case or keys.get("case")
+    if not isinstance(named, str):
+        raise ScenarioError("case: the file names none; allowed: give it as an argument")
+    return build_scenario(named, keys, fields)
+
+
+# One run --------------------------------------------------------------------------------------
+
+
+def read(directory: str | Path) -> Result:
+    """A run that was played before; raises RunDirectoryError."""
+    card = summarize_run(Path(directory))
+    return Result(Path(directory), card, any(r.code == "INTERRUPTED" for r in card.verdict.reasons))
+
+
+async def run_async(
+    what: Scenario,
+    out: str | Path | None = None,
+    *,
+    progress: Progress = silent,
+    interrupt: Interrupt | None = None,
+    faults: str = "none",
+) -> Result:
+    """Play a scenario into the run directory `out` (default: runs/TIME-CASE).
+
+    `progress` is called some times a second, `interrupt.request()` ends the run with what it has
+    measured, `faults` are for a reflector that is started for the run. Raises LoadgenError where
+    the run could not be played or nothing was measured; an INVALID run is a result.
+    """
+    directory = _directory(out, what.case)
+    result = await _play(
+        what,
+        directory,
+        progress=progress,
+        interrupt=interrupt,
+        faults=faults,
+        command=("loadgen.api.run", what.case),
+    )
+    card = await asyncio.to_thread(summarize_run, result.directory)
+    return Result(result.directory, card, result.interrupted)
+
+
+def run(
+    what: Scenario,
+    out: str | Path | None = None,
+    *,
+    progress: Progress = silent,
+    faults: str = "none",
+) -> Result:
+    """`run_async`, waited for."""
+    return _wait(lambda: run_async(what, out, progress=progress, faults=faults))
+
+
+# Limits ---------------------------------------------------------------------------------------
+
+
+class SearchOptions(TypedDict, total=False):
+    """What a search can be told; each has the command's default.
+
+    start, highest   the first load, and the highest that may be tried
+    precision        how far above the limit the lowest load that failed may be, 0.05
+    most_steps       15
+    require          as `--require`: {"lost": "0.1%", "p99": "50ms"}
+    step_s           measured seconds of each step but the confirmation
+    """
+
+    start: float
+    highest: float
+    precision: float
+    most_steps: int
+    require: Requirements
+    step_s: float
+
+
+def _search_of(what: Scenario, target: str, faults: str, options: SearchOptions) -> Search:
+    aim = aim_for(
+        what,
+        target,
+        start=options.get("start"),
+        highest=options.get("highest"),
+        precision=options.get("precision", PRECISION),
+        most_steps=options.get("most_steps", MOST_STEPS),
+    )
+    require = options.get("require", ())
+    pairs = [f"{k}={v}" for k, v in require.items()] if isinstance(require, Mapping) else require
+    return Search(what, aim, requirements(what, pairs), options.get("step_s"), faults)
+
+
+async def search_async(
+    what: Scenario,
+    target: str = "rate",
+    out: str | Path | None = None,
+    *,
+    faults: str = "none",
+    watch: Callable[[SearchState], None] = lambda _state: None,
+    interrupt: Interrupt | None = None,
+    **options: Unpack[SearchOptions],
+) -> SearchResult:
+    """The highest `target` (rate, devices, base) of the scenario whose run is valid.
+
+    The same call with the same `out` goes on with a search that was cut off. `result.limit` tells
+    the load, whether it was confirmed, why the next one failed, and whether that was the
+    generator's own doing (`own`); it is None where `interrupt` ended the search.
+    """
+    return await _search(
+        _search_of(what, target, faults, options),
+        _directory(out, f"search-{what.case}"),
+        watch=watch,
+        interrupt=interrupt,
+        command=("loadgen.api.search", what.case),
+    )
+
+
+def search(
+    what: Scenario,
+    target: str = "rate",
+    out: str | Path | None = None,
+    *,
+    faults: str = "none",
+    watch: Callable[[SearchState], None] = lambda _state: None,
+    **options: Unpack[SearchOptions],
+) -> SearchResult:
+    """`search_async`, waited for."""
+    return _wait(lambda: search_async(what, target, out, faults=faults, watch=watch, **options))
+
+
+# Grids ----------------------------------------------------------------------------------------
+
+
+async def sweep_async(
+    what: Scenario,
+    axes: Mapping[str, Sequence[object]],
+    out: str | Path | None = None,
+    *,
+    repeat: int = 1,
+    target: str | None = None,
+    faults: str = "none",
+    watch: Callable[[SweepState], None] = lambda _state: None,
+    interrupt: Interrupt | None = None,
+    **options: Unpack[SearchOptions],
+) -> SweepTable:
+    """Every combination of the axes' values, {"ratio": [1, 10, 100], "size": [32, 256]}.
+
+    With `target` the limit of each. The same `out` keeps what was measured. Rows that could not be
+    played say so in `told`; the table is as far as the sweep came where it was interrupted.
+    """
+
+    def searching(one: Scenario) -> Search:
+        return _search_of(one, target or "rate", faults, options)
+
+    result = await _sweep(
+        Sweep(
+            scenario=what,
+            axes=tuple((name, tuple(map(_text, values))) for name, values in axes.items()),
+            repeat=repeat,
+            search=None if target is None else searching,
+            faults=faults,
+        ),
+        _directory(out, f"sweep-{what.case}"),
+        watch=watch,
+        interrupt=interrupt,
+        command=("loadgen.api.sweep", what.case),
+    )
+    return await asyncio.to_thread(table_of, result)
+
+
+def sweep(
+    what: Scenario,
+    axes: Mapping[str, Sequence[object]],
+    out: str | Path | None = None,
+    *,
+    repeat: int = 1,
+    target: str | None = None,
+    faults: str = "none",
+    watch: Callable[[SweepState], None] = lambda _state: None,
+    **options: Unpack[SearchOptions],
+) -> SweepTable:
+    """`sweep_async`, waited for."""
+    return _wait(
+        lambda: sweep_async(
+            what, axes, out, repeat=repeat, target=target, faults=faults, watch=watch, **options
+        )
+    )
+
+
+# Shared ---------------------------------------------------------------------------------------
+
+
+def _text(value: object) -> str:
+    """A value as the command line would give it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)) and len(value) == 2:
+        return f"{value[0]}-{value[1]}"
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def _directory(out: str | Path | None, name: str) -> Path:
+    return default_directory(datetime.now(UTC), name) if out is None else Path(out)
+
+
+def _wait(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """The coroutine's result; in a thread of its own where this one has a running loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(make())
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+    running: list[Callable[[], object]] = []
+
+    async def watched() -> T:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        running.append(lambda: loop.call_soon_threadsafe(task.cancel))
+        return await make()
+
+    def play() -> None:
+        try:
+            outcome.append(asyncio.run(watched()))
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(play,))
+    thread.start()
+    try:
+        thread.join()
+    except BaseException:
+        # Ctrl-C in a notebook: nothing may go on running behind it.
+        for cancel in running:
+            cancel()
+        thread.join()
+        raise
+    if failure:
+        raise failure[0]
+    return outcome[0]

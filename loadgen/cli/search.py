@@ -1,0 +1,226 @@
+"""`loadgen search CASE --for rate|devices|base`: the highest load that is still valid."""
+
+import asyncio
+import inspect
+import json
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loadgen.cli.cases import score, tell
+from loadgen.cli.options import (
+    Flags,
+    case_options,
+    read_scenario,
+    run_options,
+    with_options,
+)
+from loadgen.errors import ScenarioError, UsageError
+from loadgen.workload.cases import CASE_INFO
+from loadgen.workload.scenario import CASES, Case, Scenario, fields_of
+from loadgen.workload.search import (
+    AIMS,
+    MOST_STEPS,
+    PRECISION,
+    Aim,
+    aim_for,
+    parse_share,
+    requirements,
+    tell_limit,
+)
+from loadgen.workload.units import parse_count, parse_number, parse_seconds
+
+if TYPE_CHECKING:
+    from loadgen.control.search import Search, SearchResult
+
+__all__ = ["app", "search_options", "searched"]
+
+app = typer.Typer(
+    help="The highest load that is still valid: raises it from below, closes in, confirms.",
+    add_completion=False,
+)
+
+
+def search_options(*, required: bool) -> list[inspect.Parameter]:
+    """The options of a search, of `search` itself and of `sweep --search`."""
+    wanted = f"What is searched: {', '.join(AIMS)}." + ("" if required else " [default: rate]")
+    texts: list[tuple[str, str, str, str, Any]] = [
+        ("for_", "--for", "|".join(AIMS), wanted, str | None),
+        ("from_", "--from", "N", "The first load. [default: by case]", str | None),
+        ("to", "--to", "N", "The highest load to try. [default: no bound]", str | None),
+        (
+            "precision",
+            "--precision",
+            "SHARE",
+            "How far above the limit the lowest load that failed may be. "
+            f"[default: {PRECISION:.0%}]",
+            str | None,
+        ),
+        (
+            "require",
+            "--require",
+            "NAME=VALUE",
+            "What a load must hold: lost=0.1%, p99=100ms or off, backlog=off, order=off, "
+            "duplicates=off. [default: nothing lost, backlog not growing, p99 by case]",
+            list[str] | None,
+        ),
+        (
+            "step_duration",
+            "--step-duration",
+            "TIME",
+            "Measured time of each step but the confirmation. [default: --duration]",
+            str | None,
+        ),
+        ("most_steps", "--most-steps", "N", f"Steps at most. [default: {MOST_STEPS}]", str | None),
+    ]
+    return [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                kind,
+                typer.Option(
+                    option, metavar=metavar, help=text, rich_help_panel="Search", show_default=False
+                ),
+            ],
+        )
+        for name, option, metavar, text, kind in texts
+    ]
+
+
+def searched(scenario: Scenario, given: Flags, what: str) -> "Search":
+    """The search that the options ask for; raises ScenarioError."""
+    from loadgen.control.search import Search
+
+    aim = _aim(scenario, given, what)
+    if given.get(aim.field) is not None:
+        raise ScenarioError(f"{aim.field}: it is what is searched; use --from and --to")
+    step = given["step_duration"]
+    return Search(
+        scenario=scenario,
+        aim=aim,
+        require=requirements(scenario, given["require"] or []),
+        step_s=None if step is None else _read("step_duration", parse_seconds, step),
+    )
+
+
+def _aim(scenario: Scenario, given: Flags, what: str) -> Aim:
+    first, last, precision, steps = (
+        None if given[name] is None else _read(name.rstrip("_"), reader, given[name])
+        for name, reader in (
+            ("from_", parse_number),
+            ("to", parse_number),
+            ("precision", parse_share),
+            ("most_steps", parse_count),
+        )
+    )
+    return aim_for(
+        scenario,
+        what,
+        start=first,
+        highest=last,
+        precision=PRECISION if precision is None else precision,
+        most_steps=MOST_STEPS if steps is None else int(steps),
+    )
+
+
+def _read(name: str, reader: Callable[[str], float], text: str) -> float:
+    try:
+        return reader(text)
+    except ValueError as error:
+        raise ScenarioError(f"{name.replace('_', '-')}: {error}") from None
+
+
+def _command(case: Case) -> Callable[..., int]:
+    def command(given: Flags) -> int:
+        from loadgen.control.rundir import default_directory
+
+        if given["for_"] is None:
+            raise UsageError(f"--for: what is searched? allowed: {', '.join(AIMS)}")
+        what = searched(read_scenario(case, given), given, given["for_"])
+        out = given["out"] or default_directory(datetime.now(UTC), f"search-{case}")
+        result = _played(what, out, given["quiet"])
+        return _show(result, as_json=given["json_"], quiet=given["quiet"])
+
+    doc = (
+        f"The highest load of {case} that is still valid.\n\nA second start with the same options "
+        "and --out goes on where the first stopped.\n\n"
+        f"Example: loadgen search {case} --for {_example(case)}"
+    )
+    return with_options(
+        command, [*search_options(required=True), *case_options(case), *run_options()], doc
+    )
+
+
+def _example(case: Case) -> str:
+    return next(aim for aim in AIMS if any(spec.name == aim for spec in fields_of(case)))
+
+
+def _played(what: "Search", directory: Path, quiet: bool) -> "SearchResult":
+    from loadgen.cli.search_view import search_progress
+    from loadgen.control.interrupt import Interrupt, listening
+    from loadgen.control.search import search
+
+    async def played() -> "SearchResult":
+        interrupt = Interrupt()
+        with listening(interrupt), search_progress(sys.stderr, quiet=quiet) as watch:
+            return await search(
+                what,
+                directory,
+                watch=watch,
+                interrupt=interrupt,
+                command=("loadgen", *sys.argv[1:]),
+            )
+
+    return asyncio.run(played())
+
+
+def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:
+    """Print what came of it, and leave a score card of the run at the limit."""
+    if result.limit is None:
+        tell(
+            [
+                f"loadgen: interrupted after {len(result.steps)} steps; the same command with "
+                f"--out {result.directory} goes on"
+            ]
+        )
+        return result.exit_status
+    best = result.best
+    if best is not None and best.run is not None:
+        score(result.directory / best.run, result.search.scenario)
+    if as_json:
+        document = json.loads((result.directory / "search.json").read_text("utf-8"))
+        print(json.dumps(document, indent=2))
+    else:
+        print("\n".join(result_lines(result)))
+    if not quiet:
+        tell([f"results: {result.directory}"])
+    return result.exit_status
+
+
+def result_lines(result: "SearchResult") -> Sequence[str]:
+    """Limit, why the next load failed, and the steps."""
+    from loadgen.cli.search_view import step_line
+
+    assert result.limit is not None
+    return [
+        tell_limit(result.search.aim, result.limit),
+        *(f"  {why.code}: {why.detail}" for why in result.limit.reasons),
+        "",
+        *(step_line(step) for step in result.steps),
+    ]
+
+
+@app.callback(invoke_without_command=True)
+def _root(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        raise UsageError(f"search: which case? allowed: {', '.join(CASES)}")
+
+
+for _case in CASES:
+    app.command(_case, short_help=CASE_INFO[_case].summary)(_command(_case))

@@ -1,0 +1,138 @@
+"""What a person sees of steps: a search while it goes on, and the rate steps of a run."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from loadgen.control.progress import describe
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from loadgen.control.search import SearchState, Step
+    from loadgen.workload.step_verdict import StepVerdict
+
+__all__ = ["bracket_line", "rate_step_lines", "search_progress", "step_cells", "step_line"]
+
+STEP_HEAD = ("", "step", "load", "sent/s", "received/s", "p99", "why it failed")
+
+
+def bracket_line(state: "SearchState") -> str:
+    """Where the limit can be, and which step is under way, as one line."""
+    below, above = state.bracket
+    field = state.search.aim.field
+    low = "none held yet" if below is None else f"{below:,.10g} held"
+    high = "none failed yet" if above is None else f"{above:,.10g} failed"
+    parts = [f"{state.search.scenario.case} {field}: {low}, {high}"]
+    if state.probe is not None:
+        number = len(state.steps) + 1
+        most = state.search.aim.most_steps
+        parts.append(
+            f"step {number} of at most {most}: {state.probe.purpose} {state.probe.load:,.10g}"
+        )
+    return "; ".join(parts)
+
+
+def step_cells(step: "Step") -> tuple[str, ...]:
+    """One step as the cells of `STEP_HEAD`."""
+    tried = step.tried
+    return (
+        "held" if tried.valid else "failed",
+        tried.purpose,
+        f"{tried.load:,.10g}",
+        "" if step.sent_per_s is None else f"{step.sent_per_s:,.0f}",
+        "" if step.received_per_s is None else f"{step.received_per_s:,.0f}",
+        "" if step.p99_us is None else _time(step.p99_us),
+        "; ".join(f"{why.code}: {why.detail}" for why in tried.reasons),
+    )
+
+
+def step_line(step: "Step") -> str:
+    """One step as a line of text."""
+    held, purpose, load, sent, received, p99, why = step_cells(step)
+    rates = f", out {sent}/s, in {received}/s" if sent else ""
+    latency = f", p99 {p99}" if p99 else ""
+    return (
+        f"{step.number:>2} {held:<6} {load} ({purpose}){rates}{latency}{'; ' if why else ''}{why}"
+    )
+
+
+def rate_step_lines(steps: Sequence["StepVerdict"]) -> list[str]:
+    """The rate steps of a run, a line each; nothing for a run without."""
+    lines = []
+    for number, step in enumerate(steps, start=1):
+        facts = step.facts
+        p99 = "" if facts.latency_p99_us is None else f", p99 {_time(facts.latency_p99_us)}"
+        why = "; ".join(f"{reason.code}: {reason.detail}" for reason in step.verdict.reasons)
+        lines.append(
+            f"step {number}: {step.step.share * 100:.6g}% {step.rate:,.10g}/s  "
+            f"{'VALID' if step.verdict.valid else 'INVALID'}, "
+            f"sent {facts.sent / (facts.window_s or 1.0):,.0f}/s, owed {step.owed:,}{p99}"
+            f"{'; ' if why else ''}{why}"
+        )
+    return lines
+
+
+def _time(us: float) -> str:
+    if us < 1_000:
+        return f"{us:.0f} µs"
+    return f"{us / 1_000:.3g} ms" if us < 1_000_000 else f"{us / 1_000_000:.3g} s"
+
+
+@contextmanager
+def search_progress(
+    stream: TextIO, *, quiet: bool = False, heading: Callable[[], str] = lambda: ""
+) -> Iterator[Callable[["SearchState"], None]]:
+    """A function that shows a search's states on `stream`; `heading` is told above them."""
+    if quiet:
+        yield lambda _state: None
+    elif stream.isatty():
+        with _live(stream, heading) as show:
+            yield show
+    else:
+        yield _plain(stream, heading)
+
+
+@contextmanager
+def _live(stream: TextIO, heading: Callable[[], str]) -> Iterator[Callable[["SearchState"], None]]:
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.table import Table
+    from rich.text import Text
+
+    def drawn(state: "SearchState") -> "RenderableType":
+        table = Table(box=None, pad_edge=False)
+        for place, title in enumerate(STEP_HEAD):
+            table.add_column(title, justify="right" if 2 <= place <= 5 else "left")
+        for step in state.steps:
+            # A broker's text may look like markup: Text is taken as it is.
+            cells = [Text(cell) for cell in step_cells(step)]
+            cells[0].stylize("green" if step.tried.valid else "red")
+            table.add_row(*cells)
+        lines: list[RenderableType] = [Text(bracket_line(state), style="bold"), table]
+        if heading():
+            lines.insert(0, Text(heading()))
+        if state.snapshot is not None:
+            lines.append(Text(describe(state.snapshot), no_wrap=True, overflow="ellipsis"))
+        return Group(*lines)
+
+    # No thread of rich's own: it is redrawn when there is something new.
+    with Live(console=Console(file=stream), auto_refresh=False, transient=True) as live:
+        yield lambda state: live.update(drawn(state), refresh=True)
+
+
+def _plain(stream: TextIO, heading: Callable[[], str]) -> Callable[["SearchState"], None]:
+    told: set[tuple[str, int, bool]] = set()
+
+    def show(state: "SearchState") -> None:
+        key = (heading(), len(state.steps), state.probe is None)
+        if state.snapshot is not None or key in told:
+            return
+        told.add(key)
+        if state.steps:
+            print(step_line(state.steps[-1]), file=stream)
+        if state.probe is not None:
+            title = f"{heading()}: " if heading() else ""
+            print(f"{title}{bracket_line(state)}", file=stream, flush=True)
+
+    return show

@@ -1,0 +1,201 @@
+"""`loadgen sweep CASE --set NAME=V1,V2`: a grid of runs, or of their limits, in one table."""
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loadgen.cli.cases import tell
+from loadgen.cli.options import Flags, case_options, read_scenario, run_options, with_options
+from loadgen.cli.search import search_options, searched
+from loadgen.errors import ScenarioError, UsageError
+from loadgen.workload.cases import CASE_INFO
+from loadgen.workload.scenario import CASES, Case
+from loadgen.workload.units import parse_count
+
+if TYPE_CHECKING:
+    from loadgen.control.sweep import Sweep, SweepResult, SweepState
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Every combination of some fields' values, in one table and chart.",
+    add_completion=False,
+)
+
+Axes = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def _options(case: Case) -> list[inspect.Parameter]:
+    own: list[tuple[str, Any, object, Any]] = [
+        (
+            "set_",
+            list[str] | None,
+            None,
+            typer.Option(
+                "--set",
+                metavar="NAME=V1,V2,...",
+                help="Values of a scenario field to combine with all others; repeatable.",
+            ),
+        ),
+        (
+            "search",
+            bool,
+            False,
+            typer.Option("--search", help="Find the limit of each combination."),
+        ),
+        (
+            "repeat",
+            str,
+            "1",
+            typer.Option("--repeat", metavar="N", help="How often each is measured."),
+        ),
+    ]
+    parameters = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=default,
+            annotation=Annotated[kind, option],
+        )
+        for name, kind, default, option in own
+    ]
+    fields = [option for option in case_options(case) if option.name != "set_"]
+    return [*parameters, *search_options(required=False), *fields, *run_options()]
+
+
+def _axes(pairs: list[str]) -> Axes:
+    axes = []
+    for pair in pairs:
+        field, equals, values = pair.partition("=")
+        texts = tuple(text.strip() for text in values.split(","))
+        if not equals or not field.strip() or not all(texts):
+            raise ScenarioError("--set: write it as NAME=V1,V2, for example --set ratio=1,10,100")
+        axes.append((field.strip().replace("-", "_"), texts))
+    return tuple(axes)
+
+
+def _wanted(case: Case, given: Flags) -> "Sweep":
+    """The sweep that the options ask for; raises ScenarioError."""
+    from loadgen.control.sweep import Sweep
+
+    axes = _axes(given["set_"] or [])
+    if not axes:
+        raise UsageError("--set: nothing is swept; for example --set ratio=1,10,100")
+    for field, _ in axes:
+        if given.get(field) is not None:
+            raise ScenarioError(f"{field}: given as an option and with --set; give it once")
+    if not given["search"]:
+        for name in ("for_", "from_", "to", "precision", "require", "step_duration", "most_steps"):
+            if given[name]:
+                option = f"--{name.strip('_').replace('_', '-')}"
+                raise UsageError(f"{option}: nothing is searched; use it with --search")
+    try:
+        repeat = parse_count(given["repeat"])
+    except ValueError as error:
+        raise ScenarioError(f"repeat: {error}") from None
+    what = given["for_"] or "rate"
+    return Sweep(
+        scenario=read_scenario(case, {**given, "set_": None}),
+        axes=axes,
+        repeat=repeat,
+        search=(lambda scenario: searched(scenario, given, what)) if given["search"] else None,
+    )
+
+
+def _command(case: Case) -> Callable[..., int]:
+    def command(given: Flags) -> int:
+        from loadgen.control.rundir import default_directory
+        from loadgen.control.sweep import points_of
+
+        what = _wanted(case, given)
+        points_of(what)
+        out = given["out"] or default_directory(datetime.now(UTC), f"sweep-{case}")
+        result = _played(what, out, given["quiet"])
+        return _show(result, as_json=given["json_"], quiet=given["quiet"])
+
+    doc = (
+        f"Every combination of some fields of {case}, in one table and chart.\n\nA second start "
+        "with the same --out keeps what was measured.\n\nExample: "
+        f"loadgen sweep {case} --set size=32,256,1024 --search"
+    )
+    return with_options(command, _options(case), doc)
+
+
+def _played(what: "Sweep", directory: Path, quiet: bool) -> "SweepResult":
+    from loadgen.cli.search_view import search_progress
+    from loadgen.control.interrupt import Interrupt, listening
+    from loadgen.control.progress import progress_on
+    from loadgen.control.sweep import sweep
+
+    heading = ""
+
+    async def played() -> "SweepResult":
+        interrupt = Interrupt()
+        words = ("loadgen", *sys.argv[1:])
+        if what.search is not None:
+            with (
+                listening(interrupt),
+                search_progress(sys.stderr, quiet=quiet, heading=lambda: heading) as show,
+            ):
+
+                def watch(state: "SweepState") -> None:
+                    nonlocal heading
+                    heading = _heading(state)
+                    if state.searching is not None:
+                        show(state.searching)
+
+                return await sweep(what, directory, watch=watch, interrupt=interrupt, command=words)
+        with listening(interrupt), progress_on(sys.stderr, quiet=quiet) as progress:
+
+            def follow(state: "SweepState") -> None:
+                if state.snapshot is not None:
+                    progress(state.snapshot)
+                elif not quiet:
+                    tell([_heading(state)])
+
+            return await sweep(what, directory, watch=follow, interrupt=interrupt, command=words)
+
+    return asyncio.run(played())
+
+
+def _heading(state: "SweepState") -> str:
+    values = ", ".join(f"{name}={value}" for name, value in state.point.values.items())
+    again = f", repetition {state.repetition}" if state.repetition > 1 else ""
+    return f"{state.number} of {state.total}: {values}{again}"
+
+
+def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
+    from loadgen.scorecard.sweep import table_of
+    from loadgen.scorecard.sweep_renderings import text_table, write_sweep
+
+    if not result.measured:
+        tell([f"loadgen: interrupted before anything was measured; see {result.directory}"])
+        return result.exit_status
+    table = table_of(result)
+    paths = write_sweep(table, result.directory)
+    if as_json:
+        sys.stdout.write(paths["table.json"].read_text("utf-8"))
+        sys.stdout.flush()
+    else:
+        print("\n".join(text_table(table)))
+    if not quiet:
+        if result.interrupted:
+            tell([f"interrupted; the same command with --out {result.directory} goes on"])
+        tell([f"results: {result.directory}, page: {paths['table.html']}"])
+    return result.exit_status
+
+
+@app.callback(invoke_without_command=True)
+def _root(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        raise UsageError(f"sweep: which case? allowed: {', '.join(CASES)}")
+
+
+for _case in CASES:
+    app.command(_case, short_help=CASE_INFO[_case].summary)(_command(_case))

@@ -1,0 +1,385 @@
+"""Runs a search: each step a run in a directory of its own, told as it happens, gone on with later.
+
+    DIR/search.json      what is searched, and once it is found the limit
+    DIR/steps.jsonl      one line a step, written when the step has ended
+    DIR/steps/NN-LOAD/   the run directory of each
+
+What to try next is `workload.search`'s; this file plays it. A second start on the same directory
+reads the steps back and goes on; a step that was cut off is played again.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadgen.control.coordinator import run
+from loadgen.control.environment import program
+from loadgen.control.interrupt import Interrupt, RunInterruptedError
+from loadgen.control.progress import Snapshot
+from loadgen.control.redaction import printable, redact_command
+from loadgen.control.rundir import require_free, write_atomically, write_json
+from loadgen.control.seal import digest_of
+from loadgen.control.supervisor import WORKER_ENTRY
+from loadgen.errors import HostLimitError, RunDirectoryError
+from loadgen.workload.scenario import Scenario, build_scenario, scenario_fields
+from loadgen.workload.search import (
+    Aim,
+    Limit,
+    Probe,
+    Require,
+    Tried,
+    Why,
+    bracket_of,
+    next_step,
+)
+from loadgen.workload.verdict import RunFacts, backlog_growth
+
+__all__ = [
+    "Search",
+    "SearchResult",
+    "SearchState",
+    "Step",
+    "search",
+    "served_load",
+    "vary",
+]
+
+NS = 1_000_000_000
+_DETAIL_CHARACTERS = 500
+_FILE_LIMIT_BYTES = 4 << 20
+_SCALES = ("rate", "ratio", "devices")
+"""Fields in proportion to which a run's deliveries grow, `devices` where no rate is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is searched: a scenario whose field `aim.field` is varied under `require`.
+
+    `step_s` is the measured time of each step but the confirmations, None as long as those.
+    `faults` is for a reflector that is started here.
+    """
+
+    scenario: Scenario
+    aim: Aim
+    require: Require
+    step_s: float | None = None
+    faults: str = "none"
+
+    @property
+    def digest(self) -> str:
+        """What makes two searches the same one."""
+        return digest_of(self.document())
+
+    def document(self) -> dict[str, Any]:
+        """What is searched as plain JSON values, without any password."""
+        return {
+            "case": self.scenario.case,
+            "scenario": scenario_fields(self.scenario),
+            "aim": asdict(self.aim),
+            "require": asdict(self.require),
+            "step_s": self.step_s,
+            "faults": self.faults,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step that was run. `run` is its directory within the search's, None where none is left.
+
+    Rates are messages a second, `p99_us` that of the case's latency.
+    """
+
+    number: int
+    tried: Tried
+    run: str | None
+    seconds: float
+    sent_per_s: float | None = None
+    received_per_s: float | None = None
+    lost: int = 0
+    p99_us: float | None = None
+    busy_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchState:
+    """Where a search stands, for whoever watches: `probe` is under way, `snapshot` its progress."""
+
+    search: Search
+    steps: tuple[Step, ...]
+    probe: Probe | None
+    snapshot: Snapshot | None = None
+    limit: Limit | None = None
+
+    @property
+    def bracket(self) -> tuple[float | None, float | None]:
+        """Highest load that holds and lowest that fails."""
+        return bracket_of([step.tried for step in self.steps])
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """A search that ended, `limit`, or was interrupted, None; then it can be gone on with."""
+
+    directory: Path
+    search: Search
+    steps: tuple[Step, ...]
+    limit: Limit | None
+
+    @property
+    def best(self) -> Step | None:
+        """The last valid step at the limit."""
+        load = None if self.limit is None else self.limit.load
+        held = [step for step in self.steps if step.tried.valid and step.tried.load == load]
+        return held[-1] if held else None
+
+    @property
+    def exit_status(self) -> int:
+        """0 where a load held twice, 1 where none did, 130 interrupted."""
+        if self.limit is None:
+            return 130
+        return 0 if self.limit.confirmed else 1
+
+
+Watch = Callable[[SearchState], None]
+
+
+async def search(
+    what: Search,
+    directory: Path,
+    *,
+    watch: Watch = lambda _state: None,
+    interrupt: Interrupt | None = None,
+    command: Sequence[str] = (),
+    entry: str = WORKER_ENTRY,
+) -> SearchResult:
+    """Find the limit, in a new directory or in one where the same search was begun.
+
+    Raises RunDirectoryError where the directory holds something else, and LoadgenError where a
+    step cannot be run: the steps until then are kept.
+    """
+    interrupt = Interrupt() if interrupt is None else interrupt
+    document, steps = _opened(what, directory, command)
+    while True:
+        state = SearchState(what, steps, None)
+        following = next_step(what.aim, [step.tried for step in steps])
+        if isinstance(following, Limit):
+            result = SearchResult(directory, what, steps, following)
+            write_json(directory / "search.json", document | {"limit": _limit_document(result)})
+            watch(replace(state, limit=following))
+            return result
+        state = replace(state, probe=following)
+        watch(state)
+        step = await _play(what, following, directory, state, watch, interrupt, command, entry)
+        if step is None:
+            return SearchResult(directory, what, steps, None)
+        steps = (*steps, step)
+        _write_steps(directory, steps)
+
+
+async def _play(
+    what: Search,
+    probe: Probe,
+    directory: Path,
+    state: SearchState,
+    watch: Watch,
+    interrupt: Interrupt,
+    command: Sequence[str],
+    entry: str,
+) -> Step | None:
+    """One step; None when it was interrupted."""
+    number = len(state.steps) + 1
+    run_directory = _free(directory / "steps", f"{number:02d}-{probe.load:.10g}")
+    started = time.monotonic()
+
+    def tell(snapshot: Snapshot) -> None:
+        watch(replace(state, snapshot=snapshot))
+
+    try:
+        result = await run(
+            step_scenario(what, probe),
+            run_directory,
+            progress=tell,
+            interrupt=interrupt,
+            command=command,
+            faults=what.faults,
+            entry=entry,
+        )
+    except RunInterruptedError:
+        return None
+    except HostLimitError as error:
+        if not state.steps:
+            raise
+        why = Why("HOST_LIMIT", printable(str(error), _DETAIL_CHARACTERS))
+        tried = Tried(probe.load, probe.purpose, False, (why,))
+        return Step(number, tried, None, time.monotonic() - started)
+    if result.interrupted:
+        return None
+    facts = result.facts
+    reasons = what.require.unmet(result.verdict, facts.expected, facts.received)
+    window_s = facts.window_s or 1.0
+    messages = facts.case != "connburst"
+    return Step(
+        number=number,
+        tried=Tried(
+            load=probe.load,
+            purpose=probe.purpose,
+            valid=result.measured and not reasons,
+            reasons=reasons,
+            served=served_load(what, probe.load, facts),
+        ),
+        run=str(run_directory.relative_to(directory)),
+        seconds=time.monotonic() - started,
+        sent_per_s=facts.sent / window_s if messages else None,
+        received_per_s=facts.received / window_s if messages else None,
+        lost=facts.expected - facts.received,
+        p99_us=facts.latency_p99_us,
+        busy_share=facts.busy_share,
+    )
+
+
+def step_scenario(what: Search, probe: Probe) -> Scenario:
+    """The scenario of one step."""
+    scenario, aim = what.scenario, what.aim
+    changes: dict[str, object] = {
+        aim.field: round(probe.load) if aim.whole else probe.load,
+        "latency_bound": what.require.p99_s,
+    }
+    if what.step_s is not None and probe.purpose != "confirm":
+        changes["duration"] = what.step_s
+    return vary(scenario, changes)
+
+
+def vary(scenario: Scenario, changes: Mapping[str, object]) -> Scenario:
+    """The scenario with some fields changed, None for not given; raises ScenarioError."""
+    given = {name: getattr(scenario, name) for name in scenario.model_fields_set if name != "case"}
+    return build_scenario(scenario.case, given | dict(changes), {})
+
+
+def served_load(what: Search, load: float, facts: RunFacts) -> float | None:
+    """The load that the broker kept up with, None where the run cannot tell.
+
+    What was asked for less what piled up over the window, or was lost.
+    """
+    if facts.case == "connburst":
+        if facts.connect_rate is None or not facts.connect_seconds:
+            return None
+        return min(load, facts.connected / facts.connect_seconds)
+    scales = what.aim.field in _SCALES and (
+        what.aim.field != "devices" or (what.scenario.rate is None and facts.case == "fanin")
+    )
+    if not (scales and facts.sent and facts.expected and facts.target_rate and facts.window_s):
+        return None
+    deliveries = facts.expected / facts.sent
+    asked = facts.target_rate * facts.window_s * deliveries
+    backlog = tuple(
+        (time_ns, 0, round(owed * deliveries) + outstanding)
+        for time_ns, owed, outstanding in facts.backlog
+    )
+    growth = backlog_growth(backlog)
+    if growth > 0:
+        # Samples a second apart do not reach both ends of the window.
+        growth *= facts.window_s * NS / (backlog[-1][0] - backlog[0][0])
+    short = max(growth, facts.expected - facts.received, 0.0) / asked
+    if facts.case == "latency":
+        # The background is in these sums: they tell that all was served, not how much was.
+        return load if short < 1 - 1 / (1 + what.aim.precision) else None
+    return load * max(0.0, 1.0 - short)
+
+
+# The search's directory -----------------------------------------------------------------------
+
+
+def _opened(
+    what: Search, directory: Path, command: Sequence[str]
+) -> tuple[dict[str, Any], tuple[Step, ...]]:
+    """The search's document and the steps so far; the directory is made where there is none."""
+    path = directory / "search.json"
+    if path.exists():
+        document = _read(path)
+        if document.get("digest") != what.digest:
+            raise RunDirectoryError(
+                f"{printable(str(directory), 200)} holds another search; name another directory "
+                "with --out, or ask for the same as before"
+            )
+        return document, read_steps(directory)
+    require_free(directory)
+    document = {
+        "schema": 1,
+        "kind": "search",
+        **what.document(),
+        "digest": what.digest,
+        "program": program(),
+        "started": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "command": redact_command(command),
+        "limit": None,
+    }
+    try:
+        (directory / "steps").mkdir(parents=True, exist_ok=True)
+        write_json(path, document)
+    except OSError as error:
+        raise RunDirectoryError(
+            f"search directory {printable(str(directory), 200)} cannot be written: "
+            f"{error.strerror}; name another with --out"
+        ) from None
+    return document, ()
+
+
+def _free(parent: Path, name: str) -> Path:
+    """A directory of this name, or with a number where a step that was cut off left one."""
+    path = parent / name
+    number = 2
+    while path.exists():
+        path = parent / f"{name}-{number}"
+        number += 1
+    return path
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _FILE_LIMIT_BYTES:
+            raise ValueError("too large")
+        document = orjson.loads(path.read_bytes())
+        if not isinstance(document, dict):
+            raise ValueError("no object")
+    except (OSError, ValueError):
+        raise RunDirectoryError(
+            f"{printable(str(path), 200)} cannot be read as a search; name another directory "
+            "with --out"
+        ) from None
+    return document
+
+
+def _write_steps(directory: Path, steps: Sequence[Step]) -> None:
+    lines = [orjson.dumps(asdict(step), option=orjson.OPT_APPEND_NEWLINE) for step in steps]
+    write_atomically(directory / "steps.jsonl", b"".join(lines))
+
+
+def read_steps(directory: Path) -> tuple[Step, ...]:
+    """The steps that were written; raises RunDirectoryError where the file is damaged."""
+    path = directory / "steps.jsonl"
+    if not path.exists():
+        return ()
+    try:
+        lines = path.read_bytes()[:_FILE_LIMIT_BYTES].splitlines()
+        return tuple(_step(orjson.loads(line)) for line in lines)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        raise RunDirectoryError(
+            f"{printable(str(path), 200)} is damaged; name another directory with --out"
+        ) from None
+
+
+def _step(fields: dict[str, Any]) -> Step:
+    tried = dict(fields["tried"])
+    reasons = tuple(Why(str(why["code"]), str(why["detail"])) for why in tried["reasons"])
+    return Step(**{**fields, "tried": Tried(**{**tried, "reasons": reasons})})
+
+
+def _limit_document(result: SearchResult) -> dict[str, Any]:
+    limit, best = result.limit, result.best
+    assert limit is not None
+    return asdict(limit) | {"own": limit.own, "run": None if best is None else best.run}

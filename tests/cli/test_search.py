@@ -1,0 +1,193 @@
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.cli.main import main
+from loadgen.cli.search_view import (
+    bracket_line,
+    rate_step_lines,
+    search_progress,
+    step_line,
+)
+from loadgen.control import search as control_search
+from loadgen.control import sweep as control_sweep
+from loadgen.control.coordinator import RunResult, run
+from loadgen.control.progress import Snapshot
+from loadgen.control.search import Search, SearchState, Step
+from loadgen.workload.rate_steps import RateStep
+from loadgen.workload.scenario import build_scenario
+from loadgen.workload.search import Limit, Probe, Tried, Why, aim_for, requirements
+from loadgen.workload.step_verdict import judge_step
+from loadgen.workload.verdict import RunFacts
+
+HOSTILE = "[red]x[/red]"
+FANIN = build_scenario("fanin", None, {})
+SEARCH = Search(FANIN, aim_for(FANIN, "rate"), requirements(FANIN, []))
+HELD = Step(1, Tried(500, "first", True), "steps/01-500", 4.0, 500.0, 500.0, 0, 1_500.0, 0.2)
+WHY = (Why("LOST", f"9 of 10 {HOSTILE}"),)
+FAILED = Step(2, Tried(1250, "raise", False, WHY), None, 4.0, 1250.0, 900.0, 5, 2e6, 0.3)
+STATE = SearchState(SEARCH, (HELD, FAILED), Probe(875.5, "close in"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["search"], "which case"),
+        (["search", "fanin"], "--for: what is searched"),
+        (["search", "fanin", "--for=luck"], "unknown; allowed: rate, devices, base"),
+        (["search", "fanin", "--for=base"], "fanin has no base"),
+        (["search", "fanin", "--for=rate", "--rate=5"], "it is what is searched"),
+        (["search", "fanin", "--for=rate", "--from=10", "--to=5"], "goes nowhere"),
+        (["search", "fanin", "--for=rate", "--from=x"], "from: 'x' is not a number"),
+        (["search", "fanin", "--for=rate", "--precision=0.01%"], "out of range"),
+        (["search", "fanin", "--for=rate", "--require=luck=1"], "require: 'luck=1' is unknown"),
+        (["search", "fanin", "--for=rate", "--step-duration=x"], "step-duration: 'x'"),
+        (["search", "fanin", "--for=rate", "--most-steps=1"], "out of range"),
+        (["sweep"], "which case"),
+        (["sweep", "fanin"], "nothing is swept"),
+        (["sweep", "fanin", "--set", "rate"], "NAME=V1,V2"),
+        (["sweep", "fanin", "--set", "rate=1,,2"], "NAME=V1,V2"),
+        (["sweep", "fanin", "--set", "ratio=1"], "does not understand it"),
+        (["sweep", "fanin", "--set", "rate=1", "--rate=2"], "given as an option and with --set"),
+        (["sweep", "fanin", "--set", "rate=1", "--search"], "searched and cannot be swept"),
+        (["sweep", "fanin", "--set", "rate=1", "--for=rate"], "use it with --search"),
+        (["sweep", "fanin", "--set", "rate=1", "--repeat=x"], "repeat: 'x'"),
+        (["sweep", "fanin", "--set", "rate=1", "--repeat=0"], "repeat: 0 is too small"),
+    ],
+)
+def test_misuse_is_one_line_and_changes_nothing(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_lines_of_a_search() -> None:
+    assert bracket_line(STATE) == (
+        "fanin rate: 500 held, 1,250 failed; step 3 of at most 15: close in 875.5"
+    )
+    assert step_line(HELD) == " 1 held   500 (first), out 500/s, in 500/s, p99 1.5 ms"
+    assert step_line(FAILED).endswith(f"p99 2 s; LOST: 9 of 10 {HOSTILE}")
+    assert "none held yet, none failed yet" in bracket_line(SearchState(SEARCH, (), None))
+
+
+def test_plain_stream_gets_a_line_a_step() -> None:
+    stream = io.StringIO()
+    with search_progress(stream, heading=lambda: "1 of 3") as show:
+        show(SearchState(SEARCH, (), Probe(500, "first")))
+        show(SearchState(SEARCH, (), Probe(500, "first"), Snapshot("measure", devices=5)))
+        show(SearchState(SEARCH, (HELD,), Probe(1250, "raise")))
+        limit = Limit(500, 1250, True, "confirmed", WHY)
+        show(SearchState(SEARCH, (HELD, FAILED), None, limit=limit))
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("1 of 3: fanin rate: none held yet")
+    assert lines[1] == step_line(HELD)
+    assert lines[3] == step_line(FAILED)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_terminal_shows_bracket_steps_and_why_they_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with search_progress(stream, heading=lambda: "1 of 3") as show:
+        show(
+            SearchState(
+                SEARCH, (HELD, FAILED), STATE.probe, Snapshot("measure", devices=5, connected=4)
+            )
+        )
+    shown = stream.getvalue()
+    assert "500 held, 1,250 failed" in shown
+    assert "4/5 connected" in shown
+    # What a broker said is text, not markup.
+    assert f"LOST: 9 of 10 {HOSTILE}" in shown
+
+
+def test_quiet_shows_nothing() -> None:
+    stream = io.StringIO()
+    with search_progress(stream, quiet=True) as show:
+        show(STATE)
+    assert stream.getvalue() == ""
+
+
+def test_rate_steps_of_a_run_are_a_line_each() -> None:
+    facts = RunFacts(case="fanin", window_s=10, target_rate=100, publishers=1, sent=900)
+    steps = [judge_step(RateStep(0.5, 10, 0), facts, 100)]
+    (line,) = rate_step_lines(steps)
+    assert line.startswith("step 1: 50% 100/s  INVALID, sent 90/s, owed 100; RATE_MISSED: 900 of")
+    assert rate_step_lines(()) == []
+
+
+QUICK = ("--broker=reflector", "--devices=20", "--warmup=0.1", "--duration=0.5", "--drain=0.3")
+
+
+@pytest.fixture
+def stand_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that play without compiled kernels."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "control"))
+
+    async def played(*given: Any, **named: Any) -> RunResult:
+        return await run(*given, **named | {"entry": "fake_worker:run_worker"})
+
+    monkeypatch.setattr(control_search, "run", played)
+    monkeypatch.setattr(control_sweep, "run", played)
+
+
+@pytest.mark.usefixtures("stand_in_workers")
+def test_search_prints_the_limit_and_a_second_start_knows_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "s"
+    words = ["search", "fanin", "--for=rate", "--from=1k", "--to=1500", *QUICK, f"--out={out}"]
+    assert main(words) == 0
+    shown, told = capsys.readouterr()
+    assert shown.startswith("at least 1,500 rate: nothing that was tried failed\n")
+    assert shown.count(" held ") == 3
+    assert "fanin rate: 1,000 held, none failed yet; step 2 of at most 15: raise 1,500" in told
+    assert main([*words, "--json", "--quiet"]) == 0
+    shown, told = capsys.readouterr()
+    document = json.loads(shown)
+    assert (document["limit"]["load"], document["limit"]["confirmed"]) == (1500, True)
+    assert told == ""
+    assert (out / document["limit"]["run"] / "scorecard.html").exists()
+    assert main([*words, "--precision=2%"]) == 2
+    assert "another search" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("stand_in_workers")
+def test_sweep_prints_a_table_and_leaves_its_renderings(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "s"
+    words = ["sweep", "fanin", "--set", "rate=500,1k", *QUICK, f"--out={out}"]
+    assert main([*words, "--quiet"]) == 0
+    shown, told = capsys.readouterr()
+    lines = shown.splitlines()
+    assert len(lines) == 3 and told == ""
+    assert lines[0].split()[0] == "rate" and lines[0].endswith("verdict")
+    assert [line.split()[0] for line in lines[1:]] == ["500", "1k"]
+    assert all(line.endswith("VALID") for line in lines[1:])
+    assert {path.name for path in out.glob("table.*")} == {
+        "table.json",
+        "table.csv",
+        "table.md",
+        "table.html",
+    }
+    assert main([*words, "--json", "--quiet"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["rows"]) == 2

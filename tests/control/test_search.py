@@ -1,0 +1,263 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.control import search as shell
+from loadgen.control.coordinator import RunResult
+from loadgen.control.interrupt import Interrupt, RunInterruptedError
+from loadgen.control.progress import Snapshot
+from loadgen.control.search import (
+    Search,
+    SearchResult,
+    SearchState,
+    read_steps,
+    search,
+    served_load,
+    step_scenario,
+    vary,
+)
+from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError, ScenarioError
+from loadgen.workload.scenario import Scenario, build_scenario
+from loadgen.workload.search import Probe, Require, aim_for, requirements
+from loadgen.workload.verdict import Reason, RunFacts, Verdict, judge
+
+NS = 1_000_000_000
+SECRET = "correct-horse"
+
+
+def wanted(**changed: Any) -> Search:
+    scenario = build_scenario(
+        "fanin", None, {"broker": f"mqtt://me:{SECRET}@127.0.0.1:1", "duration": 10}
+    )
+    return Search(scenario, aim_for(scenario, "rate", **changed), requirements(scenario, []))
+
+
+def facts_at(rate: float, ceiling: float, window_s: float = 10.0) -> RunFacts:
+    """A run at this rate on a broker that serves `ceiling` a second and queues the rest."""
+    over = max(0.0, rate - ceiling)
+    seconds = range(int(window_s))
+    return RunFacts(
+        case="fanin",
+        window_s=window_s,
+        target_rate=rate,
+        sent=round(rate * window_s),
+        expected=round(rate * window_s),
+        received=round(rate * window_s),
+        backlog=tuple((second * NS, 0, round(second * over)) for second in seconds),
+        latency_p99_us=1000 * (1 + over * window_s),
+        latency_bound_us=100_000,
+    )
+
+
+def make(directory: Path) -> None:
+    directory.mkdir(parents=True)
+
+
+class FakeRuns:
+    """Stands for the coordinator: judges runs of a broker with a ceiling, plays none."""
+
+    def __init__(self, ceiling: float) -> None:
+        self.ceiling = ceiling
+        self.played: list[Scenario] = []
+        self.before: Callable[[int, Path], None] = lambda number, directory: None
+        self.interrupted_at = 0
+
+    async def run(self, scenario: Scenario, directory: Path, **given: Any) -> RunResult:
+        self.played.append(scenario)
+        self.before(len(self.played), directory)
+        given["progress"](Snapshot("measure", devices=1))
+        make(directory)
+        assert scenario.rate is not None
+        facts = facts_at(scenario.rate, self.ceiling, scenario.duration)
+        cut = len(self.played) == self.interrupted_at
+        return RunResult(directory, judge(facts), cut, True, facts)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
+    fake = FakeRuns(10_000)
+    monkeypatch.setattr(shell, "run", fake.run)
+    return fake
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "steps.jsonl").read_text().splitlines()]
+
+
+async def test_finds_the_ceiling_and_leaves_it_in_the_directory(
+    runs: FakeRuns, tmp_path: Path
+) -> None:
+    states: list[SearchState] = []
+    result = await search(wanted(), tmp_path / "s", watch=states.append)
+    assert result.exit_status == 0
+    assert result.limit is not None and result.limit.load is not None
+    assert 10_000 / 1.05 <= result.limit.load <= 10_100
+    document = json.loads((tmp_path / "s" / "search.json").read_text())
+    assert document["limit"]["load"] == result.limit.load
+    assert document["limit"]["own"] is False
+    assert document["limit"]["run"] == result.steps[-1].run
+    assert {why["code"] for why in document["limit"]["reasons"]} <= {
+        "BACKLOG_GROWS",
+        "LATENCY_BOUND",
+    }
+    assert len(lines(tmp_path / "s")) == len(result.steps) == len(runs.played)
+    assert read_steps(tmp_path / "s") == result.steps
+    assert all((tmp_path / "s" / str(step.run)).is_dir() for step in result.steps)
+    assert SECRET not in "".join(p.read_text() for p in (tmp_path / "s").glob("*.json*"))
+    assert states[-1].limit == result.limit
+    assert any(state.snapshot is not None for state in states)
+    assert states[-1].bracket == (result.limit.load, result.limit.above)
+
+
+async def test_every_step_is_written_before_the_next_one_begins(
+    runs: FakeRuns, tmp_path: Path
+) -> None:
+    seen: list[int] = []
+
+    def look(number: int, directory: Path) -> None:
+        path = tmp_path / "s" / "steps.jsonl"
+        seen.append(len(lines(tmp_path / "s")) if path.exists() else 0)
+
+    runs.before = look
+    result = await search(wanted(), tmp_path / "s")
+    assert seen == list(range(len(result.steps)))
+
+
+@pytest.mark.parametrize("broken_at", [1, 4, 7])
+async def test_search_that_broke_off_goes_on_where_it_stopped(
+    runs: FakeRuns, tmp_path: Path, broken_at: int
+) -> None:
+    whole = await search(wanted(), tmp_path / "whole")
+    runs.played.clear()
+
+    def fall(number: int, directory: Path) -> None:
+        if number == broken_at:
+            # As a killed process leaves it.
+            directory.mkdir(parents=True)
+            raise BrokerUnreachableError("the broker went away")
+
+    runs.before = fall
+    with pytest.raises(BrokerUnreachableError):
+        await search(wanted(), tmp_path / "s")
+    assert len(read_steps(tmp_path / "s")) == broken_at - 1
+    runs.before = lambda number, directory: None
+    result = await search(wanted(), tmp_path / "s")
+    assert result.limit == whole.limit
+    assert [s.tried for s in result.steps] == [s.tried for s in whole.steps]
+    assert len(runs.played) == len(whole.steps) + 1
+
+
+async def test_search_that_is_done_is_not_played_again(runs: FakeRuns, tmp_path: Path) -> None:
+    first = await search(wanted(), tmp_path / "s")
+    runs.played.clear()
+    second = await search(wanted(), tmp_path / "s")
+    assert (second.limit, second.steps, runs.played) == (first.limit, first.steps, [])
+
+
+async def test_interrupted_step_does_not_count(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.interrupted_at = 3
+    result = await search(wanted(), tmp_path / "s")
+    assert (result.limit, len(result.steps), result.exit_status) == (None, 2, 130)
+    assert json.loads((tmp_path / "s" / "search.json").read_text())["limit"] is None
+
+
+async def test_interrupt_before_a_step_measured_anything(
+    runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(*_: Any, **given: Any) -> RunResult:
+        assert isinstance(given["interrupt"], Interrupt)
+        raise RunInterruptedError("before anything")
+
+    monkeypatch.setattr(shell, "run", interrupted)
+    result: SearchResult = await search(wanted(), tmp_path / "s")
+    assert (result.limit, result.exit_status) == (None, 130)
+
+
+async def test_limit_of_this_host_is_its_own(runs: FakeRuns, tmp_path: Path) -> None:
+    def refuse(number: int, directory: Path) -> None:
+        if (runs.played[-1].rate or 0) > 4_000:
+            raise HostLimitError("too many devices for this host")
+
+    runs.before = refuse
+    result = await search(wanted(), tmp_path / "s")
+    assert result.limit is not None and result.limit.load is not None
+    assert result.limit.own and 4_000 / 1.06 < result.limit.load <= 4_000
+    assert [why.code for why in result.limit.reasons] == ["HOST_LIMIT"]
+
+
+async def test_what_cannot_even_begin_is_an_error(runs: FakeRuns, tmp_path: Path) -> None:
+    def refuse(number: int, directory: Path) -> None:
+        raise HostLimitError("no descriptors")
+
+    runs.before = refuse
+    with pytest.raises(HostLimitError):
+        await search(wanted(), tmp_path / "s")
+
+
+async def test_directory_of_something_else_is_refused(runs: FakeRuns, tmp_path: Path) -> None:
+    await search(wanted(), tmp_path / "s")
+    with pytest.raises(RunDirectoryError, match="another search"):
+        await search(wanted(precision=0.1), tmp_path / "s")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with pytest.raises(RunDirectoryError, match="not empty"):
+        await search(wanted(), tmp_path / "taken")
+    for text in (b"[]", b"{", b'{"digest": 1}'):
+        (tmp_path / "s" / "search.json").write_bytes(text)
+        with pytest.raises(RunDirectoryError):
+            await search(wanted(), tmp_path / "s")
+
+
+@pytest.mark.parametrize("text", ["x", "{}", '{"tried": 3}', '{"number": 1, "tried": {}}', "[]"])
+async def test_damaged_steps_are_refused(runs: FakeRuns, tmp_path: Path, text: str) -> None:
+    await search(wanted(), tmp_path / "s")
+    (tmp_path / "s" / "steps.jsonl").write_text(text + "\n")
+    with pytest.raises(RunDirectoryError, match="damaged"):
+        await search(wanted(), tmp_path / "s")
+
+
+def test_scenario_of_a_step() -> None:
+    what = wanted()
+    scenario = step_scenario(what, Probe(1234.5, "raise"))
+    assert (scenario.rate, scenario.duration, scenario.latency_bound) == (1234.5, 10, 0.1)
+    short = Search(what.scenario, what.aim, Require(p99_s=None), step_s=2.0)
+    assert step_scenario(short, Probe(1000, "raise")).duration == 2
+    assert step_scenario(short, Probe(1000, "confirm")).duration == 10
+    assert step_scenario(short, Probe(1000, "confirm")).latency_bound is None
+    devices = Search(what.scenario, aim_for(what.scenario, "devices"), what.require)
+    assert step_scenario(devices, Probe(1250.0, "raise")).devices == 1250
+
+
+def test_varied_scenario_keeps_what_was_given_and_is_checked() -> None:
+    scenario = build_scenario("fanout", None, {"ratio": 3, "size": "40-50", "broker": "reflector"})
+    changed = vary(scenario, {"ratio": "5"})
+    assert (changed.ratio, changed.size, changed.broker) == (5, (40, 50), ("reflector",))
+    assert vary(scenario, {}) == scenario
+    with pytest.raises(ScenarioError, match="ratio"):
+        vary(scenario, {"ratio": 0})
+
+
+@pytest.mark.parametrize(("rate", "ceiling"), [(5_000, 10_000), (20_000, 10_000), (11_000, 10_000)])
+def test_what_a_failed_step_says_the_broker_served(rate: float, ceiling: float) -> None:
+    served = served_load(wanted(), rate, facts_at(rate, ceiling))
+    assert served == pytest.approx(min(rate, ceiling), rel=0.01)
+
+
+def test_served_load_where_it_cannot_be_told() -> None:
+    what = wanted()
+    assert served_load(what, 100, RunFacts(case="fanin", window_s=1, target_rate=100)) is None
+    pairs = build_scenario("persistent", None, {})
+    other = Search(pairs, aim_for(pairs, "devices"), what.require)
+    assert served_load(other, 10, facts_at(1000, 100)) is None
+    burst = build_scenario("connburst", None, {})
+    connects = Search(burst, aim_for(burst, "rate"), what.require)
+    slow = RunFacts(case="connburst", connected=1000, connect_seconds=4, connect_rate=500)
+    assert served_load(connects, 500, slow) == 250
+
+
+def test_unmet_reasons_are_bounded_to_the_verdict() -> None:
+    verdict = Verdict((Reason("DUPLICATED", "d"), Reason("OUT_OF_ORDER", "o")))
+    assert Require(order=False, duplicates=False).unmet(verdict, 10, 10) == ()

@@ -1,0 +1,206 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.control import search as search_shell
+from loadgen.control import sweep as shell
+from loadgen.control.coordinator import RunResult
+from loadgen.control.search import Search
+from loadgen.control.sweep import Sweep, SweepState, points_of, read_points, sweep
+from loadgen.errors import BrokerRefusedError, RunDirectoryError, ScenarioError
+from loadgen.workload.scenario import Scenario, build_scenario
+from loadgen.workload.search import aim_for, requirements
+from loadgen.workload.verdict import Reason, RunFacts, Verdict
+
+FANOUT = build_scenario("fanout", None, {"broker": "reflector"})
+GRID = Sweep(FANOUT, (("ratio", ("1", "10", "100")), ("size", ("32", "64"))))
+
+
+def make(directory: Path) -> None:
+    directory.mkdir(parents=True)
+
+
+class FakeRuns:
+    """Stands for the coordinator; `says` gives the verdict of a scenario, or raises."""
+
+    def __init__(self) -> None:
+        self.played: list[Scenario] = []
+        self.says: Callable[[Scenario], Verdict] = lambda scenario: Verdict()
+        self.cut_at = 0
+
+    async def run(self, scenario: Scenario, directory: Path, **given: Any) -> RunResult:
+        self.played.append(scenario)
+        verdict = self.says(scenario)
+        make(directory)
+        facts = RunFacts(case="fanout", sent=100, expected=100, received=100, window_s=1)
+        return RunResult(directory, verdict, len(self.played) == self.cut_at, True, facts)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
+    fake = FakeRuns()
+    monkeypatch.setattr(shell, "run", fake.run)
+    monkeypatch.setattr(search_shell, "run", fake.run)
+    return fake
+
+
+def test_every_combination_the_first_field_varying_slowest() -> None:
+    points = points_of(GRID)
+    assert [(p.scenario.ratio, p.scenario.size[0]) for p in points] == [
+        (1, 32),
+        (1, 64),
+        (10, 32),
+        (10, 64),
+        (100, 32),
+        (100, 64),
+    ]
+    assert points[1].values == {"ratio": "1", "size": "64"}
+    assert len({point.key for point in points}) == 6
+
+
+def test_one_value_written_in_two_ways_is_one_point() -> None:
+    points = points_of(Sweep(FANOUT, (("rate", ("1k", "1000", "2k")),)))
+    assert [point.scenario.rate for point in points] == [1000, 2000]
+
+
+@pytest.mark.parametrize(
+    ("axes", "complaint"),
+    [
+        ((("ratio", ("1", "x")),), "not a number"),
+        ((("luck", ("1",)),), "unknown key"),
+        ((("ratio", ("1",)), ("ratio", ("2",))), "swept twice"),
+        ((("ratio", ()),), "no value"),
+        ((("broker", ("reflector",)),), "cannot be swept"),
+        ((("ratio", tuple(map(str, range(1, 20_000)))),), "too many"),
+    ],
+)
+async def test_wrong_grid_is_refused_before_anything_is_run(
+    runs: FakeRuns, tmp_path: Path, axes: Any, complaint: str
+) -> None:
+    with pytest.raises(ScenarioError, match=complaint):
+        await sweep(Sweep(FANOUT, axes), tmp_path / "s")
+    assert not runs.played
+    assert not (tmp_path / "s").exists()
+
+
+async def test_rows_are_kept_by_a_second_start_and_a_larger_grid(
+    runs: FakeRuns, tmp_path: Path
+) -> None:
+    first = await sweep(GRID, tmp_path / "s")
+    assert (len(first.measured), first.exit_status) == (6, 0)
+    assert read_points(tmp_path / "s") == first.measured
+    runs.played.clear()
+    again = await sweep(GRID, tmp_path / "s")
+    assert (again.measured, runs.played) == (first.measured, [])
+    larger = Sweep(FANOUT, (("ratio", ("1", "10", "100", "300")), ("size", ("32", "64"))))
+    grown = await sweep(larger, tmp_path / "s")
+    assert [scenario.ratio for scenario in runs.played] == [300, 300]
+    assert grown.measured[:6] == first.measured
+    assert json.loads((tmp_path / "s" / "sweep.json").read_text())["axes"][0][1][-1] == "300"
+
+
+async def test_failed_row_does_not_end_the_sweep_and_is_tried_again(
+    runs: FakeRuns, tmp_path: Path
+) -> None:
+    def refuse(scenario: Scenario) -> Verdict:
+        if scenario.ratio == 10:
+            raise BrokerRefusedError("no more than 5 clients")
+        return Verdict((Reason("LOST", "5"),) if scenario.ratio == 100 else ())
+
+    runs.says = refuse
+    result = await sweep(GRID, tmp_path / "s")
+    assert len(runs.played) == 6
+    assert [one.valid for one in result.measured] == [True, True, False, False, False, False]
+    assert result.measured[2].error == "BrokerRefusedError: no more than 5 clients"
+    assert result.measured[4].error == ""
+    assert result.exit_status == 1
+    runs.played.clear()
+    runs.says = lambda scenario: Verdict()
+    second = await sweep(GRID, tmp_path / "s")
+    # Measured and INVALID stays; what could not be played is played.
+    assert [scenario.ratio for scenario in runs.played] == [10, 10]
+    assert [one.error for one in second.measured] == [""] * 6
+
+
+async def test_row_whose_run_was_deleted_is_measured_again(runs: FakeRuns, tmp_path: Path) -> None:
+    result = await sweep(GRID, tmp_path / "s")
+    runs.played.clear()
+    (tmp_path / "s" / str(result.measured[0].run)).rmdir()
+    await sweep(GRID, tmp_path / "s")
+    assert len(runs.played) == 1
+
+
+async def test_interrupted_sweep_goes_on(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.cut_at = 3
+    states: list[SweepState] = []
+    result = await sweep(GRID, tmp_path / "s", watch=states.append)
+    assert (result.interrupted, len(result.measured), result.exit_status) == (True, 2, 130)
+    assert [(state.number, state.total) for state in states] == [(1, 6), (2, 6), (3, 6)]
+    runs.cut_at = 0
+    result = await sweep(GRID, tmp_path / "s")
+    assert len(runs.played) == 3 + 4
+    assert (result.interrupted, len(result.measured)) == (False, 6)
+
+
+async def test_repetitions_are_runs_of_their_own(runs: FakeRuns, tmp_path: Path) -> None:
+    twice = Sweep(FANOUT, (("ratio", ("1", "2")),), repeat=2)
+    result = await sweep(twice, tmp_path / "s")
+    assert [scenario.ratio for scenario in runs.played] == [1, 2, 1, 2]
+    assert [(one.values["ratio"], one.repetition) for one in result.measured] == [
+        ("1", 1),
+        ("1", 2),
+        ("2", 1),
+        ("2", 2),
+    ]
+    assert len({one.run for one in result.measured}) == 4
+    runs.played.clear()
+    await sweep(Sweep(FANOUT, twice.axes, repeat=3), tmp_path / "s")
+    assert len(runs.played) == 2
+
+
+def searching(scenario: Scenario) -> Search:
+    return Search(scenario, aim_for(scenario, "rate", start=100), requirements(scenario, []))
+
+
+async def test_limit_of_each_combination(runs: FakeRuns, tmp_path: Path) -> None:
+    def overload(scenario: Scenario) -> Verdict:
+        deliveries = (scenario.rate or 0) * scenario.ratio
+        return Verdict((Reason("CORRUPT", "1"),) if deliveries > 5000 else ())
+
+    runs.says = overload
+    what = Sweep(FANOUT, (("ratio", ("1", "10")),), search=searching)
+    result = await sweep(what, tmp_path / "s")
+    limits = [one.limit for one in result.measured]
+    assert limits[0] is not None and limits[1] is not None
+    assert 5000 / 1.05 <= limits[0]["load"] <= 5000
+    assert 500 / 1.05 <= limits[1]["load"] <= 500
+    assert (limits[0]["field"], limits[0]["own"], limits[0]["confirmed"]) == ("rate", False, True)
+    assert all((tmp_path / "s" / str(one.run)).is_dir() for one in result.measured)
+    runs.played.clear()
+    await sweep(what, tmp_path / "s")
+    assert not runs.played
+    # A run is not the search of the same scenario.
+    await sweep(Sweep(FANOUT, what.axes), tmp_path / "s")
+    assert len(runs.played) == 2
+
+
+def test_what_is_searched_cannot_be_swept() -> None:
+    with pytest.raises(ScenarioError, match="searched and cannot be swept"):
+        points_of(Sweep(FANOUT, (("rate", ("1", "2")),), search=searching))
+
+
+async def test_foreign_or_damaged_directories_are_refused(runs: FakeRuns, tmp_path: Path) -> None:
+    await sweep(GRID, tmp_path / "s")
+    fanin = build_scenario("fanin", None, {})
+    with pytest.raises(RunDirectoryError, match="another case"):
+        await sweep(Sweep(fanin, (("rate", ("1",)),)), tmp_path / "s")
+    (tmp_path / "s" / "points.jsonl").write_text('{"key": 1}\n')
+    with pytest.raises(RunDirectoryError, match="damaged"):
+        await sweep(GRID, tmp_path / "s")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "x").touch()
+    with pytest.raises(RunDirectoryError, match="not empty"):
+        await sweep(GRID, tmp_path / "taken")
