@@ -1,0 +1,259 @@
+"""A certificate authority for tests: its own certificate, the broker's, and one for each device.
+
+For measurements on closed networks only: the authority's key lies beside what it signed.
+"""
+
+import contextlib
+import ipaddress
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, Literal
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from loadgen.errors import CannotRunError, UsageError
+
+__all__ = ["KEY_KINDS", "CertificateFiles", "KeyKind", "make_certificates"]
+
+KeyKind = Literal["rsa", "ecdsa"]
+KEY_KINDS: Final[tuple[KeyKind, ...]] = ("rsa", "ecdsa")
+"""RSA with 2,048 bits, as the report's server key, or ECDSA on P-256."""
+
+CLIENTS_LIMIT: Final = 1_000_000
+DAYS_LIMIT: Final = 3_650
+NAME_CHARACTERS: Final = 64
+"""Longest common name (RFC 5280, ub-common-name)."""
+
+_RSA_BITS: Final = 2048
+_CLOCKS_APART: Final = timedelta(hours=1)
+_HOST_NAME: Final = re.compile(r"(?:\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
+
+_Key = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFiles:
+    """What `make_certificates` wrote: PEM files, keys readable by their owner alone.
+
+    `client_certificate` and `client_key` are patterns with {device}, None without clients.
+    """
+
+    authority: Path
+    authority_key: Path
+    certificate: Path
+    key: Path
+    client_certificate: str | None
+    client_key: str | None
+
+
+def make_certificates(
+    directory: Path,
+    hosts: Sequence[str],
+    *,
+    clients: int = 0,
+    key: KeyKind = "rsa",
+    client_key: KeyKind = "ecdsa",
+    client_name: str = "device-{device}",
+    days: int = 30,
+) -> CertificateFiles:
+    """Fill `directory`, which must not exist or be empty, with an authority and what it signed.
+
+    The server's certificate is good for `hosts` (names, *.names or addresses). Client number i of
+    `clients` has the common name `client_name` with {device} as i. Raises UsageError for input
+    that cannot be used and CannotRunError where files cannot be written; then nothing is left.
+    """
+    names = _host_names(hosts)
+    _check(clients, client_name, days)
+    with _claimed(directory):
+        until = datetime.now(UTC) + timedelta(days=days)
+        authority_key = _new_key(key)
+        authority = _authority(authority_key, until)
+        files = CertificateFiles(
+            authority=directory / "ca.pem",
+            authority_key=directory / "ca.key",
+            certificate=directory / "server.pem",
+            key=directory / "server.key",
+            client_certificate=str(directory / "clients/{device}.pem") if clients else None,
+            client_key=str(directory / "clients/{device}.key") if clients else None,
+        )
+        _write(files.authority, _pem(authority))
+        _write(files.authority_key, _key_pem(authority_key), 0o600)
+        server_key = _new_key(key)
+        server = _signed(authority, authority_key, server_key, _plain_name(hosts[0]), until, names)
+        _write(files.certificate, _pem(server))
+        _write(files.key, _key_pem(server_key), 0o600)
+        if clients:
+            (directory / "clients").mkdir(mode=0o700)
+        for device in range(clients):
+            name = client_name.replace("{device}", str(device))
+            own = _new_key(client_key)
+            certificate = _signed(authority, authority_key, own, name, until, None)
+            _write(directory / f"clients/{device}.pem", _pem(certificate))
+            _write(directory / f"clients/{device}.key", _key_pem(own), 0o600)
+    return files
+
+
+def _host_names(hosts: Sequence[str]) -> x509.SubjectAlternativeName:
+    if not hosts:
+        raise UsageError("certificates: the broker needs a name; give --host NAME")
+    names: list[x509.GeneralName] = []
+    for host in hosts:
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(bare)))
+        except ValueError:
+            if not _HOST_NAME.fullmatch(host):
+                raise UsageError(
+                    f"host {host[:60]!a}: not a host name or address (write it without port)"
+                ) from None
+            names.append(x509.DNSName(host))
+    return x509.SubjectAlternativeName(names)
+
+
+def _plain_name(host: str) -> str:
+    # A common name is only for people; what counts is the list of alternative names.
+    return host[:NAME_CHARACTERS]
+
+
+def _check(clients: int, client_name: str, days: int) -> None:
+    if not 0 <= clients <= CLIENTS_LIMIT:
+        raise UsageError(f"clients: {clients} is out of range; allowed: 0 to {CLIENTS_LIMIT:,}")
+    if not 1 <= days <= DAYS_LIMIT:
+        raise UsageError(f"days: {days} is out of range; allowed: 1 to {DAYS_LIMIT:,}")
+    longest = client_name.replace("{device}", str(max(clients - 1, 0)))
+    if not longest or len(longest) > NAME_CHARACTERS or not longest.isprintable():
+        raise UsageError(
+            f"client name {client_name[:80]!a}: allowed: 1 to {NAME_CHARACTERS} printable "
+            "characters once {device} is filled in"
+        )
+    if clients > 1 and "{device}" not in client_name:
+        raise UsageError("client name: the same for all devices; put {device} into it")
+
+
+@contextlib.contextmanager
+def _claimed(directory: Path) -> Iterator[None]:
+    """Refuse a directory that has something in it; leave nothing behind after an error."""
+    shown = ascii(str(directory)[:200])
+    existed = directory.exists()
+    try:
+        if existed and (not directory.is_dir() or any(directory.iterdir())):
+            raise UsageError(f"{shown} must not exist or be an empty directory")
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotRunError(f"{shown} cannot be made: {error.strerror}") from None
+    try:
+        yield
+    except BaseException as error:
+        for path in directory.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        if not existed:
+            directory.rmdir()
+        if isinstance(error, OSError):
+            raise CannotRunError(f"{shown} cannot be written: {error.strerror}") from None
+        raise
+
+
+def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
+    # The mode is there from the first byte, whatever the umask.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def _new_key(kind: KeyKind) -> _Key:
+    if kind == "rsa":
+        return rsa.generate_private_key(public_exponent=65_537, key_size=_RSA_BITS)
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _usage(*, signs_certificates: bool, enciphers_keys: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=enciphers_keys,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _begun(
+    subject: x509.Name, issuer: x509.Name, key: _Key, until: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime.now(UTC) - _CLOCKS_APART)
+        .not_valid_after(until)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _authority(key: _Key, until: datetime) -> x509.Certificate:
+    name = _name(f"loadgen test authority {x509.random_serial_number() & 0xFFFFFFFF:08x}")
+    own = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
+    return (
+        _begun(name, name, key, until)
+        .add_extension(own, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True, enciphers_keys=False), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _signed(
+    authority: x509.Certificate,
+    authority_key: _Key,
+    key: _Key,
+    common_name: str,
+    until: datetime,
+    hosts: x509.SubjectAlternativeName | None,
+) -> x509.Certificate:
+    """A server's certificate for `hosts`, or a client's where that is None."""
+    purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+    # RSA key exchange of TLS 1.2 needs encipherment; an ECDSA key cannot do it.
+    enciphers = isinstance(key, rsa.RSAPrivateKey)
+    builder = (
+        _begun(_name(common_name), authority.subject, key, until)
+        .add_extension(issuer, critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False, enciphers_keys=enciphers), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+    )
+    if hosts is not None:
+        builder = builder.add_extension(hosts, critical=False)
+    return builder.sign(authority_key, hashes.SHA256())
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: _Key) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )

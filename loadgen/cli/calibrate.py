@@ -1,0 +1,83 @@
+"""`loadgen calibrate`: what this harness can do on this host."""
+
+import asyncio
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    json_: Annotated[bool, typer.Option("--json", help="As JSON on stdout.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Show what was found before; measure nothing.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+) -> int:
+    """Measure what the generator itself can do here, in under a minute.
+
+    It connects, sends and receives against a sink and a reflector on this host. The result is
+    kept and goes into the environment of later runs, to show how far a result is from the
+    harness's own ceiling. Other load on the host makes it worse than it is.
+
+    Example: loadgen calibrate
+    """
+    from loadgen.control.calibration import cache_path, kept
+    from loadgen.control.environment import identity
+    from loadgen.errors import CannotRunError
+
+    key = identity()
+    if show:
+        result = kept(key)
+        if result is None:
+            raise CannotRunError("nothing is kept for this host and version: run loadgen calibrate")
+    else:
+        result = asyncio.run(_measured(key, quiet=quiet))
+    if json_:
+        print(json.dumps(result, indent=2))
+        return 0
+    print("\n".join(_lines(result)))
+    print(f"kept in {cache_path(key)}", file=sys.stderr)
+    return 0
+
+
+async def _measured(key: dict[str, object], *, quiet: bool) -> dict[str, Any]:
+    from loadgen.control.calibrate import calibrate
+    from loadgen.control.calibration import keep
+    from loadgen.control.environment import host_of
+    from loadgen.control.interrupt import Interrupt, listening
+    from loadgen.control.progress import progress_on
+
+    interrupt = Interrupt()
+    with listening(interrupt), progress_on(sys.stderr, quiet=quiet) as progress:
+        result = await calibrate(key, host_of().descriptors, progress=progress, interrupt=interrupt)
+    keep(result)
+    return result
+
+
+def _lines(result: dict[str, Any]) -> list[str]:
+    connect = result["connect"]
+    lines = [
+        f"{connect['per_s']:>12,}  connects/s, {connect['cpu_us']:g} µs of processor time each"
+    ]
+    for way in ("send", "receive"):
+        for kind in ("single", "batched"):
+            found = result[way][kind]
+            lines.append(
+                f"{found['per_s']:>12,}  msgs/s {way} {kind}, a core to itself: "
+                f"{found['cpu_us']:g} µs each, seen at {found['rate']:,}/s"
+            )
+    latency = result["latency"]
+    lines += [
+        f"{'':>14}{name} µs at {rate:,.0f}/s: " + ", ".join(f"{k} {v:,.1f}" for k, v in us.items())
+        for name, rate, us in (
+            ("sent to received", latency["rate"], latency["transit_us"]),
+            ("intended to received", latency["rate"], latency["end_to_end_us"]),
+            ("send delay", latency["rate"], result["send_delay"]["latency_us"]),
+        )
+    ]
+    lines.append(f"{'':>14}measured {result['made']} in {result['seconds']:g} s")
+    return lines

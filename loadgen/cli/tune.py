@@ -1,0 +1,180 @@
+"""`loadgen tune`: what a host should be like, what this one lacks, and the script that mends it."""
+
+import asyncio
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loadgen.cli.options import Flags, case_options, help_of, read_scenario, with_options
+from loadgen.workload.cases import CASE_INFO
+from loadgen.workload.scenario import CASES, Case
+
+if TYPE_CHECKING:
+    from loadgen.control.tuning import Demand, Finding, Profile
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Compare this host with a profile; print a script. Changes nothing.", add_completion=False
+)
+_check = typer.Typer(
+    help="What this host lacks; with a case, what that costs the planned run.\n\n"
+    "Ends with 1 when something is short: of the profile, or of what the planned run needs.\n\n"
+    "Example: loadgen tune check --profile load-host fanin --devices 100k",
+    add_completion=False,
+)
+app.add_typer(_check, name="check")
+
+_Profile = Annotated[
+    str, typer.Option("--profile", metavar="NAME", help="load-host or broker-host.")
+]
+_Json = Annotated[bool, typer.Option("--json", help="As JSON on stdout.")]
+_Interface = Annotated[
+    str | None,
+    typer.Option(
+        "--interface",
+        metavar="NAME",
+        help="Network interface. [default: the one with the default route]",
+        show_default=False,
+    ),
+]
+
+_CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+"""What holds the options that stand before the case."""
+
+
+@app.command("show")
+def show(profile: _Profile = "load-host", json_: _Json = False) -> int:
+    """Every line of a profile with its reason and source.
+
+    Example: loadgen tune show --profile broker-host
+    """
+    from loadgen.control.tuning import read_profile
+
+    known = read_profile(profile)
+    if json_:
+        print(json.dumps(asdict(known), indent=2, ensure_ascii=False))
+        return 0
+    print(f"{known.name}: {known.title}\n")
+    for setting in known.settings:
+        published = f" (published: {setting.published})" if setting.published else ""
+        print(f"{setting.area:<8}{setting.name}  {_wanted(setting.rule, setting.value)}{published}")
+        print(f"        why     {setting.reason}")
+        print(f"        else    {setting.cost}")
+        print(f"        source  {setting.source}")
+    for note in known.advice:
+        print(f"\nby hand, {note.name}: {note.text}\n        source  {note.source}")
+    print("\nOf the report, not set:")
+    for note in known.left_out:
+        print(f"        {note.name} ({note.published}): {note.text}")
+    return 0
+
+
+@app.command("script")
+def script(profile: _Profile = "load-host") -> int:
+    """Print a shell script that an administrator would run, after reading it.
+
+    Example: loadgen tune script --profile load-host > load-host.sh
+    """
+    from loadgen.control.environment import program
+    from loadgen.control.tuning import read_profile
+    from loadgen.control.tuning_script import render_script
+
+    print(render_script(read_profile(profile), program()), end="")
+    return 0
+
+
+@_check.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    profile: _Profile = "load-host",
+    interface: _Interface = None,
+    json_: _Json = False,
+) -> int:
+    given = {"profile": profile, "interface": interface, "json": json_}
+    context.obj = given
+    if context.invoked_subcommand is not None:
+        return 0
+    status = _compared(given, None)
+    # The value of a group's callback is not the command's status.
+    raise typer.Exit(status)
+
+
+def _command(case: Case) -> Callable[..., int]:
+    def command(given: Flags) -> int:
+        from loadgen.brokers.endpoints import Endpoint, parse_broker
+        from loadgen.control.coordinator import plan_for
+        from loadgen.control.tuning import demand_of
+
+        scenario = read_scenario(case, given)
+        parsed = [parse_broker(text) for text in scenario.broker]
+        # A broker that would be started here listens on loopback.
+        here = Endpoint("mqtt", "127.0.0.1", 1883)
+        endpoints = [item if isinstance(item, Endpoint) else here for item in parsed]
+        plan = asyncio.run(plan_for(scenario, endpoints))
+        return _compared(given["context"].obj, demand_of(scenario, plan))
+
+    return with_options(command, [_CONTEXT, *case_options(case)], help_of(case))
+
+
+for _case in CASES:
+    _check.command(_case, short_help=f"For a run of {_case}: {CASE_INFO[_case].summary}")(
+        _command(_case)
+    )
+
+
+def _compared(given: dict[str, Any], demand: "Demand | None") -> int:
+    from loadgen.control.tuning import compare, read_profile, tuning_record
+    from loadgen.control.tuning_host import interface_of, observe
+
+    profile = read_profile(given["profile"])
+    interface = given["interface"] or interface_of()
+    findings = compare(profile, observe(profile, interface=interface), demand)
+    if demand is None:
+        status = int(any(finding.state == "short" for finding in findings))
+    else:
+        status = int(any(finding.effect == "costs" for finding in findings))
+    if given["json"]:
+        record = tuning_record(profile, findings) | {"interface": interface}
+        if demand is not None:
+            record["needs"] = asdict(demand)
+        print(json.dumps(record, indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(_lines(profile, findings, planned=demand is not None)))
+    return status
+
+
+def _lines(profile: "Profile", findings: "Sequence[Finding]", *, planned: bool) -> list[str]:
+    short = [f for f in findings if f.state == "short" or f.effect == "costs"]
+    lines = []
+    for finding in short:
+        setting = finding.setting
+        found = finding.found or "nothing"
+        if setting.rule == "stopped":
+            head = f"{setting.name}: {found} is running"
+        else:
+            head = f"{setting.name}: {found}, wanted {_wanted(setting.rule, setting.value)}"
+        lines.append(head)
+        lines.append(f"    {finding.detail if planned else setting.cost}")
+    unknown = [finding.setting.name for finding in findings if finding.state == "unknown"]
+    if unknown:
+        lines.append(f"cannot be seen here: {', '.join(unknown)}")
+    met = sum(finding.state == "met" for finding in findings)
+    lines.append(f"{met} of {len(findings)} settings of {profile.name} are met")
+    if planned:
+        felt = [f.setting.name for f in findings if f.effect == "costs"]
+        lines.append(f"the planned run feels: {', '.join(felt) if felt else 'none of it'}")
+    elif short:
+        lines.append(f"what would mend it: loadgen tune script --profile {profile.name}")
+    return lines
+
+
+def _wanted(rule: str, value: str) -> str:
+    words = {"least": "at least ", "most": "at most ", "covers": "to cover ", "holds": "to hold "}
+    if rule == "stopped":
+        return "not running: " + value.replace("|", ", ")
+    return words.get(rule, "") + value.replace("|", " or ")

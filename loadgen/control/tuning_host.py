@@ -1,0 +1,209 @@
+"""Reads what a profile asks about from this host: /proc, /sys, limits and the network interface.
+
+Reading changes nothing. What this kernel does not have, or does not let us see, is left out.
+"""
+
+import array
+import fcntl
+import re
+import resource
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from loadgen.control.redaction import printable
+from loadgen.control.tuning import Profile
+
+__all__ = ["interface_of", "observe"]
+
+_VALUE_CHARACTERS: Final = 200
+_LIMITS: Final = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
+_TRACKING: Final = "net.netfilter.nf_conntrack_max"
+# <linux/sockios.h> and <linux/ethtool.h>
+_SIOCETHTOOL: Final = 0x8946
+_GET_COALESCE: Final = 0x0E
+_GET_RINGS: Final = 0x10
+_COALESCE_WORDS: Final = 23
+_RING_WORDS: Final = 9
+
+
+def observe(
+    profile: Profile, root: Path = Path("/"), interface: str | None = None
+) -> dict[str, str]:
+    """The profile's settings on this host by key, those that can be read.
+
+    `root` is where proc and sys are mounted; `interface` the network interface, by default the
+    one with the default route.
+    """
+    interface = interface or interface_of(root)
+    running = _process_names(root) if any(s.area == "service" for s in profile.settings) else set()
+    found: dict[str, str] = {}
+    for setting in profile.settings:
+        value: str | None
+        match setting.area:
+            case "sysctl":
+                value = _sysctl(root, setting.name)
+            case "limit":
+                value = _limit(setting.name)
+            case "cgroup":
+                value = _cgroup(root, setting.name)
+            case "nic":
+                value = None if interface is None else _nic(root, interface, setting.name)
+            case "cpu":
+                reader = _CPU.get(setting.name)
+                value = None if reader is None else reader(root)
+            case "service":
+                value = " ".join(sorted(running.intersection(setting.value.split("|"))))
+        if value is not None:
+            found[setting.key] = printable(value, _VALUE_CHARACTERS)
+    return found
+
+
+def _text(path: Path) -> str | None:
+    """The file's words; None when it cannot be read."""
+    try:
+        return " ".join(path.read_text("utf-8", "replace").split())
+    except OSError:
+        return None
+
+
+def _sysctl(root: Path, name: str) -> str | None:
+    directory = root / "proc/sys"
+    # The module may be loaded without a rule that asks for tracking; its table then stays empty.
+    if name == _TRACKING and _text(directory / "net/netfilter/nf_conntrack_count") == "0":
+        return None
+    return _text(directory / name.replace(".", "/"))
+
+
+def _limit(name: str) -> str | None:
+    which = _LIMITS.get(name)
+    if which is None:
+        return None
+    hard = resource.getrlimit(which)[1]
+    return "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+
+
+def _cgroup(root: Path, name: str) -> str | None:
+    """The tightest value on the way up from our control group (version 2); "max" for no bound."""
+    groups = _text(root / "proc/self/cgroup") or ""
+    own = re.search(r"(?:^| )0::(\S+)", groups)
+    if own is None:
+        return None
+    mount = root / "sys/fs/cgroup"
+    values: list[float] = []
+    path = mount / own.group(1).lstrip("/")
+    for directory in (path, *path.parents):
+        value = _text(directory / name)
+        if value is not None:
+            values.append(float("inf") if value == "max" else float(value))
+        if directory == mount:
+            break
+    if not values:
+        return None
+    least = min(values)
+    return "max" if least == float("inf") else str(int(least))
+
+
+def _process_names(root: Path) -> set[str]:
+    names: set[str] = set()
+    for path in (root / "proc").glob("[0-9]*/comm"):
+        with suppress(OSError):
+            names.add(path.read_text("utf-8", "replace").strip())
+    return names
+
+
+# Processor
+
+
+def _governor(root: Path) -> str | None:
+    """The cores' frequency governor; all that are in use when they differ."""
+    paths = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+    names = {text for path in paths if (text := _text(path))}
+    return " ".join(sorted(names)) or None
+
+
+def _idle_exit_us(root: Path) -> str | None:
+    """Microseconds to wake from the slowest sleep state that is enabled."""
+    latencies = []
+    for state in (root / "sys/devices/system/cpu/cpu0/cpuidle").glob("state[0-9]*"):
+        latency, disabled = _text(state / "latency"), _text(state / "disable")
+        if latency is not None and latency.isdigit() and disabled != "1":
+            latencies.append(int(latency))
+    return str(max(latencies)) if latencies else None
+
+
+def _clocksource(root: Path) -> str | None:
+    return _text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
+
+
+def _hugepage(root: Path) -> str | None:
+    text = _text(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""
+    chosen = re.search(r"\[(\w+)\]", text)
+    return chosen.group(1) if chosen else None
+
+
+_CPU: Final[Mapping[str, Callable[[Path], str | None]]] = {
+    "governor": _governor,
+    "idle-exit-us": _idle_exit_us,
+    "clocksource": _clocksource,
+    "transparent-hugepage": _hugepage,
+}
+
+
+# Network interface
+
+
+def interface_of(root: Path = Path("/")) -> str | None:
+    """The interface with the default route, else the first that is up and no loopback."""
+    try:
+        lines = (root / "proc/net/route").read_text("ascii").splitlines()[1:]
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    for line in lines:
+        words = line.split()
+        if len(words) > 1 and words[1] == "00000000":
+            return words[0]
+    for directory in sorted((root / "sys/class/net").glob("*")):
+        if directory.name != "lo" and _text(directory / "operstate") == "up":
+            return directory.name
+    return None
+
+
+def _nic(root: Path, interface: str, name: str) -> str | None:
+    directory = root / "sys/class/net" / interface
+    if name == "mtu":
+        return _text(directory / "mtu")
+    if name == "speed":
+        speed = _text(directory / "speed")
+        return speed if speed is not None and speed.isdigit() else None
+    if name == "queues":
+        count = sum(1 for _ in (directory / "queues").glob("rx-*"))
+        return str(count) if count else None
+    if root != Path("/"):
+        return None
+    # struct ethtool_ringparam: cmd, 4 maxima, then rx, rx_mini, rx_jumbo, tx
+    # struct ethtool_coalesce: cmd, rx_usecs, ..., use_adaptive_rx (word 10)
+    if name in ("rx-ring", "tx-ring"):
+        words = _ethtool(interface, _GET_RINGS, _RING_WORDS)
+        return None if words is None else str(words[5 if name == "rx-ring" else 8])
+    words = _ethtool(interface, _GET_COALESCE, _COALESCE_WORDS)
+    if words is None:
+        return None
+    return str(words[1]) if name == "rx-usecs" else ("on" if words[10] else "off")
+
+
+def _ethtool(interface: str, command: int, words: int) -> list[int] | None:
+    """Answer of the driver; None where it has none."""
+    answer = array.array("I", [command] + [0] * (words - 1))
+    request = struct.pack("16sP", interface.encode()[:15], answer.buffer_info()[0])
+    # Room for the whole struct ifreq.
+    request += bytes(40 - len(request))
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            fcntl.ioctl(probe, _SIOCETHTOOL, request)
+    except OSError:
+        return None
+    return answer.tolist()
