@@ -1,0 +1,122 @@
+"""The plan of a supply chain: its groups over workers, the consumers of a queue kept together."""
+
+import math
+from dataclasses import dataclass, fields
+
+from loadgen.specjms.expected import location_rates
+from loadgen.specjms.layout import Part, consumed_by, largest_payload_bytes, parts_of
+from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES, outputs_of
+from loadgen.specjms.model import Model, mean_suppliers
+from loadgen.specjms.options import model_of_scenario
+from loadgen.workload.groups import DeviceGroup, Publishes, RunPlan, Subscribes, Target
+from loadgen.workload.plan import Host, plan_groups
+from loadgen.workload.scenario import Scenario
+
+__all__ = ["SupplyPlan", "groups_of_model", "plan_supply"]
+
+RECEIVE_US = 8.0
+CAUSE_US = 5.0
+BEGIN_US = 10.0
+"""A core's time to take a message, to send one that it causes, to begin an interaction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupplyPlan(RunPlan):
+    """A plan whose devices are those of a model, in the order of `layout.parts_of`."""
+
+    model: Model
+
+    @property
+    def root(self) -> str:
+        """First level of every topic of the run."""
+        return f"lg{self.run_tag:08x}"
+
+
+def plan_supply(
+    scenario: Scenario,
+    host: Host,
+    targets: tuple[Target, ...],
+    run_tag: int,
+    *,
+    username: str | None = None,
+    password: str | None = None,
+) -> SupplyPlan:
+    """Spread a supply chain over workers; as `workload.plan.plan_run`, and raises as it does."""
+    model = model_of_scenario(scenario)
+    plan = plan_groups(
+        scenario,
+        host,
+        targets,
+        run_tag,
+        groups_of_model(model, scenario),
+        loads=[_load(model, part) for part in parts_of(model)],
+        portions=[part.places if part.count else 0 for part in parts_of(model)],
+        largest_bytes=largest_payload_bytes(model),
+        username=username,
+        password=password,
+    )
+    return SupplyPlan(
+        **{field.name: getattr(plan, field.name) for field in fields(plan)}, model=model
+    )
+
+
+def groups_of_model(model: Model, scenario: Scenario) -> tuple[DeviceGroup, ...]:
+    """The groups of a model; a driver's stream is its number over all drivers."""
+    groups = []
+    stream = 0
+    for part in parts_of(model):
+        publishes = subscribes = None
+        durable = False
+        if part.role == "drivers":
+            publishes = _publishes(model, scenario, part, stream)
+            stream += part.count
+        else:
+            consumed = consumed_by(model, part)
+            durable = any(model.messages[n].durable for n in consumed)
+            qos = max(model.messages[n].qos for n in consumed)
+            # The filters are the model's; a topic here only says that nobody's are derived.
+            subscribes = Subscribes("", qos, topic=part.name)
+        groups.append(
+            DeviceGroup(
+                part.name,
+                part.count,
+                publishes=publishes,
+                subscribes=subscribes,
+                clean_start=not durable,
+                keep_alive_s=round(scenario.keep_alive),
+            )
+        )
+    return tuple(groups)
+
+
+def _publishes(model: Model, scenario: Scenario, part: Part, stream: int) -> Publishes:
+    first = FIRST_OF_INTERACTION[part.subject - 1]
+    options = model.messages[first]
+    deliveries = {
+        "one": 1.0,
+        "all": float(model.locations.supermarkets),
+        "family": mean_suppliers(model.locations.suppliers, model.families),
+    }[MESSAGES[first].spread]
+    return Publishes(
+        topic_prefix=part.name,
+        topics=1,
+        first_stream=stream,
+        rate=model.rates[part.subject - 1],
+        deliveries=math.ceil(deliveries),
+        qos=options.qos,
+        size_bytes=(min(options.sizes_bytes), max(options.sizes_bytes)),
+        arrivals=scenario.arrivals,
+        window=scenario.inflight_window,
+    )
+
+
+def _load(model: Model, part: Part) -> float:
+    """Cores that one device takes."""
+    if part.role == "drivers":
+        return model.rates[part.subject - 1] / part.count * BEGIN_US * 1e-6
+    rates = location_rates(model, part.kind, 0)
+    cost_us = 0.0
+    for number in consumed_by(model, part):
+        each_us = RECEIVE_US + CAUSE_US * len(outputs_of(number))
+        cost_us += rates[number].received * each_us
+    return cost_us * 1e-6 / max(part.per_place, 1)

@@ -1,0 +1,244 @@
+"""What a run of the supply chain showed, as one plain document: specjms.json.
+
+A pure function of the model, the counts and the latencies. Rates are of messages that belong to
+interactions begun in the window, over its length, so that a run can be held against the formulas.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from loadgen.specjms.audit import TESTS, Audit, DestinationCount, Observed, audit, run_rules
+from loadgen.specjms.destinations import destination_name
+from loadgen.specjms.expected import Rate, group_rates, mix, type_rates
+from loadgen.specjms.messages import (
+    FIRST_OF_INTERACTION,
+    GROUPS,
+    MESSAGES,
+    Kind,
+    group_of,
+)
+from loadgen.specjms.model import Model, enabled_types, interactions_on
+from loadgen.specjms.options import changed_options
+
+__all__ = ["NOTICE", "Latencies", "Seen", "Supply", "audit_summary", "report"]
+
+NOTICE: Final = (
+    "SPECjms2007 is a trademark of the Standard Performance Evaluation Corporation (SPEC). The "
+    "results or findings here have not been reviewed or accepted by SPEC, therefore no comparison "
+    "nor performance inference can be made against any published SPEC result. The official web "
+    "site for SPECjms2007 is located at http://www.spec.org/osg/jms2007."
+)
+"""What the run rules ask of research use, before any figure (section 2.2.2)."""
+
+TRANSACTIONS: Final = (
+    "Transacted messages are consumed and produced at least once as one unit: the input is "
+    "acknowledged when all of its outputs are. MQTT has no atomic transaction."
+)
+_FINDINGS_SHOWN: Final = 200
+
+Latencies = Mapping[str, float | int | None]
+"""One series in µs: count, avg, p50, p90, p99, max."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Counts of one message type in the window, over all workers."""
+
+    sent: int = 0
+    expected: int = 0
+    received: int = 0
+    duplicated: int = 0
+    out_of_order: int = 0
+    delivery: Latencies = field(default_factory=dict)
+    end_to_end: Latencies = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """Everything that a run tells of its supply chain.
+
+    `types` has one entry a message type, `late` one an interaction. `discarded` are deliveries
+    that a selector at the receiver refused.
+    """
+
+    window_s: float
+    warmup_s: float
+    clock_ms: float
+    types: Sequence[Seen]
+    late: Sequence[int]
+    destinations: Sequence[DestinationCount]
+    discarded: int = 0
+    discarded_bytes: int = 0
+    waited: int = 0
+    calls_open: int = 0
+    calls_dropped: int = 0
+
+
+def report(model: Model, seen: Supply) -> tuple[dict[str, Any], Audit]:
+    """The document and the audit in it."""
+    found = audit(
+        model,
+        Observed(
+            window_s=seen.window_s,
+            sent=[one.sent for one in seen.types],
+            received=[one.received for one in seen.types],
+            late=seen.late,
+            p90_ms=[_milliseconds(one.delivery.get("p90")) for one in seen.types],
+            destinations=seen.destinations,
+        ),
+    )
+    changed = changed_options(model)
+    places = model.locations
+    document: dict[str, Any] = {
+        "schema": 1,
+        "notice": NOTICE,
+        "transactions": TRANSACTIONS,
+        "topology": model.topology,
+        "base": model.base,
+        "locations": {kind.name: places.of(kind) for kind in Kind},
+        "families": model.families,
+        "selectors": model.selectors,
+        "changed_options": list(changed),
+        "window_s": seen.window_s,
+        "interactions": _interaction_rows(model, seen),
+        "types": [_type_row(model, seen, number) for number in enabled_types(model)],
+        "groups": _group_rows(model, seen),
+        "rules": [
+            {"rule": rule, "kept": kept, "observed": observed}
+            for rule, kept, observed in run_rules(
+                seen.warmup_s, seen.window_s, seen.clock_ms, default_options=not changed
+            )
+        ],
+        "audit": _findings(found),
+        "discarded": seen.discarded,
+        "discarded_bytes": seen.discarded_bytes,
+        "waited_for_window": seen.waited,
+        "calls_without_all_offers": seen.calls_open,
+        "offers_dropped": seen.calls_dropped,
+        "destinations": [
+            {
+                "message": MESSAGES[one.number].name,
+                "destination": destination_name(model, one.number, one.destination),
+                "sent": one.sent,
+                "expected": one.expected,
+                "received": one.received,
+                "duplicated": one.duplicated,
+                "slow": one.slow,
+                "missing": list(one.missing),
+            }
+            for one in seen.destinations
+        ],
+    }
+    document["compliant"] = all(rule["kept"] for rule in document["rules"]) and found.passed
+    return document, found
+
+
+def audit_summary(found: Audit) -> dict[str, Any]:
+    """The audit as scorecard.json has it: whether each test passed, and in how many cases."""
+    summary: dict[str, Any] = {}
+    for test in TESTS:
+        findings = found.of(test)
+        failed = [one for one in findings if not one.passed]
+        told = f"{len(findings) - len(failed)} of {len(findings)} passed"
+        if failed:
+            first = failed[0]
+            told += f"; {first.subject}: expected {first.expected}, observed {first.observed}"
+        summary[test] = {"pass": not failed, "details": told}
+    return summary
+
+
+def _findings(found: Audit) -> dict[str, Any]:
+    """Every test with its findings: all of an interaction, of destinations those that failed."""
+    document: dict[str, Any] = {}
+    for test in TESTS:
+        findings = found.of(test)
+        failed = [one for one in findings if not one.passed]
+        shown = failed if test in ("delivery_time", "delivered") else findings
+        document[test] = {
+            "pass": not failed,
+            "passed": len(findings) - len(failed),
+            "failed": len(failed),
+            "findings": [
+                {
+                    "subject": one.subject,
+                    "pass": one.passed,
+                    "expected": one.expected,
+                    "observed": one.observed,
+                }
+                for one in shown[:_FINDINGS_SHOWN]
+            ],
+        }
+    return document
+
+
+def _milliseconds(value_us: float | int | None) -> float | None:
+    return None if value_us is None else value_us / 1000
+
+
+def _interaction_rows(model: Model, seen: Supply) -> list[dict[str, Any]]:
+    rows = []
+    for interaction in interactions_on(model):
+        first = FIRST_OF_INTERACTION[interaction - 1]
+        begun = seen.types[first].sent
+        rows.append(
+            {
+                "interaction": interaction,
+                "rate": model.rates[interaction - 1],
+                "begun": begun,
+                "observed_rate": begun / seen.window_s if seen.window_s else 0.0,
+                "late": seen.late[interaction - 1],
+            }
+        )
+    return rows
+
+
+def _type_row(model: Model, seen: Supply, number: int) -> dict[str, Any]:
+    message, one = MESSAGES[number], seen.types[number]
+    options, target = model.messages[number], type_rates(model)[number]
+    window_s = seen.window_s or 1.0
+    return {
+        "interaction": message.interaction,
+        "message": message.name,
+        "group": group_of(message),
+        "qos": options.qos,
+        "durable": options.durable,
+        "transacted": options.transacted,
+        "queue": options.queue,
+        "target": options.target,
+        "handlers": options.handlers,
+        "sizes_bytes": list(options.sizes_bytes),
+        "sent": one.sent,
+        "expected": one.expected,
+        "received": one.received,
+        "duplicated": one.duplicated,
+        "out_of_order": one.out_of_order,
+        "sent_per_s": one.sent / window_s,
+        "received_per_s": one.received / window_s,
+        "target_sent_per_s": target.sent,
+        "target_received_per_s": target.received,
+        "delivery_us": dict(one.delivery),
+        "end_to_end_us": dict(one.end_to_end),
+    }
+
+
+def _group_rows(model: Model, seen: Supply) -> list[dict[str, Any]]:
+    """The message mix: observed and target rates, and shares of what was received."""
+    window_s = seen.window_s or 1.0
+    target = group_rates(model)
+    observed = {group: Rate() for group in GROUPS}
+    for message, one in zip(MESSAGES, seen.types, strict=True):
+        observed[group_of(message)] += Rate(one.sent / window_s, one.received / window_s)
+    shares, wanted = mix(observed), mix(target)
+    return [
+        {
+            "group": group,
+            "sent_per_s": observed[group].sent,
+            "received_per_s": observed[group].received,
+            "target_sent_per_s": target[group].sent,
+            "target_received_per_s": target[group].received,
+            "percent": shares[group],
+            "target_percent": wanted[group],
+        }
+        for group in GROUPS
+    ]

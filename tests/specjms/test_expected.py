@@ -1,0 +1,103 @@
+"""The formulas of a correct run, against the figures derived from the run rules."""
+
+import pytest
+
+from loadgen.specjms.expected import (
+    Rate,
+    group_rates,
+    interaction_messages,
+    location_rates,
+    mix,
+    type_rates,
+)
+from loadgen.specjms.messages import GROUPS, MESSAGES, Group, Kind, group_of
+from loadgen.specjms.model import Model
+from loadgen.specjms.options import Choices, model_of
+
+MODELS = [
+    model_of(Choices(base=100)),
+    model_of(Choices(base=23, headquarters=3)),
+    model_of(Choices(topology="vertical", base=300)),
+    model_of(Choices(topology="freeform", base=3, interactions={"2": 4.0, "7": 1})),
+]
+
+
+@pytest.mark.parametrize("base", [10, 100, 500])  # with less there are not three suppliers
+def test_horizontal_totals(base: int) -> None:
+    total = sum(group_rates(model_of(Choices(base=base))).values(), Rate())
+    assert total.sent == pytest.approx(28.211 * base + 26.615, rel=1e-4)
+    assert total.received == pytest.approx(55.467 * base, rel=1e-4)
+
+
+def test_horizontal_mix() -> None:
+    shares = mix(group_rates(model_of(Choices(base=100))))
+    assert shares == pytest.approx({"a": 37.2, "b": 12.7, "c": 24.4, "d": 25.7}, abs=0.06)
+
+
+def test_vertical_totals_and_mix() -> None:
+    rates = group_rates(model_of(Choices(topology="vertical", base=300)))
+    total = sum(rates.values(), Rate())
+    assert total.sent == pytest.approx(14.287 * 300, rel=1e-4)
+    assert total.received == pytest.approx(17.261 * 300, rel=1e-4)
+    shares = mix(rates)
+    assert shares == pytest.approx({"a": 14.2, "b": 6.0, "c": 39.1, "d": 40.7}, abs=0.06)
+    assert shares["c"] + shares["d"] == pytest.approx(79.8, abs=0.06)
+
+
+def test_groups_follow_the_table_of_totals() -> None:
+    model = MODELS[0]
+    i1, i2, i3, i4, i5, i6, i7 = model.rates
+    stores, z = 100, 2.5
+    rates = group_rates(model)
+    expected: dict[Group, tuple[float, float]] = {
+        "a": (i6 + i7, stores * (i6 + i7)),
+        "b": (i2 + i3, z * i2 + stores * i3),
+        "c": (i1 + i2 + i5, i1 + i2 + i5),
+        "d": (5 * i1 + (5 + z) * i2 + i4, 5 * i1 + (5 + z) * i2 + i4),
+    }
+    for group in GROUPS:
+        assert (rates[group].sent, rates[group].received) == pytest.approx(expected[group])
+
+
+def test_messages_of_one_interaction() -> None:
+    counts = interaction_messages(MODELS[0])
+    assert (counts[0].sent, counts[0].received) == pytest.approx((6, 6))
+    assert (counts[1].sent, counts[1].received) == pytest.approx((7 + 2.5, 6 + 2 * 2.5))
+    assert (counts[2].sent, counts[2].received) == pytest.approx((1, 100))
+    assert interaction_messages(MODELS[3])[0] == Rate()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_locations_add_up_to_the_system(model: Model) -> None:
+    system = type_rates(model)
+    for number, message in enumerate(MESSAGES):
+        total = Rate()
+        for kind in Kind:
+            for place in range(model.count_of(kind)):
+                total += location_rates(model, kind, place)[number]
+        assert total.sent == pytest.approx(system[number].sent), message.name
+        assert total.received == pytest.approx(system[number].received), message.name
+
+
+def test_rates_of_one_location() -> None:
+    model = MODELS[0]
+    l1, l2 = 1 / 0.6496875, 1 / 0.46875
+    l4, l5 = 1 / 0.296, 1 / 0.086625
+    l3, l6, l7 = model.rates[2], model.rates[5], model.rates[6]
+    served, z = 5, 2.5
+
+    def by_group(kind: Kind, field: str) -> dict[str, float]:
+        totals = dict.fromkeys(GROUPS, 0.0)
+        for message, rate in zip(MESSAGES, location_rates(model, kind, 0), strict=True):
+            totals[group_of(message)] += getattr(rate, field)
+        return {group: value for group, value in totals.items() if value}
+
+    d1 = served * l1
+    assert by_group(Kind.DC, "sent") == pytest.approx({"b": l2, "c": d1 + l2, "d": 3 * d1 + 2 * l2})
+    assert by_group(Kind.DC, "received") == pytest.approx({"d": 3 * d1 + l2 * (z + 2)})
+    assert by_group(Kind.SM, "sent") == pytest.approx({"c": l5, "d": 2 * l1 + l4})
+    assert by_group(Kind.SM, "received") == pytest.approx({"a": l6 + l7, "b": l3, "d": 2 * l1 + l4})
+    assert by_group(Kind.HQ, "sent") == pytest.approx({"a": l6 + l7, "b": l3})
+    assert by_group(Kind.HQ, "received") == pytest.approx(
+        {"c": l1 * 100 + l2 * 20 + l5 * 100, "d": l2 * 20}
+    )

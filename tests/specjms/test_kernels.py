@@ -1,0 +1,549 @@
+"""The supply chain's kernels in a world without sockets: chains, transactions, accounts.
+
+Run as a program, `python test_kernels.py`, it prints a digest of what a small world says: a test
+below compares that of compiled kernels with that of plain Python.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from loadgen.metrics.interval import COUNTERS, SERIES
+from loadgen.mqtt.codec import encode
+from loadgen.mqtt.packets import PubAck, Publish
+from loadgen.specjms import kernels
+from loadgen.specjms.layout import destination_of_stream
+from loadgen.specjms.messages import MESSAGES, TYPES, number_of
+from loadgen.specjms.missing import missing_messages
+from loadgen.specjms.model import TARGETS, Model, families_at
+from loadgen.specjms.options import Choices, model_of
+from loadgen.specjms.topology import suppliers_of
+from loadgen.workload import traffic
+from tests.specjms.harness import MS, ROOT, World, name_of, note_of
+
+SMALL = {"base": 15, "handlers": 2, "headquarters": 2}
+
+
+def made(**choices: Any) -> Model:
+    return model_of(Choices(**{**SMALL, **choices}))
+
+
+def play(
+    world: World, interactions: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7), each: int = 2
+) -> None:
+    """Every driver of these interactions begins `each` of them."""
+    for interaction in interactions:
+        first = world.chains.roles[world.drivers, kernels.R_FIRST]
+        count = int((first == [0, 6, 14, 15, 16, 17, 18][interaction - 1]).sum())
+        for driver in range(count):
+            begun = world.begin(interaction, driver, (each - 1) * 1000)
+            assert begun == each
+            world.deliver()
+
+
+def totals(world: World) -> dict[str, tuple[int, int]]:
+    return {name: (world.sent(name), world.received(name)) for name in TYPES}
+
+
+class TestChains:
+    def test_interaction_1_is_six_messages(self) -> None:
+        world = World(made())
+        world.begin(1, 4, 0)
+        world.deliver()
+        assert [name_of(packet) for _, packet in world.published] == [
+            "order",
+            "orderConf",
+            "shipDep",
+            "statInfoOrderDC",
+            "shipInfo",
+            "shipConf",
+        ]
+        notes = [note_of(packet) for _, packet in world.published]
+        # Supermarket 4 is served by centre 4 mod 3, which reports to headquarters 1 mod 2.
+        assert {(n["SM"], n["DC"], n["HQ"]) for n in notes} == {(4, 1, 1)}
+        assert len({n["number"] for n in notes}) == 1
+        assert len({n["size_class"] for n in notes}) == 1
+        topics = [packet.topic_name for _, packet in world.published]
+        assert topics == [
+            f"{ROOT}/DC1/OrderQ",
+            f"{ROOT}/SM4/OrderConfQ",
+            f"{ROOT}/DC1/ShipDepQ",
+            f"{ROOT}/HQ1/StatsQ",
+            f"{ROOT}/SM4/ShipArrQ",
+            f"{ROOT}/DC1/ShipConfQ",
+        ]
+
+    def test_interaction_2_joins_all_offers_and_takes_the_best(self) -> None:
+        world = World(made())
+        world.begin(2, 2, 0)
+        world.deliver()
+        call = note_of(world.published[0][1])
+        answering = suppliers_of(call["family"], 6)
+        assert call["suppliers"] == len(answering)
+        said = Counter(name_of(packet) for _, packet in world.published)
+        assert said == {
+            "callForOffers": 1,
+            "offer": len(answering),
+            **dict.fromkeys(
+                ("pOrder", "pOrderConf", "invoice", "pShipInfo", "pShipConf", "statInfoShipDC"), 1
+            ),
+        }
+        offers = [note_of(p) for _, p in world.published if name_of(p) == "offer"]
+        assert {o["SP"] for o in offers} == set(answering)
+        best = min((o["price"], o["SP"]) for o in offers)[1]
+        order = next(note_of(p) for _, p in world.published if name_of(p) == "pOrder")
+        assert order["SP"] == best
+        # A pOrder follows the last offer, in the order of the wire.
+        names = [name_of(packet) for _, packet in world.published]
+        assert names.index("pOrder") > max(i for i, n in enumerate(names) if n == "offer")
+        assert not world.chains.joins[:, 0].any()
+
+    def test_every_message_but_the_first_is_caused_by_one_that_arrived(self) -> None:
+        world = World(made())
+        play(world, (1, 2), each=1)
+        arrived: Counter[tuple[int, int]] = Counter()
+        for row, packet in world.delivered:
+            arrived[row, number_of(name_of(packet))] += 1
+        for row, packet in world.published:
+            message = MESSAGES[number_of(name_of(packet))]
+            if message.cause is not None:
+                # It left on the connection of a handler that received its cause.
+                assert arrived[row, number_of(message.cause)] > 0
+        again = World(made())
+        for _ in range(3):  # whatever time passes, nothing is sent without a message
+            again.now_ns += 10**10
+            again.deliver()
+        assert not again.published
+
+    def test_counts_are_those_of_the_model(self) -> None:
+        world = World(made())
+        play(world)
+        counts = totals(world)
+        calls = [note_of(p) for _, p in world.published if name_of(p) == "callForOffers"]
+        offers = sum(len(suppliers_of(note["family"], 6)) for note in calls)
+        assert len(calls) == 6
+        expected = dict.fromkeys(TYPES[:6], (30, 30))
+        expected |= dict.fromkeys(TYPES[8:14], (6, 6))
+        expected |= {"callForOffers": (6, offers), "offer": (offers, offers)}
+        expected |= {"priceUpdate": (4, 60), "inventoryInfo": (30, 30), "statInfoSM": (30, 30)}
+        expected |= {"productAnnouncement": (4, 60), "creditCardHL": (4, 60)}
+        assert counts == expected
+        for name in ("duplicated", "out_of_order", "corrupt", "foreign"):
+            assert world.total(name) == 0
+        assert world.total("received") == world.total("expected") == world.totals[traffic.RECEIVED]
+        assert world.totals[traffic.IN_FLIGHT] == 0
+        persistent = sum(
+            sent for name, (sent, _) in counts.items() if MESSAGES[number_of(name)].persistent
+        )
+        assert world.total("acknowledged") == persistent
+
+    @pytest.mark.parametrize("target", TARGETS)
+    @pytest.mark.parametrize("selectors", ["broker", "client"])
+    def test_options_change_the_way_and_not_the_counts(self, target: str, selectors: Any) -> None:
+        usual = World(made(handlers=1))
+        play(usual, each=1)
+        changed = World(
+            made(
+                handlers=1,
+                selectors=selectors,
+                messages={
+                    "all": {"queue": False, "target": target},
+                    "callForOffers": {"subscription": "IN"},
+                },
+            )
+        )
+        play(changed, each=1)
+        assert totals(changed) == totals(usual)
+        assert changed.total("foreign") == 0
+        discarded = int(changed.chains.state[kernels.DISCARDED])
+        copies = len(changed.delivered) - changed.total("received")
+        assert discarded == copies
+        if selectors == "client" and target != "LocationID-MessageType":
+            assert discarded > changed.total("received")
+
+    def test_one_connection_may_serve_a_whole_location(self) -> None:
+        shared = World(
+            made(topology="freeform", shared_connections=True, handlers=1, headquarters=1)
+        )
+        usual = World(made(handlers=1, headquarters=1))
+        assert len(shared.group) < len(usual.group)
+        play(shared, each=1)
+        play(usual, each=1)
+        assert totals(shared) == totals(usual)
+
+    def test_quality_of_service_2_goes_through_both_handshakes(self) -> None:
+        world = World(made(messages={"all": {"qos": 2}}))
+        play(world, each=1)
+        usual = World(made())
+        play(usual, each=1)
+        assert totals(world) == totals(usual)
+        assert world.total("acknowledged") == world.total("sent")
+
+    def test_version_3_has_no_properties(self) -> None:
+        world = World(made(handlers=1, mqtt="3.1.1"), version=4)
+        play(world, each=1)
+        assert world.total("received") == world.total("expected") > 0
+
+
+class TestAccounts:
+    def test_a_lost_offer_stops_the_interaction_and_is_named(self) -> None:
+        world = World(made())
+        lost: list[Publish] = []
+
+        def lose_the_second(packet: Publish) -> bool:
+            if name_of(packet) != "offer":
+                return False
+            lost.append(packet)
+            return len(lost) == 1
+
+        world.lose = lose_the_second
+        for driver in (0, 1, 2):
+            world.begin(2, driver, 0)
+            world.deliver()
+        # The stream goes on, so that the hole in it can be seen.
+        world.lose = lambda packet: False
+        for second in range(1, 60):
+            world.begin(2, 0, second * 1000)
+            world.deliver()
+        note = note_of(lost[0])
+        assert world.received("offer") == world.expected("offer") - 1
+        assert world.sent("pOrder") == world.sent("callForOffers") - 1
+        assert world.chains.joins[-1, 0] == 1
+        named = missing_messages(world.model, world.chains, world.holes)
+        destination = int(world.chains.types[number_of("offer"), kernels.T_DESTINATION])
+        assert named == [[destination + note["DC"], f"message 0 from SP{note['SP']}"]]
+        seen = world.chains.seen[destination + note["DC"]]
+        assert seen[kernels.SEEN_EXPECTED] - seen[kernels.SEEN_RECEIVED] == 1
+
+    def test_a_repeated_message_is_counted_and_causes_nothing(self) -> None:
+        world = World(made())
+        world.begin(1, 0, 0)
+        world.deliver()
+        row, order = next((r, p) for r, p in world.delivered if name_of(p) == "order")
+        before = totals(world)
+        answer = world.give(row, encode(Publish(**_fields(order, packet_id=77)), 5))
+        assert answer == encode(PubAck(77), 5)
+        assert totals(world) == before
+        assert world.total("duplicated") == 1
+
+    def test_a_damaged_message_is_counted_and_causes_nothing(self) -> None:
+        world = World(made())
+        world.withhold = True
+        world.begin(1, 0, 0)
+        row = next(iter(r for r, data in world.inbox.items() if data))
+        data = bytearray(b"".join(world.inbox.pop(row)))
+        data[-200] ^= 1
+        world.give(row, bytes(data))
+        assert world.total("corrupt") == 1
+        assert world.sent("orderConf") == 0
+
+    def test_only_one_in_so_many_is_checked_where_asked(self) -> None:
+        world = World(made(topology="freeform", check_every=4))
+        for number in range(8):
+            world.begin(4, 0, number * 1000)
+        row = next(r for r, data in world.inbox.items() if data and r not in world.drivers)
+        rows = [r for r, data in world.inbox.items() if data and r not in world.drivers]
+        for row in rows:
+            packets = world.inbox.pop(row)
+            for packet in packets:
+                data = bytearray(packet)
+                data[-200] ^= 1
+                world.give(row, bytes(data))
+        assert world.total("corrupt") == 2
+        assert world.received("inventoryInfo") == 6
+
+    def test_messages_of_another_run_or_place_are_foreign(self) -> None:
+        world = World(made(handlers=1))
+        world.begin(1, 0, 0)
+        world.begin(1, 1, 0)
+        rows = [r for r, data in world.inbox.items() if data and r not in world.drivers]
+        assert len(rows) == 2  # two centres
+        mine, other = (b"".join(world.inbox.pop(row)) for row in rows)
+        world.give(rows[0], other)
+        assert (world.total("foreign"), world.sent("orderConf")) == (1, 0)
+        world.give(rows[0], mine)
+        assert (world.total("foreign"), world.sent("orderConf")) == (1, 1)
+        short = encode(Publish(topic_name="x", payload=b"y" * 40), 5)
+        world.give(rows[0], short)
+        assert world.total("foreign") == 2
+
+    def test_order_counts_where_one_consumer_has_the_stream(self) -> None:
+        for handlers, late in ((1, 1), (2, 0)):
+            world = World(made(handlers=handlers))
+            world.begin(5, 0, 1000)
+            rows = [r for r, data in world.inbox.items() if data]
+            packets = [p for row in rows for p in world.inbox.pop(row)]
+            assert len(packets) == 2
+            for packet in reversed(packets):
+                world.give(rows[0], packet)
+            assert world.total("out_of_order") == late
+            assert world.received("statInfoSM") == 2
+
+    def test_slow_deliveries_and_phases(self) -> None:
+        world = World(made())
+        world.run[traffic.MEASURE_NS] = 500 * MS
+        world.run[traffic.END_NS] = 1500 * MS
+        world.begin(4, 0, 1000)  # one of the warm-up, one of the window
+        world.now_ns += 5_001 * MS
+        world.deliver()
+        assert world.received("inventoryInfo") == 2
+        assert world.chains.seen[:, kernels.SEEN_SENT].sum() == 1
+        assert world.chains.seen[:, kernels.SEEN_SLOW].sum() == 1
+
+    def test_an_interaction_belongs_to_the_phase_in_which_it_began(self) -> None:
+        world = World(made())
+        world.run[traffic.END_NS] = 500 * MS
+        world.begin(1, 0, 0)
+        world.now_ns = 900 * MS  # the window is over; its interactions are not
+        world.deliver()
+        measured = world.counters[:, traffic.MEASURE, COUNTERS.index("received")].sum()
+        assert measured == world.total("received") == 6
+
+    def test_delivery_is_from_sending_and_end_to_end_from_the_beginning(self) -> None:
+        world = World(made(handlers=1))
+        world.begin(1, 0, 40)  # begun 40 ms late
+        world.deliver(step_ms=10)
+        group = int(world.chains.types[number_of("shipConf"), kernels.T_GROUP])
+
+        def least_ms(series: str) -> float:
+            slot = traffic.slot_of(group, SERIES.index(series), traffic.MEASURE)
+            return float(world.stats[slot, traffic.STAT_MIN]) / MS
+
+        assert least_ms("transit") < 40
+        assert least_ms("end_to_end") == pytest.approx(world.now_ns / MS, abs=60)
+        assert least_ms("end_to_end") > 40 + 2 * 10
+
+
+class TestTransactions:
+    def test_the_input_is_acknowledged_after_all_of_its_outputs(self) -> None:
+        world = World(made())
+        world.withhold = True  # the outputs' acknowledgements
+        world.begin(1, 0, 0)
+        (row,) = [r for r, data in world.inbox.items() if data]
+        out = world.give(row, b"".join(world.inbox.pop(row)))
+        world.hear(row, out)
+        assert world.sent("shipInfo") == 1
+        assert not world.acknowledged
+        persistent = [p.packet_id for r, p in world.published if r == row and p.qos]
+        assert len(persistent) == 3  # statInfoOrderDC is not part of it
+        for packet_id in persistent[:-1]:
+            assert world.give(row, encode(PubAck(packet_id), 5)) == b""
+        assert world.give(row, encode(PubAck(persistent[-1]), 5)) == encode(PubAck(1), 5)
+
+    def test_an_offer_that_completes_nothing_is_acknowledged_at_once(self) -> None:
+        world = World(made())
+        world.withhold = True
+        world.begin(2, 0, 0)
+        suppliers = [r for r, data in world.inbox.items() if data]
+        for row in suppliers:
+            world.hear(row, world.give(row, b"".join(world.inbox.pop(row))))
+        offers = [(r, p) for r, packets in world.inbox.items() for p in packets]
+        for position, (row, packet) in enumerate(offers):
+            answer = world.give(row, packet)
+            world.hear(row, answer)
+            last = position == len(offers) - 1
+            assert (len(world.acknowledged) == position + 1) == (not last)
+
+    @pytest.mark.parametrize("name", ["order", "orderConf"])
+    def test_what_is_not_transacted_is_not_waited_for(self, name: str) -> None:
+        world = World(made(messages={name: {"transacted": False}}))
+        world.withhold = True
+        world.begin(1, 0, 0)
+        (row,) = [r for r, data in world.inbox.items() if data]
+        world.hear(row, world.give(row, b"".join(world.inbox.pop(row))))
+        if name == "order":
+            assert [r for r, _ in world.acknowledged] == [row]
+            return
+        sent = {name_of(p): p.packet_id for r, p in world.published if r == row and p.qos}
+        for other in ("shipDep", "shipInfo"):
+            world.hear(row, world.give(row, encode(PubAck(sent[other]), 5)))
+        assert [r for r, _ in world.acknowledged] == [row]
+
+    def test_outputs_wait_for_the_window_and_are_not_lost(self) -> None:
+        world = World(made(handlers=1), window=2)
+        world.withhold = True
+        for driver in range(0, 15, 3):  # five supermarkets of one centre
+            world.begin(1, driver, 0)
+        (row,) = [r for r, data in world.inbox.items() if data]
+        world.hear(row, world.give(row, b"".join(world.inbox.pop(row))))
+        # Two of fifteen are under way; what needs no slot waits behind them.
+        held = [p for r, p in world.published if r == row and p.qos]
+        assert len(held) == 2
+        assert world.chains.state[kernels.WAITED] == 5
+        world.withhold = False
+        for packet in held:
+            world.hear(row, world.give(row, encode(PubAck(packet.packet_id), 5)))
+        world.deliver()
+        counts = totals(world)
+        assert {counts[name] for name in TYPES[:6]} == {(5, 5)}
+        assert world.chains.roles[row, kernels.R_WAIT_HEAD] == -1
+        order = [note_of(p)["SM"] for r, p in world.published if name_of(p) == "orderConf"]
+        assert order == [0, 3, 6, 9, 12]
+
+    def test_a_line_without_an_end_closes_the_connection(self) -> None:
+        world = World(made(handlers=1), window=1)
+        world.withhold = True
+        world.chains.state[kernels.FREE_WAITING] = -1
+        world.begin(1, 0, 0)
+        (row,) = [r for r, data in world.inbox.items() if data]
+        world.give(row, b"".join(world.inbox.pop(row)))
+        assert world.totals[traffic.EVENTS] == 1
+        assert world.events[0, traffic.KIND] == traffic.BROKEN
+        assert world.events[0, traffic.CONNECTION] == row
+
+
+class TestDrivers:
+    def test_what_was_not_sent_is_taken_back_and_sent_the_same_again(self) -> None:
+        world, twin = World(made()), World(made())
+        publisher, row = 0, int(world.drivers[0])
+        assert world.chains.roles[row, kernels.R_FIRST] == 0
+        # As if the socket had taken one of three.
+        c = world.chains
+        world.now_ns = 2000 * MS
+        _, count = kernels.begin_interactions(
+            publisher, row, world.now_ns, world.now_ns, 10, world.connections, world.run,
+            world.totals, world.schedule, world.periods_ns, world.program, world.senders,
+            world.window, world.out, 0, world.batch, c.types, c.roles, c.sequences, c.answers,
+            c.topics, c.topic_ends, c.properties, c.property_ends, c.causes, c.state, c.notes,
+            c.begun, world.body, world.body_crc,
+        )  # fmt: skip
+        assert count == 3
+        world.settle(publisher, row, 3, 1)
+        assert world.totals[traffic.IN_FLIGHT] == 1
+        assert world.sent("order") == world.expected("order") == 1
+        world.begin(1, 0, 2000)
+        twin.begin(1, 0, 2000)
+        again = [note_of(p) | {"bytes": p.payload[:16]} for _, p in world.published]
+        whole = [note_of(p) | {"bytes": p.payload[:16]} for _, p in twin.published]
+        assert again == whole[1:]
+
+    def test_a_full_window_stops_a_driver_and_forgives_nothing(self) -> None:
+        world = World(made(), window=2)
+        world.withhold = True
+        assert world.begin(1, 0, 5000) == 2
+        row = int(world.drivers[0])
+        assert world.connections[row, traffic.FLAGS] & traffic.WINDOW_FULL
+        world.connections[row, traffic.FLAGS] |= traffic.WAITING
+        world.give(row, encode(PubAck(1), 5))
+        assert not world.connections[row, traffic.FLAGS] & traffic.WINDOW_FULL
+        assert world.totals[traffic.HEAP_SIZE] == 1
+
+    def test_a_late_driver_misses_its_time(self) -> None:
+        world = World(made())
+        limit_ms = int(world.chains.roles[world.drivers[0], kernels.R_LATE_NS]) // MS
+        assert limit_ms == 20
+        world.begin(1, 0, limit_ms)
+        assert world.chains.late.tolist() == [0] * 7
+        world.begin(1, 1, limit_ms + 1)
+        assert world.chains.late.tolist() == [1, 0, 0, 0, 0, 0, 0]
+
+    def test_size_classes_and_families_are_drawn_as_asked(self) -> None:
+        world = World(made(base=20))
+        world.periods_ns[:] = MS
+        for driver in range(4):
+            for until in range(0, 1000, 500):
+                world.begin(2, driver, until)
+                world.inbox.clear()
+                world.senders["in_flight"] = 0
+                world.senders["cursor"] = 0
+                world.senders["first_free"] = world.senders["last_free"] = 0
+                world.window["state"] = 0
+        assert world.published
+        calls = [note_of(packet) for _, packet in world.published]
+        assert {note["family"] for note in calls} <= set(range(16))
+        assert len({note["family"] for note in calls}) > 8
+
+    def test_classes_have_their_shares(self) -> None:
+        model = made(
+            topology="freeform", quantities={"percent": [60, 30, 10]}, base=1, headquarters=1
+        )
+        world = World(model, window=60_000)
+        world.periods_ns[:] = MS
+        classes: Counter[int] = Counter()
+        for until in range(0, 4000, 400):
+            world.begin(5, 0, until)
+        classes.update(note_of(p)["size_class"] for _, p in world.published)
+        total = sum(classes.values())
+        assert total > 3000
+        for number, percent in enumerate((60, 30, 10)):
+            assert 100 * classes[number] / total == pytest.approx(percent, abs=4)
+
+
+def test_streams_lead_where_they_say() -> None:
+    world = World(made())
+    play(world, each=1)
+    for _, packet in world.published:
+        note = note_of(packet)
+        number = note["type"]
+        stream = note["stream"] - int(world.chains.types[number, kernels.T_STREAM_FIRST])
+        assert 0 <= stream < world.chains.types[number, kernels.T_STREAMS]
+        message = MESSAGES[number]
+        expected = {
+            "one": note.get(message.consumer.name, -1),
+            "family": note["family"],
+            "all": 0,
+        }[message.spread]
+        assert destination_of_stream(world.model, number, stream) == expected
+
+
+def test_suppliers_discard_families_that_they_do_not_offer() -> None:
+    world = World(made(handlers=1, messages={"callForOffers": {"subscription": "IN"}}), window=20)
+    for driver in range(3):
+        world.begin(2, driver, 0)
+        world.deliver()
+    calls = [note_of(p) for _, p in world.published if name_of(p) == "callForOffers"]
+    refused = sum(
+        note["family"] not in families_at(world.model, supplier)
+        for note in calls
+        for supplier in range(6)
+    )
+    assert world.chains.state[kernels.DISCARDED] == refused > 0
+    assert world.total("foreign") == 0
+
+
+def _fields(packet: Publish, **changed: Any) -> dict[str, Any]:
+    names = ("topic_name", "payload", "qos", "packet_id", "properties")
+    return {name: getattr(packet, name) for name in names} | changed
+
+
+def _digest() -> str:
+    world = World(
+        made(
+            base=6,
+            headquarters=1,
+            handlers=1,
+            selectors="client",
+            messages={"all": {"queue": False, "target": "Interaction"}, "offer": {"qos": 2}},
+        ),
+        window=3,
+    )
+    play(world, each=1)
+    words = [repr((row, packet)) for row, packet in world.published]
+    words.append(repr(world.counters.tolist()))
+    words.append(repr(world.chains.seen.tolist()))
+    return hashlib.sha256("".join(words).encode()).hexdigest()
+
+
+def test_compiled_kernels_do_what_plain_python_does() -> None:
+    done = subprocess.run(
+        [sys.executable, __file__],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == _digest()
+
+
+if __name__ == "__main__":
+    np.seterr(over="raise")
+    print(_digest())

@@ -1,0 +1,114 @@
+"""The message table against the published one, and who causes what."""
+
+import pytest
+
+from loadgen.specjms.messages import (
+    FIRST_OF_INTERACTION,
+    MESSAGES,
+    TYPES,
+    Kind,
+    group_of,
+    number_of,
+    outputs_of,
+)
+
+# SPECjms2007 article, table 2: interaction, message, queue or topic at which kind, P, T, D.
+PUBLISHED = """
+1 order Queue DC P T
+1 orderConf Queue SM P T
+1 shipDep Queue DC P T
+1 statInfoOrderDC Queue HQ
+1 shipInfo Queue SM P T
+1 shipConf Queue DC P T
+2 callForOffers Topic HQ P T D
+2 offer Queue DC P T
+2 pOrder Queue SP P T
+2 pOrderConf Queue DC P T
+2 invoice Queue HQ P T
+2 pShipInfo Queue DC P T
+2 pShipConf Queue SP P T
+2 statInfoShipDC Queue HQ
+3 priceUpdate Topic HQ P T D
+4 inventoryInfo Queue SM P T
+5 statInfoSM Queue HQ
+6 productAnnouncement Topic HQ
+7 creditCardHL Topic HQ
+"""
+
+
+def test_every_type_is_as_published() -> None:
+    told = []
+    for message in MESSAGES:
+        words = [
+            str(message.interaction),
+            message.name,
+            "Topic" if message.pubsub else "Queue",
+            message.owner.name,
+        ]
+        words += [
+            letter
+            for letter, on in (
+                ("P", message.persistent),
+                ("T", message.transacted),
+                ("D", message.durable),
+            )
+            if on
+        ]
+        told.append(" ".join(words))
+    assert told == PUBLISHED.strip().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("cause", "effects"),
+    [
+        ("order", ["orderConf", "shipDep", "statInfoOrderDC", "shipInfo"]),
+        ("shipInfo", ["shipConf"]),
+        ("callForOffers", ["offer"]),
+        ("offer", ["pOrder"]),
+        ("pOrder", ["pOrderConf", "invoice", "pShipInfo"]),
+        ("pShipInfo", ["pShipConf", "statInfoShipDC"]),
+        ("orderConf", []),
+        ("statInfoSM", []),
+    ],
+)
+def test_a_message_causes_those_of_the_step_list(cause: str, effects: list[str]) -> None:
+    assert [TYPES[n] for n in outputs_of(number_of(cause))] == effects
+
+
+def test_a_message_is_sent_where_its_cause_arrives() -> None:
+    for number, message in enumerate(MESSAGES):
+        for output in outputs_of(number):
+            assert MESSAGES[output].sender == message.consumer
+            assert MESSAGES[output].interaction == message.interaction
+
+
+def test_each_interaction_begins_with_one_type() -> None:
+    assert [TYPES[n] for n in FIRST_OF_INTERACTION] == [
+        "order",
+        "callForOffers",
+        "priceUpdate",
+        "inventoryInfo",
+        "statInfoSM",
+        "productAnnouncement",
+        "creditCardHL",
+    ]
+    caused = {n for number in range(len(MESSAGES)) for n in outputs_of(number)}
+    assert caused | set(FIRST_OF_INTERACTION) == set(range(len(MESSAGES)))
+    assert not caused & set(FIRST_OF_INTERACTION)
+
+
+def test_groups_of_the_mix() -> None:
+    groups: dict[str, set[str]] = {}
+    for message in MESSAGES:
+        groups.setdefault(group_of(message), set()).add(message.name)
+    assert groups["a"] == {"productAnnouncement", "creditCardHL"}
+    assert groups["b"] == {"callForOffers", "priceUpdate"}
+    assert groups["c"] == {"statInfoOrderDC", "statInfoShipDC", "statInfoSM"}
+    assert len(groups["d"]) == 12
+
+
+def test_pubsub_messages_go_from_the_owner_to_the_other_kind() -> None:
+    for message in MESSAGES:
+        if message.pubsub:
+            assert message.owner == Kind.HQ
+            assert message.consumer == (Kind.SP if message.interaction == 2 else Kind.SM)

@@ -1,0 +1,49 @@
+"""The interaction's part of a payload."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.specjms.trailer import (
+    INTERACTION,
+    NOTE_FIELDS,
+    NUMBER,
+    PRICE,
+    TRAILER_BYTES,
+    TYPE,
+    read_note,
+    write_note,
+)
+
+_U8, _U32 = st.integers(0, 255), st.integers(0, 2**32 - 1)
+
+
+@given(
+    st.tuples(_U8, _U8, _U8, _U8, _U32, _U32, _U32, _U32, _U32),
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 9),
+)
+def test_a_note_survives_the_wire(
+    small: tuple[int, ...], number: int, price: int, offset: int
+) -> None:
+    note = np.zeros(NOTE_FIELDS, np.int64)
+    note[: len(small)] = small
+    note[NUMBER], note[PRICE] = number, price
+    out = np.full(TRAILER_BYTES + 20, 0xEE, np.uint8)
+    write_note(out, offset, note, 7)
+    assert set(out[:offset].tolist() + out[offset + TRAILER_BYTES :].tolist()) <= {0xEE}
+    found = np.full(NOTE_FIELDS, -9, np.int64)
+    read_note(out, offset, found)
+    assert found[TYPE] == 7  # the type written is that of the message, not of its cause
+    assert found[INTERACTION : PRICE + 1].tolist() == note[INTERACTION : PRICE + 1].tolist()
+
+
+def test_fields_stand_where_the_table_says() -> None:
+    note = np.zeros(NOTE_FIELDS, np.int64)
+    note[1:11] = [2, 1, 3, 0x01020304, 5, 6, 7, 8, 0x1112131415161718, 0x2122232425262728]
+    out = np.zeros(TRAILER_BYTES, np.uint8)
+    write_note(out, 0, note, 9)
+    assert out.tobytes().hex(" ", 4) == (
+        "09020103 04030201 05000000 06000000 07000000 08000000 18171615 14131211 28272625 24232221"
+    )
