@@ -66,10 +66,11 @@ class MosquittoSettings:
     what a slow subscriber has not read, which would be counted as loss of the broker under test
     although only its queue was short. `memory_limit_bytes` takes the place of that bound: None is
     half of the memory now available, 0 none. `max_inflight_messages` is Mosquitto's window per
-    client in both directions and the Receive Maximum it announces; its default of 20 measures
-    round trips instead of the broker. `tcp_nodelay` is on because a small PUBACK would otherwise
-    wait for the client's delayed TCP acknowledgement. `autosave_interval_s` is how much of a durable session's
-    queue a crash may cost.
+    client in both directions and the Receive Maximum it announces; its default of 20 measures round
+    trips instead of the broker. `tcp_nodelay` is on because a small PUBACK would otherwise wait for
+    the client's delayed TCP acknowledgement. `autosave_interval_s` is how much of a durable
+    session's queue a crash may cost. `more_lines` end the configuration; `bridge.py` makes those of
+    a bridge.
     """
 
     host: str = "127.0.0.1"
@@ -85,6 +86,7 @@ class MosquittoSettings:
     memory_limit_bytes: int | None = None
     sys_interval_s: int = 10
     tcp_nodelay: bool = True
+    more_lines: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.username is None) != (self.password is None):
@@ -160,6 +162,10 @@ def render_config(settings: MosquittoSettings, directory: Path, ports: tuple[int
                 lines.append(f"cafile {settings.tls.authority}")
             needed = settings.tls.require_client_certificate
             lines.append(f"require_certificate {_word(needed)}")
+    if settings.websocket:
+        # Nobody uses it; 2.0.11 does not start when all its listeners are for WebSocket.
+        lines.append(f"listener 0 {directory / 'socket'}")
+    lines += settings.more_lines
     return "\n".join(lines) + "\n"
 
 

@@ -66,17 +66,13 @@ def check_power_logs(scenario: Scenario) -> None:
     """
     if not scenario.pdu:
         return
-    from loadgen.scorecard.power import distinct_logs, parse_power_log, time_zone
+    from loadgen.scorecard.power import log_settings, require_readable
 
-    zone = time_zone(scenario.pdu_timezone)
-    for path in distinct_logs([Path(name) for name in scenario.pdu]):
-        try:
-            text = path.read_bytes()
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise PowerLogError(f"power log {path} cannot be read: {reason}") from None
-        # The last line may be half written.
-        parse_power_log(text[: text.rfind(b"\n") + 1], str(path), zone)
+    settings = log_settings(
+        scenario.pdu, scenario.pdu_timezone, scenario.pdu_columns, scenario.pdu_offset
+    )
+    if settings is not None:
+        require_readable(settings)
 
 
 def score(directory: Path, scenario: Scenario) -> "ScoreCard":
@@ -84,9 +80,15 @@ def score(directory: Path, scenario: Scenario) -> "ScoreCard":
     from loadgen.scorecard.summary import summarize_run
     from loadgen.scorecard.write import write_renderings
 
-    logs = [Path(name) for name in scenario.pdu]
     try:
-        card = summarize_run(directory, logs, scenario.pdu_timezone, scenario.rack_units)
+        card = summarize_run(
+            directory,
+            scenario.pdu,
+            scenario.pdu_timezone,
+            scenario.rack_units,
+            pdu_columns=scenario.pdu_columns,
+            pdu_offset=scenario.pdu_offset,
+        )
     except PowerLogError:
         # What was measured must not be without a score card for the sake of a log.
         write_renderings([summarize_run(directory, rack_units=scenario.rack_units)], directory)
@@ -97,6 +99,7 @@ def score(directory: Path, scenario: Scenario) -> "ScoreCard":
 
 def show(result: "RunResult", scenario: Scenario, *, as_json: bool, quiet: bool) -> int:
     """Print what came of a run; returns the exit status."""
+    from loadgen.cli.search_view import rate_step_lines
     from loadgen.cli.summary import summary_lines
     from loadgen.scorecard.to_json import to_json
 
@@ -115,10 +118,10 @@ def show(result: "RunResult", scenario: Scenario, *, as_json: bool, quiet: bool)
         sys.stdout.write(to_json([card]).decode())
         sys.stdout.flush()
     else:
-        print("\n".join(summary_lines(card)))
+        print("\n".join([*summary_lines(card), *rate_step_lines(result.steps)]))
     if not quiet:
         if as_json:
-            tell(summary_lines(card))
+            tell([*summary_lines(card), *rate_step_lines(result.steps)])
         tell([f"results: {result.directory}"])
     return result.exit_status
 

@@ -75,7 +75,7 @@ def command(
     from loadgen.control.rundir import default_directory, require_free
     from loadgen.scorecard.write import write_renderings
     from loadgen.spark.job import make_scorecards
-    from loadgen.workload.scenario import CASES, build_scenario
+    from loadgen.workload.scenario import build_scenario
 
     directory = default_directory(datetime.now(UTC), "demo") if out is None else out
     require_free(directory)
@@ -87,10 +87,9 @@ def command(
     }
     status = 0
     played = []
-    for number, case in enumerate(CASES, start=1):
+    for number, (case, scenario) in enumerate(scenarios.items(), start=1):
         if not quiet:
-            tell([f"{number} of {len(CASES)}: {case}"])
-        scenario = scenarios[case]
+            tell([f"{number} of {len(scenarios)}: {case}"])
         fields = sizes(kind, host.cores, host.descriptors)[case]
         options = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
         words = ("loadgen", case, f"--broker={broker}", *options)

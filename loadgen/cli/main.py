@@ -15,7 +15,10 @@ from typing import Annotated
 import typer
 
 from loadgen.cli import (
+    bridge,
     broker,
+    calibrate,
+    certificates,
     connburst,
     demo,
     fanin,
@@ -24,7 +27,12 @@ from loadgen.cli import (
     persistent,
     plan,
     probe,
+    queue,
     scorecard,
+    search,
+    specjms,
+    sweep,
+    tune,
 )
 from loadgen.control.redaction import printable, scrub
 from loadgen.errors import LoadgenError
@@ -54,14 +62,23 @@ _CASE_COMMANDS = {
     "persistent": persistent.command,
     "latency": latency.command,
     "connburst": connburst.command,
+    "queue": queue.command,
+    "bridge": bridge.command,
 }
 for _case, _info in CASE_INFO.items():
-    app.command(_case, short_help=_info.summary)(_CASE_COMMANDS[_case])
+    if _case in _CASE_COMMANDS:
+        app.command(_case, short_help=_info.summary)(_CASE_COMMANDS[_case])
+app.add_typer(specjms.app, name="specjms")
 app.command("demo")(demo.command)
 app.command("scorecard")(scorecard.command)
+app.add_typer(search.app, name="search")
+app.add_typer(sweep.app, name="sweep")
 app.add_typer(plan.app, name="plan")
 app.command("probe")(probe.command)
 app.command("broker")(broker.command)
+app.add_typer(tune.app, name="tune")
+app.command("certificates")(certificates.command)
+app.command("calibrate")(calibrate.command)
 
 
 def _show_version(wanted: bool) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import typer
@@ -16,7 +17,7 @@ from loadgen.cli.options import (
     with_options,
 )
 from loadgen.errors import UsageError
-from loadgen.workload.cases import CASE_INFO
+from loadgen.workload.cases import CASE_INFO, backends_of
 from loadgen.workload.scenario import CASES, Case
 
 __all__ = ["app"]
@@ -38,6 +39,11 @@ def _command(case: Case) -> Callable[..., int]:
         # A broker that would be started here listens on loopback.
         here = Endpoint("mqtt", "127.0.0.1", 1883)
         endpoints = [item if isinstance(item, Endpoint) else here for item in parsed]
+        # Behind a bridge that would be started here, each is an address of its own.
+        for number in range(backends_of(scenario)):
+            behind = parse_broker(scenario.backend[number]) if scenario.backend else here
+            assert isinstance(behind, Endpoint)
+            endpoints.append(behind if scenario.backend else replace(here, port=1884 + number))
         described = describe(asyncio.run(plan_for(scenario, endpoints)))
         print(json.dumps(described, indent=2) if given["json_"] else "\n".join(_lines(described)))
         return 0

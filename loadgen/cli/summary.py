@@ -1,6 +1,7 @@
 """A score card as a few lines of text for a terminal."""
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -8,9 +9,12 @@ if TYPE_CHECKING:
 
 __all__ = ["summary_lines"]
 
+_WIDTH = 100
+
 
 def summary_lines(card: "ScoreCard") -> list[str]:
     """Verdict with its reasons, the score card's rows, latencies and counts."""
+    from loadgen.scorecard.sections import told as cell
     from loadgen.scorecard.text import name, number
 
     broker = f"{card.run.broker.get('name') or ''} {card.run.broker.get('version') or ''}".strip()
@@ -44,6 +48,10 @@ def summary_lines(card: "ScoreCard") -> list[str]:
             for series, s in card.latency.items()
         ]
         lines += ["", *_aligned([titles, *series_rows], left=(0,))]
+    for section in card.sections:
+        lines += ["", *wrap(f"{section.title}. {section.note}", _WIDTH)]
+        cells = [[cell(value) for value in row] for row in section.rows]
+        lines += _aligned([section.header, *cells], left=section.texts)
     counts = card.counts
     told = [
         ("sent", counts.sent),

@@ -5,6 +5,7 @@ written; from then on run.json says what is known, so that a killed run can stil
 """
 
 import asyncio
+import os
 import secrets
 import socket
 import sys
@@ -17,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from loadgen.brokers.endpoints import Endpoint, parse_broker
+from loadgen.control import supply
 from loadgen.control.backends import backends_seen, bridge_record, loads_of
 from loadgen.control.environment import environment, host_of, program
-from loadgen.control.facts import facts_of
+from loadgen.control.facts import facts_of, rate_steps_of, step_verdicts
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.network import difference, network_counters
 from loadgen.control.progress import Progress, Snapshot, silent
@@ -40,6 +42,8 @@ from loadgen.control.tuning import demand_of
 from loadgen.control.watched import watched_broker
 from loadgen.engine.fleet import read_clients
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, ScenarioError
+from loadgen.specjms.model import highest_qos, shares_queues, uses_wildcards
+from loadgen.specjms.plan import SupplyPlan, plan_supply
 from loadgen.workload.cases import backends_of, groups_of
 from loadgen.workload.groups import RunPlan, Target
 from loadgen.workload.payload import HEADER_BYTES
@@ -48,11 +52,15 @@ from loadgen.workload.scenario import (
     SIZE_MAXIMUM_BYTES,
     Scenario,
     connect_rate_of,
+    processors_of,
     scenario_fields,
 )
+from loadgen.workload.step_verdict import StepVerdict, with_steps
 from loadgen.workload.verdict import RunFacts, Verdict, judge
 
 if TYPE_CHECKING:
+    import ssl
+
     from loadgen.brokers.bridge import Route
     from loadgen.brokers.start import RunningBroker
 
@@ -64,13 +72,14 @@ NS = 1_000_000_000
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """A run that was played. `measured` is whether its measurement window began; `facts` are what
-    the verdict was made of."""
+    the verdict was made of, `steps` its rate steps."""
 
     directory: Path
     verdict: Verdict
     interrupted: bool
     measured: bool
     facts: RunFacts
+    steps: tuple[StepVerdict, ...] = ()
 
     @property
     def exit_status(self) -> int:
@@ -133,6 +142,8 @@ async def _run(
     scenario = _with_payload_size(scenario)
     require_free(directory)
     progress(Snapshot("broker"))
+    if scenario.case == "specjms" and entry == WORKER_ENTRY:
+        entry = supply.WORKER_ENTRY
     async with _broker(scenario, faults) as broker:
         plan = await plan_for(scenario, broker.endpoints)
         if not broker.started_by_us:
@@ -143,6 +154,8 @@ async def _run(
         try:
             document = _document(scenario, plan, broker, command)
             progress(Snapshot("workers"))
+            if scenario.case == "specjms":
+                progress = supply.reported(progress, events, scenario.report_every)
             async with _watched(scenario, plan, broker, directory, events):
                 result = await _play(
                     scenario,
@@ -219,9 +232,25 @@ async def _play(
             await asyncio.gather(*crashes, return_exceptions=True)
         lost = tuple(loss.worker for loss in crew.losses)
         facts = facts_of(scenario, plan, session, lost)
-        facts = replace(facts, backends=backends_seen(plan, session, loads))
-        verdict = judge(facts)
+        facts = replace(
+            facts,
+            backends=backends_seen(plan, session, loads),
+            held_when_cut=int(cut.get("held", 0)),
+            repeated=session.tally.total("duplicated"),
+        )
+        reviewed = None
+        if isinstance(plan, SupplyPlan):
+            reviewed = await asyncio.to_thread(
+                supply.review, directory, plan, session.finals, session.windows
+            )
+            # What a handler sends is caused, not scheduled; most is sent at QoS 1.
+            facts = replace(facts, sent=reviewed.begun, qos=1)
+        steps = step_verdicts(session, plan, facts)
+        verdict = with_steps(judge(facts), steps)
         final = document | _observed(session, lost, before)
+        if reviewed is not None:
+            verdict = supply.with_audit(verdict, reviewed.audit)
+            final["audit"] = reviewed.summary
         if scenario.case == "bridge":
             window = session.windows.get("measure", (0, 0))
             final["observed"]["bridge"] = bridge_record(facts, verdict, loads, window)
@@ -230,6 +259,8 @@ async def _play(
                 "spread": spread_of(plan, session.finals),
                 "cut_off": cut or None,
             }
+        if steps:
+            final["steps"] = [_step_document(step) for step in steps]
         final["interrupted"] = session.ending == "interrupted"
         final["verdict"] = {
             "valid": verdict.valid,
@@ -237,15 +268,37 @@ async def _play(
         }
         write_json(manifest, final)
     measured = "measure" in session.windows if session.messages else session.connected is not None
-    return RunResult(directory, verdict, final["interrupted"], measured, facts)
+    return RunResult(directory, verdict, final["interrupted"], measured, facts, steps)
+
+
+def _step_document(found: StepVerdict) -> dict[str, Any]:
+    """One rate step for run.json."""
+    facts = found.facts
+    return {
+        "share": found.step.share,
+        "rate": found.rate,
+        "seconds": facts.window_s,
+        "sent": facts.sent,
+        "expected": facts.expected,
+        "lost": facts.expected - facts.received,
+        "owed": found.owed,
+        "p99_us": facts.latency_p99_us,
+        "busy_share": facts.busy_share,
+        "verdict": {
+            "valid": found.verdict.valid,
+            "reasons": [asdict(reason) for reason in found.verdict.reasons],
+        },
+    }
 
 
 def steps_of(scenario: Scenario) -> Steps:
     """How the scenario is stepped; CONNBURST's pause after the connects adds to its hold."""
     pause_s = scenario.warmup if scenario.case == "connburst" else 0.0
+    rates = rate_steps_of(scenario)
     return Steps(
         warmup_s=scenario.warmup,
-        duration_s=scenario.duration + pause_s,
+        duration_s=sum(step.seconds for step in rates) or scenario.duration + pause_s,
+        rates=rates,
         drain_s=scenario.drain,
         connect_rate=connect_rate_of(scenario),
         in_flight=scenario.in_flight,
@@ -259,9 +312,21 @@ def _require_available(scenario: Scenario) -> None:
         parse_broker(entry)
     if scenario.hosts != 1:
         raise ScenarioError("hosts: this version runs on one host; leave it at 1")
+    missing = set(processors_of(scenario.affinity)) - os.sched_getaffinity(0)
+    if missing:
+        usable = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        raise ScenarioError(
+            f"affinity: processor {min(missing)} is none that this process may use; "
+            f"allowed: {usable[:100]}"
+        )
     if scenario.clients_file is not None:
         clients = read_clients(Path(scenario.clients_file))
         wanted = groups_of(scenario)[0].count
+        if scenario.mqtt == "3.1.1" and any(p and not u for _, u, p in clients[:wanted]):
+            raise ScenarioError(
+                f"clients_file: {scenario.clients_file} has a password without a username, which "
+                "MQTT 3.1.1 does not allow; use mqtt 5"
+            )
         if len(clients) < wanted:
             raise ScenarioError(
                 f"clients_file: {scenario.clients_file} has {len(clients):,} rows and "
@@ -273,8 +338,12 @@ def _with_payload_size(scenario: Scenario) -> Scenario:
     """The scenario with the size that its payload file gives a message."""
     if scenario.payload is None:
         return scenario
+    path = Path(scenario.payload)
+    if path.exists() and not path.is_file():
+        raise ScenarioError(f"payload: {scenario.payload} is no file")
     try:
-        size_bytes = HEADER_BYTES + Path(scenario.payload).stat().st_size
+        with path.open("rb"):
+            size_bytes = HEADER_BYTES + path.stat().st_size
     except OSError as error:
         raise ScenarioError(
             f"payload: {scenario.payload} cannot be read: {error.strerror}"
@@ -380,18 +449,23 @@ def _routes(scenario: Scenario) -> "tuple[Route, ...]":
 
 async def _tried(scenario: Scenario, plan: RunPlan, endpoints: Sequence[Endpoint]) -> None:
     """Refuse a broker without shared subscriptions, and a bridge that does not forward."""
-    context = None
-    if plan.tls is not None and scenario.case in ("queue", "bridge"):
-        from loadgen.engine.streams import tls_context
-
-        context = tls_context(plan.tls)
+    context = _tls_context(plan) if scenario.case in ("queue", "bridge", "specjms") else None
     if scenario.case == "queue":
         from loadgen.brokers.shared import require_shared
 
         for endpoint in endpoints:
             await require_shared(endpoint, tls_context=context)
+    if isinstance(plan, SupplyPlan) and shares_queues(plan.model):
+        from loadgen.brokers.shared import require_shared
+
+        for endpoint in endpoints:
+            await require_shared(
+                endpoint,
+                tls_context=context,
+                lacks="which several event handlers of one queue need; use --handlers 1",
+            )
     if scenario.case == "bridge":
-        from loadgen.brokers.bridge import require_forwarding
+        from loadgen.brokers.bridge import FORWARD_TIMEOUT_S, require_forwarding
 
         fronts = len(scenario.broker)
         await require_forwarding(
@@ -400,6 +474,7 @@ async def _tried(scenario: Scenario, plan: RunPlan, endpoints: Sequence[Endpoint
             _routes(scenario),
             version=plan.version,
             tls_context=context,
+            timeout_s=min(FORWARD_TIMEOUT_S, scenario.connect_timeout),
         )
 
 
@@ -407,11 +482,6 @@ def _watched(
     scenario: Scenario, plan: RunPlan, broker: ServedBroker, directory: Path, events: EventLog
 ) -> AbstractAsyncContextManager[None]:
     """Watches the broker of this run for the length of the block."""
-    context = None
-    if plan.tls is not None:
-        from loadgen.engine.streams import tls_context
-
-        context = tls_context(plan.tls)
     own = broker.brokers
     return watched_broker(
         directory,
@@ -423,32 +493,47 @@ def _watched(
         broker_pid=scenario.broker_pid,
         # A message that is forwarded is counted by two brokers.
         counts=scenario.case != "bridge",
-        tls_context=context,
+        tls_context=_tls_context(plan),
     )
+
+
+def _tls_context(plan: RunPlan) -> "ssl.SSLContext | None":
+    """How the coordinator itself connects: with the first device's certificate, if each has one."""
+    if plan.tls is None:
+        return None
+    from loadgen.engine.streams import tls_context, tls_of_device
+
+    return tls_context(tls_of_device(plan.tls, 0))
 
 
 async def _asked(scenario: Scenario, plan: RunPlan, endpoints: Sequence[Endpoint]) -> str:
     """Version of the broker at these endpoints, each of which must be able to play the case."""
     from loadgen.brokers.probe import probe
 
-    context = None
-    if plan.tls is not None:
-        from loadgen.engine.streams import tls_context
-
-        context = tls_context(plan.tls)
-    found = [await probe(endpoint, tls_context=context) for endpoint in endpoints]
+    context = _tls_context(plan)
+    if scenario.clients_file is not None and endpoints[0].username is None:
+        _, username, password = read_clients(Path(scenario.clients_file))[0]
+        endpoints = [replace(one, username=username, password=password) for one in endpoints]
+    found = await asyncio.gather(*(probe(e, tls_context=context) for e in endpoints))
     wanted = 4 if scenario.mqtt == "3.1.1" else 5
     for facts in found:
         where = facts.endpoint.redacted
         if wanted not in facts.versions:
             raise BrokerRefusedError(f"{where} does not speak MQTT {scenario.mqtt}; use --mqtt")
-        if facts.maximum_qos is not None and scenario.qos > facts.maximum_qos:
+        qos = highest_qos(plan.model) if isinstance(plan, SupplyPlan) else scenario.qos
+        if facts.maximum_qos is not None and qos > facts.maximum_qos:
             raise BrokerRefusedError(
                 f"{where} allows QoS {facts.maximum_qos} at most and the scenario asks for "
-                f"{scenario.qos}; use --qos"
+                f"{qos}; use --qos"
             )
+        wildcards = isinstance(plan, SupplyPlan) and uses_wildcards(plan.model)
         if facts.wildcard_subscription_available is False and scenario.case == "fanin":
             raise BrokerRefusedError(f"{where} allows no wildcard subscription, which fanin needs")
+        if facts.wildcard_subscription_available is False and wildcards:
+            raise BrokerRefusedError(
+                f"{where} allows no wildcard subscription, which selectors at the broker need; "
+                "use --selectors client"
+            )
     return found[0].version
 
 
@@ -458,7 +543,8 @@ async def plan_for(scenario: Scenario, endpoints: Sequence[Endpoint]) -> RunPlan
     if len(logins) > 1:
         raise ScenarioError("broker: the URLs have different users; allowed: the same in all")
     ((username, password),) = logins
-    return plan_run(
+    planner = plan_supply if scenario.case == "specjms" else plan_run
+    return planner(
         scenario,
         host_of(),
         tuple([await _target(endpoint) for endpoint in endpoints]),

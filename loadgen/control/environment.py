@@ -12,10 +12,13 @@ from typing import Any
 
 import psutil
 
+from loadgen.control.calibration import kept
 from loadgen.control.redaction import printable
+from loadgen.control.tuning import Demand, compare, read_profile, tuning_record
+from loadgen.control.tuning_host import observe
 from loadgen.workload.plan import Host
 
-__all__ = ["environment", "host_of", "local_ports", "program", "version"]
+__all__ = ["environment", "host_of", "identity", "local_ports", "program", "version"]
 
 _PACKAGES = ("loadgen", "numba", "numpy", "orjson", "pyarrow", "pydantic", "pyspark", "uvloop")
 
@@ -115,8 +118,24 @@ def host_of() -> Host:
     )
 
 
-def environment() -> dict[str, Any]:
-    """The record of this host; keys as run.json has them."""
+def identity() -> dict[str, object]:
+    """What a calibration holds for: another host, kernel, processor or version has its own."""
+    return {
+        "host": socket.gethostname(),
+        "kernel": platform.release(),
+        "cpu_model": printable(_cpu_model(), 200),
+        "cores": len(os.sched_getaffinity(0)),
+        "program": program(),
+    }
+
+
+def environment(demand: Demand | None = None) -> dict[str, Any]:
+    """The record of this host; keys as run.json has them.
+
+    With what a run demands, `tuning` says what each difference from the load host's profile costs.
+    `calibration` is what `loadgen calibrate` found here, if it did.
+    """
+    profile = read_profile("load-host")
     record: dict[str, Any] = {
         "host": socket.gethostname(),
         "os": _os_name(),
@@ -133,7 +152,12 @@ def environment() -> dict[str, Any]:
             if (text := " ".join(_read(f"/proc/sys/{name.replace('.', '/')}").split()))
         },
         "limits": {name: list(resource.getrlimit(which)) for name, which in _LIMITS.items()},
+        "tuning": tuning_record(profile, compare(profile, observe(profile), demand)),
     }
+    calibration = kept(identity())
+    if calibration is not None:
+        del calibration["key"]
+        record["calibration"] = calibration
     nodes = sorted(Path("/sys/devices/system/node").glob("node[0-9]*"))
     if nodes:
         record["numa"] = {node.name: _read(f"{node}/cpulist") for node in nodes}

@@ -2,10 +2,12 @@
 
 from loadgen.control.session import Session
 from loadgen.workload.groups import RunPlan
+from loadgen.workload.rate_steps import RateStep, mean_share, rate_steps
 from loadgen.workload.scenario import Scenario, connect_rate_of
+from loadgen.workload.step_verdict import StepVerdict
 from loadgen.workload.verdict import RunFacts
 
-__all__ = ["facts_of"]
+__all__ = ["facts_of", "rate_steps_of", "step_verdicts"]
 
 NS = 1_000_000_000
 
@@ -35,10 +37,12 @@ def facts_of(
         disconnects=session.tally.total("disconnects"),
         disconnects_planned=plan.reconnect is not None,
         reconnects=session.tally.total("connects") - (connected.done if connected else 0),
+        returned=sum(final.get("returned") or 0 for final in session.finals.values()),
         connect_rate=connect_rate_of(scenario),
         connect_seconds=connected.seconds if connected else 0.0,
         window_s=(end_ns - start_ns) / NS,
-        target_rate=sum(publishes.rate for publishes in publishing),
+        target_rate=sum(publishes.rate for publishes in publishing)
+        * mean_share(rate_steps_of(scenario)),
         arrivals_random=scenario.arrivals != "constant",
         publishers=sum(group.count for group in plan.groups if group.publishes is not None),
         sent=counts["sent"],
@@ -59,3 +63,16 @@ def facts_of(
         workers_lost=workers_lost,
         interrupted=session.ending == "interrupted",
     )
+
+
+def rate_steps_of(scenario: Scenario) -> tuple[RateStep, ...]:
+    """The rate steps that the scenario asks for; none for an even rate."""
+    return rate_steps(scenario.steps, scenario.duration, scenario.warmup)
+
+
+def step_verdicts(session: Session, plan: RunPlan, whole: RunFacts) -> tuple[StepVerdict, ...]:
+    """Each rate step that was played to its end; `whole` are the facts of the run."""
+    if session.stepped is None:
+        return ()
+    rate = sum(group.publishes.rate for group in plan.groups if group.publishes is not None)
+    return session.stepped.verdicts(whole, rate)

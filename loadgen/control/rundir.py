@@ -84,7 +84,8 @@ def release(path: Path) -> None:
     """Give a claimed directory back when the run came to nothing, that is, wrote no run.json."""
     if (path / "run.json").exists():
         return
-    for part in (*(path / "intervals").glob("*.parquet"), path / "events.jsonl"):
+    parts = (path / name for name in ("events.jsonl", "broker.jsonl"))
+    for part in (*(path / "intervals").glob("*.parquet"), *parts):
         part.unlink(missing_ok=True)
     with suppress(OSError):
         (path / "intervals").rmdir()

@@ -22,13 +22,15 @@ from loadgen.control.interrupt import Interrupt
 from loadgen.control.progress import Progress, Snapshot
 from loadgen.control.redaction import printable
 from loadgen.control.rundir import EventLog, IntervalWriter
+from loadgen.control.stepped import Mark, StepWatch
 from loadgen.control.supervisor import Crew, WorkerLostError
-from loadgen.control.tally import Tally, p99_us
+from loadgen.control.tally import GroupTally, Tally, p99_us
 from loadgen.engine.live import Live, LivePage, create_live_page
 from loadgen.engine.recorder import decode_intervals
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, CannotRunError, LoadgenError
 from loadgen.metrics.interval import Interval
 from loadgen.workload.groups import RunPlan
+from loadgen.workload.rate_steps import RateStep
 
 __all__ = ["Session", "StepResult", "Steps"]
 
@@ -61,7 +63,8 @@ class Steps:
     """How long the phases take, and how connections are opened.
 
     `connect_rate` is connects a second of all workers, None as fast as `in_flight` (connects under
-    way at once, of all workers) allows.
+    way at once, of all workers) allows. `rates` are steps of the rate within `duration_s`, none for
+    an even one.
     """
 
     warmup_s: float
@@ -70,6 +73,7 @@ class Steps:
     connect_rate: float | None = None
     in_flight: int = 64
     timeout_s: float = 30.0
+    rates: tuple[RateStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +126,13 @@ class Session:
         self.backlog_samples: list[tuple[int, int, int]] = []
         self.ending: Ending | None = None
         self.finals: dict[int, dict[str, Any]] = {}
+        self.stepped: StepWatch | None = None
         self.messages = any(group.publishes for group in plan.groups)
         self.tally = Tally(
             (group.name for group in plan.groups if group.timed),
             ("measure",) if self.messages else ("connect", "subscribe"),
         )
+        self.groups = GroupTally(group.name for group in plan.groups if group.targets)
         self._plan = plan
         self._steps = steps
         self._run = run
@@ -138,6 +144,7 @@ class Session:
         self._progress = progress
         self._measuring = measuring
         self._fresh: list[Interval] = []
+        self._writing: asyncio.Future[None] | None = None
         self._window_ends: dict[int, tuple[int, int]] = {}
         self._phase = "start"
         self._phase_end_ns: int | None = None
@@ -156,6 +163,9 @@ class Session:
                 for interval in decode_intervals(header, block):
                     known = replace(interval, run=self._run, host=self._host, worker=row)
                     self.tally.add(known)
+                    if self.stepped is not None:
+                        self.stepped.add(known)
+                    self.groups.add(known)
                     self._fresh.append(known)
             elif "event" in header:
                 event = header["event"]
@@ -284,6 +294,10 @@ class Session:
         end_ns = measure_ns + int(steps.duration_s * NS)
         work = crew.ask_all("start", start_ns=start_ns, measure_ns=measure_ns, end_ns=end_ns)
         await self._step(work)
+        if steps.rates:
+            self.stepped = StepWatch(steps.rates, measure_ns, self._timed_tally)
+            for at_ns, factor in self.stepped.changes(measure_ns, start_ns):
+                await self._step(crew.ask_all("rate", at_ns=at_ns, factor=factor))
         try:
             if steps.warmup_s > 0:
                 self._enter("warm-up", measure_ns)
@@ -293,6 +307,7 @@ class Session:
             self.windows["measure"] = (measure_ns, end_ns)
             self._measuring()
             self._sampling = True
+            await self._through_steps()
             await self._until(end_ns)
         except _CutError:
             await self._cut(crew, measure_ns, end_ns)
@@ -300,6 +315,34 @@ class Session:
         finally:
             self._sampling = False
         await self._drain(end_ns, steps.drain_s)
+        if self.stepped is not None:
+            self.stepped.sample(self._mark())
+
+    async def _through_steps(self) -> None:
+        """Mark where the judged part of each rate step begins and ends."""
+        if self.stepped is None:
+            return
+        for step, (open_ns, close_ns) in zip(self.stepped.steps, self.stepped.bounds, strict=True):
+            self._note("rate_step", f"{step.share * 100:.6g}% of the target rate")
+            await self._until(open_ns)
+            self.stepped.opens(self._mark())
+            await self._until(close_ns)
+            self.stepped.closes(self._mark())
+
+    def _mark(self) -> Mark:
+        # Received first: what arrives while the page is read must not look like more than was due.
+        received = self._sum(Live.RECEIVED)
+        return Mark(
+            time_ns=time.monotonic_ns(),
+            sent=self._sum(Live.SENT),
+            expected=self._sum(Live.EXPECTED),
+            received=received,
+            owed=self._sum(Live.OWED),
+            pushed_back=self._sum(Live.PUSHED_BACK),
+        )
+
+    def _timed_tally(self) -> Tally:
+        return Tally(self._timed, ("measure",))
 
     async def _cut(self, crew: Crew, measure_ns: int, end_ns: int) -> None:
         """End the schedule now and let what is under way arrive."""
@@ -418,16 +461,27 @@ class Session:
             await asyncio.sleep(BEAT_S)
 
     async def _flush(self) -> None:
+        # One write at a time, and none left behind: the beat is cancelled in the middle of its own.
+        await self._written()
         rows, self._fresh = self._fresh, []
         latest = [r for r in rows if r.series == "end_to_end" and r.group in self._timed]
         if latest:
             self._p99_us = p99_us(latest)
         if rows:
             second = (time.monotonic_ns() - self._anchor_ns) // NS
-            try:
-                await asyncio.to_thread(self._intervals.write, second, rows)
-            except OSError as error:
-                raise CannotRunError(f"results cannot be written: {error.strerror}") from None
+            work = asyncio.to_thread(self._intervals.write, second, rows)
+            self._writing = asyncio.ensure_future(work)
+            await self._written()
+
+    async def _written(self) -> None:
+        """Wait for the write under way; a caller that is cancelled leaves it to the next one."""
+        if self._writing is None:
+            return
+        await asyncio.wait((self._writing,))
+        try:
+            self._writing.result()
+        except OSError as error:
+            raise CannotRunError(f"results cannot be written: {error.strerror}") from None
 
     async def _sample(self) -> None:
         while True:
@@ -435,6 +489,8 @@ class Session:
                 page = self._page.copy()
                 gap = page[:, Live.EXPECTED].sum() - page[:, Live.RECEIVED].sum()
                 self.high_water_mark = max(self.high_water_mark, int(gap))
+                if self.stepped is not None:
+                    self.stepped.sample(self._mark())
             await asyncio.sleep(SAMPLE_S)
 
     async def _show(self) -> None:

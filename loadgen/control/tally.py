@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from loadgen.metrics.histogram import merge, percentiles
 from loadgen.metrics.interval import COUNTERS, Interval, plus
 
-__all__ = ["Tally", "p99_us"]
+__all__ = ["GroupTally", "Tally", "p99_us"]
 
 
 def p99_us(rows: Iterable[Interval]) -> float | None:
@@ -66,3 +66,43 @@ class Tally:
         """
         shares = (self._busy_ns[row] / span for row, span in self._span_ns.items() if span)
         return min(1.0, max(shares, default=0.0))
+
+
+class GroupTally:
+    """Counters of some groups, each by itself, and what was under way between them each second."""
+
+    def __init__(self, groups: Iterable[str]) -> None:
+        self._groups = frozenset(groups)
+        self._counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        self._moved: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        self._ended_ns: Counter[int] = Counter()
+
+    def add(self, row: Interval) -> None:
+        """Count one row."""
+        if row.group not in self._groups or row.series:
+            return
+        counts = self._counts[row.group, row.phase]
+        for name in COUNTERS:
+            value = getattr(row, name)
+            if value:
+                counts[name] += value
+        self._moved[row.second][row.group] += row.expected - row.received
+        self._ended_ns[row.second] = max(self._ended_ns[row.second], row.time_ns + row.span_ns)
+
+    def total(self, group: str, name: str, phase: str | None = None) -> int:
+        """Sum of a counter of one group, over all phases or one."""
+        return sum(
+            counts[name]
+            for (of, at), counts in self._counts.items()
+            if of == group and phase in (None, at)
+        )
+
+    def under_way(self, groups: Iterable[str]) -> list[tuple[int, int]]:
+        """(CLOCK_MONOTONIC ns, expected and not received by then) at the end of each second."""
+        chosen = tuple(groups)
+        course = []
+        count = 0
+        for second in sorted(self._moved):
+            count += sum(self._moved[second][group] for group in chosen)
+            course.append((self._ended_ns[second], count))
+        return course

@@ -201,7 +201,7 @@ class FakeWorker:
                 base | group | {"group": self.publishers, "sent": new, "expected": expected}
             )
             rows.append(base | group | {"group": self.subscribers, "received": received})
-            histogram = {"bucket": [len(buckets), 1], "bucket_count": [len(counts), 1]}
+            histogram = {"bucket": [len(buckets), 1]}
             buckets.append(1000)
             counts.append(received)
             timed = {"count": received, "sum_ns": 1000 * received, "min_ns": 1000, "max_ns": 1000}
@@ -215,7 +215,6 @@ class FakeWorker:
         rows.append(base | {"group": "", "phase": phase, "series": ""} | busy)
         for row in rows:
             row.setdefault("bucket", [0, 0])
-            row.setdefault("bucket_count", [0, 0])
         block = np.array(buckets, np.int32).tobytes() + np.array(counts, np.int64).tobytes()
         self.send({"interval": rows, "buckets": len(buckets)}, block)
         self.last_row_ns = now

@@ -87,6 +87,7 @@ async def test_run_directory_of_an_ordinary_run(fake: Fake) -> None:
         "network",
         "observed",
         "interrupted",
+        "digest",
         "verdict",
     }
     assert document["verdict"] == {"valid": True, "reasons": []}

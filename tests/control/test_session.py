@@ -3,7 +3,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from loadgen.control.rundir import EventLog, IntervalWriter, claim
 from loadgen.control.session import Session, Steps
 from loadgen.control.supervisor import Crew, start_workers
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
+from loadgen.metrics.interval import Interval
 from loadgen.workload.groups import (
     DeviceGroup,
     Publishes,
@@ -332,3 +333,46 @@ async def test_events_are_escaped_and_hold_no_secret(play: Play) -> None:
     assert len(odd) == 2
     assert odd[0]["detail"].startswith("\\x1b[2Jpassword ***\\n")
     assert len(odd[0]["detail"]) <= 510
+
+
+async def test_writes_follow_each_other_though_the_beat_is_cancelled(tmp_path: Path) -> None:
+    under_way: list[str] = []
+    written: list[list[str]] = []
+
+    class SlowWriter(IntervalWriter):
+        def write(self, second: int, rows: Sequence[Interval]) -> None:
+            under_way.append("write")
+            time.sleep(0.1)
+            assert under_way == ["write"]
+            under_way.clear()
+            written.append([row.group for row in rows])
+
+    events = EventLog(tmp_path)
+    session = Session(
+        plan_of(),
+        STEPS,
+        run="r",
+        host=0,
+        anchor_ns=time.monotonic_ns(),
+        events=events,
+        intervals=SlowWriter(tmp_path, "r"),
+        interrupt=Interrupt(),
+        progress=lambda snapshot: None,
+        measuring=lambda: None,
+    )
+
+    def fresh(group: str) -> None:
+        row = {"group": group, "phase": "measure", "series": "", "second": 0, "time_ns": 1}
+        header = {"interval": [row | {"span_ns": 1}], "buckets": 0}
+        session.on_frame(0, header, b"")
+
+    fresh("first")
+    beat = asyncio.ensure_future(session._flush())
+    await asyncio.sleep(0.02)
+    beat.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await beat
+    fresh("second")
+    await session._flush()
+    events.close(time.monotonic_ns())
+    assert written == [["first"], ["second"]]

@@ -1,0 +1,225 @@
+"""A front broker that forwards to backends: started here from Mosquittos, or only checked.
+
+A `Route` maps one topic of the front to one of a backend, as a destination mapping rule of the
+published report does ("appliance topic to MQ topic"); a bridge is any number of them.
+"""
+
+import asyncio
+import contextlib
+import ssl
+import uuid
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import aiomqtt
+
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.mosquitto import (
+    Mosquitto,
+    MosquittoSettings,
+    default_memory_limit_bytes,
+    run_mosquitto,
+)
+from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
+
+__all__ = [
+    "FORWARD_TIMEOUT_S",
+    "Bridge",
+    "Route",
+    "bridge_lines",
+    "require_forwarding",
+    "routes_of",
+    "serve_bridge",
+]
+
+FORWARD_TIMEOUT_S: Final = 10.0
+"""A bridge that has not connected by then has not been set up, or cannot reach its backend."""
+_AGAIN_S: Final = 0.25
+_RESTART_S: Final = 1
+_MAX_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A topic of the front and what the backend with this number (from 0) calls it."""
+
+    backend: int
+    front_topic: str
+    backend_topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """A front broker and the brokers behind it, all started here."""
+
+    front: Mosquitto
+    backends: tuple[Mosquitto, ...]
+
+    @property
+    def brokers(self) -> tuple[Mosquitto, ...]:
+        """The front first."""
+        return (self.front, *self.backends)
+
+
+def routes_of(backends: int, topics: int, front_root: str, backend_root: str) -> tuple[Route, ...]:
+    """One route a topic: `FRONT_ROOT/B/T` to `BACKEND_ROOT/B/T`, B from 1 and T from 0 on."""
+    return tuple(
+        Route(number, f"{front_root}/{number + 1}/{topic}", f"{backend_root}/{number + 1}/{topic}")
+        for number in range(backends)
+        for topic in range(topics)
+    )
+
+
+def bridge_lines(
+    routes: Iterable[Route], backends: Sequence[Endpoint], qos: int
+) -> tuple[str, ...]:
+    """The lines of mosquitto.conf that make these routes, one connection a backend."""
+    lines: list[str] = []
+    chosen = list(routes)
+    for number, endpoint in enumerate(backends):
+        lines += [
+            f"connection loadgen-{number + 1}",
+            f"address {endpoint.host}:{endpoint.port}",
+            f"remote_clientid loadgen-bridge-{number + 1}",
+            # A session of the bridge outlives a lost connection: with QoS 1 and 2 its queue stays.
+            f"cleansession {'false' if qos else 'true'}",
+            "bridge_protocol_version mqttv311",
+            "start_type automatic",
+            f"restart_timeout {_RESTART_S}",
+            "notifications false",
+        ]
+        for route in chosen:
+            if route.backend == number:
+                front, _, front_end = route.front_topic.rpartition("/")
+                back, _, back_end = route.backend_topic.rpartition("/")
+                if front_end != back_end:
+                    raise ValueError(f"Mosquitto maps prefixes only, not {route}")
+                lines.append(f"topic {front_end} out {qos} {front}/ {back}/")
+    return tuple(lines)
+
+
+@contextlib.asynccontextmanager
+async def serve_bridge(
+    routes: Sequence[Route], backends: int, qos: int, *, persistence: bool = False
+) -> AsyncIterator[Bridge]:
+    """A front Mosquitto that forwards these routes to private backends, for the block's length.
+
+    With `persistence` all of them keep their sessions on disk. Raises MissingProgramError,
+    CannotRunError, and BrokerRefusedError where a route does not carry.
+    """
+    settings = MosquittoSettings(
+        persistence=persistence,
+        memory_limit_bytes=default_memory_limit_bytes() // (backends + 1),
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        behind = [await stack.enter_async_context(run_mosquitto(settings)) for _ in range(backends)]
+        lines = bridge_lines(routes, [broker.endpoints[0] for broker in behind], qos)
+        front = await stack.enter_async_context(run_mosquitto(replace(settings, more_lines=lines)))
+        yield Bridge(front, tuple(behind))
+
+
+async def require_forwarding(
+    fronts: Sequence[Endpoint],
+    backends: Sequence[Endpoint],
+    routes: Sequence[Route],
+    *,
+    version: int = 4,
+    tls_context: ssl.SSLContext | None = None,
+    timeout_s: float = FORWARD_TIMEOUT_S,
+) -> None:
+    """Send a message along every route, from each front; wait until all have arrived.
+
+    A message sent before the bridge stands is lost with QoS 0, so each is sent again until it
+    arrives. Raises BrokerRefusedError that names a route that carries nothing, and
+    BrokerUnreachableError that names a broker.
+    """
+    for front in fronts:
+        token = f"loadgen-route-{uuid.uuid4().hex[:12]}".encode()
+        missing = {(route.backend, route.backend_topic): route for route in routes}
+        async with contextlib.AsyncExitStack() as stack:
+            sender = await stack.enter_async_context(_reached(front, version, tls_context))
+            receivers = [
+                await stack.enter_async_context(_reached(endpoint, version, tls_context))
+                for endpoint in backends
+            ]
+            for number, receiver in enumerate(receivers):
+                topics = [(r.backend_topic, 1) for r in routes if r.backend == number]
+                await receiver.subscribe(topics)
+            listening = [
+                asyncio.ensure_future(_collect(receiver, number, token, missing))
+                for number, receiver in enumerate(receivers)
+            ]
+            try:
+                await _send_until_arrived(sender, token, missing, listening, timeout_s)
+            finally:
+                for one in listening:
+                    one.cancel()
+                await asyncio.gather(*listening, return_exceptions=True)
+        if missing:
+            raise BrokerRefusedError(_not_carried(front, backends, missing))
+
+
+@contextlib.asynccontextmanager
+async def _reached(
+    endpoint: Endpoint, version: int, tls_context: ssl.SSLContext | None
+) -> AsyncIterator[aiomqtt.Client]:
+    client = aiomqtt.Client(
+        endpoint.host,
+        endpoint.port,
+        username=endpoint.username,
+        password=endpoint.password,
+        identifier=f"loadgen-route-{uuid.uuid4().hex[:8]}",
+        protocol=aiomqtt.ProtocolVersion(version),
+        tls_context=tls_context if endpoint.tls else None,
+        timeout=FORWARD_TIMEOUT_S,
+    )
+    try:
+        async with client:
+            yield client
+    except (aiomqtt.MqttError, OSError) as error:
+        reason = str(error).partition("\n")[0][:100]
+        raise BrokerUnreachableError(
+            f"the way over {endpoint.redacted} cannot be tried: {reason or 'no answer'}"
+        ) from None
+
+
+async def _collect(
+    receiver: aiomqtt.Client, backend: int, token: bytes, missing: dict[tuple[int, str], Route]
+) -> None:
+    async for message in receiver.messages:
+        if message.payload == token:
+            missing.pop((backend, str(message.topic)), None)
+
+
+async def _send_until_arrived(
+    sender: aiomqtt.Client,
+    token: bytes,
+    missing: Mapping[tuple[int, str], Route],
+    listening: Sequence["asyncio.Future[None]"],
+    timeout_s: float,
+) -> None:
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + timeout_s
+    again_s = 0.0
+    while missing and loop.time() < end_s and not any(one.done() for one in listening):
+        if loop.time() >= again_s:
+            for route in list(missing.values()):
+                await sender.publish(route.front_topic, token)
+            again_s = loop.time() + _AGAIN_S
+        await asyncio.sleep(0.01)
+
+
+def _not_carried(
+    front: Endpoint, backends: Sequence[Endpoint], missing: Mapping[tuple[int, str], Route]
+) -> str:
+    shown = [
+        f"{route.front_topic} to {backends[route.backend].redacted} as {route.backend_topic}"
+        for route in list(missing.values())[:_MAX_SHOWN]
+    ]
+    more = len(missing) - len(shown)
+    return (
+        f"{front.redacted} does not forward {', '.join(shown)}"
+        f"{f' and {more} more topics' if more else ''}: map the topics there, or name them with "
+        "--front-root and --backend-root"
+    )

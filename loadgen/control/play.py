@@ -1,0 +1,94 @@
+"""Plays a plan with real workers, without scenario, broker or verdict: for calibration and bench/.
+
+Nothing is left behind; what the workers reported comes back merged.
+"""
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from loadgen.control.interrupt import Interrupt, RunInterruptedError
+from loadgen.control.progress import Progress, silent
+from loadgen.control.rundir import EventLog, IntervalWriter, claim
+from loadgen.control.session import Session, Steps
+from loadgen.control.supervisor import start_workers
+from loadgen.errors import CannotRunError
+from loadgen.metrics.reducer import reduce_table
+from loadgen.workload.groups import RunPlan
+
+__all__ = ["Played", "play"]
+
+_NOTHING: Final[Mapping[str, Any]] = {"count": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of a play: its session, and the interval table it wrote."""
+
+    session: Session
+    table: pa.Table
+    rows: Mapping[tuple[int, str, str, str], Mapping[str, Any]]
+
+    def row(self, worker: int, group: str, phase: str, series: str = "") -> Mapping[str, Any]:
+        """The merged interval row of these; one with count 0 where there is none."""
+        return self.rows.get((worker, group, phase, series), _NOTHING)
+
+    def total(self, worker: int, group: str, counter: str) -> int:
+        """A counter over the measured window."""
+        return int(self.row(worker, group, "measure").get(counter, 0))
+
+    def cpu_ns(self, worker: int, phase: str) -> int:
+        """Processor time of a worker in a phase."""
+        return int(self.row(worker, "", phase).get("cpu_ns", 0))
+
+
+async def play(
+    plan: RunPlan,
+    steps: Steps,
+    *,
+    interrupt: Interrupt | None = None,
+    progress: Progress = silent,
+) -> Played:
+    """Play the plan's phases with its workers against targets that are there.
+
+    Raises CannotRunError when workers are lost, RunInterruptedError when `interrupt` came, and
+    what `Session.play` raises.
+    """
+    run = f"play-{plan.run_tag:08x}"
+    with tempfile.TemporaryDirectory(prefix="loadgen-play-") as name:
+        directory = claim(Path(name))
+        events = EventLog(directory)
+        session = Session(
+            plan,
+            steps,
+            run=run,
+            host=0,
+            anchor_ns=time.monotonic_ns(),
+            events=events,
+            intervals=IntervalWriter(directory, run),
+            interrupt=Interrupt() if interrupt is None else interrupt,
+            progress=progress,
+            measuring=lambda: None,
+        )
+        try:
+            async with start_workers(len(plan.workers), session.on_frame) as crew:
+                await session.play(crew)
+        finally:
+            events.close(time.monotonic_ns())
+        if session.ending == "interrupted":
+            raise RunInterruptedError("interrupted; nothing is kept")
+        if session.ending is not None:
+            raise CannotRunError(f"the play ended early: {session.ending}")
+        table = pq.read_table(directory / "intervals")
+    by = ("worker", "group", "phase", "series")
+    rows = {
+        (row["worker"], row["group"], row["phase"], row["series"]): row
+        for row in reduce_table(table, by).to_pylist()
+    }
+    return Played(session, table, rows)

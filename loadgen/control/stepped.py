@@ -1,0 +1,133 @@
+"""What happened in each rate step of a run, from the live page and the interval rows."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from loadgen.control.tally import Tally
+from loadgen.metrics.interval import Interval
+from loadgen.workload.rate_steps import RateStep
+from loadgen.workload.step_verdict import StepVerdict, judge_step
+from loadgen.workload.verdict import BacklogSample, RunFacts
+
+__all__ = ["Mark", "StepWatch"]
+
+NS = 1_000_000_000
+BACKLOG_NS = 100_000_000
+"""A step may be a few seconds short: a sample a second would not show a trend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The live page at one moment: sums over the workers."""
+
+    time_ns: int
+    sent: int
+    expected: int
+    received: int
+    owed: int
+    pushed_back: int
+
+
+class StepWatch:
+    """Keeps marks at both ends of each step's judged part, and what was counted within it.
+
+    A message that is lost stays missing: what was missing at a moment and is no longer later was
+    only late. So the losses of a step are known when the run has ended, exactly where nothing was
+    lost; where something was, up to what was on its way at the step's ends.
+    """
+
+    def __init__(
+        self, steps: Sequence[RateStep], measure_ns: int, tally: Callable[[], Tally]
+    ) -> None:
+        self.steps = tuple(steps)
+        self.bounds: list[tuple[int, int]] = []
+        """Judged part of each step, as planned (CLOCK_MONOTONIC ns)."""
+        start_ns = measure_ns
+        for step in steps:
+            end_ns = start_ns + int(step.seconds * NS)
+            self.bounds.append((start_ns + int(step.settle_s * NS), end_ns))
+            start_ns = end_ns
+        self._tallies = [tally() for _ in steps]
+        self._opened: list[Mark] = []
+        self._closed: list[Mark] = []
+        self._least_missing: list[int | None] = [None]
+        self._backlog: list[BacklogSample] = []
+
+    def changes(self, measure_ns: int, start_ns: int) -> list[tuple[int, float]]:
+        """When the schedule gets which factor; the first step's from the very start."""
+        moments = [start_ns]
+        at_ns = measure_ns
+        for step in self.steps[:-1]:
+            at_ns += int(step.seconds * NS)
+            moments.append(at_ns)
+        return [(at, step.share) for at, step in zip(moments, self.steps, strict=True)]
+
+    def opens(self, mark: Mark) -> None:
+        """The judged part of the next step begins."""
+        self._opened.append(mark)
+        self._least_missing.append(None)
+        self.sample(mark)
+
+    def closes(self, mark: Mark) -> None:
+        """It ends."""
+        self._closed.append(mark)
+        self._least_missing.append(None)
+        self.sample(mark)
+
+    def sample(self, mark: Mark) -> None:
+        """Look at any moment, and at last after the drain."""
+        missing = mark.expected - mark.received
+        least = self._least_missing[-1]
+        self._least_missing[-1] = missing if least is None else min(least, missing)
+        if not self._backlog or mark.time_ns - self._backlog[-1][0] >= BACKLOG_NS:
+            self._backlog.append((mark.time_ns, mark.owed, max(0, missing)))
+
+    def add(self, row: Interval) -> None:
+        """Count a row in the step that held the middle of its interval."""
+        middle_ns = row.time_ns + row.span_ns // 2
+        for (start_ns, end_ns), tally in zip(self.bounds, self._tallies, strict=True):
+            if start_ns <= middle_ns < end_ns:
+                # Late messages were intended in a step before; here it counts when they came.
+                tally.add(row)
+
+    def verdicts(self, whole: RunFacts, rate: float) -> tuple[StepVerdict, ...]:
+        """Each step that ended; `whole` are the run's facts, `rate` the target of 100 %."""
+        found = []
+        for place, (start, end) in enumerate(zip(self._opened, self._closed, strict=False)):
+            step, tally = self.steps[place], self._tallies[place]
+            counts = tally.counts["measure"]
+            expected = end.expected - start.expected
+            lost = self._lost_by(2 * place + 2) - self._lost_by(2 * place + 1)
+            facts = replace(
+                whole,
+                connected=whole.devices,
+                connect_failures=0,
+                disconnects=counts["disconnects"],
+                reconnects=counts["connects"],
+                window_s=(end.time_ns - start.time_ns) / NS,
+                target_rate=rate * step.share,
+                sent=end.sent - start.sent,
+                owed_at_window_end=0,
+                owed_at_end=0,
+                expected=expected,
+                received=expected - min(max(lost, 0), expected),
+                duplicated=counts["duplicated"],
+                out_of_order=counts["out_of_order"],
+                corrupt=counts["corrupt"],
+                busy_share=tally.busy_share_max(),
+                send_delay_p99_us=tally.p99_us("measure", "send_delay"),
+                pushed_back=end.pushed_back > start.pushed_back,
+                backlog=tuple(
+                    one for one in self._backlog if start.time_ns <= one[0] <= end.time_ns
+                ),
+                latency_p99_us=tally.p99_us("measure", "end_to_end"),
+                workers_lost=(),
+                interrupted=False,
+            )
+            found.append(judge_step(step, facts, end.owed))
+        return tuple(found)
+
+    def _lost_by(self, segment: int) -> int:
+        """Deliveries lost before this segment began: what was missing at every later moment."""
+        later = [least for least in self._least_missing[segment:] if least is not None]
+        return min(later, default=0)

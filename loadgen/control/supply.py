@@ -1,0 +1,186 @@
+"""After a run of the supply chain: its counts, its audit and specjms.json; beside it, a report.
+
+The counts by message type are read from the run's own interval table, so that what is audited is
+what is recorded; those by destination come from the workers' last answers.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from loadgen.control.progress import Progress, Snapshot, describe
+from loadgen.control.rundir import EventLog, write_json
+from loadgen.metrics.interval import INTERVAL_SCHEMA
+from loadgen.metrics.reducer import reduce_table, summarize
+from loadgen.specjms.audit import Audit, DestinationCount
+from loadgen.specjms.layout import first_destinations, parts_of
+from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES, TYPES
+from loadgen.specjms.model import Model
+from loadgen.specjms.plan import SupplyPlan
+from loadgen.specjms.report import Latencies, Seen, Supply, audit_summary, report
+from loadgen.workload.verdict import CODES, Reason, Verdict
+
+__all__ = ["FILE_NAME", "WORKER_ENTRY", "Review", "reported", "review", "with_audit"]
+
+NS = 1_000_000_000
+FILE_NAME = "specjms.json"
+WORKER_ENTRY = "loadgen.engine.supply_worker:run_worker"
+"""Workers that play a supply chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What came of a run: interactions begun, the audit, and its summary for run.json."""
+
+    begun: int
+    audit: Audit
+    summary: dict[str, Any]
+
+
+def review(
+    directory: Path,
+    plan: SupplyPlan,
+    finals: Mapping[int, Mapping[str, Any]],
+    windows: Mapping[str, tuple[int, int]],
+    clock_ns: int = 0,
+) -> Review:
+    """Audit the run in this directory and write its specjms.json."""
+    start_ns, end_ns = windows.get("measure", (0, 0))
+    warm_ns, warmed_ns = windows.get("warmup", (0, 0))
+    told = [final.get("specjms") or {} for final in finals.values()]
+    seen = Supply(
+        window_s=(end_ns - start_ns) / NS,
+        warmup_s=(warmed_ns - warm_ns) / NS,
+        clock_ms=clock_ns / 1e6,
+        types=_types(directory, plan.model),
+        late=[sum(one.get("late", [0] * 7)[at] for one in told) for at in range(7)],
+        destinations=_destinations(plan.model, told),
+        discarded=sum(int(one.get("discarded", 0)) for one in told),
+        discarded_bytes=sum(int(one.get("discarded_bytes", 0)) for one in told),
+        waited=sum(int(one.get("waited", 0)) for one in told),
+        calls_open=sum(int(one.get("calls_open", 0)) for one in told),
+        calls_dropped=sum(int(one.get("calls_dropped", 0)) for one in told),
+    )
+    document, audit = report(plan.model, seen)
+    write_json(directory / FILE_NAME, document)
+    begun = sum(seen.types[first].sent for first in FIRST_OF_INTERACTION)
+    return Review(begun, audit, audit_summary(audit))
+
+
+def with_audit(verdict: Verdict, audit: Audit) -> Verdict:
+    """The verdict with the audit's reason, where it has one."""
+    failed = audit.failed
+    if not failed:
+        return verdict
+    first = failed[0]
+    detail = (
+        f"{len(failed)} of {len(audit.findings)} tests failed; {first.test} of {first.subject}: "
+        f"expected {first.expected}, observed {first.observed}"
+    )
+    reasons = (*verdict.reasons, Reason("AUDIT", detail))
+    return Verdict(tuple(sorted(reasons, key=lambda reason: CODES.index(reason.code))))
+
+
+def reported(progress: Progress, events: EventLog, every_s: float) -> Progress:
+    """`progress` that also writes where the run stands into the event log, now and then."""
+    last_s = time.monotonic()
+
+    def show(snapshot: Snapshot) -> None:
+        nonlocal last_s
+        progress(snapshot)
+        now_s = time.monotonic()
+        if now_s - last_s >= every_s and snapshot.devices:
+            last_s = now_s
+            events.write(time.monotonic_ns(), "progress", describe(snapshot))
+
+    return show
+
+
+def _types(directory: Path, model: Model) -> list[Seen]:
+    """Counts and latencies of each message type over the window."""
+    names = {part.name: TYPES[part.subject] for part in parts_of(model) if part.role == "handlers"}
+    counters: dict[str, Mapping[str, Any]] = {}
+    series: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for row in _window_rows(directory):
+        if row["group"] not in names:
+            continue
+        if row["series"] == "":
+            counters[names[row["group"]]] = row
+        else:
+            series[names[row["group"]], row["series"]] = row
+    found = []
+    for message in MESSAGES:
+        counted = counters.get(message.name, {})
+        # A driver's lateness is charged; a caused message has no schedule that it could miss.
+        delivery = "end_to_end" if message.cause is None else "transit"
+        found.append(
+            Seen(
+                sent=int(counted.get("sent", 0)),
+                expected=int(counted.get("expected", 0)),
+                received=int(counted.get("received", 0)),
+                duplicated=int(counted.get("duplicated", 0)),
+                out_of_order=int(counted.get("out_of_order", 0)),
+                delivery=_latencies(series.get((message.name, delivery))),
+                end_to_end=_latencies(series.get((message.name, "end_to_end"))),
+            )
+        )
+    return found
+
+
+def _window_rows(directory: Path) -> list[dict[str, Any]]:
+    parts = []
+    for path in sorted((directory / "intervals").glob("part-*.parquet")):
+        with pq.ParquetFile(path) as file:
+            table = file.read().select(INTERVAL_SCHEMA.names)
+        table = table.replace_schema_metadata(None).cast(INTERVAL_SCHEMA)
+        table = table.filter(pc.equal(table["phase"], "measure"))
+        parts.append(reduce_table(table, ("group", "phase", "series")))
+    if not parts:
+        return []
+    # Reduced once a file and once over all: a long run never has all its rows in memory.
+    whole = pa.concat_tables(parts)
+    rows: list[dict[str, Any]] = reduce_table(whole, ("group", "phase", "series")).to_pylist()
+    return rows
+
+
+def _latencies(row: Mapping[str, Any] | None) -> Latencies:
+    if row is None or not row["count"]:
+        return {}
+    summary = summarize(row)
+    return {name: getattr(summary, name) for name in ("count", "avg", "p50", "p90", "p99", "max")}
+
+
+def _destinations(model: Model, told: list[Any]) -> list[DestinationCount]:
+    """The workers' counts by destination, added up."""
+    firsts = first_destinations(model)
+    counts: dict[int, list[int]] = {}
+    missing: dict[int, list[str]] = {}
+    for one in told:
+        for row, *values in one.get("seen", []):
+            held = counts.setdefault(int(row), [0] * 5)
+            for at, value in enumerate(values[:5]):
+                held[at] += int(value)
+        for row, text in one.get("missing", []):
+            missing.setdefault(int(row), []).append(str(text)[:200])
+    found = []
+    for row, (sent, expected, received, duplicated, slow) in sorted(counts.items()):
+        number = next(n for n in range(len(MESSAGES)) if firsts[n] <= row < firsts[n + 1])
+        found.append(
+            DestinationCount(
+                number=number,
+                destination=row - firsts[number],
+                sent=sent,
+                expected=expected,
+                received=received,
+                duplicated=duplicated,
+                slow=slow,
+                missing=tuple(missing.get(row, ())[:5]) if expected > received else (),
+            )
+        )
+    return found

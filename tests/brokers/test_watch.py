@@ -1,0 +1,145 @@
+"""Watching a broker: its process, and what it counts under $SYS."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import time
+from typing import Any
+
+import aiomqtt
+import pytest
+
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
+from loadgen.brokers.ports import free_port
+from loadgen.brokers.watch import (
+    COUNTS,
+    count_of,
+    is_local,
+    listening_pids,
+    load_of,
+    require_process,
+    watching,
+)
+from loadgen.errors import UsageError
+
+needs_mosquitto = pytest.mark.skipif(
+    shutil.which("mosquitto", path=os.environ["PATH"] + ":/usr/sbin") is None,
+    reason="no Mosquitto is installed",
+)
+
+
+@pytest.mark.parametrize(
+    ("topic", "count"),
+    [
+        ("$SYS/broker/publish/messages/received", "publish_received"),
+        ("$SYS/broker/messages/publish/sent", "publish_sent"),
+        ("$SYS/brokers/emqx@127.0.0.1/metrics/packets/publish/received", "publish_received"),
+        ("$SYS/VerneMQ@10.0.0.1/mqtt/publish/sent", "publish_sent"),
+        ("$SYS/broker/publish/messages/dropped", "publish_dropped"),
+        ("$SYS/broker/publish/messages/received/1min", None),
+        ("$SYS/broker/version", None),
+        ("$SYS/a/b/mqtt/publish/sent", None),
+    ],
+)
+def test_topics_of_the_brokers_that_are_understood(topic: str, count: str | None) -> None:
+    assert count_of(topic) == count
+
+
+def test_processor_time_and_memory_include_what_was_started() -> None:
+    program = "import time; x = bytearray(30 << 20); x[::4096] = b'x' * len(x[::4096]); "
+    parent = (
+        "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', "
+        f'"{program}print(1, flush=True); time.sleep(60)"]); child.wait()'
+    )
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        load = load_of((process.pid,))
+        assert load is not None
+        assert load.processes == 2
+        assert load.resident_bytes > 30 << 20
+        assert load.cpu_ns > 0
+        # Named twice is counted once.
+        both = load_of((process.pid, process.pid))
+        assert both is not None and both.processes == 2
+    finally:
+        subprocess.run(["kill", *map(str, children_of(process.pid)), str(process.pid)], check=True)
+        process.wait()
+        process.stdout.close()
+    assert load_of((process.pid,)) is None
+    with pytest.raises(UsageError, match="there is no process"):
+        require_process(process.pid)
+
+
+def children_of(pid: int) -> list[int]:
+    import psutil
+
+    return [child.pid for child in psutil.Process(pid).children()]
+
+
+def test_this_host_and_another() -> None:
+    assert is_local("127.0.0.1") and is_local("localhost") and is_local("::1")
+    assert not is_local("192.0.2.1")
+    assert not is_local("no.such.host.invalid")
+
+
+@needs_mosquitto
+async def test_a_brokers_counts_and_load_are_recorded() -> None:
+    """Thirty messages to a broker that tells its counts every second."""
+    records: list[dict[str, Any]] = []
+    settings = MosquittoSettings(sys_interval_s=1)
+    async with run_mosquitto(settings) as broker:
+        (endpoint,) = broker.endpoints
+        assert listening_pids(endpoint.port) == (broker.pid,)
+        async with watching([endpoint], lambda: (broker.pid,), records.append, interval_s=0.1):
+            await until(lambda: any(r.get("count") == "publish_received" for r in records))
+            before = last(records, "publish_received")
+            async with aiomqtt.Client(endpoint.host, endpoint.port) as client:
+                for _ in range(30):
+                    await client.publish("t", b"x")
+            await until(lambda: last(records, "publish_received") >= before + 30)
+    assert last(records, "publish_received") == before + 30
+    times = [record["time_ns"] for record in records]
+    assert times == sorted(times) and times[-1] <= time.monotonic_ns()
+    loads = [record["process"] for record in records if "process" in record]
+    assert len(loads) >= 3
+    assert all(load["processes"] == 1 and load["resident_bytes"] > 1 << 20 for load in loads)
+    used = [load["cpu_ns"] for load in loads]
+    assert used == sorted(used)
+    words = [record for record in records if "count" in record]
+    assert {word["count"] for word in words} == set(COUNTS)
+    assert [word["watched"] for word in words] == sorted(word["watched"] for word in words)
+
+
+def last(records: list[dict[str, Any]], count: str) -> int:
+    return next(int(r["value"]) for r in reversed(records) if r.get("count") == count)
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_broker_that_is_not_there_is_no_error() -> None:
+    records: list[dict[str, Any]] = []
+    endpoint = Endpoint("mqtt", "127.0.0.1", free_port("127.0.0.1"))
+    async with watching([endpoint], lambda: (), records.append):
+        await until(lambda: records)
+    (record,) = records
+    assert record["trouble"].startswith("$SYS: ")
+
+
+async def test_a_record_that_cannot_be_written_is_told() -> None:
+    """As where the disk is full: the run must hear of it."""
+
+    def full(_: dict[str, Any]) -> None:
+        raise OSError("no space left on device")
+
+    with pytest.raises(OSError, match="no space left"):
+        async with watching([], lambda: (os.getpid(),), full):
+            await asyncio.sleep(0.05)

@@ -1,0 +1,170 @@
+"""`loadgen scorecard`: what it writes, refuses, and the status it ends with.
+
+Cards are made without Spark here, which gives the same ones (tests/spark).
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import orjson
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from loadgen.cli.scorecard import command, parse_bound
+from loadgen.control.seal import seal
+from loadgen.errors import PowerLogError, RunDirectoryError, ScenarioError
+from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.record import open_runs
+from loadgen.scorecard.summary import summarize_run
+from loadgen.spark import job
+
+PDU = Path(__file__).parents[1] / "scorecard" / "pdu"
+IN_THE_TABLES = 1_366_970_765  # 2013-04-26T10:06:05Z
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def make() -> ModuleType:
+    path = Path(__file__).parents[1] / "scorecard" / "fabricate.py"
+    name = "fabricate_runs"
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def without_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def cards(
+        runs: Sequence[Path],
+        logs: Sequence[Any],
+        timezone: str | None,
+        rack_units: float | None,
+        master: str,
+        **more: Any,
+    ) -> list[ScoreCard]:
+        assert master == "local[*]"
+        open_runs(runs)
+        return [summarize_run(run, logs, timezone, rack_units, **more) for run in runs]
+
+    monkeypatch.setattr(job, "make_scorecards", cards)
+    monkeypatch.chdir(tmp_path)
+
+
+def loadgen(*words: str | Path) -> int:
+    """Exit status of `loadgen scorecard` with these words; errors are raised."""
+    app = typer.Typer()
+    app.command()(command)
+    result = CliRunner().invoke(app, [str(word) for word in words], standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    sys.stdout.write(result.stdout)
+    sys.stderr.write(result.stderr)
+    status = result.return_value
+    assert isinstance(status, int)
+    return status
+
+
+def test_one_run_is_written_into_its_directory(
+    make: ModuleType, tmp_path: Path, capsys: Captured
+) -> None:
+    run = make.fabricate(tmp_path / "run")
+    assert loadgen(run) == 0
+    assert capsys.readouterr().out == f"{run / 'scorecard.html'}\n"
+    names = {path.name for path in run.iterdir()}
+    assert names >= {
+        *("scorecard.json", "scorecard.csv", "scorecard.md", "scorecard.html"),
+        *("histograms.parquet", "histograms.hlog"),
+    }
+
+
+def test_a_card_made_twice_is_the_same_and_leaves_the_seal(
+    make: ModuleType, tmp_path: Path
+) -> None:
+    run = make.fabricate(tmp_path / "run", case="latency")
+    seal(run)
+    loadgen(run)
+    first = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    assert loadgen(run) == 0
+    assert first == {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    document = orjson.loads(first["scorecard.json"])
+    assert document["digest"]["state"] == "intact"
+    assert document["digest"]["results"] in first["scorecard.html"].decode()
+    assert document["digest"]["scenario"] in first["scorecard.csv"].decode()
+
+
+def test_worse_than_the_baseline_is_status_1(
+    make: ModuleType, tmp_path: Path, capsys: Captured
+) -> None:
+    from dataclasses import replace
+
+    old = make.fabricate(tmp_path / "old", "old")
+    rows = [
+        replace(row, received=row.received * 9 // 10) if row.phase == "measure" else row
+        for row in make.rows_of("new")
+    ]
+    new = make.write_run(tmp_path / "new", make.run_document("new"), rows)
+    before = sorted(path.name for path in new.iterdir())
+    assert loadgen(new, "--baseline", old, "--out", tmp_path / "card") == 1
+    said = capsys.readouterr()
+    assert "FANIN, Received rate VALUE msgs/sec: -10.0 %, too few runs" in said.err
+    assert said.out == f"{tmp_path / 'card' / 'scorecard.html'}\n"
+    assert sorted(path.name for path in new.iterdir()) == before
+    assert loadgen(new, "--baseline", old, "--bound", "10.5%", "--out", tmp_path / "card") == 0
+    document = orjson.loads((tmp_path / "card" / "scorecard.json").read_bytes())
+    assert [run["run"]["id"] for run in document["runs"]] == ["old", "new"]
+    assert document["comparison"][0]["bound"] == 0.105
+
+
+def test_a_changed_run_is_status_1(make: ModuleType, tmp_path: Path, capsys: Captured) -> None:
+    run = make.fabricate(tmp_path / "run")
+    seal(run)
+    (run / "intervals" / "part-000005.parquet").unlink()
+    assert loadgen(run) == 1
+    told = "loadgen: run-1 was changed since it ended: intervals/part-000005.parquet is missing\n"
+    assert capsys.readouterr().err == told
+    assert "CHANGED" in (run / "scorecard.md").read_text()
+
+
+def test_power_with_an_offset(make: ModuleType, tmp_path: Path, capsys: Captured) -> None:
+    clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": IN_THE_TABLES * make.SECOND_NS}
+    run = make.fabricate(tmp_path / "run", case="persistent", clock=clock)
+    log = f"broker={PDU / 'power_supply_1.log'}"
+    words = (run, "--pdu", log, "--pdu-timezone", "UTC", "--pdu-offset=-60s", "--json")
+    assert loadgen(*words) == 0
+    power = orjson.loads(capsys.readouterr().out)["power"]
+    assert (power["watts"], power["nodes"][0]["name"]) == (139.0, "broker")
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "says"),
+    [
+        (["--bound", "wide"], ScenarioError, "bound: "),
+        (["--bound", "-3%"], ScenarioError, "bound: "),
+        (["--rack-units", "0"], ScenarioError, "rack_units: 0 is out of range"),
+        (["--pdu", "no.log", "--pdu-columns", "x"], PowerLogError, "pdu_columns: "),
+        (["--pdu", "no.log", "--pdu-offset", "x"], PowerLogError, "pdu_offset: "),
+        (["--baseline", "."], RunDirectoryError, "has no run.json"),
+    ],
+)
+def test_what_cannot_be_used_touches_nothing(
+    make: ModuleType, tmp_path: Path, words: list[str], error: type[Exception], says: str
+) -> None:
+    run = make.fabricate(tmp_path / "run")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(error, match=says):
+        loadgen(run, *words)
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_a_bound_is_in_percent() -> None:
+    assert parse_bound("5%") == parse_bound("5") == parse_bound(" 5 ") == 0.05
+    assert parse_bound("0.5%") == 0.005

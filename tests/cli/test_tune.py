@@ -1,0 +1,102 @@
+import json
+import subprocess
+from collections.abc import Mapping
+
+import pytest
+
+from loadgen.cli.main import main
+from loadgen.control import tuning_host
+from loadgen.control.tuning import Profile, read_profile
+
+
+def host(monkeypatch: pytest.MonkeyPatch, **different: str) -> None:
+    """A host that has just what the profile wants, but for these settings."""
+
+    def observe(profile: Profile, **_: object) -> Mapping[str, str]:
+        found = {}
+        for one in profile.settings:
+            wanted = one.value.split("|")[0].replace("-", "99999999")
+            found[one.key] = "" if one.rule == "stopped" else wanted
+        for one in profile.settings:
+            if one.name.replace(".", "_").replace("-", "_") in different:
+                found[one.key] = different[one.name.replace(".", "_").replace("-", "_")]
+        return found
+
+    monkeypatch.setattr(tuning_host, "observe", observe)
+
+
+def test_host_that_is_as_wanted_passes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host(monkeypatch)
+    count = len(read_profile("load-host").settings)
+    assert main(["tune", "check"]) == 0
+    assert capsys.readouterr().out == f"{count} of {count} settings of load-host are met\n"
+
+
+def test_difference_is_told_with_its_cost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host(monkeypatch, net_ipv4_ip_local_port_range="32768 60999", auditd="auditd")
+    assert main(["tune", "check", "--profile", "load-host"]) == 1
+    said = capsys.readouterr().out
+    assert "net.ipv4.ip_local_port_range: 32768 60999, wanted to cover 5000 65001" in said
+    assert "more source addresses" in said
+    assert "auditd: auditd is running" in said
+
+
+def test_planned_run_that_feels_nothing_passes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host(monkeypatch, net_ipv4_ip_local_port_range="32768 60999")
+    assert main(["tune", "check", "fanin", "--devices", "1k"]) == 0
+    assert "the planned run feels: none of it" in capsys.readouterr().out
+
+
+def test_planned_run_that_needs_more_does_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host(monkeypatch, net_ipv4_ip_local_port_range="60000 60099")
+    words = ["tune", "check", "--json", "fanin", "--devices", "1k"]
+    assert main(words) == 1
+    record = json.loads(capsys.readouterr().out)
+    (difference,) = record["differences"]
+    assert difference["effect"] == "costs"
+    assert difference["detail"].startswith(f"the run needs {record['needs']['ports']:,}: ")
+
+
+def test_this_host_and_both_profiles(capsys: pytest.CaptureFixture[str]) -> None:
+    for profile in ("load-host", "broker-host"):
+        assert main(["tune", "check", "--profile", profile]) in (0, 1)
+        assert f"settings of {profile} are met" in capsys.readouterr().out
+        assert main(["tune", "show", "--profile", profile]) == 0
+        assert "Appendix B" in capsys.readouterr().out
+        assert main(["tune", "script", "--profile", profile]) == 0
+        script = capsys.readouterr().out
+        subprocess.run(["sh", "-n"], input=script, text=True, check=True)
+
+
+def test_profile_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "show", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["name"] == "load-host"
+    assert {"name", "value", "reason", "source", "cost"} <= set(shown["settings"][0])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tune", "check", "--profile", "mars"], "allowed: broker-host, load-host"),
+        (["tune", "show", "--profile", "../x"], "allowed: broker-host, load-host"),
+        (["tune", "check", "fanin", "--devices", "none"], "devices"),
+        (["tune", "check", "pubsub"], "pubsub"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert said in captured.err
+    assert captured.err.count("\n") == 1

@@ -1,0 +1,150 @@
+"""QUEUE and BRIDGE played against real Mosquittos, small."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.brokers.bridge import bridge_lines, routes_of
+from loadgen.brokers.mosquitto import MosquittoSettings, find_mosquitto, run_mosquitto
+from loadgen.control.coordinator import run
+from loadgen.control.progress import Snapshot
+from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
+from loadgen.scorecard.summary import summarize_run
+from loadgen.workload.scenario import Scenario, build_scenario
+
+needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed")
+
+QUEUE = {"queues": 3, "consumers": 2, "rate": 900, "batch": 1000, "warmup": 0.2, "duration": 1.2}
+BRIDGE = {"devices": 40, "rate": 400, "topics": 2, "warmup": 0.2, "duration": 1.2}
+
+
+def queue(**changed: object) -> Scenario:
+    return build_scenario("queue", None, {**QUEUE, **changed})
+
+
+def bridge(**changed: object) -> Scenario:
+    return build_scenario("bridge", None, {**BRIDGE, **changed})
+
+
+def observed(directory: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((directory / "run.json").read_text())
+    seen: dict[str, Any] = document["observed"]
+    return seen
+
+
+@needs_mosquitto
+async def test_consumer_that_is_cut_off_gets_what_it_held_again(tmp_path: Path) -> None:
+    result = await run(queue(broker="mosquitto", crash_consumer=True, workers=2), tmp_path / "run")
+    assert result.verdict.valid, result.verdict
+    facts = result.facts
+    assert facts.expected == facts.received > 1000
+    assert facts.disconnects == facts.reconnects == 1
+    seen = observed(tmp_path / "run")["queue"]
+    assert seen["cut_off"]["consumer"] == 3
+    # At least once: what was not acknowledged comes again, and what the broker had not yet read.
+    assert facts.repeated >= seen["cut_off"]["held"] > 0
+    spread = seen["spread"]
+    assert spread["consumers"] == 6 and spread["received"] == facts.received
+    assert [one["queue"] for one in spread["queues"]] == [0, 1, 2]
+    card = summarize_run(tmp_path / "run")
+    (rate, fewest) = [row for row in card.rows if row.name == "QUEUE"]
+    assert rate.value == pytest.approx(900, rel=0.02)
+    assert (fewest.value, fewest.max) == (spread["min"], spread["max"])
+    assert "3 was cut off" in next(s.note for s in card.sections if "consumers" in s.title)
+
+
+async def test_queue_needs_shared_subscriptions(tmp_path: Path) -> None:
+    with pytest.raises(BrokerRefusedError, match="no shared subscriptions, which queue needs"):
+        await run(queue(broker="amqtt"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@needs_mosquitto
+async def test_private_bridge_with_durable_consumers(tmp_path: Path) -> None:
+    scenario = bridge(backends=2, qos=1, durable=True, acknowledge_every=50)
+    result = await run(scenario, tmp_path / "run")
+    assert result.verdict.valid, result.verdict
+    assert result.facts.expected == result.facts.received == result.facts.sent
+    seen = observed(tmp_path / "run")["bridge"]
+    assert seen["limit"]["side"] == "none" and 0 <= seen["front_busy_share"] <= 1
+    assert [one["number"] for one in seen["backends"]] == [1, 2]
+    for one in seen["backends"]:
+        assert one["expected"] == one["received"] == pytest.approx(240, abs=20)
+        assert one["rate"] == pytest.approx(200, rel=0.1)
+        assert 0 <= one["busy_share"] <= 1 and one["high_water_mark"] >= 0
+    card = summarize_run(tmp_path / "run")
+    rates = [row for row in card.rows if row.name == "BRIDGE" and row.unit == "msgs/sec"]
+    assert [row.value for row in rates[1:]] == [one["rate"] for one in seen["backends"]]
+    assert "durable consumers" in rates[0].description
+
+
+@needs_mosquitto
+async def test_backend_that_goes_away_is_named(tmp_path: Path) -> None:
+    routes = routes_of(2, 2, "loadgen/front", "loadgen/back")
+    async with AsyncExitStack() as stack:
+        settings = MosquittoSettings(memory_limit_bytes=1 << 28)
+        behind = [await stack.enter_async_context(run_mosquitto(settings)) for _ in range(2)]
+        backends = [one.endpoints[0] for one in behind]
+        lines = bridge_lines(routes, backends, 0)
+        front = await stack.enter_async_context(run_mosquitto(replace(settings, more_lines=lines)))
+
+        scenario = bridge(
+            broker=front.endpoints[0].redacted,
+            backend=[endpoint.redacted for endpoint in backends],
+            drain=0.3,
+        )
+        result = await run(scenario, tmp_path / "run", progress=_in_the_window(behind[1].kill))
+        assert result.exit_status == 1
+        reasons = {reason.code: reason.detail for reason in result.verdict.reasons}
+        assert {"DISCONNECTED", "LOST"} <= set(reasons)
+        gone, other = f"backend 2 ({backends[1].redacted})", backends[0].redacted
+        assert f"2 of them to {gone}" in reasons["DISCONNECTED"]
+        assert f"of them from {gone}" in reasons["LOST"]
+        assert other not in reasons["DISCONNECTED"] + reasons["LOST"]
+        limit = observed(tmp_path / "run")["bridge"]["limit"]
+        assert limit["side"] == "backend" and gone in limit["detail"]
+
+        with pytest.raises(BrokerUnreachableError, match=backends[1].redacted):
+            await run(scenario, tmp_path / "again")
+        assert not (tmp_path / "again").exists()
+
+
+def _in_the_window(act: Callable[[], None]) -> Callable[[Snapshot], None]:
+    """Progress that acts once, half a second into the measurement window."""
+    begun = asyncio.Event()
+
+    def progress(snapshot: Snapshot) -> None:
+        if snapshot.phase == "measure" and not begun.is_set():
+            begun.set()
+            asyncio.get_running_loop().call_later(0.5, act)
+
+    return progress
+
+
+@needs_mosquitto
+async def test_bridge_that_does_not_forward_is_refused(tmp_path: Path) -> None:
+    async with run_mosquitto() as front, run_mosquitto() as behind:
+        scenario = bridge(
+            broker=front.endpoints[0].redacted,
+            backend=behind.endpoints[0].redacted,
+            connect_timeout=0.5,
+        )
+        with pytest.raises(BrokerRefusedError, match="does not forward loadgen/front/1/0"):
+            await run(scenario, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@needs_mosquitto
+async def test_receive_maximum_bounds_the_batch_of_both_sides(tmp_path: Path) -> None:
+    """A batch of 1,000 never fills where the broker sends 5 ahead: each would wait for 0.1 s."""
+    settings = MosquittoSettings(max_inflight_messages=5)
+    async with run_mosquitto(settings) as broker:
+        scenario = queue(broker=broker.endpoints[0].redacted, drain=1)
+        result = await run(scenario, tmp_path / "run")
+    assert result.verdict.valid, result.verdict

@@ -1,0 +1,579 @@
+"""What devices of a fleet do, one worker against private Mosquittos: nothing may be lost by it."""
+
+import asyncio
+import json
+import os
+import ssl
+import time
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiomqtt
+import pytest
+
+from loadgen.brokers.certificates import CertificateFiles
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.mosquitto import MosquittoSettings, TlsFiles, run_mosquitto
+from loadgen.brokers.start import serve
+from loadgen.engine.live import Live
+from loadgen.workload import traffic
+from loadgen.workload.groups import (
+    DeviceGroup,
+    Publishes,
+    Reconnect,
+    Subscribes,
+    Target,
+    Tls,
+    Will,
+)
+from tests.engine.harness import HANG_S, Driver, FakeBroker, Gone, Session, one_worker_plan, until
+
+StartBroker = Callable[..., Awaitable[FakeBroker]]
+
+
+def publishers(
+    count: int = 4, rate: float = 400.0, *, qos: int = 0, topics: int | None = None, **fields: Any
+) -> DeviceGroup:
+    publishes = Publishes("t", topics or count, 0, rate, 1, qos)
+    if "size" in fields:
+        publishes = replace(publishes, size_bytes=(fields["size"], fields.pop("size")))
+    return DeviceGroup("publishers", count, publishes, **fields)
+
+
+def subscribers(
+    count: int = 1, *, qos: int = 0, wildcard: bool = True, **fields: Any
+) -> DeviceGroup:
+    wanted = Subscribes("publishers", qos, wildcard)
+    return DeviceGroup("subscribers", count, subscribes=wanted, **fields)
+
+
+def target(endpoint: Endpoint) -> Target:
+    transport = {"mqtt": "tcp", "mqtts": "tls"}.get(endpoint.scheme, endpoint.scheme)
+    return Target(endpoint.host, endpoint.port, transport, endpoint.path or "/mqtt")  # type: ignore[arg-type]
+
+
+def targets(*brokers: Any) -> tuple[Target, ...]:
+    return tuple(target(broker.endpoints[0]) for broker in brokers)
+
+
+async def play(driver: Driver, plan: Any, *, warmup_ms: int = 100, measure_ms: int = 400) -> None:
+    """Every phase up to the start of the schedule; everyone connected and subscribed."""
+    devices = (await driver.configure(plan))["devices"]
+    connected = await driver.connect()
+    assert (connected["connected"], connected["failures"]) == (devices, {})
+    assert (await driver.subscribe())["failures"] == {}
+    await driver.start(warmup_ms=warmup_ms, measure_ms=measure_ms)
+
+
+def check_nothing_lost(driver: Driver) -> None:
+    assert driver.counted("sent") == driver.counted("expected") > 0
+    assert driver.counted("received") == driver.counted("expected")
+    for name in ("corrupt", "foreign", "out_of_order"):
+        assert driver.counted(name) == 0, name
+
+
+# --- coming back -----------------------------------------------------------------------------
+
+
+async def test_devices_of_a_broker_that_was_killed_return_without_a_storm(driver: Driver) -> None:
+    count, rate, in_flight = 120, 250.0, 8
+    async with run_mosquitto() as broker:
+        plan = one_worker_plan(
+            DeviceGroup("devices", count),
+            targets=targets(broker),
+            reconnect=Reconnect(0.05, 0.2, 0.5),
+        )
+        await driver.configure(plan)
+        assert (await driver.connect(in_flight=in_flight, rate=rate))["connected"] == count
+        broker.kill()
+        await driver.until(lambda: driver.now(Live.CONNECTED) == 0)
+        await driver.until(lambda: driver.now(Live.CONNECT_FAILURES) > 10)
+        await broker.start()
+        seen: list[tuple[float, float, int]] = []
+        async with asyncio.timeout(HANG_S):
+            while not seen or seen[-1][2] < count:
+                before_s = time.monotonic()
+                connected = driver.now(Live.CONNECTED)
+                seen.append((before_s, time.monotonic(), connected))
+                driver.tell("beat")
+                await asyncio.sleep(0.001)
+        await driver.stop()
+    for first, (before_s, _, fewer) in enumerate(seen):
+        for _, after_s, more in seen[first:]:
+            # Those that were under way, the rate, and the 20 ms that a late tick makes up for.
+            allowed = in_flight + rate * (after_s - before_s + 0.02) + 1
+            assert more - fewer <= allowed, (more - fewer, after_s - before_s)
+    assert driver.counted("disconnects") == count
+    assert driver.counted("connects") == 2 * count
+    assert len(driver.said("return")) == 20
+
+
+@pytest.mark.parametrize(("version", "qos"), [(4, 1), (5, 2)])
+async def test_durable_sessions_lose_nothing_when_the_broker_restarts(
+    driver: Driver, version: int, qos: int
+) -> None:
+    async with run_mosquitto(MosquittoSettings(persistence=True)) as broker:
+        plan = one_worker_plan(
+            publishers(4, 800.0, qos=qos, topics=2, clean_start=False),
+            subscribers(2, qos=qos, wildcard=False, clean_start=False),
+            targets=targets(broker),
+            version=version,
+            reconnect=Reconnect(0.05, 0.2, 0.5),
+        )
+        await play(driver, plan, measure_ms=1500)
+        await driver.until(lambda: driver.now(Live.RECEIVED) > 200)
+        await broker.stop()
+        await driver.until(lambda: driver.now(Live.CONNECTED) == 0)
+        await asyncio.sleep(0.3)
+        await broker.start()
+        await driver.finished()
+        await driver.stop()
+    check_nothing_lost(driver)
+    assert driver.counted("sent") == 1280
+    assert driver.counted("acknowledged") == 1280
+    assert driver.counted("disconnects") == 6
+    assert driver.counted("connects") == 12
+    if qos == 2:
+        assert driver.counted("duplicated") == 0
+    waited = driver.recorded_count("reconnect", group="subscribers")
+    # Each is in one of two series: what waited for the device, and what did not.
+    assert waited > 800 * 0.25
+    assert waited + driver.recorded_count("end_to_end") == 1280
+    assert all(row.min_ns > 0 for row in driver.recorded("reconnect"))
+
+
+@pytest.mark.parametrize(("qos", "durable"), [(0, False), (1, True), (2, True)])
+async def test_devices_leave_and_return_at_the_rate_and_lose_nothing(
+    driver: Driver, qos: int, durable: bool
+) -> None:
+    async with run_mosquitto() as broker:
+        plan = one_worker_plan(
+            publishers(20, 400.0, qos=qos, topics=10, clean_start=not durable),
+            subscribers(10, qos=qos, wildcard=False, clean_start=not durable),
+            targets=targets(broker),
+            churn_per_s=40.0,
+            away_s=0.1,
+        )
+        await play(driver, plan, warmup_ms=500, measure_ms=1500)
+        await driver.finished()
+        await driver.until(lambda: driver.now(Live.CONNECTED) == 30)
+        final = await driver.stop()
+    check_nothing_lost(driver)
+    assert driver.counted("sent") == 800
+    left = driver.counted("connects") - 30
+    assert final["returned"] == left
+    assert 60 <= left <= 82
+    assert driver.counted("disconnects") == driver.now(Live.DISCONNECTS) == 0
+    assert driver.said("disconnect") == []
+    if qos != 1:
+        assert driver.counted("duplicated") == 0
+    # Only a subscriber whose session was kept may leave, and messages wait for it alone.
+    assert (driver.recorded_count("reconnect") > 0) == durable
+
+
+async def test_who_left_tries_again_when_the_broker_is_gone_for_a_moment(driver: Driver) -> None:
+    async with run_mosquitto() as broker:
+        plan = one_worker_plan(
+            publishers(3, 30.0, qos=1), targets=targets(broker), churn_per_s=20.0, away_s=0.2
+        )
+        await play(driver, plan, measure_ms=700)
+        await driver.until(lambda: driver.now(Live.CONNECTED) < 3)
+        broker.kill()
+        await driver.until(lambda: driver.now(Live.CONNECT_FAILURES) > 0)
+        # Who was thrown out stays out, for no reconnect was asked; who had left comes back.
+        thrown_out = driver.now(Live.DISCONNECTS)
+        await broker.start()
+        await driver.until(lambda: driver.now(Live.CONNECTED) == 3 - thrown_out)
+        assert thrown_out < 3
+        await driver.stop()
+
+
+# --- who devices are -------------------------------------------------------------------------
+
+
+async def test_identifiers_follow_the_pattern(driver: Driver, start_broker: StartBroker) -> None:
+    broker = await start_broker()
+    plan = one_worker_plan(
+        publishers(2), subscribers(2), port=broker.port, client_id="meter-{group}-{device}"
+    )
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.stop()
+    found = sorted(session.connect.client_id for session in broker.sessions)
+    assert found == ["meter-0-0", "meter-0-1", "meter-1-0", "meter-1-1"]
+
+
+async def test_devices_of_the_first_group_are_those_of_the_file(
+    driver: Driver, start_broker: StartBroker, tmp_path: Path
+) -> None:
+    path = tmp_path / "clients.csv"
+    path.write_text('password,client_id,username\nsecret-0,first,ann\n"s,1",second,bob\n,third,\n')
+    broker = await start_broker()
+    plan = one_worker_plan(
+        replace(publishers(2), clean_start=False),
+        subscribers(1),
+        port=broker.port,
+        username="common",
+        password="shared",
+        clients_file=str(path),
+    )
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.stop()
+    told = [(s.connect.client_id, s.connect.user_name, s.connect.password) for s in broker.sessions]
+    assert ("first", "ann", b"secret-0") in told
+    assert ("second", "bob", b"s,1") in told
+    assert told[2][1:] == ("common", b"shared")
+    # The sessions that the broker kept are forgotten under the same names.
+    again = [s.connect for s in broker.sessions[3:]]
+    assert {(c.client_id, c.password, c.clean_start) for c in again} == {
+        ("first", b"secret-0", True),
+        ("second", b"s,1", True),
+    }
+    assert "secret-0" not in json.dumps(driver.frames)
+
+
+async def test_the_will_of_a_device_that_was_cut_off_reaches_others(driver: Driver) -> None:
+    async with run_mosquitto() as broker:
+        endpoint = broker.endpoints[0]
+        group = DeviceGroup("devices", 3, will=Will("dead/{device}", "gone", qos=1))
+        plan = one_worker_plan(group, targets=targets(broker))
+        await driver.configure(plan)
+        await driver.connect()
+        async with aiomqtt.Client(endpoint.host, endpoint.port) as client:
+            await client.subscribe("dead/+", qos=1)
+            assert (await driver.ask("drop", group=0, device=1))["dropped"] == 1
+            message = await asyncio.wait_for(anext(client.messages), HANG_S)
+            assert (str(message.topic), message.payload) == ("dead/1", b"gone")
+            await driver.stop()
+            await client.publish("dead/end", b"")
+            # Those that said goodbye have no will any more.
+            message = await asyncio.wait_for(anext(client.messages), HANG_S)
+            assert str(message.topic) == "dead/end"
+
+
+async def test_the_payload_of_a_file_follows_the_header(driver: Driver, tmp_path: Path) -> None:
+    path = tmp_path / "payload"
+    path.write_bytes(bytes(range(256)) + b"\0\xff" * 50)
+    content = path.read_bytes()
+    async with run_mosquitto() as broker:
+        endpoint = broker.endpoints[0]
+        plan = one_worker_plan(
+            publishers(1, 50.0, size=32 + len(content)),
+            subscribers(1),
+            targets=targets(broker),
+            payload_file=str(path),
+        )
+        async with aiomqtt.Client(endpoint.host, endpoint.port) as client:
+            await client.subscribe("t/#")
+            await play(driver, plan)
+            message = await asyncio.wait_for(anext(client.messages), HANG_S)
+            data = message.payload
+            assert isinstance(data, bytes)
+            assert data[32:] == content
+            crc = zlib.crc32(data[:28], zlib.crc32(data[32:]))
+            assert crc == int.from_bytes(data[28:32], "little")
+            await driver.finished()
+        await driver.stop()
+    check_nothing_lost(driver)
+
+
+async def test_a_worker_stays_on_its_processor(driver: Driver) -> None:
+    processor = max(os.sched_getaffinity(0))
+    plan = one_worker_plan(DeviceGroup("devices", 1), port=1)
+    pinned = replace(plan, workers=(replace(plan.workers[0], processors=(processor,)),))
+    await driver.configure(pinned)
+    assert os.sched_getaffinity(driver.pid) == {processor}
+    await driver.stop()
+
+
+# --- brokers that do not know each other -----------------------------------------------------
+
+
+@asynccontextmanager
+async def overheard(endpoint: Endpoint) -> AsyncIterator[set[str]]:
+    """Topics that another client sees at this broker, for the length of the block."""
+    topics: set[str] = set()
+    async with aiomqtt.Client(endpoint.host, endpoint.port) as client:
+        await client.subscribe("t/#")
+
+        async def listen() -> None:
+            async for message in client.messages:
+                topics.add(str(message.topic))
+
+        listening = asyncio.create_task(listen())
+        yield topics
+        await asyncio.sleep(0.05)
+        listening.cancel()
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+async def test_each_of_several_brokers_has_its_block_and_its_subscriber(
+    driver: Driver, qos: int
+) -> None:
+    async with serve("mosquitto", instances=3) as served:
+        plan = one_worker_plan(
+            publishers(10, 500.0, qos=qos),
+            subscribers(3, qos=qos),
+            targets=targets(*served.brokers),
+            separate_brokers=True,
+        )
+        first, second, third = served.endpoints
+        async with overheard(first) as one, overheard(second) as two, overheard(third) as three:
+            await play(driver, plan)
+            await driver.finished()
+        await driver.stop()
+    check_nothing_lost(driver)
+    assert driver.counted("received", group="subscribers") == 250
+    assert one == {f"t/{n}" for n in range(4)}
+    assert two == {f"t/{n}" for n in range(4, 7)}
+    assert three == {f"t/{n}" for n in range(7, 10)}
+
+
+# --- TLS and WebSocket -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scheme", "version", "qos"),
+    [
+        ("ws", 4, 0),
+        ("ws", 5, 1),
+        ("ws", 4, 2),
+        ("wss", 5, 0),
+        ("wss", 4, 1),
+        ("wss", 5, 2),
+    ],
+)
+async def test_fanin_over_websocket(
+    driver: Driver,
+    tls: TlsFiles,
+    certificates: CertificateFiles,
+    scheme: str,
+    version: int,
+    qos: int,
+) -> None:
+    secure = scheme == "wss"
+    settings = MosquittoSettings(websocket=True, tls=tls if secure else None)
+    async with run_mosquitto(settings) as broker:
+        assert broker.endpoints[0].scheme == scheme
+        plan = one_worker_plan(
+            publishers(5, 1000.0, qos=qos, size=300, clean_start=qos < 2),
+            subscribers(1, qos=qos, clean_start=qos == 0),
+            targets=targets(broker),
+            version=version,
+            tls=Tls(ca_file=str(certificates.authority)) if secure else None,
+        )
+        await play(driver, plan)
+        await driver.finished()
+        await driver.stop()
+    check_nothing_lost(driver)
+    assert driver.counted("sent") == 500
+    assert driver.counted("duplicated") == 0
+    assert driver.counted("acknowledged") == (500 if qos else 0)
+    assert driver.recorded_count("tls") == (6 if secure else 0)
+    assert driver.events == []
+
+
+async def test_websocket_devices_return_too(driver: Driver) -> None:
+    async with run_mosquitto(MosquittoSettings(websocket=True)) as broker:
+        plan = one_worker_plan(
+            publishers(5, 500.0, qos=1),
+            targets=targets(broker),
+            reconnect=Reconnect(0.02, 0.1, 0.5),
+        )
+        await play(driver, plan, measure_ms=800)
+        await driver.until(lambda: driver.now(Live.SENT) > 100)
+        broker.kill()
+        await driver.until(lambda: driver.now(Live.CONNECTED) == 0)
+        await broker.start()
+        await driver.until(lambda: driver.window_ends and driver.now(Live.FINISHED))
+        await driver.stop()
+    assert driver.counted("sent") == driver.counted("acknowledged") == 450
+    assert driver.counted("connects") == 10
+
+
+async def test_what_is_no_websocket_is_refused(driver: Driver, start_broker: StartBroker) -> None:
+    async def no_upgrade(session: Session) -> None:
+        await session.reader.readuntil(b"\r\n\r\n")
+        session.send_bytes(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        await session.drain()
+        await session.reader.read()
+        raise Gone
+
+    broker = await start_broker(no_upgrade)
+    plan = one_worker_plan(
+        DeviceGroup("devices", 3), targets=(Target("127.0.0.1", broker.port, "ws", "/mqtt"),)
+    )
+    await driver.configure(plan)
+    answer = await driver.connect()
+    assert answer["failures"] == {"WebSocket refused": 3}
+    await until(lambda: broker.gone == 3)
+    await driver.stop()
+    assert driver.counted("connect_failures") == 3
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("tls_version", ["1.2", "1.3"])
+async def test_sessions_are_resumed_where_asked(
+    driver: Driver,
+    start_broker: StartBroker,
+    certificates: CertificateFiles,
+    tls_version: str,
+    resume: bool,
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.certificate, certificates.key)
+    reused: list[bool] = []
+
+    async def look(session: Session) -> None:
+        await session.welcome()
+        reused.append(session.writer.get_extra_info("ssl_object").session_reused)
+        await session.behave()
+
+    broker = await start_broker(look, ssl=context)
+    authority = str(certificates.authority)
+    plan = one_worker_plan(
+        DeviceGroup("devices", 20),
+        targets=(Target("127.0.0.1", broker.port, "tls"),),
+        tls=Tls(authority, minimum=tls_version, maximum=tls_version, resume=resume),
+    )
+    await driver.configure(plan)
+    assert (await driver.connect(in_flight=2))["connected"] == 20
+    await driver.stop()
+    # The first ones have no session to resume.
+    assert sum(reused) >= 16 if resume else not any(reused)
+    assert not reused[0]
+
+
+async def test_sessions_of_mosquitto_are_resumed(
+    driver: Driver, tls: TlsFiles, certificates: CertificateFiles
+) -> None:
+    async with run_mosquitto(MosquittoSettings(tls=tls)) as broker:
+        plan = one_worker_plan(
+            publishers(30, 300.0, qos=1),
+            subscribers(qos=1),
+            targets=targets(broker),
+            tls=Tls(str(certificates.authority), resume=True),
+        )
+        await play(driver, plan)
+        await driver.finished()
+        await driver.stop()
+    check_nothing_lost(driver)
+
+
+async def test_each_device_shows_its_own_certificate(
+    driver: Driver, start_broker: StartBroker, certificates: CertificateFiles
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.certificate, certificates.key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(certificates.authority)
+    names: list[str] = []
+
+    async def look(session: Session) -> None:
+        names.append(session.writer.get_extra_info("peercert")["subject"][0][0][1])
+        await session.welcome()
+        await session.behave()
+
+    broker = await start_broker(look, ssl=context)
+    plan = one_worker_plan(
+        DeviceGroup("devices", 6),
+        targets=(Target("127.0.0.1", broker.port, "tls"),),
+        tls=device_certificates(certificates),
+    )
+    await driver.configure(plan)
+    assert (await driver.connect())["connected"] == 6
+    await driver.stop()
+    assert sorted(names) == [f"device-{n}" for n in range(6)]
+
+
+def device_certificates(certificates: CertificateFiles) -> Tls:
+    return Tls(
+        str(certificates.authority), certificates.client_certificate, certificates.client_key
+    )
+
+
+async def test_mosquitto_takes_devices_with_certificates_and_no_others(
+    driver: Driver, certificates: CertificateFiles
+) -> None:
+    files = TlsFiles(certificates.certificate, certificates.key, certificates.authority, True)
+    async with run_mosquitto(MosquittoSettings(tls=files)) as broker:
+        plan = one_worker_plan(
+            publishers(6, 300.0, qos=1, topics=2),
+            subscribers(2, qos=1, wildcard=False, clean_start=False),
+            targets=targets(broker),
+            tls=device_certificates(certificates),
+        )
+        await play(driver, plan)
+        await driver.finished()
+        await driver.stop()
+        assert driver.said("cleanup") == []
+    check_nothing_lost(driver)
+
+
+async def test_a_device_without_its_certificate_is_a_failure_that_says_why(
+    driver: Driver, certificates: CertificateFiles
+) -> None:
+    files = TlsFiles(certificates.certificate, certificates.key, certificates.authority, True)
+    async with run_mosquitto(MosquittoSettings(tls=files)) as broker:
+        # There are certificates for six.
+        plan = one_worker_plan(
+            DeviceGroup("devices", 7),
+            targets=targets(broker),
+            tls=device_certificates(certificates),
+        )
+        await driver.configure(plan)
+        answer = await driver.connect()
+        assert answer["connected"] == 6
+        (reason,) = answer["failures"]
+        assert "No such file" in reason
+        assert "--tls" in reason
+        await driver.stop()
+
+
+async def test_a_handshake_that_was_given_up_does_not_disturb_the_next_attempt(
+    driver: Driver, start_broker: StartBroker, certificates: CertificateFiles
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.certificate, certificates.key)
+    hung: list[Session] = []
+
+    async def hang_up_once(session: Session) -> None:
+        await session.welcome()
+        if not hung:
+            hung.append(session)
+            await until(lambda: driver.now(Live.CONNECTED) == 1)
+            session.abort()
+        await session.behave()
+
+    broker = await start_broker(hang_up_once, ssl=context)
+    silent: list[asyncio.StreamWriter] = []
+    port = broker.port
+    plan = one_worker_plan(
+        DeviceGroup("devices", 1),
+        targets=(Target("127.0.0.1", port, "tls"),),
+        tls=Tls(str(certificates.authority)),
+        reconnect=Reconnect(0.05, 0.05, 0.0),
+    )
+    await driver.configure(plan)
+    assert (await driver.connect(timeout_s=0.3))["connected"] == 1
+    # Between the two, nobody answers on the port: the handshake hangs until it is given up.
+    broker.server.close()
+    mute = await asyncio.start_server(lambda _, writer: silent.append(writer), "127.0.0.1", port)
+    await driver.until(lambda: driver.now(Live.CONNECT_FAILURES) >= 2)
+    mute.close()
+    broker.server = await asyncio.start_server(
+        broker._accept, "127.0.0.1", port, ssl=context, limit=1 << 20
+    )
+    await driver.until(lambda: driver.now(Live.CONNECTED) == 1)
+    for writer in silent:
+        writer.close()
+    await driver.until(lambda: int(driver.live[0, traffic.CONNECTING_COUNT]) == 0)
+    assert driver.now(Live.CONNECTED) == 1
+    await driver.stop()
+    assert driver.counted("connects") == 2
+    assert driver.counted("disconnects") == 1

@@ -1,0 +1,148 @@
+"""Whole runs with the options of a fleet, as the command line plays them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from loadgen.brokers.certificates import CertificateFiles
+from loadgen.brokers.mosquitto import MosquittoSettings, TlsFiles
+from loadgen.brokers.start import serve
+from loadgen.control.coordinator import RunResult, run
+from loadgen.errors import BrokerRefusedError, ScenarioError
+from loadgen.workload.scenario import Case, build_scenario
+
+SECRET = "correct-horse-battery"
+SHORT = {"warmup": 0.1, "duration": 1.5}
+
+
+async def play(tmp_path: Path, case: Case, **fields: Any) -> RunResult:
+    scenario = build_scenario(case, None, {**SHORT, **fields})
+    return await run(scenario, tmp_path / "run", command=("loadgen", case))
+
+
+def rows(result: RunResult) -> list[dict[str, Any]]:
+    files = sorted(result.directory.glob("intervals/*.parquet"))
+    return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+
+def total(result: RunResult, name: str, group: str | None = None) -> int:
+    return sum(row[name] for row in rows(result) if group in (None, row["group"]))
+
+
+def events(result: RunResult, kind: str) -> list[str]:
+    lines = (result.directory / "events.jsonl").read_text().splitlines()
+    return [event["detail"] for event in map(json.loads, lines) if event["kind"] == kind]
+
+
+async def test_churn_is_no_fault_and_its_waiting_messages_have_their_series(
+    tmp_path: Path,
+) -> None:
+    result = await play(
+        tmp_path, "persistent", pairs=20, rate=200, qos=2, churn=20, away=0.1, workers=2
+    )
+    assert not {"DISCONNECTED", "LOST", "DUPLICATED", "OUT_OF_ORDER", "CONNECT_FAILED"} & set(
+        result.verdict.codes
+    ), result.verdict
+    assert result.facts.reconnects == result.facts.returned > 15
+    assert result.facts.expected == result.facts.received == 300
+    assert sum(row["count"] for row in rows(result) if row["series"] == "reconnect") > 0
+
+
+async def test_three_brokers_of_our_own_are_played_at_once(tmp_path: Path) -> None:
+    result = await play(
+        tmp_path, "fanin", broker="mosquitto", devices=31, rate=310, instances=3, qos=1, workers=2
+    )
+    assert result.exit_status == 0, result.verdict
+    assert total(result, "received", "subscriber") == total(result, "expected", "publishers")
+    assert total(result, "foreign") == 0
+    document = json.loads((result.directory / "run.json").read_text())
+    assert len(set(document["broker"]["urls"])) == 3
+    assert document["connect"]["connected"] == 34
+
+
+async def test_a_broker_that_crashes_on_request_comes_back_and_so_do_the_devices(
+    tmp_path: Path,
+) -> None:
+    result = await play(
+        tmp_path,
+        "persistent",
+        broker="mosquitto",
+        pairs=5,
+        rate=100,
+        crash_broker=True,
+        drain=3,
+    )
+    assert events(result, "broker_killed") == ["mosquitto was killed on request"]
+    assert events(result, "broker_started") == ["mosquitto was started again"]
+    assert result.facts.disconnects == result.facts.reconnects == 10
+    assert "DISCONNECTED" not in result.verdict.codes
+    # Whatever the broker lost of it: each message was sent, and acknowledged in the end.
+    assert total(result, "sent") == total(result, "acknowledged") == 160
+    assert result.facts.owed_at_end == 0
+
+
+async def test_devices_log_in_with_what_their_file_says_and_no_secret_is_kept(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "clients.csv"
+    lines = [f"meter{n},meter,{SECRET}\n" for n in range(5)]
+    path.write_text("client_id,username,password\n" + "".join(lines))
+    async with serve("mosquitto", username="meter", password=SECRET) as served:
+        url = f"mqtt://{served.endpoints[0].address}"
+        wanted = {"broker": url, "duration": 0.2, "clients_file": str(path)}
+        result = await play(tmp_path, "connburst", devices=5, **wanted)
+        assert result.exit_status == 0, result.verdict
+        for file in (tmp_path / "run").rglob("*"):
+            assert file.is_dir() or SECRET.encode() not in file.read_bytes(), file
+        with pytest.raises(ScenarioError, match="5 rows and 6 devices"):
+            await play(tmp_path / "more", "connburst", devices=6, **wanted)
+        path.write_text("client_id,username,password\n" + "".join(lines[:4]) + "m,meter,wrong\n")
+        result = await play(tmp_path / "wrong", "connburst", devices=5, **wanted)
+        assert result.verdict.codes == ("CONNECT_FAILED",)
+        assert result.facts.connected == 4
+        path.write_text("client_id,username,password\nm,meter,wrong\n")
+        with pytest.raises(BrokerRefusedError, match="password"):
+            await play(tmp_path / "all", "connburst", devices=1, **wanted)
+
+
+async def test_devices_with_certificates_of_their_own(
+    tmp_path: Path, certificates: CertificateFiles
+) -> None:
+    files = TlsFiles(certificates.certificate, certificates.key, certificates.authority, True)
+    async with serve("mosquitto", mosquitto=MosquittoSettings(tls=files)) as served:
+        result = await play(
+            tmp_path,
+            "fanin",
+            broker=f"mqtts://localhost:{served.endpoints[0].port}",
+            devices=6,
+            rate=60,
+            tls_ca=str(certificates.authority),
+            tls_certificate=certificates.client_certificate,
+            tls_key=certificates.client_key,
+        )
+    assert result.exit_status == 0, result.verdict
+
+
+@pytest.mark.parametrize(
+    ("case", "fields", "message"),
+    [
+        ("fanin", {"payload": "/no/such/file"}, "payload: .* cannot be read"),
+        ("fanin", {"payload": "/"}, "payload: / is no file"),
+        ("fanin", {"payload": "{large}"}, "payload: with its header a message has 262,177 bytes"),
+        ("fanin", {"affinity": "8191"}, "affinity: processor 8191 is none"),
+        ("fanin", {"clients_file": "/no/such/file"}, "clients_file: .* cannot be read"),
+    ],
+)
+async def test_what_cannot_be_used_is_one_line_before_anything_starts(
+    tmp_path: Path, case: Case, fields: dict[str, Any], message: str
+) -> None:
+    large = tmp_path / "large"
+    large.write_bytes(bytes(262_145))
+    fields = {name: value.replace("{large}", str(large)) for name, value in fields.items()}
+    with pytest.raises(ScenarioError, match=message) as caught:
+        await play(tmp_path, case, **fields)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,104 @@
+"""Searches and rate steps with real workers, on the reflector with a ceiling that is known."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from loadgen.control.coordinator import run
+from loadgen.control.search import Search, SearchState, search
+from loadgen.workload.scenario import Scenario, build_scenario
+from loadgen.workload.search import aim_for, requirements, tell_limit
+
+CEILING = 3_000
+
+
+def fanin(**fields: object) -> Scenario:
+    settings = {"broker": "reflector", "devices": 10, "warmup": 0.3, "duration": 2, "drain": 3}
+    return build_scenario("fanin", None, settings | fields)
+
+
+async def test_search_finds_the_ceiling_of_the_reflector(tmp_path: Path) -> None:
+    scenario = fanin()
+    aim = aim_for(scenario, "rate", start=2_400, highest=6_000, precision=0.1)
+    what = Search(scenario, aim, requirements(scenario, []), 1.5, f"ceiling={CEILING}")
+    result = await search(what, tmp_path / "s")
+    told = [(step.tried.load, step.tried.reasons) for step in result.steps]
+    assert result.limit is not None and result.limit.load is not None, told
+    # A shared host adds what the search itself does not: that is tested without one.
+    assert CEILING / 1.25 <= result.limit.load <= CEILING * 1.1, told
+    assert len(result.steps) <= 15
+
+
+def workers() -> list[psutil.Process]:
+    """The worker processes of this process's runs: children of a nursery."""
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if "loadgen.control.nursery" in child.cmdline():
+                found += child.children()
+    return found
+
+
+def hold_down(pid: int, core: int) -> None:
+    """Leave the process about a fiftieth of a core that somebody else wants, too."""
+    with suppress(OSError):
+        os.sched_setaffinity(pid, {core})
+        os.setpriority(os.PRIO_PROCESS, pid, 19)
+        # Where the kernel weighs sessions first, niceness counts within one only (sched(7)).
+        Path(f"/proc/{pid}/autogroup").write_text("19")
+
+
+@pytest.fixture
+def spinner() -> Iterator[psutil.Popen]:
+    """A process that wants all of one core while it is not stopped; it is at first."""
+    process = psutil.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        process.suspend()
+        process.cpu_affinity([min(os.sched_getaffinity(0))])
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_worker_with_a_small_share_of_a_core_is_the_limit(
+    tmp_path: Path, spinner: psutil.Popen
+) -> None:
+    scenario = fanin()
+    aim = aim_for(scenario, "rate", start=2_000, highest=20_000, most_steps=3)
+    what = Search(scenario, aim, requirements(scenario, []), 1.5)
+    (core,) = spinner.cpu_affinity()
+    squeezed: set[int] = set()
+
+    def squeeze(state: SearchState) -> None:
+        for worker in workers():
+            if worker.pid not in squeezed:
+                squeezed.add(worker.pid)
+                hold_down(worker.pid, core)
+        measuring = state.snapshot is not None and state.snapshot.phase in ("warm-up", "measure")
+        (spinner.resume if measuring else spinner.suspend)()
+
+    result = await search(what, tmp_path / "s", watch=squeeze)
+    assert result.limit is not None
+    assert result.limit.own, [step.tried for step in result.steps]
+    assert "GENERATOR_SATURATED" in {why.code for why in result.limit.reasons}
+    assert "the generator" in tell_limit(aim, result.limit)
+
+
+async def test_rate_steps_are_judged_on_their_own_and_nothing_is_forgiven(tmp_path: Path) -> None:
+    scenario = fanin(rate=CEILING, steps="50%:2,150%:3,20%:4", warmup=0.5)
+    result = await run(scenario, tmp_path / "run", faults=f"ceiling={CEILING}")
+    first, second, third = result.steps
+    assert [one.rate for one in result.steps] == [1_500, 4_500, 600]
+    assert "BACKLOG_GROWS" in second.verdict.codes
+    assert "BACKLOG_GROWS" not in first.verdict.codes + third.verdict.codes
+    # Every message of the whole schedule was sent and arrived, whichever step it came in.
+    assert result.facts.sent == pytest.approx(2 * 1_500 + 3 * 4_500 + 4 * 600, rel=0.01)
+    assert result.facts.received == result.facts.expected == result.facts.sent
+    assert sum(one.facts.expected - one.facts.received for one in result.steps) == 0
+    assert (tmp_path / "run" / "run.json").exists()

@@ -1,0 +1,119 @@
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen import api
+from loadgen.control import search as search_shell
+from loadgen.control import sweep as sweep_shell
+from loadgen.control.coordinator import run as real_run
+from loadgen.errors import RunDirectoryError, ScenarioError
+from loadgen.metrics.interval import INTERVAL_SCHEMA
+from loadgen.workload.scenario import Scenario
+
+FANIN = {"broker": "reflector", "devices": 20, "warmup": 0.1, "duration": 0.5, "drain": 0.3}
+
+
+@pytest.fixture(autouse=True)
+def _stand_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that play without compiled kernels."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "control"))
+
+    async def played(*given: Any, **named: Any) -> Any:
+        return await real_run(*given, **named, entry="fake_worker:run_worker")
+
+    async def searched(*given: Any, **named: Any) -> Any:
+        named["entry"] = "fake_worker:run_worker"
+        return await real_run(*given, **named)
+
+    monkeypatch.setattr(api, "_play", played)
+    monkeypatch.setattr(search_shell, "run", searched)
+    monkeypatch.setattr(sweep_shell, "run", searched)
+
+
+def fanin(**fields: object) -> Scenario:
+    return api.scenario("fanin", **(FANIN | {"rate": "1k"} | fields))
+
+
+def test_scenario_takes_texts_and_numbers_and_refuses_in_one_line() -> None:
+    assert fanin(rate="2.5k").rate == fanin(rate=2500).rate
+    with pytest.raises(ScenarioError, match="unknown key"):
+        fanin(luck=1)
+
+
+def test_scenario_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text('case = "fanout"\nratio = 7\nrate = 10\n')
+    read = api.scenario_file(path, rate=20)
+    assert (read.case, read.ratio, read.rate) == ("fanout", 7, 20)
+    path.write_text("ratio = 7\n")
+    assert api.scenario_file(path, "fanout").ratio == 7
+    with pytest.raises(ScenarioError, match="names none"):
+        api.scenario_file(path)
+    with pytest.raises(ScenarioError, match="cannot be read"):
+        api.scenario_file(tmp_path / "none.toml")
+
+
+def test_run_from_a_script(tmp_path: Path) -> None:
+    phases: list[str] = []
+    result = api.run(fanin(), tmp_path / "r", progress=lambda s: phases.append(s.phase))
+    assert (result.valid, result.reasons, result.interrupted) == (True, (), False)
+    assert result.rates["received"] == pytest.approx(1000, rel=0.02)
+    assert result.counts.lost == 0
+    assert result.latency["end_to_end"].p99 is not None
+    table = result.intervals()
+    assert table.schema.names == INTERVAL_SCHEMA.names
+    assert table.num_rows > 0
+    assert "measure" in phases
+    assert api.read(tmp_path / "r") == result
+    with pytest.raises(RunDirectoryError, match="not empty"):
+        api.run(fanin(), tmp_path / "r")
+
+
+async def test_run_inside_a_running_loop(tmp_path: Path) -> None:
+    result = await api.run_async(fanin(), tmp_path / "awaited")
+    assert result.valid
+    # The blocking form too, as in a notebook.
+    threads = threading.active_count()
+    assert api.run(fanin(), tmp_path / "blocked").valid
+    assert threading.active_count() <= threads
+
+
+async def test_errors_cross_the_thread(tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "x").touch()
+    with pytest.raises(RunDirectoryError, match="not empty"):
+        api.run(fanin(), tmp_path / "r")
+
+
+async def test_interrupt_ends_a_run_with_what_it_has(tmp_path: Path) -> None:
+    interrupt = api.Interrupt()
+
+    def press(snapshot: api.Snapshot) -> None:
+        if snapshot.phase == "measure" and snapshot.sent_per_s > 0:
+            interrupt.request()
+
+    result = await asyncio.wait_for(
+        api.run_async(fanin(duration=300), tmp_path / "r", progress=press, interrupt=interrupt), 60
+    )
+    assert result.interrupted
+    assert [reason.code for reason in result.reasons] == ["INTERRUPTED"]
+    assert api.read(tmp_path / "r").interrupted
+
+
+def test_search_and_sweep(tmp_path: Path) -> None:
+    what = api.scenario("fanin", **FANIN)
+    found = api.search(
+        what, "rate", tmp_path / "s", start=1000, highest=1500, require={"p99": "off"}
+    )
+    assert found.limit == api.Limit(1500, None, True, "top of range")
+    assert found.search.require.p99_s is None
+    table = api.sweep(what, {"rate": [500, 1000.0], "size": [(32, 64)]}, tmp_path / "g")
+    assert [row.values for row in table.rows] == [
+        {"rate": "500", "size": "32-64"},
+        {"rate": "1000.0", "size": "32-64"},
+    ]
+    assert [row.valid for row in table.rows] == [True, True]
+    assert table.rows[1].figures["egress"] == pytest.approx(1000, rel=0.02)
