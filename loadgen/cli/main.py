@@ -23,6 +23,7 @@ from loadgen.cli import (
     demo,
     fanin,
     fanout,
+    import_,
     latency,
     persistent,
     plan,
@@ -78,6 +79,7 @@ app.command("probe")(probe.command)
 app.command("broker")(broker.command)
 app.add_typer(tune.app, name="tune")
 app.command("certificates")(certificates.command)
+app.add_typer(import_.app, name="import")
 app.command("calibrate")(calibrate.command)
 
 

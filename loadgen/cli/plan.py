@@ -39,6 +39,8 @@ def _command(case: Case) -> Callable[..., int]:
         # A broker that would be started here listens on loopback.
         here = Endpoint("mqtt", "127.0.0.1", 1883)
         endpoints = [item if isinstance(item, Endpoint) else here for item in parsed]
+        # So do several, each at a port of its own.
+        endpoints += [replace(here, port=2884 + n) for n in range(scenario.instances - 1)]
         # Behind a bridge that would be started here, each is an address of its own.
         for number in range(backends_of(scenario)):
             behind = parse_broker(scenario.backend[number]) if scenario.backend else here

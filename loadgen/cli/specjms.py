@@ -5,12 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import orjson
 import typer
 
 from loadgen.cli.cases import check_power_logs, play, show, tell
 from loadgen.cli.options import Flags, case_options, read_scenario, run_options, with_options
-from loadgen.cli.supply_view import notice_lines, supply_lines
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +35,8 @@ _REPEAT = inspect.Parameter(
 )
 
 app = typer.Typer(
-    help="The supermarket supply chain of SPECjms2007 and jms2009-PS, with its audit.",
+    help="The supermarket supply chain of SPECjms2007 and jms2009-PS, with its audit.\n\n"
+    "Example: loadgen specjms horizontal --base 100 --duration 60",
     add_completion=False,
 )
 
@@ -62,18 +61,9 @@ def _command(topology: str) -> Callable[..., int]:
 
 
 def _played(scenario: "Scenario", directory: Path | None, given: Flags) -> tuple["RunResult", int]:
-    """One run, shown: the notice, the score card, then the supply chain's own tables."""
+    """One run and its score card."""
     result = play(scenario, directory, quiet=given["quiet"])
-    path = result.directory / "specjms.json"
-    document = orjson.loads(path.read_bytes()) if path.exists() else None
-    silent = given["json_"] and given["quiet"]
-    say = tell if given["json_"] else (lambda lines: print("\n".join(lines)))
-    if document is not None and not silent:
-        say(notice_lines(document))
-    status = show(result, scenario, as_json=given["json_"], quiet=given["quiet"])
-    if document is not None and not silent:
-        say(["", *supply_lines(document)])
-    return result, status
+    return result, show(result, scenario, as_json=given["json_"], quiet=given["quiet"])
 
 
 @app.command("bundle")

@@ -19,7 +19,9 @@ def summary_lines(card: "ScoreCard") -> list[str]:
 
     broker = f"{card.run.broker.get('name') or ''} {card.run.broker.get('version') or ''}".strip()
     verdict = "VALID" if card.verdict.valid else "INVALID"
+    notice = [*wrap(card.notice, _WIDTH), ""] if card.notice else []
     lines = [
+        *notice,
         f"{card.run.case.upper()}  {verdict}  {name(broker)}, {name(card.run.protocol)}, "
         f"{number(card.run.seconds)} s, {card.run.workers} workers"
     ]

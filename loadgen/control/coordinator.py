@@ -43,11 +43,13 @@ from loadgen.control.watched import watched_broker
 from loadgen.engine.fleet import read_clients
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, ScenarioError
 from loadgen.specjms.model import highest_qos, shares_queues, uses_wildcards
+from loadgen.specjms.options import model_of_scenario
 from loadgen.specjms.plan import SupplyPlan, plan_supply
 from loadgen.workload.cases import backends_of, groups_of
 from loadgen.workload.groups import RunPlan, Target
 from loadgen.workload.payload import HEADER_BYTES
 from loadgen.workload.plan import describe, plan_run
+from loadgen.workload.rate_steps import mean_share
 from loadgen.workload.scenario import (
     SIZE_MAXIMUM_BYTES,
     Scenario,
@@ -241,7 +243,12 @@ async def _play(
         reviewed = None
         if isinstance(plan, SupplyPlan):
             reviewed = await asyncio.to_thread(
-                supply.review, directory, plan, session.finals, session.windows
+                supply.review,
+                directory,
+                plan,
+                session.finals,
+                session.windows,
+                share=mean_share(rate_steps_of(scenario)),
             )
             # What a handler sends is caused, not scheduled; most is sent at QoS 1.
             facts = replace(facts, sent=reviewed.begun, qos=1)
@@ -251,6 +258,7 @@ async def _play(
         if reviewed is not None:
             verdict = supply.with_audit(verdict, reviewed.audit)
             final["audit"] = reviewed.summary
+            final["observed"]["specjms"] = reviewed.document
         if scenario.case == "bridge":
             window = session.windows.get("measure", (0, 0))
             final["observed"]["bridge"] = bridge_record(facts, verdict, loads, window)
@@ -310,6 +318,8 @@ def _require_available(scenario: Scenario) -> None:
     """Refuse broker URLs that are none, and what this version cannot play."""
     for entry in (*scenario.broker, *scenario.backend):
         parse_broker(entry)
+    if scenario.case == "specjms":
+        model_of_scenario(scenario)
     if scenario.hosts != 1:
         raise ScenarioError("hosts: this version runs on one host; leave it at 1")
     missing = set(processors_of(scenario.affinity)) - os.sched_getaffinity(0)

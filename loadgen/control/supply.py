@@ -6,7 +6,7 @@ what is recorded; those by destination come from the workers' last answers.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,12 @@ WORKER_ENTRY = "loadgen.engine.supply_worker:run_worker"
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What came of a run: interactions begun, the audit, and its summary for run.json."""
+    """What came of a run: interactions begun, the audit, and what of both is in run.json."""
 
     begun: int
     audit: Audit
     summary: dict[str, Any]
+    document: dict[str, Any]
 
 
 def review(
@@ -48,9 +49,14 @@ def review(
     plan: SupplyPlan,
     finals: Mapping[int, Mapping[str, Any]],
     windows: Mapping[str, tuple[int, int]],
+    *,
     clock_ns: int = 0,
+    share: float = 1.0,
 ) -> Review:
-    """Audit the run in this directory and write its specjms.json."""
+    """Audit the run in this directory and write its specjms.json.
+
+    `share` is the mean of the rate steps that the run was asked for, of the topology's rates.
+    """
     start_ns, end_ns = windows.get("measure", (0, 0))
     warm_ns, warmed_ns = windows.get("warmup", (0, 0))
     told = [final.get("specjms") or {} for final in finals.values()]
@@ -59,7 +65,8 @@ def review(
         warmup_s=(warmed_ns - warm_ns) / NS,
         clock_ms=clock_ns / 1e6,
         types=_types(directory, plan.model),
-        late=[sum(one.get("late", [0] * 7)[at] for one in told) for at in range(7)],
+        inside=_added(told, "inside"),
+        late=_added(told, "late"),
         destinations=_destinations(plan.model, told),
         discarded=sum(int(one.get("discarded", 0)) for one in told),
         discarded_bytes=sum(int(one.get("discarded_bytes", 0)) for one in told),
@@ -67,10 +74,16 @@ def review(
         calls_open=sum(int(one.get("calls_open", 0)) for one in told),
         calls_dropped=sum(int(one.get("calls_dropped", 0)) for one in told),
     )
-    document, audit = report(plan.model, seen)
+    model = plan.model
+    if share != 1.0:
+        model = replace(model, rates=tuple(rate * share for rate in model.rates))
+    also = () if share == 1.0 else (f"rate steps, {share:.1%} of the rates in the mean",)
+    document, audit = report(model, seen, also)
     write_json(directory / FILE_NAME, document)
     begun = sum(seen.types[first].sent for first in FIRST_OF_INTERACTION)
-    return Review(begun, audit, audit_summary(audit))
+    # Of a large run the destinations alone are megabytes; they stay in their file.
+    short = {name: value for name, value in document.items() if name != "destinations"}
+    return Review(begun, audit, audit_summary(audit), short)
 
 
 def with_audit(verdict: Verdict, audit: Audit) -> Verdict:
@@ -100,6 +113,11 @@ def reported(progress: Progress, events: EventLog, every_s: float) -> Progress:
             events.write(time.monotonic_ns(), "progress", describe(snapshot))
 
     return show
+
+
+def _added(told: list[Any], name: str) -> list[int]:
+    """Sums over the workers, one an interaction."""
+    return [sum(int(one.get(name, [0] * 7)[at]) for one in told) for at in range(7)]
 
 
 def _types(directory: Path, model: Model) -> list[Seen]:

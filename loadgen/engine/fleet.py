@@ -396,7 +396,7 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
         address_bytes=address_bytes,
         source=np.frombuffer(bytearray(source), np.uint8),
         buffer=np.zeros(buffer_bytes, np.uint8),
-        out=np.zeros(buffer_bytes, np.uint8),
+        out=np.zeros(buffer_bytes + 4 * hold, np.uint8),  # with what was withheld before
         tails=_mapped(count, plan.max_packet_bytes),
         batch=np.zeros((traffic.BATCH_LIMIT, traffic.BATCH_FIELDS), np.int64),
         segments=np.zeros((4096, 3), np.int64),

@@ -64,9 +64,16 @@ class _ResumingContext(ssl.SSLContext):
         return super().wrap_bio(*arguments, **options)
 
     def keep(self, wrapped: ssl.SSLObject | None) -> None:
-        """Take the session of a connection that has heard from its server."""
-        if wrapped is not None and wrapped.session is not None and wrapped.session.has_ticket:
-            self.sessions.append(wrapped.session)
+        """Take the session of a connection that has heard from its server, where one is wanted.
+
+        A connection that resumed one shows that those here are still good, and a session is a
+        copy that costs as much as a handshake saves.
+        """
+        if wrapped is None or (wrapped.session_reused and len(self.sessions) == _SESSIONS_KEPT):
+            return
+        session = wrapped.session
+        if session is not None and session.has_ticket:
+            self.sessions.append(session)
 
 
 def tls_of_device(tls: Tls, device: int) -> Tls:

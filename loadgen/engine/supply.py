@@ -28,7 +28,7 @@ def chain_table(chains: Chains, body: Bytes, body_crc: Table) -> Table:
     arrays: list[Any] = [
         *(c.types, c.outputs, c.roles, c.bases, c.sequences, c.offered, c.answers, c.terms),
         *(c.term_bytes, c.topics, c.topic_ends, c.properties, c.property_ends, c.joins),
-        *(c.waiting, c.transactions, c.causes, c.seen, c.late, c.state, c.notes, c.begun),
+        *(c.waiting, c.transactions, c.causes, c.seen, c.begins, c.state, c.notes, c.begun),
         *(body, body_crc),
     ]
     return address_table(arrays)
@@ -211,6 +211,6 @@ def settle_supply(
         table_at(t, 2),
         numbers_at(t, 4),
         table_at(t, 17),
-        numbers_at(t, 18),
+        table_at(t, 18),
         table_at(t, 21),
     )

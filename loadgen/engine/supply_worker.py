@@ -81,7 +81,8 @@ class SupplyWorker(Worker):
         return {
             "specjms": {
                 "seen": [[int(row), *chains.seen[row].tolist()] for row in touched],
-                "late": chains.late.tolist(),
+                "late": chains.begins[kernels.BEGUN_LATE].tolist(),
+                "inside": chains.begins[kernels.BEGUN_INSIDE].tolist(),
                 "discarded": int(chains.state[kernels.DISCARDED]),
                 "discarded_bytes": int(chains.state[kernels.DISCARDED_BYTES]),
                 "calls_dropped": int(chains.state[kernels.CALLS_DROPPED]),

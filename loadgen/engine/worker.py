@@ -194,6 +194,7 @@ class Worker:
             self.finished.set_exception(task.exception() or RuntimeError("a task was lost"))
 
     def close(self) -> None:
+        self.channel.close()
         if not self.finished.done():
             self.finished.set_result(None)
 

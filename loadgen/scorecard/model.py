@@ -21,6 +21,7 @@ from loadgen.scorecard.power import OutletPower
 from loadgen.scorecard.record import Group, RunFiles, RunRecord
 from loadgen.scorecard.rows import Facts, Row, score_rows
 from loadgen.scorecard.sections import Section, details_of, more_rows, sections_of
+from loadgen.scorecard.supply import audit_of, notice_of, supply_details, supply_sections
 from loadgen.scorecard.views import BACKGROUND, TIMED, Views
 
 __all__ = [
@@ -254,6 +255,8 @@ class ScoreCard:
     """Messages a second, of those intended in the window: sent, expected, received."""
     curves: Curves = field(default_factory=Curves)
     audit: Mapping[str, Any] | None = None
+    notice: str = ""
+    """What must stand before any figure."""
     sections: tuple[Section, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     """What only some cases have, under the names that scorecard.json gives it."""
@@ -333,8 +336,10 @@ def build(
         rates=rates,
         broker=broker,
         integrity=run.integrity,
-        sections=sections_of(record, rates),
-        details=details_of(record, rates),
+        audit=audit_of(record),
+        notice=notice_of(record),
+        sections=(*sections_of(record, rates), *supply_sections(record)),
+        details=details_of(record, rates) | supply_details(record),
         curves=Curves(
             wall_start_ns=_wall_ns(record, start_ns),
             histograms=tuple(_histogram(name, row) for name, row in latency_rows.items()),

@@ -84,6 +84,7 @@ class RunRecord:
     connect_failures: Mapping[str, int] = field(default_factory=dict)
     network: Mapping[str, int] = field(default_factory=dict)
     observed: Object = field(default_factory=dict)
+    audit: Object = field(default_factory=dict)
     interrupted: bool = False
     valid: bool | None = None
     """None where the run ended before it was judged."""
@@ -261,6 +262,7 @@ def _record(document: Object) -> RunRecord:
         connect_failures=_counts(_object(connect, "failures")),
         network=_counts(_object(document, "network")),
         observed=_object(document, "observed"),
+        audit=_object(document, "audit"),
         interrupted=bool(document.get("interrupted")),
         valid=None if verdict.get("valid") is None else bool(verdict["valid"]),
         reasons=tuple(

@@ -218,7 +218,7 @@ def _specs(case: str) -> tuple[_Spec, ...]:
             Row(row.type, row.name, row.description, row.unit),
             _VALUES[row.measure],
             _SERIES.get(row.measure),
-            optional=bool(row.needs),
+            optional=bool(row.needs) or row.measure == "base",
         )
         for row in info.rows
     )

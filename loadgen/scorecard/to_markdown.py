@@ -20,6 +20,8 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#!|~&$])")
 def to_markdown(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = ()) -> bytes:
     """UTF-8; everything that a run brought along is escaped."""
     lines = ["# Score card", ""]
+    for notice in dict.fromkeys(card.notice for card in cards if card.notice):
+        lines += [escape(notice), ""]
     several = len(cards) > 1
     # By identity: rows of two runs can be equal.
     run = {id(row): card.run.id for card in cards for row in card.rows}

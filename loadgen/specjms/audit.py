@@ -73,13 +73,15 @@ class Observed:
     """What a run showed, of the interactions begun within its window.
 
     sent, received   by message type
-    late             interactions begun behind schedule, one entry an interaction
+    inside           interactions begun while the window was open, one entry an interaction
+    late             those of the window's that were begun behind schedule
     p90_ms           90th percentile of the delivery time by message type, None without deliveries
     """
 
     window_s: float
     sent: Sequence[int]
     received: Sequence[int]
+    inside: Sequence[int]
     late: Sequence[int]
     p90_ms: Sequence[float | None]
     destinations: Sequence[DestinationCount]
@@ -141,15 +143,16 @@ def _interaction_findings(model: Model, seen: Observed, interaction: int) -> lis
     sent = sum(seen.sent[n] for n, m in enumerate(MESSAGES) if m.interaction == interaction)
     received = sum(seen.received[n] for n, m in enumerate(MESSAGES) if m.interaction == interaction)
     want_sent, want_received = (rate * window_s * count for count in (each.sent, each.received))
+    inside = seen.inside[interaction - 1]
     late = seen.late[interaction - 1]
     misses = 100.0 * late / begun if begun else 100.0
     return [
         Finding(
             "input_rate",
             subject,
-            _within(begun, rate * window_s, 1.0),
+            _within(inside, rate * window_s, 1.0),
             f"{rate:,.6g}/s within {TOLERANCE_PERCENT} %",
-            f"{begun / window_s:,.6g}/s",
+            f"{inside / window_s:,.6g}/s",
         ),
         Finding(
             "message_count",

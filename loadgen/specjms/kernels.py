@@ -29,7 +29,7 @@ Arrays beside those of `traffic` (int64 unless said otherwise):
     transactions  (n, TRANSACTION_FIELDS)
     causes        (senders, window, 2)    type and transaction of each message under way
     seen          (destinations, SEEN_FIELDS)   counts of interactions begun in the window
-    late          (7,)                    interactions begun behind schedule
+    begins        (2, 7)                  by interaction: begun behind schedule, begun in the window
     state         (STATE_FIELDS,)
     note          (2, NOTE_FIELDS)        scratch
     begun         (BATCH_LIMIT, 3)        stream, destination and deliveries of a batch's messages
@@ -102,6 +102,7 @@ from loadgen.workload.traffic import (
     FLAGS,
     IN_FLIGHT,
     MEASURE,
+    MEASURE_NS,
     PACKET_LIMIT,
     PUBLISHER,
     QOS2,
@@ -185,6 +186,9 @@ TRANSACTION_FIELDS = 4
 # Columns of `seen`.
 SEEN_SENT, SEEN_EXPECTED, SEEN_RECEIVED, SEEN_DUPLICATED, SEEN_SLOW = 0, 1, 2, 3, 4
 SEEN_FIELDS = 5
+
+# Rows of `begins`.
+BEGUN_LATE, BEGUN_INSIDE = 0, 1
 
 # Entries of `state`.
 FREE_WAITING = 0
@@ -1199,12 +1203,13 @@ def settle_interactions(
     roles: Table,
     sequences: Numbers,
     seen: Table,
-    late: Numbers,
+    begins: Table,
     begun: Table,
 ) -> None:
     """Record the first `sent` of the `count` messages of a batch and take the others back."""
     number = roles[connection, R_FIRST]
     group = types[number, T_GROUP]
+    interaction = types[number, T_INTERACTION] - 1
     before = start
     for index in range(sent):
         due_ns = batch[index, BATCH_DUE_NS]
@@ -1216,7 +1221,9 @@ def settle_interactions(
         )
         record(histograms, stats, slot_of(group, S_SEND_DELAY, phase), sent_ns - due_ns)
         if phase == MEASURE and sent_ns - due_ns > roles[connection, R_LATE_NS]:
-            late[types[number, T_INTERACTION] - 1] += 1
+            begins[BEGUN_LATE, interaction] += 1
+        if run[MEASURE_NS] <= sent_ns < run[END_NS]:
+            begins[BEGUN_INSIDE, interaction] += 1
     connections[connection, WRITTEN_NS] = sent_ns
     if sent < count:
         connections[connection, FLAGS] &= ~WINDOW_FULL

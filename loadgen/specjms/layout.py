@@ -210,7 +210,7 @@ class Chains:
     transactions: Table
     causes: npt.NDArray[np.int64]
     seen: Table
-    late: Table
+    begins: Table
     state: Table
     notes: Table
     begun: Table
@@ -319,7 +319,7 @@ def build_chains(
         transactions=transactions,
         causes=np.zeros((senders, window, 2), np.int64),
         seen=np.zeros((destination_count(model), k.SEEN_FIELDS), np.int64),
-        late=np.zeros(len(model.rates), np.int64),
+        begins=np.zeros((2, len(model.rates)), np.int64),
         state=state,
         notes=np.zeros((2, NOTE_FIELDS), np.int64),
         begun=np.zeros((BATCH_LIMIT, 3), np.int64),

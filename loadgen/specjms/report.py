@@ -58,14 +58,15 @@ class Seen:
 class Supply:
     """Everything that a run tells of its supply chain.
 
-    `types` has one entry a message type, `late` one an interaction. `discarded` are deliveries
-    that a selector at the receiver refused.
+    `types` has one entry a message type, `inside` and `late` one an interaction (audit.Observed).
+    `discarded` are deliveries that a selector at the receiver refused.
     """
 
     window_s: float
     warmup_s: float
     clock_ms: float
     types: Sequence[Seen]
+    inside: Sequence[int]
     late: Sequence[int]
     destinations: Sequence[DestinationCount]
     discarded: int = 0
@@ -75,20 +76,23 @@ class Supply:
     calls_dropped: int = 0
 
 
-def report(model: Model, seen: Supply) -> tuple[dict[str, Any], Audit]:
-    """The document and the audit in it."""
+def report(
+    model: Model, seen: Supply, also_changed: Sequence[str] = ()
+) -> tuple[dict[str, Any], Audit]:
+    """The document and the audit in it; `also_changed` is what the model does not tell."""
     found = audit(
         model,
         Observed(
             window_s=seen.window_s,
             sent=[one.sent for one in seen.types],
             received=[one.received for one in seen.types],
+            inside=seen.inside,
             late=seen.late,
             p90_ms=[_milliseconds(one.delivery.get("p90")) for one in seen.types],
             destinations=seen.destinations,
         ),
     )
-    changed = changed_options(model)
+    changed = (*changed_options(model), *also_changed)
     places = model.locations
     document: dict[str, Any] = {
         "schema": 1,
@@ -181,12 +185,14 @@ def _interaction_rows(model: Model, seen: Supply) -> list[dict[str, Any]]:
     for interaction in interactions_on(model):
         first = FIRST_OF_INTERACTION[interaction - 1]
         begun = seen.types[first].sent
+        inside = seen.inside[interaction - 1]
         rows.append(
             {
                 "interaction": interaction,
                 "rate": model.rates[interaction - 1],
                 "begun": begun,
-                "observed_rate": begun / seen.window_s if seen.window_s else 0.0,
+                "begun_in_window": inside,
+                "observed_rate": inside / seen.window_s if seen.window_s else 0.0,
                 "late": seen.late[interaction - 1],
             }
         )

@@ -143,7 +143,16 @@ def test_version_and_help(capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [*([case] for case in CASES), ["demo"], ["scorecard"], ["probe"], ["broker"]]
+    "arguments",
+    [
+        *([case] for case in CASES if case != "specjms"),
+        *(["specjms", kind] for kind in ("horizontal", "vertical", "freeform", "bundle")),
+        *([name] for name in ("demo", "scorecard", "probe", "broker")),
+        *([name, "fanin"] for name in ("search", "sweep", "plan")),
+        *([name] for name in ("certificates", "calibrate")),
+        ["import", "mqttbench"],
+        *(["tune", verb] for verb in ("show", "check", "script")),
+    ],
 )
 def test_every_command_has_an_example_in_its_help(capsys: Captured, arguments: list[str]) -> None:
     assert main([*arguments, "--help"]) == 0
@@ -153,7 +162,9 @@ def test_every_command_has_an_example_in_its_help(capsys: Captured, arguments: l
 def test_every_command_is_known() -> None:
     names = {command.name for command in app.registered_commands}
     names |= {group.name for group in app.registered_groups}
-    assert names == {*CASES, "demo", "scorecard", "probe", "broker", "plan"}
+    runs = {*CASES, "demo", "search", "sweep"}
+    looks = {"scorecard", "probe", "broker", "plan", "tune", "calibrate", "certificates", "import"}
+    assert names == runs | looks
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["fanin", "--help"], ["fanin", "--bogus"]])
@@ -221,7 +232,11 @@ def test_run_writes_json_alone_to_stdout_and_leaves_a_score_card(tmp_path: Path)
     assert {path.name for path in run.iterdir()} == {
         "run.json",
         "events.jsonl",
+        "broker.jsonl",
         "intervals",
+        "SHA256SUMS",
+        "histograms.hlog",
+        "histograms.parquet",
         "scorecard.json",
         "scorecard.csv",
         "scorecard.md",

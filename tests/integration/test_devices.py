@@ -20,6 +20,7 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import MosquittoSettings, TlsFiles, run_mosquitto
 from loadgen.brokers.start import serve
 from loadgen.engine.live import Live
+from loadgen.mqtt.packets import ConnAck, Publish
 from loadgen.workload import traffic
 from loadgen.workload.groups import (
     DeviceGroup,
@@ -190,6 +191,47 @@ async def test_who_left_tries_again_when_the_broker_is_gone_for_a_moment(driver:
         await driver.until(lambda: driver.now(Live.CONNECTED) == 3 - thrown_out)
         assert thrown_out < 3
         await driver.stop()
+
+
+async def test_what_comes_with_connack_had_waited_for_the_device(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    async def hold_back(session: Session) -> None:
+        number = len(broker.sessions)
+        await session.packet()
+        subscribes = session.connect.client_id[10] == "s"
+        answer = ConnAck(session_present=number > 2)
+        if number > 2 and subscribes:
+            # In one write, as a broker does that has messages for the session.
+            session.send(answer, *held)
+            await session.drain()
+            await session.behave()
+        session.send(answer)
+        if subscribes:
+            session.respond(await session.packet())
+            await until(lambda: len(held) >= 10)
+            session.abort()
+            return
+        while True:
+            packet = await session.packet()
+            if isinstance(packet, Publish):
+                held.append(packet)
+
+    held: list[Publish] = []
+    broker = await start_broker(hold_back)
+    plan = one_worker_plan(
+        publishers(1, 100.0),
+        subscribers(1, qos=1, clean_start=False),
+        port=broker.port,
+        reconnect=Reconnect(0.1, 0.1, 0.0),
+    )
+    await play(driver, plan, warmup_ms=0, measure_ms=600)
+    await driver.until(lambda: driver.window_ends and driver.now(Live.CONNECTED) == 2)
+    await driver.until(lambda: driver.now(Live.RECEIVED) >= 10)
+    await driver.stop()
+    waited = driver.recorded_count("reconnect")
+    assert waited == driver.counted("received") >= 10
+    assert driver.recorded_count("end_to_end") == 0
 
 
 # --- who devices are -------------------------------------------------------------------------

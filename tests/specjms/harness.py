@@ -149,7 +149,7 @@ class World:
         kernels.settle_interactions(
             publisher, row, count, sent, self.now_ns, 0, self.connections, self.run, self.totals,
             self.schedule, self.senders, self.window, self.counters, self.histograms, self.stats,
-            self.batch, c.types, c.roles, c.sequences, c.seen, c.late, c.begun,
+            self.batch, c.types, c.roles, c.sequences, c.seen, c.begins, c.begun,
         )  # fmt: skip
 
     def give(self, row: int, data: bytes) -> bytes:

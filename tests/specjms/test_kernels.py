@@ -442,9 +442,18 @@ class TestDrivers:
         limit_ms = int(world.chains.roles[world.drivers[0], kernels.R_LATE_NS]) // MS
         assert limit_ms == 20
         world.begin(1, 0, limit_ms)
-        assert world.chains.late.tolist() == [0] * 7
+        assert world.chains.begins[kernels.BEGUN_LATE].tolist() == [0] * 7
         world.begin(1, 1, limit_ms + 1)
-        assert world.chains.late.tolist() == [1, 0, 0, 0, 0, 0, 0]
+        assert world.chains.begins[kernels.BEGUN_LATE].tolist() == [1, 0, 0, 0, 0, 0, 0]
+
+    def test_what_begins_after_the_window_is_not_its_input(self) -> None:
+        world = World(made())
+        world.run[traffic.MEASURE_NS], world.run[traffic.END_NS] = 500 * MS, 2500 * MS
+        world.begin(1, 0, 0)
+        world.begin(1, 0, 2499)
+        world.begin(1, 1, 2500)
+        assert world.chains.begins[kernels.BEGUN_INSIDE].tolist() == [2, 0, 0, 0, 0, 0, 0]
+        assert world.sent("order") == 6
 
     def test_size_classes_and_families_are_drawn_as_asked(self) -> None:
         world = World(made(base=20))

@@ -38,6 +38,7 @@ from loadgen.mqtt.packets import (
 from loadgen.mqtt.properties import Properties
 from loadgen.workload import traffic
 from loadgen.workload.groups import (
+    Arrivals,
     DeviceGroup,
     Publishes,
     RunPlan,
@@ -46,7 +47,7 @@ from loadgen.workload.groups import (
     Target,
     WorkerPlan,
 )
-from loadgen.workload.pacer import DUE_NS, with_rate
+from loadgen.workload.pacer import DUE_NS, advance, with_rate
 from loadgen.workload.payload import HEADER_BYTES, stamp
 from loadgen.workload.traffic import (
     AWAIT_CONNACK,
@@ -104,10 +105,21 @@ class Bench:
         subscribers: int = 1,
         shared: str | None = None,
         acknowledge_every: int = 1,
+        arrivals: Arrivals = "constant",
     ) -> None:
         rate = PUBLISHERS * 1e9 / PERIOD_NS
         self.publishes = Publishes(
-            "bench/t", PUBLISHERS, 10, rate, deliveries, qos, retain, size, window=window, unit=unit
+            "bench/t",
+            PUBLISHERS,
+            10,
+            rate,
+            deliveries,
+            qos,
+            retain,
+            size,
+            arrivals=arrivals,
+            window=window,
+            unit=unit,
         )
         subscribes = Subscribes(
             "publishers",
@@ -1003,13 +1015,22 @@ def test_sent_bytes_count_from_where_the_batch_began() -> None:
     assert bench.counted(0)["warmup"]["sent_bytes"] == len(data)
 
 
-@given(st.integers(0, 2), st.integers(0, 2**32), st.integers(1, 8))
+@given(
+    st.integers(0, 2),
+    st.integers(0, 2**32),
+    st.integers(1, 8),
+    st.sampled_from(["constant", "uniform", "poisson"]),
+)
 @settings(deadline=None, max_examples=60)
-def test_what_is_taken_back_is_sent_later_unchanged(qos: int, seed: int, window: int) -> None:
+def test_what_is_taken_back_is_sent_later_unchanged(
+    qos: int, seed: int, window: int, arrivals: Arrivals
+) -> None:
     """Any part of each batch goes out, any order of acknowledgements: no gap, no repetition."""
     rng = random.Random(seed)
-    bench = Bench(qos=qos, window=window, size=(32, 50))
+    bench = Bench(qos=qos, window=window, size=(32, 50), arrivals=arrivals)
     f = bench.fleet
+    untouched = Bench(arrivals=arrivals).fleet
+    dues = [int(untouched.schedule[0, DUE_NS])]
     now_ns = START_NS
     sent: list[Publish] = []
     open_ids: list[int] = []
@@ -1038,12 +1059,17 @@ def test_what_is_taken_back_is_sent_later_unchanged(qos: int, seed: int, window:
             bench.receive(0, encode(last, 4), now_ns=now_ns)
             open_ids.remove(packet_id)
     headers = [header(packet.payload) for packet in sent]
-    assert headers == [(TAG, 10, n, START_NS + n * PERIOD_NS) for n in range(len(sent))]
+    seed_used = int(untouched.run[traffic.SEED])
+    dues += [
+        advance(untouched.schedule, untouched.periods_ns, untouched.program, 0, seed_used)
+        for _ in sent
+    ]
+    assert headers == [(TAG, 10, n, dues[n]) for n in range(len(sent))]
     counted = bench.counted(0).get("warmup", {})
     assert counted.get("sent", 0) == f.totals[traffic.SENT] == len(sent)
     assert counted.get("sent_bytes", 0) == size_bytes
     assert counted.get("acknowledged", 0) == (len(sent) - len(open_ids) if qos else 0)
-    assert f.schedule[0, DUE_NS] == START_NS + len(sent) * PERIOD_NS
+    assert f.schedule[0, DUE_NS] == dues[len(sent)]
 
 
 def test_a_batch_taken_back_whole_leaves_the_window_open() -> None:

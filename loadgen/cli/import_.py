@@ -1,0 +1,104 @@
+"""`loadgen import mqttbench`: client lists of mqttbench become scenarios."""
+
+import csv
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+
+from loadgen.errors import CannotRunError, ScenarioError, UsageError
+
+__all__ = ["app"]
+
+_LIMIT_BYTES = 1 << 30
+
+app = typer.Typer(help="Turn what other tools run into a scenario.", add_completion=False)
+
+
+@app.callback(invoke_without_command=True)
+def _root(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        raise UsageError("import: from which tool? allowed: mqttbench")
+
+
+@app.command("mqttbench")
+def mqttbench(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Client list (JSON).")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Scenario to write; must not exist. [default: standard output]",
+            show_default=False,
+        ),
+    ] = None,
+    clients: Annotated[
+        Path | None,
+        typer.Option(
+            "--clients",
+            metavar="FILE",
+            help="CSV file to write identifiers and credentials to, for the scenario's "
+            "clients_file; must not exist.",
+            show_default=False,
+        ),
+    ] = None,
+) -> int:
+    """Turn a client list of mqttbench into a scenario, or say what cannot be expressed.
+
+    Example: loadgen import mqttbench FANIN-Q1-100KPUB.json --out fanin.toml
+    """
+    from loadgen.workload.mqttbench import import_clients
+
+    for path in (out, clients):
+        if path is not None and path.exists():
+            raise UsageError(f"{str(path)[:200]!a} exists; name another file")
+    found = import_clients(_parsed(file), None if clients is None else str(clients))
+    if clients is not None:
+        lines = io.StringIO()
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(("client_id", "username", "password"))
+        writer.writerows((name, user or "", word or "") for name, user, word in found.clients)
+        _write(clients, lines.getvalue(), 0o600)
+    if out is None:
+        sys.stdout.write(found.toml)
+    else:
+        _write(out, found.toml, 0o644)
+    case = found.scenario.case
+    told = [f"play it with: loadgen {case} --scenario {out or 'FILE'}", *found.notes]
+    print("\n".join(told), file=sys.stderr)
+    return 0
+
+
+def _parsed(path: Path) -> object:
+    shown = ascii(str(path)[:200])
+    try:
+        if path.stat().st_size > _LIMIT_BYTES:
+            raise ScenarioError(f"client list {shown} is larger than {_LIMIT_BYTES >> 20} MiB")
+        data = path.read_bytes()
+    except OSError as error:
+        reason = (error.strerror or "cannot be opened").lower()
+        raise ScenarioError(f"client list {shown} cannot be read: {reason}") from None
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        from loadgen.workload.mqttbench import without_comments
+    try:
+        return orjson.loads(without_comments(data.decode("utf-8-sig")))
+    except (orjson.JSONDecodeError, UnicodeDecodeError) as error:
+        where = f", line {error.lineno}" if isinstance(error, orjson.JSONDecodeError) else ""
+        raise ScenarioError(f"client list {shown} is not JSON{where}") from None
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    try:
+        # The mode is there from the first byte: the file may hold passwords.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise CannotRunError(f"{str(path)[:200]!a} cannot be written: {error.strerror}") from None

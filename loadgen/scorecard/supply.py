@@ -1,0 +1,165 @@
+"""The supply chain in a score card: notice, audit, message types, mix and run rules.
+
+From `observed.specjms` of run.json, which is specjms.json without its destinations; a part that is
+not as expected is left out.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loadgen.scorecard.record import RunRecord
+from loadgen.scorecard.sections import Cell, Section
+
+__all__ = ["audit_of", "notice_of", "supply_details", "supply_sections"]
+
+_FAILED_SHOWN = 10
+
+Document = Mapping[str, Any]
+
+
+def notice_of(record: RunRecord) -> str:
+    """What must stand before any figure of the run; empty for a run that needs none."""
+    return str(_document(record).get("notice") or "")[:2000]
+
+
+def audit_of(record: RunRecord) -> Mapping[str, Any] | None:
+    """Whether each test of the audit passed, and in how many cases; None without an audit."""
+    return record.audit or None
+
+
+def supply_details(record: RunRecord) -> dict[str, Any]:
+    """For scorecard.json: `notice` and `specjms`, those that there are."""
+    document = _document(record)
+    return {"notice": notice_of(record), "specjms": dict(document)} if document else {}
+
+
+def supply_sections(record: RunRecord) -> tuple[Section, ...]:
+    """The tables of a supply chain; none for another case."""
+    document = _document(record)
+    if not document:
+        return ()
+    found = (_audit(document), _types(document), _mix(document), _rules(document))
+    return tuple(section for section in found if section.rows)
+
+
+def _document(record: RunRecord) -> Document:
+    found = record.observed.get("specjms")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _audit(document: Document) -> Section:
+    rows: list[tuple[Cell, ...]] = []
+    audit = document.get("audit")
+    for test, result in audit.items() if isinstance(audit, Mapping) else ():
+        if not isinstance(result, Mapping):
+            continue
+        passed, failed = _number(result, "passed"), _number(result, "failed")
+        rows.append((str(test), _word(result), passed, failed, "", ""))
+        wrong = [one for one in _objects(result.get("findings")) if not one.get("pass")]
+        rows += [
+            ("", "FAIL", None, None, _text(one, "subject"), _told(one))
+            for one in wrong[:_FAILED_SHOWN]
+        ]
+    note = (
+        "Five tests of each interaction or destination (run rules, section 3.6). "
+        f"{_text(document, 'transactions')}"
+    )
+    header = ("test", "", "passed", "failed", "where", "")
+    return Section("Audit", note, header, tuple(rows), texts=(0, 1, 4, 5))
+
+
+def _word(result: Mapping[str, Any]) -> str:
+    return "PASS" if result.get("pass") is True else "FAIL"
+
+
+def _told(finding: Mapping[str, Any]) -> str:
+    return f"expected {_text(finding, 'expected')}, observed {_text(finding, 'observed')}"
+
+
+def _types(document: Document) -> Section:
+    rows: list[tuple[Cell, ...]] = []
+    for one in _objects(document.get("types")):
+        delivery = one.get("delivery_us")
+        times = delivery if isinstance(delivery, Mapping) else {}
+        rows.append(
+            (
+                f"{one.get('interaction')}.{one.get('message')}",
+                *(_number(one, key) for key in ("sent", "received", "expected")),
+                *(_number(one, key) for key in ("sent_per_s", "target_sent_per_s")),
+                *(_number(one, key) for key in ("received_per_s", "target_received_per_s")),
+                *(_number(times, key) for key in ("p50", "p90", "p99", "max")),
+            )
+        )
+    places = document.get("locations")
+    where = ", ".join(
+        f"{count} {kind}" for kind, count in (places.items() if isinstance(places, Mapping) else ())
+    )
+    options = [str(text) for text in document.get("changed_options") or ()]
+    changed = f" Not as SPECjms2007 has it: {'; '.join(options[:40])}." if options else ""
+    discarded = _number(document, "discarded")
+    refused = ""
+    if discarded:
+        megabytes = (_number(document, "discarded_bytes") or 0) / 1e6
+        refused = (
+            f" Selectors at the receivers discarded {discarded:,.0f} messages, {megabytes:,.1f} MB."
+        )
+    note = (
+        f"{_text(document, 'topology').capitalize()} topology, BASE {document.get('base')}: "
+        f"{where}.{changed} Messages of interactions begun in the window. Delivery time in µs: of "
+        f"first messages from when they were due, of others from when they were sent.{refused}"
+    )
+    header = (
+        *("message", "sent", "received", "expected", "sent/s", "target", "received/s", "target"),
+        *("50P", "90P", "99P", "max"),
+    )
+    return Section("Message types", note, header, tuple(rows))
+
+
+def _mix(document: Document) -> Section:
+    keys = (
+        *("sent_per_s", "target_sent_per_s", "received_per_s", "target_received_per_s"),
+        *("percent", "target_percent"),
+    )
+    rows = tuple(
+        (_GROUPS.get(str(one.get("group")), "?"), *(_number(one, key) for key in keys))
+        for one in _objects(document.get("groups"))
+    )
+    note = "Shares are of messages received, as the published 50/50 and 80/20 mixes are."
+    header = ("group", "sent/s", "target", "received/s", "target", "share, %", "target, %")
+    return Section("Message mix", note, header, rows)
+
+
+_GROUPS = {
+    "a": "a: pub/sub, not persistent",
+    "b": "b: pub/sub, persistent, durable",
+    "c": "c: point to point, not persistent",
+    "d": "d: point to point, persistent",
+}
+
+
+def _rules(document: Document) -> Section:
+    rows = tuple(
+        (
+            _text(one, "rule"),
+            "kept" if one.get("kept") is True else "NOT KEPT",
+            _text(one, "observed"),
+        )
+        for one in _objects(document.get("rules"))
+    )
+    compliant = "compliant" if document.get("compliant") is True else "not compliant"
+    note = f"By these the run is {compliant}; a tool cannot judge the other rules."
+    return Section("Run rules", note, ("rule", "", "observed"), rows, texts=(0, 1, 2))
+
+
+def _objects(value: object) -> list[Mapping[str, Any]]:
+    items: Sequence[object] = value if isinstance(value, list) else ()
+    return [item for item in items if isinstance(item, Mapping)]
+
+
+def _number(value: Mapping[str, Any], key: str) -> float | None:
+    found = value.get(key)
+    return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
+
+
+def _text(value: Mapping[str, Any], key: str) -> str:
+    return str(value.get(key) or "")[:300]

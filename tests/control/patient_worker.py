@@ -1,0 +1,11 @@
+"""A worker whose withheld acknowledgements wait for their batch however long it takes."""
+
+import socket
+
+from loadgen.engine import worker
+
+
+def run_worker(channel: socket.socket) -> None:
+    """`loadgen.engine.worker.run_worker` without the release of what has waited."""
+    worker._STALE_S = 3_600.0
+    worker.run_worker(channel)

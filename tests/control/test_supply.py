@@ -1,0 +1,167 @@
+"""The supply chain, played whole: real workers, the reflector as broker, faults on command."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.control.coordinator import RunResult, run
+from loadgen.control.disclosure import write_bundle
+from loadgen.control.seal import verify
+from loadgen.errors import BrokerRefusedError, RunDirectoryError, ScenarioError
+from loadgen.specjms.messages import TYPES
+from loadgen.specjms.options import model_of_scenario
+from loadgen.workload.scenario import build_scenario
+
+
+async def played(
+    directory: Path, faults: str = "none", **fields: Any
+) -> tuple[RunResult, dict[str, Any]]:
+    usual = {"broker": "reflector", "base": 5, "warmup": 0.3, "duration": 2, "drain": 20}
+    scenario = build_scenario("specjms", None, {**usual, **fields})
+    result = await run(scenario, directory, faults=faults, command=("loadgen",))
+    return result, json.loads((directory / "specjms.json").read_bytes())
+
+
+def counts(document: dict[str, Any], *keys: str) -> dict[str, tuple[int, ...]]:
+    return {row["message"]: tuple(row[key] for key in keys) for row in document["types"]}
+
+
+def failed(document: dict[str, Any], test: str) -> list[str]:
+    return [f["subject"] for f in document["audit"][test]["findings"] if not f["pass"]]
+
+
+async def test_a_sound_run_is_what_the_formulas_say(tmp_path: Path) -> None:
+    # Several workers: no account crosses from one to another.
+    result, document = await played(tmp_path / "run", workers=3, drivers=2)
+    told = json.loads((tmp_path / "run" / "run.json").read_bytes())
+    for name, (sent, expected, received) in counts(
+        document, "sent", "expected", "received"
+    ).items():
+        assert expected == received >= sent > 0, name
+    for row in document["types"]:
+        whole = document["window_s"]
+        # One interaction more or less, and the draw of z.
+        assert row["sent"] == pytest.approx(row["target_sent_per_s"] * whole, abs=4), row
+    for test in ("message_count", "delivery_time", "delivered"):
+        assert told["audit"][test]["pass"] is True
+    assert told["observed"]["specjms"]["audit"] == document["audit"]
+    assert "destinations" not in told["observed"]["specjms"]
+    assert {row["message"] for row in document["destinations"]} == set(TYPES)
+    assert document["calls_without_all_offers"] == document["discarded"] == 0
+    assert not {"LOST", "DUPLICATED", "OUT_OF_ORDER", "CORRUPT"} & set(result.verdict.codes)
+    assert "specjms.json" in (tmp_path / "run" / "SHA256SUMS").read_text()
+    assert verify(tmp_path / "run", told).state == "intact"
+
+
+async def test_one_lost_offer_is_found_and_named(tmp_path: Path) -> None:
+    result, document = await played(
+        tmp_path / "run", "lose=1/6,only=+/+/IncomingOffersQ", duration=3, drain=1
+    )
+    assert result.exit_status == 1
+    assert result.verdict.codes[-1] == "AUDIT"
+    subjects = failed(document, "delivered")
+    assert subjects
+    assert all(subject.startswith("offer at DC0_IncomingOffersQ") for subject in subjects)
+    (found,) = (f for f in document["audit"]["delivered"]["findings"] if not f["pass"])
+    assert "missing: message" in found["observed"]
+    assert "from SP" in found["observed"]
+    called = counts(document, "sent")
+    assert called["pOrder"][0] < called["callForOffers"][0]
+    assert document["calls_without_all_offers"] >= 1
+
+
+async def test_a_slow_broker_fails_the_percentile(tmp_path: Path) -> None:
+    result, document = await played(
+        tmp_path / "run", "delay=5100ms,only=+/+/InvMovementQ", duration=1
+    )
+    assert "AUDIT" in result.verdict.codes
+    assert failed(document, "delivery_time") == [
+        f"inventoryInfo at SM{number}_InvMovementQ" for number in range(5)
+    ]
+    assert not failed(document, "delivered")
+
+
+async def test_a_driver_that_falls_behind_fails_the_pacing(tmp_path: Path) -> None:
+    # One message in flight a driver, and a broker that takes too few a second.
+    result, document = await played(tmp_path / "run", "ceiling=60", inflight_window=1)
+    assert "AUDIT" in result.verdict.codes
+    assert "interaction 1" in failed(document, "pacing")
+    assert not failed(document, "delivered")  # late is not lost
+    assert document["waited_for_window"] > 0  # so do handlers whose window is full
+
+
+@pytest.mark.parametrize("selectors", ["broker", "client"])
+async def test_options_of_publish_and_subscribe_change_no_count(
+    tmp_path: Path, selectors: str
+) -> None:
+    options = {
+        "handlers": 1,
+        "selectors": selectors,
+        "messages": {
+            "all": {"queue": False, "target": "Central"},
+            "callForOffers": {"subscription": "SET"},
+        },
+        "duration": 1,
+    }
+    _, usual = await played(tmp_path / "queues", handlers=1, duration=1)
+    result, document = await played(tmp_path / "bus", **options)
+    assert counts(document, "sent", "received") == counts(usual, "sent", "received")
+    assert not failed(document, "delivered")
+    assert (document["discarded"] > 0) == (selectors == "client")
+    assert any(not rule["kept"] for rule in document["rules"])
+    assert "LOST" not in result.verdict.codes
+
+
+async def test_a_bundle_holds_the_run_and_its_repetition(tmp_path: Path) -> None:
+    await played(tmp_path / "main", duration=0.5)
+    await played(tmp_path / "main-repeat", duration=0.5)
+    archive = write_bundle(tmp_path / "main")
+    assert archive == tmp_path / "main.jar"
+    with zipfile.ZipFile(archive) as jar:
+        names = jar.namelist()
+        assert jar.testzip() is None
+        assert b"repetition: horizontal topology" in jar.read("submission/submission.xml")
+    for name in (
+        "submission/submission.xml",
+        "destinationSetup.txt",
+        "JMSServerConfig/serverSetup.txt",
+        "FinalRun/run.json",
+        "FinalRun/specjms.json",
+        "RepeatRun/run.json",
+        "DriverOutput/FinalRun-events.jsonl",
+        "DriverOutput/RepeatRun-events.jsonl",
+    ):
+        assert name in names
+    assert any(name.startswith("FinalRun/intervals/") for name in names)
+    with pytest.raises(RunDirectoryError, match="exists"):
+        write_bundle(tmp_path / "main")
+
+
+def test_a_bundle_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match=r"has no run\.json"):
+        write_bundle(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(RunDirectoryError, match="damaged"):
+        write_bundle(tmp_path)
+    (tmp_path / "run.json").write_text('{"schema": 1}')
+    with pytest.raises(RunDirectoryError, match=r"has no specjms\.json"):
+        write_bundle(tmp_path)
+
+
+async def test_a_broker_without_shared_subscriptions_is_told_before_any_load(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "run"
+    with pytest.raises(BrokerRefusedError, match="--handlers 1") as error:
+        await played(directory, broker="amqtt")
+    assert "\n" not in str(error.value)
+    assert not directory.exists()
+
+
+def test_version_3_names_the_setting_that_avoids_it() -> None:
+    scenario = build_scenario("specjms", None, {"mqtt": "3.1.1"})
+    with pytest.raises(ScenarioError, match="handlers = 1"):
+        model_of_scenario(scenario)

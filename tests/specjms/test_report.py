@@ -1,0 +1,161 @@
+"""The document of a run, and the disclosure made from it."""
+
+import json
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from loadgen.specjms.audit import TESTS, DestinationCount
+from loadgen.specjms.disclosure import (
+    FILL_IN,
+    Disclosed,
+    destination_setup,
+    server_setup,
+    submission,
+)
+from loadgen.specjms.expected import type_rates
+from loadgen.specjms.messages import MESSAGES, number_of
+from loadgen.specjms.options import Choices, model_of
+from loadgen.specjms.report import NOTICE, Seen, Supply, audit_summary, report
+
+MODEL = model_of(Choices(base=15))
+
+
+def supply(**changed: Any) -> Supply:
+    seen = [
+        Seen(
+            sent=round(rate.sent * 2000),
+            expected=round(rate.received * 2000),
+            received=round(rate.received * 2000),
+            delivery={"count": 5, "avg": 1.0, "p50": 900.0, "p90": 1500.0, "p99": 9e3, "max": 1e4},
+        )
+        for rate in type_rates(MODEL)
+    ]
+    fields: dict[str, Any] = {
+        "window_s": 2000.0,
+        "warmup_s": 600.0,
+        "clock_ms": 0.0,
+        "types": seen,
+        "inside": [round(rate * 2000) for rate in MODEL.rates],
+        "late": [0] * 7,
+        "destinations": [DestinationCount(number_of("offer"), 1, 10, 10, 10)],
+    }
+    return Supply(**{**fields, **changed})
+
+
+def test_a_sound_run_is_compliant_and_says_what_it_is() -> None:
+    document, found = report(MODEL, supply())
+    assert found.passed
+    assert document["compliant"] is True
+    assert json.loads(json.dumps(document)) == document
+    assert document["notice"] == NOTICE
+    assert "not been reviewed or accepted by SPEC" in NOTICE
+    assert document["locations"] == {"SM": 15, "DC": 3, "SP": 6, "HQ": 1}
+    assert [row["message"] for row in document["types"]] == [m.name for m in MESSAGES]
+    for row in document["types"]:
+        assert row["sent_per_s"] == pytest.approx(row["target_sent_per_s"], abs=0.001)
+        assert row["received_per_s"] == pytest.approx(row["target_received_per_s"], abs=0.001)
+    for row in document["groups"]:
+        assert row["percent"] == pytest.approx(row["target_percent"], abs=0.01)
+    assert document["destinations"] == [
+        {
+            "message": "offer",
+            "destination": "DC1_IncomingOffersQ",
+            "sent": 10,
+            "expected": 10,
+            "received": 10,
+            "duplicated": 0,
+            "slow": 0,
+            "missing": [],
+        }
+    ]
+    assert audit_summary(found) == {
+        test: {"pass": True, "details": f"{count} of {count} passed"}
+        for test, count in zip(TESTS, (7, 7, 7, 1, 1), strict=True)
+    }
+
+
+def test_a_short_run_and_changed_options_are_not_compliant() -> None:
+    document, _ = report(MODEL, supply(window_s=1799.0, warmup_s=1.0))
+    assert not document["compliant"]
+    assert [rule["kept"] for rule in document["rules"]] == [False, False, True, True]
+    other = model_of(Choices(base=15, messages={"order": {"queue": False}}))
+    document, _ = report(other, supply())
+    assert document["changed_options"] == ["order: queue False"]
+    assert [rule["kept"] for rule in document["rules"]] == [True, True, True, False]
+
+
+def test_a_failed_test_is_told_with_both_sides() -> None:
+    lost = DestinationCount(number_of("offer"), 2, 10, 10, 9, missing=("message 3 from SP1",))
+    document, found = report(MODEL, supply(destinations=[lost]))
+    assert not found.passed
+    test = document["audit"]["delivered"]
+    assert (test["pass"], test["failed"]) == (False, 1)
+    assert test["findings"][0]["subject"] == "offer at DC2_IncomingOffersQ"
+    told = audit_summary(found)["delivered"]
+    assert told["pass"] is False
+    assert "9, 1 missing: message 3 from SP1" in told["details"]
+
+
+RUN = {
+    "schema": 1,
+    "program": "loadgen 9",
+    "command": ["loadgen", "specjms", "horizontal"],
+    "plan": {"workers": 3, "hosts": 1},
+    "environment": {
+        "host": "h",
+        "os": "An <OS> & more\x07",
+        "kernel": "6",
+        "cores": 8,
+        "cpu_model": "CPU",
+        "memory_bytes": 1 << 34,
+        "sysctl": {"net.a": "1"},
+    },
+    "broker": {"name": "b", "version": "1", "urls": ["mqtt://h:1"], "started_by_us": True},
+}
+
+
+def properties(text: str) -> dict[str, dict[str, str | None]]:
+    return {
+        f"{section.tag}/{block.get('name')}": {p.get("key") or "": p.text for p in block}
+        for section in ElementTree.fromstring(text)
+        for block in section
+    }
+
+
+def test_the_submission_has_the_sections_of_the_rules() -> None:
+    document, _ = report(MODEL, supply())
+    text = submission(Disclosed(RUN, document))
+    found = properties(text)
+    assert list(found) == [
+        *(f"benchmark-info/{name}" for name in ("test-info", "sut", "general-notes", "bom")),
+        *("product-info/jms-product", "product-info/jvm-product"),
+        *("hardware-info/jms-server", "hardware-info/client-node"),
+        *(f"node-info/{name}-node" for name in ("jms-server", "client", "other")),
+    ]
+    assert found["benchmark-info/test-info"]["submitter.name"] == FILL_IN
+    assert found["benchmark-info/test-info"]["result.noncompliant"] == "yes"
+    assert found["benchmark-info/sut"]["client.cpus.num_cores"] == "8"
+    assert len(found["benchmark-info/sut"]) == 16
+    client = found["hardware-info/client-node"]
+    assert len(client) == 23
+    assert client["memory.size"] == "16384"
+    assert client["os.name"] == "An <OS> & more\N{REPLACEMENT CHARACTER}, kernel 6"
+    assert NOTICE in (found["benchmark-info/general-notes"]["other.info"] or "")
+    assert "repetition: none" in (found["benchmark-info/general-notes"]["other.info"] or "")
+
+
+def test_the_repetition_is_told_beside_the_main_run() -> None:
+    document, _ = report(MODEL, supply())
+    text = submission(Disclosed(RUN, document, RUN, document))
+    notes = properties(text)["benchmark-info/general-notes"]["other.info"] or ""
+    assert notes.count("BASE 15, 2000 s measured, audit passed") == 2
+
+
+def test_set_up_files_name_destinations_and_server() -> None:
+    document, _ = report(MODEL, supply())
+    assert "DC1_IncomingOffersQ" in destination_setup(Disclosed(RUN, document))
+    setup = server_setup(Disclosed(RUN, document))
+    assert "Broker: b 1" in setup
+    assert FILL_IN in setup

@@ -1,0 +1,227 @@
+"""Client lists of mqttbench as scenarios."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.errors import ScenarioError
+from loadgen.workload.mqttbench import import_clients, without_comments
+from loadgen.workload.scenario import build_scenario, read_toml
+
+EXAMPLE = Path(__file__).parent / "mqttbench" / "fanin-q1.json"
+SECRET = "correct-horse-battery"
+
+
+def client(
+    publishes: str | None = None, subscribes: str | None = None, qos: int = 0, **fields: Any
+) -> dict[str, Any]:
+    made: dict[str, Any] = {"version": "TCP4", "dst": "10.0.0.7", "dstPort": 1883}
+    made["cleanSession"] = True
+    if publishes is not None:
+        made["publishTopics"] = [{"topicStr": publishes, "qos": qos}]
+    if subscribes is not None:
+        made["subscriptions"] = [{"topicStr": subscribes, "qos": qos}]
+    return {**made, **fields}
+
+
+def fields_of(clients: list[dict[str, Any]], clients_file: str | None = None) -> dict[str, Any]:
+    """What the file of the scenario says, which must read back as the scenario."""
+    found = import_clients(clients, clients_file)
+    fields = read_toml(found.toml)
+    assert build_scenario(str(fields["case"]), fields, {}) == found.scenario
+    return {name: value for name, value in fields.items() if name != "broker"}
+
+
+def test_the_example_becomes_fanin() -> None:
+    found = import_clients(json.loads(without_comments(EXAMPLE.read_text())))
+    assert read_toml(found.toml) == {
+        "case": "fanin",
+        "broker": ["mqtt://10.0.0.7:1883", "mqtt://10.0.0.8:1883"],
+        "devices": 4,
+        "qos": 1,
+        "durable": True,
+        "reconnect": 0.5,
+    }
+    assert [name for name, _, _ in found.clients] == ["pub0", "pub1", "pub2", "pub3"]
+    assert any(note.startswith("rate: ") for note in found.notes)
+    assert any(note.startswith("_id: ") for note in found.notes)
+
+
+def test_topics_make_the_case() -> None:
+    fanout = [client(f"t/{n}") for n in range(3)]
+    fanout += [client(None, f"t/{n % 3}") for n in range(12)]
+    assert fields_of(fanout) == {"case": "fanout", "topics": 3, "ratio": 4}
+
+    pairs = [client(f"t/{n % 5}", qos=2) for n in range(10)]
+    pairs += [client(None, f"t/{n}", qos=2, cleanSession=False) for n in range(5)]
+    expected = {"case": "persistent", "pairs": 5, "producers": 2, "qos": 2}
+    assert fields_of(pairs) == expected
+
+    queue = [client(f"t/{n % 2}", qos=1, version="TCP5") for n in range(6)]
+    lasting = {"version": "TCP5", "sessionExpiryIntervalSecs": 60}
+    queue += [client(None, f"$share/g/t/{n % 2}", qos=1, **lasting) for n in range(8)]
+    expected = {"case": "queue", "queues": 2, "producers": 3, "consumers": 4, "mqtt": "5"}
+    assert fields_of(queue) == expected | {"qos": 1, "durable": True}
+
+    assert fields_of([client() for _ in range(7)]) == {"case": "connburst", "devices": 7}
+    listening = [client(None, "news", qos=1) for _ in range(2)]
+    expected = {"case": "connburst", "devices": 2, "subscribe": True, "qos": 1}
+    assert fields_of(listening) == expected
+
+
+def test_how_clients_connect() -> None:
+    secure: dict[str, Any] = {
+        "version": "WS5",
+        "useTLS": True,
+        "dstPort": 8443,
+        "clientCertPath": "c.pem",
+        "clientKeyPath": "c.key",
+        "connectionTimeoutSecs": 5,
+        "topicAliasMaxOut": 1,
+    }
+    found = import_clients([client("t/1", **secure), client(None, "t/+", **secure)])
+    assert found.scenario.broker == ("wss://10.0.0.7:8443",)
+    assert found.scenario.mqtt == "5"
+    assert (found.scenario.tls_certificate, found.scenario.tls_key) == ("c.pem", "c.key")
+    assert found.scenario.connect_timeout == 5
+    assert not found.scenario.durable
+    assert [note for note in found.notes if note.startswith("topicAliasMaxOut: left out")]
+
+
+def login(user: str, password: str = SECRET) -> dict[str, str]:
+    return {"username": user, "password": base64.b64encode(password.encode()).decode()}
+
+
+def test_one_user_for_all_goes_into_the_url_without_the_password() -> None:
+    found = import_clients([client("t/1", **login("a:b")), client(None, "t/+", **login("a:b"))])
+    assert found.scenario.broker == ("mqtt://a%3Ab@10.0.0.7:1883",)
+    assert SECRET not in found.toml
+    assert any(note.startswith("password: ") for note in found.notes)
+
+
+def test_a_user_for_each_goes_into_the_file_of_clients() -> None:
+    clients = [client(f"t/{n}", _id=f"m{n}", **login(f"u{n}")) for n in range(3)]
+    clients.append(client(None, "t/#", _id="s", **login("reader")))
+    with pytest.raises(ScenarioError, match="username: clients differ in it; give --clients"):
+        import_clients(clients)
+    found = import_clients(clients, "clients.csv")
+    assert found.scenario.clients_file == "clients.csv"
+    assert found.clients == tuple((f"m{n}", f"u{n}", SECRET) for n in range(3))
+    assert found.scenario.broker == ("mqtt://reader@10.0.0.7:1883",)
+    assert SECRET not in found.toml
+
+
+READER = client(None, "t/#")
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        ({}, "the file holds no list of clients"),
+        ([], "the file holds no list of clients"),
+        ([7], "client 0 is no JSON object"),
+        ([client("t", version="TCP3")], "client 0: version: 'TCP3' cannot be expressed"),
+        ([client("t", version=["TCP4"])], "client 0: version"),
+        ([client("t", dst="")], "client 0: dst: '' is no address"),
+        ([client("t", dst="a b")], "client 0: dst"),
+        ([client("t", dstPort=0)], "client 0: dstPort: is missing"),
+        ([client("t", dstPort=70000)], "client 0: dstPort: 70000 is no whole number"),
+        ([client("t", colour="red")], "client 0: 'colour': is no field"),
+        ([client("t", messageDirPath="d")], "client 0: messageDirPath: cannot be expressed"),
+        ([client("t", lingerTimeSecs=3)], "client 0: lingerTimeSecs: .* see churn"),
+        ([client("t", password="?")], "client 0: password: is not base64"),
+        ([client("t", "u")], "client 0: publishTopics: cannot be expressed together with"),
+        ([client("t/#")], "client 0: publishTopics: a topic to publish to has no wildcard"),
+        ([client("t/${COUNT:0-9}"), READER], "client 0: publishTopics: .* is several topics"),
+        ([client("t", publishTopics=[{"qos": 1}])], "client 0: publishTopics: a topic without"),
+        ([client("t", publishTopics="t")], "client 0: publishTopics: is no list"),
+        (
+            [client(publishTopics=[{"topicStr": "a"}, {"topicStr": "b"}])],
+            "client 0: publishTopics: 2 topics cannot",
+        ),
+        (
+            [client(publishTopics=[{"topicStr": "a", "retain": True}])],
+            "client 0: publishTopics: retain",
+        ),
+        (
+            [client(publishTopics=[{"topicStr": "a", "responseTopicStr": "b"}])],
+            "client 0: publishTopics: 'responseTopicStr' cannot",
+        ),
+        ([client("t", lastWillMsg={"topicStr": "w"}), READER], "client 0: lastWillMsg"),
+        ([client("t/1")], "nobody subscribes"),
+        ([client("t/1"), READER, client()], "client 2 only connects"),
+        ([client("t/1"), client("t/1"), READER], "2 publishers of 't/1' cannot"),
+        ([client("a/1"), READER], "does not cover the topic of client 0"),
+        ([client("t/1"), READER, READER], "2 subscribers, some with wildcards"),
+        ([client("t/1"), client(None, "t/2")], "topic 't/[12]' has no (publisher|subscriber)"),
+        (
+            [client("a"), client("b"), *[client(None, t) for t in "aab"]],
+            "topics with 1 and with 2 subscribers",
+        ),
+        (
+            [client("t/1"), client("t/2", qos=1), READER],
+            "qos cannot be expressed: clients 0 and 1 differ",
+        ),
+        (
+            [client("t/1"), client(None, "t/#", version="TCP5")],
+            "version cannot be expressed: clients 0 and 1 differ",
+        ),
+        (
+            [client("t/1", useTLS=True), READER],
+            "useTLS or WebSocket cannot be expressed: clients 0 and 1 differ",
+        ),
+        (
+            [client("t/1", qos=1), client(None, "t/#", qos=1, cleanSession=False)],
+            "cleanSession cannot be expressed: clients 0 and 1 differ",
+        ),
+        (
+            [client("t/1", reconnectDelayUSecs=5), READER],
+            "reconnectDelayUSecs cannot be expressed",
+        ),
+    ],
+)
+def test_what_cannot_be_expressed_is_named_in_one_line(clients: Any, message: str) -> None:
+    with pytest.raises(ScenarioError, match=f"^mqttbench: .*{message}") as caught:
+        import_clients(clients)
+    assert "\n" not in str(caught.value)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    [
+                        *("_id", "version", "dst", "dstPort", "publishTopics", "subscriptions"),
+                        *("topicStr", "qos", "password", "cleanSession", "reconnectDelayUSecs"),
+                    ]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=8,
+    )
+)
+@settings(max_examples=200)
+def test_hostile_lists_are_refused_in_one_line(document: Any) -> None:
+    mixed = document if isinstance(document, dict) else {"publishTopics": document}
+    for clients in (document, [document], [client() | mixed]):
+        try:
+            found = import_clients(clients)
+        except ScenarioError as error:
+            assert "\n" not in str(error)
+        else:
+            assert found.scenario.case == "connburst"
+
+
+def test_comments_are_taken_out_and_text_stays() -> None:
+    text = '["//a", /* "b" */ "c\\"/*", // d\n 1]'
+    assert json.loads(without_comments(text)) == ["//a", 'c"/*', 1]
