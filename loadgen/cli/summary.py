@@ -23,7 +23,7 @@ def summary_lines(card: "ScoreCard") -> list[str]:
     lines = [
         *notice,
         f"{card.run.case.upper()}  {verdict}  {name(broker)}, {name(card.run.protocol)}, "
-        f"{number(card.run.seconds)} s, {card.run.workers} workers"
+        f"{number(card.run.seconds)} s, {card.run.workers} workers",
     ]
     lines += [f"  {reason.code}: {name(reason.detail)}" for reason in card.verdict.reasons]
     if card.rows:

@@ -392,20 +392,37 @@ def _descriptor_problem(shares: list[tuple[Share, ...]], held: int, workers: int
 
 
 def _most_to_one_target(
-    shares: Iterable[Share], groups: tuple[DeviceGroup, ...], targets: int
+    shares: Iterable[Share], groups: tuple[DeviceGroup, ...], targets: int, separate: bool
 ) -> int:
     """An upper bound of the connections that these shares make to one target.
 
     Device i connects to its group's target i modulo their number; a share of step s reaches every
-    g-th of them only, g being the greatest common divisor of both, and those evenly.
+    g-th of them only, g being the greatest common divisor of both, and those evenly. With
+    `separate` targets each has a block of neighbouring devices instead.
     """
     most = [0] * targets
     for share in shares:
-        own = groups[share.group].targets or range(targets)
+        group = groups[share.group]
+        if separate and not group.targets:
+            topics = _topics_of(group, groups)
+            block = -(-group.count * -(-topics // targets) // topics)
+            each = min(share.count, -(-block // share.step))
+            most = [connections + each for connections in most]
+            continue
+        own = group.targets or range(targets)
         reached = len(own) // math.gcd(share.step, len(own))
         for target in own:
             most[target] += -(-share.count // reached)
     return max(most)
+
+
+def _topics_of(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> int:
+    """Over how many topics the devices of a group are spread; each by itself where over none."""
+    senders = group
+    if group.subscribes is not None and not group.subscribes.wildcard:
+        named = (other for other in groups if other.name == group.subscribes.publishers)
+        senders = next(named, group)
+    return max(1, group.count if senders.publishes is None else senders.publishes.topics)
 
 
 def _with_sources(
@@ -423,7 +440,8 @@ def _with_sources(
     network = scenario.source_address
     if network is None:
         everyone = [Share(index, 0, group.count, 1) for index, group in enumerate(groups)]
-        shared = _most_to_one_target(everyone, groups, len(targets))
+        separate = brokers_of(scenario) > 1
+        shared = _most_to_one_target(everyone, groups, len(targets), separate)
         on_one_host = -(-shared // scenario.hosts)
         if on_one_host <= usable:
             return tuple(WorkerPlan(w, own) for w, own in enumerate(shares)), ""
@@ -445,7 +463,7 @@ def _with_sources(
     )
     used: dict[str | None, int] = {}
     for plan in plans:
-        most = _most_to_one_target(plan.shares, groups, len(targets))
+        most = _most_to_one_target(plan.shares, groups, len(targets), brokers_of(scenario) > 1)
         used[plan.source_address] = used.get(plan.source_address, 0) + most
     worst = max(used.values())
     if worst > usable:
@@ -517,7 +535,9 @@ def needs_of(plan: RunPlan) -> Needs:
         own = sum(share.count for share in worker.shares)
         devices += own
         most = max(most, own)
-        to_one = _most_to_one_target(worker.shares, plan.groups, len(plan.targets))
+        to_one = _most_to_one_target(
+            worker.shares, plan.groups, len(plan.targets), plan.separate_brokers
+        )
         ports[worker.source_address] = ports.get(worker.source_address, 0) + to_one
     each = DEVICE_BYTES + SOCKET_BYTES + (TLS_BYTES if plan.tls is not None else 0)
     return Needs(

@@ -299,6 +299,37 @@ class TestAccounts:
         assert world.chains.seen[:, kernels.SEEN_SENT].sum() == 1
         assert world.chains.seen[:, kernels.SEEN_SLOW].sum() == 1
 
+    def test_a_late_driver_makes_its_own_messages_slow_and_no_others(self) -> None:
+        world = World(made())
+        world.begin(1, 0, 5_001)
+        world.deliver()
+        slow = {
+            name: int(world.chains.seen[first : first + 15, kernels.SEEN_SLOW].sum())
+            for name in TYPES[:6]
+            for first in [int(world.chains.types[number_of(name), kernels.T_DESTINATION])]
+        }
+        # Due at 0, 1, ... 5 s and sent together: the first one is over the limit.
+        assert sum(slow.values()) == slow["order"] == 1
+
+    def test_every_gap_in_a_stream_is_named(self) -> None:
+        world = World(made(handlers=1))
+        seen: Counter[int] = Counter()
+
+        def lose(packet: Publish) -> bool:
+            seen[0] += 1
+            return seen[0] in (2, 4, 5)
+
+        world.lose = lose
+        world.begin(5, 3, 6_000)
+        world.deliver()
+        named = missing_messages(world.model, world.chains, world.holes)
+        first = int(world.chains.types[number_of("statInfoSM"), kernels.T_DESTINATION])
+        # Supermarket 3 reports to headquarters 3 mod 2.
+        assert sorted(named) == [
+            [first + 1, "message 1 from SM3"],
+            [first + 1, "message 3 to 4 from SM3"],
+        ]
+
     def test_an_interaction_belongs_to_the_phase_in_which_it_began(self) -> None:
         world = World(made())
         world.run[traffic.END_NS] = 500 * MS

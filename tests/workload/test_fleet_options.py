@@ -1,5 +1,6 @@
 """What devices of a fleet are asked to do: scenario, groups and plan of it."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from loadgen.workload.groups import (
     target_number,
     topic_number,
 )
-from loadgen.workload.plan import Host, plan_run
+from loadgen.workload.plan import Host, needs_of, plan_run
 from loadgen.workload.scenario import Case, build_scenario
 
 HOST = Host(cores=4, descriptors=20_000, memory_bytes=64 << 30, local_ports=28_000)
@@ -144,6 +145,33 @@ def test_every_message_finds_its_subscribers_at_its_own_broker(
     assert set(owed.values()) == {0}
     used = {target_number(plan, senders, n) for n in range(senders.count)}
     assert len(used) == min(brokers, senders.publishes.topics)
+
+
+@settings(max_examples=60)
+@given(
+    brokers=st.integers(2, 7),
+    case=st.sampled_from(["fanin", "fanout", "persistent"]),
+    size=st.integers(1, 60),
+    workers=st.integers(1, 9),
+)
+def test_ports_are_enough_for_the_block_of_each_broker(
+    brokers: int, case: Case, size: int, workers: int
+) -> None:
+    fields: dict[str, Any] = {
+        "fanin": {"devices": size},
+        "fanout": {"topics": size, "ratio": 3},
+        "persistent": {"pairs": size, "producers": 3},
+    }[case]
+    plan = plan_of(case, brokers, instances=brokers, workers=workers, **fields)
+    used: Counter[int] = Counter()
+    for worker in plan.workers:
+        for share in worker.shares:
+            group = plan.groups[share.group]
+            for device in range(share.start, share.stop, share.step):
+                used[target_number(plan, group, device)] += 1
+    assert max(used.values()) <= needs_of(plan).ports
+    if workers == 1 and size % brokers == 0:
+        assert needs_of(plan).ports == max(used.values())
 
 
 def test_brokers_of_one_system_share_their_topics() -> None:

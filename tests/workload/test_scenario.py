@@ -379,6 +379,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             "instances": 1,
             "separate_brokers": False,
         }
+    if case in ("fanin", "fanout") and "durable" in given_fields:
+        given_fields["qos"] = draw(st.sampled_from((1, 2)))
     if given_fields.get("published") not in COUNTERPARTS.get(case, ()):
         given_fields.pop("published", None)
     if case == "fanout":
