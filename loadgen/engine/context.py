@@ -22,7 +22,7 @@ from loadgen.engine.addresses import (
     words_at,
 )
 from loadgen.engine.reactor import poll, pump
-from loadgen.engine.syscalls import monotonic_ns
+from loadgen.engine.syscalls import arm_timer, monotonic_ns
 from loadgen.workload.traffic import EVENTS, REARM
 
 __all__ = ["address_table", "pump_fleet", "serve_fleet"]
@@ -105,6 +105,7 @@ def pump_fleet(t: Table, chain: Table | None = None) -> int:
 @njit(cache=True)
 def serve_fleet(
     linger_ns: int,
+    linger_timer: int,
     polling: Table,
     pumping: Table,
     clock: Table,
@@ -114,12 +115,16 @@ def serve_fleet(
     """Poll and pump, again and again, until Python is needed or `linger_ns` are over.
 
     While there is traffic the worker waits here and not in its loop, which sees what else there
-    is (the coordinator, its own timers) no later than `linger_ns` after it came. Returns the
+    is (the coordinator, its own timers) no later than `linger_ns` after it came. A timeout of each
+    wait would have the kernel program a timer each time, which costs more than the wait; so
+    `linger_timer`, a timer of the epoll set, is armed once (-1 for none). Returns the
     number of segments that `pump` left for streamed connections.
     """
     now_ns = monotonic_ns(clock)
     end_ns = now_ns + linger_ns
     timeout_ms = 0
+    if linger_timer >= 0 and linger_ns > 0:
+        arm_timer(linger_timer, end_ns, clock)
     while True:
         _poll(timeout_ms, polling, chain)
         if totals[REARM]:
@@ -132,4 +137,4 @@ def serve_fleet(
         left_ns = end_ns - now_ns
         if left_ns <= 0:
             return 0
-        timeout_ms = (left_ns + 999_999) // 1_000_000
+        timeout_ms = -1 if linger_timer >= 0 else (left_ns + 999_999) // 1_000_000

@@ -78,7 +78,7 @@ from loadgen.workload.traffic import (
     slot_of,
 )
 
-__all__ = ["EVENTS_AT_ONCE", "TIMER", "connect_some", "ping_idle", "poll", "pump"]
+__all__ = ["EVENTS_AT_ONCE", "LINGER", "TIMER", "connect_some", "ping_idle", "poll", "pump"]
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.int32]
@@ -93,6 +93,8 @@ _MESSAGES_AT_ONCE = 2000
 _EAGAIN = errno.EAGAIN
 TIMER = -1
 """What the timer is called in the epoll set, where connections have their row."""
+LINGER = -2
+"""The timer that ends a stay in compiled code; its expiry is all it has to tell."""
 
 
 @njit(cache=True)
@@ -145,8 +147,9 @@ def poll(
             base = (index - again) * EVENT_WORDS
             connection = int(np.int64(epoll_events[base + EVENT_DATA]))
             flags = int(np.int64(epoll_events[base]))
-            if connection == TIMER:
-                totals[REARM] = 1
+            if connection < 0:
+                if connection == TIMER:
+                    totals[REARM] = 1
                 continue
         state = connections[connection, STATE]
         descriptor = connections[connection, FD]

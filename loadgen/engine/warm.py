@@ -74,7 +74,7 @@ def warm_kernels() -> None:
         pumping = address_table(pump_arguments(fleet, timer, 0))
         polling = address_table(poll_arguments(fleet, epoll.fileno()))
         pump_fleet(pumping, None)
-        serve_fleet(0, polling, pumping, fleet.clock, fleet.totals, None)
+        serve_fleet(0, -1, polling, pumping, fleet.clock, fleet.totals, None)
         watch(epoll.fileno(), timer, EPOLLIN, TIMER, fleet.words)
         connect_some(
             epoll.fileno(),
@@ -203,7 +203,7 @@ def warm_supply() -> None:
         pumping = address_table(pump_arguments(fleet, timer, 0))
         polling = address_table(poll_arguments(fleet, epoll.fileno()))
         pump_fleet(pumping, chain)
-        serve_fleet(0, polling, pumping, fleet.clock, fleet.totals, chain)
+        serve_fleet(0, -1, polling, pumping, fleet.clock, fleet.totals, chain)
     finally:
         epoll.close()
         close_descriptor(timer)

@@ -37,7 +37,7 @@ from loadgen.engine.fleet import (
 )
 from loadgen.engine.frames import FrameReader, encode_frame
 from loadgen.engine.live import Live, open_live_page
-from loadgen.engine.reactor import TIMER, ping_idle
+from loadgen.engine.reactor import LINGER, TIMER, ping_idle
 from loadgen.engine.recorder import owed_by_group, process_times, take_intervals
 from loadgen.engine.streams import Streams, say_hello_and_goodbye
 from loadgen.engine.syscalls import EPOLLET, EPOLLIN, arm_timer, make_timer, watch
@@ -232,6 +232,8 @@ class Worker:
             self.fleet, self.loop, self.epoll.fileno(), self.streams, self.on_events, self._lost
         )
         watch(self.epoll.fileno(), self.timer, EPOLLIN | EPOLLET, TIMER, self.fleet.words)
+        self.linger_timer = make_timer()
+        watch(self.epoll.fileno(), self.linger_timer, EPOLLIN | EPOLLET, LINGER, self.fleet.words)
         self.linger_ns = 0 if self.streams is not None else _LINGER_NS
         self.loop.add_reader(self.epoll.fileno(), self.on_ready)
         self.interval_start_ns = time.monotonic_ns()
@@ -273,6 +275,7 @@ class Worker:
         fleet = self.fleet
         segments = serve_fleet(
             self.linger_ns,
+            self.linger_timer,
             self.poll_table,
             self.pump_table,
             fleet.clock,

@@ -24,7 +24,7 @@ from loadgen.engine.fleet import (
     poll_arguments,
     pump_arguments,
 )
-from loadgen.engine.reactor import EVENTS_AT_ONCE, TIMER, connect_some, ping_idle
+from loadgen.engine.reactor import EVENTS_AT_ONCE, LINGER, TIMER, connect_some, ping_idle
 from loadgen.engine.syscalls import (
     EPOLLET,
     EPOLLIN,
@@ -142,7 +142,7 @@ class Rig:
         """Poll once, or for `linger_ms` or until there is an event; pump when the timer says so."""
         f = self.fleet
         linger_ns = linger_ms * 1_000_000
-        serve_fleet(linger_ns, self.poll_table, self.pump_table, f.clock, f.totals, None)
+        serve_fleet(linger_ns, -1, self.poll_table, self.pump_table, f.clock, f.totals, None)
 
     def until(self, condition: Callable[[], Any]) -> None:
         for _ in range(20_000):
@@ -636,10 +636,10 @@ def test_serving_returns_when_python_is_needed(make_rig: Any) -> None:
     rig = make_rig()
     f = rig.fleet
     rig.far[0].sendall(encode(SubAck(1, (0,)), 4))
-    assert serve_fleet(60 * S, rig.poll_table, rig.pump_table, f.clock, f.totals, None) == 0
+    assert serve_fleet(60 * S, -1, rig.poll_table, rig.pump_table, f.clock, f.totals, None) == 0
     assert f.totals[EVENTS] == 1
     rig.events()
-    assert serve_fleet(0, rig.poll_table, rig.pump_table, f.clock, f.totals, None) == 0
+    assert serve_fleet(0, -1, rig.poll_table, rig.pump_table, f.clock, f.totals, None) == 0
 
 
 def test_serving_sends_what_becomes_due(make_rig: Any) -> None:
@@ -647,9 +647,25 @@ def test_serving_sends_what_becomes_due(make_rig: Any) -> None:
     f = rig.fleet
     rig.start(time.monotonic_ns() + 1_000_000, seconds=0.03)
     rig.pump()
-    serve_fleet(100_000_000, rig.poll_table, rig.pump_table, f.clock, f.totals, None)
+    serve_fleet(100_000_000, -1, rig.poll_table, rig.pump_table, f.clock, f.totals, None)
     assert f.totals[traffic.SENT] == 30
     assert len(read_messages(rig.far[0], 30)) == 30
+
+
+def test_a_stay_ends_by_its_timer_and_not_before(make_rig: Any) -> None:
+    rig = make_rig()
+    f = rig.fleet
+    linger = make_timer()
+    try:
+        watch(rig.epoll.fileno(), linger, EPOLLIN | EPOLLET, LINGER, f.words)
+        for linger_ns in (20_000_000, 1_000_000):
+            begun_ns = time.monotonic_ns()
+            tables = (rig.poll_table, rig.pump_table, f.clock, f.totals, None)
+            assert serve_fleet(linger_ns, linger, *tables) == 0
+            assert time.monotonic_ns() - begun_ns >= linger_ns
+            assert f.totals[EVENTS] == 0
+    finally:
+        close_descriptor(linger)
 
 
 def test_silent_connections_ping_and_others_do_not(make_rig: Any) -> None:
