@@ -46,7 +46,8 @@ BEAT_S = 1.0
 SCHEDULE_LEAD_S = 0.3
 """From the start command to the first intended message: every worker has it by then."""
 SILENCE_LIMIT_S = 20.0
-"""A worker whose live row stands still for this long is lost."""
+"""A worker whose live row stands still for this long, and a second for each worker a core has, is
+lost."""
 STANDSTILL = 1e-6
 """Rate factor that stops a schedule: its least step, at which the next message is days away."""
 CUT_DRAIN_S = 2.0
@@ -56,6 +57,7 @@ SETTLE_S = 0.2
 STOP_TIMEOUT_S = 10.0
 """For a worker to close its connections; a second for each thousand is added."""
 REASONS_LIMIT = 20
+_IN_FLIGHT_EACH = 64  # with more under way a worker has as many answers at each wake as it needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,20 @@ class StepResult:
 
 class _CutError(Exception):
     """The run ends here, with what was measured."""
+
+
+def connecting_at_once(workers: int, steps: Steps) -> int:
+    """How many workers connect their devices at the same time.
+
+    As fast as it goes, `in_flight` connects are divided among a few workers and the rest wait for
+    their turn: with one or two each, every answer would cost its worker a wake of its own. At a
+    rate all take part, or the last turn, with fewer workers than the others, would be slower.
+    """
+    if steps.connect_rate is not None:
+        return workers
+    most = max(os.cpu_count() or 1, steps.in_flight // _IN_FLIGHT_EACH, 1)
+    turns = -(-workers // most)
+    return -(-workers // max(turns, 1))
 
 
 class Session:
@@ -253,13 +269,17 @@ class Session:
     async def _connect(self, crew: Crew) -> None:
         start_ns = self._enter("connect")
         steps = self._steps
-        total = sum(map(self._devices, range(len(self._plan.workers))))
+        workers = len(self._plan.workers)
+        total = sum(map(self._devices, range(workers)))
+        at_once = connecting_at_once(workers, steps)
         each = []
-        for row in range(len(self._plan.workers)):
+        for row in range(workers):
             share = self._devices(row) / total if total else 0.0
             rate = None if steps.connect_rate is None else steps.connect_rate * share
-            each.append({"rate": rate, "in_flight": max(1, round(steps.in_flight * share))})
-        work = crew.ask_all("connect", timeout_s=steps.timeout_s, each=each)
+            in_flight = max(1, round(steps.in_flight * share))
+            first = in_flight if at_once == workers else max(1, steps.in_flight // at_once)
+            each.append({"rate": rate, "in_flight": in_flight, "first_in_flight": first})
+        work = crew.ask_all("connect", timeout_s=steps.timeout_s, each=each, at_once=at_once)
         try:
             answers = await self._step(work)
         except _CutError:
@@ -446,6 +466,8 @@ class Session:
     async def _beat(self) -> None:
         """Each second: a sign of life to the workers, rows to the file, a look at silent rows."""
         assert self._crew is not None
+        # Many workers on few cores are each heard less often.
+        limit_s = SILENCE_LIMIT_S + len(self._plan.workers) / (os.cpu_count() or 1)
         while True:
             self._crew.tell_all({"op": "beat"})
             now_ns = time.monotonic_ns()
@@ -455,8 +477,8 @@ class Session:
                 self.backlog_samples.append((now_ns, owed, max(0, outstanding)))
             for row in self._crew.alive:
                 beat_ns = int(self._page[row, Live.BEAT_NS]) if row < len(self._page) else 0
-                if beat_ns and now_ns - beat_ns > SILENCE_LIMIT_S * NS and self._phase != "stop":
-                    self._crew.lose(row, f"was silent for {SILENCE_LIMIT_S:g} s")
+                if beat_ns and now_ns - beat_ns > limit_s * NS and self._phase != "stop":
+                    self._crew.lose(row, f"was silent for {limit_s:.0f} s")
             await self._flush()
             await asyncio.sleep(BEAT_S)
 

@@ -205,17 +205,27 @@ class Crew:
         return answer
 
     async def ask_all(
-        self, op: str, /, *, each: Sequence[Header] | None = None, **fields: Any
+        self,
+        op: str,
+        /,
+        *,
+        each: Sequence[Header] | None = None,
+        at_once: int | None = None,
+        **fields: Any,
     ) -> list[Header]:
-        """`ask` of every worker at once, `each[row]` added to the fields of that row's command.
+        """`ask` of every worker, `each[row]` added to the fields of that row's command.
 
-        Answers by row; the first error ends it.
+        At most `at_once` workers have it under way at a time, in the order of their rows; all when
+        it is None. Answers by row; the first error ends it.
         """
         own: Sequence[Header] = [{} for _ in self._channels] if each is None else each
-        asked = [
-            asyncio.ensure_future(self.ask(channel.worker, op, **fields, **own[channel.worker]))
-            for channel in self._channels
-        ]
+        free = asyncio.Semaphore(at_once or len(self._channels))
+
+        async def ask_in_turn(worker: int) -> Header:
+            async with free:
+                return await self.ask(worker, op, **fields, **own[worker])
+
+        asked = [asyncio.ensure_future(ask_in_turn(channel.worker)) for channel in self._channels]
         try:
             return list(await asyncio.gather(*asked))
         finally:

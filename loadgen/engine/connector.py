@@ -23,7 +23,6 @@ from loadgen.workload.traffic import (
     EVENT_LIMIT,
     EVENTS,
     STATE,
-    SYN_NS,
 )
 
 __all__ = ["Connector"]
@@ -57,6 +56,8 @@ class Connector:
         self.on_events = on_events
         self.lost = lost
         self.queue: deque[int] = deque()
+        self.begun: deque[tuple[int, list[int]]] = deque()
+        self.begun_ns = np.zeros(len(fleet.connections), np.int64)
         self.returning: list[tuple[float, int]] = []
         self.attempts: dict[int, int] = {}
         self.done: asyncio.Future[None] | None = None
@@ -71,10 +72,16 @@ class Connector:
         first = (int(fleet.group[0]), int(fleet.device[0])) if len(fleet.device) else (0, 0)
         self.random = random.Random(f"{fleet.plan.seed} {first}")
 
-    async def connect_all(self, rate: float | None, in_flight: int, timeout_s: float) -> None:
-        """Try every device once; `rate` in connects a second, None for as fast as it goes."""
+    async def connect_all(
+        self, rate: float | None, in_flight: int, timeout_s: float, *, first_in_flight: int
+    ) -> None:
+        """Try every device once; `rate` in connects a second, None for as fast as it goes.
+
+        `first_in_flight` bounds the connects under way until then, `in_flight` those of devices
+        that come back afterwards.
+        """
         self.rate = rate
-        self.in_flight = in_flight
+        self.in_flight = first_in_flight
         self.timeout_ns = int(timeout_s * 1e9)
         self.queue.extend(range(len(self.fleet.connections)))
         self.allowance = 1.0
@@ -83,6 +90,7 @@ class Connector:
         self._tick()
         await self.done
         self.done = None
+        self.in_flight = in_flight
 
     def come_back(self, connection: int, policy: Reconnect) -> None:
         """Let a device that lost its connection return after its wait."""
@@ -133,7 +141,11 @@ class Connector:
             count = min(count, int(self.allowance))
         if count > 0:
             self.allowance -= count
-            self._begin([self.queue.popleft() for _ in range(count)])
+            connections = [self.queue.popleft() for _ in range(count)]
+            now_ns = time.monotonic_ns()
+            self.begun.append((now_ns, connections))
+            self.begun_ns[connections] = now_ns
+            self._begin(connections)
         elif self.done is not None and not self.queue and under_way == 0 and not self.done.done():
             self.done.set_result(None)
 
@@ -160,10 +172,16 @@ class Connector:
             self.loop.call_soon(self.on_events)
 
     def _expire(self) -> None:
+        """Give up on devices that wait longer than the time allowed.
+
+        All may wait equally long, so what began first expires first, and only that is looked at.
+        """
         states = self.fleet.connections[:, STATE]
-        waiting = np.flatnonzero((states == CONNECTING) | (states == AWAIT_CONNACK))
-        if len(waiting) == 0:
-            return
         limit_ns = time.monotonic_ns() - self.timeout_ns
-        for connection in waiting[self.fleet.connections[waiting, SYN_NS] < limit_ns].tolist():
-            self.lost(connection, "no answer in time")
+        while self.begun and self.begun[0][0] < limit_ns:
+            began_ns, connections = self.begun.popleft()
+            for connection in connections:
+                # A device that was lost and tried again since has a later place in the order.
+                latest = self.begun_ns[connection] == began_ns
+                if latest and states[connection] in (CONNECTING, AWAIT_CONNACK):
+                    self.lost(connection, "no answer in time")

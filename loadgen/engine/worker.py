@@ -83,7 +83,7 @@ __all__ = ["SUBSCRIBE_ID", "Worker", "run_worker", "warm"]
 
 Header = dict[str, Any]
 
-_LEASE_S = 10.0
+_LEASE_S = 20.0
 _SUBSCRIBES_IN_FLIGHT = 256
 _EVENTS_OF_A_KIND = 20
 _CHURN_S = 0.02
@@ -128,6 +128,7 @@ class Worker:
         self.channel = transport
         self.finished = loop.create_future()
         self.heard_s = loop.time()
+        self.was_silent = False
         self.phase = "connect"
         self.fleet: Fleet
         self.row = 0
@@ -393,7 +394,10 @@ class Worker:
         first_ns = time.monotonic_ns()
         self.last_connected_ns = first_ns
         await self.connector.connect_all(
-            header.get("rate"), int(header["in_flight"]), float(header["timeout_s"])
+            header.get("rate"),
+            int(header["in_flight"]),
+            float(header["timeout_s"]),
+            first_in_flight=int(header["first_in_flight"]),
         )
         for reason, count in self.failures.items():
             self.event("connect", None, f"{count} devices could not connect: {reason}")
@@ -775,9 +779,12 @@ class Worker:
     def _tick(self) -> None:
         if self.stopping:
             return
-        if self.loop.time() - self.heard_s > _LEASE_S:
+        silent = self.loop.time() - self.heard_s > _LEASE_S
+        if silent and self.was_silent:
             self.close()
             return
+        # After a stall this runs before the channel is read, and a sign of life may wait there.
+        self.was_silent = silent
         self._snapshot()
         self._ping_idle()
         self._schedule_tick()

@@ -118,6 +118,7 @@ class FakeWorker:
 
     def connect(self, header: dict[str, Any]) -> dict[str, Any]:
         assert header["in_flight"] >= 1
+        assert header["first_in_flight"] >= header["in_flight"]
         failed = min(self.devices, self.wrong.get("fail_connect", 0))
         now = time.monotonic_ns()
         if "say" in self.wrong:

@@ -14,7 +14,7 @@ import pytest
 from loadgen.control.interrupt import Interrupt
 from loadgen.control.progress import Snapshot
 from loadgen.control.rundir import EventLog, IntervalWriter, claim
-from loadgen.control.session import Session, Steps
+from loadgen.control.session import Session, Steps, connecting_at_once
 from loadgen.control.supervisor import Crew, start_workers
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
 from loadgen.metrics.interval import Interval
@@ -376,3 +376,27 @@ async def test_writes_follow_each_other_though_the_beat_is_cancelled(tmp_path: P
     await session._flush()
     events.close(time.monotonic_ns())
     assert written == [["first"], ["second"]]
+
+
+@pytest.mark.parametrize(
+    ("workers", "in_flight", "rate", "at_once"),
+    [
+        (1, 64, None, 1),
+        (2, 64, None, 2),
+        (51, 64, None, 2),  # the processors
+        (51, 256, None, 4),
+        (10, 256, None, 4),  # in three turns of 4, 3 and 3
+        (51, 100_000, None, 51),
+        (51, 64, 1000.0, 51),
+    ],
+)
+def test_few_workers_connect_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+    in_flight: int,
+    rate: float | None,
+    at_once: int,
+) -> None:
+    monkeypatch.setattr("loadgen.control.session.os.cpu_count", lambda: 2)
+    steps = replace(STEPS, in_flight=in_flight, connect_rate=rate)
+    assert connecting_at_once(workers, steps) == at_once

@@ -53,6 +53,31 @@ async def test_fifty_workers_start_step_and_stop() -> None:
     assert descriptors() <= before
 
 
+async def test_no_more_than_asked_have_a_command_at_once() -> None:
+    async with start_workers(5, ignored, entry=ENTRY) as crew:
+        under_way = most = 0
+        order: list[int] = []
+        ask = crew.ask
+
+        async def watched(worker: int, op: str, /, **fields: object) -> dict[str, object]:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            order.append(worker)
+            try:
+                return await ask(worker, op, **fields)
+            finally:
+                under_way -= 1
+
+        crew.ask = watched  # type: ignore[method-assign]
+        each = [{"text": str(row)} for row in range(5)]
+        answers = await crew.ask_all("echo", each=each, at_once=2)
+        assert [answer["text"] for answer in answers] == ["0", "1", "2", "3", "4"]
+        assert (most, order) == (2, [0, 1, 2, 3, 4])
+        await crew.ask_all("echo", text="all")
+        assert most == 5
+
+
 async def test_killed_worker_is_noticed_at_once_and_fails_what_waits() -> None:
     async with start_workers(2, ignored, entry=ENTRY) as crew:
         pending = asyncio.ensure_future(crew.ask(1, "never"))

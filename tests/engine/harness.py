@@ -194,7 +194,13 @@ class Driver:
     async def connect(
         self, *, rate: float | None = None, in_flight: int = 64, timeout_s: float = HANG_S
     ) -> dict[str, Any]:
-        return await self.ask("connect", rate=rate, in_flight=in_flight, timeout_s=timeout_s)
+        return await self.ask(
+            "connect",
+            rate=rate,
+            in_flight=in_flight,
+            first_in_flight=in_flight,
+            timeout_s=timeout_s,
+        )
 
     async def subscribe(self, timeout_s: float = HANG_S) -> dict[str, Any]:
         return await self.ask("subscribe", timeout_s=timeout_s)

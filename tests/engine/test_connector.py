@@ -68,7 +68,8 @@ class Bench:
         monkeypatch.setattr(
             connector_module, "time", SimpleNamespace(monotonic_ns=lambda: int(loop.now_s * 1e9))
         )
-        self.connector = Connector(self.fleet, loop, -1, None, lambda: None, lambda *_: None)
+        self.expired: list[tuple[float, int]] = []
+        self.connector = Connector(self.fleet, loop, -1, None, lambda: None, self.expire)
         monkeypatch.setattr(self.connector, "_begin", self.begin)
         self.policy = Reconnect()
 
@@ -80,11 +81,18 @@ class Bench:
             else:
                 self.clock.call_later(0.0, lambda lost=connection: self.lose(lost))
 
+    def expire(self, connection: int, reason: str) -> None:
+        assert reason == "no answer in time"
+        self.fleet.connections[connection, traffic.STATE] = traffic.CLOSED
+        self.expired.append((self.clock.now_s, connection))
+
     def lose(self, connection: int) -> None:
         self.connector.come_back(connection, self.policy)
 
     async def connect_all(self, rate: float | None) -> None:
-        connecting = asyncio.ensure_future(self.connector.connect_all(rate, IN_FLIGHT, 30.0))
+        connecting = asyncio.ensure_future(
+            self.connector.connect_all(rate, IN_FLIGHT, 30.0, first_in_flight=IN_FLIGHT)
+        )
         while not connecting.done():
             await asyncio.sleep(0)
             self.clock.run(0.02)
@@ -181,3 +189,41 @@ async def test_no_more_are_under_way_than_allowed(monkeypatch: pytest.MonkeyPatc
     assert ticks
     for tick in ticks:
         assert sum(moment == tick for moment, _ in bench.begun) <= 3
+
+
+async def test_a_device_expires_by_its_latest_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, 3)
+    await bench.connect_all(None)  # with 30 s for an answer
+    began_s = bench.clock.now_s
+    states = bench.fleet.connections[:, traffic.STATE]
+    states[:] = traffic.CONNECTING
+    states[1] = traffic.CONNECTED
+    bench.fleet.totals[traffic.CONNECTING_COUNT] = 1
+    bench.connector.ticking = False
+    bench.policy = Reconnect(10.0, 10.0, 0.0)
+    bench.lose(2)  # it tries again ten seconds later, and waits from then on
+    bench.clock.run(60.0)
+    assert [connection for _, connection in bench.expired] == [0, 2]
+    assert bench.expired[0][0] - began_s == pytest.approx(30.0, abs=0.3)
+    assert bench.expired[1][0] - began_s == pytest.approx(40.0, abs=0.3)
+
+
+async def test_those_that_come_back_share_what_the_first_connects_had_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(monkeypatch, 100)
+    connecting = asyncio.ensure_future(
+        bench.connector.connect_all(None, 2, 30.0, first_in_flight=40)
+    )
+    await asyncio.sleep(0)
+    assert len(bench.begun) == 40
+    while not connecting.done():
+        await asyncio.sleep(0)
+        bench.clock.run(0.02)
+    bench.begun.clear()
+    for connection in range(100):
+        bench.lose(connection)
+    bench.clock.run(0.5 + 0.021)
+    assert {bench.clock.now_s}
+    moments = [moment for moment, _ in bench.begun]
+    assert max(moments.count(moment) for moment in moments) == 2
