@@ -17,6 +17,8 @@ from loadgen.metrics.histogram import percentiles
 from loadgen.metrics.interval import COUNTERS, PHASES
 from loadgen.metrics.reducer import reduce_table, summarize
 from loadgen.scorecard.broker import BrokerLoad, BrokerRecords, Traffic, broker_load
+from loadgen.scorecard.ceiling import ceiling_of
+from loadgen.scorecard.outages import outage_sections
 from loadgen.scorecard.power import OutletPower
 from loadgen.scorecard.record import Group, RunFiles, RunRecord
 from loadgen.scorecard.rows import Facts, Row, score_rows
@@ -167,8 +169,8 @@ class Moment:
 
     `sent` and `received` are rates a second of the part in which messages were due, `covered_s`
     long and beginning at `covered_at_s`; None where that part is too short to tell a rate.
-    `connects` and `connect_failures` are how many there were, `connected` how many devices were
-    at its end.
+    `connects`, `connect_failures` and `disconnects` are how many there were, `connected` how many
+    devices were at its end.
     """
 
     at_s: float
@@ -179,6 +181,7 @@ class Moment:
     received: float | None
     connects: int
     connect_failures: int
+    disconnects: int
     connected: int
     p50_us: float | None
     p99_us: float | None
@@ -309,6 +312,8 @@ def build(
         rack_units=rack_units,
         messages_per_core_second=None if broker is None else broker.messages_per_core_second,
     )
+    course = _course(views.course, start_ns, _due(record, start_ns, end_ns))
+    phases = _phases(record, start_ns, end_ns)
     power = None if outlets is None else _power(outlets, rates["received"], rack_units)
     return ScoreCard(
         run=_run(record, seconds),
@@ -338,14 +343,19 @@ def build(
         integrity=run.integrity,
         audit=audit_of(record),
         notice=notice_of(record),
-        sections=(*sections_of(record, rates), *supply_sections(record)),
+        sections=(
+            *outage_sections(record, course, phases),
+            *sections_of(record, rates),
+            *supply_sections(record),
+            *ceiling_of(record, rates, latency),
+        ),
         details=details_of(record, rates) | supply_details(record),
         curves=Curves(
             wall_start_ns=_wall_ns(record, start_ns),
             histograms=tuple(_histogram(name, row) for name, row in latency_rows.items()),
-            phases=_phases(record, start_ns, end_ns),
+            phases=phases,
             distribution=tuple(_curve(name, row) for name, row in latency_rows.items()),
-            course=_course(views.course, start_ns, _due(record, start_ns, end_ns)),
+            course=course,
             backlog=_backlog(record, start_ns),
             processes=_processes(views.processes, start_ns),
             groups=_groups(record.groups, in_window),
@@ -577,6 +587,7 @@ def _course(course: pa.Table, start_ns: int, due: tuple[float, float]) -> tuple[
             received=row["received_per_s"],
             connects=row["connects"],
             connect_failures=row["connect_failures"],
+            disconnects=row["disconnects"],
             connected=row["connected"],
             p50_us=None,
             p99_us=None,
@@ -629,6 +640,7 @@ def _together(a: Moment, b: Moment) -> Moment:
         received=(a.received or 0.0) + (b.received or 0.0),
         connects=a.connects + b.connects,
         connect_failures=a.connect_failures + b.connect_failures,
+        disconnects=a.disconnects + b.disconnects,
         connected=a.connected + b.connected,
     )
 

@@ -1,0 +1,123 @@
+"""When devices lost their connections, how many, and how they came back: from second to second."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from loadgen.scorecard.record import RunRecord
+from loadgen.scorecard.sections import Section
+
+__all__ = ["Outage", "outage_sections", "outages_of"]
+
+_SHOWN = 20
+
+
+class Second(Protocol):
+    """One second of all devices; see `model.Moment`."""
+
+    @property
+    def at_s(self) -> float: ...
+    @property
+    def span_s(self) -> float: ...
+    @property
+    def connects(self) -> int: ...
+    @property
+    def connect_failures(self) -> int: ...
+    @property
+    def disconnects(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """From the second in which devices were lost to the one in which all were back.
+
+    Seconds after the window's start; `until_s` None where the run ended first. `lost` counts
+    disconnects, `away` is the most devices that were away at the end of a second, `most_connects`
+    the most that came back within one, as a rate.
+    """
+
+    from_s: float
+    until_s: float | None
+    lost: int
+    away: int
+    returned: int
+    failed_attempts: int
+    most_connects: float
+
+
+def outages_of(course: Iterable[Second]) -> tuple[Outage, ...]:
+    """The outages of a run, in order; `course` is in order, from after the connect phase on.
+
+    By what was counted, not by the gauge of connected devices: a worker that was late has no gauge
+    for some second.
+    """
+    found: list[Outage] = []
+    current: Outage | None = None
+    for second in course:
+        if current is None:
+            if not second.disconnects:
+                continue
+            current = Outage(second.at_s, None, 0, 0, 0, 0, 0.0)
+        lost = current.lost + second.disconnects
+        returned = current.returned + second.connects
+        current = replace(
+            current,
+            lost=lost,
+            away=max(current.away, lost - returned),
+            returned=returned,
+            failed_attempts=current.failed_attempts + second.connect_failures,
+            most_connects=max(current.most_connects, second.connects / max(second.span_s, 1e-3)),
+        )
+        if returned >= lost:
+            found.append(replace(current, until_s=second.at_s + second.span_s))
+            current = None
+    return (*found, *(() if current is None else (current,)))
+
+
+def outage_sections(
+    record: RunRecord, course: Sequence[Second], phases: Iterable[tuple[str, float, float]]
+) -> tuple[Section, ...]:
+    """The section that tells the outages; none where there was none, or devices left on request."""
+    if record.scenario.get("churn"):
+        return ()
+    bounds = {phase: (start_s, end_s) for phase, start_s, end_s in phases}
+    began_s = bounds.get("connect", (0.0, 0.0))[1]
+    ended_s = max((end_s for _, end_s in bounds.values()), default=0.0)
+    outages = outages_of(
+        second
+        for second in course
+        if second.at_s + second.span_s > began_s and second.at_s < ended_s
+    )
+    if not outages:
+        return ()
+    asked = record.scenario.get("connect_rate")
+    rate = (
+        f"{asked:,g} connects a second were asked for"
+        if isinstance(asked, (int, float)) and not isinstance(asked, bool)
+        else "no rate was asked for"
+    )
+    note = (
+        "From the second in which devices lost their connections to that in which all were back, "
+        f"in seconds after the window's start. When they came back, {rate}; the most within one "
+        "second stands beside it."
+    )
+    if len(outages) > _SHOWN:
+        note += f" The first {_SHOWN} of {len(outages):,}."
+    header = (
+        "from s", "until s", "lasted s", "connections lost", "most devices away", "came back",
+        "attempts that failed", "most connects/s",
+    )  # fmt: skip
+    rows = tuple(
+        (
+            round(one.from_s, 1),
+            "not over" if one.until_s is None else f"{one.until_s:,.1f}",
+            None if one.until_s is None else round(one.until_s - one.from_s, 1),
+            one.lost,
+            one.away,
+            one.returned,
+            one.failed_attempts,
+            round(one.most_connects),
+        )
+        for one in outages[:_SHOWN]
+    )
+    return (Section("Outages", note, header, rows, texts=(1,)),)
