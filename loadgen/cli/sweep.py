@@ -100,8 +100,14 @@ def _wanted(case: Case, given: Flags) -> "Sweep":
     except ValueError as error:
         raise ScenarioError(f"repeat: {error}") from None
     what = given["for_"] or "rate"
+    alone = {**given, "set_": None}
+    for name, values in axes:
+        if name == "broker":
+            # What is encrypted has options that a plain connection refuses (`control.sweep`).
+            encrypted = [url for url in values if url.startswith(("mqtts:", "wss:"))]
+            alone["broker"] = (encrypted or list(values))[:1]
     return Sweep(
-        scenario=read_scenario(case, {**given, "set_": None}),
+        scenario=read_scenario(case, alone),
         axes=axes,
         repeat=repeat,
         search=(lambda scenario: searched(scenario, given, what)) if given["search"] else None,

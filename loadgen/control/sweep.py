@@ -29,7 +29,13 @@ from loadgen.control.seal import digest_of
 from loadgen.control.search import Search, SearchState, search, vary
 from loadgen.control.supervisor import WORKER_ENTRY
 from loadgen.errors import LoadgenError, RunDirectoryError, ScenarioError
-from loadgen.workload.scenario import FIELDS, Scenario, scenario_fields
+from loadgen.workload.scenario import (
+    FIELDS,
+    Scenario,
+    build_scenario,
+    redact_url,
+    scenario_fields,
+)
 
 __all__ = [
     "Measured",
@@ -136,7 +142,8 @@ def points_of(what: Sweep) -> tuple[Point, ...]:
     for name in names:
         if names.count(name) > 1:
             raise ScenarioError(f"{name}: swept twice; give all its values at once")
-        if name in ("broker", "case") or (name in FIELDS and FIELDS[name].kind == "texts"):
+        texts = name in FIELDS and FIELDS[name].kind == "texts"
+        if name == "case" or (texts and name != "broker"):
             raise ScenarioError(f"{name}: it cannot be swept; run a sweep for each")
     total = what.repeat
     for name, values in what.axes:
@@ -152,7 +159,7 @@ def _points(what: Sweep, names: Sequence[str]) -> Iterator[Point]:
     seen: set[str] = set()
     for combination in itertools.product(*(values for _, values in what.axes)):
         values = dict(zip(names, combination, strict=True))
-        scenario = vary(what.scenario, values)
+        scenario = vary(_for_broker(what.scenario, values.get("broker", "")), values)
         wanted = None if what.search is None else what.search(scenario)
         if wanted is not None and wanted.aim.field in values:
             raise ScenarioError(f"{wanted.aim.field}: it is searched and cannot be swept")
@@ -160,7 +167,23 @@ def _points(what: Sweep, names: Sequence[str]) -> Iterator[Point]:
         # 10k and 10000 are one value.
         if key not in seen:
             seen.add(key)
-            yield Point(values, scenario, wanted, key)
+            yield Point(_shown(values), scenario, wanted, key)
+
+
+def _for_broker(scenario: Scenario, url: str) -> Scenario:
+    """The scenario as this broker understands it: plain connections have no TLS options."""
+    if url.partition("://")[0] not in ("mqtt", "ws"):
+        return scenario
+    kept = scenario.model_fields_set - {"case"}
+    fields = {name: getattr(scenario, name) for name in kept if not name.startswith("tls_")}
+    return build_scenario(scenario.case, fields | {"broker": url}, {})
+
+
+def _shown(values: Mapping[str, str]) -> dict[str, str]:
+    """The values as they may be written down: brokers without their passwords."""
+    return {
+        name: redact_url(value) if name == "broker" else value for name, value in values.items()
+    }
 
 
 def _key(scenario: Scenario, wanted: Search | None, faults: str) -> str:
@@ -319,7 +342,9 @@ def _opened(
         "kind": "sweep",
         "case": what.scenario.case,
         "scenario": scenario_fields(what.scenario),
-        "axes": [[name, list(values)] for name, values in what.axes],
+        "axes": [
+            [name, [_shown({name: value})[name] for value in values]] for name, values in what.axes
+        ],
         "repeat": what.repeat,
         "search": what.search is not None,
         "program": program(),

@@ -73,7 +73,8 @@ def test_one_value_written_in_two_ways_is_one_point() -> None:
         ((("luck", ("1",)),), "unknown key"),
         ((("ratio", ("1",)), ("ratio", ("2",))), "swept twice"),
         ((("ratio", ()),), "no value"),
-        ((("broker", ("reflector",)),), "cannot be swept"),
+        ((("case", ("fanin",)),), "cannot be swept"),
+        ((("pdu", ("log.csv",)),), "cannot be swept"),
         ((("ratio", tuple(map(str, range(1, 20_000)))),), "too many"),
     ],
 )
@@ -185,6 +186,30 @@ async def test_limit_of_each_combination(runs: FakeRuns, tmp_path: Path) -> None
     # A run is not the search of the same scenario.
     await sweep(Sweep(FANOUT, what.axes), tmp_path / "s")
     assert len(runs.played) == 2
+
+
+async def test_brokers_side_by_side_keep_their_passwords_to_themselves(
+    tmp_path: Path, runs: FakeRuns
+) -> None:
+    urls = ("mqtt://me:hush@h:1883", "mqtts://me:hush@h:8883")
+    result = await sweep(Sweep(FANOUT, (("broker", urls),)), tmp_path / "s")
+    assert [scenario.broker for scenario in runs.played] == [(urls[0],), (urls[1],)]
+    assert [one.values["broker"] for one in result.measured] == [
+        "mqtt://me@h:1883",
+        "mqtts://me@h:8883",
+    ]
+    for file in (tmp_path / "s").rglob("*"):
+        assert file.is_dir() or b"hush" not in file.read_bytes(), file
+    runs.played.clear()
+    await sweep(Sweep(FANOUT, (("broker", urls),)), tmp_path / "s")
+    assert not runs.played
+
+
+def test_a_plain_run_stands_beside_a_secured_one() -> None:
+    secured = build_scenario("fanin", None, {"broker": "mqtts://h", "tls_ca": "ca", "devices": 7})
+    points = points_of(Sweep(secured, (("broker", ("mqtt://h", "mqtts://h")),)))
+    assert [point.scenario.tls_ca for point in points] == [None, "ca"]
+    assert [point.scenario.devices for point in points] == [7, 7]
 
 
 def test_what_is_searched_cannot_be_swept() -> None:
