@@ -29,6 +29,7 @@ from loadgen.cli import (
     plan,
     probe,
     queue,
+    request,
     scorecard,
     search,
     specjms,
@@ -65,6 +66,7 @@ _CASE_COMMANDS = {
     "connburst": connburst.command,
     "queue": queue.command,
     "bridge": bridge.command,
+    "request": request.command,
 }
 for _case, _info in CASE_INFO.items():
     if _case in _CASE_COMMANDS:

@@ -58,6 +58,7 @@ from loadgen.workload.scenario import (
     scenario_fields,
 )
 from loadgen.workload.step_verdict import StepVerdict, with_steps
+from loadgen.workload.template import read_template
 from loadgen.workload.verdict import RunFacts, Verdict, judge
 
 if TYPE_CHECKING:
@@ -345,22 +346,25 @@ def _require_available(scenario: Scenario) -> None:
 
 
 def _with_payload_size(scenario: Scenario) -> Scenario:
-    """The scenario with the size that its payload file gives a message."""
-    if scenario.payload is None:
+    """The scenario with the size that its payload file or template gives a message."""
+    name = "payload" if scenario.payload_template is None else "payload_template"
+    given = scenario.payload or scenario.payload_template
+    if given is None:
         return scenario
-    path = Path(scenario.payload)
+    path = Path(given)
     if path.exists() and not path.is_file():
-        raise ScenarioError(f"payload: {scenario.payload} is no file")
+        raise ScenarioError(f"{name}: {given} is no file")
     try:
-        with path.open("rb"):
-            size_bytes = HEADER_BYTES + path.stat().st_size
+        size_bytes = HEADER_BYTES + path.stat().st_size
+        with path.open("rb") as file:
+            if scenario.payload_template is not None:
+                text = file.read(SIZE_MAXIMUM_BYTES + 1)
+                size_bytes = HEADER_BYTES + len(read_template(text)[0])
     except OSError as error:
-        raise ScenarioError(
-            f"payload: {scenario.payload} cannot be read: {error.strerror}"
-        ) from None
+        raise ScenarioError(f"{name}: {given} cannot be read: {error.strerror}") from None
     if size_bytes > SIZE_MAXIMUM_BYTES:
         raise ScenarioError(
-            f"payload: with its header a message has {size_bytes:,} bytes; allowed: "
+            f"{name}: with its header a message has {size_bytes:,} bytes; allowed: "
             f"{SIZE_MAXIMUM_BYTES:,} at most"
         )
     return scenario.model_copy(update={"size": (size_bytes, size_bytes)})

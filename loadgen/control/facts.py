@@ -1,7 +1,7 @@
 """What a played session gives the verdict to judge."""
 
 from loadgen.control.session import Session
-from loadgen.workload.groups import RunPlan
+from loadgen.workload.groups import RunPlan, sent_rate
 from loadgen.workload.rate_steps import RateStep, mean_share, rate_steps
 from loadgen.workload.scenario import Scenario, connect_rate_of
 from loadgen.workload.step_verdict import StepVerdict
@@ -18,7 +18,6 @@ def facts_of(
     """The facts of a session that was played to its end, or cut."""
     counts = session.tally.counts["measure"]
     timed = [group for group in plan.groups if group.timed]
-    publishing = [group.publishes for group in plan.groups if group.publishes is not None]
     start_ns, end_ns = session.windows.get("measure" if session.messages else "connect", (0, 0))
     result = ("measure", "end_to_end") if session.messages else ("connect", "connect")
     connected, subscribed = session.connected, session.subscribed
@@ -41,7 +40,7 @@ def facts_of(
         connect_rate=connect_rate_of(scenario),
         connect_seconds=connected.seconds if connected else 0.0,
         window_s=(end_ns - start_ns) / NS,
-        target_rate=sum(publishes.rate for publishes in publishing)
+        target_rate=sum(sent_rate(group, plan.groups) for group in plan.groups)
         * mean_share(rate_steps_of(scenario)),
         arrivals_random=scenario.arrivals != "constant",
         publishers=sum(group.count for group in plan.groups if group.publishes is not None),
@@ -74,5 +73,5 @@ def step_verdicts(session: Session, plan: RunPlan, whole: RunFacts) -> tuple[Ste
     """Each rate step that was played to its end; `whole` are the facts of the run."""
     if session.stepped is None:
         return ()
-    rate = sum(group.publishes.rate for group in plan.groups if group.publishes is not None)
+    rate = sum(sent_rate(group, plan.groups) for group in plan.groups)
     return session.stepped.verdicts(whole, rate)

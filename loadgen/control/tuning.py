@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from loadgen.errors import UsageError
-from loadgen.workload.groups import RunPlan
+from loadgen.workload.groups import RunPlan, sent_rate
 from loadgen.workload.plan import needs_of
 from loadgen.workload.scenario import Scenario
 
@@ -337,13 +337,17 @@ def demand_of(scenario: Scenario, plan: RunPlan) -> Demand:
     here = round(devices * sum(local) / len(local))
     messages = wire_bytes = 0.0
     for group in plan.groups:
-        if group.publishes is None:
+        sent = sent_rate(group, plan.groups)
+        publishes = group.publishes
+        if group.responds is not None and group.subscribes is not None:
+            # A response is the request's payload, for the one device that asked.
+            publishes = plan.group(group.subscribes.publishers).publishes
+        if publishes is None:
             continue
-        sent = group.publishes.rate
-        size = sum(group.publishes.size_bytes) / 2 + MESSAGE_WIRE_BYTES
-        messages += sent * (1 + group.publishes.deliveries)
+        size = sum(publishes.size_bytes) / 2 + MESSAGE_WIRE_BYTES
+        messages += sent * (1 + publishes.deliveries)
         # A wire carries both directions at once; the fuller one counts.
-        wire_bytes += size * sent * max(1, group.publishes.deliveries)
+        wire_bytes += size * sent * max(1, publishes.deliveries)
     sockets = devices + here
     # One message under way for each device, at most what a tenth of a second brings.
     queued = min(devices, messages / 10) * QUEUED_BYTES

@@ -63,6 +63,8 @@ def _poll(timeout_ms: int, t: Table, chain: Table | None) -> int:
         table_at(t, 25),
         table_at(t, 26),
         bytes_at(t, 27),
+        bytes_at(t, 28),
+        numbers_at(t, 29),
     )
     return found
 
@@ -97,7 +99,8 @@ def pump_fleet(t: Table, chain: Table | None = None) -> int:
         bytes_at(t, 22),
         numbers_at(t, 23),
         table_at(t, 24),
-        bytes_at(t, 25),
+        table_at(t, 25),
+        bytes_at(t, 26),
     )
     return segments
 

@@ -9,6 +9,7 @@ import csv
 import mmap
 import socket
 import struct
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,7 @@ from loadgen.workload.pacer import (
     make_schedule,
 )
 from loadgen.workload.payload import HEADER_BYTES, body_crc_states, make_body
+from loadgen.workload.template import no_template, read_template
 
 __all__ = [
     "Clients",
@@ -105,6 +107,7 @@ class Fleet:
     topic_ends: Table
     body: Bytes
     body_crc: Table
+    template: Table
     connect_packets: Bytes
     connect_ends: Table
     addresses: Bytes
@@ -255,6 +258,9 @@ def _group_rows(plan: RunPlan) -> Table:
             row[traffic.DELIVERIES] = group.publishes.deliveries
             row[traffic.SIZE_LEAST], row[traffic.SIZE_MOST] = group.publishes.size_bytes
             row[traffic.UNIT] = group.publishes.unit
+            row[traffic.FIRST_STREAM] = group.publishes.first_stream
+        if group.responds is not None:
+            row[traffic.QOS] = group.responds.qos
         if group.subscribes is not None:
             row[traffic.ACKNOWLEDGE_EVERY] = group.subscribes.acknowledge_every
     return rows
@@ -268,6 +274,18 @@ def _addresses(targets: tuple[Target, ...]) -> tuple[Bytes, Table]:
     return rows, np.array([len(address) for address in packed], np.int64)
 
 
+def _response_topics(plan: RunPlan, group: DeviceGroup, device: int) -> list[bytes]:
+    """Where a device answers each stream that it receives."""
+    if group.subscribes is None or group.responds is None:
+        raise ValueError(f"group {group.name} does not respond")
+    publishes = plan.group(group.subscribes.publishers).publishes
+    if publishes is None:
+        raise ValueError(f"group {group.subscribes.publishers} does not publish")
+    first, streams = streams_received(plan, group, device)
+    asking = range(first - publishes.first_stream, first - publishes.first_stream + streams)
+    return [f"{group.responds.topic_prefix}/{number}".encode() for number in asking]
+
+
 def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
     """Expand a worker's shares. `totals` is the worker's row of the live page, `TOTALS` long."""
     group = np.concatenate([np.full(share.count, share.group, np.int64) for share in worker.shares])
@@ -278,7 +296,13 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
     connections = np.zeros((count, traffic.CONNECTION_FIELDS), np.int64)
     connections[:, traffic.FD] = -1
     connections[:, traffic.GROUP] = group
-    for column in (traffic.PUBLISHER, traffic.SENDER, traffic.QOS2, traffic.HOLDER):
+    for column in (
+        traffic.PUBLISHER,
+        traffic.SENDER,
+        traffic.QOS2,
+        traffic.HOLDER,
+        traffic.RESPONSES,
+    ):
         connections[:, column] = -1
     if plan.targets[0].transport != "tcp":
         connections[:, traffic.FLAGS] = traffic.STREAMED
@@ -337,6 +361,15 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
             if owner.subscribes.qos == 2:
                 connections[row, traffic.QOS2] = qos2_receivers
                 qos2_receivers += 1
+    for row in range(count):
+        owner = plan.groups[int(group[row])]
+        if owner.responds is not None:
+            connections[row, traffic.RESPONSES] = len(topic_parts)
+            topic_parts += _response_topics(plan, owner, int(device[row]))
+            if owner.responds.qos > 0:
+                connections[row, traffic.SENDER] = senders
+                senders += 1
+                window = max(window, owner.responds.window)
     topics, topic_ends = _blob(topic_parts)
     connect_packets, connect_ends = _blob(connect_parts)
     addresses, address_bytes = _addresses(plan.targets)
@@ -345,19 +378,25 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
         default=HEADER_BYTES,
     )
     body = make_body(largest - HEADER_BYTES, plan.seed)
-    if plan.payload_file is not None:
-        body = np.frombuffer(bytearray(Path(plan.payload_file).read_bytes()), np.uint8)
+    template = no_template()
+    given = plan.payload_file or plan.payload_template
+    if given is not None:
+        body = np.frombuffer(bytearray(Path(given).read_bytes()), np.uint8)
+        if plan.payload_template is not None:
+            body, template = read_template(body.tobytes())
         if len(body) != largest - HEADER_BYTES:
-            raise ScenarioError(f"payload: {plan.payload_file} changed its length; run again")
+            raise ScenarioError(f"payload: {given} changed its length; run again")
     holes, hole_state = make_holes(_HOLES if pairs else 1)
     run = np.zeros(traffic.RUN_FIELDS, np.int64)
     run[traffic.RUN_TAG] = plan.run_tag
     run[traffic.VERSION] = plan.version
     run[traffic.SEED] = plan.seed & 0x7FFFFFFF
     run[traffic.PACKET_LIMIT] = plan.max_packet_bytes
+    run[traffic.WALL_NS] = time.time_ns() - time.monotonic_ns()
     slots = len(plan.groups) * len(SERIES) * len(traffic.INTENDED_PHASES)
     source = b"" if worker.source_address is None else socket_address(worker.source_address, 0)
     buffer_bytes = max(_BUFFER_BYTES, 2 * plan.max_packet_bytes)
+    responding = any(owner.responds is not None for owner in plan.groups)
     return Fleet(
         plan=plan,
         group=group,
@@ -390,13 +429,15 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
         topic_ends=topic_ends,
         body=body,
         body_crc=body_crc_states(body),
+        template=template,
         connect_packets=connect_packets,
         connect_ends=connect_ends,
         addresses=addresses,
         address_bytes=address_bytes,
         source=np.frombuffer(bytearray(source), np.uint8),
         buffer=np.zeros(buffer_bytes, np.uint8),
-        out=np.zeros(buffer_bytes + 4 * hold, np.uint8),  # with what was withheld before
+        # With what was withheld before, and with a response to each message.
+        out=np.zeros(buffer_bytes * (1 + responding) + 4 * hold, np.uint8),
         tails=_mapped(count, plan.max_packet_bytes),
         batch=np.zeros((traffic.BATCH_LIMIT, traffic.BATCH_FIELDS), np.int64),
         segments=np.zeros((4096, 3), np.int64),
@@ -460,6 +501,8 @@ def poll_arguments(fleet: Fleet, epoll: int) -> tuple[Any, ...]:
         f.heap,
         f.events,
         f.control,
+        f.topics,
+        f.topic_ends,
     )
 
 
@@ -491,6 +534,7 @@ def pump_arguments(fleet: Fleet, timer: int, tick_ns: int) -> tuple[Any, ...]:
         f.topic_ends,
         f.body,
         f.body_crc,
+        f.template,
         f.events,
         f.control,
     )

@@ -129,6 +129,8 @@ def poll(
     heap: Table,
     events: Table,
     control: Bytes,
+    topics: Bytes,
+    topic_ends: Table,
 ) -> int:
     """Wait at most `timeout_ms` and serve what is ready; the number of descriptors that were.
 
@@ -227,6 +229,8 @@ def poll(
                     heap,
                     events,
                     control,
+                    topics,
+                    topic_ends,
                     out,
                     0,
                 )
@@ -335,6 +339,7 @@ def pump(
     topic_ends: Table,
     body: Bytes,
     body_crc: Table,
+    template: Table,
     events: Table,
     control: Bytes,
 ) -> int:
@@ -383,6 +388,7 @@ def pump(
                 topic_ends,
                 body,
                 body_crc,
+                template,
                 out,
                 position,
                 batch,

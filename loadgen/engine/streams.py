@@ -6,6 +6,7 @@ connection, which holds its row and, for WebSocket, the framing of the websocket
 
 import asyncio
 import errno
+import os
 import socket
 import ssl
 import sys
@@ -24,6 +25,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from loadgen.engine.fleet import Fleet
+from loadgen.engine.syscalls import open_socket
 from loadgen.errors import BrokerRefusedError, UsageError
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import Disconnect
@@ -44,9 +46,16 @@ from loadgen.workload.traffic import (
 
 __all__ = ["Streams", "say_hello_and_goodbye", "tls_context", "tls_of_device"]
 
-_IP_BIND_ADDRESS_NO_PORT = 24
 _SESSIONS_KEPT = 64
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def _opened(family: int, fleet: Fleet) -> socket.socket:
+    """A socket as those of plain connections are."""
+    descriptor = open_socket(family, fleet.source, fleet.words)
+    if descriptor < 0:
+        raise OSError(-descriptor, os.strerror(-descriptor))
+    return socket.socket(family, socket.SOCK_STREAM, fileno=descriptor)
 
 
 class _ResumingContext(ssl.SSLContext):
@@ -243,7 +252,7 @@ class Streams:
         self.view = memoryview(fleet.buffer.data)
         self.out = memoryview(fleet.out.data)
         held_bytes = 4 * fleet.held_ids.shape[1]
-        self.acknowledgements = np.zeros(len(fleet.buffer) + held_bytes, np.uint8)
+        self.acknowledgements = np.zeros(len(fleet.out) + held_bytes, np.uint8)
         self.protocols: dict[int, _Stream | _WebSocketStream] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -261,14 +270,10 @@ class Streams:
         target = fleet.plan.targets[int(row[traffic.TARGET])]
         group = int(row[traffic.GROUP])
         family, address = _socket_name(fleet.addresses[int(row[traffic.TARGET])].tobytes())
-        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        sock: socket.socket | None = None
         protocol: _Stream | _WebSocketStream | None = None
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if len(fleet.source):
-                sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
-                host = socket.inet_ntop(socket.AF_INET, bytes(fleet.source[4:8]))
-                sock.bind((host, 0))
+            sock = _opened(family, fleet)
             row[SYN_NS] = time.monotonic_ns()
             await self.loop.sock_connect(sock, address)
             tcp_ns = time.monotonic_ns()
@@ -289,11 +294,13 @@ class Streams:
         except asyncio.CancelledError:
             # Given up: it must not be taken for the next attempt of this device.
             _discard(protocol)
-            sock.close()
+            if sock is not None:
+                sock.close()
             raise
         except (OSError, ssl.SSLError, InvalidHandshake, UsageError) as error:
             _discard(protocol)
-            sock.close()
+            if sock is not None:
+                sock.close()
             self.failed(connection, _tls_reason(error))
             return
         finally:
@@ -385,6 +392,8 @@ class Streams:
             fleet.heap,
             fleet.events,
             fleet.control,
+            fleet.topics,
+            fleet.topic_ends,
             self.acknowledgements,
             0,
         )

@@ -19,7 +19,7 @@ from loadgen.engine.fleet import (
 from loadgen.engine.reactor import TIMER, connect_some, ping_idle
 from loadgen.engine.recorder import take_intervals
 from loadgen.engine.syscalls import EPOLLIN, arm_timer, close_descriptor, make_timer, watch
-from loadgen.mqtt.in_flight import forget_received, redelivery_order, set_capacity
+from loadgen.mqtt.in_flight import forget_received, redelivery_order, reset, set_capacity
 from loadgen.workload import traffic
 from loadgen.workload.groups import (
     DeviceGroup,
@@ -136,11 +136,14 @@ def warm_kernels() -> None:
             fleet.heap,
             fleet.events,
             fleet.control,
+            fleet.topics,
+            fleet.topic_ends,
             fleet.out,
             0,
         )
         set_capacity(fleet.senders, fleet.window, 0, 4)
         redelivery_order(fleet.senders, fleet.window, 0, np.zeros(4, np.int64))
+        reset(fleet.senders, fleet.window, 0)
         forget_received(fleet.received_ids, 0)
         traffic.release_held(1, fleet.connections, fleet.held_ids, fleet.out, 0)
         traffic.redeliver(
@@ -160,6 +163,7 @@ def warm_kernels() -> None:
             fleet.topic_ends,
             fleet.body,
             fleet.body_crc,
+            fleet.template,
             fleet.out,
         )
         take_intervals(fleet, now_ns)

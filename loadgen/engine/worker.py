@@ -44,7 +44,7 @@ from loadgen.engine.syscalls import EPOLLET, EPOLLIN, arm_timer, make_timer, wat
 from loadgen.errors import CannotRunError, LoadgenError
 from loadgen.metrics.interval import COUNTERS
 from loadgen.mqtt.codec import decode, encode
-from loadgen.mqtt.in_flight import forget_received, redelivery_order, set_capacity
+from loadgen.mqtt.in_flight import forget_received, redelivery_order, reset, set_capacity
 from loadgen.mqtt.packets import (
     ConnAck,
     Disconnect,
@@ -329,6 +329,13 @@ class Worker:
                 self._lost(connection, "protocol error")
             elif kind == traffic.REFUSED_PACKET:
                 self.event("refused", connection, f"acknowledged with {reason_name(value)}")
+            elif kind == traffic.UNANSWERED:
+                self.event(
+                    "unanswered",
+                    connection,
+                    "a request without a response: the window of unacknowledged ones is full; "
+                    "raise --inflight-window",
+                )
             else:
                 self._lost(connection, _errno_reason(value))
         if self.connector.queue or self.connector.done is not None:
@@ -535,9 +542,10 @@ class Worker:
             # The broker's value counts, not the one in CONNECT (MQTT 5, 3.2.2.3.14).
             self.keep_alive_ns[int(row[traffic.GROUP])] = server_keep_alive_s * 1_000_000_000
         if row[SENDER] >= 0:
-            publishes = fleet.group_of(connection).publishes
+            group = fleet.group_of(connection)
+            sends = group.publishes or group.responds
             maximum = packet.properties.receive_maximum or _RECEIVE_MAXIMUM
-            capacity = maximum if publishes is None else min(publishes.window, maximum)
+            capacity = maximum if sends is None else min(sends.window, maximum)
             set_capacity(fleet.senders, fleet.window, int(row[SENDER]), capacity)
         if row[traffic.HOLDER] >= 0 and packet.properties.receive_maximum is not None:
             # Brokers bound both directions alike; a batch beyond that would never fill.
@@ -563,7 +571,10 @@ class Worker:
                 forget_received(fleet.received_ids, int(row[traffic.QOS2]))
             if group.subscribes is not None:
                 self._send_subscribe(connection)
-        if row[SENDER] >= 0:
+        if row[SENDER] >= 0 and row[traffic.RESPONSES] >= 0:
+            # What was answered is not kept; the requests count as lost unless it had arrived.
+            self._forget(connection)
+        elif row[SENDER] >= 0:
             self._redeliver(connection, session_present)
         publisher = int(row[traffic.PUBLISHER])
         traffic.requeue(
@@ -576,6 +587,13 @@ class Worker:
             fleet.heap,
         )
         self.event("return", connection, "connected again")
+
+    def _forget(self, connection: int) -> None:
+        """Give up whatever the device sent and has no acknowledgement of."""
+        fleet = self.fleet
+        sender = int(fleet.connections[connection, SENDER])
+        fleet.totals[traffic.IN_FLIGHT] -= int(fleet.senders["in_flight"][sender])
+        reset(fleet.senders, fleet.window, sender)
 
     def _redeliver(self, connection: int, session_present: bool) -> None:
         fleet = self.fleet
@@ -602,6 +620,7 @@ class Worker:
                 fleet.topic_ends,
                 fleet.body,
                 fleet.body_crc,
+                fleet.template,
                 out,
             )
             self._write(connection, out[:size].tobytes())

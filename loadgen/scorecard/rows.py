@@ -262,12 +262,14 @@ def _words(facts: Facts) -> _Words:
         }
     scenario = facts.record.scenario
     backends = scenario.get("backends") or len(scenario.get("backend") or ()) or 1
-    words |= {key: _told(scenario[key]) for key in ("consumers", "batch") if key in scenario}
+    words |= {
+        key: _told(scenario[key]) for key in ("consumers", "batch", "responders") if key in scenario
+    }
     words |= {
         "backends": _told(backends),
         "durable": ", durable consumers" if scenario.get("durable") is True else "",
     }
-    if facts.record.case == "bridge":
+    if facts.record.case in ("bridge", "request"):
         words["devices"] = f"{sum(g.count for g in publishing):,}"
     return words
 

@@ -865,6 +865,8 @@ def receive(
                 heap,
                 events,
                 control,
+                topics,
+                topic_ends,
                 out,
                 out_position,
             )

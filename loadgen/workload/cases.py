@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes, Will
+from loadgen.workload.groups import DeviceGroup, Publishes, Responds, Subscribes, Will
 from loadgen.workload.scenario import Case, Scenario
 
 __all__ = [
@@ -217,6 +217,24 @@ CASE_INFO: Mapping[Case, CaseInfo] = MappingProxyType(
                     "Forwarding rate at QoS {qos} from {devices} producers to {backends} "
                     "backends, {topics} topics each{durable}. Message size, {size} bytes.",
                     "msgs/sec",
+                ),
+            ),
+        ),
+        "request": CaseInfo(
+            case="request",
+            summary="Devices that ask and devices that answer, timed until the answer is there.",
+            example="loadgen request --devices 1k --responders 10 --rate 5k",
+            groups=("requesters", "responders"),
+            rows=(
+                Row(
+                    "Latency",
+                    "REQUEST",
+                    "latency",
+                    "From the moment of a request to its response, {rate} requests/sec from "
+                    "{devices} devices, QoS {qos}, {responders} responders. Message size, {size} "
+                    "bytes.",
+                    "microseconds",
+                    _DISTRIBUTION,
                 ),
             ),
         ),
@@ -434,6 +452,25 @@ def _bridge(scenario: Scenario, root: str) -> tuple[DeviceGroup, ...]:
     return tuple(groups)
 
 
+def _request(scenario: Scenario, root: str) -> tuple[DeviceGroup, ...]:
+    responders, responses = scenario.responders, f"{root}/response"
+    return (
+        DeviceGroup(
+            "requesters",
+            scenario.devices,
+            publishes=_publishes(scenario, f"{root}/request", responders, rate_of(scenario), 1),
+            subscribes=Subscribes("requesters", scenario.qos, topic_prefix=responses, answers=True),
+        ),
+        DeviceGroup(
+            "responders",
+            responders,
+            subscribes=Subscribes("requesters", scenario.qos),
+            responds=Responds(responses, scenario.qos, scenario.inflight_window),
+            timed=False,
+        ),
+    )
+
+
 _GROUPS: Mapping[Case, Callable[[Scenario, str], tuple[DeviceGroup, ...]]] = MappingProxyType(
     {
         "fanin": _fanin,
@@ -443,6 +480,7 @@ _GROUPS: Mapping[Case, Callable[[Scenario, str], tuple[DeviceGroup, ...]]] = Map
         "connburst": _connburst,
         "queue": _queue,
         "bridge": _bridge,
+        "request": _request,
     }
 )
 
@@ -492,6 +530,7 @@ def rows_of(scenario: Scenario) -> tuple[Row, ...]:
         "consumers": f"{scenario.consumers:,}",
         "batch": f"{scenario.batch:,}",
         "backends": f"{backends_of(scenario):,}",
+        "responders": f"{scenario.responders:,}",
         "durable": ", durable consumers" if scenario.durable else "",
         "ratio": f"{scenario.ratio:,}",
         "pairs": f"{scenario.pairs:,}",

@@ -10,6 +10,7 @@ Device numbers count from 0 within their group. A publishing device i owns the s
 topic are contiguous and a subscriber needs two numbers to know what it must receive.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,7 @@ __all__ = [
     "DeviceGroup",
     "Publishes",
     "Reconnect",
+    "Responds",
     "RunPlan",
     "Share",
     "Subscribes",
@@ -26,6 +28,7 @@ __all__ = [
     "WorkerPlan",
     "client_id",
     "device_of_share",
+    "sent_rate",
     "streams_received",
     "target_number",
     "topic_filter",
@@ -71,6 +74,8 @@ class Subscribes:
     them. A device acknowledges `acknowledge_every` messages at a time (QoS 1). With a
     `topic` every device asks for just that one, to which nobody publishes (`publishers` is "").
     `topic_prefix` takes the place of the publishers' own where a bridge renames their topics.
+    With `answers` the group is the publishing one, and each of its devices takes just the topic
+    `topic_prefix`/NUMBER of its own number, for the responses to what it sent.
     """
 
     publishers: str
@@ -80,6 +85,19 @@ class Subscribes:
     acknowledge_every: int = 1
     topic: str | None = None
     topic_prefix: str | None = None
+    answers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Responds:
+    """How each device of a subscribing group answers: the payload goes back where it came from.
+
+    A message of device i of the publishing group is answered on topic `topic_prefix`/i.
+    """
+
+    topic_prefix: str
+    qos: int = 0
+    window: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +123,7 @@ class DeviceGroup:
     count: int
     publishes: Publishes | None = None
     subscribes: Subscribes | None = None
+    responds: Responds | None = None
     timed: bool = True
     clean_start: bool = True
     keep_alive_s: int = 300
@@ -185,8 +204,8 @@ class RunPlan:
     message may wait to be sent together with others, 0 for each at its own moment. With
     `separate_brokers` each target is a broker of its own, over which the topics are spread;
     otherwise all targets lead to the same one. `churn_per_s` devices a second leave and return
-    after about `away_s`. `client_id` is a pattern with `{device}` and `{group}`; `clients_file` and
-    `payload_file` are paths that the workers read.
+    after about `away_s`. `client_id` is a pattern with `{device}` and `{group}`; `clients_file`,
+    `payload_file` and `payload_template` are paths that the workers read.
     """
 
     run_tag: int
@@ -207,6 +226,7 @@ class RunPlan:
     client_id: str | None = None
     clients_file: str | None = None
     payload_file: str | None = None
+    payload_template: str | None = None
 
     def group(self, name: str) -> DeviceGroup:
         return next(group for group in self.groups if group.name == name)
@@ -249,9 +269,21 @@ def topic_filter(plan: RunPlan, group: DeviceGroup, device: int) -> str:
     if publishes is None:
         raise ValueError(f"group {subscribes.publishers} does not publish")
     prefix = subscribes.topic_prefix or publishes.topic_prefix
+    if subscribes.answers:
+        return f"{prefix}/{device}"
     number = topic_number(device, group.count, publishes.topics)
     name = f"{prefix}/+" if subscribes.wildcard else f"{prefix}/{number}"
     return name if subscribes.shared is None else f"$share/{subscribes.shared}/{name}"
+
+
+def sent_rate(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> float:
+    """Messages a second that a group sends by plan: of its own accord, or one for each it gets."""
+    if group.publishes is not None:
+        return group.publishes.rate
+    if group.responds is None or group.subscribes is None:
+        return 0.0
+    asking = next(other for other in groups if other.name == group.subscribes.publishers)
+    return 0.0 if asking.publishes is None else asking.publishes.rate
 
 
 def target_number(plan: RunPlan, group: DeviceGroup, device: int) -> int:
@@ -281,6 +313,8 @@ def streams_received(plan: RunPlan, group: DeviceGroup, device: int) -> tuple[in
     publishes = senders.publishes
     if publishes is None:
         raise ValueError(f"group {subscribes.publishers} does not publish")
+    if subscribes.answers:
+        return publishes.first_stream + device, 1
     topics = publishes.topics
     number, following = 0, topics
     if not subscribes.wildcard:

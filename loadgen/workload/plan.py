@@ -20,6 +20,7 @@ from loadgen.workload.groups import (
     Target,
     Tls,
     WorkerPlan,
+    sent_rate,
 )
 from loadgen.workload.scenario import Scenario, processors_of
 
@@ -116,7 +117,7 @@ def plan_run(
         targets,
         run_tag,
         groups,
-        loads=[_send_load(group) + _receive_load(group, groups) for group in groups],
+        loads=[_send_load(group, groups) + _receive_load(group, groups) for group in groups],
         portions=[_portions(group, groups) for group in groups],
         largest_bytes=scenario.size[1],
         username=username,
@@ -165,6 +166,7 @@ def plan_groups(
         client_id=scenario.client_id,
         clients_file=scenario.clients_file,
         payload_file=scenario.payload,
+        payload_template=scenario.payload_template,
     )
     memory = needs_of(plan).memory_bytes
     available = int(host.memory_bytes * scenario.hosts * MEMORY_SHARE)
@@ -225,11 +227,11 @@ def _messages_per_call(rate: float) -> float:
     return max(1.0, rate * BATCH_S)
 
 
-def _send_load(group: DeviceGroup) -> float:
+def _send_load(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> float:
     """Cores that one device of the group takes to send."""
-    if group.publishes is None or not group.count:
+    if not group.count:
         return 0.0
-    rate = group.publishes.rate / group.count
+    rate = sent_rate(group, groups) / group.count
     return rate * (CALL_US / _messages_per_call(rate) + SEND_US) * 1e-6
 
 
@@ -313,7 +315,7 @@ def _portions(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> int:
 
 
 def _background(groups: tuple[DeviceGroup, ...]) -> bool:
-    return any(not group.timed for group in groups)
+    return any(not group.timed and group.responds is None for group in groups)
 
 
 def _lanes(

@@ -51,7 +51,15 @@ __all__ = [
 ]
 
 Case = Literal[
-    "fanin", "fanout", "persistent", "latency", "connburst", "queue", "bridge", "specjms"
+    "fanin",
+    "fanout",
+    "persistent",
+    "latency",
+    "connburst",
+    "queue",
+    "bridge",
+    "request",
+    "specjms",
 ]
 CASES: tuple[Case, ...] = (
     "fanin",
@@ -61,9 +69,18 @@ CASES: tuple[Case, ...] = (
     "connburst",
     "queue",
     "bridge",
+    "request",
     "specjms",
 )
-_MESSAGING: tuple[Case, ...] = ("fanin", "fanout", "persistent", "latency", "queue", "bridge")
+_MESSAGING: tuple[Case, ...] = (
+    "fanin",
+    "fanout",
+    "persistent",
+    "latency",
+    "queue",
+    "bridge",
+    "request",
+)
 _OF_ONE_KIND: tuple[Case, ...] = (*_MESSAGING, "connburst")
 """Cases whose devices are alike; those of a supply chain have each a part of their own."""
 
@@ -332,6 +349,7 @@ CASE_DEFAULTS: Mapping[Case, Mapping[str, object]] = MappingProxyType(
         "connburst": {"devices": 5_000, "warmup": 0.0, "duration": 5.0, "drain": 0.0},
         "queue": {"rate": 5_000.0, "qos": 1, "mqtt": "5", "durable": True},
         "bridge": {"devices": 1_000, "topics": 5},
+        "request": {"devices": 1_000},
         "specjms": {"mqtt": "5", "duration": 60.0, "warmup": 10.0, "drain": 30.0},
     }
 )
@@ -359,12 +377,12 @@ class Scenario(BaseModel):
         int,
         FieldSpec(
             "count",
-            "Simulated devices: the publishers (fanin, bridge), the background publishers "
-            "(latency), all (connburst).",
+            "Simulated devices: the publishers (fanin, bridge), those that ask (request), the "
+            "background publishers (latency), all (connburst).",
             unit="devices",
             minimum=0,
             maximum=DEVICES_LIMIT,
-            cases=("fanin", "latency", "connburst", "bridge"),
+            cases=("fanin", "latency", "connburst", "bridge", "request"),
         ),
     ] = 1_000
     rate: Annotated[
@@ -457,6 +475,17 @@ class Scenario(BaseModel):
             minimum=1,
             maximum=1_000_000,
             cases=("queue",),
+        ),
+    ] = 10
+    responders: Annotated[
+        int,
+        FieldSpec(
+            "count",
+            "Devices that answer; each has a topic on which its part of the devices asks.",
+            unit="devices",
+            minimum=1,
+            maximum=1_000_000,
+            cases=("request",),
         ),
     ] = 10
     batch: Annotated[
@@ -626,7 +655,7 @@ class Scenario(BaseModel):
             unit="messages",
             minimum=1,
             maximum=65_535,
-            cases=("fanin", "fanout", "persistent", "latency", "bridge", "specjms"),
+            cases=("fanin", "fanout", "persistent", "latency", "bridge", "request", "specjms"),
         ),
     ] = 100
     send_tick: Annotated[
@@ -808,6 +837,17 @@ class Scenario(BaseModel):
             unit="file",
             cases=_MESSAGING,
             absent="printable filler",
+        ),
+    ] = None
+    payload_template: Annotated[
+        str | None,
+        FieldSpec(
+            "text",
+            "File that follows the header, in which each message fills {device}, {sequence}, "
+            "{time_ms} and {random} with its own digits, as {sequence:9} or {device:07}.",
+            unit="file",
+            cases=_MESSAGING,
+            absent="the same in every message",
         ),
     ] = None
     will: Annotated[
@@ -1206,6 +1246,11 @@ def _allowed(name: str) -> str:
 def _devices_fit(scenario: Scenario) -> str:
     if scenario.devices == 0 and scenario.case != "latency":
         return f"devices: 0 is too small for {scenario.case}; allowed: from 1 to {DEVICES_LIMIT:,}"
+    if scenario.case == "request" and scenario.responders > scenario.devices:
+        return (
+            f"responders: {scenario.responders:,} are more than the {scenario.devices:,} devices "
+            "that ask; allowed: at most so many"
+        )
     if scenario.devices == 0 and scenario.background_rate is not None:
         return "background_rate: there are no background devices; allowed: with devices above 0"
     if scenario.case == "fanout" and scenario.topics * (scenario.ratio + 1) > DEVICES_LIMIT:
@@ -1213,6 +1258,12 @@ def _devices_fit(scenario: Scenario) -> str:
             f"ratio: {scenario.topics:,} topics of {scenario.ratio:,} subscribers are too many; "
             f"allowed: {DEVICES_LIMIT:,} devices in all"
         )
+    return ""
+
+
+def _payload_is_one(scenario: Scenario) -> str:
+    if scenario.payload is not None and scenario.payload_template is not None:
+        return "payload_template: there is a payload, too; allowed: one of them"
     return ""
 
 
@@ -1371,6 +1422,7 @@ _RULES: tuple[Callable[[Scenario], str], ...] = (
     _devices_fit,
     _persistence_has_qos,
     _brokers_are_known,
+    _payload_is_one,
     _queue_is_one,
     _bridge_is_one,
     _durable_has_qos,

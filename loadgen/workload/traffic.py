@@ -46,12 +46,14 @@ from loadgen.workload.pacer import (
 )
 from loadgen.workload.payload import (
     HEADER_BYTES,
+    crc32,
     is_intact,
     read_i64,
     read_u32,
     send_offset_ns,
     stamp,
 )
+from loadgen.workload.template import fill_template
 
 __all__ = [
     "BATCH_LIMIT",
@@ -101,7 +103,10 @@ TAKEN = 17  # distinct messages of the window that the device received
 UNIT_SENT = 18  # messages sent of the unit under way
 HELD = 19  # acknowledgements withheld
 HOLDER = 20  # row in `held_ids`, -1 when every message is acknowledged at once
-CONNECTION_FIELDS = 21
+RESPONSES = (
+    21  # where the topics of its responses begin in `topic_ends`, -1 when it answers nothing
+)
+CONNECTION_FIELDS = 22
 
 # While a device is away it receives nothing; its CONNACK puts the moment here, because what
 # waited for it may come in the same bytes.
@@ -131,7 +136,8 @@ SIZE_LEAST = 3
 SIZE_MOST = 4
 UNIT = 5
 ACKNOWLEDGE_EVERY = 6
-GROUP_FIELDS = 7
+FIRST_STREAM = 7
+GROUP_FIELDS = 8
 
 # Entries of `totals`. SENT to IN_FLIGHT are mirrored to the live page.
 HEAP_SIZE = 0
@@ -156,7 +162,8 @@ SEED = 2
 MEASURE_NS = 3
 END_NS = 4
 PACKET_LIMIT = 5  # bytes of a whole packet from the broker
-RUN_FIELDS = 6
+WALL_NS = 6  # CLOCK_REALTIME − CLOCK_MONOTONIC
+RUN_FIELDS = 7
 
 # Phase of a counter or slot: that in which the message was intended; connects have their own.
 INTENDED_PHASES = ("warmup", "measure", "drain", "connect")
@@ -179,6 +186,7 @@ CLOSED_BY_PEER = 4  # VALUE is the errno, 0 for an orderly end
 CONNECT_FAILED = 5  # VALUE is the errno
 WRITABLE = 6  # a blocked connection takes bytes again
 REFUSED_PACKET = 7  # an acknowledgement with a failure reason code, VALUE
+UNANSWERED = 8  # a request for whose response the window had no room
 
 # Columns of `batch`: the messages of one write, for the record and for taking them back.
 BATCH_SEQUENCE = 0
@@ -356,25 +364,26 @@ def _take_message(
     counters: Table,
     histograms: Counts,
     stats: Table,
-) -> None:
+) -> bool:
+    """Account for one message; whether it is one of the device's own that had not come before."""
     group = connections[connection, GROUP]
     if end - start < HEADER_BYTES or read_u32(buffer, start) != run[RUN_TAG]:
         counters[group, MEASURE, C_FOREIGN] += 1
-        return
+        return False
     if not is_intact(buffer, start, end):
         counters[group, MEASURE, C_CORRUPT] += 1
-        return
+        return False
     intended_ns = read_i64(buffer, start + 16)
     phase = phase_of(run, intended_ns)
     offset = read_u32(buffer, start + 4) - connections[connection, STREAM_FIRST]
     if offset < 0 or offset >= connections[connection, STREAM_COUNT]:
         counters[group, phase, C_FOREIGN] += 1
-        return
+        return False
     pair = connections[connection, PAIR_FIRST] + offset
     outcome = account(pairs, holes, hole_state, pair, read_i64(buffer, start + 8))
     if outcome == DUPLICATE:
         counters[group, phase, C_DUPLICATED] += 1
-        return
+        return False
     if outcome == LATE and not connections[connection, FLAGS] & SHARED:
         counters[group, phase, C_OUT_OF_ORDER] += 1
     if phase == MEASURE:
@@ -385,10 +394,76 @@ def _take_message(
     waited_ns = now_ns - intended_ns
     if intended_ns < connections[connection, RETURNED_NS]:
         record(histograms, stats, slot_of(group, S_RECONNECT, phase), waited_ns)
-        return
+        return True
     record(histograms, stats, slot_of(group, S_END_TO_END, phase), waited_ns)
     transit_ns = waited_ns - send_offset_ns(buffer, start)
     record(histograms, stats, slot_of(group, S_TRANSIT, phase), transit_ns)
+    return True
+
+
+@njit(cache=True)
+def _respond(
+    buffer: Bytes,
+    start: int,
+    end: int,
+    now_ns: int,
+    connection: int,
+    connections: Table,
+    groups: Table,
+    run: Table,
+    totals: Table,
+    counters: Table,
+    senders: Records,
+    window: Records,
+    events: Table,
+    control: Bytes,
+    topics: Bytes,
+    topic_ends: Table,
+    out: Bytes,
+    position: int,
+) -> int:
+    """Write the response to the request whose payload is buffer[start:end]; the position after it.
+
+    It is the request's payload on the topic of the device that asked, so that this device accounts
+    for it, and times it from the moment at which the request was intended.
+    """
+    group = connections[connection, GROUP]
+    qos = groups[group, QOS]
+    intended_ns = read_i64(buffer, start + 16)
+    packet_id = 0
+    if qos > 0:
+        sequence = read_i64(buffer, start + 8)
+        row = connections[connection, SENDER]
+        packet_id = acquire(senders, window, row, qos, sequence, intended_ns, now_ns)
+        if packet_id == 0:
+            if room_for_events(totals, control, 0):
+                push_event(totals, events, UNANSWERED, connection, 0, now_ns)
+            return position
+        totals[IN_FLIGHT] += 1
+    asking = read_u32(buffer, start + 4) - connections[connection, STREAM_FIRST]
+    topic = connections[connection, RESPONSES] + asking
+    size = end - start
+    payload = mqtt.write_publish(
+        out,
+        position,
+        qos,
+        0,
+        0,
+        topics,
+        topic_ends[topic],
+        topic_ends[topic + 1],
+        packet_id,
+        run[VERSION],
+        size,
+    )
+    out[payload : payload + size] = buffer[start:end]
+    phase = phase_of(run, intended_ns)
+    counters[group, phase, C_SENT] += 1
+    counters[group, phase, C_SENT_BYTES] += payload + size - position
+    counters[group, phase, C_EXPECTED] += 1
+    totals[SENT] += 1
+    totals[EXPECTED] += 1
+    return int(payload + size)
 
 
 @njit(cache=True)
@@ -483,6 +558,8 @@ def receive(
     heap: Table,
     events: Table,
     control: Bytes,
+    topics: Bytes,
+    topic_ends: Table,
     out: Bytes,
     out_position: int,
 ) -> tuple[int, int]:
@@ -490,8 +567,9 @@ def receive(
 
     Acknowledgements are written to `out` from `out_position` on (4 bytes a packet of at least
     4, and those withheld before: an `out` as long as the buffer and a row of `held_ids` is
-    enough). Returns where the first packet that is not whole begins, and the new `out_position`.
-    A breach of the protocol is queued as BROKEN and ends the scan at `end`.
+    enough; for a device with RESPONSES, whose responses go there too, twice the buffer). Returns
+    where the first packet that is not whole begins, and the new `out_position`. A breach of the
+    protocol is queued as BROKEN and ends the scan at `end`.
     """
     position = start
     version = run[VERSION]
@@ -527,7 +605,7 @@ def receive(
                 fresh = row >= 0 and accept_qos2(received_ids, row, packet_id)
                 out_position = mqtt.write_ack(out, out_position, mqtt.PUBREC, packet_id)
             if fresh:
-                _take_message(
+                is_new = _take_message(
                     buffer,
                     payload,
                     packet_end,
@@ -544,6 +622,27 @@ def receive(
                     histograms,
                     stats,
                 )
+                if is_new and connections[connection, RESPONSES] >= 0:
+                    out_position = _respond(
+                        buffer,
+                        payload,
+                        packet_end,
+                        now_ns,
+                        connection,
+                        connections,
+                        groups,
+                        run,
+                        totals,
+                        counters,
+                        senders,
+                        window,
+                        events,
+                        control,
+                        topics,
+                        topic_ends,
+                        out,
+                        out_position,
+                    )
         elif mqtt.PUBACK <= kind <= mqtt.PUBCOMP:
             status, packet_id, reason = mqtt.ack_fields(buffer, body, packet_end)
             if status != mqtt.OK:
@@ -671,6 +770,7 @@ def _write_message(
     topic_end: int,
     body: Bytes,
     body_crc: Table,
+    template: Table,
     out: Bytes,
     position: int,
 ) -> int:
@@ -692,9 +792,17 @@ def _write_message(
         size,
     )
     extra = size - HEADER_BYTES
-    stamp(out, payload, run[RUN_TAG], stream, sequence, intended_ns, sent_ns, body_crc[extra])
+    crc = body_crc[extra]
     if extra > 0:
         out[payload + HEADER_BYTES : payload + size] = body[:extra]
+    if len(template) > 0:
+        body_at = payload + HEADER_BYTES
+        device = stream - groups[group, FIRST_STREAM]
+        wall_ms = (intended_ns + run[WALL_NS]) // 1_000_000
+        chance = _spread(sequence, stream)
+        fill_template(out, body_at, template, device, sequence, wall_ms, chance)
+        crc = crc32(0, out, body_at, body_at + extra)
+    stamp(out, payload, run[RUN_TAG], stream, sequence, intended_ns, sent_ns, crc)
     return int(payload + size)
 
 
@@ -716,6 +824,7 @@ def redeliver(
     topic_ends: Table,
     body: Bytes,
     body_crc: Table,
+    template: Table,
     out: Bytes,
 ) -> tuple[int, int]:
     """Write again what was unacknowledged when the connection broke (MQTT 5, 4.4).
@@ -758,6 +867,7 @@ def redeliver(
             topic_end,
             body,
             body_crc,
+            template,
             out,
             position,
         )
@@ -784,6 +894,7 @@ def fill_batch(
     topic_ends: Table,
     body: Bytes,
     body_crc: Table,
+    template: Table,
     out: Bytes,
     out_position: int,
     batch: Table,
@@ -838,6 +949,7 @@ def fill_batch(
             topic_end,
             body,
             body_crc,
+            template,
             out,
             position,
         )

@@ -184,6 +184,8 @@ class Bench:
             f.heap,
             f.events,
             f.control,
+            f.topics,
+            f.topic_ends,
             f.out,
             out,
         )
@@ -255,6 +257,7 @@ class Bench:
             f.topic_ends,
             f.body,
             f.body_crc,
+            f.template,
             f.out[:room] if room else f.out,
             out,
             f.batch,

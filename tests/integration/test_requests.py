@@ -1,0 +1,126 @@
+"""Requests and responses, and payloads from a template, on real brokers."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import aiomqtt
+import pytest
+
+from loadgen.brokers.certificates import CertificateFiles
+from loadgen.brokers.mosquitto import MosquittoSettings, TlsFiles, run_mosquitto
+from loadgen.brokers.start import serve
+from loadgen.control.coordinator import RunResult, run
+from loadgen.scorecard.summary import summarize_run
+from loadgen.workload.scenario import build_scenario
+
+HANG_S = 30.0
+SHORT = {"warmup": 0.2, "duration": 1.5, "drain": 3}
+
+
+async def ask(tmp_path: Path, *, faults: str = "none", **fields: Any) -> RunResult:
+    wanted = {"devices": 20, "responders": 3, "rate": 200, **SHORT, **fields}
+    return await run(build_scenario("request", None, wanted), tmp_path / "run", faults=faults)
+
+
+@pytest.mark.parametrize(
+    ("broker", "mqtt", "qos"),
+    [
+        ("mosquitto", "3.1.1", 0),
+        ("mosquitto", "5", 1),
+        ("mosquitto", "5", 2),
+        ("amqtt", "3.1.1", 1),
+    ],
+)
+async def test_every_request_has_its_response(
+    tmp_path: Path, broker: str, mqtt: str, qos: int
+) -> None:
+    result = await ask(tmp_path, broker=broker, mqtt=mqtt, qos=qos, workers=2)
+    assert not set(result.verdict.codes) & {"LOST", "DUPLICATED", "CORRUPT", "OUT_OF_ORDER"}
+    card = summarize_run(result.directory)
+    # 300 requests and as many responses.
+    assert (card.counts.sent, card.counts.received, card.counts.expected) == (600, 600, 600)
+    round_trip, one_way = card.latency["end_to_end"], card.latency["background.end_to_end"]
+    assert round_trip.count == one_way.count == 300
+    assert round_trip.avg is not None
+    assert one_way.avg is not None
+    assert round_trip.avg > one_way.avg
+    (row, *_) = card.rows
+    assert (row.name, row.avg) == ("REQUEST", round_trip.avg)
+
+
+async def test_over_tls(tmp_path: Path, certificates: CertificateFiles) -> None:
+    files = TlsFiles(certificates.certificate, certificates.key, certificates.authority, False)
+    async with serve("mosquitto", mosquitto=MosquittoSettings(tls=files)) as served:
+        url = f"mqtts://localhost:{served.endpoints[0].port}"
+        result = await ask(tmp_path, broker=url, tls_ca=str(certificates.authority), qos=1)
+    card = summarize_run(result.directory)
+    assert (card.counts.sent, card.counts.received, card.counts.expected) == (600, 600, 600)
+
+
+async def test_a_response_that_is_lost_is_told(tmp_path: Path) -> None:
+    result = await ask(tmp_path, broker="reflector", faults="lose=0.2,only=+/response/#,seed=3")
+    assert "LOST" in result.verdict.codes
+    card = summarize_run(result.directory)
+    lost = 300 - card.latency["end_to_end"].count
+    assert 30 < lost < 90
+    assert card.latency["background.end_to_end"].count == 300
+    assert card.counts.expected - card.counts.received == lost
+
+
+async def test_a_window_too_small_for_the_responses_is_told(tmp_path: Path) -> None:
+    result = await ask(
+        tmp_path,
+        broker="reflector",
+        faults="ceiling=100",
+        responders=1,
+        qos=1,
+        inflight_window=2,
+    )
+    lines = (result.directory / "events.jsonl").read_text().splitlines()
+    told = [event for event in map(json.loads, lines) if event["kind"] == "unanswered"]
+    assert told
+    assert "--inflight-window" in told[0]["detail"]
+    assert summarize_run(result.directory).counts.sent < 600
+
+
+async def test_each_message_of_a_template_is_whole_and_its_own(tmp_path: Path) -> None:
+    template = tmp_path / "reading.json"
+    template.write_text('{"id": "m{device:04}", "n": {sequence:6}, "at": {time_ms}}')
+    async with run_mosquitto() as broker:
+        endpoint = broker.endpoints[0]
+        readings: list[dict[str, Any]] = []
+        subscribed = asyncio.Event()
+
+        async def listen() -> None:
+            async with aiomqtt.Client(endpoint.host, endpoint.port) as client:
+                await client.subscribe("#", qos=1)
+                subscribed.set()
+                async for message in client.messages:
+                    if str(message.topic) == "end":
+                        return
+                    assert isinstance(message.payload, bytes)
+                    readings.append(json.loads(message.payload[32:]))
+
+        listener = asyncio.create_task(listen())
+        await asyncio.wait_for(subscribed.wait(), HANG_S)
+        url = f"mqtt://{endpoint.host}:{endpoint.port}"
+        wanted = {"broker": url, "devices": 10, "rate": 100, "qos": 1, **SHORT}
+        result = await run(
+            build_scenario("fanin", None, wanted | {"payload_template": str(template)}),
+            tmp_path / "run",
+        )
+        async with aiomqtt.Client(endpoint.host, endpoint.port) as client:
+            await client.publish("end", b"", qos=1)
+        await asyncio.wait_for(listener, HANG_S)
+    counts = summarize_run(result.directory).counts
+    assert counts.sent == counts.received == 150
+    assert counts.corrupt == 0
+    assert len(readings) == 170
+    seen = {(reading["id"], reading["n"]) for reading in readings}
+    assert seen == {(f"m{device:04}", number) for device in range(10) for number in range(17)}
+    moments = sorted(reading["at"] for reading in readings)
+    # Of this century, and as far apart as the run is long.
+    assert moments[0] > 1_700_000_000_000
+    assert 1_600 <= moments[-1] - moments[0] <= 1_700
