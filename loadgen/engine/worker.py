@@ -176,6 +176,7 @@ class Worker:
     def handle(self, header: Header) -> None:
         """One frame from the coordinator."""
         self.heard_s = self.loop.time()
+        self.was_silent = False
         operation = self.operations.get(header.get("op", ""))
         if operation is not None:
             task = self.loop.create_task(self._answer(header["op"], operation(header)))

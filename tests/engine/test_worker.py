@@ -1363,6 +1363,41 @@ async def test_a_worker_that_hears_nothing_ends(
     await driver.close()
 
 
+async def test_a_worker_that_stalled_hears_before_it_gives_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Stalls longer than the lease, with a sign of life waiting each time."""
+    monkeypatch.setattr(worker_module, "_LEASE_S", 20.0)
+    loop = _Stalled()
+    made = worker_module.Worker(cast(Any, loop), cast(asyncio.WriteTransport, _Channel()))
+    monkeypatch.setattr(made, "_snapshot", lambda: None)
+    monkeypatch.setattr(made, "_ping_idle", lambda: None)
+    monkeypatch.setattr(made, "_schedule_tick", lambda: None)
+    for _ in range(3):
+        loop.now_s += 25.0
+        made._tick()  # timers come first in a turn of the loop
+        assert not made.finished.done()
+        made.handle({"op": "beat"})
+    loop.now_s += 25.0
+    made._tick()
+    assert not made.finished.done()
+    loop.now_s += 1.0
+    made._tick()
+    assert made.finished.done()
+
+
+class _Stalled:
+    """A loop that does nothing but tell the time, and make futures."""
+
+    now_s = 0.0
+
+    def time(self) -> float:
+        return self.now_s
+
+    def create_future(self) -> "asyncio.Future[None]":
+        return asyncio.get_running_loop().create_future()
+
+
 async def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_answered(
     collector: None, tmp_path: Path
 ) -> None:
