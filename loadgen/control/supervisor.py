@@ -106,11 +106,15 @@ class _Channel(asyncio.Protocol):
             if name is None:
                 self._crew.on_frame(self.worker, header, block)
                 continue
-            if name == "stop":
-                self._crew.stopped.add(self.worker)
             future = self.waiting.pop(name, None)
             if future is not None and not future.done():
                 future.set_result(header)
+            if name == "stop":
+                self._crew.stopped.add(self.worker)
+                # The worker ends by this. Did it close its own end, the next beat would be written
+                # to nobody, and that error comes before what is still to be read.
+                if self.transport is not None:
+                    self.transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.transport = None

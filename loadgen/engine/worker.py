@@ -188,8 +188,6 @@ class Worker:
         except LoadgenError as error:
             answer = {"error": {"type": type(error).__name__, "message": str(error)}}
         self.tell({"re": name, **answer})
-        if name == "stop":
-            self.channel.close()
 
     def _check(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None and not self.finished.done():

@@ -28,7 +28,5 @@ def run_worker(channel: socket.socket) -> None:
                 for n in range(header["n"]):
                     channel.sendall(encode_frame({"n": n}, bytes([n]) * 10))
             channel.sendall(encode_frame(answer | {"text": header.get("text")}))
-            if op == "stop":
-                return
     while deaf:
         time.sleep(1)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,19 @@ async def test_fifty_workers_start_step_and_stop() -> None:
         assert crew.losses == []
     assert not any(running(pid) for pid in pids)
     assert descriptors() <= before
+
+
+async def test_an_answer_that_waits_to_be_read_is_heard_before_a_beat_fails() -> None:
+    async with start_workers(3, ignored, entry=ENTRY) as crew:
+        stopping = asyncio.ensure_future(crew.stop(timeout_s=20))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        # The coordinator is busy with something else while the workers answer, and beats first.
+        time.sleep(0.5)  # noqa: ASYNC251
+        crew.tell_all({"op": "beat"})
+        assert sorted(await stopping) == [0, 1, 2]
+        await asyncio.sleep(0.5)
+        assert crew.losses == []
 
 
 async def test_no_more_than_asked_have_a_command_at_once() -> None:

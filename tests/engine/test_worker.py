@@ -191,7 +191,9 @@ async def test_interval_rows_follow_one_another_and_name_their_phase(
     assert spans["warmup"] > 299 * MS
     assert spans["measure"] > 1499 * MS - (spans["warmup"] - 300 * MS)
     assert process[-1].phase == "drain"
-    assert all(0 < row.cpu_ns <= row.span_ns for row in process)
+    # The kernel adds to a running thread's time at its ticks, 10 ms apart at most.
+    assert all(0 <= row.cpu_ns <= row.span_ns + 10 * MS for row in process)
+    assert sum(row.cpu_ns for row in process) > 0
     assert all(row.wait_ns >= 0 and row.resident_bytes > 1 << 20 for row in process)
     for row in driver.rows:
         assert row.worker == 0
