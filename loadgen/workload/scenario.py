@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, model_validator
 from pydantic_core import CoreSchema, core_schema
@@ -61,17 +61,7 @@ Case = Literal[
     "request",
     "specjms",
 ]
-CASES: tuple[Case, ...] = (
-    "fanin",
-    "fanout",
-    "persistent",
-    "latency",
-    "connburst",
-    "queue",
-    "bridge",
-    "request",
-    "specjms",
-)
+CASES: tuple[Case, ...] = get_args(Case)
 _MESSAGING: tuple[Case, ...] = (
     "fanin",
     "fanout",

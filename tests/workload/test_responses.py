@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from loadgen.engine.fleet import Fleet, build_fleet
+from loadgen.errors import ScenarioError
 from loadgen.metrics.interval import COUNTERS, SERIES
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.in_flight import set_capacity
@@ -93,6 +94,18 @@ def request(device: int, sequence: int = 0, body: bytes = b"what?") -> bytes:
 
 def publish(payload: bytes, *, qos: int = 0, packet_id: int = 0, version: int = 4) -> bytes:
     return encode(Publish("run/request/1", payload, qos=qos, packet_id=packet_id), version)
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"devices": 3, "responders": 4}, "responders: 4 are more than the 3 devices"),
+        ({"payload": "a", "payload_template": "b"}, "payload_template: there is a payload, too"),
+    ],
+)
+def test_what_is_refused(fields: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ScenarioError, match=complaint):
+        build_scenario("request", None, fields)
 
 
 def test_who_asks_for_what() -> None:
