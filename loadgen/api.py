@@ -33,7 +33,7 @@ from loadgen.errors import ScenarioError
 from loadgen.scorecard.model import Counts, Latency, Reason, ScoreCard
 from loadgen.scorecard.record import load_intervals, open_run
 from loadgen.scorecard.summary import summarize_run
-from loadgen.scorecard.sweep import SweepTable, table_of
+from loadgen.scorecard.sweep_table import SweepTable, table_of
 from loadgen.workload.scenario import Scenario, build_scenario, read_toml
 from loadgen.workload.search import MOST_STEPS, PRECISION, Limit, aim_for, requirements
 

@@ -177,8 +177,8 @@ def _heading(state: "SweepState") -> str:
 
 
 def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
-    from loadgen.scorecard.sweep import table_of
     from loadgen.scorecard.sweep_renderings import text_table, write_sweep
+    from loadgen.scorecard.sweep_table import table_of
 
     if not result.measured:
         tell([f"loadgen: interrupted before anything was measured; see {result.directory}"])

@@ -18,7 +18,18 @@ from loadgen.scorecard.power import OutletPower
 from loadgen.scorecard.text import name
 from loadgen.scorecard.to_csv import cell
 
-__all__ = ["Chart", "charts_of", "charts_of_all", "comparison_chart"]
+__all__ = [
+    "MORE_COLORS",
+    "Chart",
+    "charts_of",
+    "charts_of_all",
+    "color_of",
+    "comparison_chart",
+    "csv_of",
+    "plot_axis",
+    "plot_layout",
+    "plot_line",
+]
 
 Figure = dict[str, Any]
 
@@ -33,7 +44,7 @@ _SERIES_COLORS = {
     "connack": "$violet",
     "suback": "$red",
 }
-_MORE_COLORS = ("$blue", "$orange", "$aqua", "$violet", "$red", "$green", "$yellow", "$pink")
+MORE_COLORS = ("$blue", "$orange", "$aqua", "$violet", "$red", "$green", "$yellow", "$pink")
 
 _LOG_SPREAD = 8.0
 """Two rates further apart than this factor share a logarithmic axis."""
@@ -121,21 +132,21 @@ def _distribution(title: str, note: str, curves: Sequence[Curve]) -> Chart | Non
                 "text": told,
                 "hovertemplate": "%{y:,.1f} µs, %{text}",
                 "line": {
-                    "color": _SERIES_COLORS.get(series, _cycle(place)),
+                    "color": _SERIES_COLORS.get(series, color_of(place)),
                     "width": 2,
                     "dash": "dot" if background else "solid",
                 },
             }
         )
     ticks = [10**power for power in range(decades + 1)]
-    layout = _layout(
-        xaxis=_axis(
+    layout = plot_layout(
+        xaxis=plot_axis(
             "percentile",
             type="log",
             tickvals=ticks,
             ticktext=[_percentile_name(power) for power in range(decades + 1)],
         ),
-        yaxis=_axis("µs", type="log", dtick=1, exponentformat="none", separatethousands=True),
+        yaxis=plot_axis("µs", type="log", dtick=1, exponentformat="none", separatethousands=True),
         hovermode="closest",
     )
     if len(data) > _LEGEND_IN_COLUMNS:
@@ -147,7 +158,7 @@ def _distribution(title: str, note: str, curves: Sequence[Curve]) -> Chart | Non
         title,
         note,
         {"data": data, "layout": layout},
-        _csv(("series", "percentile", "us", "count"), rows),
+        csv_of(("series", "percentile", "us", "count"), rows),
         height=360,
     )
 
@@ -172,8 +183,8 @@ def _course(card: ScoreCard) -> Chart | None:
     highest = [max((rate for rate in rates if rate), default=0.0) for rates in (sent, received)]
     apart = max(highest) > _LOG_SPREAD * max(min(highest), 1e-9)
     data: list[Figure] = [
-        _line("sent", at, _without_zero(sent) if apart else sent, "$blue", "%{y:,.1f} msgs/s"),
-        _line(
+        plot_line("sent", at, _without_zero(sent) if apart else sent, "$blue", "%{y:,.1f} msgs/s"),
+        plot_line(
             "received",
             at,
             _without_zero(received) if apart else received,
@@ -187,26 +198,28 @@ def _course(card: ScoreCard) -> Chart | None:
     if backlog:
         when = [round(sample[0], 3) for sample in backlog]
         data += [
-            _line("owed by publishers", when, [b[1] for b in backlog], "$violet", "%{y:,}", "y2"),
-            _line("not yet delivered", when, [b[2] for b in backlog], "$aqua", "%{y:,}", "y2"),
+            plot_line(
+                "owed by publishers", when, [b[1] for b in backlog], "$violet", "%{y:,}", "y2"
+            ),
+            plot_line("not yet delivered", when, [b[2] for b in backlog], "$aqua", "%{y:,}", "y2"),
         ]
     if timed:
         data += [
-            _line(label, at, [getattr(m, key) for m in course], color, "%{y:,.1f} µs", "y3")
+            plot_line(label, at, [getattr(m, key) for m in course], color, "%{y:,.1f} µs", "y3")
             for label, key, color in (
                 ("p50", "p50_us", "$green"),
                 ("p99", "p99_us", "$red"),
             )
         ]
-    layout = _layout(
-        xaxis=_axis("seconds since the measurement began", anchor="y3", domain=[0, 1]),
-        yaxis=_axis(
+    layout = plot_layout(
+        xaxis=plot_axis("seconds since the measurement began", anchor="y3", domain=[0, 1]),
+        yaxis=plot_axis(
             "msgs/s",
             domain=[0.68, 1.0],
             **({"type": "log", "dtick": 1} if apart else {"rangemode": "tozero"}),
         ),
-        yaxis2=_axis("messages", domain=[0.35, 0.62], rangemode="tozero"),
-        yaxis3=_axis(
+        yaxis2=plot_axis("messages", domain=[0.35, 0.62], rangemode="tozero"),
+        yaxis3=plot_axis(
             "µs",
             domain=[0.0, 0.29],
             type="log",
@@ -220,7 +233,7 @@ def _course(card: ScoreCard) -> Chart | None:
     for trace in data:
         if len(trace["x"]) <= _FEW_POINTS:
             trace["mode"] = "lines+markers"
-    table = _csv(
+    table = csv_of(
         (
             *("at_s", "seconds", "sent_per_s", "received_per_s", "connected"),
             *("p50_us", "p99_us", "max_us"),
@@ -234,7 +247,7 @@ def _course(card: ScoreCard) -> Chart | None:
         ),
     )
     if backlog:
-        table += "\r\n" + _csv(("at_s", "owed", "outstanding"), backlog)
+        table += "\r\n" + csv_of(("at_s", "owed", "outstanding"), backlog)
     return Chart(
         "Rates, backlog and latency over time",
         "Messages a second in and out; messages that publishers owe and deliveries on their way; "
@@ -298,14 +311,14 @@ def _connection_curve(card: ScoreCard) -> Chart | None:
         # A second is complete at its end, the last one when the phase was over.
         points.append((min(moment.at_s + moment.span_s, end) - start, connects, failures))
     at = [round(point[0], 3) for point in points]
-    data = [_line("connected", at, [p[1] for p in points], "$blue", "%{y:,.0f} devices")]
+    data = [plot_line("connected", at, [p[1] for p in points], "$blue", "%{y:,.0f} devices")]
     if failures:
-        data.append(_line("failed", at, [p[2] for p in points], "$red", "%{y:,.0f} devices"))
+        data.append(plot_line("failed", at, [p[2] for p in points], "$red", "%{y:,.0f} devices"))
     for trace in data:
         trace["mode"] = "lines+markers"
-    layout = _layout(
-        xaxis=_axis("seconds since the first connect", rangemode="tozero"),
-        yaxis=_axis("devices", rangemode="tozero"),
+    layout = plot_layout(
+        xaxis=plot_axis("seconds since the first connect", rangemode="tozero"),
+        yaxis=plot_axis("devices", rangemode="tozero"),
         hovermode="x",
         showlegend=len(data) > 1,
     )
@@ -313,7 +326,7 @@ def _connection_curve(card: ScoreCard) -> Chart | None:
         "Connection curve",
         "Devices connected since the connect phase began, by the end of each second.",
         {"data": data, "layout": layout},
-        _csv(("at_s", "connected", "failed"), points),
+        csv_of(("at_s", "connected", "failed"), points),
     )
 
 
@@ -329,8 +342,12 @@ def _processors(card: ScoreCard) -> Chart | None:
             own = [m for m in moments if m.worker == worker]
             at = [round(m.at_s, 3) for m in own]
             data.append(
-                _line(
-                    f"worker {worker}", at, [100 * m.used for m in own], _cycle(place), "%{y:.1f} %"
+                plot_line(
+                    f"worker {worker}",
+                    at,
+                    [100 * m.used for m in own],
+                    color_of(place),
+                    "%{y:.1f} %",
                 )
             )
     else:
@@ -343,11 +360,13 @@ def _processors(card: ScoreCard) -> Chart | None:
             ("busiest worker", max, "$orange"),
         ):
             data.append(
-                _line(label, seconds, [pick(used_at[s]) for s in seconds], color, "%{y:.1f} %")
+                plot_line(label, seconds, [pick(used_at[s]) for s in seconds], color, "%{y:.1f} %")
             )
     middle = [round(m.at_s + m.span_s / 2, 3) for m in watched]
     if watched:
-        data.append(_line("broker", middle, [100 * m.used for m in watched], "$red", "%{y:.1f} %"))
+        data.append(
+            plot_line("broker", middle, [100 * m.used for m in watched], "$red", "%{y:.1f} %")
+        )
         data[-1]["line"] |= {"dash": "dash", "width": 3}
     resident: dict[int, int] = {}
     for moment in moments:
@@ -358,28 +377,28 @@ def _processors(card: ScoreCard) -> Chart | None:
         ("memory of the broker", middle, [m.resident_bytes / _MIB for m in watched], "$violet"),
     ]
     data += [
-        _line(label, when, mib, color, "%{y:,.1f} MiB", "y2")
+        plot_line(label, when, mib, color, "%{y:,.1f} MiB", "y2")
         for label, when, mib, color in memory
         if when
     ]
     waited = max((m.waited for m in moments), default=0.0)
     top = max([105.0, *(105 * m.used for m in watched)])
-    layout = _layout(
-        xaxis=_axis("seconds since the measurement began", anchor="y2"),
-        yaxis=_axis("% of a processor", range=[0, top], domain=[0.42, 1.0]),
-        yaxis2=_axis("MiB", domain=[0.0, 0.32], rangemode="tozero"),
+    layout = plot_layout(
+        xaxis=plot_axis("seconds since the measurement began", anchor="y2"),
+        yaxis=plot_axis("% of a processor", range=[0, top], domain=[0.42, 1.0]),
+        yaxis2=plot_axis("MiB", domain=[0.0, 0.32], rangemode="tozero"),
         hovermode="x",
         showlegend=True,
     )
     layout["shapes"], layout["annotations"] = _phases(card)
     if len(data) > _LEGEND_IN_COLUMNS:
         layout["legend"] |= {"entrywidth": 140, "entrywidthmode": "pixels"}
-    table = _csv(
+    table = csv_of(
         ("worker", "at_s", "used", "waited", "resident_bytes"),
         ((m.worker, m.at_s, m.used, m.waited, m.resident_bytes) for m in moments),
     )
     if watched:
-        table += "\r\n" + _csv(
+        table += "\r\n" + csv_of(
             ("broker_at_s", "seconds", "used", "resident_bytes"),
             ((m.at_s, m.span_s, m.used, m.resident_bytes) for m in watched),
         )
@@ -403,7 +422,7 @@ def _power(card: ScoreCard) -> Chart | None:
     drawn = outlets if len(outlets) <= _MOST_LINES else ()
     for place, outlet in enumerate(drawn):
         at, watts = _steps(outlet)
-        data.append(_line(name(outlet.name), at, watts, _cycle(place), "%{y:,.1f} W"))
+        data.append(plot_line(name(outlet.name), at, watts, color_of(place), "%{y:,.1f} W"))
     rows += [
         (outlet.node, outlet.log, outlet.outlet, *step)
         for outlet in outlets
@@ -412,7 +431,9 @@ def _power(card: ScoreCard) -> Chart | None:
     if len(outlets) > 1:
         moments = sorted({edge for o in outlets for step in o.curve for edge in step[:2]})
         total = [_watts_at(outlets, moment) for moment in moments]
-        trace = _line("all outlets", [round(m, 3) for m in moments], total, "$ink", "%{y:,.1f} W")
+        trace = plot_line(
+            "all outlets", [round(m, 3) for m in moments], total, "$ink", "%{y:,.1f} W"
+        )
         trace["line"] |= {"shape": "hv", "dash": "dot"}
         data.append(trace)
     per_watt = []
@@ -422,7 +443,7 @@ def _power(card: ScoreCard) -> Chart | None:
         if moment.received is not None and watts_then:
             per_watt.append((middle, moment.received / watts_then))
     if per_watt:
-        trace = _line(
+        trace = plot_line(
             "messages per watt",
             [round(at, 3) for at, _ in per_watt],
             [value for _, value in per_watt],
@@ -433,20 +454,20 @@ def _power(card: ScoreCard) -> Chart | None:
         if len(per_watt) <= _FEW_POINTS:
             trace["mode"] = "lines+markers"
         data.append(trace)
-    layout = _layout(
-        xaxis=_axis("seconds since the measurement began", anchor="y2" if per_watt else "y"),
-        yaxis=_axis("W", rangemode="tozero", domain=[0.45 if per_watt else 0.0, 1.0]),
+    layout = plot_layout(
+        xaxis=plot_axis("seconds since the measurement began", anchor="y2" if per_watt else "y"),
+        yaxis=plot_axis("W", rangemode="tozero", domain=[0.45 if per_watt else 0.0, 1.0]),
         hovermode="x",
         showlegend=True,
     )
     if per_watt:
-        layout["yaxis2"] = _axis("msgs/s/W", rangemode="tozero", domain=[0.0, 0.35])
+        layout["yaxis2"] = plot_axis("msgs/s/W", rangemode="tozero", domain=[0.0, 0.35])
     layout["shapes"], layout["annotations"] = _phases(card)
     # The window is what was measured; phases around it would squeeze it.
     ends = [step[1] for outlet in outlets for step in outlet.curve]
     layout["xaxis"]["range"] = [0, max(ends)]
-    table = _csv(("node", "log", "outlet", "from_s", "until_s", "watts"), rows)
-    table += "\r\n" + _csv(("at_s", "messages_per_watt"), per_watt)
+    table = csv_of(("node", "log", "outlet", "from_s", "until_s", "watts"), rows)
+    table += "\r\n" + csv_of(("at_s", "messages_per_watt"), per_watt)
     return Chart(
         "Power by outlet and messages per watt",
         "Each sample of a power log holds until the next. Messages per watt are those received a "
@@ -496,16 +517,18 @@ def _fan_out(cards: Sequence[ScoreCard]) -> Chart | None:
         return None
     at = [f"1:{ratio}" for ratio, *_ in points]
     data = [
-        _line("ingress (left)", at, [p[1] for p in points], "$blue", "%{y:,.1f} msgs/s"),
-        _line("egress (right)", at, [p[2] for p in points], "$orange", "%{y:,.1f} msgs/s", "y2"),
+        plot_line("ingress (left)", at, [p[1] for p in points], "$blue", "%{y:,.1f} msgs/s"),
+        plot_line(
+            "egress (right)", at, [p[2] for p in points], "$orange", "%{y:,.1f} msgs/s", "y2"
+        ),
     ]
     for trace in data:
         trace["mode"] = "lines+markers"
-    layout = _layout(
-        xaxis=_axis("fan-out ratio", type="category"),
-        yaxis=_axis("ingress, msgs/s", type="log", dtick=1),
+    layout = plot_layout(
+        xaxis=plot_axis("fan-out ratio", type="category"),
+        yaxis=plot_axis("ingress, msgs/s", type="log", dtick=1),
         # Ticks of its own: placed beside those of the other axis they would be odd numbers.
-        yaxis2=_axis(
+        yaxis2=plot_axis(
             "egress, msgs/s",
             overlaying="y",
             side="right",
@@ -519,7 +542,7 @@ def _fan_out(cards: Sequence[ScoreCard]) -> Chart | None:
         "Fan-out",
         "Rate into the broker (logarithmic, left) and out of it (right) by subscribers a topic.",
         {"data": data, "layout": layout},
-        _csv(("ratio", "ingress_per_s", "egress_per_s", "valid"), points),
+        csv_of(("ratio", "ingress_per_s", "egress_per_s", "valid"), points),
     )
 
 
@@ -541,19 +564,21 @@ def _latency_by_load(cards: Sequence[ScoreCard]) -> Chart | None:
         return None
     at = [round(point[0], 3) for point in points]
     data = [
-        _line("average", at, [p[1] for p in points], "$blue", "%{y:,.1f} µs"),
-        _line("99th percentile", at, [p[2] for p in points], "$orange", "%{y:,.1f} µs"),
+        plot_line("average", at, [p[1] for p in points], "$blue", "%{y:,.1f} µs"),
+        plot_line("99th percentile", at, [p[2] for p in points], "$orange", "%{y:,.1f} µs"),
     ]
     for trace in data:
         trace["mode"] = "lines+markers"
-    layout = _layout(
-        xaxis=_axis("background, msgs/s"), yaxis=_axis("µs", rangemode="tozero"), hovermode="x"
+    layout = plot_layout(
+        xaxis=plot_axis("background, msgs/s"),
+        yaxis=plot_axis("µs", rangemode="tozero"),
+        hovermode="x",
     )
     return Chart(
         "Latency by background load",
         "End-to-end latency of the timed pair beside different background rates.",
         {"data": data, "layout": layout},
-        _csv(("background_per_s", "avg_us", "p99_us", "valid"), points),
+        csv_of(("background_per_s", "avg_us", "p99_us", "valid"), points),
     )
 
 
@@ -585,7 +610,7 @@ def comparison_chart(comparison: Comparison) -> Chart | None:
                 "text": told,
                 "hovertemplate": "%{text}, %{x:+.2f} %",
                 "marker": {
-                    "color": _cycle(place),
+                    "color": color_of(place),
                     "size": 9,
                     "symbol": ("circle", "diamond", "square", "cross")[place % 4],
                 },
@@ -596,14 +621,16 @@ def comparison_chart(comparison: Comparison) -> Chart | None:
         "Every run as one mark: how far it is from the mean of the first side.",
         {
             "data": data,
-            "layout": _layout(
-                xaxis=_axis("% from the mean of the first", zeroline=True, zerolinecolor="$axis"),
-                yaxis=_axis("", type="category", autorange="reversed"),
+            "layout": plot_layout(
+                xaxis=plot_axis(
+                    "% from the mean of the first", zeroline=True, zerolinecolor="$axis"
+                ),
+                yaxis=plot_axis("", type="category", autorange="reversed"),
                 hovermode="closest",
                 showlegend=True,
             ),
         },
-        _csv(("side", "name", "column", "unit", "value"), rows),
+        csv_of(("side", "name", "column", "unit", "value"), rows),
         height=160 + 24 * len(labels),
     )
 
@@ -611,7 +638,7 @@ def comparison_chart(comparison: Comparison) -> Chart | None:
 # --- parts of figures -----------------------------------------------------------------------
 
 
-def _line(
+def plot_line(
     label: str,
     x: Sequence[object],
     y: Sequence[float | None],
@@ -631,7 +658,8 @@ def _line(
     }
 
 
-def _axis(title: str, **more: Any) -> Figure:
+def plot_axis(title: str, **more: Any) -> Figure:
+    """An axis as all charts have it."""
     return {
         "title": {"text": escape(title), "font": {"size": 12}, "standoff": 8},
         "gridcolor": "$grid",
@@ -642,7 +670,8 @@ def _axis(title: str, **more: Any) -> Figure:
     }
 
 
-def _layout(**more: Any) -> Figure:
+def plot_layout(**more: Any) -> Figure:
+    """A layout as all charts have it."""
     return {
         "paper_bgcolor": "$surface",
         "plot_bgcolor": "$surface",
@@ -654,8 +683,9 @@ def _layout(**more: Any) -> Figure:
     }
 
 
-def _cycle(place: int) -> str:
-    return _MORE_COLORS[place % len(_MORE_COLORS)]
+def color_of(place: int) -> str:
+    """Colour of the place-th line of a chart with any number of them."""
+    return MORE_COLORS[place % len(MORE_COLORS)]
 
 
 def _rounded(value: float | None, digits: int = 3) -> float | None:
@@ -667,7 +697,8 @@ def _without_zero(values: Iterable[float | None]) -> list[float | None]:
     return [value or None for value in values]
 
 
-def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def csv_of(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """The data of a chart, for its download."""
     table = io.StringIO()
     writer = csv.writer(table)
     writer.writerow(header)

@@ -15,12 +15,12 @@ from plotly.offline import get_plotlyjs
 
 from loadgen.control.rundir import write_atomically
 from loadgen.errors import RunDirectoryError
-from loadgen.scorecard.charts import Chart, _axis, _csv, _cycle, _layout, _line
-from loadgen.scorecard.sweep import MAIN, SweepRow, SweepTable
+from loadgen.scorecard.charts import Chart, color_of, csv_of, plot_axis, plot_layout, plot_line
+from loadgen.scorecard.sweep_table import MAIN, SweepRow, SweepTable
 from loadgen.scorecard.text import name, number
 from loadgen.scorecard.to_csv import cell
-from loadgen.scorecard.to_html import _figure, _hash, _resource
-from loadgen.scorecard.to_markdown import _table, escape
+from loadgen.scorecard.to_html import page_figure, page_resource, script_hash
+from loadgen.scorecard.to_markdown import escape, markdown_table
 
 __all__ = ["SWEEP_RENDERINGS", "sweep_chart", "text_table", "write_sweep"]
 
@@ -130,28 +130,28 @@ def to_markdown(table: SweepTable) -> bytes:
     """A heading and the table; everything that a run brought along is escaped."""
     about = " · ".join(escape(part) for part in _about(table))
     lines = [f"# Sweep: {escape(table.case.upper())}", "", about, ""]
-    lines += _table(headings(table), (cells(table, row) for row in table.rows))
+    lines += markdown_table(headings(table), (cells(table, row) for row in table.rows))
     return "\n".join(lines).encode()
 
 
 def to_html(table: SweepTable) -> bytes:
     """One file that opens offline; the policy lets nothing run but its two scripts."""
-    script = _resource("page.js")
+    script = page_resource("page.js")
     chart = sweep_chart(table)
     policy = (
-        f"default-src 'none'; script-src {_hash(get_plotlyjs())} {_hash(script)}; "
+        f"default-src 'none'; script-src {script_hash(get_plotlyjs())} {script_hash(script)}; "
         "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     page = _template().render(
         policy=policy,
         title=f"Sweep: {name(table.case.upper())}",
         about=" · ".join(name(part) for part in _about(table)),
-        css=Markup(_resource("page.css")),
+        css=Markup(page_resource("page.css")),
         headings=headings(table),
         rows=[
             {"cells": cells(table, row), "valid": row.valid and row.runs > 0} for row in table.rows
         ],
-        chart=None if chart is None else _figure(chart),
+        chart=None if chart is None else page_figure(chart),
         plotly=Markup(get_plotlyjs()),
         script=Markup(script),
     )
@@ -164,7 +164,7 @@ def _template() -> Template:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
     environment.filters["shown"] = name
-    return environment.from_string(_resource("sweep.html.j2"))
+    return environment.from_string(page_resource("sweep.html.j2"))
 
 
 def _about(table: SweepTable) -> list[str]:
@@ -218,11 +218,11 @@ def sweep_chart(table: SweepTable) -> Chart | None:
     data: list[dict[str, Any]] = []
     for label, members in groups.items():
         for key, title in wanted:
-            trace = _line(
+            trace = plot_line(
                 f"{title}{', ' if label else ''}{label}",
                 [row.numbers[axis] for row in members],
                 [row.figures[key] for row in members],
-                _cycle(len(data)),
+                color_of(len(data)),
                 "%{y:,.1f}",
                 "y2" if table.case == "fanout" and key == "egress" else "y",
             )
@@ -231,15 +231,15 @@ def sweep_chart(table: SweepTable) -> Chart | None:
     xs = [row.numbers[axis] for row in rows]
     far = min(xs) > 0 and max(xs) > _WIDE * min(xs)
     unit = _unit(table)
-    layout = _layout(
-        xaxis=_axis(axis.replace("_", " "), **({"type": "log"} if far else {})),
-        yaxis=_axis(unit, rangemode="tozero"),
+    layout = plot_layout(
+        xaxis=plot_axis(axis.replace("_", " "), **({"type": "log"} if far else {})),
+        yaxis=plot_axis(unit, rangemode="tozero"),
         hovermode="x",
         showlegend=True,
     )
     if table.case == "fanout":
-        layout["yaxis"] = _axis("ingress, msgs/s", type="log", dtick=1)
-        layout["yaxis2"] = _axis("egress, msgs/s", overlaying="y", side="right", showgrid=False)
+        layout["yaxis"] = plot_axis("ingress, msgs/s", type="log", dtick=1)
+        layout["yaxis2"] = plot_axis("egress, msgs/s", overlaying="y", side="right", showgrid=False)
     numbers = [
         (*(row.values[a] for a in table.axes), *(row.figures[key] for key, _ in wanted))
         for row in rows
@@ -249,7 +249,7 @@ def sweep_chart(table: SweepTable) -> Chart | None:
         f"{what} by {axis.replace('_', ' ')}",
         "A point for each combination; of several runs the median.",
         {"data": data, "layout": layout},
-        _csv((*table.axes, *(key for key, _ in wanted)), numbers),
+        csv_of((*table.axes, *(key for key, _ in wanted)), numbers),
         height=360,
     )
 

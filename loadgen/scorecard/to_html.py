@@ -27,11 +27,11 @@ from loadgen.scorecard.charts import Chart, charts_of, charts_of_all, comparison
 from loadgen.scorecard.compare import SPREAD, Comparison, regressions
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.rows import in_report_order
+from loadgen.scorecard.run_charts import run_charts_of
 from loadgen.scorecard.sections import told
-from loadgen.scorecard.sweeps import sweep_charts
 from loadgen.scorecard.text import COMMAND_CHARACTERS, name, number
 
-__all__ = ["to_html"]
+__all__ = ["page_figure", "page_resource", "script_hash", "to_html"]
 
 _WRONG_ABOVE_ZERO = ("lost", "duplicated", "out_of_order", "corrupt", "connect_failures")
 _GROUP_COLUMNS = ("devices", "sent", "expected", "received", "duplicated", "out_of_order")
@@ -48,19 +48,19 @@ _COUNTS = {"publish_received": "PUBLISH received", "publish_sent": "PUBLISH sent
 
 def to_html(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = ()) -> bytes:
     """The page of one run or of several, in the order given, with one table of all on top."""
-    script = _resource("page.js")
+    script = page_resource("page.js")
     runs = [_run(card, place) for place, card in enumerate(cards)]
-    together = [_figure(chart) for chart in (*charts_of_all(cards), *sweep_charts(cards))]
+    together = [page_figure(chart) for chart in (*charts_of_all(cards), *run_charts_of(cards))]
     cases = ", ".join(dict.fromkeys(name(card.run.case.upper()) for card in cards))
     policy = (
-        f"default-src 'none'; script-src {_hash(get_plotlyjs())} {_hash(script)}; "
+        f"default-src 'none'; script-src {script_hash(get_plotlyjs())} {script_hash(script)}; "
         "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     page = _template().render(
         policy=policy,
         title=f"Score card: {cases}",
         subtitle=_subtitle(cards),
-        css=Markup(_resource("page.css")),
+        css=Markup(page_resource("page.css")),
         runs=runs,
         table=_table(cards),
         charts=together,
@@ -82,14 +82,15 @@ def _template() -> Template:
     environment.filters["shown"] = name
     environment.filters["number"] = number
     environment.filters["told"] = told
-    return environment.from_string(_resource("page.html.j2"))
+    return environment.from_string(page_resource("page.html.j2"))
 
 
-def _resource(file: str) -> str:
+def page_resource(file: str) -> str:
+    """Text of a file that comes with the package."""
     return files("loadgen.scorecard").joinpath(file).read_text("utf-8")
 
 
-def _hash(script: str) -> str:
+def script_hash(script: str) -> str:
     """A script as a Content-Security-Policy names it."""
     return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
 
@@ -141,7 +142,7 @@ def _run(card: ScoreCard, place: int) -> dict[str, Any]:
             for key, value in counts.items()
         ],
         "network": [(key.replace("_", " "), count) for key, count in card.network.items() if count],
-        "charts": [_figure(chart) for chart in charts_of(card)],
+        "charts": [page_figure(chart) for chart in charts_of(card)],
         "group_columns": _GROUP_COLUMNS,
         "groups": [
             (g.name, g.devices, *(g.counters[column] for column in _GROUP_COLUMNS[1:]))
@@ -203,7 +204,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
             }
             for line in comparison.lines
         ],
-        "chart": None if chart is None else _figure(chart),
+        "chart": None if chart is None else page_figure(chart),
     }
 
 
@@ -231,7 +232,7 @@ def _words(values: Iterable[object]) -> Iterator[str]:
     return (str(value) for value in values)
 
 
-def _figure(chart: Chart) -> dict[str, Any]:
+def page_figure(chart: Chart) -> dict[str, Any]:
     """A chart with its data and its download as the template puts them in."""
     return {
         "title": chart.title,

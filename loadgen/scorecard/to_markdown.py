@@ -12,7 +12,7 @@ from loadgen.scorecard.rows import in_report_order
 from loadgen.scorecard.sections import told
 from loadgen.scorecard.text import COMMAND_CHARACTERS, name, number
 
-__all__ = ["escape", "to_markdown"]
+__all__ = ["escape", "markdown_table", "to_markdown"]
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#!|~&$])")
 
@@ -27,7 +27,7 @@ def to_markdown(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = 
     run = {id(row): card.run.id for card in cards for row in card.rows}
     for card in cards:
         lines += _verdict(card, several)
-    lines += _table(
+    lines += markdown_table(
         (
             *("Type", "Name", *(("Run",) if several else ()), "Description"),
             *("VALUE", "AVG", "50P", "99P", "MAX", "STDV"),
@@ -75,16 +75,16 @@ def _details(card: ScoreCard) -> list[str]:
         f"{escape(broker)}, {escape(run.protocol)}, {_counted(run.workers, 'worker')} on "
         f"{_counted(run.hosts, 'host')}.",
         "",
-        *_table(
+        *markdown_table(
             ("count", "value"),
             ((key.replace("_", " "), number(value)) for key, value in asdict(card.counts).items()),
         ),
     ]
     for section in card.sections:
         lines += [f"### {escape(section.title)}", "", escape(section.note), ""]
-        lines += _table(section.header, (list(map(told, row)) for row in section.rows))
+        lines += markdown_table(section.header, (list(map(told, row)) for row in section.rows))
     if card.latency:
-        lines += _table(
+        lines += markdown_table(
             ("latency, µs", "count", "avg", "50p", "90p", "99p", "99.9p", "max", "stdev"),
             (
                 (series, *(number(value) for value in asdict(summary).values()))
@@ -92,7 +92,7 @@ def _details(card: ScoreCard) -> list[str]:
             ),
         )
     if card.power is not None:
-        lines += _table(
+        lines += markdown_table(
             ("node", "outlet", "watts", "samples", "coverage", "kWh counter"),
             (
                 (
@@ -117,7 +117,7 @@ def _details(card: ScoreCard) -> list[str]:
 
 
 def _broker(load: BrokerLoad) -> list[str]:
-    lines = _table(
+    lines = markdown_table(
         ("broker over the window", "value"),
         (
             ("processor time, s", number(load.cpu_seconds)),
@@ -127,7 +127,7 @@ def _broker(load: BrokerLoad) -> list[str]:
         ),
     )
     if load.counts:
-        lines += _table(
+        lines += markdown_table(
             ("the broker's own count", "broker", "ours", "under way", "agrees"),
             (
                 (
@@ -152,7 +152,7 @@ def _comparison(comparison: Comparison) -> list[str]:
         for cell, difference in zip(line.cells[1:], line.differences, strict=True):
             cells += [_cell(cell), _share(difference), _spread(difference)]
         rows.append(cells)
-    return [f"## {escape(comparison.case.upper())} side by side", "", *_table(header, rows)]
+    return [f"## {escape(comparison.case.upper())} side by side", "", *markdown_table(header, rows)]
 
 
 def _cell(cell: Cell | None) -> str:
@@ -179,7 +179,8 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a table whose cells are escaped."""
     return [
         f"| {' | '.join(header)} |",
         f"|{'|'.join('---' for _ in header)}|",

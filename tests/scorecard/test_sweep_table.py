@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from loadgen.control.sweep import Measured, Sweep, SweepResult, points_of
-from loadgen.scorecard.sweep import SweepTable, table_of
 from loadgen.scorecard.sweep_renderings import (
     headings,
     sweep_chart,
@@ -22,6 +21,7 @@ from loadgen.scorecard.sweep_renderings import (
     verdict_of,
     write_sweep,
 )
+from loadgen.scorecard.sweep_table import SweepTable, table_of
 from loadgen.workload.scenario import build_scenario
 
 HOSTILE = "</script><script>alert(1)</script>|`=cmd"

@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.run_charts import run_charts_of
 from loadgen.scorecard.summary import summarize_run
-from loadgen.scorecard.sweeps import sweep_charts
 from tests.scorecard import fabricate as make
 
 
@@ -27,7 +27,7 @@ def card(base: Path, case: str = "fanout", **scenario: Any) -> ScoreCard:
 
 
 def titles(cards: list[ScoreCard]) -> list[str]:
-    return [chart.title for chart in sweep_charts(cards)]
+    return [chart.title for chart in run_charts_of(cards)]
 
 
 def test_runs_that_do_not_differ_give_no_chart(base: Path) -> None:
@@ -37,7 +37,7 @@ def test_runs_that_do_not_differ_give_no_chart(base: Path) -> None:
 
 def test_rate_by_message_size_has_both_directions(base: Path) -> None:
     cards = [card(base, size=[size, size]) for size in (1024, 32, 256)]
-    (chart,) = sweep_charts(cards)
+    (chart,) = run_charts_of(cards)
     assert chart.title == "Rate by message size"
     sent, received = chart.figure["data"]
     assert sent["name"] == "FANOUT QoS 0 1:10 TX" and received["name"].endswith("RX")
@@ -50,7 +50,7 @@ def test_rate_by_message_size_has_both_directions(base: Path) -> None:
 def test_size_and_ratio_together_give_a_line_for_each_size(base: Path) -> None:
     cards = [card(base, size=[size, size], ratio=ratio) for size in (32, 100) for ratio in (30, 1)]
     assert titles(cards) == ["Rate by message size", "Fan-out by ratio and message size"]
-    chart = sweep_charts(cards)[1]
+    chart = run_charts_of(cards)[1]
     assert [trace["name"] for trace in chart.figure["data"]] == ["32 bytes", "100 bytes"]
     assert chart.figure["data"][0]["x"] == ["1:1", "1:30"]
 
@@ -60,7 +60,7 @@ def test_forwarding_rate_by_backends(base: Path) -> None:
     cards += [
         card(base, "bridge", qos=1, durable=True, backend=["mqtt://b"] * count) for count in (1, 2)
     ]
-    (chart,) = sweep_charts(cards)
+    (chart,) = run_charts_of(cards)
     assert chart.title == "Forwarding rate by number of backends"
     assert [trace["name"] for trace in chart.figure["data"]] == ["QoS 0", "QoS 1, durable"]
     assert [trace["x"] for trace in chart.figure["data"]] == [[1, 1, 3], [1, 2]]

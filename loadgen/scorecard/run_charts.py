@@ -6,16 +6,16 @@ Rates by message size, by fan-out ratio and by number of queue managers (here: b
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from loadgen.scorecard.charts import _MORE_COLORS, Chart, _axis, _csv, _layout, _line
+from loadgen.scorecard.charts import MORE_COLORS, Chart, csv_of, plot_axis, plot_layout, plot_line
 from loadgen.scorecard.model import ScoreCard
 
-__all__ = ["sweep_charts"]
+__all__ = ["run_charts_of"]
 
 Point = tuple[int, float, float, bool]
 """What is varied, sent and received a second, valid."""
 
 
-def sweep_charts(cards: Sequence[ScoreCard]) -> list[Chart]:
+def run_charts_of(cards: Sequence[ScoreCard]) -> list[Chart]:
     """The charts for which the runs differ in what is varied; the others are left out."""
     charts = [_by_size(cards), _fan_out_by_size(cards), _by_backends(cards)]
     return [chart for chart in charts if chart is not None]
@@ -63,21 +63,21 @@ def _by_size(cards: Sequence[ScoreCard]) -> Chart | None:
     data: list[dict[str, Any]] = []
     rows: list[Sequence[object]] = []
     for place, (kind, points) in enumerate(groups.items()):
-        color = _MORE_COLORS[place % len(_MORE_COLORS)]
+        color = MORE_COLORS[place % len(MORE_COLORS)]
         at = [point[0] for point in points]
         for word, column, dash in (("TX", 1, "dot"), ("RX", 2, "solid")):
             rates = [float(point[column]) for point in points]
-            trace = _line(f"{kind} {word}", at, rates, color, "%{y:,.1f} msgs/s")
+            trace = plot_line(f"{kind} {word}", at, rates, color, "%{y:,.1f} msgs/s")
             trace["mode"] = "lines+markers"
             trace["line"]["dash"] = dash
             data.append(trace)
         rows += [(kind, *point) for point in points]
     sizes = sorted({point[0] for points in groups.values() for point in points})
-    layout = _layout(
-        xaxis=_axis(
+    layout = plot_layout(
+        xaxis=plot_axis(
             "payload, bytes", type="log", tickvals=sizes, ticktext=[f"{s:,}" for s in sizes]
         ),
-        yaxis=_axis("msgs/s", rangemode="tozero"),
+        yaxis=plot_axis("msgs/s", rangemode="tozero"),
         hovermode="x",
         showlegend=True,
     )
@@ -85,7 +85,7 @@ def _by_size(cards: Sequence[ScoreCard]) -> Chart | None:
         "Rate by message size",
         "TX is the rate of all publishers together, RX that of all subscribers.",
         {"data": data, "layout": layout},
-        _csv(("case", "bytes", "sent_per_s", "received_per_s", "valid"), rows),
+        csv_of(("case", "bytes", "sent_per_s", "received_per_s", "valid"), rows),
     )
 
 
@@ -118,19 +118,19 @@ def _fan_out_by_size(cards: Sequence[ScoreCard]) -> Chart | None:
     rows: list[Sequence[object]] = []
     for place, (size, points) in enumerate(groups.items()):
         at = [f"1:{point[0]}" for point in points]
-        color = _MORE_COLORS[place % len(_MORE_COLORS)]
-        trace = _line(size, at, [point[2] for point in points], color, "%{y:,.1f} msgs/s")
+        color = MORE_COLORS[place % len(MORE_COLORS)]
+        trace = plot_line(size, at, [point[2] for point in points], color, "%{y:,.1f} msgs/s")
         trace["mode"] = "lines+markers"
         data.append(trace)
         rows += [(size, *point) for point in points]
-    layout = _layout(
-        xaxis=_axis(
+    layout = plot_layout(
+        xaxis=plot_axis(
             "fan-out ratio",
             type="category",
             categoryorder="array",
             categoryarray=[f"1:{ratio}" for ratio in ratios],
         ),
-        yaxis=_axis("egress, msgs/s", rangemode="tozero"),
+        yaxis=plot_axis("egress, msgs/s", rangemode="tozero"),
         hovermode="x",
         showlegend=True,
     )
@@ -138,7 +138,7 @@ def _fan_out_by_size(cards: Sequence[ScoreCard]) -> Chart | None:
         "Fan-out by ratio and message size",
         "Rate out of the broker by subscribers a topic, a line for each message size.",
         {"data": data, "layout": layout},
-        _csv(("size", "ratio", "ingress_per_s", "egress_per_s", "valid"), rows),
+        csv_of(("size", "ratio", "ingress_per_s", "egress_per_s", "valid"), rows),
     )
 
 
@@ -165,15 +165,15 @@ def _by_backends(cards: Sequence[ScoreCard]) -> Chart | None:
     data = []
     rows: list[Sequence[object]] = []
     for place, (kind, points) in enumerate(groups.items()):
-        color = _MORE_COLORS[place % len(_MORE_COLORS)]
+        color = MORE_COLORS[place % len(MORE_COLORS)]
         at = [point[0] for point in points]
-        trace = _line(kind, at, [point[2] for point in points], color, "%{y:,.1f} msgs/s")
+        trace = plot_line(kind, at, [point[2] for point in points], color, "%{y:,.1f} msgs/s")
         trace["mode"] = "lines+markers"
         data.append(trace)
         rows += [(kind, *point) for point in points]
-    layout = _layout(
-        xaxis=_axis("backends", dtick=1),
-        yaxis=_axis("forwarded, msgs/s", rangemode="tozero"),
+    layout = plot_layout(
+        xaxis=plot_axis("backends", dtick=1),
+        yaxis=plot_axis("forwarded, msgs/s", rangemode="tozero"),
         hovermode="x",
         showlegend=True,
     )
@@ -182,5 +182,5 @@ def _by_backends(cards: Sequence[ScoreCard]) -> Chart | None:
         "Messages a second that consumers on the backends received, by how many backends there "
         "were (the report's queue managers).",
         {"data": data, "layout": layout},
-        _csv(("kind", "backends", "sent_per_s", "forwarded_per_s", "valid"), rows),
+        csv_of(("kind", "backends", "sent_per_s", "forwarded_per_s", "valid"), rows),
     )
