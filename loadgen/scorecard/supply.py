@@ -9,6 +9,7 @@ from typing import Any
 
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.sections import Cell, Section
+from loadgen.scorecard.text import NOTICE_CHARACTERS
 
 __all__ = ["audit_of", "notice_of", "supply_details", "supply_sections"]
 
@@ -19,7 +20,7 @@ Document = Mapping[str, Any]
 
 def notice_of(record: RunRecord) -> str:
     """What must stand before any figure of the run; empty for a run that needs none."""
-    return str(_document(record).get("notice") or "")[:2000]
+    return str(_document(record).get("notice") or "")[:NOTICE_CHARACTERS]
 
 
 def audit_of(record: RunRecord) -> Mapping[str, Any] | None:

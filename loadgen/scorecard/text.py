@@ -2,10 +2,13 @@
 
 from loadgen.control.redaction import printable
 
-__all__ = ["COMMAND_CHARACTERS", "NAME_CHARACTERS", "name", "number"]
+__all__ = ["COMMAND_CHARACTERS", "NAME_CHARACTERS", "NOTICE_CHARACTERS", "name", "number"]
 
 NAME_CHARACTERS = 300
 """Longest text of a broker, file or scenario that a rendering repeats."""
+
+NOTICE_CHARACTERS = 2000
+"""The same of a notice that must be shown whole, and of a sentence over a table."""
 
 COMMAND_CHARACTERS = 4000
 """The same of a command line."""

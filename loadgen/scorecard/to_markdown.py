@@ -10,7 +10,13 @@ from loadgen.scorecard.compare import SPREAD, Cell, Comparison, Difference
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.rows import in_report_order
 from loadgen.scorecard.sections import told
-from loadgen.scorecard.text import COMMAND_CHARACTERS, name, number
+from loadgen.scorecard.text import (
+    COMMAND_CHARACTERS,
+    NAME_CHARACTERS,
+    NOTICE_CHARACTERS,
+    name,
+    number,
+)
 
 __all__ = ["escape", "markdown_table", "to_markdown"]
 
@@ -21,7 +27,7 @@ def to_markdown(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = 
     """UTF-8; everything that a run brought along is escaped."""
     lines = ["# Score card", ""]
     for notice in dict.fromkeys(card.notice for card in cards if card.notice):
-        lines += [escape(notice), ""]
+        lines += [escape(notice, NOTICE_CHARACTERS), ""]
     several = len(cards) > 1
     # By identity: rows of two runs can be equal.
     run = {id(row): card.run.id for card in cards for row in card.rows}
@@ -48,9 +54,9 @@ def to_markdown(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = 
     return "\n".join(lines).encode()
 
 
-def escape(text: object) -> str:
+def escape(text: object, limit: int = NAME_CHARACTERS) -> str:
     """Text that Markdown shows as it is, in a table cell too."""
-    return _SPECIAL.sub(r"\\\1", name(text))
+    return _SPECIAL.sub(r"\\\1", name(text, limit))
 
 
 def _verdict(card: ScoreCard, several: bool) -> list[str]:
@@ -81,7 +87,7 @@ def _details(card: ScoreCard) -> list[str]:
         ),
     ]
     for section in card.sections:
-        lines += [f"### {escape(section.title)}", "", escape(section.note), ""]
+        lines += [f"### {escape(section.title)}", "", escape(section.note, NOTICE_CHARACTERS), ""]
         lines += markdown_table(section.header, (list(map(told, row)) for row in section.rows))
     if card.latency:
         lines += markdown_table(

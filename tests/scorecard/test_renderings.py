@@ -334,3 +334,10 @@ def test_a_directory_that_cannot_be_written(cards: list[ScoreCard], tmp_path: Pa
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirectoryError, match="score card cannot be written"):
         write_renderings(cards, tmp_path / "file")
+
+
+def test_a_notice_is_never_cut(cards: list[ScoreCard]) -> None:
+    notice = "No comparison can be made. " * 20 + "The end."
+    card = replace(cards[0], notice=notice)
+    assert notice in to_html([card]).decode()
+    assert notice in to_markdown([card]).decode()

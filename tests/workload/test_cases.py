@@ -21,6 +21,7 @@ TYPES = {
     "FANOUT": "Throughput",
     "PERSISTENT": "Throughput",
     "LATENCY": "Latency",
+    "REQUEST": "Latency",
     "CONNBURST": "Connection rate",
     "PERSISTENT.MPW": "Data-center Efficiency",
     "PERSISTENT.MPU": "Data-center Efficiency",
@@ -191,7 +192,8 @@ class TestRows:
 
     def test_latency_has_the_distribution_and_the_others_a_value(self) -> None:
         columns = {row.name: row.columns for info in CASE_INFO.values() for row in info.rows}
-        assert columns.pop("LATENCY") == ("avg", "p50", "p99", "max", "stdev")
+        for name in ("LATENCY", "REQUEST"):
+            assert columns.pop(name) == ("avg", "p50", "p99", "max", "stdev")
         assert set(columns.values()) == {("value",)}
 
     def test_efficiency_rows_need_their_figures(self) -> None:
