@@ -54,7 +54,7 @@ def ceiling_of(
     load = _number(found, "load_average_before")
     busy = "" if load is None else f" (load average before it {load:g})"
     note = (
-        f"`loadgen calibrate` of {name(found.get('made'))}{busy}, against instruments of our own "
+        f"loadgen calibrate of {name(found.get('made'))}{busy}, against instruments of our own "
         "on this host: what one worker with a core to itself sends and receives, each message by "
         "its own write or in batches; connects; the latency of one pair through the reflector."
     )
