@@ -158,7 +158,6 @@ class Connector:
         connect_some(
             self.epoll,
             np.array(connections, np.int64),
-            int(fleet.addresses[0, 0]),
             fleet.source,
             fleet.addresses,
             fleet.address_bytes,

@@ -518,7 +518,6 @@ def _whole_messages(batch: Table, count: int, start: int, done: int) -> int:
 def connect_some(
     epoll: int,
     rows: Table,
-    family: int,
     source: Bytes,
     addresses: Bytes,
     address_bytes: Table,
@@ -530,13 +529,15 @@ def connect_some(
 ) -> None:
     """Begin to connect the devices in `rows`.
 
-    `addresses` holds one sockaddr a target (rows), `address_bytes` their lengths; `source` is
-    the sockaddr to connect from, empty for the kernel's choice.
+    `addresses` holds one sockaddr a target (rows), each begun by its family, least byte first;
+    `address_bytes` their lengths; `source` is the sockaddr to connect from, empty for the
+    kernel's choice.
     """
     for connection in rows:
         target = connections[connection, TARGET]
         connections[connection, STATE] = IDLE
-        descriptor = open_socket(family, source, words)
+        address = addresses[target, : address_bytes[target]]
+        descriptor = open_socket(address[0] | address[1] << 8, source, words)
         now_ns = monotonic_ns(clock)
         if descriptor < 0:
             push_event(totals, events, CONNECT_FAILED, connection, -descriptor, now_ns)
@@ -546,7 +547,6 @@ def connect_some(
         connections[connection, SYN_NS] = now_ns
         connections[connection, STATE] = CONNECTING
         totals[CONNECTING_COUNT] += 1
-        address = addresses[target, : address_bytes[target]]
         result = connect_socket(descriptor, address)
         if result == 0:
             flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET

@@ -79,7 +79,6 @@ def warm_kernels() -> None:
         connect_some(
             epoll.fileno(),
             np.zeros(0, np.int64),
-            2,
             fleet.source,
             fleet.addresses,
             fleet.address_bytes,

@@ -418,7 +418,9 @@ async def well_behaved(session: Session) -> None:
 class FakeBroker:
     """Listens and hands each connection to the test's coroutine."""
 
-    def __init__(self, behaviour: Behaviour = well_behaved, **options: Any) -> None:
+    def __init__(
+        self, behaviour: Behaviour = well_behaved, *, host: str = "127.0.0.1", **options: Any
+    ) -> None:
         self.behaviour = behaviour
         self.options = options
         self.sessions: list[Session] = []
@@ -426,7 +428,7 @@ class FakeBroker:
         self.gone = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._next_id = 0
-        self._listener = listen("127.0.0.1")
+        self._listener = listen(host)
         self.port: int = self._listener.getsockname()[1]
 
     async def __aenter__(self) -> "FakeBroker":

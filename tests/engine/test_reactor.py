@@ -379,7 +379,6 @@ def _connect(rig: Rig, rows: list[int]) -> None:
     connect_some(
         rig.epoll.fileno(),
         np.array(rows, np.int64),
-        int(f.addresses[0, 0]),
         f.source,
         f.addresses,
         f.address_bytes,

@@ -28,6 +28,7 @@ from loadgen.engine.syscalls import (
     close_descriptor,
     watch,
 )
+from loadgen.errors import HostLimitError
 from loadgen.metrics.interval import PHASES, Interval
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import (
@@ -415,6 +416,23 @@ async def test_a_share_of_devices_keeps_its_numbers(
     assert broker.published == {"t/0": 5, "t/1": 10}
     for device in (1, 3, 5):
         check_stream(broker.client(device).published, device)
+
+
+async def test_endpoints_may_be_of_both_address_families(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    try:
+        new = await start_broker(host="::1")
+    except HostLimitError:
+        pytest.skip("no IPv6 loopback")
+    old = await start_broker()
+    targets = (Target("127.0.0.1", old.port), Target("::1", new.port))
+    await driver.configure(one_worker_plan(publishers(6), targets=targets))
+    answer = await driver.connect()
+    assert answer["connected"] == 6
+    assert answer["failures"] == {}
+    assert [len(broker.sessions) for broker in (old, new)] == [3, 3]
+    await driver.stop()
 
 
 # --- subscribing -----------------------------------------------------------------------------
