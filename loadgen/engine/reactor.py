@@ -54,6 +54,7 @@ from loadgen.workload.traffic import (
     IDLE,
     LISTED,
     PACKET_LIMIT,
+    PINGED_NS,
     PUSHED_BACK,
     READY,
     REARM,
@@ -562,7 +563,8 @@ def ping_idle(
     """Send PINGREQ on plain connections that wrote nothing for three quarters of keep-alive.
 
     `keep_alive_ns` has one entry a group, 0 for no keep-alive. Streamed or blocked connections
-    are listed in `due` for the caller; returns their number.
+    are listed in `due` for the caller; returns their number. PINGED_NS holds the first PINGREQ
+    that waits for its PINGRESP.
     """
     listed = 0
     for connection in range(len(connections)):
@@ -576,4 +578,8 @@ def ping_idle(
             listed += 1
         elif send_from(connections[connection, FD], pingreq, 0, 2) == 2:
             connections[connection, WRITTEN_NS] = now_ns
+        else:
+            continue
+        if connections[connection, PINGED_NS] == 0:
+            connections[connection, PINGED_NS] = now_ns
     return listed

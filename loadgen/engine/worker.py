@@ -14,7 +14,7 @@ import selectors
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -113,6 +113,15 @@ def _errno_reason(number: int) -> str:
     return "closed by the broker" if number == 0 else errno.errorcode.get(number, str(number))
 
 
+def _subscribe_failure(codes: Sequence[int], asked_qos: int, version: int) -> str | None:
+    """Why a SUBACK is not what was asked for: refused, or granted less (MQTT 5, 3.9.3)."""
+    if max(codes) >= 0x80:
+        return reason_name(max(codes), version)
+    if min(codes) < asked_qos:
+        return f"granted QoS {min(codes)} instead of {asked_qos}"
+    return None
+
+
 def _may_leave(group: DeviceGroup) -> bool:
     """Whether a device of the group can be away without a message being lost by it."""
     if group.subscribes is not None:
@@ -144,6 +153,7 @@ class Worker:
         self.connector: Connector
         self.subscribers: list[int] = []
         self.subscribing: set[int] = set()
+        self.asked_qos: dict[int, int] = {}
         self.subscribes_done: asyncio.Future[None] | None = None
         self.last_subscribed_ns = 0
         self.streams: Streams | None = None
@@ -237,6 +247,7 @@ class Worker:
         self.linger_ns = 0 if self.streams is not None else _LINGER_NS
         self.loop.add_reader(self.epoll.fileno(), self.on_ready)
         self.interval_start_ns = time.monotonic_ns()
+        self.pinged_at_ns = self.interval_start_ns
         self.times = process_times()
         self._schedule_tick()
         self.held_before = self.fleet.connections[:, traffic.HELD].copy()
@@ -468,6 +479,7 @@ class Worker:
         away = connection in self.connector.attempts
         row[STATE] = CLOSED
         row[traffic.HELD] = 0
+        row[traffic.PINGED_NS] = 0
         row[FLAGS] &= ~BLOCKED
         group = int(row[traffic.GROUP])
         self.pending.pop(connection, None)
@@ -679,27 +691,29 @@ class Worker:
         asked_ns = int(fleet.connections[connection, REQUEST_NS])
         if asked_ns == 0:
             return
-        code = max(packet.reason_codes)
-        if packet.packet_id != SUBSCRIBE_ID and code < 0x80:
+        failure = _subscribe_failure(
+            packet.reason_codes, self.asked_qos.get(connection, 0), fleet.plan.version
+        )
+        if packet.packet_id != SUBSCRIBE_ID and failure is None:
             return  # one of several
         self.last_subscribed_ns = max(self.last_subscribed_ns, moment_ns)
         slot = traffic.slot_of(
             int(fleet.group[connection]), traffic.S_SUBACK, traffic.CONNECT_PHASE
         )
         traffic.record(fleet.histograms, fleet.stats, slot, moment_ns - asked_ns)
-        refused = reason_name(code, fleet.plan.version) if code >= 0x80 else None
-        self._subscribed(connection, refused)
+        self._subscribed(connection, failure)
 
     def _send_subscribe(self, connection: int) -> None:
         packets = self.subscribe_packets(connection)
         if not packets:
             self._subscribed(connection, None)
             return
+        self.asked_qos[connection] = packets[-1].subscriptions[-1].qos
         self.fleet.connections[connection, REQUEST_NS] = time.monotonic_ns()
         self._write(connection, b"".join(encode(p, self.fleet.plan.version) for p in packets))
 
     def subscribe_packets(self, connection: int) -> list[Subscribe]:
-        """What a device asks for; the last packet, whose SUBACK counts, has SUBSCRIBE_ID."""
+        """What a device asks for, all at one QoS; the SUBACK of the last, SUBSCRIBE_ID, counts."""
         plan = self.fleet.plan
         group = self.fleet.group_of(connection)
         wanted = group.subscribes
@@ -712,7 +726,10 @@ class Worker:
     def _subscribed(self, connection: int, failure: str | None) -> None:
         """A SUBACK came, or never will."""
         self.fleet.connections[connection, REQUEST_NS] = 0
+        self.asked_qos.pop(connection, None)
         if connection not in self.subscribing:
+            if failure is not None and self.fleet.connections[connection, STATE] == CONNECTED:
+                self.event("subscribe", connection, f"subscribing again: {failure}")
             return
         self.subscribing.discard(connection)
         if failure is not None:
@@ -808,12 +825,21 @@ class Worker:
         self._schedule_tick()
 
     def _ping_idle(self) -> None:
-        """PINGREQ for whoever was silent for most of its keep-alive."""
+        """PINGREQ for whoever was silent for most of its keep-alive.
+
+        Who has no PINGRESP a keep-alive after its PINGREQ gives its connection up (MQTT 5,
+        3.1.2.10).
+        """
         fleet = self.fleet
+        # What was overdue a tick ago: after a stall of ours the PINGRESP may be there, unread.
+        waited_ns = self.pinged_at_ns - fleet.connections[:, traffic.PINGED_NS]
+        limits_ns = self.keep_alive_ns[fleet.group]
+        pinged = (fleet.connections[:, traffic.PINGED_NS] > 0) & (limits_ns > 0)
+        for connection in np.flatnonzero(pinged & (waited_ns >= limits_ns)).tolist():
+            self._lost(connection, "no PINGRESP in time")
+        self.pinged_at_ns = time.monotonic_ns()
         due = np.zeros(len(fleet.connections), np.int64)
-        listed = ping_idle(
-            time.monotonic_ns(), self.keep_alive_ns, _PINGREQ, fleet.connections, due
-        )
+        listed = ping_idle(self.pinged_at_ns, self.keep_alive_ns, _PINGREQ, fleet.connections, due)
         for connection in due[:listed].tolist():
             self._write(connection, _PINGREQ.tobytes())
 

@@ -106,7 +106,8 @@ HOLDER = 20  # row in `held_ids`, -1 when every message is acknowledged at once
 RESPONSES = (
     21  # where the topics of its responses begin in `topic_ends`, -1 when it answers nothing
 )
-CONNECTION_FIELDS = 22
+PINGED_NS = 22  # when the PINGREQ was sent that has no PINGRESP yet, 0 when none waits
+CONNECTION_FIELDS = 23
 
 # While a device is away it receives nothing; its CONNACK puts the moment here, because what
 # waited for it may come in the same bytes.
@@ -683,7 +684,9 @@ def receive(
                     )
                 if reason >= 0x80 and room_for_events(totals, control, 0):
                     push_event(totals, events, REFUSED_PACKET, connection, reason, now_ns)
-        elif kind != mqtt.PINGRESP:
+        elif kind == mqtt.PINGRESP:
+            connections[connection, PINGED_NS] = 0
+        else:
             if not room_for_events(totals, control, packet_end - position):
                 return position, out_position
             if kind == mqtt.CONNACK:

@@ -682,6 +682,7 @@ def test_silent_connections_ping_and_others_do_not(make_rig: Any) -> None:
     assert due[0] == 3
     assert rig.far[0].recv(10) == b"\xc0\x00"
     assert f.connections[0, traffic.WRITTEN_NS] == now_ns
+    assert f.connections[:, traffic.PINGED_NS].tolist() == [now_ns, 0, 0, now_ns, 0]
     for row in (1, 2, 3, 4):
         rig.far[row].setblocking(False)
         with pytest.raises(BlockingIOError):

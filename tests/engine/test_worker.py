@@ -464,6 +464,56 @@ async def test_a_refused_subscription_is_told(
     await driver.stop()
 
 
+@pytest.mark.parametrize(("qos", "granted"), [(1, 0), (2, 1), (2, 0)])
+async def test_a_subscription_with_less_qos_than_asked_for_is_a_failure(
+    driver: Driver, start_broker: StartBroker, qos: int, granted: int
+) -> None:
+    async def grant_less(session: Session) -> None:
+        await session.welcome()
+        packet = await session.behave(until_packet=Subscribe)
+        assert isinstance(packet, Subscribe)
+        short = session.connect.client_id.endswith("-0")
+        session.send(SubAck(packet.packet_id, (granted if short else qos,)))
+        await session.behave()
+
+    broker = await start_broker(grant_less)
+    await driver.configure(one_worker_plan(subscribers(3, qos=qos), publishers(), port=broker.port))
+    await driver.connect()
+    answer = await driver.subscribe()
+    assert answer["subscribed"] == 2
+    assert answer["failures"] == {f"granted QoS {granted} instead of {qos}": 1}
+    await driver.stop()
+
+
+async def test_a_subscription_refused_after_a_return_is_told(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    async def refuse_the_second(session: Session) -> None:
+        await session.welcome()
+        again = any(other.filters for other in broker.sessions)
+        packet = await session.behave(until_packet=Subscribe)
+        assert isinstance(packet, Subscribe)
+        session.send(SubAck(packet.packet_id, (0x80 if again else 0,)))
+        if not again:
+            session.filters.append(("t/0", 0))
+            await until(lambda: driver.now(Live.SUBSCRIBED) == 1)
+            session.abort()
+        await session.behave()
+
+    broker = await start_broker(refuse_the_second)
+    plan = one_worker_plan(
+        subscribers(1), publishers(), port=broker.port, reconnect=Reconnect(0.01, 0.1, 0.0)
+    )
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.subscribe()
+    await driver.until(lambda: driver.said("subscribe"))
+    (told,) = driver.said("subscribe")
+    assert told.startswith("subscribing again: ")
+    assert "0x80" in told
+    await driver.stop()
+
+
 async def test_a_missing_suback_is_a_failure_after_the_timeout(
     driver: Driver, start_broker: StartBroker
 ) -> None:
@@ -1146,6 +1196,36 @@ async def test_silent_devices_ping_in_time(
     assert sum(pings(session) for session in broker.sessions if session is not watched) == 0
     await driver.stop()
     assert driver.counted("disconnects") == 0
+
+
+@pytest.mark.parametrize("blind", [False, True])
+async def test_a_connection_without_pingresp_is_given_up(
+    driver: Driver, start_broker: StartBroker, blind: bool
+) -> None:
+    """A broker that hangs keeps its connections; who pings finds out, who is answered stays."""
+
+    async def hang(session: Session) -> None:
+        await session.welcome()
+        while blind and session.connect.client_id[10] == "h":
+            await session.packet()
+        await session.behave()
+
+    broker = await start_broker(hang)
+    groups = (DeviceGroup("hung", 2, keep_alive_s=1), DeviceGroup("alive", 2, keep_alive_s=1))
+    await driver.configure(one_worker_plan(*groups, port=broker.port))
+    await driver.connect()
+
+    def pings() -> list[int]:
+        kept = [s for s in broker.sessions if s.connect.client_id[10] == "a"]
+        return [sum(isinstance(packet, PingReq) for packet in s.packets) for s in kept]
+
+    await driver.until(lambda: min(pings()) >= 4)
+    await driver.until(lambda: broker.gone == 2 * blind)
+    assert driver.now(Live.DISCONNECTS) == 2 * blind
+    await driver.stop()
+    assert driver.said("disconnect") == ["no PINGRESP in time"] * 2 * blind
+    assert driver.counted("disconnects", group="hung") == 2 * blind
+    assert driver.counted("disconnects", group="alive") == 0
 
 
 # --- coming back -----------------------------------------------------------------------------

@@ -673,6 +673,15 @@ def test_control_packets_are_left_for_python() -> None:
     ]
 
 
+def test_a_pingresp_ends_the_wait_of_its_connection_only() -> None:
+    bench = Bench()
+    bench.fleet.connections[:, traffic.PINGED_NS] = 3
+    bench.receive(bench.subscriber, encode(PingResp(), 4), now_ns=5)
+    waiting = bench.fleet.connections[:, traffic.PINGED_NS].tolist()
+    assert waiting[bench.subscriber] == 0
+    assert waiting.count(3) == len(waiting) - 1 > 0
+
+
 def test_with_a_full_event_queue_packets_wait_and_none_is_lost() -> None:
     bench = Bench()
     packets = [encode(SubAck(1 + n % 60_000, (0,)), 4) for n in range(3 * EVENT_LIMIT)]
