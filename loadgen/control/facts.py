@@ -1,5 +1,7 @@
 """What a played session gives the verdict to judge."""
 
+from collections import Counter
+
 from loadgen.control.session import Session
 from loadgen.workload.groups import RunPlan, sent_rate
 from loadgen.workload.rate_steps import RateStep, mean_share, rate_steps
@@ -21,8 +23,8 @@ def facts_of(
     start_ns, end_ns = session.windows.get("measure" if session.messages else "connect", (0, 0))
     result = ("measure", "end_to_end") if session.messages else ("connect", "connect")
     connected, subscribed = session.connected, session.subscribed
-    failures = [*(connected.failures.values() if connected else ())]
-    failures += subscribed.failures.values() if subscribed else ()
+    failures = Counter(connected.failures if connected else {})
+    failures.update(subscribed.failures if subscribed else {})
     done = connected.done if connected else 0
     if subscribed is not None:
         done -= sum(subscribed.failures.values())
@@ -32,8 +34,10 @@ def facts_of(
         qos=scenario.qos,
         devices=sum(group.count for group in plan.groups),
         connected=done,
-        connect_failures=sum(failures),
+        connect_failures=failures.total(),
+        connect_failure=max(failures, key=lambda reason: failures[reason], default=""),
         disconnects=session.tally.total("disconnects"),
+        disconnect=session.disconnect_reason,
         disconnects_planned=plan.reconnect is not None,
         reconnects=session.tally.total("connects") - (connected.done if connected else 0),
         returned=sum(final.get("returned") or 0 for final in session.finals.values()),

@@ -139,6 +139,7 @@ class Session:
         self.owed_oldest_ns = 0
         self.owed_at_end = 0
         self.high_water_mark = 0
+        self.disconnect_reason = ""
         self.backlog_samples: list[tuple[int, int, int]] = []
         self.ending: Ending | None = None
         self.finals: dict[int, dict[str, Any]] = {}
@@ -185,6 +186,8 @@ class Session:
                     self._fresh.append(known)
             elif "event" in header:
                 event = header["event"]
+                if event["kind"] == "disconnect" and not self.disconnect_reason:
+                    self.disconnect_reason = printable(str(event.get("detail") or ""), 100)
                 self._events.write(
                     int(event["time_ns"]),
                     str(event["kind"]),

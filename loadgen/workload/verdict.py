@@ -92,7 +92,9 @@ class RunFacts:
     case, qos            of the scenario
     devices              planned devices; connected: those that connected (and subscribed if asked)
     connect_failures     failed connects and subscriptions
+    connect_failure      the reason that most of them had, "" where none is known
     disconnects          connections lost after they were made, until the drain's end
+    disconnect           the reason of the first of them, "" where none is known
     reconnects           connections made again after a loss (they explain QoS 1 duplicates)
     returned             of the reconnects, those of devices that had left on request
     disconnects_planned  devices that lose their connection are meant to come back
@@ -126,7 +128,9 @@ class RunFacts:
     devices: int = 0
     connected: int = 0
     connect_failures: int = 0
+    connect_failure: str = ""
     disconnects: int = 0
+    disconnect: str = ""
     reconnects: int = 0
     returned: int = 0
     disconnects_planned: bool = False
@@ -234,10 +238,12 @@ def _worker_lost(facts: RunFacts) -> str:
 def _connect_failed(facts: RunFacts) -> str:
     if facts.connected >= facts.devices and not facts.connect_failures:
         return ""
+    which = told_by_backend(facts.backends, lambda b: b.connect_failures, "of them at")
+    why = f"; most often: {facts.connect_failure}" if facts.connect_failure else ""
     return (
         f"{facts.connected:,} of {facts.devices:,} devices connected, "
-        f"{facts.connect_failures:,} attempts failed"
-    ) + told_by_backend(facts.backends, lambda b: b.connect_failures, "of them at")
+        f"{facts.connect_failures:,} attempts failed{which}{why}"
+    )
 
 
 def _disconnected(facts: RunFacts) -> str:
@@ -249,7 +255,8 @@ def _disconnected(facts: RunFacts) -> str:
             return ""
         return f"{missing:,} of {facts.disconnects:,} devices did not come back"
     which = told_by_backend(facts.backends, lambda b: b.disconnects, "of them to")
-    return f"{facts.disconnects:,} connections were lost after they had been made{which}"
+    why = f"; the first: {facts.disconnect}" if facts.disconnect else ""
+    return f"{facts.disconnects:,} connections were lost after they had been made{which}{why}"
 
 
 def _generator_saturated(facts: RunFacts) -> str:

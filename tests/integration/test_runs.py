@@ -1,6 +1,9 @@
 """Whole runs with the options of a fleet, as the command line plays them."""
 
+import asyncio
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadgen.brokers.certificates import CertificateFiles
-from loadgen.brokers.mosquitto import MosquittoSettings, TlsFiles
+from loadgen.brokers.mosquitto import MosquittoSettings, TlsFiles, run_mosquitto
 from loadgen.brokers.start import serve
 from loadgen.control.coordinator import RunResult, run
 from loadgen.errors import BrokerRefusedError, ScenarioError
@@ -82,6 +85,28 @@ async def test_a_broker_that_crashes_on_request_comes_back_and_so_do_the_devices
     # Whatever the broker lost of it: each message was sent, and acknowledged in the end.
     assert total(result, "sent") == total(result, "acknowledged") == 160
     assert result.facts.owed_at_end == 0
+
+
+async def test_a_broker_that_hangs_is_found_out_by_devices_that_only_keep_alive(
+    tmp_path: Path,
+) -> None:
+    """Its connections stay open; only the PINGRESPs are missing."""
+    async with run_mosquitto(MosquittoSettings()) as mosquitto:
+        url = f"mqtt://{mosquitto.endpoints[0].address}"
+        fields = {"broker": url, "devices": 20, "keep_alive": 1, "duration": 8}
+        playing = asyncio.create_task(play(tmp_path, "connburst", **fields))
+        intervals = tmp_path / "run" / "intervals"
+        while not list(intervals.glob("*.parquet")) and not playing.done():
+            await asyncio.sleep(0.05)
+        os.kill(mosquitto.pid, signal.SIGSTOP)
+        try:
+            result = await playing
+        finally:
+            os.kill(mosquitto.pid, signal.SIGCONT)
+    (reason,) = result.verdict.reasons
+    assert reason.code == "DISCONNECTED"
+    assert reason.detail.startswith("20 connections were lost")
+    assert reason.detail.endswith("the first: no PINGRESP in time")
 
 
 async def test_devices_log_in_with_what_their_file_says_and_no_secret_is_kept(

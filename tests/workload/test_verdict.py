@@ -157,10 +157,15 @@ class TestConnections:
         found = reason(replace(facts, connected=facts.devices - 1))
         assert found.code == "CONNECT_FAILED" and f"of {facts.devices:,}" in found.detail
         assert codes(replace(facts, connect_failures=1)) == ("CONNECT_FAILED",)
+        known = reason(replace(facts, connect_failures=2, connect_failure="no answer in time"))
+        assert known.detail.endswith("2 attempts failed; most often: no answer in time")
 
     @pytest.mark.parametrize("facts", [SOUND, BURST])
     def test_disconnected(self, facts: RunFacts) -> None:
-        assert reason(replace(facts, disconnects=1)).code == "DISCONNECTED"
+        found = reason(replace(facts, disconnects=1))
+        assert found.code == "DISCONNECTED" and found.detail.endswith("had been made")
+        known = reason(replace(facts, disconnects=1, disconnect="ECONNRESET"))
+        assert known.detail == f"{found.detail}; the first: ECONNRESET"
 
     def test_a_broker_that_was_killed_disconnects_and_all_come_back(self) -> None:
         killed = replace(SOUND, qos=1, disconnects=20, disconnects_planned=True)
