@@ -30,7 +30,8 @@ from loadgen.control.search import search as _search
 from loadgen.control.sweep import Sweep, SweepState
 from loadgen.control.sweep import sweep as _sweep
 from loadgen.errors import ScenarioError
-from loadgen.scorecard.model import Counts, Latency, Reason, ScoreCard
+from loadgen.scorecard.latency import Latency
+from loadgen.scorecard.model import Counts, Reason, ScoreCard
 from loadgen.scorecard.record import load_intervals, open_run
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.sweep_table import SweepTable, table_of

@@ -14,10 +14,10 @@ import typer
 
 from loadgen.errors import ScenarioError
 from loadgen.workload.cases import CASE_INFO
+from loadgen.workload.fields import FieldSpec
 from loadgen.workload.scenario import (
     CASES,
     Case,
-    FieldSpec,
     Scenario,
     build_scenario,
     fields_of,

@@ -29,11 +29,11 @@ from loadgen.control.seal import digest_of
 from loadgen.control.search import Search, SearchState, search, vary
 from loadgen.control.supervisor import WORKER_ENTRY
 from loadgen.errors import LoadgenError, RunDirectoryError, ScenarioError
+from loadgen.workload.fields import redact_url
 from loadgen.workload.scenario import (
     FIELDS,
     Scenario,
     build_scenario,
-    redact_url,
     scenario_fields,
 )
 

@@ -175,7 +175,7 @@ def warm_kernels() -> None:
 def warm_supply() -> None:
     """As `warm_kernels`, for workers that play a supply chain."""
     from loadgen.engine.supply import chain_table
-    from loadgen.engine.supply_worker import equip
+    from loadgen.engine.supply_fleet import equip
     from loadgen.specjms.options import Choices, model_of
     from loadgen.specjms.plan import SupplyPlan, groups_of_model
     from loadgen.workload.scenario import build_scenario

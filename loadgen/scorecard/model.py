@@ -15,9 +15,10 @@ from loadgen.control.seal import Integrity
 from loadgen.errors import RunDirectoryError
 from loadgen.metrics.histogram import percentiles
 from loadgen.metrics.interval import COUNTERS, PHASES
-from loadgen.metrics.reducer import reduce_table, summarize
+from loadgen.metrics.reducer import reduce_table
 from loadgen.scorecard.broker import BrokerLoad, BrokerRecords, Traffic, broker_load
 from loadgen.scorecard.ceiling import ceiling_of
+from loadgen.scorecard.latency import Latency, latency_of
 from loadgen.scorecard.outages import outage_sections
 from loadgen.scorecard.power import OutletPower
 from loadgen.scorecard.record import Group, RunFiles, RunRecord
@@ -34,7 +35,6 @@ __all__ = [
     "Curves",
     "GroupTotals",
     "Histogram",
-    "Latency",
     "Moment",
     "NodePower",
     "Power",
@@ -105,20 +105,6 @@ class Counts:
     high_water_mark: int | None
     acknowledged: int
     foreign: int
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """One series in microseconds; `p99_9` is called p99.9 in scorecard.json."""
-
-    count: int
-    avg: float | None
-    p50: float | None
-    p90: float | None
-    p99: float | None
-    p99_9: float | None
-    max: float | None
-    stdev: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +277,7 @@ def build(
         name: sums[name] / seconds if messages else 0.0 for name in ("sent", "expected", "received")
     }
     latency_rows = _latency_rows(totals, record.background)
-    latency = {name: _latency(row) for name, row in latency_rows.items()}
+    latency = {name: latency_of(row) for name, row in latency_rows.items()}
     broker = None
     if run.broker is not None:
         through = sums["sent"] + sums["received"] if messages else 0
@@ -477,13 +463,6 @@ def _latency_rows(totals: pa.Table, background: frozenset[str]) -> dict[str, dic
 def _series_rank(series: str) -> tuple[int, str]:
     known = _SERIES_ORDER.index(series) if series in _SERIES_ORDER else len(_SERIES_ORDER)
     return known, series
-
-
-def _latency(row: Mapping[str, Any]) -> Latency:
-    summary = summarize(row)
-    return Latency(
-        **{name: getattr(summary, name) for name in Latency.__dataclass_fields__},
-    )
 
 
 _CURVE_STEPS_A_DECADE = 24

@@ -7,13 +7,10 @@ None there too. A case that `workload.cases` does not know gets its rates.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from loadgen.scorecard.latency import Latency
 from loadgen.scorecard.record import RunRecord
 from loadgen.workload import cases
-
-if TYPE_CHECKING:
-    from loadgen.scorecard.model import Latency
 
 __all__ = ["TYPES", "Facts", "Row", "in_report_order", "score_rows"]
 
@@ -52,7 +49,7 @@ class Facts:
 
     record: RunRecord
     rates: Mapping[str, float]
-    latency: Mapping[str, "Latency"]
+    latency: Mapping[str, Latency]
     connected: int
     connect_seconds: float | None
     high_water_mark: int | None

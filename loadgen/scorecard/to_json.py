@@ -11,7 +11,8 @@ import orjson
 
 from loadgen.scorecard.broker import BrokerLoad
 from loadgen.scorecard.compare import Comparison
-from loadgen.scorecard.model import Latency, Power, ScoreCard
+from loadgen.scorecard.latency import Latency
+from loadgen.scorecard.model import Power, ScoreCard
 
 __all__ = ["SCHEMA", "to_document", "to_json"]
 

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from loadgen.errors import ScenarioError
 from loadgen.workload.cases import groups_of, rows_of
+from loadgen.workload.fields import FieldSpec, redact_url
 from loadgen.workload.groups import Target
 from loadgen.workload.plan import Host, plan_run
 from loadgen.workload.scenario import (
@@ -19,13 +20,11 @@ from loadgen.workload.scenario import (
     COUNTERPARTS,
     FIELDS,
     Case,
-    FieldSpec,
     Scenario,
     build_scenario,
     connect_rate_of,
     fields_of,
     read_toml,
-    redact_url,
     scenario_fields,
     to_toml,
 )
