@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from loadgen.control.coordinator import run as _play
+from loadgen.control.devices import read_devices
 from loadgen.control.interrupt import Interrupt
 from loadgen.control.progress import Progress, Snapshot, silent
 from loadgen.control.rundir import default_directory
@@ -106,6 +107,11 @@ class Result:
         """The interval table: a row a worker, second, group, phase and series, with the sparse
         histograms (schema: `loadgen.metrics.interval.INTERVAL_SCHEMA`)."""
         return load_intervals(open_run(self.directory))
+
+    def devices(self) -> "pa.Table":
+        """A row a device at the end of a run with `per_device` (schema:
+        `loadgen.control.devices.DEVICE_SCHEMA`); raises RunDirectoryError where there are none."""
+        return read_devices(self.directory)
 
 
 # Scenarios ------------------------------------------------------------------------------------

@@ -68,6 +68,8 @@ def test_run_from_a_script(tmp_path: Path) -> None:
     assert table.num_rows > 0
     assert "measure" in phases
     assert api.read(tmp_path / "r") == result
+    with pytest.raises(RunDirectoryError, match="run with per_device"):
+        result.devices()
     with pytest.raises(RunDirectoryError, match="not empty"):
         api.run(fanin(), tmp_path / "r")
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from loadgen.brokers.endpoints import Endpoint, parse_broker
 from loadgen.control import supply
 from loadgen.control.backends import backends_seen, bridge_record, loads_of
+from loadgen.control.devices import write_devices
 from loadgen.control.environment import environment, host_of, program
 from loadgen.control.facts import facts_of, rate_steps_of, step_verdicts
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
@@ -234,6 +235,8 @@ async def _play(
                 crash.cancel()
             await asyncio.gather(*crashes, return_exceptions=True)
         lost = tuple(loss.worker for loss in crew.losses)
+        if plan.per_device:
+            await asyncio.to_thread(write_devices, directory, plan, session.finals)
         facts = facts_of(scenario, plan, session, lost)
         facts = replace(
             facts,

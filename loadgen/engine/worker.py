@@ -26,6 +26,7 @@ from pydantic import TypeAdapter
 
 from loadgen.engine.connector import Connector
 from loadgen.engine.context import address_table, pump_fleet, serve_fleet
+from loadgen.engine.devices import device_columns
 from loadgen.engine.fleet import (
     Fleet,
     build_fleet,
@@ -887,6 +888,7 @@ class Worker:
         self.fleet.totals[traffic.HEAP_SIZE] = 0
         self._enter("stop")
         self.stopping = True
+        devices = device_columns(self.fleet) if self.fleet.plan.per_device else None
         goodbye = encode(Disconnect(), self.fleet.plan.version)
         for connection in np.flatnonzero(self.fleet.connections[:, STATE] == CONNECTED).tolist():
             self._write(connection, goodbye)
@@ -901,6 +903,7 @@ class Worker:
                 "returned": self.left_and_returned,
                 "pushed_back": bool(self.fleet.totals[traffic.PUSHED_BACK]),
                 "spread": self._spread_of_queues(),
+                "devices": devices,
             }
         }
 

@@ -23,6 +23,7 @@ __all__ = [
     "account",
     "make_holes",
     "make_pairs",
+    "received_on",
 ]
 
 Table = npt.NDArray[np.int64]
@@ -120,3 +121,14 @@ def _fill(pairs: Table, holes: Table, hole_state: Table, pair: int, sequence: in
         before = hole
         hole = holes[hole, HOLE_LINK]
     return DUPLICATE
+
+
+def received_on(pairs: Table, holes: Table) -> Table:
+    """Distinct messages that each pair has received, shape (pairs,)."""
+    received = pairs[:, PAIR_NEXT].copy()
+    for pair in np.flatnonzero(pairs[:, PAIR_HOLES] != _NONE).tolist():
+        hole = int(pairs[pair, PAIR_HOLES])
+        while hole != _NONE:
+            received[pair] -= holes[hole, HOLE_LAST] - holes[hole, HOLE_FIRST] + 1
+            hole = int(holes[hole, HOLE_LINK])
+    return received

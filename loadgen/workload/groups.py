@@ -205,7 +205,8 @@ class RunPlan:
     `separate_brokers` each target is a broker of its own, over which the topics are spread;
     otherwise all targets lead to the same one. `churn_per_s` devices a second leave and return
     after about `away_s`. `client_id` is a pattern with `{device}` and `{group}`; `clients_file`,
-    `payload_file` and `payload_template` are paths that the workers read.
+    `payload_file` and `payload_template` are paths that the workers read. With `per_device` a
+    worker's last answer has a row for each of its devices.
     """
 
     run_tag: int
@@ -227,6 +228,7 @@ class RunPlan:
     clients_file: str | None = None
     payload_file: str | None = None
     payload_template: str | None = None
+    per_device: bool = False
 
     def group(self, name: str) -> DeviceGroup:
         return next(group for group in self.groups if group.name == name)

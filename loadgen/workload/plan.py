@@ -167,6 +167,7 @@ def plan_groups(
         clients_file=scenario.clients_file,
         payload_file=scenario.payload,
         payload_template=scenario.payload_template,
+        per_device=scenario.per_device,
     )
     memory = needs_of(plan).memory_bytes
     available = int(host.memory_bytes * scenario.hosts * MEMORY_SHARE)

@@ -907,6 +907,15 @@ class Scenario(BaseModel):
             cases=("specjms",),
         ),
     ] = 300.0
+    per_device: Annotated[
+        bool,
+        FieldSpec(
+            "flag",
+            "Write devices/*.parquet at the end: a row a device, with what it sent, received and "
+            "lost.",
+            cases=_OF_ONE_KIND,
+        ),
+    ] = False
     seed: Annotated[
         int,
         FieldSpec(

@@ -109,6 +109,34 @@ async def test_a_broker_that_hangs_is_found_out_by_devices_that_only_keep_alive(
     assert reason.detail.endswith("the first: no PINGRESP in time")
 
 
+@pytest.mark.parametrize("fault", ["none", "lose=1/20"])
+async def test_each_device_has_a_row_that_tells_what_it_lost(tmp_path: Path, fault: str) -> None:
+    scenario = build_scenario(
+        "fanout",
+        None,
+        {"topics": 3, "ratio": 4, "rate": 300, "workers": 2, "drain": 0.3}
+        | {"broker": "reflector", "per_device": True, **SHORT},
+    )
+    result = await run(scenario, tmp_path / "run", command=("loadgen",), faults=fault)
+    found = pq.read_table(tmp_path / "run" / "devices").to_pylist()
+    assert len(found) == 3 + 12
+    publishing = [row for row in found if row["group"] == "publishers"]
+    receiving = [row for row in found if row["group"] == "subscribers"]
+    assert sum(row["sent"] for row in publishing) == total(result, "sent", "publishers")
+    sent = {row["device"]: row["sent"] for row in publishing}
+    assert [row["expected"] for row in receiving] == [sent[r["device"] // 4] for r in receiving]
+    assert sum(row["received"] for row in receiving) == total(result, "received", "subscribers")
+    in_window = sum(row["received_in_window"] for row in receiving)
+    assert in_window == result.facts.received
+    lost = [row["lost"] for row in receiving]
+    assert lost == [row["expected"] - row["received"] for row in receiving]
+    if fault == "none":
+        assert set(lost) == {0}
+    else:
+        assert sum(lost) >= result.facts.expected - result.facts.received > 0
+    assert "devices/part-000000.parquet" in (tmp_path / "run" / "SHA256SUMS").read_text()
+
+
 async def test_devices_log_in_with_what_their_file_says_and_no_secret_is_kept(
     tmp_path: Path,
 ) -> None:

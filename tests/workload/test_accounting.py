@@ -20,6 +20,7 @@ from loadgen.workload.accounting import (
     account,
     make_holes,
     make_pairs,
+    received_on,
 )
 
 _FIRST, _LAST, _LINK = 0, 1, 2
@@ -90,6 +91,7 @@ def test_every_message_is_judged_as_by_perfect_memory(messages: list[tuple[int, 
     for pair in range(3):
         top = max(seen[pair], default=-1)
         assert book.missing(pair) == [n for n in range(top) if n not in seen[pair]]
+    assert received_on(book.pairs, book.holes).tolist() == [len(numbers) for numbers in seen]
     assert book.state[FORGOTTEN] == 0
 
 
