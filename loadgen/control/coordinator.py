@@ -43,6 +43,7 @@ from loadgen.control.tuning import demand_of
 from loadgen.control.watched import watched_broker
 from loadgen.engine.fleet import read_clients
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, ScenarioError
+from loadgen.specjms.layout import largest_payload_bytes
 from loadgen.specjms.model import highest_qos, shares_queues, uses_wildcards
 from loadgen.specjms.options import model_of_scenario
 from loadgen.specjms.plan import SupplyPlan, plan_supply
@@ -150,7 +151,8 @@ async def _run(
         entry = supply.WORKER_ENTRY
     async with _broker(scenario, faults) as broker:
         plan = await plan_for(scenario, broker.endpoints)
-        if not broker.started_by_us:
+        # Of those that are started here only amqtt lacks anything that a case may need.
+        if not broker.started_by_us or broker.name == "amqtt":
             broker = replace(broker, version=await _asked(scenario, plan, broker.endpoints))
         await _tried(scenario, plan, broker.endpoints)
         claim(directory)
@@ -255,7 +257,7 @@ async def _play(
                 share=mean_share(rate_steps_of(scenario)),
             )
             # What a handler sends is caused, not scheduled; most is sent at QoS 1.
-            facts = replace(facts, sent=reviewed.begun, qos=1)
+            facts = replace(facts, scheduled=reviewed.begun, qos=1)
         steps = step_verdicts(session, plan, facts)
         verdict = with_steps(judge(facts), steps)
         final = document | _observed(session, lost, before)
@@ -533,15 +535,30 @@ async def _asked(scenario: Scenario, plan: RunPlan, endpoints: Sequence[Endpoint
         endpoints = [replace(one, username=username, password=password) for one in endpoints]
     found = await asyncio.gather(*(probe(e, tls_context=context) for e in endpoints))
     wanted = 4 if scenario.mqtt == "3.1.1" else 5
+    payload_bytes = scenario.size[1]
+    if isinstance(plan, SupplyPlan):
+        payload_bytes = largest_payload_bytes(plan.model)
     for facts in found:
         where = facts.endpoint.redacted
         if wanted not in facts.versions:
-            raise BrokerRefusedError(f"{where} does not speak MQTT {scenario.mqtt}; use --mqtt")
-        qos = highest_qos(plan.model) if isinstance(plan, SupplyPlan) else scenario.qos
-        if facts.maximum_qos is not None and qos > facts.maximum_qos:
             raise BrokerRefusedError(
-                f"{where} allows QoS {facts.maximum_qos} at most and the scenario asks for "
-                f"{qos}; use --qos"
+                f"{where} does not speak MQTT {scenario.mqtt}; {_without_version(scenario, plan)}"
+            )
+        qos = highest_qos(plan.model) if isinstance(plan, SupplyPlan) else scenario.qos
+        highest = facts.maximum_qos
+        if highest is not None and qos > highest:
+            setting = f"--qos {highest}"
+            if isinstance(plan, SupplyPlan):
+                setting = f'--messages \'{{"all": {{"qos": {highest}}}}}\''
+            raise BrokerRefusedError(
+                f"{where} allows QoS {highest} at most and the scenario asks for {qos}; "
+                f"use {setting}"
+            )
+        limit_bytes = facts.maximum_packet_size_bytes
+        if limit_bytes is not None and payload_bytes >= limit_bytes:
+            raise BrokerRefusedError(
+                f"{where} takes packets of {limit_bytes:,} bytes at most and payloads have up to "
+                f"{payload_bytes:,}; raise the broker's limit, or make them smaller"
             )
         wildcards = isinstance(plan, SupplyPlan) and uses_wildcards(plan.model)
         if facts.wildcard_subscription_available is False and scenario.case == "fanin":
@@ -552,6 +569,19 @@ async def _asked(scenario: Scenario, plan: RunPlan, endpoints: Sequence[Endpoint
                 "use --selectors client"
             )
     return found[0].version
+
+
+def _without_version(scenario: Scenario, plan: RunPlan) -> str:
+    """What a user can do whose broker does not speak the scenario's version."""
+    if scenario.mqtt == "3.1.1":
+        return "use --mqtt 5"
+    if scenario.case == "queue":
+        return "queue needs it; take another broker, or fanout with --ratio 1"
+    settings = ["--mqtt 3.1.1"]
+    if isinstance(plan, SupplyPlan):
+        settings += ["--handlers 1"] * shares_queues(plan.model)
+        settings += ["--selectors broker"] * (plan.model.selectors == "client")
+    return f"use {' '.join(settings)}"
 
 
 async def plan_for(scenario: Scenario, endpoints: Sequence[Endpoint]) -> RunPlan:

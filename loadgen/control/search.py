@@ -272,9 +272,9 @@ def served_load(what: Search, load: float, facts: RunFacts) -> float | None:
     scales = what.aim.field in _SCALES and (
         what.aim.field != "devices" or (what.scenario.rate is None and facts.case == "fanin")
     )
-    if not (scales and facts.sent and facts.expected and facts.target_rate and facts.window_s):
+    if not (scales and facts.begun and facts.expected and facts.target_rate and facts.window_s):
         return None
-    deliveries = facts.expected / facts.sent
+    deliveries = facts.expected / facts.begun
     asked = facts.target_rate * facts.window_s * deliveries
     backlog = tuple(
         (time_ns, 0, round(owed * deliveries) + outstanding)

@@ -107,6 +107,7 @@ class StepWatch:
                 window_s=(end.time_ns - start.time_ns) / NS,
                 target_rate=rate * step.share,
                 sent=end.sent - start.sent,
+                scheduled=None,
                 owed_at_window_end=0,
                 owed_at_end=0,
                 expected=expected,

@@ -70,6 +70,7 @@ _HOLES = 262_144
 _SPARE_EVENTS = 1024  # one `poll` adds that many at most without asking for room
 _SESSION_EXPIRY_S = 3600
 _CLIENT_COLUMNS = frozenset(("client_id", "username", "password"))
+_LONGEST_PERIOD_NS = 1e17  # three years; a few of them still fit into 64 bits
 _STRING_BYTES = 65_535  # of a string in MQTT (MQTT 5, 1.5.4)
 _MAP_NORESERVE = 0x4000
 
@@ -335,7 +336,7 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
             topic_parts.append(topic_name(publishes, topic).encode())
             streams.append(publishes.first_stream + number)
             phases.append(number / owner.count)
-            periods.append(owner.count / publishes.rate * 1e9)
+            periods.append(min(owner.count / publishes.rate * 1e9, _LONGEST_PERIOD_NS))
             arrivals.append(ARRIVALS[publishes.arrivals])
             if publishes.qos > 0:
                 connections[row, traffic.SENDER] = senders

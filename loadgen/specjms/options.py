@@ -45,6 +45,9 @@ __all__ = ["Choices", "changed_options", "choices_of", "model_of", "model_of_sce
 
 HANDLERS_LIMIT: Final = 100
 LOCATIONS_LIMIT: Final = 100_000
+RATE_LEAST: Final = 1e-4
+"""One in almost three hours; a period must stay countable in nanoseconds."""
+RATE_LIMIT: Final = 1_000_000
 SIZE_LIMIT_BYTES: Final = 256 * 1024
 _LEAST_BYTES: Final = HEADER_BYTES + TRAILER_BYTES
 
@@ -130,6 +133,11 @@ def _refuse_overrides(choices: Choices) -> None:
     if choices.topology == "freeform":
         return
     usual = Choices()
+    if choices.topology == "vertical" and choices.headquarters not in (None, 1):
+        raise ScenarioError(
+            "headquarters: fixed at 1 in the vertical topology; allowed: more with horizontal or "
+            "freeform"
+        )
     for name in ("locations", "quantities", "families", "shared_connections", "check_every"):
         if getattr(choices, name) != getattr(usual, name):
             raise ScenarioError(
@@ -210,9 +218,14 @@ def _interactions(choices: Choices, places: Locations) -> tuple[tuple[float, ...
 def _rate(where: str, value: object) -> float:
     if value is False or value == "off":
         return 0.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e6:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not (value == 0 or RATE_LEAST <= value <= RATE_LIMIT)
+    ):
         raise ScenarioError(
-            f"{where}: {shown(value)} is not allowed; allowed: 0 to 1,000,000 a second, or off"
+            f"{where}: {shown(value)} is not allowed; allowed: {RATE_LEAST:g} to {RATE_LIMIT:,} a "
+            "second, or off"
         )
     return float(value)
 
@@ -277,7 +290,7 @@ def _message(choices: Choices, number: int, sizes: tuple[int, int, int]) -> Mess
             hint = (
                 f"; did you mean {close[0]!r}?" if close else f"; allowed: all, {', '.join(TYPES)}"
             )
-            raise ScenarioError(f"messages: {shown(name)} is no message type; {hint}")
+            raise ScenarioError(f"messages: {shown(name)} is no message type{hint}")
         if not isinstance(values, Mapping):
             raise ScenarioError(f"messages.{name}: {shown(values)} is no table of options")
         unknown = sorted(set(values) - set(_KEYS))
@@ -295,10 +308,29 @@ def _message(choices: Choices, number: int, sizes: tuple[int, int, int]) -> Mess
     where = f"messages.{message.name}"
     persistent = _flag(where, "persistent", given, message.persistent)
     qos = _count(f"{where}.qos", given.get("qos", int(persistent)), 0, 2)
+    if persistent != (qos > 0) and "persistent" in given:
+        raise ScenarioError(
+            f"{where}: persistent {str(persistent).lower()} and qos {qos} contradict each other; "
+            "allowed: one of the two"
+        )
     if message.pubsub and own.get("queue"):
         raise ScenarioError(f"{where}.queue: it has several consumers; allowed: false")
     if message.spread != "family" and "subscription" in own:
         raise ScenarioError(f"{where}.subscription: allowed: with callForOffers only")
+    if message.pubsub and own.get("handlers", 1) != 1:
+        raise ScenarioError(
+            f"{where}.handlers: {shown(own['handlers'])} would each get every message; allowed: 1"
+        )
+    queue = not message.pubsub and _flag(where, "queue", given, True)
+    target = _one_of(where, "target", given, TARGETS)
+    if queue and own.get("target", TARGETS[0]) != TARGETS[0]:
+        raise ScenarioError(
+            f"{where}.target: {shown(target)} is for topics, and it is a queue; allowed: with "
+            "queue = false"
+        )
+    if message.spread == "family" and target != TARGETS[0]:
+        # A topic that all share has no part for each family.
+        given.setdefault("subscription", "OR")
     if "sizes" in given:
         three = _three(f"{where}.sizes", given["sizes"], _LEAST_BYTES, SIZE_LIMIT_BYTES)
         sizes = (int(three[0]), int(three[1]), int(three[2]))
@@ -306,8 +338,8 @@ def _message(choices: Choices, number: int, sizes: tuple[int, int, int]) -> Mess
         qos=qos,
         durable=_flag(where, "durable", given, message.durable),
         transacted=_flag(where, "transacted", given, message.transacted),
-        queue=not message.pubsub and _flag(where, "queue", given, True),
-        target=_one_of(where, "target", given, TARGETS),
+        queue=queue,
+        target=target,
         subscription=_one_of(where, "subscription", given, SUBSCRIPTION_TYPES),
         handlers=1
         if message.pubsub

@@ -8,6 +8,7 @@ import difflib
 import ipaddress
 import json
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -107,7 +108,7 @@ class FieldSpec:
             case "steps":
                 return "shares of the rate, each with its time, as 50%,75%:20s,100%"
             case "table":
-                return "a TOML table, or JSON text of an object"
+                return "a table as TOML or JSON has it"
         return f"{text}, or auto" if self.absent else text
 
     def read(self, value: object) -> object:
@@ -214,15 +215,22 @@ def _read_network(spec: FieldSpec, value: object) -> str:
         raise ValueError(f"{shown(value)} is not an address or network") from None
 
 
+def _table_of_text(text: str) -> object:
+    """JSON, or the lines of a TOML table."""
+    for read in (json.loads, tomllib.loads):
+        try:
+            return read(text)
+        except (ValueError, RecursionError):
+            continue
+    raise ValueError(f"{shown(text)} is neither JSON nor TOML")
+
+
 def _read_table(_spec: FieldSpec, value: object) -> str:
     """A table as canonical JSON text: equal tables are equal texts."""
     if isinstance(value, str):
         if len(value) > TEXT_LIMIT * 16:
             raise ValueError("the text is too long")
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            raise ValueError(f"{shown(value)} is not JSON") from None
+        value = _table_of_text(value)
     if not isinstance(value, Mapping):
         raise ValueError(f"{shown(value)} is not a table")
     try:

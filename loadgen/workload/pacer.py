@@ -57,16 +57,15 @@ _NEVER_NS = 1 << 61  # seventy years: later than any schedule ends, and sums wit
 @njit(cache=True)
 def random_unit(seed: int, stream: int, number: int) -> float:
     """A number in (0, 1), the same for the same three integers; 32 random bits."""
-    value = (seed ^ (stream * 0x61C88647)) & _MASK
-    value ^= number & _MASK
-    value ^= (number >> 32) & _MASK
-    for _ in range(2):
+    value = 0x9E3779B9
+    # One after the other: mixed at once, another seed would only number the same draws anew.
+    for part in (seed, stream, number):
+        value = (value ^ part ^ ((part >> 32) * 0x61C88647)) & _MASK
         value ^= value >> 16
         value = (value * 0x7FEB352D) & _MASK
         value ^= value >> 15
         value = (value * 0x2C1B3C6D) & _MASK
         value ^= value >> 16
-        value = (value + stream) & _MASK
     return (value + 0.5) / 4294967296.0
 
 

@@ -192,12 +192,20 @@ _START: Mapping[str, float] = MappingProxyType({"rate": 500.0, "devices": 500.0}
 
 # What a step must hold ------------------------------------------------------------------------
 
-P99_S: Mapping[str, float] = MappingProxyType(
-    {"latency": 0.01, "persistent": 0.5, "connburst": 1.0, "bridge": 0.5, "queue": 0.5}
+P99_S: Mapping[str, float | None] = MappingProxyType(
+    {
+        "latency": 0.01,
+        "persistent": 0.5,
+        "connburst": 1.0,
+        "bridge": 0.5,
+        "queue": 0.5,
+        "specjms": None,
+    }
 )
 P99_OTHERS_S = 0.1
 """A message that is late by this much has waited: whatever the window's length, a queue that grows
-shows. LATENCY is about less, stored messages and connects take longer."""
+shows. LATENCY is about less, stored messages and connects take longer. A supply chain is held to
+its audit's bound alone, 5 s for 90 % of each destination (SPECjms2007, run rules 3.6.2)."""
 
 
 @dataclass(frozen=True, slots=True)

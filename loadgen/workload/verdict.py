@@ -105,6 +105,8 @@ class RunFacts:
     arrivals_random      whether the schedule is drawn at random (uniform, Poisson)
     publishers           publishing devices
     sent                 messages sent, even if after the window's end
+    scheduled            of these, those with a moment of their own; None where all have one, and
+                         no message is caused by another
     owed_at_window_end   messages due and not sent when the window ended
     owed_at_end          messages due and not sent when the drain ended
     expected, received   deliveries; received are distinct
@@ -141,6 +143,7 @@ class RunFacts:
     arrivals_random: bool = False
     publishers: int = 0
     sent: int = 0
+    scheduled: int | None = None
     owed_at_window_end: int = 0
     owed_at_end: int = 0
     expected: int = 0
@@ -162,6 +165,11 @@ class RunFacts:
     backends: tuple[BackendFacts, ...] = ()
     held_when_cut: int = 0
     repeated: int = 0
+
+    @property
+    def begun(self) -> int:
+        """Messages sent by the schedule, which `target_rate` speaks of."""
+        return self.sent if self.scheduled is None else self.scheduled
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,9 +288,9 @@ def _rate_missed(facts: RunFacts) -> str:
     if facts.case == "connburst":
         return _connect_rate_missed(facts)
     target = facts.target_rate * facts.window_s
-    if target > 0 and not facts.sent:
+    if target > 0 and not facts.begun:
         return f"none of {target:,.0f} messages was sent"
-    on_time = facts.sent + facts.owed_at_end - facts.owed_at_window_end
+    on_time = facts.begun + facts.owed_at_end - facts.owed_at_window_end
     if target - on_time > _rate_allowance(facts, target):
         share = on_time / target
         return (

@@ -153,6 +153,16 @@ def test_the_schedule_begins_when_told_and_leaves_out_what_never_comes() -> None
     assert sorted(fleet.heap[:7, 1].tolist()) == list(range(7))
 
 
+def test_a_rate_of_almost_nothing_sends_almost_nothing() -> None:
+    plan = one_worker_plan(DeviceGroup("rare", 4, Publishes("p", 4, 0, 1e-9, 0)))
+    fleet = build_fleet(plan, plan.workers[0], totals())
+    fleet.run[traffic.END_NS] = 10**12 + 3600 * S
+    plan_schedule(fleet, 10**12)
+    assert fleet.schedule[:, DUE_NS].min() == 10**12
+    assert sorted(fleet.schedule[:, DUE_NS].tolist())[1] > 10**15
+    assert fleet.totals[traffic.HEAP_SIZE] == 1
+
+
 def test_targets_are_used_in_turn_and_addresses_are_resolved() -> None:
     targets = (Target("127.0.0.1", 1883), Target("127.0.0.2", 1884), Target("127.0.0.1", 1885))
     plan = one_worker_plan(DeviceGroup("devices", 7), targets=targets)

@@ -106,14 +106,29 @@ def test_a_types_own_options_win_over_those_of_all() -> None:
 
 
 def test_which_messages_share_a_topic_says_nothing_of_queues() -> None:
-    assert changed_options(model_of(Choices(messages={"order": {"target": "Central"}}))) == ()
+    central = {"all": {"target": "Central"}}
+    assert not any("order:" in one for one in changed_options(model_of(Choices(messages=central))))
+
+
+def test_where_all_share_a_topic_no_family_has_one_of_its_own() -> None:
+    def subscription(**options: object) -> str:
+        everything = {"queue": False, "target": "Central"}
+        messages = {"all": everything, "callForOffers": options}
+        return (
+            model_of(Choices(messages=messages)).messages[number_of("callForOffers")].subscription
+        )
+
+    assert model_of(Choices()).messages[number_of("callForOffers")].subscription == "family"
+    assert subscription() == "OR"
+    assert subscription(subscription="IN") == "IN"
+    assert subscription(target="LocationID-MessageType") == "family"
 
 
 @pytest.mark.parametrize(
     ("choices", "words"),
     [
         ({"base": 0}, "base"),
-        ({"messages": {"ordre": {}}}, "did you mean 'order'"),
+        ({"messages": {"ordre": {}}}, "no message type; did you mean 'order'"),
         ({"messages": {"order": {"colour": 1}}}, "'colour' is unknown"),
         ({"messages": {"order": 3}}, "no table"),
         ({"messages": {"order": {"qos": 3}}}, "0 to 2"),
@@ -122,6 +137,11 @@ def test_which_messages_share_a_topic_says_nothing_of_queues() -> None:
         ({"messages": {"order": {"subscription": "IN"}}}, "callForOffers only"),
         ({"messages": {"callForOffers": {"subscription": "XOR"}}}, "family, IN, OR, SET"),
         ({"messages": {"priceUpdate": {"queue": True}}}, "several consumers"),
+        ({"messages": {"priceUpdate": {"handlers": 7}}}, "each get every message"),
+        ({"messages": {"order": {"target": "Central"}}}, "with queue = false"),
+        ({"messages": {"order": {"persistent": True, "qos": 0}}}, "contradict"),
+        ({"messages": {"order": {"persistent": False, "qos": 1}}}, "contradict"),
+        ({"topology": "vertical", "headquarters": 20}, "fixed at 1"),
         ({"interactions": {"8": {"drivers": 1}}}, "1 to 7"),
         ({"interactions": {"1": {"speed": 1}}}, "fixed"),
         ({"handlers": 0}, "1 to 100"),
@@ -137,6 +157,7 @@ def test_which_messages_share_a_topic_says_nothing_of_queues() -> None:
         ),
         ({"topology": "freeform", "interactions": {"1": 0}}, "all are off"),
         ({"topology": "freeform", "interactions": {"1": -1}}, "or off"),
+        ({"topology": "freeform", "interactions": {"1": 1e-9}}, "0.0001 to 1,000,000"),
         ({"topology": "freeform", "locations": {"XX": 1}}, "no location"),
         ({"topology": "freeform", "quantities": {"percent": [50, 50, 50]}}, "100 in all"),
         ({"topology": "freeform", "quantities": {"lines": [1, 1, 1]}}, "unknown"),

@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -171,6 +172,13 @@ def test_random_units_are_even_and_never_zero_or_one() -> None:
     assert chi_squared < 60  # 19 degrees of freedom: one in a million
     neighbours = np.corrcoef(units[:-1], units[1:])[0, 1]
     assert abs(neighbours) < 5 / math.sqrt(len(units))
+
+
+def test_another_seed_draws_other_numbers_and_not_the_same_ones_elsewhere() -> None:
+    draws = [{random_unit(seed, 7, n) for n in range(256)} for seed in (1, 2, 3, 1 + 2**40)]
+    for one, other in pairwise(draws):
+        assert not one & other
+    assert not draws[0] & {random_unit(1, 6, n) for n in range(256)}
 
 
 def test_random_units_of_streams_are_not_those_of_another_shifted() -> None:

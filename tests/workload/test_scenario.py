@@ -1,5 +1,6 @@
 """The one model behind flags, files and documentation."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,22 @@ class TestBuild:
         assert connect_rate_of(build_scenario("connburst", None, {"rate": 5})) == 5
         assert connect_rate_of(build_scenario("fanin", None, {"rate": 5})) is None
         assert connect_rate_of(build_scenario("fanin", None, {"connect_rate": 9})) == 9
+
+
+class TestTables:
+    def test_a_table_is_one_as_toml_as_json_and_as_it_is(self) -> None:
+        wanted = {"order": {"queue": False, "target": "Central"}}
+        texts = ('order = {queue = false, target = "Central"}', json.dumps(wanted))
+        built = {
+            build_scenario("specjms", None, {"messages": given}).messages
+            for given in (*texts, wanted)
+        }
+        assert built == {json.dumps(wanted, sort_keys=True)}
+
+    @pytest.mark.parametrize("text", ["order = {", "[1]", "{", "order"])
+    def test_what_is_no_table_is_refused(self, text: str) -> None:
+        with pytest.raises(ScenarioError, match=r"neither JSON nor TOML|not a table"):
+            build_scenario("specjms", None, {"messages": text})
 
 
 class TestRefusals:

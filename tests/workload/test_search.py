@@ -259,6 +259,8 @@ def test_requirements_are_the_cases_and_what_is_given() -> None:
     fanin = build_scenario("fanin", None, {})
     assert requirements(fanin, []) == Require(p99_s=0.1)
     assert requirements(build_scenario("latency", None, {}), []).p99_s == 0.01
+    # Its audit has the rules' bound.
+    assert requirements(build_scenario("specjms", None, {}), []).p99_s is None
     bound = build_scenario("fanin", None, {"latency_bound": "2ms"})
     assert requirements(bound, []).p99_s == 0.002
     assert requirements(bound, ["p99=off"]).p99_s is None
