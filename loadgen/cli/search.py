@@ -15,13 +15,14 @@ from loadgen.cli.cases import score, tell
 from loadgen.cli.options import (
     Flags,
     case_options,
+    named_values,
     read_scenario,
     run_options,
     with_options,
 )
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.workload.cases import CASE_INFO
-from loadgen.workload.scenario import CASES, Case, Scenario, fields_of
+from loadgen.workload.scenario import CASES, FIELDS, Case, Scenario, fields_of
 from loadgen.workload.search import (
     AIMS,
     MOST_STEPS,
@@ -32,7 +33,7 @@ from loadgen.workload.search import (
     requirements,
     tell_limit,
 )
-from loadgen.workload.units import parse_count, parse_number, parse_seconds
+from loadgen.workload.units import parse_count, parse_number
 
 if TYPE_CHECKING:
     from loadgen.control.search import Search, SearchResult
@@ -98,15 +99,24 @@ def searched(scenario: Scenario, given: Flags, what: str) -> "Search":
     from loadgen.control.search import Search
 
     aim = _aim(scenario, given, what)
-    if given.get(aim.field) is not None:
+    # What a sweep's --set names are axes, which it checks itself.
+    fixed = {} if given.get("search") else named_values(given.get("set_") or [])
+    if given.get(aim.field) is not None or aim.field in fixed:
         raise ScenarioError(f"{aim.field}: it is what is searched; use --from and --to")
     step = given["step_duration"]
     return Search(
         scenario=scenario,
         aim=aim,
         require=requirements(scenario, given["require"] or []),
-        step_s=None if step is None else _read("step_duration", parse_seconds, step),
+        step_s=None if step is None else _read("step_duration", _window_s, step),
     )
+
+
+def _window_s(text: str) -> float:
+    """A length that a measurement window may have; raises ValueError."""
+    seconds = FIELDS["duration"].read(text)
+    assert isinstance(seconds, float)
+    return seconds
 
 
 def _aim(scenario: Scenario, given: Flags, what: str) -> Aim:

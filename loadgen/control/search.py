@@ -8,6 +8,7 @@ What to try next is `workload.search`'s; this file plays it. A second start on t
 reads the steps back and goes on; a step that was cut off is played again.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +18,7 @@ from typing import Any
 
 import orjson
 
+from loadgen.brokers.endpoints import parse_broker
 from loadgen.control.coordinator import run
 from loadgen.control.environment import program
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
@@ -25,7 +27,7 @@ from loadgen.control.redaction import printable, redact_command
 from loadgen.control.rundir import require_free, write_atomically, write_json
 from loadgen.control.seal import digest_of
 from loadgen.control.supervisor import WORKER_ENTRY
-from loadgen.errors import HostLimitError, RunDirectoryError
+from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError
 from loadgen.workload.scenario import Scenario, build_scenario, scenario_fields
 from loadgen.workload.search import (
     Aim,
@@ -52,6 +54,7 @@ __all__ = [
 NS = 1_000_000_000
 _DETAIL_CHARACTERS = 500
 _FILE_LIMIT_BYTES = 4 << 20
+_REACH_S = 5.0
 _SCALES = ("rate", "ratio", "devices")
 """Fields in proportion to which a run's deliveries grow, `devices` where no rate is given."""
 
@@ -91,7 +94,8 @@ class Search:
 class Step:
     """One step that was run. `run` is its directory within the search's, None where none is left.
 
-    Rates are messages a second, `p99_us` that of the case's latency.
+    Rates are messages a second, `p99_us` that of the case's latency. `broker` is its name and
+    version, "" where the step did not come so far.
     """
 
     number: int
@@ -103,6 +107,7 @@ class Step:
     lost: int = 0
     p99_us: float | None = None
     busy_share: float | None = None
+    broker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +144,14 @@ class SearchResult:
 
     @property
     def exit_status(self) -> int:
-        """0 where a load held twice, 1 where none did, 130 interrupted."""
+        """0 where a load held twice and is the limit, or the highest load that was to be tried.
+
+        1 where no load held, or no step was left to close in or to confirm; 130 interrupted.
+        """
         if self.limit is None:
             return 130
-        return 0 if self.limit.confirmed else 1
+        found = self.limit.confirmed and self.limit.ended in ("confirmed", "top of range")
+        return 0 if found else 1
 
 
 Watch = Callable[[SearchState], None]
@@ -177,6 +186,9 @@ async def search(
         step = await _play(what, following, directory, state, watch, interrupt, command, entry)
         if step is None:
             return SearchResult(directory, what, steps, None)
+        if any(why.code == "DISCONNECTED" for why in step.tried.reasons):
+            await _require_broker(what.scenario)
+        _require_same_broker(steps, step, directory)
         steps = (*steps, step)
         _write_steps(directory, steps)
 
@@ -239,7 +251,47 @@ async def _play(
         lost=facts.expected - facts.received,
         p99_us=facts.latency_p99_us,
         busy_share=facts.busy_share,
+        broker=_broker_of(run_directory),
     )
+
+
+def _broker_of(run_directory: Path) -> str:
+    """Name and version of the broker that a run was played on."""
+    try:
+        broker = orjson.loads((run_directory / "run.json").read_bytes())["broker"]
+        return printable(f"{broker['name']} {broker['version']}", 200)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _require_same_broker(steps: Sequence[Step], step: Step, directory: Path) -> None:
+    """Raises RunDirectoryError where steps of another broker would stand beside this one."""
+    before = next((one.broker for one in steps if one.broker), "")
+    if before and step.broker and step.broker != before:
+        raise RunDirectoryError(
+            f"{printable(str(directory), 200)} was begun on {before}, and the broker is "
+            f"{step.broker} now; name another directory with --out"
+        )
+
+
+async def _require_broker(scenario: Scenario) -> None:
+    """Raises BrokerUnreachableError where a broker that broke its connections is not there.
+
+    That is no load that failed: the step is not kept, and played again when the search goes on.
+    """
+    for url in (*scenario.broker, *scenario.backend):
+        endpoint = parse_broker(url)
+        if isinstance(endpoint, str):
+            continue
+        try:
+            async with asyncio.timeout(_REACH_S):
+                _, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+        except OSError:
+            raise BrokerUnreachableError(
+                f"{endpoint.redacted} went away during this step, which is not kept; give the same "
+                "command again when it is back"
+            ) from None
+        writer.close()
 
 
 def step_scenario(what: Search, probe: Probe) -> Scenario:

@@ -39,6 +39,9 @@ Window = tuple[int, int]
 Ending = Literal["interrupted", "worker lost"]
 
 NS = 1_000_000_000
+BACKLOG_SAMPLES = 20
+"""Of what is owed and outstanding in a window, and one each second of a long one."""
+
 SAMPLE_S = 0.01
 """How often the live page is looked at for the high-water mark and the end of the drain."""
 PROGRESS_S = 0.25
@@ -166,6 +169,8 @@ class Session:
         self._phase = "start"
         self._phase_end_ns: int | None = None
         self._sampling = False
+        self._backlog_each_ns = NS
+        self._next_backlog_ns = 0
         self._p99_us: float | None = None
         self._rates: deque[tuple[int, int, int]] = deque(maxlen=5)
         self._crew: Crew | None = None
@@ -329,6 +334,7 @@ class Session:
             self._enter("measure", end_ns)
             self.windows["measure"] = (measure_ns, end_ns)
             self._measuring()
+            self._backlog_each_ns = min((end_ns - measure_ns) // BACKLOG_SAMPLES, NS)
             self._sampling = True
             await self._through_steps()
             await self._until(end_ns)
@@ -474,10 +480,6 @@ class Session:
         while True:
             self._crew.tell_all({"op": "beat"})
             now_ns = time.monotonic_ns()
-            if self._sampling:
-                owed = self._sum(Live.OWED)
-                outstanding = self._sum(Live.EXPECTED) - self._sum(Live.RECEIVED)
-                self.backlog_samples.append((now_ns, owed, max(0, outstanding)))
             for row in self._crew.alive:
                 beat_ns = int(self._page[row, Live.BEAT_NS]) if row < len(self._page) else 0
                 if beat_ns and now_ns - beat_ns > limit_s * NS and self._phase != "stop":
@@ -514,6 +516,11 @@ class Session:
                 page = self._page.copy()
                 gap = page[:, Live.EXPECTED].sum() - page[:, Live.RECEIVED].sum()
                 self.high_water_mark = max(self.high_water_mark, int(gap))
+                now_ns = time.monotonic_ns()
+                if now_ns >= self._next_backlog_ns:
+                    self._next_backlog_ns = now_ns + self._backlog_each_ns
+                    owed = int(page[:, Live.OWED].sum())
+                    self.backlog_samples.append((now_ns, owed, max(0, int(gap))))
                 if self.stepped is not None:
                     self.stepped.sample(self._mark())
             await asyncio.sleep(SAMPLE_S)

@@ -85,10 +85,12 @@ class StepWatch:
     def add(self, row: Interval) -> None:
         """Count a row in the step that held the middle of its interval."""
         middle_ns = row.time_ns + row.span_ns // 2
-        for (start_ns, end_ns), tally in zip(self.bounds, self._tallies, strict=True):
-            if start_ns <= middle_ns < end_ns:
-                # Late messages were intended in a step before; here it counts when they came.
-                tally.add(row)
+        last = len(self.bounds) - 1
+        for place, (start_ns, end_ns) in enumerate(self.bounds):
+            # Late messages were intended in a step before; here it counts when they came, after
+            # the window as part of the last step.
+            if start_ns <= middle_ns and (middle_ns < end_ns or place == last):
+                self._tallies[place].add(row)
 
     def verdicts(self, whole: RunFacts, rate: float) -> tuple[StepVerdict, ...]:
         """Each step that ended; `whole` are the run's facts, `rate` the target of 100 %."""

@@ -230,7 +230,8 @@ class Require:
                 ("BACKLOG_GROWS", self.backlog),
                 ("OUT_OF_ORDER", self.order),
                 ("DUPLICATED", self.duplicates),
-                ("LOST", expected - received > self.lost * expected),
+                # A message that was held and never came again is none of these deliveries.
+                ("LOST", not 0 < expected - received <= self.lost * expected),
             )
             if not counts
         }
@@ -358,13 +359,17 @@ def _steps_to_close(aim: Aim, below: float | None, above: float | None) -> int:
 def _is_doubtful(aim: Aim, tried: Sequence[Tried], below: float | None) -> bool:
     """Whether the last step failed once, not for want of service, and by that costs much.
 
-    A moment's disturbance of a shared host looks like that, and would end a search far below.
+    A moment's disturbance of a shared host looks like that, and would end a search far below. So
+    does a broker that was started anew meanwhile, however close the limit seems.
     """
     last = tried[-1]
-    if last.valid or last.served is None or last.served < last.load / (1 + aim.precision):
+    if last.valid:
         return False
-    if below is not None and last.load <= below * (1 + aim.precision) ** 2:
-        return False
+    if not any(why.code == "DISCONNECTED" for why in last.reasons):
+        if last.served is None or last.served < last.load / (1 + aim.precision):
+            return False
+        if below is not None and last.load <= below * (1 + aim.precision) ** 2:
+            return False
     return sum(not step.valid for step in tried if step.load == last.load) == 1
 
 

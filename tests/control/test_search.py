@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from loadgen.brokers.ports import listen
 from loadgen.control import search as shell
 from loadgen.control.coordinator import RunResult
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
@@ -29,9 +30,11 @@ SECRET = "correct-horse"
 
 
 def wanted(**changed: Any) -> Search:
-    scenario = build_scenario(
-        "fanin", None, {"broker": f"mqtt://me:{SECRET}@127.0.0.1:1", "duration": 10}
-    )
+    return wanted_at(f"mqtt://me:{SECRET}@127.0.0.1:1", **changed)
+
+
+def wanted_at(url: str, **changed: Any) -> Search:
+    scenario = build_scenario("fanin", None, {"broker": url, "duration": 10})
     return Search(scenario, aim_for(scenario, "rate", **changed), requirements(scenario, []))
 
 
@@ -64,14 +67,20 @@ class FakeRuns:
         self.played: list[Scenario] = []
         self.before: Callable[[int, Path], None] = lambda number, directory: None
         self.interrupted_at = 0
+        self.broker: dict[str, str] | None = None
+
+    def judged(self, scenario: Scenario) -> RunFacts:
+        assert scenario.rate is not None
+        return facts_at(scenario.rate, self.ceiling, scenario.duration)
 
     async def run(self, scenario: Scenario, directory: Path, **given: Any) -> RunResult:
         self.played.append(scenario)
         self.before(len(self.played), directory)
         given["progress"](Snapshot("measure", devices=1))
         make(directory)
-        assert scenario.rate is not None
-        facts = facts_at(scenario.rate, self.ceiling, scenario.duration)
+        if self.broker is not None:
+            (directory / "run.json").write_text(json.dumps({"broker": self.broker}))
+        facts = self.judged(scenario)
         cut = len(self.played) == self.interrupted_at
         return RunResult(directory, judge(facts), cut, True, facts)
 
@@ -174,6 +183,49 @@ async def test_interrupt_before_a_step_measured_anything(
     monkeypatch.setattr(shell, "run", interrupted)
     result: SearchResult = await search(wanted(), tmp_path / "s")
     assert (result.limit, result.exit_status) == (None, 130)
+
+
+async def test_step_whose_broker_went_away_is_not_kept(runs: FakeRuns, tmp_path: Path) -> None:
+    """Nobody listens at the broker's address when the step has ended."""
+    lost = RunFacts(case="fanin", disconnects=3, latency_bound_us=1.0)
+    usual = runs.judged
+
+    def away(scenario: Scenario) -> RunFacts:
+        return lost if len(runs.played) == 2 else usual(scenario)
+
+    runs.judged = away
+    with pytest.raises(BrokerUnreachableError, match="not kept"):
+        await search(wanted(), tmp_path / "s")
+    assert len(lines(tmp_path / "s")) == 1
+    with listen("127.0.0.1") as there:
+        url = f"mqtt://127.0.0.1:{there.getsockname()[1]}"
+        runs.played.clear()
+        result = await search(wanted_at(url), tmp_path / "t")
+    # It came back: the same load is tried again, and is no limit.
+    assert [step.tried.purpose for step in result.steps][1:3] == ["raise", "again"]
+    assert result.limit is not None and result.limit.load is not None
+    assert 10_000 / 1.05 <= result.limit.load <= 10_100
+
+
+async def test_search_does_not_go_on_with_another_broker(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.broker = {"name": "mosquitto", "version": "2.0.11"}
+    runs.interrupted_at = 3
+    cut = await search(wanted(), tmp_path / "s")
+    assert [step.broker for step in cut.steps] == ["mosquitto 2.0.11"] * 2
+    runs.broker = {"name": "mosquitto", "version": "2.0.12"}
+    with pytest.raises(RunDirectoryError, match=r"begun on mosquitto 2\.0\.11.* 2\.0\.12 now"):
+        await search(wanted(), tmp_path / "s")
+    assert len(read_steps(tmp_path / "s")) == 2
+    runs.broker = {"name": "mosquitto", "version": "2.0.11"}
+    assert (await search(wanted(), tmp_path / "s")).exit_status == 0
+
+
+async def test_open_bracket_is_no_success(runs: FakeRuns, tmp_path: Path) -> None:
+    result = await search(wanted(most_steps=5), tmp_path / "s")
+    assert result.limit is not None and result.limit.ended == "out of steps"
+    assert result.exit_status == 1
+    top = await search(wanted(highest=5_000), tmp_path / "t")
+    assert top.limit is not None and (top.limit.ended, top.exit_status) == ("top of range", 0)
 
 
 async def test_limit_of_this_host_is_its_own(runs: FakeRuns, tmp_path: Path) -> None:

@@ -86,6 +86,31 @@ def test_late_deliveries_are_no_loss_and_what_never_came_is() -> None:
     assert [one.verdict.codes for one in found] == [(), (), ("LOST",)]
 
 
+def test_what_comes_after_the_window_counts_for_the_last_step() -> None:
+    own = watch()
+    play(own, {at: mark(at, even(at)) for at in (0, 10, 12, 20, 22, 30, 31)})
+    buckets, counts = np.array([100], np.int32), np.array([1])
+    for at_s in (1, 11, 13, 23, 33):
+        own.add(
+            Interval(
+                group="pub",
+                phase="measure",
+                series="end_to_end",
+                time_ns=START + at_s * S,
+                span_ns=S,
+                count=1,
+                sum_ns=at_s,
+                min_ns=at_s,
+                max_ns=at_s,
+                bucket=buckets,
+                bucket_count=counts,
+            )
+        )
+    held = [tally.series["measure", "end_to_end"] for tally in own._tallies]
+    # Between two steps a second settles, which is nobody's.
+    assert [(one.count, one.max_ns) for one in held] == [(1, 1), (1, 13), (2, 33)]
+
+
 def test_overload_shows_in_the_step_that_brought_it() -> None:
     own = watch()
     marks = {at: mark(at, even(at)) for at in (0, 5, 10, 12)}

@@ -284,6 +284,12 @@ def test_what_is_not_required_is_overlooked_and_nothing_else() -> None:
     assert codes(Require(lost=0.004, backlog=False)) == ["LOST", "CORRUPT"]
 
 
+def test_a_loss_that_no_count_of_deliveries_shows_is_never_overlooked() -> None:
+    verdict = Verdict((Reason("LOST", "2 of 2 messages that a consumer had not acknowledged"),))
+    for require in (Require(), Require(lost=0.5)):
+        assert [why.code for why in require.unmet(verdict, 1000, 1000)] == ["LOST"]
+
+
 def test_shares() -> None:
     assert (parse_share("5%"), parse_share("0.05"), parse_share(" 100% ")) == (0.05, 0.05, 1.0)
     for wrong in ("5", "-1%", "x%", ""):

@@ -106,6 +106,16 @@ class TestRateMissed:
         assert found.code == "RATE_MISSED" and "2.13 s" in found.detail
         assert codes(replace(BURST, connect_seconds=1e6)) == ()
 
+    def test_a_burst_shorter_than_the_grace_has_a_rate_too(self) -> None:
+        # 1,000 connects at 100,000/s in 30 ms are 33,333/s.
+        brief = replace(BURST, devices=1000, connected=1000, connect_rate=100_000.0)
+        known = replace(brief, latency_p99_us=2_000.0)
+        assert codes(replace(known, connect_seconds=0.019)) == ()
+        assert codes(replace(known, connect_seconds=0.030)) == ("RATE_MISSED",)
+        slow = replace(brief, latency_p99_us=1e6)
+        assert codes(replace(slow, connect_seconds=0.110)) == ()
+        assert codes(replace(slow, connect_seconds=0.111)) == ("RATE_MISSED",)
+
 
 class TestGeneratorSaturated:
     def test_busy_share(self) -> None:
@@ -121,6 +131,14 @@ class TestGeneratorSaturated:
         late = replace(facts, send_delay_p99_us=limit + 1.0)
         assert reason(late).code == "GENERATOR_SATURATED"
         assert codes(replace(late, send_tick_us=1)) == ()
+
+    def test_a_bound_that_is_missed_by_late_sends_is_the_generators(self) -> None:
+        missed = replace(SOUND, latency_bound_us=10_000.0, latency_p99_us=10_001.0)
+        assert codes(replace(missed, send_delay_p99_us=5_000.0)) == ("LATENCY_BOUND",)
+        late = replace(missed, send_delay_p99_us=5_001.0)
+        assert codes(late) == ("GENERATOR_SATURATED", "LATENCY_BOUND")
+        assert codes(replace(late, latency_p99_us=10_000.0)) == ()
+        assert codes(replace(late, pushed_back=True)) == ("LATENCY_BOUND",)
 
     def test_a_broker_that_pushes_back_makes_late_sends(self) -> None:
         late = replace(SOUND, send_delay_p99_us=1e6)
