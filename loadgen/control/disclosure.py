@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from loadgen.control.redaction import printable
+from loadgen.control.seal import verify
 from loadgen.control.supply import FILE_NAME
 from loadgen.errors import RunDirectoryError
 from loadgen.specjms.disclosure import (
@@ -17,61 +18,126 @@ from loadgen.specjms.disclosure import (
     server_setup,
     submission,
 )
+from loadgen.specjms.repetition import Played, no_repetition
 
-__all__ = ["write_bundle"]
+__all__ = ["read_played", "repeat_directory", "write_bundle"]
 
 _DRIVER_OUTPUT = ("events.jsonl", "broker.jsonl")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # so that the same run gives the same archive
+_DAMAGED = (KeyError, TypeError, AttributeError, ValueError, IndexError)
+"""What a document raises that has not the parts it should: it was written by somebody else."""
 
 
 def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None) -> Path:
     """Write the archive (a ZIP, as a JAR is) and return its path.
 
     `repeat` is the reproducibility run, RUN-repeat where that is a directory; `out` is
-    RUN.jar. Raises RunDirectoryError where a directory holds no audited run of a supply chain, or
-    the archive exists or cannot be written.
+    RUN.jar. Raises RunDirectoryError where a directory holds no audited run of a supply chain or
+    was changed since the run ended, the second run is no repetition of the first, or the archive
+    exists or cannot be written.
     """
+    main = read_played(run)
     if repeat is None:
-        beside = run.with_name(f"{run.name}-repeat")
+        beside = repeat_directory(run)
         repeat = beside if beside.is_dir() else None
-    archive = run.with_name(f"{run.name}.jar") if out is None else out
-    main, supply = _document(run, "run.json"), _document(run, FILE_NAME)
-    again = None if repeat is None else _document(repeat, "run.json")
-    supply_again = None if repeat is None else _document(repeat, FILE_NAME)
-    found = Disclosed(main, supply, again, supply_again)
-    if archive.exists():
-        raise RunDirectoryError(f"{_shown(archive)} exists; name another with --out")
-    texts = {
-        "submission/submission.xml": submission(found),
-        "destinationSetup.txt": destination_setup(found),
-        "config/scenario.json": orjson.dumps(
-            main.get("scenario"), option=orjson.OPT_INDENT_2
-        ).decode(),
-        "JMSServerConfig/serverSetup.txt": server_setup(found),
-        "ProviderModule/README.txt": "No provider module: the harness speaks MQTT itself.\n",
-        "ConfigurationDiagram.txt": f"{FILL_IN}: a diagram of the system under test (6.3).\n",
-    }
+    again = None if repeat is None else read_played(repeat)
+    if repeat is not None and again is not None:
+        _require_repetition(run, main, repeat, again)
+    named = _named(run)
+    archive = named.parent / f"{named.name}.jar" if out is None else out
+    texts = _texts(run, Disclosed(main, again))
+    # Before there is an archive, which may be in the directory that it is made of.
+    members = [
+        (folder, directory, path)
+        for folder, directory in (("FinalRun", run), ("RepeatRun", repeat))
+        if directory is not None
+        for path in _files(directory)
+    ]
     try:
-        with zipfile.ZipFile(archive, "x", zipfile.ZIP_DEFLATED) as jar:
+        jar = zipfile.ZipFile(archive, "x", zipfile.ZIP_DEFLATED)
+    except FileExistsError:
+        raise RunDirectoryError(f"{_shown(archive)} exists; name another with --out") from None
+    except OSError as error:
+        raise _unwritten(archive, error) from None
+    try:
+        with jar:
             for name, text in texts.items():
                 jar.writestr(zipfile.ZipInfo(name, _EPOCH), text.encode(), zipfile.ZIP_DEFLATED)
-            for folder, directory in (("FinalRun", run), ("RepeatRun", repeat)):
-                for path in _files(directory):
-                    name = f"{folder}/{path.relative_to(directory or run).as_posix()}"
-                    _add(jar, path, name)
-                    if path.name in _DRIVER_OUTPUT:
-                        _add(jar, path, f"DriverOutput/{folder}-{path.name}")
+            for folder, directory, path in members:
+                _add(jar, path, f"{folder}/{path.relative_to(directory).as_posix()}")
+                if path.name in _DRIVER_OUTPUT:
+                    _add(jar, path, f"DriverOutput/{folder}-{path.name}")
     except OSError as error:
-        raise RunDirectoryError(
-            f"{_shown(archive)} cannot be written: {error.strerror or error}"
-        ) from None
+        # Half an archive would pass for a whole one, and stand in the way of the next.
+        archive.unlink(missing_ok=True)
+        raise _unwritten(archive, error) from None
     return archive
 
 
-def _files(directory: Path | None) -> Iterator[Path]:
+def repeat_directory(run: Path) -> Path:
+    """Where the repetition of a run is kept unless it is named: RUN-repeat."""
+    named = _named(run)
+    return named.parent / f"{named.name}-repeat"
+
+
+def read_played(directory: Path) -> Played:
+    """What a directory tells of a run of the supply chain; raises RunDirectoryError.
+
+    Every file of results is held against the run's seal: what was changed since the run ended is
+    refused, since it would be disclosed as measured.
+    """
+    run, supply = _document(directory, "run.json"), _document(directory, FILE_NAME)
+    integrity = verify(directory, run)
+    if integrity.state == "changed":
+        raise RunDirectoryError(
+            f"{_shown(directory)} was changed since the run ended: "
+            f"{'; '.join(integrity.changes)}; name the directory as the run left it"
+        )
+    return Played(run, supply, sealed=integrity.state == "intact")
+
+
+def _named(run: Path) -> Path:
+    """The run with a name of its own: "." and ".." have none that a file beside it could have."""
+    return run if run.name not in ("", "..") else run.resolve()
+
+
+def _require_repetition(run: Path, main: Played, repeat: Path, again: Played) -> None:
+    try:
+        why = no_repetition(main, again)
+    except _DAMAGED:
+        why = "run.json or specjms.json of one of them is damaged"
+    if why:
+        raise RunDirectoryError(
+            f"{_shown(repeat)} is no repetition of {_shown(run)}: {printable(why, 500)}; "
+            "name one with --repeat-run"
+        )
+
+
+def _texts(run: Path, found: Disclosed) -> Mapping[str, str]:
+    """The files that are made, by their names in the archive."""
+    try:
+        return {
+            "submission/submission.xml": submission(found),
+            "destinationSetup.txt": destination_setup(found),
+            "config/scenario.json": orjson.dumps(
+                found.run.get("scenario"), option=orjson.OPT_INDENT_2
+            ).decode(),
+            "JMSServerConfig/serverSetup.txt": server_setup(found),
+            "ProviderModule/README.txt": "No provider module: the harness speaks MQTT itself.\n",
+            "ConfigurationDiagram.txt": f"{FILL_IN}: a diagram of the system under test (6.3).\n",
+        }
+    except _DAMAGED:
+        raise RunDirectoryError(
+            f"{_shown(run)}: run.json or {FILE_NAME}, there or in the repetition, is damaged"
+        ) from None
+
+
+def _unwritten(archive: Path, error: OSError) -> RunDirectoryError:
+    return RunDirectoryError(f"{_shown(archive)} cannot be written: {error.strerror or error}")
+
+
+def _files(directory: Path) -> Iterator[Path]:
     """Every file of a run directory but hidden ones, which are half written."""
-    if directory is None:
-        return
     for path in sorted(directory.rglob("*")):
         if path.is_file() and not path.name.startswith("."):
             yield path

@@ -10,6 +10,7 @@ from typing import Any, Final
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from loadgen.specjms.repetition import Played, shortfalls, valid, verdict_of
 from loadgen.specjms.report import NOTICE, TRANSACTIONS
 
 __all__ = ["FILL_IN", "Disclosed", "destination_setup", "server_setup", "submission"]
@@ -21,12 +22,20 @@ Section = tuple[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Disclosed:
-    """A run's run.json and specjms.json, and those of its repetition where there is one."""
+    """The run that is disclosed, and its repetition where there is one."""
 
-    run: Document
-    supply: Document
-    repeat_run: Document | None = None
-    repeat_supply: Document | None = None
+    main: Played
+    repeat: Played | None = None
+
+    @property
+    def run(self) -> Document:
+        """run.json of the main run."""
+        return self.main.run
+
+    @property
+    def supply(self) -> Document:
+        """specjms.json of the main run."""
+        return self.main.supply
 
 
 def submission(found: Disclosed) -> str:
@@ -60,12 +69,9 @@ def _sections(found: Disclosed) -> Sequence[tuple[str, Sequence[Section]]]:
 
 
 def _benchmark(found: Disclosed) -> Sequence[Section]:
-    run, supply = found.run, found.supply
+    run = found.run
     environment = run.get("environment") or {}
     plan = run.get("plan") or {}
-    broken = [rule["rule"] for rule in supply["rules"] if not rule["kept"]]
-    broken += [f"audit test {name}" for name, test in supply["audit"].items() if not test["pass"]]
-    broken.append("a harness other than the SPECjms2007 kit, over MQTT instead of JMS")
     return (
         (
             "test-info",
@@ -75,7 +81,7 @@ def _benchmark(found: Disclosed) -> Sequence[Section]:
                 "submitter.spec_license": FILL_IN,
                 "submit.date.long": FILL_IN,
                 "result.noncompliant": "yes",
-                "result.noncompliant.reason": "; ".join(broken),
+                "result.noncompliant.reason": "; ".join(_noncompliance(found)),
                 "result.noncompliant.remedy": "",
             },
         ),
@@ -113,16 +119,38 @@ def _benchmark(found: Disclosed) -> Sequence[Section]:
     )
 
 
+def _noncompliance(found: Disclosed) -> list[str]:
+    """Everything that a tool can see of why the result is not compliant."""
+    main, repeat = found.main, found.repeat
+    broken = [] if valid(main) else [f"main run {verdict_of(main)}"]
+    if repeat is not None:
+        broken += shortfalls(main, repeat)
+    broken += [
+        f"the {name} carries no seal, so nobody can tell whether it was changed since it ended"
+        for name, one in (("main run", main), ("repetition", repeat))
+        if one is not None and not one.sealed
+    ]
+    broken += [rule["rule"] for rule in main.supply["rules"] if not rule["kept"]]
+    audit = main.supply["audit"]
+    broken += [f"audit test {name}" for name, test in audit.items() if not test["pass"]]
+    if repeat is None:
+        broken.append("no repetition (3.4)")
+    broken.append("a harness other than the SPECjms2007 kit, over MQTT instead of JMS")
+    return broken
+
+
 def _result_lines(found: Disclosed) -> list[str]:
     lines = []
-    for name, supply in (("main run", found.supply), ("repetition", found.repeat_supply)):
-        if supply is None:
+    for name, one in (("main run", found.main), ("repetition", found.repeat)):
+        if one is None:
             lines.append(f"{name}: none in this bundle")
             continue
+        supply = one.supply
         passed = all(test["pass"] for test in supply["audit"].values())
         lines.append(
             f"{name}: {supply['topology']} topology, BASE {supply['base']}, "
-            f"{supply['window_s']:.0f} s measured, audit {'passed' if passed else 'failed'}"
+            f"{supply['window_s']:.0f} s measured, audit {'passed' if passed else 'failed'}, "
+            f"{verdict_of(one)}{'' if one.sealed else ', not sealed'}"
         )
     return lines
 
@@ -236,6 +264,8 @@ def _nodes(found: Disclosed) -> Sequence[Section]:
 def destination_setup(found: Disclosed) -> str:
     """destinationSetup.txt: MQTT destinations need no set-up; this is what there was."""
     lines = [
+        NOTICE,
+        "",
         "Topics and shared subscriptions of MQTT come into being when they are used: nothing was",
         "set up beforehand. The destinations of this run, and messages sent to each in the window:",
         "",

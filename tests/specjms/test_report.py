@@ -17,6 +17,7 @@ from loadgen.specjms.disclosure import (
 from loadgen.specjms.expected import type_rates
 from loadgen.specjms.messages import MESSAGES, number_of
 from loadgen.specjms.options import Choices, model_of
+from loadgen.specjms.repetition import Played
 from loadgen.specjms.report import NOTICE, Seen, Supply, audit_summary, report
 
 MODEL = model_of(Choices(base=15))
@@ -126,7 +127,7 @@ def properties(text: str) -> dict[str, dict[str, str | None]]:
 
 def test_the_submission_has_the_sections_of_the_rules() -> None:
     document, _ = report(MODEL, supply())
-    text = submission(Disclosed(RUN, document))
+    text = submission(Disclosed(Played(RUN, document)))
     found = properties(text)
     assert list(found) == [
         *(f"benchmark-info/{name}" for name in ("test-info", "sut", "general-notes", "bom")),
@@ -148,14 +149,16 @@ def test_the_submission_has_the_sections_of_the_rules() -> None:
 
 def test_the_repetition_is_told_beside_the_main_run() -> None:
     document, _ = report(MODEL, supply())
-    text = submission(Disclosed(RUN, document, RUN, document))
+    text = submission(Disclosed(Played(RUN, document), Played(RUN, document)))
     notes = properties(text)["benchmark-info/general-notes"]["other.info"] or ""
     assert notes.count("BASE 15, 2000 s measured, audit passed") == 2
 
 
 def test_set_up_files_name_destinations_and_server() -> None:
     document, _ = report(MODEL, supply())
-    assert "DC1_IncomingOffersQ" in destination_setup(Disclosed(RUN, document))
-    setup = server_setup(Disclosed(RUN, document))
+    destinations = destination_setup(Disclosed(Played(RUN, document)))
+    assert destinations.startswith(NOTICE)  # before the counts
+    assert "DC1_IncomingOffersQ" in destinations
+    setup = server_setup(Disclosed(Played(RUN, document)))
     assert "Broker: b 1" in setup
     assert FILL_IN in setup
