@@ -97,8 +97,19 @@ def score(directory: Path, scenario: Scenario) -> "ScoreCard":
     return card
 
 
-def show(result: "RunResult", scenario: Scenario, *, as_json: bool, quiet: bool) -> int:
-    """Print what came of a run; returns the exit status."""
+def show(
+    result: "RunResult",
+    scenario: Scenario,
+    *,
+    as_json: bool,
+    quiet: bool,
+    cards: "list[ScoreCard] | None" = None,
+) -> int:
+    """Print what came of a run; returns the exit status.
+
+    With `cards` the score card is added to them, and its JSON is left to the caller: one command
+    that makes several runs still prints one document.
+    """
     from loadgen.cli.search_view import rate_step_lines
     from loadgen.cli.summary import summary_lines
     from loadgen.scorecard.to_json import to_json
@@ -114,11 +125,13 @@ def show(result: "RunResult", scenario: Scenario, *, as_json: bool, quiet: bool)
     except LoadgenError:
         tell([f"results: {result.directory}"])
         raise
-    if as_json:
+    if cards is not None:
+        cards.append(card)
+    if not as_json:
+        print("\n".join([*summary_lines(card), *rate_step_lines(result.steps)]))
+    elif cards is None:
         sys.stdout.write(to_json([card]).decode())
         sys.stdout.flush()
-    else:
-        print("\n".join([*summary_lines(card), *rate_step_lines(result.steps)]))
     if not quiet:
         if as_json:
             tell([*summary_lines(card), *rate_step_lines(result.steps)])

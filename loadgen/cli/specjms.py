@@ -1,18 +1,21 @@
 """`loadgen specjms horizontal | vertical | freeform`, and `loadgen specjms bundle RUN`."""
 
 import inspect
+import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from loadgen.cli.cases import check_power_logs, play, show, tell
 from loadgen.cli.options import Flags, case_options, read_scenario, run_options, with_options
-from loadgen.errors import UsageError
+from loadgen.errors import RunDirectoryError, UsageError
 
 if TYPE_CHECKING:
-    from loadgen.control.coordinator import RunResult
+    from loadgen.scorecard.model import ScoreCard
     from loadgen.workload.scenario import Scenario
 
 __all__ = ["app"]
@@ -29,7 +32,9 @@ _REPEAT = inspect.Parameter(
     annotation=Annotated[
         bool,
         typer.Option(
-            "--repeat", help="Run a second time, into DIR-repeat, to show reproducibility."
+            "--repeat",
+            help="Run a second time, into DIR-repeat, to show reproducibility; with --json the "
+            "result is an array of both score cards.",
         ),
     ],
 )
@@ -45,14 +50,10 @@ def _command(topology: str) -> Callable[..., int]:
     def command(given: Flags) -> int:
         scenario = read_scenario("specjms", {**given, "topology": topology})
         check_power_logs(scenario)
-        result, status = _played(scenario, given["out"], given)
-        if not given["repeat"] or not result.measured or result.interrupted:
-            return status
-        again = result.directory.with_name(f"{result.directory.name}-repeat")
-        if not given["quiet"]:
-            tell(["", f"once more, for reproducibility: {again}"])
-        _, repeated = _played(scenario, again, given)
-        return max(status, repeated)
+        if given["repeat"]:
+            return _twice(scenario, given)
+        result = play(scenario, given["out"], quiet=given["quiet"])
+        return show(result, scenario, as_json=given["json_"], quiet=given["quiet"])
 
     example = "--scenario my.toml" if topology == "freeform" else "--base 100 --duration 60"
     doc = f"{_TOPOLOGIES[topology]}\n\nExample: loadgen specjms {topology} {example}"
@@ -60,10 +61,50 @@ def _command(topology: str) -> Callable[..., int]:
     return with_options(command, [*fields, *run_options(), _REPEAT], doc)
 
 
-def _played(scenario: "Scenario", directory: Path | None, given: Flags) -> tuple["RunResult", int]:
-    """One run and its score card."""
-    result = play(scenario, directory, quiet=given["quiet"])
-    return result, show(result, scenario, as_json=given["json_"], quiet=given["quiet"])
+def _twice(scenario: "Scenario", given: Flags) -> int:
+    """A run and its repetition, each with its score card, and how the two compare."""
+    from loadgen.control.disclosure import repeat_directory
+    from loadgen.control.rundir import default_directory, require_free
+    from loadgen.scorecard.to_json import to_json_array
+
+    directory = given["out"] or default_directory(datetime.now(UTC), "specjms")
+    again = repeat_directory(directory)
+    for path in (directory, again):
+        # Both before either: the main run may take an hour.
+        require_free(path)
+    quiet, as_json = given["quiet"], given["json_"]
+    cards: list[ScoreCard] = []
+    try:
+        result = play(scenario, directory, quiet=quiet)
+        status = show(result, scenario, as_json=as_json, quiet=quiet, cards=cards)
+        if not result.measured or result.interrupted:
+            return status
+        if not quiet:
+            tell(["", f"once more, for reproducibility: {again}"])
+        result = play(scenario, again, quiet=quiet)
+        status = max(status, show(result, scenario, as_json=as_json, quiet=quiet, cards=cards))
+    finally:
+        # Also where the repetition could not be played: what was measured is not withheld.
+        if as_json and cards:
+            sys.stdout.write(to_json_array(cards).decode())
+            sys.stdout.flush()
+    if not as_json:
+        print("\n".join(["", *_compared(directory, again)]))
+    elif not quiet:
+        tell(["", *_compared(directory, again)])
+    return status
+
+
+def _compared(directory: Path, again: Path) -> list[str]:
+    """The run and its repetition side by side, as one short paragraph."""
+    from loadgen.control.disclosure import read_played
+    from loadgen.specjms.repetition import comparison
+
+    try:
+        told = comparison(read_played(directory), read_played(again))
+    except RunDirectoryError as error:
+        told = f"Run and repetition cannot be compared: {error}"
+    return wrap(told, 100)
 
 
 @app.command("bundle")

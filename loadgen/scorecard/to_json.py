@@ -1,6 +1,7 @@
 """scorecard.json: one run as an object, several as {"schema", "runs": [...], "comparison": [...]}.
 
-"runs" are such objects; "comparison" has an object for each case that has several runs.
+"runs" are such objects; "comparison" has an object for each case that has several runs. A run and
+its repetition, played by one command, are an array of two such objects.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from loadgen.scorecard.compare import Comparison
 from loadgen.scorecard.latency import Latency
 from loadgen.scorecard.model import Power, ScoreCard
 
-__all__ = ["SCHEMA", "to_document", "to_json"]
+__all__ = ["SCHEMA", "to_document", "to_json", "to_json_array"]
 
 SCHEMA = 1
 
@@ -30,6 +31,12 @@ def to_json(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = ()) 
             "comparison": [asdict(comparison) for comparison in comparisons],
         }
     return orjson.dumps(whole, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def to_json_array(cards: Sequence[ScoreCard]) -> bytes:
+    """The documents of the cards, each whole, in one array."""
+    documents = [to_document(card) for card in cards]
+    return orjson.dumps(documents, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def to_document(card: ScoreCard) -> dict[str, Any]:
