@@ -175,10 +175,13 @@ def _played(what: "Search", directory: Path, quiet: bool) -> "SearchResult":
     from loadgen.cli.search_view import search_progress
     from loadgen.control.interrupt import Interrupt, listening
     from loadgen.control.search import search
+    from loadgen.scorecard.text import notice_for
+
+    notice = notice_for(what.scenario.case)
 
     async def played() -> "SearchResult":
         interrupt = Interrupt()
-        with listening(interrupt), search_progress(sys.stderr, quiet=quiet) as watch:
+        with listening(interrupt), search_progress(sys.stderr, quiet=quiet, notice=notice) as watch:
             return await search(
                 what,
                 directory,
@@ -192,6 +195,8 @@ def _played(what: "Search", directory: Path, quiet: bool) -> "SearchResult":
 
 def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:
     """Print what came of it, and leave a score card of the run at the limit."""
+    from loadgen.scorecard.text import notice_for
+
     if result.limit is None:
         tell(
             [
@@ -204,8 +209,9 @@ def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:
     if best is not None and best.run is not None:
         score(result.directory / best.run, result.search.scenario)
     if as_json:
+        notice = notice_for(result.search.scenario.case)
         document = json.loads((result.directory / "search.json").read_text("utf-8"))
-        print(json.dumps(document, indent=2))
+        print(json.dumps(({"notice": notice} if notice else {}) | document, indent=2))
     else:
         print("\n".join(result_lines(result)))
     if not quiet:
@@ -214,11 +220,13 @@ def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:
 
 
 def result_lines(result: "SearchResult") -> Sequence[str]:
-    """Limit, why the next load failed, and the steps."""
+    """Limit, why the next load failed, and the steps; before them a notice that they need."""
     from loadgen.cli.search_view import step_line
+    from loadgen.scorecard.text import notice_for, notice_lines
 
     assert result.limit is not None
     return [
+        *notice_lines(notice_for(result.search.scenario.case)),
         tell_limit(result.search.aim, result.limit),
         *(f"  {why.code}: {why.detail}" for why in result.limit.reasons),
         "",

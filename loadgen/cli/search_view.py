@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from loadgen.control.progress import describe
+from loadgen.scorecard.text import notice_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -81,24 +82,43 @@ def _time(us: float) -> str:
 
 @contextmanager
 def search_progress(
-    stream: TextIO, *, quiet: bool = False, heading: Callable[[], str] = lambda: ""
+    stream: TextIO,
+    *,
+    quiet: bool = False,
+    heading: Callable[[], str] = lambda: "",
+    notice: str = "",
 ) -> Iterator[Callable[["SearchState"], None]]:
-    """A function that shows a search's states on `stream`; `heading` is told above them."""
+    """A function that shows a search's states on `stream`; `heading` is told above them.
+
+    `notice` is what must stand before any figure; it is told once, and stays.
+    """
     if quiet:
         yield lambda _state: None
     elif stream.isatty():
-        with _live(stream, heading) as show:
+        with _live(stream, heading, notice) as show:
             yield show
     else:
-        yield _plain(stream, heading)
+        yield _plain(stream, heading, notice)
 
 
 @contextmanager
-def _live(stream: TextIO, heading: Callable[[], str]) -> Iterator[Callable[["SearchState"], None]]:
+def _live(
+    stream: TextIO, heading: Callable[[], str], notice: str
+) -> Iterator[Callable[["SearchState"], None]]:
     from rich.console import Console, Group
     from rich.live import Live
     from rich.table import Table
     from rich.text import Text
+
+    console = Console(file=stream)
+    untold = notice_lines(notice)
+
+    def show(state: "SearchState") -> None:
+        # Not before there is a state: a search that is refused is told in one line.
+        if untold:
+            console.print(Text("\n".join(untold)))
+            untold.clear()
+        live.update(drawn(state), refresh=True)
 
     def drawn(state: "SearchState") -> "RenderableType":
         table = Table(box=None, pad_edge=False)
@@ -117,18 +137,24 @@ def _live(stream: TextIO, heading: Callable[[], str]) -> Iterator[Callable[["Sea
         return Group(*lines)
 
     # No thread of rich's own: it is redrawn when there is something new.
-    with Live(console=Console(file=stream), auto_refresh=False, transient=True) as live:
-        yield lambda state: live.update(drawn(state), refresh=True)
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        yield show
 
 
-def _plain(stream: TextIO, heading: Callable[[], str]) -> Callable[["SearchState"], None]:
+def _plain(
+    stream: TextIO, heading: Callable[[], str], notice: str
+) -> Callable[["SearchState"], None]:
     told: set[tuple[str, int, bool]] = set()
+    untold = notice_lines(notice)
 
     def show(state: "SearchState") -> None:
         key = (heading(), len(state.steps), state.probe is None)
         if state.snapshot is not None or key in told:
             return
         told.add(key)
+        for line in untold:
+            print(line, file=stream)
+        untold.clear()
         if state.steps:
             print(step_line(state.steps[-1]), file=stream)
         if state.probe is not None:

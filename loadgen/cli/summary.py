@@ -15,13 +15,12 @@ _WIDTH = 100
 def summary_lines(card: "ScoreCard") -> list[str]:
     """Verdict with its reasons, the score card's rows, latencies and counts."""
     from loadgen.scorecard.sections import told as cell
-    from loadgen.scorecard.text import name, number
+    from loadgen.scorecard.text import name, notice_lines, number
 
     broker = f"{card.run.broker.get('name') or ''} {card.run.broker.get('version') or ''}".strip()
     verdict = "VALID" if card.verdict.valid else "INVALID"
-    notice = [*wrap(card.notice, _WIDTH), ""] if card.notice else []
     lines = [
-        *notice,
+        *notice_lines(card.notice),
         f"{card.run.case.upper()}  {verdict}  {name(broker)}, {name(card.run.protocol)}, "
         f"{number(card.run.seconds)} s, {card.run.workers} workers",
     ]

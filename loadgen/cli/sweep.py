@@ -138,8 +138,11 @@ def _played(what: "Sweep", directory: Path, quiet: bool) -> "SweepResult":
     from loadgen.control.interrupt import Interrupt, listening
     from loadgen.control.progress import progress_on
     from loadgen.control.sweep import sweep
+    from loadgen.scorecard.text import notice_for, notice_lines
 
     heading = ""
+    notice = notice_for(what.scenario.case)
+    untold = notice_lines(notice)
 
     async def played() -> "SweepResult":
         interrupt = Interrupt()
@@ -147,7 +150,9 @@ def _played(what: "Sweep", directory: Path, quiet: bool) -> "SweepResult":
         if what.search is not None:
             with (
                 listening(interrupt),
-                search_progress(sys.stderr, quiet=quiet, heading=lambda: heading) as show,
+                search_progress(
+                    sys.stderr, quiet=quiet, heading=lambda: heading, notice=notice
+                ) as show,
             ):
 
                 def watch(state: "SweepState") -> None:
@@ -163,7 +168,8 @@ def _played(what: "Sweep", directory: Path, quiet: bool) -> "SweepResult":
                 if state.snapshot is not None:
                     progress(state.snapshot)
                 elif not quiet:
-                    tell([_heading(state)])
+                    tell([*untold, _heading(state)])
+                    untold.clear()
 
             return await sweep(what, directory, watch=follow, interrupt=interrupt, command=words)
 

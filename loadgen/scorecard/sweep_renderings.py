@@ -17,7 +17,7 @@ from loadgen.control.rundir import write_atomically
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.charts import Chart, color_of, csv_of, plot_axis, plot_layout, plot_line
 from loadgen.scorecard.sweep_table import MAIN, SweepRow, SweepTable
-from loadgen.scorecard.text import name, number
+from loadgen.scorecard.text import NOTICE_CHARACTERS, name, notice_lines, number
 from loadgen.scorecard.to_csv import cell
 from loadgen.scorecard.to_html import page_figure, page_resource, script_hash
 from loadgen.scorecard.to_markdown import escape, markdown_table
@@ -82,10 +82,10 @@ def verdict_of(row: SweepRow) -> str:
 
 
 def text_table(table: SweepTable) -> list[str]:
-    """Columns side by side for a terminal."""
+    """Columns side by side for a terminal, below the notice where the case needs one."""
     lines = [headings(table), *(cells(table, row) for row in table.rows)]
     widths = [max(len(name(line[at])) for line in lines) for at in range(len(lines[0]))]
-    return [
+    return notice_lines(table.notice) + [
         "  ".join(
             name(text).ljust(width) if at == len(widths) - 1 else name(text).rjust(width)
             for at, (text, width) in enumerate(zip(line, widths, strict=True))
@@ -95,8 +95,10 @@ def text_table(table: SweepTable) -> list[str]:
 
 
 def to_json(table: SweepTable) -> bytes:
-    """The table with every figure, whatever columns are shown."""
-    document = {"schema": 1, "kind": "sweep", **asdict(table)}
+    """The table with every figure, whatever columns are shown; a notice comes before them."""
+    fields = asdict(table)
+    notice = fields.pop("notice")
+    document = {"schema": 1, "kind": "sweep", **({"notice": notice} if notice else {}), **fields}
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
@@ -129,7 +131,8 @@ def to_csv(table: SweepTable) -> bytes:
 def to_markdown(table: SweepTable) -> bytes:
     """A heading and the table; everything that a run brought along is escaped."""
     about = " · ".join(escape(part) for part in _about(table))
-    lines = [f"# Sweep: {escape(table.case.upper())}", "", about, ""]
+    notice = [escape(table.notice, NOTICE_CHARACTERS), ""] if table.notice else []
+    lines = [f"# Sweep: {escape(table.case.upper())}", "", *notice, about, ""]
     lines += markdown_table(headings(table), (cells(table, row) for row in table.rows))
     return "\n".join(lines).encode()
 
@@ -146,6 +149,7 @@ def to_html(table: SweepTable) -> bytes:
         policy=policy,
         title=f"Sweep: {name(table.case.upper())}",
         about=" · ".join(name(part) for part in _about(table)),
+        notice=table.notice,
         css=Markup(page_resource("page.css")),
         headings=headings(table),
         rows=[

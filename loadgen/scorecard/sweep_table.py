@@ -16,6 +16,7 @@ from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.record import RunRecord, open_run
 from loadgen.scorecard.summary import summarize_run
+from loadgen.scorecard.text import notice_for
 
 __all__ = ["FIGURES", "MAIN", "Column", "SweepRow", "SweepTable", "figures_of", "table_of"]
 
@@ -97,6 +98,8 @@ class SweepTable:
     broker: str = ""
     protocol: str = ""
     programs: tuple[str, ...] = field(default_factory=tuple)
+    notice: str = ""
+    """What must stand before any figure."""
 
     @property
     def repeated(self) -> bool:
@@ -129,6 +132,8 @@ def table_of(result: SweepResult) -> SweepTable:
         broker=f"{broker.get('name') or ''} {broker.get('version') or ''}".strip(),
         protocol="" if first is None else first[1].run.protocol,
         programs=tuple(dict.fromkeys(card.run.program for _, card in cards.values())),
+        # Of the case, not of a card: a limit is a figure too, where no run of it is left.
+        notice=notice_for(case),
     )
 
 

@@ -1,8 +1,19 @@
-"""Numbers and names as people read them."""
+"""Numbers and names as people read them, and what must stand before them."""
+
+from textwrap import wrap
 
 from loadgen.control.redaction import printable
+from loadgen.specjms.report import NOTICE
 
-__all__ = ["COMMAND_CHARACTERS", "NAME_CHARACTERS", "NOTICE_CHARACTERS", "name", "number"]
+__all__ = [
+    "COMMAND_CHARACTERS",
+    "NAME_CHARACTERS",
+    "NOTICE_CHARACTERS",
+    "name",
+    "notice_for",
+    "notice_lines",
+    "number",
+]
 
 NAME_CHARACTERS = 300
 """Longest text of a broker, file or scenario that a rendering repeats."""
@@ -12,6 +23,18 @@ NOTICE_CHARACTERS = 2000
 
 COMMAND_CHARACTERS = 4000
 """The same of a command line."""
+
+_WIDTH = 100
+
+
+def notice_for(case: str) -> str:
+    """What must stand before any figure of this case's runs; empty for a case that needs none."""
+    return NOTICE if case == "specjms" else ""
+
+
+def notice_lines(notice: str) -> list[str]:
+    """The notice as the first lines of a text, with an empty one after it; none without."""
+    return [*wrap(notice, _WIDTH), ""] if notice else []
 
 
 def number(value: float | None) -> str:

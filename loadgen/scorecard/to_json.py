@@ -40,11 +40,16 @@ def to_json_array(cards: Sequence[ScoreCard]) -> bytes:
 
 
 def to_document(card: ScoreCard) -> dict[str, Any]:
-    """One card as JSON values; keys in the order of the contract, then what was added to it."""
+    """One card as JSON values; keys in the order of the contract, then what was added to it.
+
+    Only a notice comes before them.
+    """
     run = asdict(card.run)
     run["command"] = list(card.run.command)
     return {
         "schema": SCHEMA,
+        # Of a case that needs one it precedes every figure, for a reader and for a stream.
+        **({"notice": card.notice} if card.notice else {}),
         "run": run,
         "verdict": {
             "valid": card.verdict.valid,

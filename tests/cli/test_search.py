@@ -17,6 +17,7 @@ from loadgen.control import sweep as control_sweep
 from loadgen.control.coordinator import RunResult, run
 from loadgen.control.progress import Snapshot
 from loadgen.control.search import Search, SearchState, Step
+from loadgen.specjms.report import NOTICE
 from loadgen.workload.rate_steps import RateStep
 from loadgen.workload.scenario import build_scenario
 from loadgen.workload.search import Limit, Probe, Tried, Why, aim_for, requirements
@@ -194,3 +195,66 @@ def test_sweep_prints_a_table_and_leaves_its_renderings(
     }
     assert main([*words, "--json", "--quiet"]) == 0
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 2
+
+
+SUPPLY_QUICK = (
+    *("--broker=reflector", "--handlers=1", "--warmup=0.1", "--duration=0.5", "--drain=0.3"),
+)
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.usefixtures("stand_in_workers")
+def test_a_search_of_the_supply_chain_tells_its_notice_before_every_figure(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["search", "specjms", "--for=base", "--from=5", "--most-steps=3", *SUPPLY_QUICK]
+    main([*words, f"--out={tmp_path / 's'}"])
+    shown, told = capsys.readouterr()
+    for text in (shown, told):
+        assert one_line(text).startswith(NOTICE)
+        assert one_line(text).count(NOTICE) == 1
+    main([*words, f"--out={tmp_path / 's'}", "--json", "--quiet"])
+    shown, told = capsys.readouterr()
+    document = json.loads(shown)
+    assert (next(iter(document)), document["notice"], told) == ("notice", NOTICE, "")
+    assert document["limit"] is not None
+
+
+@pytest.mark.usefixtures("stand_in_workers")
+@pytest.mark.parametrize(
+    "searching", [(), ("--search", "--for=base", "--from=5", "--most-steps=3")]
+)
+def test_a_sweep_of_the_supply_chain_tells_its_notice_before_every_figure(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, searching: tuple[str, ...]
+) -> None:
+    words = ["sweep", "specjms", "--set", "drivers=1,2", *searching, *SUPPLY_QUICK]
+    main([*words, f"--out={tmp_path / 's'}"])
+    shown, told = capsys.readouterr()
+    for text in (shown, told):
+        assert one_line(text).startswith(NOTICE)
+        assert one_line(text).count(NOTICE) == 1
+    assert "drivers" in shown.splitlines()[5]
+
+
+def test_a_search_that_is_refused_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "x").touch()
+    assert main(["search", "specjms", "--for=base", *SUPPLY_QUICK, f"--out={tmp_path}"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+
+
+def test_terminal_keeps_the_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with search_progress(stream, notice=f"Not reviewed. {HOSTILE}") as show:
+        show(STATE)
+        show(STATE)
+    shown = stream.getvalue()
+    assert shown.count(f"Not reviewed. {HOSTILE}") == 1
+    assert shown.index("Not reviewed.") < shown.index("500 held")

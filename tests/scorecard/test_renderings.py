@@ -17,12 +17,12 @@ import pytest
 
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.charts import charts_of, charts_of_all
-from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.model import Reason, ScoreCard, Verdict
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.text import number
 from loadgen.scorecard.to_csv import COLUMNS, cell, to_csv
 from loadgen.scorecard.to_html import to_html
-from loadgen.scorecard.to_json import to_json
+from loadgen.scorecard.to_json import to_json, to_json_array
 from loadgen.scorecard.to_markdown import escape, to_markdown
 from loadgen.scorecard.write import RENDERINGS, write_renderings
 
@@ -341,3 +341,23 @@ def test_a_notice_is_never_cut(cards: list[ScoreCard]) -> None:
     card = replace(cards[0], notice=notice)
     assert notice in to_html([card]).decode()
     assert notice in to_markdown([card]).decode()
+
+
+def test_a_notice_stands_before_every_figure(cards: list[ScoreCard]) -> None:
+    lost = Reason("LOST", "12,345 of 99,999 messages")
+    noticed = replace(cards[0], notice="Not reviewed.", verdict=Verdict(False, (lost,)))
+    document = orjson.loads(to_json([noticed]))
+    assert list(document)[:3] == ["schema", "notice", "run"]
+    assert "notice" not in orjson.loads(to_json([cards[0]]))
+    for several in ([noticed], [noticed, *cards[1:]]):
+        page = to_html(several).decode()
+        page = page[page.index("<body>") :]
+        assert page.index("Not reviewed.") < page.index("12,345")
+        text = to_markdown(several).decode()
+        assert text.index("Not reviewed.") < text.index("12,345")
+
+
+def test_the_cards_of_one_command_are_an_array(cards: list[ScoreCard]) -> None:
+    assert orjson.loads(to_json_array(cards[:2])) == [
+        orjson.loads(to_json([card])) for card in cards[:2]
+    ]

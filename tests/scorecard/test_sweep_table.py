@@ -22,6 +22,8 @@ from loadgen.scorecard.sweep_renderings import (
     write_sweep,
 )
 from loadgen.scorecard.sweep_table import SweepTable, table_of
+from loadgen.scorecard.to_markdown import escape
+from loadgen.specjms.report import NOTICE
 from loadgen.workload.scenario import build_scenario
 
 HOSTILE = "</script><script>alert(1)</script>|`=cmd"
@@ -191,3 +193,31 @@ def test_files_are_written_and_the_same_twice(fanout: SweepResult) -> None:
     write_sweep(table_of(fanout), fanout.directory)
     assert before == {name: path.read_bytes() for name, path in paths.items()}
     assert b"Content-Security-Policy" in before["table.html"]
+
+
+def test_a_supply_chains_table_has_its_notice_before_every_figure(tmp_path: Path) -> None:
+    what = Sweep(build_scenario("specjms", None, {}), (("handlers", ("1", "2")),))
+    points = points_of(what)
+    limit = LIMIT | {"field": "base", "load": None, "above": 43210.0, "own": True}
+    # Nothing held and no run is left: what failed is a figure all the same.
+    measured = tuple(
+        Measured(point.key, point.values, 1, None, False, 1.0, limit) for point in points
+    )
+    table = table_of(SweepResult(tmp_path, points, measured, False))
+    assert table.notice == NOTICE
+    assert list(json.loads(to_json(table)))[:3] == ["schema", "kind", "notice"]
+    lines = text_table(table)
+    heading = next(number for number, line in enumerate(lines) if "handlers" in line)
+    assert " ".join(lines[:heading]).strip() == NOTICE
+    page = to_html(table).decode()
+    page = page[page.index("<body>") :]
+    assert page.index(NOTICE) < page.index("<table")
+    text = to_markdown(table).decode()
+    assert text.index(escape(NOTICE, 2000)) < text.index("| handlers")
+    assert to_csv(table).decode().startswith("handlers,")  # a parser knows no comment
+
+
+def test_other_tables_have_no_notice(fanout: SweepResult) -> None:
+    table = table_of(fanout)
+    assert "notice" not in json.loads(to_json(table))
+    assert len(text_table(table)) == 1 + len(table.rows)
