@@ -128,6 +128,10 @@ def bundle(
 ) -> int:
     """Put a run and its repetition into one archive, with the disclosure that a tool can fill.
 
+    A run that was changed since it ended is refused, and a second run that is no repetition of the
+    first: one of the same scenario and length, whose measurement does not overlap. The disclosure
+    says where the run is INVALID or not sealed and where the repetition is worse.
+
     Example: loadgen specjms bundle runs/20261120T233000Z-specjms
     """
     from loadgen.control.disclosure import write_bundle
