@@ -28,6 +28,7 @@ from loadgen.control.rundir import require_free, write_atomically, write_json
 from loadgen.control.seal import digest_of
 from loadgen.control.supervisor import WORKER_ENTRY
 from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError
+from loadgen.specjms.report import NOTICE
 from loadgen.workload.scenario import Scenario, build_scenario, scenario_fields
 from loadgen.workload.search import (
     Aim,
@@ -363,6 +364,7 @@ def _opened(
     document = {
         "schema": 1,
         "kind": "search",
+        **({"notice": NOTICE} if what.scenario.case == "specjms" else {}),
         **what.document(),
         "digest": what.digest,
         "program": program(),
