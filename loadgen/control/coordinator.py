@@ -255,6 +255,7 @@ async def _play(
                 session.finals,
                 session.windows,
                 share=mean_share(rate_steps_of(scenario)),
+                progress_s=scenario.report_every,
             )
             # What a handler sends is caused, not scheduled; most is sent at QoS 1.
             facts = replace(facts, scheduled=reviewed.begun, qos=1)
@@ -262,9 +263,11 @@ async def _play(
         verdict = with_steps(judge(facts), steps)
         final = document | _observed(session, lost, before)
         if reviewed is not None:
-            verdict = supply.with_audit(verdict, reviewed.audit)
             final["audit"] = reviewed.summary
-            final["observed"]["specjms"] = reviewed.document
+            final["observed"]["specjms"] = await asyncio.to_thread(
+                supply.write_review, directory, reviewed, verdict
+            )
+            verdict = supply.with_audit(verdict, reviewed.audit)
         if scenario.case == "bridge":
             window = session.windows.get("measure", (0, 0))
             final["observed"]["bridge"] = bridge_record(facts, verdict, loads, window)

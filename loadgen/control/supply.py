@@ -4,6 +4,7 @@ The counts by message type are read from the run's own interval table, so that w
 what is recorded; those by destination come from the workers' last answers.
 """
 
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,15 +19,42 @@ from loadgen.control.progress import Progress, Snapshot, describe
 from loadgen.control.rundir import EventLog, write_json
 from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.metrics.reducer import reduce_table, summarize
-from loadgen.specjms.audit import Audit, DestinationCount
+from loadgen.specjms.audit import PROGRESS_LIMIT_S, Audit, DestinationCount
+from loadgen.specjms.kernels import (
+    SEEN_ALL_EXPECTED,
+    SEEN_ALL_RECEIVED,
+    SEEN_ALL_SENT,
+    SEEN_DUPLICATED,
+    SEEN_EXPECTED,
+    SEEN_FIELDS,
+    SEEN_RECEIVED,
+    SEEN_SENT,
+    SEEN_SLOW,
+)
 from loadgen.specjms.layout import first_destinations, parts_of
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES, TYPES
+from loadgen.specjms.missing import name_missing
 from loadgen.specjms.model import Model
 from loadgen.specjms.plan import SupplyPlan
-from loadgen.specjms.report import Latencies, Seen, Supply, audit_summary, report
+from loadgen.specjms.report import (
+    Latencies,
+    Seen,
+    Supply,
+    audit_of_supply,
+    audit_summary,
+    report,
+)
 from loadgen.workload.verdict import CODES, Reason, Verdict
 
-__all__ = ["FILE_NAME", "WORKER_ENTRY", "Review", "reported", "review", "with_audit"]
+__all__ = [
+    "FILE_NAME",
+    "WORKER_ENTRY",
+    "Review",
+    "reported",
+    "review",
+    "with_audit",
+    "write_review",
+]
 
 NS = 1_000_000_000
 FILE_NAME = "specjms.json"
@@ -36,12 +64,14 @@ WORKER_ENTRY = "loadgen.engine.supply_worker:run_worker"
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What came of a run: interactions begun, the audit, and what of both is in run.json."""
+    """What came of a run: interactions begun, the audit, and what its document is made of."""
 
     begun: int
     audit: Audit
     summary: dict[str, Any]
-    document: dict[str, Any]
+    model: Model
+    seen: Supply
+    also_changed: tuple[str, ...]
 
 
 def review(
@@ -52,14 +82,20 @@ def review(
     *,
     clock_ns: int = 0,
     share: float = 1.0,
+    progress_s: float = PROGRESS_LIMIT_S,
 ) -> Review:
-    """Audit the run in this directory and write its specjms.json.
+    """Audit the run in this directory.
 
-    `share` is the mean of the rate steps that the run was asked for, of the topology's rates.
+    `share` is the mean of the rate steps that the run was asked for, of the topology's rates;
+    `progress_s` how often it told where it stood.
     """
     start_ns, end_ns = windows.get("measure", (0, 0))
     warm_ns, warmed_ns = windows.get("warmup", (0, 0))
-    told = [final.get("specjms") or {} for final in finals.values()]
+    told = [final["specjms"] for final in finals.values() if final.get("specjms")]
+    silent = len(plan.workers) - len(told)
+    destinations, notes = _destinations(plan.model, told, silent)
+    if any(_is_here(target.host, target.port) for target in plan.targets):
+        notes.append("The broker ran on the client's host, which a submission must not do (3.9).")
     seen = Supply(
         window_s=(end_ns - start_ns) / NS,
         warmup_s=(warmed_ns - warm_ns) / NS,
@@ -67,23 +103,40 @@ def review(
         types=_types(directory, plan.model),
         inside=_added(told, "inside"),
         late=_added(told, "late"),
-        destinations=_destinations(plan.model, told),
-        discarded=sum(int(one.get("discarded", 0)) for one in told),
-        discarded_bytes=sum(int(one.get("discarded_bytes", 0)) for one in told),
-        waited=sum(int(one.get("waited", 0)) for one in told),
-        calls_open=sum(int(one.get("calls_open", 0)) for one in told),
-        calls_dropped=sum(int(one.get("calls_dropped", 0)) for one in told),
+        destinations=destinations,
+        discarded=_sum(told, "discarded"),
+        discarded_bytes=_sum(told, "discarded_bytes"),
+        waited=_sum(told, "waited"),
+        calls_open=_sum(told, "calls_open"),
+        calls_dropped=_sum(told, "calls_dropped"),
+        unsent=_sum(told, "unsent"),
+        workers_silent=silent,
+        duplicated=_sum(told, "duplicated"),
+        out_of_order=_sum(told, "out_of_order"),
+        progress_s=progress_s,
+        notes=notes,
     )
     model = plan.model
     if share != 1.0:
         model = replace(model, rates=tuple(rate * share for rate in model.rates))
     also = () if share == 1.0 else (f"rate steps, {share:.1%} of the rates in the mean",)
-    document, audit = report(model, seen, also)
-    write_json(directory / FILE_NAME, document)
+    audit = audit_of_supply(model, seen)
     begun = sum(seen.types[first].sent for first in FIRST_OF_INTERACTION)
+    return Review(begun, audit, audit_summary(audit), model, seen, also)
+
+
+def write_review(directory: Path, found: Review, verdict: Verdict) -> dict[str, Any]:
+    """Write specjms.json, which knows the verdict but for the audit; returns what run.json has."""
+    document = report(
+        found.model,
+        found.seen,
+        found.audit,
+        also_changed=found.also_changed,
+        failures=verdict.codes,
+    )
+    write_json(directory / FILE_NAME, document)
     # Of a large run the destinations alone are megabytes; they stay in their file.
-    short = {name: value for name, value in document.items() if name != "destinations"}
-    return Review(begun, audit, audit_summary(audit), short)
+    return {name: value for name, value in document.items() if name != "destinations"}
 
 
 def with_audit(verdict: Verdict, audit: Audit) -> Verdict:
@@ -113,6 +166,23 @@ def reported(progress: Progress, events: EventLog, every_s: float) -> Progress:
             events.write(time.monotonic_ns(), "progress", describe(snapshot))
 
     return show
+
+
+def _is_here(host: str, port: int) -> bool:
+    """Whether an address is one of this host: what is sent there leaves from there."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[
+            0
+        ]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)  # a datagram socket: nothing is sent
+            return bool(probe.getsockname()[0] == probe.getpeername()[0])
+    except OSError:
+        return False
+
+
+def _sum(told: list[Any], name: str) -> int:
+    return sum(int(one.get(name, 0)) for one in told)
 
 
 def _added(told: list[Any], name: str) -> list[int]:
@@ -174,31 +244,44 @@ def _latencies(row: Mapping[str, Any] | None) -> Latencies:
     return {name: getattr(summary, name) for name in ("count", "avg", "p50", "p90", "p99", "max")}
 
 
-def _destinations(model: Model, told: list[Any]) -> list[DestinationCount]:
-    """The workers' counts by destination, added up."""
+def _destinations(
+    model: Model, told: list[Any], silent: int
+) -> tuple[list[DestinationCount], list[str]]:
+    """The workers' counts by destination, added up, and notes on what cannot be named."""
     firsts = first_destinations(model)
     counts: dict[int, list[int]] = {}
-    missing: dict[int, list[str]] = {}
     for one in told:
         for row, *values in one.get("seen", []):
-            held = counts.setdefault(int(row), [0] * 5)
-            for at, value in enumerate(values[:5]):
+            held = counts.setdefault(int(row), [0] * SEEN_FIELDS)
+            for at, value in enumerate(values[:SEEN_FIELDS]):
                 held[at] += int(value)
-        for row, text in one.get("missing", []):
-            missing.setdefault(int(row), []).append(str(text)[:200])
+    lost = {row: held[SEEN_ALL_EXPECTED] - held[SEEN_ALL_RECEIVED] for row, held in counts.items()}
+    streams = [one["streams"] for one in told if one.get("streams")]
+    complete = not silent and len(streams) == len(told)
+    holes = [hole for one in told for hole in one.get("holes", [])]
+    named = name_missing(model, lost, holes, streams if complete else None)
+    notes = []
+    if any(unnamed for _, unnamed in named.values()) and not complete:
+        why = "a worker told nothing" if silent else "there are too many streams to tell of"
+        notes.append(f"Messages lost at the end of a stream are counted and not named: {why}.")
     found = []
-    for row, (sent, expected, received, duplicated, slow) in sorted(counts.items()):
+    for row, held in sorted(counts.items()):
         number = next(n for n in range(len(MESSAGES)) if firsts[n] <= row < firsts[n + 1])
+        missing, unnamed = named.get(row, ((), 0))
         found.append(
             DestinationCount(
                 number=number,
                 destination=row - firsts[number],
-                sent=sent,
-                expected=expected,
-                received=received,
-                duplicated=duplicated,
-                slow=slow,
-                missing=tuple(missing.get(row, ())[:5]) if expected > received else (),
+                sent=held[SEEN_SENT],
+                expected=held[SEEN_EXPECTED],
+                received=held[SEEN_RECEIVED],
+                duplicated=held[SEEN_DUPLICATED],
+                slow=held[SEEN_SLOW],
+                all_sent=held[SEEN_ALL_SENT],
+                all_expected=held[SEEN_ALL_EXPECTED],
+                all_received=held[SEEN_ALL_RECEIVED],
+                missing=missing,
+                unnamed=unnamed,
             )
         )
-    return found
+    return found, notes

@@ -19,10 +19,11 @@ from loadgen.mqtt.packets import Subscribe, Subscription
 from loadgen.specjms import kernels
 from loadgen.specjms.layout import (
     Chains,
+    lines_length,
     parts_of,
     subscriptions_at,
 )
-from loadgen.specjms.missing import missing_messages
+from loadgen.specjms.missing import tell_holes, tell_streams
 from loadgen.specjms.plan import SupplyPlan
 from loadgen.workload.groups import RunPlan
 
@@ -67,7 +68,7 @@ class SupplyWorker(Worker):
         ]
 
     def final(self) -> Header:
-        """Counts by destination, of interactions begun in the window, and what is missing."""
+        """Counts by destination, of the window and of the run, and what is known of the streams."""
         chains = self.chains
         touched = np.flatnonzero(chains.seen.any(axis=1))
         fleet = self.fleet
@@ -81,7 +82,11 @@ class SupplyWorker(Worker):
                 "calls_dropped": int(chains.state[kernels.CALLS_DROPPED]),
                 "calls_open": int(chains.joins[-1, 0]),
                 "waited": int(chains.state[kernels.WAITED]),
-                "missing": missing_messages(self.plan.model, chains, fleet.holes),
+                "unsent": lines_length(chains),
+                "duplicated": int(chains.state[kernels.DUPLICATED]),
+                "out_of_order": int(chains.state[kernels.OUT_OF_ORDER]),
+                "holes": tell_holes(self.plan.model, chains, fleet.holes),
+                "streams": tell_streams(self.plan.model, chains),
             }
         }
 

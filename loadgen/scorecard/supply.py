@@ -62,7 +62,8 @@ def _audit(document: Document) -> Section:
             for one in wrong[:_FAILED_SHOWN]
         ]
     note = (
-        "Five tests of each interaction or destination (run rules, section 3.6). "
+        "Five tests of each interaction or destination (run rules, section 3.6); delivered is of "
+        "the whole run, the others are of the window. "
         f"{_text(document, 'transactions')}"
     )
     header = ("test", "", "passed", "failed", "where", "")
@@ -102,7 +103,8 @@ def _types(document: Document) -> Section:
     if discarded:
         megabytes = (_number(document, "discarded_bytes") or 0) / 1e6
         refused = (
-            f" Selectors at the receivers discarded {discarded:,.0f} messages, {megabytes:,.1f} MB."
+            f" Selectors at the receivers discarded {discarded:,.0f} deliveries of these, "
+            f"{megabytes:,.1f} MB."
         )
     note = (
         f"{_text(document, 'topology').capitalize()} topology, BASE {document.get('base')}: "
@@ -122,20 +124,20 @@ def _mix(document: Document) -> Section:
         *("percent", "target_percent"),
     )
     rows = tuple(
-        (_GROUPS.get(str(one.get("group")), "?"), *(_number(one, key) for key in keys))
+        (_group(one), *(_number(one, key) for key in keys))
         for one in _objects(document.get("groups"))
     )
-    note = "Shares are of messages received, as the published 50/50 and 80/20 mixes are."
+    note = (
+        "By how the messages were played, where options were changed too. Shares are of messages "
+        "received, as the published 50/50 and 80/20 mixes are."
+    )
     header = ("group", "sent/s", "target", "received/s", "target", "share, %", "target, %")
     return Section("Message mix", note, header, rows)
 
 
-_GROUPS = {
-    "a": "a: pub/sub, not persistent",
-    "b": "b: pub/sub, persistent, durable",
-    "c": "c: point to point, not persistent",
-    "d": "d: point to point, persistent",
-}
+def _group(row: Mapping[str, Any]) -> str:
+    name = _text(row, "name")
+    return f"{row.get('group')}: {name}" if name else str(row.get("group"))
 
 
 def _rules(document: Document) -> Section:
@@ -148,7 +150,10 @@ def _rules(document: Document) -> Section:
         for one in _objects(document.get("rules"))
     )
     compliant = "compliant" if document.get("compliant") is True else "not compliant"
-    note = f"By these the run is {compliant}; a tool cannot judge the other rules."
+    notes = [str(text)[:300] for text in document.get("notes") or ()]
+    note = " ".join(
+        (f"By these the run is {compliant}; a tool cannot judge the other rules.", *notes[:10])
+    )
     return Section("Run rules", note, ("rule", "", "observed"), rows, texts=(0, 1, 2))
 
 

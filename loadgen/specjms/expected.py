@@ -10,7 +10,6 @@ from loadgen.specjms.messages import (
     MESSAGES,
     Group,
     Kind,
-    group_of,
     number_of,
 )
 from loadgen.specjms.model import Model, cause_of, families_at, mean_suppliers
@@ -18,6 +17,7 @@ from loadgen.specjms.topology import suppliers_of
 
 __all__ = [
     "Rate",
+    "group_played",
     "group_rates",
     "interaction_messages",
     "location_rates",
@@ -52,11 +52,19 @@ def type_rates(model: Model) -> tuple[Rate, ...]:
     return tuple(rates)
 
 
+def group_played(model: Model, number: int) -> Group:
+    """A type's part of the message mix, by how the model sends it and not as published."""
+    options = model.messages[number]
+    if options.queue:
+        return "d" if options.qos > 0 else "c"
+    return "b" if options.qos > 0 else "a"
+
+
 def group_rates(model: Model) -> dict[Group, Rate]:
-    """Rates of the whole system by part of the message mix."""
+    """Rates of the whole system by part of the message mix, as the model plays it."""
     totals = {group: Rate() for group in GROUPS}
-    for message, rate in zip(MESSAGES, type_rates(model), strict=True):
-        totals[group_of(message)] += rate
+    for number, rate in enumerate(type_rates(model)):
+        totals[group_played(model, number)] += rate
     return totals
 
 

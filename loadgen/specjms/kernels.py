@@ -28,7 +28,7 @@ Arrays beside those of `traffic` (int64 unless said otherwise):
     waiting       (n, NOTE_FIELDS)        notes whose outputs wait for the window
     transactions  (n, TRANSACTION_FIELDS)
     causes        (senders, window, 2)    type and transaction of each message under way
-    seen          (destinations, SEEN_FIELDS)   counts of interactions begun in the window
+    seen          (destinations, SEEN_FIELDS)   counts of the window's interactions, and of all
     begins        (2, 7)                  by interaction: begun behind schedule, begun in the window
     state         (STATE_FIELDS,)
     note          (2, NOTE_FIELDS)        scratch
@@ -183,9 +183,11 @@ X_ANSWER = 2
 X_LINK = 3
 TRANSACTION_FIELDS = 4
 
-# Columns of `seen`.
+# Columns of `seen`: of interactions begun in the window, then of the whole run. A row is as long as
+# a line of the processor's cache, so that the second account of a message costs next to nothing.
 SEEN_SENT, SEEN_EXPECTED, SEEN_RECEIVED, SEEN_DUPLICATED, SEEN_SLOW = 0, 1, 2, 3, 4
-SEEN_FIELDS = 5
+SEEN_ALL_SENT, SEEN_ALL_EXPECTED, SEEN_ALL_RECEIVED = 5, 6, 7
+SEEN_FIELDS = 8
 
 # Rows of `begins`.
 BEGUN_LATE, BEGUN_INSIDE = 0, 1
@@ -196,13 +198,15 @@ FREE_TRANSACTION = 1
 CHECKED = 2  # messages until the next one is checked
 CHECK_EVERY = 3
 ORDER = 4  # grows with each message sent, as the in-flight window wants it
-DISCARDED = 5  # deliveries that a selector at the receiver refused
+DISCARDED = 5  # deliveries of the window that a selector at the receiver refused
 DISCARDED_BYTES = 6
 CALLS_DROPPED = 7  # offers that found no place to wait in
 SLOW_NS = 8
 SMALL_PERCENT = 9
 MEDIUM_PERCENT = 10
 WAITED = 11  # messages that had to wait for the window
+DUPLICATED = 12  # deliveries of the whole run that came again, and that came too late
+OUT_OF_ORDER = 13
 STATE_FIELDS = 16
 
 _FIXED_HEADER_BYTES = 5
@@ -320,6 +324,8 @@ def _count_sent(
     counters[group, phase, C_EXPECTED] += deliveries
     totals[SENT] += 1
     totals[EXPECTED] += deliveries
+    seen[place, SEEN_ALL_SENT] += 1
+    seen[place, SEEN_ALL_EXPECTED] += deliveries
     if phase == MEASURE:
         seen[place, SEEN_SENT] += 1
         seen[place, SEEN_EXPECTED] += deliveries
@@ -414,13 +420,24 @@ def _send_outputs(
 
 
 @njit(cache=True)
-def _line_up(note: Numbers, connection: int, roles: Table, waiting: Table, state: Numbers) -> bool:
-    """Put a note at the end of the connection's line; False when there is no place left."""
+def _line_up(
+    note: Numbers,
+    connection: int,
+    totals: Table,
+    roles: Table,
+    waiting: Table,
+    state: Numbers,
+) -> bool:
+    """Put a note at the end of the connection's line; False when there is no place left.
+
+    While it waits it is one delivery to be expected: the run must not be thought to be over.
+    """
     row = state[FREE_WAITING]
     if row == _NONE:
         return False
     state[FREE_WAITING] = waiting[row, LINK]
     state[WAITED] += 1
+    totals[EXPECTED] += 1
     waiting[row, :] = note
     waiting[row, LINK] = _NONE
     tail = roles[connection, R_WAIT_TAIL]
@@ -433,7 +450,10 @@ def _line_up(note: Numbers, connection: int, roles: Table, waiting: Table, state
 
 
 @njit(cache=True)
-def _leave_line(connection: int, roles: Table, waiting: Table, state: Numbers) -> None:
+def _leave_line(
+    connection: int, totals: Table, roles: Table, waiting: Table, state: Numbers
+) -> None:
+    totals[EXPECTED] -= 1
     row = roles[connection, R_WAIT_HEAD]
     following = waiting[row, LINK]
     roles[connection, R_WAIT_HEAD] = following
@@ -836,7 +856,7 @@ def receive(
                         )
                         if not done:
                             break
-                        _leave_line(connection, roles, waiting, state)
+                        _leave_line(connection, totals, roles, waiting, state)
                 if reason >= 0x80 and room_for_events(totals, control, 0):
                     push_event(totals, events, REFUSED_PACKET, connection, reason, now_ns)
         else:
@@ -874,6 +894,14 @@ def receive(
                 return position, out_position
         position = packet_end
     return position, out_position
+
+
+@njit(cache=True)
+def _discard(intended_ns: int, packet_bytes: int, run: Table, state: Numbers) -> None:
+    """Count what a selector refused by the rule of what is received: by when it was intended."""
+    if phase_of(run, intended_ns) == MEASURE:
+        state[DISCARDED] += 1
+        state[DISCARDED_BYTES] += packet_bytes
 
 
 @njit(cache=True)
@@ -935,8 +963,7 @@ def _take_message(
     if roles[connection, R_TERMS] > 0 and not _selected(
         buffer, properties_at, start, connection, roles, terms, term_bytes
     ):
-        state[DISCARDED] += 1
-        state[DISCARDED_BYTES] += packet_bytes
+        _discard(read_i64(buffer, start + 16), packet_bytes, run, state)
         return position, False
     state[CHECKED] -= 1
     if state[CHECKED] <= 0:
@@ -952,8 +979,7 @@ def _take_message(
     stream = read_u32(buffer, start + 4)
     pair = _pair_of(note, number, stream, connection, types, roles, bases, offered)
     if pair == -2:
-        state[DISCARDED] += 1
-        state[DISCARDED_BYTES] += packet_bytes
+        _discard(read_i64(buffer, start + 16), packet_bytes, run, state)
         return position, False
     if pair < 0:
         counters[group, MEASURE, C_FOREIGN] += 1
@@ -966,11 +992,13 @@ def _take_message(
     outcome = account(pairs, holes, hole_state, pair, read_i64(buffer, start + 8))
     if outcome == DUPLICATE:
         counters[group, phase, C_DUPLICATED] += 1
+        state[DUPLICATED] += 1
         if phase == MEASURE:
             seen[place, SEEN_DUPLICATED] += 1
         return position, False
     if outcome == LATE and types[number, T_ORDERED]:
         counters[group, phase, C_OUT_OF_ORDER] += 1
+        state[OUT_OF_ORDER] += 1
     held = False
     waited_ns = now_ns - intended_ns
     transit_ns = waited_ns - send_offset_ns(buffer, start)
@@ -1013,7 +1041,7 @@ def _take_message(
                 out,
                 position,
             )
-        if not done and not _line_up(note, connection, roles, waiting, state):
+        if not done and not _line_up(note, connection, totals, roles, waiting, state):
             # Nothing may be dropped unseen: without the connection the run is not valid.
             push_event(totals, events, BROKEN, connection, _QUOTA_EXCEEDED, now_ns)
     counters[group, phase, C_RECEIVED] += 1
@@ -1021,6 +1049,7 @@ def _take_message(
     totals[RECEIVED] += 1
     record(histograms, stats, slot_of(group, S_END_TO_END, phase), waited_ns)
     record(histograms, stats, slot_of(group, S_TRANSIT, phase), transit_ns)
+    seen[place, SEEN_ALL_RECEIVED] += 1
     if phase == MEASURE:
         seen[place, SEEN_RECEIVED] += 1
         # A driver that sends late must not hide it: its messages count from when they were due.

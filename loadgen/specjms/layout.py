@@ -59,7 +59,9 @@ __all__ = [
     "destination_count",
     "destination_of_stream",
     "first_destinations",
+    "first_streams",
     "largest_payload_bytes",
+    "lines_length",
     "out_bytes",
     "parts_of",
     "subscriptions_at",
@@ -151,6 +153,19 @@ def first_destinations(model: Model) -> tuple[int, ...]:
 
 def destination_count(model: Model) -> int:
     return first_destinations(model)[-1]
+
+
+def first_streams(model: Model) -> tuple[int, ...]:
+    """Number of the first stream of each message type; the count of all as the last entry."""
+    firsts = [0]
+    on = enabled_types(model)
+    for number in range(len(MESSAGES)):
+        firsts.append(firsts[-1] + (_streams(model, number) if number in on else 0))
+    return tuple(firsts)
+
+
+def _streams(model: Model, number: int) -> int:
+    return producers_of(model, number) * (1 if _fixed(number) else destinations_of(model, number))
 
 
 def largest_payload_bytes(model: Model) -> int:
@@ -336,11 +351,9 @@ def _type_rows(model: Model, root: str, parts: tuple[Part, ...]) -> tuple[Table,
     outputs: list[int] = []
     firsts = first_destinations(model)
     group_of_type = {p.subject: at for at, p in enumerate(parts) if p.role == "handlers"}
-    stream = 0
+    streams = first_streams(model)
     for number in enabled_types(model):
         message, options, row = MESSAGES[number], model.messages[number], rows[number]
-        fixed = _fixed(number)
-        producers = producers_of(model, number)
         caused = [n for n in outputs_of(number) if n in group_of_type]
         row[k.T_QOS] = options.qos
         row[k.T_TRANSACTED] = options.transacted
@@ -349,10 +362,10 @@ def _type_rows(model: Model, root: str, parts: tuple[Part, ...]) -> tuple[Table,
         ]
         row[k.T_GROUP] = group_of_type[number]
         row[k.T_INTERACTION] = message.interaction
-        row[k.T_STREAM_FIRST] = stream
-        row[k.T_STREAMS] = producers * (1 if fixed else destinations_of(model, number))
-        row[k.T_PRODUCERS] = producers
-        row[k.T_FIXED] = fixed
+        row[k.T_STREAM_FIRST] = streams[number]
+        row[k.T_STREAMS] = streams[number + 1] - streams[number]
+        row[k.T_PRODUCERS] = producers_of(model, number)
+        row[k.T_FIXED] = _fixed(number)
         row[k.T_DESTINATION] = firsts[number]
         row[k.T_DELIVERIES] = 0 if message.spread == "family" else received_by(model, number, 0)
         row[k.T_SIZES : k.T_SIZES + 3] = options.sizes_bytes
@@ -367,7 +380,6 @@ def _type_rows(model: Model, root: str, parts: tuple[Part, ...]) -> tuple[Table,
         row[k.T_ORDERED] = message.spread != "one" or handlers_of(model, number) == 1
         row[k.T_BEGINS] = begins(number)
         row[k.T_MOST] = _most_bytes(model, root, number)
-        stream += int(row[k.T_STREAMS])
         outputs += caused
     return rows, np.array(outputs or [0], np.int64)
 
@@ -421,6 +433,16 @@ def _chain_up(rows: Table, link: int) -> None:
     """Make all rows free: each leads to the next."""
     rows[:, link] = np.arange(1, len(rows) + 1)
     rows[-1, link] = -1
+
+
+def lines_length(chains: Chains) -> int:
+    """Messages whose effects wait in the lines of their connections."""
+    count = 0
+    for row in chains.roles[:, k.R_WAIT_HEAD].tolist():
+        while row >= 0:
+            count += 1
+            row = int(chains.waiting[row, LINK])
+    return count
 
 
 # Buffers ---------------------------------------------------------------------------------------

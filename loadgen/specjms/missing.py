@@ -1,76 +1,182 @@
-"""Names what did not arrive: the holes in the accounts of a worker's consumers."""
+"""Names what did not arrive, from what senders and receivers know of their streams.
+
+A receiver knows the holes in its accounts and which message it expects next of a stream; only the
+sender knows how many there were. So workers tell both, and what is missing is named from all of
+them together: holes, and tails, after which nothing came.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from loadgen.specjms import kernels as k
 from loadgen.specjms.destinations import location_name
-from loadgen.specjms.layout import Chains, destination_of_stream
+from loadgen.specjms.layout import (
+    Chains,
+    destination_of_stream,
+    first_destinations,
+    first_streams,
+)
 from loadgen.specjms.messages import MESSAGES
-from loadgen.specjms.model import Model, enabled_types
-from loadgen.workload.accounting import HOLE_FIRST, HOLE_LAST, HOLE_LINK, PAIR_HOLES
+from loadgen.specjms.model import Model, enabled_types, producers_of
+from loadgen.specjms.topology import suppliers_of
+from loadgen.workload.accounting import HOLE_FIRST, HOLE_LAST, HOLE_LINK, PAIR_HOLES, PAIR_NEXT
 
-__all__ = ["NAMED_LIMIT", "missing_messages"]
+__all__ = ["NAMED_LIMIT", "STREAMS_LIMIT", "name_missing", "tell_holes", "tell_streams"]
 
 Table = npt.NDArray[np.int64]
+Range = tuple[int, int, int, int]
+"""Stream, consumer, first and last sequence; the consumer is 0 where a stream has only one."""
 
-NAMED_LIMIT = 100
+NAMED_LIMIT = 5
+"""Names a destination; what is beyond is counted."""
+STREAMS_LIMIT = 1_000_000
+"""Streams of which a worker tells; one that has more names holes only."""
 
 
-def missing_messages(model: Model, chains: Chains, holes: Table) -> list[list[object]]:
-    """At most NAMED_LIMIT entries [destination number, "message 17 of SP4"], as JSON values.
+def tell_holes(model: Model, chains: Chains, holes: Table) -> list[Range]:
+    """A worker's holes, at most NAMED_LIMIT a destination."""
+    told: list[Range] = []
+    firsts = first_streams(model)
+    counts: Counter[tuple[int, int]] = Counter()
+    for number, consumer, base, streams in _accounts(model, chains):
+        pairs = chains.pairs[base : base + len(streams)]
+        for at in np.flatnonzero(pairs[:, PAIR_HOLES] >= 0).tolist():
+            stream = int(streams[at])
+            place = number, destination_of_stream(model, number, stream - firsts[number])
+            hole = int(pairs[at, PAIR_HOLES])
+            while hole >= 0 and counts[place] < NAMED_LIMIT:
+                counts[place] += 1
+                first, last = int(holes[hole, HOLE_FIRST]), int(holes[hole, HOLE_LAST])
+                told.append((stream, consumer, first, last))
+                hole = int(holes[hole, HOLE_LINK])
+    return told
 
-    A message after which nothing came on its stream leaves no hole; those are only counted.
+
+def tell_streams(model: Model, chains: Chains) -> dict[str, list[list[int]]] | None:
+    """Of each stream that was used: messages sent, and the next one that a consumer expects.
+
+    Columns, as JSON values: `sent` has stream and count, `heard` stream, consumer and sequence.
+    None where it would be more than STREAMS_LIMIT of them.
     """
-    named: list[list[object]] = []
-    done: set[int] = set()
-    for row in range(len(chains.roles)):
-        for number in enabled_types(model):
-            base = int(chains.bases[row, number])
-            if base < 0 or base in done:
-                continue
-            done.add(base)
-            for pair in np.flatnonzero(
-                chains.pairs[base : base + _span(chains, row, number), 1] >= 0
-            ):
-                _name(model, chains, holes, row, number, base, int(pair), named)
-                if len(named) >= NAMED_LIMIT:
-                    return named
+    used = np.flatnonzero(chains.sequences)
+    heard: list[Table] = []
+    for _, consumer, base, streams in _accounts(model, chains):
+        following = chains.pairs[base : base + len(streams), PAIR_NEXT]
+        found = np.flatnonzero(following)
+        heard.append(np.stack([streams[found], np.full(len(found), consumer), following[found]]))
+    columns = np.concatenate([np.zeros((3, 0), np.int64), *heard], axis=1)
+    if len(used) + columns.shape[1] > STREAMS_LIMIT:
+        return None
+    return {"sent": [used.tolist(), chains.sequences[used].tolist()], "heard": columns.tolist()}
+
+
+def name_missing(
+    model: Model,
+    lost: Mapping[int, int],
+    holes: Iterable[Sequence[int]],
+    streams: Sequence[Mapping[str, Any]] | None,
+) -> dict[int, tuple[tuple[str, ...], int]]:
+    """Names of what did not arrive by destination, and how many messages are not among them.
+
+    `lost` are deliveries by destination, as the counts have them; `holes` and `streams` what
+    all workers told, `streams` None where not all did: then no tail can be told from a silence.
+    """
+    found: defaultdict[int, list[Range]] = defaultdict(list)
+    first_of = first_streams(model)
+    places = first_destinations(model)
+    wanted = {row for row, count in lost.items() if count > 0}
+
+    def take(number: int, entry: Range) -> None:
+        row = places[number] + destination_of_stream(model, number, entry[0] - first_of[number])
+        if row in wanted and len(found[row]) < NAMED_LIMIT:
+            found[row].append(entry)
+
+    for stream, consumer, first, last in holes:
+        number = _type_of(first_of, int(stream))
+        take(number, (int(stream), int(consumer), int(first), int(last)))
+    for number in enabled_types(model) if streams is not None else ():
+        rows = range(places[number], places[number + 1])
+        if streams is not None and any(row in wanted for row in rows):
+            for entry in _tails(model, number, streams):
+                take(number, entry)
+    named = {}
+    for row in wanted:
+        number = next(n for n in range(len(MESSAGES)) if places[n] <= row < places[n + 1])
+        shown = sorted(found[row])
+        told = sum(last - first + 1 for _, _, first, last in shown)
+        texts = tuple(_text(model, number, first_of[number], entry) for entry in shown)
+        named[row] = texts, lost[row] - told
     return named
 
 
-def _span(chains: Chains, row: int, number: int) -> int:
-    if MESSAGES[number].spread == "family":
-        return int(chains.roles[row, k.R_FAMILIES] * chains.types[number, k.T_PRODUCERS])
-    return int(chains.types[number, k.T_STREAMS])
+def _accounts(model: Model, chains: Chains) -> Iterable[tuple[int, int, int, Table]]:
+    """A worker's accounts: type, consumer, first pair, and the stream of each pair from there."""
+    firsts = first_streams(model)
+    done: set[int] = set()
+    for row, number in np.argwhere(chains.bases >= 0).tolist():
+        base = int(chains.bases[row, number])
+        if base in done:
+            continue
+        done.add(base)
+        spread = MESSAGES[number].spread
+        consumer = 0 if spread == "one" else int(chains.roles[row, k.R_PLACE])
+        if spread == "family":
+            producers = int(chains.types[number, k.T_PRODUCERS])
+            first = int(chains.roles[row, k.R_FAMILY_FIRST])
+            families = chains.offered[first : first + int(chains.roles[row, k.R_FAMILIES])]
+            offsets = (families[:, None] * producers + np.arange(producers)).ravel()
+        else:
+            offsets = np.arange(int(chains.types[number, k.T_STREAMS]))
+        yield number, consumer, base, firsts[number] + offsets
 
 
-def _name(
-    model: Model,
-    chains: Chains,
-    holes: Table,
-    row: int,
-    number: int,
-    base: int,
-    pair: int,
-    named: list[list[object]],
-) -> None:
-    producers = int(chains.types[number, k.T_PRODUCERS])
-    producer = pair % producers
-    if MESSAGES[number].spread == "family":
-        first = int(chains.roles[row, k.R_FAMILY_FIRST])
-        destination = int(chains.offered[first + pair // producers])
-    else:
-        destination = destination_of_stream(model, number, pair)
+def _type_of(firsts: Sequence[int], stream: int) -> int:
+    return next(n for n in range(len(MESSAGES)) if firsts[n] <= stream < firsts[n + 1])
+
+
+def _tails(
+    model: Model, number: int, streams: Sequence[Mapping[str, Any]]
+) -> Iterable[tuple[int, int, int, int]]:
+    """What was sent of a type's streams after the last message that a consumer had of each."""
+    firsts = first_streams(model)
+    first, end = firsts[number], firsts[number + 1]
+    sent: list[tuple[int, int]] = []
+    following: dict[tuple[int, int], int] = {}
+    for told in streams:
+        sent += [one for one in zip(*told["sent"], strict=True) if first <= one[0] < end]
+        for stream, consumer, sequence in zip(*told["heard"], strict=True):
+            if first <= stream < end:
+                following[stream, consumer] = sequence
+    for stream, count in sorted(sent):
+        for consumer in _consumers(model, number, stream - first):
+            expected = following.get((stream, consumer), 0)
+            if expected < count:
+                yield stream, consumer, expected, count - 1
+
+
+def _consumers(model: Model, number: int, stream: int) -> Sequence[int]:
+    match MESSAGES[number].spread:
+        case "family":
+            family = destination_of_stream(model, number, stream)
+            return suppliers_of(family, model.locations.suppliers)
+        case "all":
+            return range(model.locations.supermarkets)
+        case _:
+            return (0,)
+
+
+def _text(model: Model, number: int, first_stream: int, entry: Range) -> str:
+    """`message 17 from SP4`."""
+    stream, consumer, first, last = entry
     message = MESSAGES[number]
+    producers = producers_of(model, number)
     each = producers // model.count_of(message.sender)
-    sender = location_name(message.sender, producer // each)
-    receiver = location_name(message.consumer, int(chains.roles[row, k.R_PLACE]))
+    sender = location_name(message.sender, (stream - first_stream) % producers // each)
+    receiver = location_name(message.consumer, consumer)
     to = f" at {receiver}" if message.spread != "one" else ""
-    hole = int(chains.pairs[base + pair, PAIR_HOLES])
-    while hole >= 0 and len(named) < NAMED_LIMIT:
-        first_one, last_one = int(holes[hole, HOLE_FIRST]), int(holes[hole, HOLE_LAST])
-        which = f"{first_one}" if first_one == last_one else f"{first_one} to {last_one}"
-        place = int(chains.types[number, k.T_DESTINATION]) + destination
-        named.append([place, f"message {which} from {sender}{to}"])
-        hole = int(holes[hole, HOLE_LINK])
+    which = f"message {first}" if first == last else f"messages {first} to {last}"
+    return f"{which} from {sender}{to}"

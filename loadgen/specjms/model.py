@@ -4,6 +4,7 @@ A `Model` is a few hundred bytes from which every worker derives the same number
 destinations, producers and streams (layout.py), so that a plan need not list them.
 """
 
+import statistics
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
@@ -33,6 +34,7 @@ __all__ = [
     "mean_suppliers",
     "received_by",
     "shares_queues",
+    "spread_of_suppliers",
     "uses_wildcards",
 ]
 
@@ -126,6 +128,12 @@ def enabled_types(model: Model) -> tuple[int, ...]:
 def mean_suppliers(suppliers: int, families: int) -> float:
     """Mean number of suppliers that answer a call for offers (z), over all families."""
     return sum(len(suppliers_of(family, suppliers)) for family in range(families)) / families
+
+
+def spread_of_suppliers(model: Model) -> float:
+    """Standard deviation of how many suppliers a call asks, the family being drawn."""
+    places = model.locations.suppliers
+    return statistics.pstdev(len(suppliers_of(f, places)) for f in range(model.families))
 
 
 def destinations_of(model: Model, number: int) -> int:

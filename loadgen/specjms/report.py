@@ -8,20 +8,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from loadgen.specjms.audit import TESTS, Audit, DestinationCount, Observed, audit, run_rules
+from loadgen.specjms.audit import (
+    PROGRESS_LIMIT_S,
+    TESTS,
+    Audit,
+    Conduct,
+    DestinationCount,
+    Observed,
+    audit,
+    run_rules,
+)
 from loadgen.specjms.destinations import destination_name
-from loadgen.specjms.expected import Rate, group_rates, mix, type_rates
+from loadgen.specjms.expected import Rate, group_played, group_rates, mix, type_rates
 from loadgen.specjms.messages import (
     FIRST_OF_INTERACTION,
     GROUPS,
     MESSAGES,
+    Group,
     Kind,
     group_of,
 )
 from loadgen.specjms.model import Model, enabled_types, interactions_on
 from loadgen.specjms.options import changed_options
 
-__all__ = ["NOTICE", "Latencies", "Seen", "Supply", "audit_summary", "report"]
+__all__ = [
+    "NOTICE",
+    "Latencies",
+    "Seen",
+    "Supply",
+    "audit_of_supply",
+    "audit_summary",
+    "report",
+]
 
 NOTICE: Final = (
     "SPECjms2007 is a trademark of the Standard Performance Evaluation Corporation (SPEC). The "
@@ -59,7 +77,9 @@ class Supply:
     """Everything that a run tells of its supply chain.
 
     `types` has one entry a message type, `inside` and `late` one an interaction (audit.Observed).
-    `discarded` are deliveries that a selector at the receiver refused.
+    `discarded` are deliveries of the window that a selector at the receiver refused. `duplicated`,
+    `out_of_order`, `calls_open`, `calls_dropped` and `unsent` are of the whole run; `notes` say
+    what else one must know of it.
     """
 
     window_s: float
@@ -74,13 +94,17 @@ class Supply:
     waited: int = 0
     calls_open: int = 0
     calls_dropped: int = 0
+    unsent: int = 0
+    workers_silent: int = 0
+    duplicated: int = 0
+    out_of_order: int = 0
+    progress_s: float = PROGRESS_LIMIT_S
+    notes: Sequence[str] = ()
 
 
-def report(
-    model: Model, seen: Supply, also_changed: Sequence[str] = ()
-) -> tuple[dict[str, Any], Audit]:
-    """The document and the audit in it; `also_changed` is what the model does not tell."""
-    found = audit(
+def audit_of_supply(model: Model, seen: Supply) -> Audit:
+    """The audit of a run."""
+    return audit(
         model,
         Observed(
             window_s=seen.window_s,
@@ -90,8 +114,27 @@ def report(
             late=seen.late,
             p90_ms=[_milliseconds(one.delivery.get("p90")) for one in seen.types],
             destinations=seen.destinations,
+            calls_open=seen.calls_open,
+            calls_dropped=seen.calls_dropped,
+            unsent=seen.unsent,
+            workers_silent=seen.workers_silent,
         ),
     )
+
+
+def report(
+    model: Model,
+    seen: Supply,
+    found: Audit,
+    *,
+    also_changed: Sequence[str] = (),
+    failures: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The document of a run and its audit.
+
+    `also_changed` is what the model does not tell; `failures` are the codes of the run's verdict,
+    without the audit's.
+    """
     changed = (*changed_options(model), *also_changed)
     places = model.locations
     document: dict[str, Any] = {
@@ -111,15 +154,27 @@ def report(
         "rules": [
             {"rule": rule, "kept": kept, "observed": observed}
             for rule, kept, observed in run_rules(
-                seen.warmup_s, seen.window_s, seen.clock_ms, default_options=not changed
+                Conduct(
+                    warmup_s=seen.warmup_s,
+                    measure_s=seen.window_s,
+                    clock_ms=seen.clock_ms,
+                    duplicated=seen.duplicated,
+                    out_of_order=seen.out_of_order,
+                    failures=failures,
+                    progress_s=seen.progress_s,
+                    default_options=not changed,
+                )
             )
         ],
+        "notes": list(seen.notes),
         "audit": _findings(found),
         "discarded": seen.discarded,
         "discarded_bytes": seen.discarded_bytes,
         "waited_for_window": seen.waited,
         "calls_without_all_offers": seen.calls_open,
         "offers_dropped": seen.calls_dropped,
+        "messages_with_unsent_effects": seen.unsent,
+        "workers_silent": seen.workers_silent,
         "destinations": [
             {
                 "message": MESSAGES[one.number].name,
@@ -129,13 +184,17 @@ def report(
                 "received": one.received,
                 "duplicated": one.duplicated,
                 "slow": one.slow,
+                "sent_in_all": one.all_sent,
+                "expected_in_all": one.all_expected,
+                "received_in_all": one.all_received,
                 "missing": list(one.missing),
+                "missing_unnamed": one.unnamed,
             }
             for one in seen.destinations
         ],
     }
     document["compliant"] = all(rule["kept"] for rule in document["rules"]) and found.passed
-    return document, found
+    return document
 
 
 def audit_summary(found: Audit) -> dict[str, Any]:
@@ -206,7 +265,8 @@ def _type_row(model: Model, seen: Supply, number: int) -> dict[str, Any]:
     return {
         "interaction": message.interaction,
         "message": message.name,
-        "group": group_of(message),
+        "group": group_played(model, number),
+        "published_group": group_of(message),
         "qos": options.qos,
         "durable": options.durable,
         "transacted": options.transacted,
@@ -229,16 +289,18 @@ def _type_row(model: Model, seen: Supply, number: int) -> dict[str, Any]:
 
 
 def _group_rows(model: Model, seen: Supply) -> list[dict[str, Any]]:
-    """The message mix: observed and target rates, and shares of what was received."""
+    """The message mix as it was played: rates, and shares of what was received."""
     window_s = seen.window_s or 1.0
     target = group_rates(model)
     observed = {group: Rate() for group in GROUPS}
-    for message, one in zip(MESSAGES, seen.types, strict=True):
-        observed[group_of(message)] += Rate(one.sent / window_s, one.received / window_s)
+    for number, one in enumerate(seen.types):
+        played = group_played(model, number)
+        observed[played] += Rate(one.sent / window_s, one.received / window_s)
     shares, wanted = mix(observed), mix(target)
     return [
         {
             "group": group,
+            "name": _group_name(model, group),
             "sent_per_s": observed[group].sent,
             "received_per_s": observed[group].received,
             "target_sent_per_s": target[group].sent,
@@ -248,3 +310,20 @@ def _group_rows(model: Model, seen: Supply) -> list[dict[str, Any]]:
         }
         for group in GROUPS
     ]
+
+
+_GROUP_NAMES: Final[dict[Group, str]] = {
+    "a": "pub/sub, not persistent",
+    "b": "pub/sub, persistent",
+    "c": "point to point, not persistent",
+    "d": "point to point, persistent",
+}
+
+
+def _group_name(model: Model, group: Group) -> str:
+    """What the types of a group have in common, as they were played."""
+    types = [n for n in enabled_types(model) if group_played(model, n) == group]
+    durable = [model.messages[n].durable for n in types]
+    if not any(durable):
+        return _GROUP_NAMES[group]
+    return f"{_GROUP_NAMES[group]}, {'durable' if all(durable) else 'durable in part'}"

@@ -64,13 +64,49 @@ async def test_one_lost_offer_is_found_and_named(tmp_path: Path) -> None:
     assert result.verdict.codes[-1] == "AUDIT"
     subjects = failed(document, "delivered")
     assert subjects
-    assert all(subject.startswith("offer at DC0_IncomingOffersQ") for subject in subjects)
-    (found,) = (f for f in document["audit"]["delivered"]["findings"] if not f["pass"])
+    assert subjects == ["offer at DC0_IncomingOffersQ", "calls for offers"]
+    (found, calls) = (f for f in document["audit"]["delivered"]["findings"] if not f["pass"])
     assert "missing: message" in found["observed"]
     assert "from SP" in found["observed"]
+    assert calls["subject"] == "calls for offers"
     called = counts(document, "sent")
     assert called["pOrder"][0] < called["callForOffers"][0]
     assert document["calls_without_all_offers"] >= 1
+
+
+def named_of(row: dict[str, Any]) -> int:
+    """Messages that a destination's names are for."""
+    words = [name.split() for name in row["missing"]]
+    return sum(int(w[3]) - int(w[1]) + 1 if w[0] == "messages" else 1 for w in words)
+
+
+async def test_what_is_lost_in_the_warm_up_is_lost(tmp_path: Path) -> None:
+    # Every message of the warm-up is gone but one in two, and hardly any of the window.
+    result, document = await played(
+        tmp_path / "run", "lose=1/3,only=+/+/InvMovementQ", warmup=2, duration=0.1, drain=1
+    )
+    assert "AUDIT" in result.verdict.codes
+    assert {subject.split()[0] for subject in failed(document, "delivered")} == {"inventoryInfo"}
+    losses = 0
+    for row in document["destinations"]:
+        lost = row["expected_in_all"] - row["received_in_all"]
+        losses += lost > row["expected"] - row["received"]
+        assert named_of(row) + row["missing_unnamed"] == lost
+        assert row["missing_unnamed"] == 0 or len(row["missing"]) == 5
+    assert losses
+
+
+async def test_the_last_message_of_a_stream_is_named_across_workers(tmp_path: Path) -> None:
+    result, document = await played(
+        tmp_path / "run", "lose=1/2,only=+/+/POrderQ", workers=3, duration=2, drain=1
+    )
+    assert result.facts.workers_lost == ()
+    rows = [row for row in document["destinations"] if row["message"] == "pOrder"]
+    missing = sum(row["expected_in_all"] - row["received_in_all"] for row in rows)
+    assert missing > 0
+    assert sum(named_of(row) + row["missing_unnamed"] for row in rows) == missing
+    # Few go to any one supplier, so that nothing is beyond the names.
+    assert any(row["missing"] and row["missing_unnamed"] == 0 for row in rows)
 
 
 async def test_a_slow_broker_fails_the_percentile(tmp_path: Path) -> None:
@@ -107,6 +143,7 @@ async def test_options_of_publish_and_subscribe_change_no_count(tmp_path: Path) 
         assert not failed(document, "delivered")
         assert (document["discarded"] > 0) == (selectors == "client")
         assert any(not rule["kept"] for rule in document["rules"])
+        assert [row["percent"] for row in document["groups"]][2:] == [0, 0]
         assert "LOST" not in result.verdict.codes
 
 

@@ -21,9 +21,9 @@ from loadgen.metrics.interval import COUNTERS, SERIES
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import PubAck, Publish
 from loadgen.specjms import kernels
-from loadgen.specjms.layout import destination_of_stream
+from loadgen.specjms.layout import destination_of_stream, lines_length
 from loadgen.specjms.messages import MESSAGES, TYPES, number_of
-from loadgen.specjms.missing import missing_messages
+from loadgen.specjms.missing import NAMED_LIMIT, name_missing, tell_holes, tell_streams
 from loadgen.specjms.model import TARGETS, Model, families_at
 from loadgen.specjms.options import Choices, model_of
 from loadgen.specjms.topology import suppliers_of
@@ -48,6 +48,21 @@ def play(
             begun = world.begin(interaction, driver, (each - 1) * 1000)
             assert begun == each
             world.deliver()
+
+
+def lost(world: World) -> dict[int, int]:
+    """Deliveries of the whole run that did not come, by destination."""
+    seen = world.chains.seen
+    missing = seen[:, kernels.SEEN_ALL_EXPECTED] - seen[:, kernels.SEEN_ALL_RECEIVED]
+    return {row: int(missing[row]) for row in np.flatnonzero(missing).tolist()}
+
+
+def named(world: World, *, tails: bool = True) -> dict[int, tuple[tuple[str, ...], int]]:
+    """What did not come, by destination: names, and how many more there are."""
+    streams = tell_streams(world.model, world.chains)
+    assert streams is not None
+    holes = tell_holes(world.model, world.chains, world.holes)
+    return name_missing(world.model, lost(world), holes, [streams] if tails else None)
 
 
 def totals(world: World) -> dict[str, tuple[int, int]]:
@@ -197,30 +212,34 @@ class TestChains:
 class TestAccounts:
     def test_a_lost_offer_stops_the_interaction_and_is_named(self) -> None:
         world = World(made())
-        lost: list[Publish] = []
+        gone: list[Publish] = []
 
-        def lose_the_second(packet: Publish) -> bool:
+        def lose_the_first(packet: Publish) -> bool:
             if name_of(packet) != "offer":
                 return False
-            lost.append(packet)
-            return len(lost) == 1
+            gone.append(packet)
+            return len(gone) == 1
 
-        world.lose = lose_the_second
+        world.lose = lose_the_first
         for driver in (0, 1, 2):
             world.begin(2, driver, 0)
             world.deliver()
+        destination = int(world.chains.types[number_of("offer"), kernels.T_DESTINATION])
+        note = note_of(gone[0])
+        name = f"message 0 from SP{note['SP']}"
+        # Nothing came after it: only its sender knows that there was one.
+        assert named(world) == {destination + note["DC"]: ((name,), 0)}
+        assert named(world, tails=False) == {destination + note["DC"]: ((), 1)}
         # The stream goes on, so that the hole in it can be seen.
         world.lose = lambda packet: False
         for second in range(1, 60):
             world.begin(2, 0, second * 1000)
             world.deliver()
-        note = note_of(lost[0])
         assert world.received("offer") == world.expected("offer") - 1
         assert world.sent("pOrder") == world.sent("callForOffers") - 1
         assert world.chains.joins[-1, 0] == 1
-        named = missing_messages(world.model, world.chains, world.holes)
-        destination = int(world.chains.types[number_of("offer"), kernels.T_DESTINATION])
-        assert named == [[destination + note["DC"], f"message 0 from SP{note['SP']}"]]
+        for tails in (True, False):
+            assert named(world, tails=tails) == {destination + note["DC"]: ((name,), 0)}
         seen = world.chains.seen[destination + note["DC"]]
         assert seen[kernels.SEEN_EXPECTED] - seen[kernels.SEEN_RECEIVED] == 1
 
@@ -288,6 +307,19 @@ class TestAccounts:
             assert world.total("out_of_order") == late
             assert world.received("statInfoSM") == 2
 
+    def test_what_is_discarded_belongs_to_the_phase_of_what_is_received(self) -> None:
+        for selectors, messages in (
+            ("client", {"all": {"queue": False, "target": "Central"}}),
+            ("broker", {"callForOffers": {"subscription": "IN"}}),
+        ):
+            world = World(made(handlers=1, selectors=selectors, messages=messages))
+            world.run[traffic.MEASURE_NS] = 500 * MS
+            play(world, (2, 4), each=3)  # one of the warm-up, two of the window
+            received = int(world.counters[:, traffic.MEASURE, COUNTERS.index("received")].sum())
+            assert 0 < received < world.total("received")
+            window = sum(_intended_ns(packet) >= 500 * MS for _, packet in world.delivered)
+            assert int(world.chains.state[kernels.DISCARDED]) == window - received > 0
+
     def test_slow_deliveries_and_phases(self) -> None:
         world = World(made())
         world.run[traffic.MEASURE_NS] = 500 * MS
@@ -322,13 +354,65 @@ class TestAccounts:
         world.lose = lose
         world.begin(5, 3, 6_000)
         world.deliver()
-        named = missing_messages(world.model, world.chains, world.holes)
         first = int(world.chains.types[number_of("statInfoSM"), kernels.T_DESTINATION])
         # Supermarket 3 reports to headquarters 3 mod 2.
-        assert sorted(named) == [
-            [first + 1, "message 1 from SM3"],
-            [first + 1, "message 3 to 4 from SM3"],
-        ]
+        assert named(world) == {first + 1: (("message 1 from SM3", "messages 3 to 4 from SM3"), 0)}
+
+    @pytest.mark.parametrize(
+        "choices", [{}, {"handlers": 1}, {"shared_connections": True, "topology": "freeform"}]
+    )
+    def test_names_and_count_agree_wherever_something_is_lost(
+        self, choices: dict[str, Any]
+    ) -> None:
+        world = World(made(**choices))
+        turn = Counter[str]()
+
+        def lose(packet: Publish) -> bool:
+            name = name_of(packet)
+            turn[name] += 1
+            return turn[name] % 5 == 0
+
+        world.lose = lose
+        play(world, each=3)
+        missing = lost(world)
+        assert sum(missing.values()) == world.total("expected") - world.total("received") > 0
+        found = named(world)
+        assert found.keys() == missing.keys()
+        for row, (texts, unnamed) in found.items():
+            assert len(texts) <= NAMED_LIMIT
+            assert sum(map(_messages, texts)) + unnamed == missing[row]
+            assert unnamed == 0 or len(texts) == NAMED_LIMIT
+        texts = [text for texts, _ in found.values() for text in texts]
+        for part in (" from SM", " from SP", " from HQ", " at SM", " at SP"):
+            assert any(part in text for text in texts), part
+
+    def test_what_was_lost_in_the_warm_up_is_counted_of_the_run(self) -> None:
+        world = World(made())
+        world.run[traffic.MEASURE_NS] = 500 * MS
+        world.run[traffic.END_NS] = 1500 * MS
+        gone: list[Publish] = []
+
+        def lose_one(packet: Publish) -> bool:
+            gone.append(packet)
+            return len(gone) == 1
+
+        world.lose = lose_one
+        world.begin(4, 0, 1000)  # one of the warm-up, which is lost, and one of the window
+        world.deliver()
+        row = int(world.chains.types[number_of("inventoryInfo"), kernels.T_DESTINATION])
+        assert world.chains.seen[row].tolist() == [1, 1, 1, 0, 0, 2, 2, 1]
+        assert named(world) == {row: (("message 0 from SM0",), 0)}
+
+    def test_repeated_and_disordered_deliveries_are_of_the_whole_run(self) -> None:
+        world = World(made(handlers=1))
+        world.run[traffic.MEASURE_NS] = world.run[traffic.END_NS] = 10_000 * MS
+        world.begin(5, 0, 1000)
+        (row,) = (row for row, data in world.inbox.items() if data)
+        packets = world.inbox.pop(row)
+        for packet in (*reversed(packets), packets[0]):
+            world.give(row, packet)
+        state = world.chains.state
+        assert (state[kernels.DUPLICATED], state[kernels.OUT_OF_ORDER]) == (1, 1)
 
     def test_an_interaction_belongs_to_the_phase_in_which_it_began(self) -> None:
         world = World(made())
@@ -409,7 +493,9 @@ class TestTransactions:
         # Two of fifteen are under way; what needs no slot waits behind them.
         held = [p for r, p in world.published if r == row and p.qos]
         assert len(held) == 2
-        assert world.chains.state[kernels.WAITED] == 5
+        assert world.chains.state[kernels.WAITED] == lines_length(world.chains) == 5
+        # Each is something to wait for, that the run must not end without.
+        assert world.totals[traffic.EXPECTED] == world.total("expected") + 5
         world.withhold = False
         for packet in held:
             world.hear(row, world.give(row, encode(PubAck(packet.packet_id), 5)))
@@ -548,6 +634,16 @@ def test_suppliers_discard_families_that_they_do_not_offer() -> None:
     )
     assert world.chains.state[kernels.DISCARDED] == refused > 0
     assert world.total("foreign") == 0
+
+
+def _intended_ns(packet: Publish) -> int:
+    return int.from_bytes(packet.payload[16:24], "little")
+
+
+def _messages(name: str) -> int:
+    """How many messages a name is for."""
+    words = name.split()
+    return int(words[3]) - int(words[1]) + 1 if words[0] == "messages" else 1
 
 
 def _fields(packet: Publish, **changed: Any) -> dict[str, Any]:
