@@ -150,9 +150,10 @@ def _rules(document: Document) -> Section:
         for one in _objects(document.get("rules"))
     )
     compliant = "compliant" if document.get("compliant") is True else "not compliant"
-    notes = [str(text)[:300] for text in document.get("notes") or ()]
+    told = document.get("notes")
+    notes = [str(text)[:300] for text in told[:10]] if isinstance(told, list) else []
     note = " ".join(
-        (f"By these the run is {compliant}; a tool cannot judge the other rules.", *notes[:10])
+        (f"By these the run is {compliant}; a tool cannot judge the other rules.", *notes)
     )
     return Section("Run rules", note, ("rule", "", "observed"), rows, texts=(0, 1, 2))
 

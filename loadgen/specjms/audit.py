@@ -222,14 +222,18 @@ def _destination_findings(
     if p90_ms is not None:
         told += f"; {name} in all: {p90_ms:,.3f} ms"
     lost = count.all_expected - count.all_received
-    return [
-        Finding(
-            "delivery_time",
-            subject,
-            in_time,
-            f"{DELIVERY_PERCENTILE} % of {count.received:,} within {DELIVERY_LIMIT_MS:,} ms",
-            told,
-        ),
+    found = []
+    if count.expected or count.received:
+        found.append(
+            Finding(
+                "delivery_time",
+                subject,
+                in_time,
+                f"{DELIVERY_PERCENTILE} % of {count.received:,} within {DELIVERY_LIMIT_MS:,} ms",
+                told,
+            )
+        )
+    found.append(
         Finding(
             "delivered",
             subject,
@@ -237,8 +241,9 @@ def _destination_findings(
             f"{count.all_expected:,} deliveries of {count.all_sent:,} messages sent in the whole "
             "run",
             f"{count.all_received:,}" + _told_missing(count, lost),
-        ),
-    ]
+        )
+    )
+    return found
 
 
 def _told_missing(count: DestinationCount, lost: int) -> str:

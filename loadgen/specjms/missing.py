@@ -67,7 +67,8 @@ def tell_streams(model: Model, chains: Chains) -> dict[str, list[list[int]]] | N
     for _, consumer, base, streams in _accounts(model, chains):
         following = chains.pairs[base : base + len(streams), PAIR_NEXT]
         found = np.flatnonzero(following)
-        heard.append(np.stack([streams[found], np.full(len(found), consumer), following[found]]))
+        which = found + streams.start if isinstance(streams, range) else streams[found]
+        heard.append(np.stack([which, np.full(len(found), consumer), following[found]]))
     columns = np.concatenate([np.zeros((3, 0), np.int64), *heard], axis=1)
     if len(used) + columns.shape[1] > STREAMS_LIMIT:
         return None
@@ -113,7 +114,7 @@ def name_missing(
     return named
 
 
-def _accounts(model: Model, chains: Chains) -> Iterable[tuple[int, int, int, Table]]:
+def _accounts(model: Model, chains: Chains) -> Iterable[tuple[int, int, int, Table | range]]:
     """A worker's accounts: type, consumer, first pair, and the stream of each pair from there."""
     firsts = first_streams(model)
     done: set[int] = set()
@@ -129,9 +130,10 @@ def _accounts(model: Model, chains: Chains) -> Iterable[tuple[int, int, int, Tab
             first = int(chains.roles[row, k.R_FAMILY_FIRST])
             families = chains.offered[first : first + int(chains.roles[row, k.R_FAMILIES])]
             offsets = (families[:, None] * producers + np.arange(producers)).ravel()
+            yield number, consumer, base, firsts[number] + offsets
         else:
-            offsets = np.arange(int(chains.types[number, k.T_STREAMS]))
-        yield number, consumer, base, firsts[number] + offsets
+            # Of a large model there are many millions of these, and few that are used.
+            yield number, consumer, base, range(firsts[number], firsts[number + 1])
 
 
 def _type_of(firsts: Sequence[int], stream: int) -> int:

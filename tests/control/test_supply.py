@@ -58,7 +58,11 @@ async def test_a_sound_run_is_what_the_formulas_say(tmp_path: Path) -> None:
 
 async def test_one_lost_offer_is_found_and_named(tmp_path: Path) -> None:
     result, document = await played(
-        tmp_path / "run", "lose=1/6,only=+/+/IncomingOffersQ", duration=3, drain=1
+        tmp_path / "run",
+        "lose=1/6,only=+/+/IncomingOffersQ",
+        duration=3,
+        drain=1,
+        report_every=600,
     )
     assert result.exit_status == 1
     assert result.verdict.codes[-1] == "AUDIT"
@@ -72,6 +76,13 @@ async def test_one_lost_offer_is_found_and_named(tmp_path: Path) -> None:
     called = counts(document, "sent")
     assert called["pOrder"][0] < called["callForOffers"][0]
     assert document["calls_without_all_offers"] >= 1
+    # The verdict's own reasons are failures of the run; the audit's are told by the audit.
+    rules = {rule["rule"]: (rule["kept"], rule["observed"]) for rule in document["rules"]}
+    assert "LOST" in result.verdict.codes
+    told = ", ".join(code for code in result.verdict.codes if code != "AUDIT")
+    assert rules["no failures or exceptions (3.5)"] == (False, told)
+    assert rules["progress reported every 5 min (3.3)"] == (False, "600 s")
+    assert any("on the client's host" in note for note in document["notes"])
 
 
 def named_of(row: dict[str, Any]) -> int:
@@ -81,7 +92,7 @@ def named_of(row: dict[str, Any]) -> int:
 
 
 async def test_what_is_lost_in_the_warm_up_is_lost(tmp_path: Path) -> None:
-    # Every message of the warm-up is gone but one in two, and hardly any of the window.
+    # A tenth of a second is measured of more than two that are played.
     result, document = await played(
         tmp_path / "run", "lose=1/3,only=+/+/InvMovementQ", warmup=2, duration=0.1, drain=1
     )

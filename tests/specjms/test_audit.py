@@ -132,7 +132,7 @@ def test_an_interaction_that_was_due_and_never_began_fails() -> None:
 
 def test_few_calls_may_draw_families_of_few_suppliers() -> None:
     model = model_of(Choices(topology="vertical", base=1))
-    calls = 11
+    calls = 14
     for suppliers, passes in ((2, True), (1, False)):
         counts = [0] * len(MESSAGES)
         for number, message in enumerate(MESSAGES):

@@ -16,8 +16,8 @@ from loadgen.specjms.disclosure import (
 )
 from loadgen.specjms.expected import type_rates
 from loadgen.specjms.messages import MESSAGES, number_of
-from loadgen.specjms.options import Choices, model_of
 from loadgen.specjms.model import Model
+from loadgen.specjms.options import Choices, model_of
 from loadgen.specjms.repetition import Played
 from loadgen.specjms.report import NOTICE, Seen, Supply, audit_of_supply, audit_summary, report
 
