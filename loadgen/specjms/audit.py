@@ -137,7 +137,8 @@ class Audit:
 
 def audit(model: Model, observed: Observed) -> Audit:
     """Every test of every interaction and destination that the model has."""
-    findings: list[Finding] = []
+    # What explains others comes first.
+    findings = _silence(observed)
     for interaction in interactions_on(model):
         findings += _interaction_findings(model, observed, interaction)
     known = {(count.number, count.destination): count for count in observed.destinations}
@@ -281,17 +282,21 @@ def _run_findings(model: Model, seen: Observed) -> list[Finding]:
                 f"{seen.unsent:,} messages whose effects waited for the broker's acknowledgements",
             )
         )
-    if seen.workers_silent:
-        found.append(
-            Finding(
-                "delivered",
-                "workers",
-                False,
-                "every worker tells what it sent and received",
-                f"{seen.workers_silent:,} told nothing, so that counts and names are not complete",
-            )
-        )
     return found
+
+
+def _silence(seen: Observed) -> list[Finding]:
+    if not seen.workers_silent:
+        return []
+    return [
+        Finding(
+            "delivered",
+            "workers",
+            False,
+            "every worker tells what it sent and received",
+            f"{seen.workers_silent:,} told nothing, so that counts and names are not complete",
+        )
+    ]
 
 
 @dataclass(frozen=True, slots=True)
