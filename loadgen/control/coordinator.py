@@ -254,7 +254,7 @@ async def _play(
                 plan,
                 session.finals,
                 session.windows,
-                share=mean_share(rate_steps_of(scenario)),
+                share=mean_share(rate_steps_of(scenario)) if scenario.steps else None,
                 progress_s=scenario.report_every,
             )
             # What a handler sends is caused, not scheduled; most is sent at QoS 1.

@@ -81,13 +81,13 @@ def review(
     windows: Mapping[str, tuple[int, int]],
     *,
     clock_ns: int = 0,
-    share: float = 1.0,
+    share: float | None = None,
     progress_s: float = PROGRESS_LIMIT_S,
 ) -> Review:
     """Audit the run in this directory.
 
-    `share` is the mean of the rate steps that the run was asked for, of the topology's rates;
-    `progress_s` how often it told where it stood.
+    `share` is the mean of the rate steps that the run was asked for, of the topology's rates, None
+    for a run without steps; `progress_s` how often it told where it stood.
     """
     start_ns, end_ns = windows.get("measure", (0, 0))
     warm_ns, warmed_ns = windows.get("warmup", (0, 0))
@@ -117,9 +117,10 @@ def review(
         notes=notes,
     )
     model = plan.model
-    if share != 1.0:
+    also: tuple[str, ...] = ()
+    if share is not None:
         model = replace(model, rates=tuple(rate * share for rate in model.rates))
-    also = () if share == 1.0 else (f"rate steps, {share:.1%} of the rates in the mean",)
+        also = (f"rate steps, {share:.1%} of the rates in the mean",)
     audit = audit_of_supply(model, seen)
     begun = sum(seen.types[first].sent for first in FIRST_OF_INTERACTION)
     return Review(begun, audit, audit_summary(audit), model, seen, also)

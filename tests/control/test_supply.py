@@ -140,6 +140,15 @@ async def test_a_driver_that_falls_behind_fails_the_pacing(tmp_path: Path) -> No
     assert document["waited_for_window"] > 0  # so do handlers whose window is full
 
 
+async def test_steps_of_the_rate_are_another_workload_even_where_their_mean_is_one(
+    tmp_path: Path,
+) -> None:
+    _, plain = await played(tmp_path / "plain")
+    _, stepped = await played(tmp_path / "steps", steps="50%:1s,150%:1s")
+    assert plain["changed_options"] == []
+    assert stepped["changed_options"] == ["rate steps, 100.0% of the rates in the mean"]
+
+
 async def test_options_of_publish_and_subscribe_change_no_count(tmp_path: Path) -> None:
     bus = {
         "all": {"queue": False, "target": "Central"},
