@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -36,6 +36,7 @@ from loadgen.workload.scenario import (
     build_scenario,
     scenario_fields,
 )
+from loadgen.workload.search import PRECISION, Aim
 
 __all__ = [
     "Measured",
@@ -45,6 +46,7 @@ __all__ = [
     "SweepState",
     "points_of",
     "read_points",
+    "standing_of",
     "sweep",
 ]
 
@@ -53,6 +55,7 @@ _DETAIL_CHARACTERS = 500
 _FILE_LIMIT_BYTES = 64 << 20
 
 MakeSearch = Callable[[Scenario], Search]
+Standing = Literal["closed", "not closed", "at least", "nothing held"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,8 @@ class Measured:
     """One run or search of a point that ended.
 
     `run` is the directory, within the sweep's, of the run that shows the result: the run itself,
-    or the one at the limit that was found; None where there is none. `limit` is the search's.
+    or the one at the limit that was found; None where there is none. `limit` is the search's, with
+    how it `stands`; `valid` of a search is a limit that was closed in on and confirmed.
     `error` says why the point could not be played, "" where it was.
     """
 
@@ -125,7 +129,8 @@ class SweepResult:
 
     @property
     def exit_status(self) -> int:
-        """0 where every row is valid, 1 where one is not or failed, 130 interrupted."""
+        """0 where every row is valid, or its limit closed in on and confirmed; 1 where one is not,
+        130 interrupted."""
         if self.interrupted:
             return 130
         return 0 if all(one.valid for one in self.measured) else 1
@@ -288,8 +293,10 @@ async def _play(
             path = None
             if best is not None and best.run is not None:
                 path = found.directory / best.run
-            limit = asdict(found.limit) | {"own": found.limit.own, "field": point.search.aim.field}
-            return measured(path, found.limit.confirmed, limit)
+            aim, limit = point.search.aim, asdict(found.limit)
+            stands = standing_of(limit, aim)
+            limit |= {"own": found.limit.own, "field": aim.field, "stands": stands}
+            return measured(path, found.limit.confirmed and stands == "closed", limit)
         path = _free(directory / "runs", name)
         result = await run(
             point.scenario,
@@ -307,6 +314,22 @@ async def _play(
     if result.interrupted:
         return None
     return measured(path, result.verdict.valid)
+
+
+def standing_of(limit: Mapping[str, Any], aim: Aim | None) -> Standing:
+    """What a search's end says of the limit; only what is closed in on is one.
+
+    A load that held twice is not yet a limit: steps may have run out with the bracket open ("not
+    closed"), or nothing that was tried failed ("at least").
+    """
+    load, above = limit["load"], limit["above"]
+    if load is None:
+        return "nothing held"
+    if above is None:
+        return "at least"
+    precision = PRECISION if aim is None else aim.precision
+    near = above <= load * (1 + precision) or (aim is not None and aim.whole and above - load <= 1)
+    return "closed" if near else "not closed"
 
 
 def _with(

@@ -35,7 +35,7 @@ _WIDE = 20.0
 def headings(table: SweepTable) -> tuple[str, ...]:
     """Titles of the columns: what was swept, the figures, the limit, the verdict."""
     shown = {column.key for column in table.columns}
-    limit = ("limit: " + table.searched, "ended by") if table.searched else ()
+    limit = (f"limit: {table.searched}", "lowest that failed", "ended by") if table.searched else ()
     spread = ("runs", "spread") if table.repeated else ()
     return (
         *(axis for axis in table.axes if axis not in shown),
@@ -51,15 +51,7 @@ def cells(table: SweepTable, row: SweepRow) -> tuple[str, ...]:
     shown = {column.key for column in table.columns}
     limit: tuple[str, ...] = ()
     if table.searched:
-        limit = (
-            ("", "")
-            if row.limit is None
-            else (
-                number(row.limit["load"]),
-                " ".join(row.limit["codes"])
-                + (" (the generator's own limit)" if row.limit["own"] else ""),
-            )
-        )
+        limit = ("", "", "") if row.limit is None else limit_cells(row.limit)
     spread: tuple[str, ...] = ()
     if table.repeated:
         spread = (str(row.runs), "" if row.spread is None else f"{row.spread:.1%}")
@@ -72,12 +64,33 @@ def cells(table: SweepTable, row: SweepRow) -> tuple[str, ...]:
     )
 
 
+def limit_cells(limit: Mapping[str, Any]) -> tuple[str, str, str]:
+    """A search's limit, the lowest load that failed, and what ended it.
+
+    What was not closed in on is a load that held, and told so.
+    """
+    held = "at least " if limit["stands"] in ("at least", "not closed") else ""
+    told = ("confirmed", "nothing held")  # The verdict says so already.
+    ended = [] if limit["stands"] == "closed" else [e for e in limit["ended"] if e not in told]
+    codes = " ".join(limit["codes"]) + (" (the generator's own limit)" if limit["own"] else "")
+    return (
+        f"{held}{number(limit['load'])}",
+        number(limit["above"]),
+        "; ".join(filter(None, (codes, *ended))),
+    )
+
+
 def verdict_of(row: SweepRow) -> str:
-    """VALID, CONFIRMED for a search, or what is wrong."""
+    """VALID, CONFIRMED for a limit that was closed in on and held twice, or what is wrong."""
     if row.runs == 0:
         return f"FAILED: {'; '.join(row.told)}" if row.told else "NOTHING HELD"
     if row.limit is not None:
-        return "CONFIRMED" if row.valid else "NOT CONFIRMED"
+        stands = row.limit["stands"]
+        if stands == "closed":
+            verdict = "CONFIRMED" if row.valid else "NOT CONFIRMED"
+        else:
+            verdict = stands.upper() + ("" if row.limit["confirmed"] else ", NOT CONFIRMED")
+        return f"{verdict}: {'; '.join(row.told)}" if row.told else verdict
     return "VALID" if row.valid else f"INVALID: {' '.join(row.told)}"
 
 
@@ -108,12 +121,16 @@ def to_csv(table: SweepTable) -> bytes:
     writer = csv.writer(text)
     keys = [column.key for column in table.columns]
     axes = [axis for axis in table.axes if axis not in keys]
-    limit = ("limit", "limit_above", "limit_own", "ended_by") if table.searched else ()
+    limit = (
+        ("limit", "limit_stands", "limit_above", "limit_own", "ended", "ended_by")
+        if table.searched
+        else ()
+    )
     writer.writerow([*axes, *keys, *limit, "runs", "spread", "verdict"])
     for row in table.rows:
         found = row.limit or {}
-        told = [found.get("load"), found.get("above"), found.get("own")]
-        told.append(" ".join(found.get("codes", ())))
+        told = [found.get(key) for key in ("load", "stands", "above", "own")]
+        told += ["; ".join(found.get("ended", ())), " ".join(found.get("codes", ()))]
         writer.writerow(
             [
                 cell(value)

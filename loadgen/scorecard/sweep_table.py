@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadgen.control.sweep import Measured, Sweep, SweepResult, points_of, read_points
+from loadgen.control.sweep import (
+    Measured,
+    Point,
+    Sweep,
+    SweepResult,
+    points_of,
+    read_points,
+    standing_of,
+)
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.record import RunRecord, open_run
@@ -71,7 +79,8 @@ class SweepRow:
 
     `figures` are medians over `runs` runs, `spread` the share of the median by which the main
     figure's greatest and least lie apart (None for one run). `told` are the reasons or errors,
-    `limit` what a search found: field, load, above, confirmed, own, codes.
+    `limit` what a search found: field, load, above, stands (closed, not closed, at least, nothing
+    held: the first alone is a limit), ended, confirmed, own, codes.
     """
 
     key: str
@@ -114,7 +123,7 @@ def table_of(result: SweepResult) -> SweepTable:
     for point in result.points:
         ones = [one for one in result.measured if one.key == point.key]
         if ones:
-            rows.append(_row(result.directory, ones, cards))
+            rows.append(_row(result.directory, point, ones, cards))
     case = result.points[0].scenario.case if result.points else ""
     first = next(iter(cards.values()), None)
     broker = {} if first is None else first[1].run.broker
@@ -146,7 +155,10 @@ def read_sweep(what: Sweep, directory: Path) -> SweepResult:
 
 
 def _row(
-    directory: Path, ones: Sequence[Measured], cards: dict[str, tuple[RunRecord, ScoreCard]]
+    directory: Path,
+    point: Point,
+    ones: Sequence[Measured],
+    cards: dict[str, tuple[RunRecord, ScoreCard]],
 ) -> SweepRow:
     found: list[Figures] = []
     told: dict[str, None] = {}
@@ -173,7 +185,14 @@ def _row(
         key: _median([one[key] for one in found if one.get(key) is not None]) for key in FIGURES
     }
     mains = [value for one in found if (value := one.get(main)) is not None]
-    limits = [one.limit for one in ones if one.limit is not None]
+    aim = None if point.search is None else point.search.aim
+    limit = _limit(
+        [
+            {**one.limit, "stands": standing_of(one.limit, aim)}
+            for one in ones
+            if one.limit is not None
+        ]
+    )
     return SweepRow(
         key=ones[0].key,
         values=ones[0].values,
@@ -181,20 +200,32 @@ def _row(
         figures=figures,
         runs=len(found),
         spread=_spread(mains),
-        valid=all(one.valid for one in ones),
+        valid=all(one.valid for one in ones) and (limit is None or limit["stands"] == "closed"),
         told=tuple(told),
-        limit=_limit(limits) if limits else None,
+        limit=limit,
         directories=tuple(one.run for one in ones if one.run is not None),
     )
 
 
-def _limit(limits: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Several searches of one combination as one: the median of the loads, all codes."""
+_WEAKEST_FIRST = ("at least", "not closed", "closed")
+
+
+def _limit(limits: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Several searches of one combination as one: the median of the loads, all codes.
+
+    It stands as the weakest of them: where one is only a load that held, so is the median.
+    """
+    if not limits:
+        return None
     codes = dict.fromkeys(reason["code"] for limit in limits for reason in limit["reasons"])
+    found = {limit["stands"] for limit in limits}
+    stands = next((one for one in _WEAKEST_FIRST if one in found), "nothing held")
     return {
         "field": limits[0]["field"],
-        "load": _median([limit["load"] for limit in limits if limit["load"] is not None]),
-        "above": _median([limit["above"] for limit in limits if limit["above"] is not None]),
+        "load": _median([limit["load"] for limit in limits]),
+        "above": None if stands == "at least" else _median([limit["above"] for limit in limits]),
+        "stands": stands,
+        "ended": tuple(dict.fromkeys(limit["ended"] for limit in limits)),
         "confirmed": all(limit["confirmed"] for limit in limits),
         "own": any(limit["own"] for limit in limits),
         "codes": tuple(codes),

@@ -188,6 +188,27 @@ async def test_limit_of_each_combination(runs: FakeRuns, tmp_path: Path) -> None
     assert len(runs.played) == 2
 
 
+@pytest.mark.parametrize(
+    ("most_steps", "highest", "stands"),
+    [(15, None, "closed"), (5, None, "not closed"), (3, None, "at least"), (15, 300, "at least")],
+)
+async def test_search_that_stopped_early_is_no_limit(
+    runs: FakeRuns, tmp_path: Path, most_steps: int, highest: float | None, stands: str
+) -> None:
+    runs.says = lambda s: Verdict((Reason("CORRUPT", "1"),) if (s.rate or 0) > 500 else ())
+
+    def stopping(scenario: Scenario) -> Search:
+        aim = aim_for(scenario, "rate", start=100, highest=highest, most_steps=most_steps)
+        return Search(scenario, aim, requirements(scenario, []))
+
+    what = Sweep(FANOUT, (("ratio", ("1",)),), search=stopping)
+    result = await sweep(what, tmp_path / "s")
+    (one,) = result.measured
+    assert one.limit is not None and one.limit["confirmed"]
+    assert (one.limit["stands"], one.valid) == (stands, stands == "closed")
+    assert result.exit_status == (0 if stands == "closed" else 1)
+
+
 async def test_brokers_side_by_side_keep_their_passwords_to_themselves(
     tmp_path: Path, runs: FakeRuns
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from loadgen.control.sweep import Measured, Sweep, SweepResult, points_of
 from loadgen.scorecard.sweep_renderings import (
+    cells,
     headings,
     sweep_chart,
     text_table,
@@ -32,6 +33,7 @@ LIMIT = {
     "load": 950.0,
     "above": 990.0,
     "confirmed": True,
+    "ended": "confirmed",
     "own": False,
     "reasons": [{"code": "LOST", "detail": "3"}],
 }
@@ -115,7 +117,7 @@ def test_rows_that_failed_or_vanished_are_told(fanout: SweepResult, tmp_path: Pa
 
 def test_limits_of_a_search_and_whose_they_are(fanout: SweepResult) -> None:
     own = LIMIT | {"own": True, "reasons": [{"code": "GENERATOR_SATURATED", "detail": "x"}]}
-    nothing = LIMIT | {"load": None, "confirmed": False}
+    nothing = LIMIT | {"load": None, "confirmed": False, "ended": "nothing held"}
     ones = [
         replace(one, limit=limit, valid=bool(limit["confirmed"]))
         for one, limit in zip(fanout.measured, (LIMIT, own, nothing), strict=True)
@@ -126,9 +128,55 @@ def test_limits_of_a_search_and_whose_they_are(fanout: SweepResult) -> None:
     lines = to_markdown(table).decode().splitlines()
     rows = [line for line in lines if line.startswith("| ")]
     assert "limit: rate" in rows[0]
-    assert "| 950 | LOST | CONFIRMED |" in rows[1]
-    assert "GENERATOR\\_SATURATED (the generator's own limit) | CONFIRMED" in rows[2]
+    assert "| 950 | 990 | LOST | CONFIRMED |" in rows[1]
+    assert "| 950 | 990 | GENERATOR\\_SATURATED (the generator's own limit) | CONFIRMED" in rows[2]
     assert "| LOST | NOTHING HELD |" in rows[3]
+
+
+def test_load_where_a_search_stopped_is_not_told_as_the_limit(fanout: SweepResult) -> None:
+    stops = (
+        LIMIT | {"above": None, "ended": "top of range", "reasons": []},
+        LIMIT | {"above": 1900.0, "ended": "out of steps"},
+        LIMIT | {"above": None, "ended": "out of steps", "reasons": [], "confirmed": False},
+    )
+    ones = [
+        replace(one, limit=limit, valid=bool(limit["confirmed"]))
+        for one, limit in zip(fanout.measured, stops, strict=True)
+    ]
+    table = table_of(replace(fanout, measured=tuple(ones)))
+    assert headings(table)[-4:] == ("limit: rate", "lowest that failed", "ended by", "verdict")
+    told = [
+        ("at least 950", "", "top of range", "AT LEAST"),
+        ("at least 950", "1,900", "LOST; out of steps", "NOT CLOSED"),
+        ("at least 950", "", "out of steps", "AT LEAST, NOT CONFIRMED"),
+    ]
+    assert [cells(table, row)[-4:] for row in table.rows] == told
+    assert not any(row.valid for row in table.rows)
+    page, marked = to_html(table).decode(), to_markdown(table).decode()
+    for limit, above, ended, verdict in told:
+        assert f"| {limit} | {above} | {ended} | {verdict} |" in marked
+        assert f'">{limit}</td><td class="n">{above}</td>' in page
+        assert f"<td>{verdict}</td>" in page
+    assert not re.search("(?<!NOT )CONFIRMED", page + marked + "\n".join(text_table(table)))
+    read = list(csv.DictReader(io.StringIO(to_csv(table).decode())))
+    assert [line["limit_stands"] for line in read] == ["at least", "not closed", "at least"]
+    assert [line["limit_above"] for line in read] == ["", "1900.0", ""]
+    limits = [row["limit"] for row in json.loads(to_json(table))["rows"]]
+    assert [limit["stands"] for limit in limits] == ["at least", "not closed", "at least"]
+    assert limits[0]["ended"] == ["top of range"]
+
+
+def test_limits_of_repetitions_stand_as_the_weakest(make: ModuleType, tmp_path: Path) -> None:
+    result = swept(make, tmp_path, "fanout", (("ratio", ("1", "10")),), repeat=2)
+    least = LIMIT | {"load": 1000.0, "above": None, "ended": "top of range", "reasons": []}
+    ones = [
+        replace(one, limit=limit)
+        for one, limit in zip(result.measured, (LIMIT, least, LIMIT, LIMIT), strict=True)
+    ]
+    first, second = table_of(replace(result, measured=tuple(ones))).rows
+    assert first.limit is not None and second.limit is not None
+    assert (first.limit["stands"], first.limit["load"], first.valid) == ("at least", 975, False)
+    assert (second.limit["stands"], second.limit["above"], second.valid) == ("closed", 990, True)
 
 
 def test_json_and_csv_hold_the_numbers(fanout: SweepResult) -> None:
