@@ -12,7 +12,7 @@ line, does not end the sweep, and is tried again by the next start.
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -224,6 +224,8 @@ async def sweep(
             number += 1
             held = kept.get((point.key, repetition))
             if held is not None and _is_kept(held, directory):
+                # A smaller grid did not know all of the values.
+                kept[point.key, repetition] = replace(held, values=point.values)
                 continue
             state = SweepState(point, number, total, repetition)
             watch(state)

@@ -57,11 +57,22 @@ def cells(table: SweepTable, row: SweepRow) -> tuple[str, ...]:
         spread = (str(row.runs), "" if row.spread is None else f"{row.spread:.1%}")
     return (
         *(row.values[axis] for axis in table.axes if axis not in shown),
-        *(number(row.figures[column.key]) for column in table.columns),
+        *(_shown(_figure(table, row, column.key)) for column in table.columns),
         *limit,
         *spread,
         verdict_of(row),
     )
+
+
+def _figure(table: SweepTable, row: SweepRow, key: str) -> float | str | None:
+    """A figure; for a row that could not be run the swept value, which says what row it is."""
+    if row.figures[key] is None and key in table.axes:
+        return row.numbers.get(key, row.values[key])
+    return row.figures[key]
+
+
+def _shown(value: float | str | None) -> str:
+    return value if isinstance(value, str) else number(value)
 
 
 def limit_cells(limit: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -136,7 +147,7 @@ def to_csv(table: SweepTable) -> bytes:
                 cell(value)
                 for value in (
                     *(row.values[axis] for axis in axes),
-                    *(row.figures[key] for key in keys),
+                    *(_figure(table, row, key) for key in keys),
                     *(told if table.searched else ()),
                     *(row.runs, row.spread, verdict_of(row)),
                 )

@@ -162,7 +162,6 @@ def _row(
 ) -> SweepRow:
     found: list[Figures] = []
     told: dict[str, None] = {}
-    numbers: dict[str, float] = {}
     main = ""
     for one in ones:
         if one.error:
@@ -178,7 +177,6 @@ def _row(
         cards[one.run] = (record, card)
         main = MAIN.get(record.case, "egress")
         found.append(figures_of(record, card))
-        numbers |= _numbers(one.values, record.scenario)
         if one.limit is None:
             told |= dict.fromkeys(reason.code for reason in card.verdict.reasons)
     figures = {
@@ -195,8 +193,8 @@ def _row(
     )
     return SweepRow(
         key=ones[0].key,
-        values=ones[0].values,
-        numbers=numbers,
+        values=point.values,
+        numbers=_numbers(point),
         figures=figures,
         runs=len(found),
         spread=_spread(mains),
@@ -244,12 +242,18 @@ def _spread(values: Sequence[float]) -> float | None:
     return (max(values) - min(values)) / median if median else None
 
 
-def _numbers(values: Mapping[str, str], scenario: Mapping[str, Any]) -> dict[str, float]:
-    """Swept fields as numbers, of a range of sizes its middle."""
+def _numbers(point: Point) -> dict[str, float]:
+    """Swept fields as numbers, of a range of sizes its middle.
+
+    They are the point's own: a row that was kept from a smaller grid knows less, and one that
+    could not be run has no record.
+    """
     numbers = {}
-    for name in values:
-        value = scenario.get(name)
-        if isinstance(value, list) and all(isinstance(item, (int, float)) for item in value):
+    for name in point.values:
+        value = getattr(point.scenario, name)
+        if isinstance(value, (list, tuple)) and all(
+            isinstance(item, (int, float)) for item in value
+        ):
             value = sum(value) / max(1, len(value))
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             numbers[name] = float(value)

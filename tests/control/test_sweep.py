@@ -103,6 +103,18 @@ async def test_rows_are_kept_by_a_second_start_and_a_larger_grid(
     assert json.loads((tmp_path / "s" / "sweep.json").read_text())["axes"][0][1][-1] == "300"
 
 
+async def test_rows_of_a_smaller_grid_know_the_values_of_a_new_axis(
+    runs: FakeRuns, tmp_path: Path
+) -> None:
+    await sweep(Sweep(FANOUT, (("size", ("32", "64")),)), tmp_path / "s")
+    grown = Sweep(FANOUT, (("size", ("32", "64", "128")), ("qos", ("0", "1"))))
+    result = await sweep(grown, tmp_path / "s")
+    assert len(runs.played) == 2 + 4
+    assert [(one.values["size"], one.values["qos"]) for one in result.measured] == [
+        (size, qos) for size in ("32", "64", "128") for qos in ("0", "1")
+    ]
+
+
 async def test_failed_row_does_not_end_the_sweep_and_is_tried_again(
     runs: FakeRuns, tmp_path: Path
 ) -> None:

@@ -115,6 +115,40 @@ def test_rows_that_failed_or_vanished_are_told(fanout: SweepResult, tmp_path: Pa
     assert len(lines) == 4 and "BrokerRefusedError" in lines[1]
 
 
+def test_rows_kept_from_a_smaller_grid_have_a_new_axis(make: ModuleType, tmp_path: Path) -> None:
+    result = swept(make, tmp_path, "fanin", (("size", ("32", "64")), ("qos", ("0", "1"))))
+    before = [
+        replace(one, values={"size": one.values["size"]}) if one.values["qos"] == "0" else one
+        for one in result.measured
+    ]
+    table = table_of(replace(result, measured=tuple(before)))
+    assert [row.values["qos"] for row in table.rows] == ["0", "1", "0", "1"]
+    assert [row.numbers["qos"] for row in table.rows] == [0, 1, 0, 1]
+    write_sweep(table, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("case", "axes"),
+    [
+        ("fanout", (("ratio", ("1", "5k")), ("topics", ("1", "2")))),
+        ("connburst", (("devices", ("1k", "2k")),)),
+    ],
+)
+def test_row_that_could_not_be_run_says_which_it_is(
+    make: ModuleType, tmp_path: Path, case: str, axes: Any
+) -> None:
+    result = swept(make, tmp_path, case, axes)
+    failed = replace(result.measured[-1], run=None, valid=False, error="HostLimitError: no")
+    table = table_of(replace(result, measured=(*result.measured[:-1], failed)))
+    texts = ("5,000", "2") if case == "fanout" else ("2,000",)
+    assert cells(table, table.rows[-1])[: len(texts)] == texts
+    line = list(csv.DictReader(io.StringIO(to_csv(table).decode())))[-1]
+    values = [float(text.replace(",", "")) for text in texts]
+    assert [float(line[axis]) for axis, _ in axes] == values
+    for rendering in (to_markdown(table).decode(), to_html(table).decode()):
+        assert texts[0] in rendering
+
+
 def test_limits_of_a_search_and_whose_they_are(fanout: SweepResult) -> None:
     own = LIMIT | {"own": True, "reasons": [{"code": "GENERATOR_SATURATED", "detail": "x"}]}
     nothing = LIMIT | {"load": None, "confirmed": False, "ended": "nothing held"}
