@@ -183,7 +183,7 @@ def _heading(state: "SweepState") -> str:
 
 
 def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
-    from loadgen.scorecard.sweep_renderings import text_table, write_sweep
+    from loadgen.scorecard.sweep_renderings import table_notes, text_table, write_sweep
     from loadgen.scorecard.sweep_table import table_of
 
     if not result.measured:
@@ -197,6 +197,8 @@ def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
     else:
         print("\n".join(text_table(table)))
     if not quiet:
+        if any(row.runs and row.limit is None and not row.valid for row in table.rows):
+            tell(table_notes(table))
         if result.interrupted:
             tell([f"interrupted; the same command with --out {result.directory} goes on"])
         tell([f"results: {result.directory}, page: {paths['table.html']}"])

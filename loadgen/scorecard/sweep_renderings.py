@@ -22,12 +22,17 @@ from loadgen.scorecard.to_csv import cell
 from loadgen.scorecard.to_html import page_figure, page_resource, script_hash
 from loadgen.scorecard.to_markdown import escape, markdown_table
 
-__all__ = ["SWEEP_RENDERINGS", "sweep_chart", "text_table", "write_sweep"]
+__all__ = ["SWEEP_RENDERINGS", "sweep_chart", "table_notes", "text_table", "write_sweep"]
 
 _LINES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "latency": (("avg", "average"), ("p99", "99th percentile")),
     "connburst": (("seconds", "time to connect all"),),
 }
+EGRESS_NOTE = (
+    "Egress counts what was delivered of the messages that were due in the window, also after its "
+    "end, by the seconds of the window: a broker that falls behind shows here what was asked of "
+    "it, and the row is INVALID."
+)
 _WIDE = 20.0
 """An axis whose values lie further apart than this factor is logarithmic."""
 
@@ -118,11 +123,17 @@ def text_table(table: SweepTable) -> list[str]:
     ]
 
 
+def table_notes(table: SweepTable) -> list[str]:
+    """What has to be known to read the figures."""
+    return [EGRESS_NOTE] if any(column.key == "egress" for column in table.columns) else []
+
+
 def to_json(table: SweepTable) -> bytes:
     """The table with every figure, whatever columns are shown; a notice comes before them."""
     fields = asdict(table)
     notice = fields.pop("notice")
     document = {"schema": 1, "kind": "sweep", **({"notice": notice} if notice else {}), **fields}
+    document["notes"] = table_notes(table)
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
@@ -162,6 +173,8 @@ def to_markdown(table: SweepTable) -> bytes:
     notice = [escape(table.notice, NOTICE_CHARACTERS), ""] if table.notice else []
     lines = [f"# Sweep: {escape(table.case.upper())}", "", *notice, about, ""]
     lines += markdown_table(headings(table), (cells(table, row) for row in table.rows))
+    for note in table_notes(table):
+        lines += [escape(note), ""]
     return "\n".join(lines).encode()
 
 
@@ -183,6 +196,7 @@ def to_html(table: SweepTable) -> bytes:
         rows=[
             {"cells": cells(table, row), "valid": row.valid and row.runs > 0} for row in table.rows
         ],
+        notes=table_notes(table),
         chart=None if chart is None else page_figure(chart),
         plotly=Markup(get_plotlyjs()),
         script=Markup(script),
@@ -229,12 +243,13 @@ def write_sweep(table: SweepTable, out_dir: Path) -> dict[str, Path]:
 
 
 def sweep_chart(table: SweepTable) -> Chart | None:
-    """The case's figures over the first swept field that is a number and has several values.
+    """The case's figures, or the limits, over the first swept field that is a number and has
+    several values.
 
     A line for each combination of the other fields. FANOUT has ingress on a logarithmic left axis
     and egress on the right one, as in the published report. None where there is no such field.
     """
-    rows = [row for row in table.rows if row.runs]
+    rows = [row for row in table.rows if row.runs and (row.limit or not table.searched)]
     axis = next((a for a in table.axes if _spans(rows, a)), None)
     if axis is None:
         return None
@@ -243,47 +258,106 @@ def sweep_chart(table: SweepTable) -> Chart | None:
     for row in sorted(rows, key=lambda row: row.numbers[axis]):
         label = ", ".join(f"{other}={row.values[other]}" for other in others)
         groups.setdefault(label, []).append(row)
-    egress = ("egress", "egress")
-    wanted = _LINES.get(table.case, (egress,))
-    if table.case == "fanout":
-        wanted = (("ingress", "ingress (left)"), ("egress", "egress (right)"))
+    lines = _lines(table)
+    two_axes = len(lines) > 1 and table.case == "fanout"
     data: list[dict[str, Any]] = []
-    for label, members in groups.items():
-        for key, title in wanted:
-            trace = plot_line(
+    for place, (label, members) in enumerate(groups.items()):
+        for line, (key, title) in enumerate(lines):
+            data += _traces(
                 f"{title}{', ' if label else ''}{label}",
                 [row.numbers[axis] for row in members],
-                [row.figures[key] for row in members],
-                color_of(len(data)),
-                "%{y:,.1f}",
-                "y2" if table.case == "fanout" and key == "egress" else "y",
+                [(_plotted(row, key), _mark(row)) for row in members],
+                color_of(place * len(lines) + line),
+                "y2" if two_axes and key == "egress" else "y",
             )
-            trace["mode"] = "lines+markers"
-            data.append(trace)
     xs = [row.numbers[axis] for row in rows]
     far = min(xs) > 0 and max(xs) > _WIDE * min(xs)
-    unit = _unit(table)
     layout = plot_layout(
         xaxis=plot_axis(axis.replace("_", " "), **({"type": "log"} if far else {})),
-        yaxis=plot_axis(unit, rangemode="tozero"),
+        yaxis=plot_axis(_unit(table), rangemode="tozero"),
         hovermode="x",
         showlegend=True,
     )
-    if table.case == "fanout":
+    if two_axes:
         layout["yaxis"] = plot_axis("ingress, msgs/s", type="log", dtick=1)
         layout["yaxis2"] = plot_axis("egress, msgs/s", overlaying="y", side="right", showgrid=False)
+    more = ("limit_above", "limit_stands") if table.searched else ()
     numbers = [
-        (*(row.values[a] for a in table.axes), *(row.figures[key] for key, _ in wanted))
+        (
+            *(row.values[a] for a in table.axes),
+            *(_plotted(row, key) for key, _ in lines),
+            *((row.limit["above"], row.limit["stands"]) if row.limit else ()),
+            "true" if row.valid else "false",
+        )
         for row in rows
     ]
     what = "Limit" if table.searched else "Result"
     return Chart(
         f"{what} by {axis.replace('_', ' ')}",
-        "A point for each combination; of several runs the median.",
+        _chart_note(table, {key for key, _ in lines}),
         {"data": data, "layout": layout},
-        csv_of((*table.axes, *(key for key, _ in wanted)), numbers),
+        csv_of((*table.axes, *(key for key, _ in lines), *more, "valid"), numbers),
         height=360,
     )
+
+
+def _lines(table: SweepTable) -> tuple[tuple[str, str], ...]:
+    """Key and name of what is drawn: the limit where one was searched, else figures."""
+    if table.searched:
+        return (("limit", f"limit: {table.searched}"),)
+    if table.case == "fanout":
+        return (("ingress", "ingress (left)"), ("egress", "egress (right)"))
+    return _LINES.get(table.case, (("egress", "egress"),))
+
+
+def _plotted(row: SweepRow, key: str) -> float | None:
+    if key != "limit":
+        return row.figures[key]
+    return None if row.limit is None else row.limit["load"]
+
+
+def _mark(row: SweepRow) -> str:
+    """What a point that does not stand for itself is called, "" for one that does."""
+    if row.valid:
+        return ""
+    if row.limit is None:
+        return "INVALID"
+    return "NOT CONFIRMED" if row.limit["stands"] == "closed" else "at least"
+
+
+_SYMBOLS: Mapping[str, str] = {"INVALID": "x", "NOT CONFIRMED": "x", "at least": "triangle-up"}
+
+
+def _traces(
+    title: str,
+    xs: Sequence[float],
+    points: Sequence[tuple[float | None, str]],
+    color: str,
+    axis: str,
+) -> list[dict[str, Any]]:
+    """A line through what is valid, with a gap where a point is not; those are marks beside it."""
+    traces = []
+    for mark in dict.fromkeys(("", *(mark for _, mark in points))):
+        ys = [value if mark == its else None for value, its in points]
+        if all(value is None for value in ys):
+            continue
+        trace = plot_line(f"{title}, {mark}" if mark else title, xs, ys, color, "%{y:,.1f}", axis)
+        trace["mode"] = "markers" if mark else "lines+markers"
+        if mark:
+            trace["marker"] = {"symbol": _SYMBOLS[mark], "size": 10, "color": color}
+        traces.append(trace)
+    return traces
+
+
+def _chart_note(table: SweepTable, keys: set[str]) -> str:
+    """How the chart is read: what its marks are, and what egress counts."""
+    note = "A point for each combination; of several runs the median."
+    marks = {_mark(row) for row in table.rows if row.runs}
+    if marks & {"INVALID", "NOT CONFIRMED"}:
+        note += " A cross is INVALID, or a limit that did not hold twice, and no line goes there."
+    if "at least" in marks:
+        note += " A triangle is a load that held; the limit is above it."
+    return f"{note} {EGRESS_NOTE}" if "egress" in keys else note
 
 
 def _spans(rows: Sequence[SweepRow], axis: str) -> bool:
@@ -291,5 +365,8 @@ def _spans(rows: Sequence[SweepRow], axis: str) -> bool:
 
 
 def _unit(table: SweepTable) -> str:
+    if table.searched:
+        unit = "connects/s" if table.case == "connburst" else "msgs/s"
+        return f"limit, {unit}" if table.searched == "rate" else f"limit: {table.searched}"
     main = MAIN.get(table.case, "egress")
     return {"avg": "µs", "seconds": "s"}.get(main, "msgs/s")

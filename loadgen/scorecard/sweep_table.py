@@ -78,9 +78,9 @@ class SweepRow:
     """One combination. `values` are the swept fields as given, `numbers` as numbers where they are.
 
     `figures` are medians over `runs` runs, `spread` the share of the median by which the main
-    figure's greatest and least lie apart (None for one run). `told` are the reasons or errors,
-    `limit` what a search found: field, load, above, stands (closed, not closed, at least, nothing
-    held: the first alone is a limit), ended, confirmed, own, codes.
+    figure's (of searches: the limit's) greatest and least lie apart (None for one run). `told` are
+    the reasons or errors, `limit` what a search found: field, load, above, stands (closed, not
+    closed, at least, nothing held: the first alone is a limit), ended, confirmed, own, codes.
     """
 
     key: str
@@ -182,7 +182,6 @@ def _row(
     figures = {
         key: _median([one[key] for one in found if one.get(key) is not None]) for key in FIGURES
     }
-    mains = [value for one in found if (value := one.get(main)) is not None]
     aim = None if point.search is None else point.search.aim
     limit = _limit(
         [
@@ -191,13 +190,16 @@ def _row(
             if one.limit is not None
         ]
     )
+    mains = [one.get(main) for one in found]
+    if limit is not None:
+        mains = [one.limit["load"] for one in ones if one.limit is not None]
     return SweepRow(
         key=ones[0].key,
         values=point.values,
         numbers=_numbers(point),
         figures=figures,
         runs=len(found),
-        spread=_spread(mains),
+        spread=_spread([value for value in mains if value is not None]),
         valid=all(one.valid for one in ones) and (limit is None or limit["stands"] == "closed"),
         told=tuple(told),
         limit=limit,

@@ -242,6 +242,58 @@ def test_chart_has_a_line_for_each_other_combination(make: ModuleType, tmp_path:
     assert chart.figure["data"][0]["x"] == [32.0, 96.0]
 
 
+def test_chart_of_limits_holds_the_limits(make: ModuleType, tmp_path: Path) -> None:
+    for case, unit in (("fanin", "limit, msgs/s"), ("latency", "limit, msgs/s")):
+        axes = (("size", ("32", "64", "128")),)
+        result = swept(make, tmp_path / case, case, axes, repeat=2)
+        loads = (900.0, 100.0, 1000.0, 300.0, 500.0, 400.0)
+        ones = [
+            replace(one, limit=LIMIT | {"load": load, "above": load * 1.04})
+            for one, load in zip(result.measured, loads, strict=True)
+        ]
+        ones[4] = replace(ones[4], limit=LIMIT | {"above": None, "ended": "top of range"})
+        table = table_of(replace(result, measured=tuple(ones)))
+        assert [row.spread for row in table.rows[:2]] == [800 / 500, 700 / 650]
+        chart = sweep_chart(table)
+        assert chart is not None
+        assert chart.title == "Limit by size"
+        assert chart.figure["layout"]["yaxis"]["title"]["text"] == unit
+        line, marks = chart.figure["data"]
+        assert (line["name"], line["y"]) == ("limit: rate", [500.0, 650.0, None])
+        assert (marks["name"], marks["y"]) == ("limit: rate, at least", [None, None, 675.0])
+        read = list(csv.DictReader(io.StringIO(chart.table)))
+        assert [float(one["limit"]) for one in read] == [500, 650, 675]
+        assert [one["limit_stands"] for one in read] == ["closed", "closed", "at least"]
+        assert [one["valid"] for one in read] == ["true", "true", "false"]
+        assert "A triangle is a load that held" in chart.note
+
+
+def test_invalid_points_are_marked_and_no_line_goes_through_them(
+    make: ModuleType, tmp_path: Path
+) -> None:
+    result = swept(make, tmp_path, "fanin", (("rate", ("10", "20", "30")),))
+    ones = list(result.measured)
+    ones[1] = replace(ones[1], valid=False)
+    table = table_of(replace(result, measured=tuple(ones)))
+    chart = sweep_chart(table)
+    assert chart is not None
+    line, marks = chart.figure["data"]
+    assert (line["mode"], [y is None for y in line["y"]]) == ("lines+markers", [False, True, False])
+    assert (marks["mode"], marks["marker"]["symbol"]) == ("markers", "x")
+    assert (marks["name"], [y is None for y in marks["y"]]) == (
+        "egress, INVALID",
+        [True, False, True],
+    )
+    read = list(csv.DictReader(io.StringIO(chart.table)))
+    assert [one["valid"] for one in read] == ["true", "false", "true"]
+    # What a saturated broker shows there is what was asked of it.
+    told = "Egress counts what was delivered of the messages that were due in the window"
+    assert told in chart.note
+    assert told in to_markdown(table).decode()
+    assert to_html(table).decode().count(told) == 2
+    assert told in json.loads(to_json(table))["notes"][0]
+
+
 def test_nothing_to_draw_over_is_no_chart(make: ModuleType, tmp_path: Path) -> None:
     result = swept(make, tmp_path, "fanin", (("arrivals", ("constant", "poisson")),))
     table = table_of(result)
