@@ -44,6 +44,7 @@ def headings(table: SweepTable) -> tuple[str, ...]:
     spread = ("runs", "spread") if table.repeated else ()
     return (
         *(axis for axis in table.axes if axis not in shown),
+        *(("measured on",) if table.mixed else ()),
         *(", ".join(filter(None, (column.title, column.unit))) for column in table.columns),
         *limit,
         *spread,
@@ -62,11 +63,16 @@ def cells(table: SweepTable, row: SweepRow) -> tuple[str, ...]:
         spread = (str(row.runs), "" if row.spread is None else f"{row.spread:.1%}")
     return (
         *(row.values[axis] for axis in table.axes if axis not in shown),
+        *((measured_on(row),) if table.mixed else ()),
         *(_shown(_figure(table, row, column.key)) for column in table.columns),
         *limit,
         *spread,
         verdict_of(row),
     )
+
+
+def measured_on(row: SweepRow) -> str:
+    return " ".join(filter(None, (row.broker, row.protocol)))
 
 
 def _figure(table: SweepTable, row: SweepRow, key: str) -> float | str | None:
@@ -148,7 +154,7 @@ def to_csv(table: SweepTable) -> bytes:
         if table.searched
         else ()
     )
-    writer.writerow([*axes, *keys, *limit, "runs", "spread", "verdict"])
+    writer.writerow([*axes, *keys, *limit, "runs", "spread", "measured_on", "protocol", "verdict"])
     for row in table.rows:
         found = row.limit or {}
         told = [found.get(key) for key in ("load", "stands", "above", "own")]
@@ -160,7 +166,7 @@ def to_csv(table: SweepTable) -> bytes:
                     *(row.values[axis] for axis in axes),
                     *(_figure(table, row, key) for key in keys),
                     *(told if table.searched else ()),
-                    *(row.runs, row.spread, verdict_of(row)),
+                    *(row.runs, row.spread, row.broker, row.protocol, verdict_of(row)),
                 )
             ]
         )
@@ -256,7 +262,11 @@ def sweep_chart(table: SweepTable) -> Chart | None:
     others = [other for other in table.axes if other != axis]
     groups: dict[str, list[SweepRow]] = {}
     for row in sorted(rows, key=lambda row: row.numbers[axis]):
-        label = ", ".join(f"{other}={row.values[other]}" for other in others)
+        parts = [f"{other}={row.values[other]}" for other in others]
+        if table.mixed and not {"broker", "mqtt"} & {*others}:
+            # No line from one broker to another.
+            parts.append(measured_on(row))
+        label = ", ".join(parts)
         groups.setdefault(label, []).append(row)
     lines = _lines(table)
     two_axes = len(lines) > 1 and table.case == "fanout"

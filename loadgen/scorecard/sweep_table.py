@@ -6,7 +6,7 @@ how far they lie apart.
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,7 @@ class SweepRow:
     figure's (of searches: the limit's) greatest and least lie apart (None for one run). `told` are
     the reasons or errors, `limit` what a search found: field, load, above, stands (closed, not
     closed, at least, nothing held: the first alone is a limit), ended, confirmed, own, codes.
+    `broker` (with its version) and `protocol` are those of its runs, all where they differ.
     """
 
     key: str
@@ -93,6 +94,8 @@ class SweepRow:
     told: tuple[str, ...] = ()
     limit: Mapping[str, Any] | None = None
     directories: tuple[str, ...] = ()
+    broker: str = ""
+    protocol: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,14 @@ class SweepTable:
     def repeated(self) -> bool:
         return any(row.runs > 1 for row in self.rows)
 
+    @property
+    def mixed(self) -> bool:
+        """Whether rows were measured on different brokers, versions or protocols.
+
+        Not only where brokers are swept: what was kept may be older than the broker that is there.
+        """
+        return len({(row.broker, row.protocol) for row in self.rows if row.runs}) > 1
+
 
 def table_of(result: SweepResult) -> SweepTable:
     """The table of a sweep that was played, as far as it came."""
@@ -125,8 +136,6 @@ def table_of(result: SweepResult) -> SweepTable:
         if ones:
             rows.append(_row(result.directory, point, ones, cards))
     case = result.points[0].scenario.case if result.points else ""
-    first = next(iter(cards.values()), None)
-    broker = {} if first is None else first[1].run.broker
     wanted = _COLUMNS.get(case, _OTHER_COLUMNS)
     return SweepTable(
         case=case,
@@ -138,12 +147,21 @@ def table_of(result: SweepResult) -> SweepTable:
         ),
         rows=tuple(rows),
         searched=next((str(row.limit["field"]) for row in rows if row.limit), ""),
-        broker=f"{broker.get('name') or ''} {broker.get('version') or ''}".strip(),
-        protocol="" if first is None else first[1].run.protocol,
+        broker=_joined(_broker_of(card) for _, card in cards.values()),
+        protocol=_joined(card.run.protocol for _, card in cards.values()),
         programs=tuple(dict.fromkeys(card.run.program for _, card in cards.values())),
         # Of the case, not of a card: a limit is a figure too, where no run of it is left.
         notice=notice_for(case),
     )
+
+
+def _broker_of(card: ScoreCard) -> str:
+    broker = card.run.broker
+    return f"{broker.get('name') or ''} {broker.get('version') or ''}".strip()
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(filter(None, texts)))
 
 
 def read_sweep(what: Sweep, directory: Path) -> SweepResult:
@@ -161,6 +179,7 @@ def _row(
     cards: dict[str, tuple[RunRecord, ScoreCard]],
 ) -> SweepRow:
     found: list[Figures] = []
+    played: list[ScoreCard] = []
     told: dict[str, None] = {}
     main = ""
     for one in ones:
@@ -175,6 +194,7 @@ def _row(
             told[str(error)] = None
             continue
         cards[one.run] = (record, card)
+        played.append(card)
         main = MAIN.get(record.case, "egress")
         found.append(figures_of(record, card))
         if one.limit is None:
@@ -204,6 +224,8 @@ def _row(
         told=tuple(told),
         limit=limit,
         directories=tuple(one.run for one in ones if one.run is not None),
+        broker=_joined(_broker_of(card) for card in played),
+        protocol=_joined(card.run.protocol for card in played),
     )
 
 

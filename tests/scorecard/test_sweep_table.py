@@ -302,6 +302,54 @@ def test_nothing_to_draw_over_is_no_chart(make: ModuleType, tmp_path: Path) -> N
     assert [row.values["arrivals"] for row in table.rows] == ["constant", "poisson"]
 
 
+def on_broker(directory: Path, run: str | None, **told: str) -> None:
+    """Change what the run's record says of its broker."""
+    path = directory / str(run) / "run.json"
+    document = json.loads(path.read_text())
+    document["broker"] |= told
+    path.write_text(json.dumps(document))
+
+
+def test_brokers_and_protocols_are_all_named_and_told_by_row(
+    make: ModuleType, tmp_path: Path
+) -> None:
+    axes = (("broker", ("mqtt://a", "mqtt://b")), ("mqtt", ("3.1.1", "5")))
+    result = swept(make, tmp_path, "fanin", axes)
+    second, third = result.measured[1:3]
+    on_broker(tmp_path, second.run, protocol="MQTT 5.0")
+    on_broker(tmp_path, third.run, name="reflector", version="1")
+    table = table_of(result)
+    assert (table.broker, table.protocol) == (
+        "mosquitto 2.0.11, reflector 1",
+        "MQTT 3.1.1, MQTT 5.0",
+    )
+    assert headings(table)[:3] == ("broker", "mqtt", "measured on")
+    assert [cells(table, row)[2] for row in table.rows] == [
+        "mosquitto 2.0.11 MQTT 3.1.1",
+        "mosquitto 2.0.11 MQTT 5.0",
+        "reflector 1 MQTT 3.1.1",
+        "mosquitto 2.0.11 MQTT 3.1.1",
+    ]
+    for rendering in (to_markdown(table), to_html(table)):
+        assert b"reflector 1 MQTT 3.1.1" in rendering
+    read = list(csv.DictReader(io.StringIO(to_csv(table).decode())))
+    assert [line["protocol"] for line in read][:2] == ["MQTT 3.1.1", "MQTT 5.0"]
+    assert (read[2]["broker"], read[2]["measured_on"]) == ("mqtt://b", "reflector 1")
+
+
+def test_row_kept_from_another_version_of_the_broker_says_so(fanout: SweepResult) -> None:
+    assert "measured on" not in headings(table_of(fanout))
+    on_broker(fanout.directory, fanout.measured[2].run, version="2.1.0")
+    table = table_of(fanout)
+    assert headings(table)[0] == "measured on"
+    assert [row.broker for row in table.rows] == ["mosquitto 2.0.11"] * 2 + ["mosquitto 2.1.0"]
+    assert "mosquitto 2.1.0 MQTT 3.1.1" in "\n".join(text_table(table))
+    assert table.broker == "mosquitto 2.0.11, mosquitto 2.1.0"
+    chart = sweep_chart(table)
+    assert chart is not None
+    assert [trace["x"] for trace in chart.figure["data"][::2]] == [[1.0, 10.0], [100.0]]
+
+
 def test_renderings_escape_what_a_run_brought_along(make: ModuleType, tmp_path: Path) -> None:
     result = swept(
         make,
