@@ -3,9 +3,10 @@
 Every file is written under a hidden name and then renamed, except events.jsonl, which grows.
 """
 
+import fcntl
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +23,8 @@ __all__ = [
     "IntervalWriter",
     "claim",
     "default_directory",
+    "exclusive",
+    "new_directory",
     "release",
     "require_free",
     "write_atomically",
@@ -46,6 +49,73 @@ def default_directory(now: datetime, case: str) -> Path:
         path = Path("runs") / f"{stem}-{number}"
         number += 1
     return path
+
+
+@contextmanager
+def new_directory(now: datetime, case: str) -> Iterator[Path]:
+    """A default directory that nobody else gets, also not in the same second.
+
+    It is given back where nothing was put into it.
+    """
+    while True:
+        path = default_directory(now, case)
+        try:
+            path.mkdir(parents=True)
+            break
+        except FileExistsError:
+            if not path.exists():
+                raise _unwritable(path, "a file is in its way") from None
+        except OSError as error:
+            raise _unwritable(path, error.strerror) from None
+    try:
+        yield path
+    finally:
+        with suppress(OSError):
+            path.rmdir()
+
+
+@contextmanager
+def exclusive(directory: Path) -> Iterator[None]:
+    """Keep every other process out of a directory that is gone on with; it is made where it is not.
+
+    Raises RunDirectoryError at once where another one is in it. The lock is on the directory
+    itself, so that it leaves no file behind, and is gone with the process, however that ends.
+    """
+    made = not directory.exists()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except FileExistsError:
+        raise RunDirectoryError(
+            f"run directory {printable(str(directory), 200)} is a file; name another with --out"
+        ) from None
+    except OSError as error:
+        raise _unwritable(directory, error.strerror) from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunDirectoryError(
+                f"{printable(str(directory), 200)} is in use by another loadgen; wait until it "
+                "has ended, or name another directory with --out"
+            ) from None
+        except OSError:
+            # Some network file systems lock no directories. There it is as without this.
+            pass
+        yield
+    finally:
+        if made:
+            # Nothing is left of a start that was refused.
+            with suppress(OSError):
+                directory.rmdir()
+        os.close(lock)
+
+
+def _unwritable(path: Path, why: str | None) -> RunDirectoryError:
+    return RunDirectoryError(
+        f"run directory {printable(str(path), 200)} cannot be written: {why}; "
+        "name another with --out"
+    )
 
 
 def require_free(path: Path) -> None:
@@ -73,10 +143,7 @@ def claim(path: Path) -> Path:
     try:
         (path / "intervals").mkdir(parents=True)
     except OSError as error:
-        raise RunDirectoryError(
-            f"run directory {printable(str(path), 200)} cannot be written: {error.strerror}; "
-            "name another with --out"
-        ) from None
+        raise _unwritable(path, error.strerror) from None
     return path
 
 

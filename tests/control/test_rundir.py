@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from loadgen.control.rundir import (
     IntervalWriter,
     claim,
     default_directory,
+    exclusive,
+    new_directory,
     release,
     require_free,
     write_atomically,
@@ -32,6 +36,65 @@ def test_default_directory_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert first == Path("runs/20310506T120001Z-fanin")
     claim(first)
     assert default_directory(NOON, "fanin") == Path("runs/20310506T120001Z-fanin-2")
+
+
+def test_new_directories_of_one_second_differ_and_empty_ones_are_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with new_directory(NOON, "fanin") as first, new_directory(NOON, "fanin") as second:
+        assert first.is_dir() and second.is_dir() and first != second
+        claim(first)
+    assert first.is_dir() and not second.exists()
+    # What was free a moment ago is somebody else's now.
+    answers = iter((first, Path("runs/other")))
+    monkeypatch.setattr(rundir, "default_directory", lambda *_: next(answers))
+    with new_directory(NOON, "fanin") as third:
+        assert third == Path("runs/other")
+    monkeypatch.undo()
+    (tmp_path / "blocked").mkdir()
+    (tmp_path / "blocked" / "runs").touch()
+    monkeypatch.chdir(tmp_path / "blocked")
+    with pytest.raises(RunDirectoryError, match="cannot be written"), new_directory(NOON, "fanin"):
+        pass
+
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from loadgen.control.rundir import exclusive
+with exclusive(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_directory_is_had_by_one_process_until_it_ends(tmp_path: Path) -> None:
+    directory = tmp_path / "s"
+    command = [sys.executable, "-c", HOLDS, str(directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None and other.stdout.readline() == "held\n"
+            refused = pytest.raises(RunDirectoryError, match="in use by another loadgen")
+            with refused, exclusive(directory):
+                pass
+            assert names(tmp_path) == ["s"]
+        finally:
+            other.kill()
+    with exclusive(directory):
+        claim(directory)
+    assert names(directory) == ["intervals"]
+
+
+def test_refused_start_leaves_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), exclusive(tmp_path / "s"):
+        raise ZeroDivisionError
+    assert names(tmp_path) == []
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        refused = pytest.raises(RunDirectoryError, match=r"is a file|cannot be written")
+        with refused, exclusive(path):
+            pass
 
 
 def test_claim_creates_or_takes_an_empty_directory(tmp_path: Path) -> None:
