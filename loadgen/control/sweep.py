@@ -11,7 +11,7 @@ line, does not end the sweep, and is tried again by the next start.
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,9 +24,9 @@ from loadgen.control.environment import program
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.progress import Progress, Snapshot
 from loadgen.control.redaction import printable, redact_command
-from loadgen.control.rundir import require_free, write_atomically, write_json
+from loadgen.control.rundir import exclusive, require_free, write_atomically, write_json
 from loadgen.control.seal import digest_of
-from loadgen.control.search import Search, SearchState, search, vary
+from loadgen.control.search import Search, SearchState, search, step_scenario, vary
 from loadgen.control.supervisor import WORKER_ENTRY
 from loadgen.errors import LoadgenError, RunDirectoryError, ScenarioError
 from loadgen.workload.fields import redact_url
@@ -36,7 +36,7 @@ from loadgen.workload.scenario import (
     build_scenario,
     scenario_fields,
 )
-from loadgen.workload.search import PRECISION, Aim
+from loadgen.workload.search import PRECISION, Aim, Probe
 
 __all__ = [
     "Measured",
@@ -90,7 +90,8 @@ class Measured:
     `run` is the directory, within the sweep's, of the run that shows the result: the run itself,
     or the one at the limit that was found; None where there is none. `limit` is the search's, with
     how it `stands`; `valid` of a search is a limit that was closed in on and confirmed.
-    `error` says why the point could not be played, "" where it was.
+    `error` says why the point could not be played, "" where it was, and `status` is the exit status
+    of such a run.
     """
 
     key: str
@@ -101,6 +102,7 @@ class Measured:
     seconds: float
     limit: Mapping[str, Any] | None = None
     error: str = ""
+    status: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +131,12 @@ class SweepResult:
 
     @property
     def exit_status(self) -> int:
-        """0 where every row is valid, or its limit closed in on and confirmed; 1 where one is not,
-        130 interrupted."""
+        """0 where every row is valid, or its limit closed in on and confirmed; 1 where one is not;
+        that of a run that could not be where no row could be run; 130 interrupted."""
         if self.interrupted:
             return 130
+        if self.measured and all(one.error for one in self.measured):
+            return max(one.status for one in self.measured) or 1
         return 0 if all(one.valid for one in self.measured) else 1
 
 
@@ -168,11 +172,23 @@ def _points(what: Sweep, names: Sequence[str]) -> Iterator[Point]:
         wanted = None if what.search is None else what.search(scenario)
         if wanted is not None and wanted.aim.field in values:
             raise ScenarioError(f"{wanted.aim.field}: it is searched and cannot be swept")
+        if wanted is not None:
+            _require_playable(wanted)
         key = _key(scenario, wanted, what.faults)
         # 10k and 10000 are one value.
         if key not in seen:
             seen.add(key)
             yield Point(_shown(values), scenario, wanted, key)
+
+
+def _require_playable(wanted: Search) -> None:
+    """Raises ScenarioError where no step of the search could be played."""
+    try:
+        step_scenario(wanted, Probe(wanted.aim.start, "first"))
+    except ScenarioError as error:
+        # The step's own time is the only field that is checked for the first time here.
+        text = str(error)
+        raise ScenarioError(f"step-{text}" if text.startswith("duration:") else text) from None
 
 
 def _for_broker(scenario: Scenario, url: str) -> Scenario:
@@ -209,13 +225,27 @@ async def sweep(
     command: Sequence[str] = (),
     entry: str = WORKER_ENTRY,
 ) -> SweepResult:
-    """Play the grid, in a new directory or in that of an earlier sweep of the same case.
+    """Play the grid, in a new directory or in that of the same sweep, or of a smaller grid.
 
-    Raises ScenarioError for a combination that cannot be, and RunDirectoryError.
+    Raises ScenarioError for a combination that cannot be, and RunDirectoryError where the directory
+    holds something else or another process is in it.
     """
     interrupt = Interrupt() if interrupt is None else interrupt
     points = points_of(what)
-    kept = _opened(what, directory, command)
+    with exclusive(directory):
+        return await _sweep(what, points, directory, watch, interrupt, command, entry)
+
+
+async def _sweep(
+    what: Sweep,
+    points: tuple[Point, ...],
+    directory: Path,
+    watch: Watch,
+    interrupt: Interrupt,
+    command: Sequence[str],
+    entry: str,
+) -> SweepResult:
+    kept = _opened(what, points, directory, command)
     total = len(points) * what.repeat
     number = 0
     stopped = False
@@ -267,6 +297,7 @@ async def _play(
         valid: bool = False,
         limit: Mapping[str, Any] | None = None,
         error: str = "",
+        status: int = 0,
     ) -> Measured:
         return Measured(
             key=point.key,
@@ -276,7 +307,8 @@ async def _play(
             valid=valid,
             seconds=time.monotonic() - started,
             limit=limit,
-            error=error,
+            error=printable(error, _DETAIL_CHARACTERS),
+            status=status,
         )
 
     try:
@@ -312,9 +344,13 @@ async def _play(
     except RunInterruptedError:
         return None
     except LoadgenError as error:
-        return measured(error=printable(f"{type(error).__name__}: {error}", _DETAIL_CHARACTERS))
+        return measured(error=f"{type(error).__name__}: {error}", status=error.exit_status)
     if result.interrupted:
         return None
+    if not result.measured:
+        reasons = result.verdict.reasons
+        why = "; ".join(f"{reason.code}: {reason.detail}" for reason in reasons)
+        return measured(error=why or "nothing was measured", status=result.exit_status)
     return measured(path, result.verdict.valid)
 
 
@@ -348,7 +384,7 @@ def _progress(watch: Watch, state: SweepState) -> Progress:
 
 
 def _opened(
-    what: Sweep, directory: Path, command: Sequence[str]
+    what: Sweep, points: Sequence[Point], directory: Path, command: Sequence[str]
 ) -> dict[tuple[str, int], Measured]:
     """What was measured before, by key and repetition; writes the grid."""
     path = directory / "sweep.json"
@@ -360,6 +396,7 @@ def _opened(
                 "directory with --out"
             )
         kept = {(one.key, one.repetition): one for one in read_points(directory)}
+        _require_grown(what, points, directory, kept.values())
     else:
         require_free(directory)
     document = {
@@ -385,6 +422,25 @@ def _opened(
             f"{error.strerror}; name another with --out"
         ) from None
     return kept
+
+
+def _require_grown(
+    what: Sweep, points: Sequence[Point], directory: Path, kept: Iterable[Measured]
+) -> None:
+    """Refuse a grid that leaves out what was measured: its table would take the other's place.
+
+    Keys are of the whole scenario and search, so that this is so for any other option, too. What
+    could not be run is no loss.
+    """
+    keys = {point.key for point in points}
+    lost = [one for one in kept if not one.error]
+    lost = [one for one in lost if one.key not in keys or one.repetition > what.repeat]
+    if lost:
+        raise RunDirectoryError(
+            f"{printable(str(directory), 200)} holds another sweep: {len(lost)} of its rows would "
+            "not be in the table; name another directory with --out, or ask for the same with "
+            "more values"
+        )
 
 
 def _case_of(path: Path) -> object:

@@ -1,3 +1,4 @@
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,14 @@ from loadgen.control import sweep as shell
 from loadgen.control.coordinator import RunResult
 from loadgen.control.search import Search
 from loadgen.control.sweep import Sweep, SweepState, points_of, read_points, sweep
-from loadgen.errors import BrokerRefusedError, RunDirectoryError, ScenarioError
+from loadgen.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    HostLimitError,
+    LoadgenError,
+    RunDirectoryError,
+    ScenarioError,
+)
 from loadgen.workload.scenario import Scenario, build_scenario
 from loadgen.workload.search import aim_for, requirements
 from loadgen.workload.verdict import Reason, RunFacts, Verdict
@@ -30,13 +38,14 @@ class FakeRuns:
         self.played: list[Scenario] = []
         self.says: Callable[[Scenario], Verdict] = lambda scenario: Verdict()
         self.cut_at = 0
+        self.measures = True
 
     async def run(self, scenario: Scenario, directory: Path, **given: Any) -> RunResult:
         self.played.append(scenario)
         verdict = self.says(scenario)
         make(directory)
         facts = RunFacts(case="fanout", sent=100, expected=100, received=100, window_s=1)
-        return RunResult(directory, verdict, len(self.played) == self.cut_at, True, facts)
+        return RunResult(directory, verdict, len(self.played) == self.cut_at, self.measures, facts)
 
 
 @pytest.fixture
@@ -195,9 +204,125 @@ async def test_limit_of_each_combination(runs: FakeRuns, tmp_path: Path) -> None
     runs.played.clear()
     await sweep(what, tmp_path / "s")
     assert not runs.played
-    # A run is not the search of the same scenario.
-    await sweep(Sweep(FANOUT, what.axes), tmp_path / "s")
-    assert len(runs.played) == 2
+
+
+def held(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def searching_more(scenario: Scenario) -> Search:
+    return Search(scenario, aim_for(scenario, "rate", start=100), requirements(scenario, ["p99=1"]))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        # A run is not the search of the same scenario.
+        Sweep(FANOUT, (("ratio", ("1", "10")),), 2),
+        Sweep(FANOUT, (("ratio", ("1", "10", "20")),), 2, searching_more),
+        Sweep(FANOUT, (("ratio", ("1", "20")),), 2, searching),
+        Sweep(FANOUT, (("ratio", ("1", "10")),), 1, searching),
+        Sweep(FANOUT, (("ratio", ("1", "10")), ("qos", ("1", "2"))), 2, searching),
+        Sweep(FANOUT, (("ratio", ("1", "10")),), 2, searching, faults="ceiling=5"),
+        Sweep(
+            build_scenario("fanout", None, {"broker": "reflector", "duration": 7}),
+            (("ratio", ("1", "10")),),
+            2,
+            searching,
+        ),
+    ],
+)
+async def test_another_sweep_does_not_take_the_place_of_what_was_measured(
+    runs: FakeRuns, tmp_path: Path, other: Sweep
+) -> None:
+    runs.says = lambda s: Verdict((Reason("CORRUPT", "1"),) if (s.rate or 0) > 500 else ())
+    await sweep(Sweep(FANOUT, (("ratio", ("1", "10")),), 2, searching), tmp_path / "s")
+    runs.played.clear()
+    before = held(tmp_path)
+    with pytest.raises(RunDirectoryError, match=r"holds another sweep: \d of") as caught:
+        await sweep(other, tmp_path / "s")
+    assert "\n" not in str(caught.value)
+    assert (runs.played, held(tmp_path)) == ([], before)
+
+
+async def test_value_that_could_not_be_run_may_be_left_out(runs: FakeRuns, tmp_path: Path) -> None:
+    def refuse(scenario: Scenario) -> Verdict:
+        if scenario.ratio == 10:
+            raise HostLimitError("no descriptors")
+        return Verdict()
+
+    runs.says = refuse
+    result = await sweep(Sweep(FANOUT, (("ratio", ("1", "10")),)), tmp_path / "s")
+    assert result.exit_status == 1
+    result = await sweep(Sweep(FANOUT, (("ratio", ("1", "20")),)), tmp_path / "s")
+    assert [one.values["ratio"] for one in result.measured] == ["1", "20"]
+    assert result.exit_status == 0
+
+
+async def test_sweep_that_is_under_way_is_not_joined_by_another(
+    runs: FakeRuns, tmp_path: Path
+) -> None:
+    refused: list[str] = []
+    second = asyncio.Event()
+
+    async def played(scenario: Scenario, directory: Path, **given: Any) -> RunResult:
+        if not second.is_set():
+            second.set()
+            with pytest.raises(RunDirectoryError, match="in use by another") as caught:
+                await sweep(GRID, tmp_path / "s")
+            refused.append(str(caught.value))
+        return await runs.run(scenario, directory, **given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shell, "run", played)
+        result = await sweep(GRID, tmp_path / "s")
+    assert (len(refused), len(runs.played), result.exit_status) == (1, 6, 0)
+
+
+@pytest.mark.parametrize(
+    ("errors", "status"),
+    [
+        ((BrokerUnreachableError("nothing listens"), HostLimitError("no ports")), 3),
+        ((BrokerUnreachableError("nothing listens"), ScenarioError("no")), 3),
+        ((ScenarioError("no"), ScenarioError("no")), 2),
+        ((BrokerUnreachableError("nothing listens"), None), 1),
+    ],
+)
+async def test_sweep_of_which_nothing_could_be_run_ends_like_such_a_run(
+    runs: FakeRuns, tmp_path: Path, errors: tuple[LoadgenError | None, ...], status: int
+) -> None:
+    def refuse(scenario: Scenario) -> Verdict:
+        error = errors[0 if scenario.ratio == 1 else 1]
+        if error is not None:
+            raise error
+        return Verdict()
+
+    runs.says = refuse
+    result = await sweep(Sweep(FANOUT, (("ratio", ("1", "2")),)), tmp_path / "s")
+    assert result.exit_status == status
+
+
+async def test_run_that_measured_nothing_is_tried_again(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.measures = False
+    runs.says = lambda scenario: Verdict((Reason("CONNECT_FAILED", "5 of 5"),))
+    result = await sweep(GRID, tmp_path / "s")
+    assert {one.error for one in result.measured} == {"CONNECT_FAILED: 5 of 5"}
+    assert result.exit_status == 3
+    runs.measures = True
+    runs.says = lambda scenario: Verdict()
+    again = await sweep(GRID, tmp_path / "s")
+    assert (len(runs.played), again.exit_status) == (12, 0)
+
+
+async def test_search_whose_steps_cannot_be_is_refused_before_anything_is_run(
+    runs: FakeRuns, tmp_path: Path
+) -> None:
+    def hasty(scenario: Scenario) -> Search:
+        return Search(scenario, aim_for(scenario, "rate"), requirements(scenario, []), step_s=0)
+
+    with pytest.raises(ScenarioError, match=r"^step-duration: 0 is too small"):
+        await sweep(Sweep(FANOUT, (("ratio", ("1",)),), search=hasty), tmp_path / "s")
+    assert (runs.played, held(tmp_path)) == ([], {})
 
 
 @pytest.mark.parametrize(
