@@ -16,6 +16,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,16 +26,17 @@ from loadgen.control.coordinator import run as _play
 from loadgen.control.devices import read_devices
 from loadgen.control.interrupt import Interrupt
 from loadgen.control.progress import Progress, Snapshot, silent
-from loadgen.control.rundir import default_directory
+from loadgen.control.rundir import new_directory
 from loadgen.control.search import Search, SearchResult, SearchState
 from loadgen.control.search import search as _search
-from loadgen.control.sweep import Sweep, SweepState
+from loadgen.control.sweep import Sweep, SweepResult, SweepState
 from loadgen.control.sweep import sweep as _sweep
 from loadgen.errors import ScenarioError
 from loadgen.scorecard.latency import Latency
 from loadgen.scorecard.model import Counts, Reason, ScoreCard
 from loadgen.scorecard.record import load_intervals, open_run
 from loadgen.scorecard.summary import summarize_run
+from loadgen.scorecard.sweep_renderings import write_sweep
 from loadgen.scorecard.sweep_table import SweepTable, table_of
 from loadgen.workload.scenario import Scenario, build_scenario, read_toml
 from loadgen.workload.search import MOST_STEPS, PRECISION, Limit, aim_for, requirements
@@ -157,15 +159,15 @@ async def run_async(
     measured, `faults` are for a reflector that is started for the run. Raises LoadgenError where
     the run could not be played or nothing was measured; an INVALID run is a result.
     """
-    directory = _directory(out, what.case)
-    result = await _play(
-        what,
-        directory,
-        progress=progress,
-        interrupt=interrupt,
-        faults=faults,
-        command=("loadgen.api.run", what.case),
-    )
+    with _directory(out, what.case) as directory:
+        result = await _play(
+            what,
+            directory,
+            progress=progress,
+            interrupt=interrupt,
+            faults=faults,
+            command=("loadgen.api.run", what.case),
+        )
     card = await asyncio.to_thread(summarize_run, result.directory)
     return Result(result.directory, card, result.interrupted)
 
@@ -232,13 +234,14 @@ async def search_async(
     the load, whether it was confirmed, why the next one failed, and whether that was the
     generator's own doing (`own`); it is None where `interrupt` ended the search.
     """
-    return await _search(
-        _search_of(what, target, faults, options),
-        _directory(out, f"search-{what.case}"),
-        watch=watch,
-        interrupt=interrupt,
-        command=("loadgen.api.search", what.case),
-    )
+    with _directory(out, f"search-{what.case}") as directory:
+        return await _search(
+            _search_of(what, target, faults, options),
+            directory,
+            watch=watch,
+            interrupt=interrupt,
+            command=("loadgen.api.search", what.case),
+        )
 
 
 def search(
@@ -271,27 +274,38 @@ async def sweep_async(
 ) -> SweepTable:
     """Every combination of the axes' values, {"ratio": [1, 10, 100], "size": [32, 256]}.
 
-    With `target` the limit of each. The same `out` keeps what was measured. Rows that could not be
+    With `target` the limit of each. The same `out` keeps what was measured; the table is written
+    there as table.html, .md, .csv and .json. Rows that could not be
     played say so in `told`; the table is as far as the sweep came where it was interrupted.
     """
 
     def searching(one: Scenario) -> Search:
         return _search_of(one, target or "rate", faults, options)
 
-    result = await _sweep(
-        Sweep(
-            scenario=what,
-            axes=tuple((name, tuple(map(_text, values))) for name, values in axes.items()),
-            repeat=repeat,
-            search=None if target is None else searching,
-            faults=faults,
-        ),
-        _directory(out, f"sweep-{what.case}"),
-        watch=watch,
-        interrupt=interrupt,
-        command=("loadgen.api.sweep", what.case),
+    grid = Sweep(
+        scenario=what,
+        axes=tuple((name, tuple(map(_text, values))) for name, values in axes.items()),
+        repeat=repeat,
+        search=None if target is None else searching,
+        faults=faults,
     )
-    return await asyncio.to_thread(table_of, result)
+    with _directory(out, f"sweep-{what.case}") as directory:
+        result = await _sweep(
+            grid,
+            directory,
+            watch=watch,
+            interrupt=interrupt,
+            command=("loadgen.api.sweep", what.case),
+        )
+    return await asyncio.to_thread(_tabled, result)
+
+
+def _tabled(result: SweepResult) -> SweepTable:
+    """The table, also written in every rendering where there is something in it."""
+    table = table_of(result)
+    if result.measured:
+        write_sweep(table, result.directory)
+    return table
 
 
 def sweep(
@@ -325,8 +339,8 @@ def _text(value: object) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def _directory(out: str | Path | None, name: str) -> Path:
-    return default_directory(datetime.now(UTC), name) if out is None else Path(out)
+def _directory(out: str | Path | None, name: str) -> AbstractContextManager[Path]:
+    return new_directory(datetime.now(UTC), name) if out is None else nullcontext(Path(out))
 
 
 def _wait(make: Callable[[], Coroutine[Any, Any, T]]) -> T:

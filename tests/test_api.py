@@ -1,5 +1,8 @@
 import asyncio
+import re
+import textwrap
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from loadgen.errors import RunDirectoryError, ScenarioError
 from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.workload.scenario import Scenario
 
+ROOT = Path(__file__).parents[1]
 FANIN = {"broker": "reflector", "devices": 20, "warmup": 0.1, "duration": 0.5, "drain": 0.3}
 
 
@@ -119,3 +123,48 @@ def test_search_and_sweep(tmp_path: Path) -> None:
     ]
     assert [row.valid for row in table.rows] == [True, True]
     assert table.rows[1].figures["egress"] == pytest.approx(1000, rel=0.02)
+    renderings = {path.name for path in (tmp_path / "g").glob("table.*")}
+    assert renderings == {"table.json", "table.csv", "table.md", "table.html"}
+
+
+async def test_runs_that_start_in_one_second_have_directories_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    moment = datetime(2031, 5, 6, tzinfo=UTC)
+
+    class Stopped(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:
+            return moment
+
+    monkeypatch.setattr(api, "datetime", Stopped)
+    results = await asyncio.gather(*(api.run_async(fanin()) for _ in range(2)))
+    assert len({result.directory for result in results}) == 2
+    with pytest.raises(ScenarioError):
+        await api.sweep_async(fanin(), {"luck": [1]})
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        "20310506T000000Z-fanin",
+        "20310506T000000Z-fanin-2",
+    }
+
+
+def test_examples_of_the_documentation_are_typed(tmp_path: Path) -> None:
+    """As strictly as the package itself; `await` as a notebook has it needs a function here."""
+    mypy = pytest.importorskip("mypy.api")
+    text = (ROOT / "docs" / "python.md").read_text("utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 4
+    for number, block in enumerate(blocks):
+        if re.search(r"^\S.*\bawait\b", block, re.MULTILINE):
+            block = f"async def main() -> None:\n{textwrap.indent(block, '    ')}"
+        (tmp_path / f"example_{number}.py").write_text(block)
+    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\nfollow_imports = silent\n")
+    files = [str(path) for path in sorted(tmp_path.glob("*.py"))]
+    options = ["--config-file", str(tmp_path / "mypy.ini"), "--cache-dir", str(tmp_path / "cache")]
+    told, wrong, status = mypy.run([*options, *files])
+    assert status == 0, told + wrong
+
+
+def test_package_tells_that_it_is_typed() -> None:
+    assert (Path(api.__file__).parent / "py.typed").exists()

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,9 +45,9 @@ def play(
     from loadgen.control.coordinator import run
     from loadgen.control.interrupt import Interrupt, listening
     from loadgen.control.progress import progress_on
-    from loadgen.control.rundir import default_directory
+    from loadgen.control.rundir import new_directory
 
-    directory = default_directory(datetime.now(UTC), scenario.case) if out is None else out
+    new = new_directory(datetime.now(UTC), scenario.case) if out is None else nullcontext(out)
     words = command or ("loadgen", *sys.argv[1:])
 
     async def played() -> "RunResult":
@@ -56,7 +57,8 @@ def play(
                 scenario, directory, progress=progress, interrupt=interrupt, command=words
             )
 
-    return asyncio.run(played())
+    with new as directory:
+        return asyncio.run(played())
 
 
 def check_power_logs(scenario: Scenario) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -116,13 +117,15 @@ def _wanted(case: Case, given: Flags) -> "Sweep":
 
 def _command(case: Case) -> Callable[..., int]:
     def command(given: Flags) -> int:
-        from loadgen.control.rundir import default_directory
+        from loadgen.control.rundir import new_directory
         from loadgen.control.sweep import points_of
 
         what = _wanted(case, given)
         points_of(what)
-        out = given["out"] or default_directory(datetime.now(UTC), f"sweep-{case}")
-        result = _played(what, out, given["quiet"])
+        out = given["out"]
+        new = new_directory(datetime.now(UTC), f"sweep-{case}") if out is None else nullcontext(out)
+        with new as directory:
+            result = _played(what, directory, given["quiet"])
         return _show(result, as_json=given["json_"], quiet=given["quiet"])
 
     doc = (
