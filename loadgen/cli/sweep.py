@@ -200,11 +200,10 @@ def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
     else:
         print("\n".join(text_table(table)))
     if not quiet:
-        if any(row.runs and row.limit is None and not row.valid for row in table.rows):
-            tell(table_notes(table))
+        notes = table_notes(table)
         if result.interrupted:
-            tell([f"interrupted; the same command with --out {result.directory} goes on"])
-        tell([f"results: {result.directory}, page: {paths['table.html']}"])
+            notes.append(f"interrupted; the same command with --out {result.directory} goes on")
+        tell([*notes, f"results: {result.directory}, page: {paths['table.html']}"])
     return result.exit_status
 
 

@@ -30,8 +30,8 @@ _LINES: Mapping[str, tuple[tuple[str, str], ...]] = {
 }
 EGRESS_NOTE = (
     "Egress counts what was delivered of the messages that were due in the window, also after its "
-    "end, by the seconds of the window: a broker that falls behind shows here what was asked of "
-    "it, and the row is INVALID."
+    "end, by the seconds of the window: of a broker that falls behind it shows what was asked, not "
+    "what it can do."
 )
 _WIDE = 20.0
 """An axis whose values lie further apart than this factor is logarithmic."""

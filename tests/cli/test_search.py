@@ -194,8 +194,10 @@ def test_sweep_prints_a_table_and_leaves_its_renderings(
         "table.md",
         "table.html",
     }
-    assert main([*words, "--json", "--quiet"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["rows"]) == 2
+    assert main([*words, "--json"]) == 0
+    shown, told = capsys.readouterr()
+    assert len(json.loads(shown)["rows"]) == 2
+    assert "Egress counts what was delivered" in told
 
 
 SUPPLY_QUICK = (
