@@ -58,7 +58,7 @@ STATE = SearchState(SEARCH, (HELD, FAILED), Probe(875.5, "close in"))
         (["sweep", "fanin", "--set", "rate=1", "--rate=2"], "given as an option and with --set"),
         (["sweep", "fanin", "--set", "rate=1", "--search"], "searched and cannot be swept"),
         (["sweep", "fanin", "--set", "rate=1", "--for=rate"], "use it with --search"),
-        (["sweep", "fanin", "--set=qos=1", "--search", "--step-duration=0"], "step-duration: 0"),
+        (["sweep", "fanin", "--set=qos=1", "--search", "--step-duration=0"], "step-duration: "),
         (["sweep", "fanin", "--set", "rate=1", "--repeat=x"], "repeat: 'x'"),
         (["sweep", "fanin", "--set", "rate=1", "--repeat=0"], "repeat: 0 is too small"),
     ],
