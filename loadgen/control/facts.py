@@ -41,6 +41,7 @@ def facts_of(
         disconnects_planned=plan.reconnect is not None,
         reconnects=session.tally.total("connects") - (connected.done if connected else 0),
         returned=sum(final.get("returned") or 0 for final in session.finals.values()),
+        owed_by_leave=_owed_by_leave(plan),
         connect_rate=connect_rate_of(scenario),
         connect_seconds=connected.seconds if connected else 0.0,
         window_s=(end_ns - start_ns) / NS,
@@ -66,6 +67,17 @@ def facts_of(
         workers_lost=workers_lost,
         interrupted=session.ending == "interrupted",
     )
+
+
+def _owed_by_leave(plan: RunPlan) -> float:
+    """Messages that publishers owe, at most, because churn sent them away."""
+    publishing = [group for group in plan.groups if group.publishes is not None]
+    devices = sum(group.count for group in publishing)
+    if not plan.churn_per_s or not devices:
+        return 0.0
+    longest_s = plan.away_s * 1.5
+    away = min(plan.churn_per_s * longest_s, devices)
+    return away * longest_s * sum(sent_rate(group, plan.groups) for group in publishing) / devices
 
 
 def rate_steps_of(scenario: Scenario) -> tuple[RateStep, ...]:

@@ -24,7 +24,7 @@ from loadgen.control.environment import program
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.progress import Snapshot
 from loadgen.control.redaction import printable, redact_command
-from loadgen.control.rundir import require_free, write_atomically, write_json
+from loadgen.control.rundir import exclusive, require_free, write_atomically, write_json
 from loadgen.control.seal import digest_of
 from loadgen.control.supervisor import WORKER_ENTRY
 from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError
@@ -173,6 +173,18 @@ async def search(
     step cannot be run: the steps until then are kept.
     """
     interrupt = Interrupt() if interrupt is None else interrupt
+    with exclusive(directory):
+        return await _search(what, directory, watch, interrupt, command, entry)
+
+
+async def _search(
+    what: Search,
+    directory: Path,
+    watch: Watch,
+    interrupt: Interrupt,
+    command: Sequence[str],
+    entry: str,
+) -> SearchResult:
     document, steps = _opened(what, directory, command)
     while True:
         state = SearchState(what, steps, None)

@@ -76,11 +76,12 @@ class StepWatch:
 
     def sample(self, mark: Mark) -> None:
         """Look at any moment, and at last after the drain."""
-        missing = mark.expected - mark.received
+        # A receiver may have counted what its sender has not yet: the pages are not one moment's.
+        missing = max(0, mark.expected - mark.received)
         least = self._least_missing[-1]
         self._least_missing[-1] = missing if least is None else min(least, missing)
         if not self._backlog or mark.time_ns - self._backlog[-1][0] >= BACKLOG_NS:
-            self._backlog.append((mark.time_ns, mark.owed, max(0, missing)))
+            self._backlog.append((mark.time_ns, mark.owed, missing))
 
     def add(self, row: Interval) -> None:
         """Count a row in the step that held the middle of its interval."""

@@ -560,18 +560,21 @@ def connect_some(
 def ping_idle(
     now_ns: int, keep_alive_ns: Table, pingreq: Bytes, connections: Table, due: Table
 ) -> int:
-    """Send PINGREQ on plain connections that wrote nothing for three quarters of keep-alive.
+    """Send PINGREQ on plain connections that wrote nothing for most of their keep-alive.
 
-    `keep_alive_ns` has one entry a group, 0 for no keep-alive. Streamed or blocked connections
-    are listed in `due` for the caller; returns their number. PINGED_NS holds the first PINGREQ
-    that waits for its PINGRESP.
+    That is half to three quarters of it, a share of each connection's own: devices that fell
+    silent together do not ping together. `keep_alive_ns` has one entry a group, 0 for no
+    keep-alive. Streamed or blocked connections are listed in `due` for the caller; returns their
+    number. PINGED_NS holds the first PINGREQ that waits for its PINGRESP.
     """
     listed = 0
     for connection in range(len(connections)):
         if connections[connection, STATE] != CONNECTED:
             continue
         limit_ns = keep_alive_ns[connections[connection, GROUP]]
-        if limit_ns == 0 or (now_ns - connections[connection, WRITTEN_NS]) * 4 < limit_ns * 3:
+        share = 512 + ((connection * 0x9E3779B1 & 0xFFFFFFFF) >> 24)
+        silent_ns = now_ns - connections[connection, WRITTEN_NS]
+        if limit_ns == 0 or silent_ns < limit_ns // 1024 * share:
             continue
         if connections[connection, FLAGS] & (STREAMED | BLOCKED):
             due[listed] = connection

@@ -84,6 +84,7 @@ __all__ = ["SUBSCRIBE_ID", "Worker", "run_worker", "warm"]
 
 Header = dict[str, Any]
 
+_NS = 1_000_000_000
 _LEASE_S = 20.0
 _SUBSCRIBES_IN_FLIGHT = 256
 _EVENTS_OF_A_KIND = 20
@@ -251,6 +252,7 @@ class Worker:
         self.pinged_at_ns = self.interval_start_ns
         self.times = process_times()
         self._schedule_tick()
+        self._ping_idle()
         self.held_before = self.fleet.connections[:, traffic.HELD].copy()
         if len(self.fleet.held_ids):
             self.loop.call_later(_STALE_S, self._release_stale)
@@ -822,15 +824,17 @@ class Worker:
         # After a stall this runs before the channel is read, and a sign of life may wait there.
         self.was_silent = silent
         self._snapshot()
-        self._ping_idle()
         self._schedule_tick()
 
     def _ping_idle(self) -> None:
         """PINGREQ for whoever was silent for most of its keep-alive.
 
-        Who has no PINGRESP a keep-alive after its PINGREQ gives its connection up (MQTT 5,
-        3.1.2.10).
+        It is looked for eight times in the shortest keep-alive, and each second at least, so that
+        none is silent for all of it. Who has no PINGRESP a keep-alive after its PINGREQ gives its
+        connection up (MQTT 5, 3.1.2.10).
         """
+        if self.stopping:
+            return
         fleet = self.fleet
         # What was overdue a tick ago: after a stall of ours the PINGRESP may be there, unread.
         waited_ns = self.pinged_at_ns - fleet.connections[:, traffic.PINGED_NS]
@@ -843,6 +847,8 @@ class Worker:
         listed = ping_idle(self.pinged_at_ns, self.keep_alive_ns, _PINGREQ, fleet.connections, due)
         for connection in due[:listed].tolist():
             self._write(connection, _PINGREQ.tobytes())
+        shortest_ns = self.keep_alive_ns.min(initial=8 * _NS, where=self.keep_alive_ns > 0)
+        self.loop.call_later(int(shortest_ns) / 8e9, self._ping_idle)
 
     def _enter(self, phase: str) -> None:
         """A phase begins; the processor time until now belongs to the one before."""

@@ -100,9 +100,13 @@ def fill_template(
         elif source == _TIME_MS:
             value = time_ms
         else:
-            # A multiplier and increment of full period (Knuth, TAOCP 3.2.1.2) a place.
-            value = (random + place) * 6364136223846793005 + 1442695040888963407
+            # Multiplied (Knuth, TAOCP 3.3.4) and folded twice: after one product alone two places
+            # of a message would differ by a constant.
+            value = random * 6364136223846793005 + (place + 1) * 1442695040888963407
             value = (value >> 11) & 0xFFFFFFFFFFFFF
+            value ^= value >> 27
+            value = ((value * 3935559000370003845) >> 11) & 0xFFFFFFFFFFFFF
+            value ^= value >> 29
         first = start + places[place, OFFSET]
         position = first + places[place, DIGITS] - 1
         fill = _ZERO if source > _TIME_MS else places[place, FILL]

@@ -43,6 +43,7 @@ from loadgen.workload.pacer import (
     advance,
     clock_of,
     heap_push,
+    random_unit,
 )
 from loadgen.workload.payload import (
     HEADER_BYTES,
@@ -80,6 +81,8 @@ Table = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.uint32]
 Records = npt.NDArray[np.void]
+
+_SALT_CONTENT = 0x436F6E74  # apart from what draws a message's moment
 
 # Columns of `connections`.
 FD = 0
@@ -393,11 +396,12 @@ def _take_message(
     counters[group, phase, C_RECEIVED_BYTES] += packet_bytes
     totals[RECEIVED] += 1
     waited_ns = now_ns - intended_ns
-    if intended_ns < connections[connection, RETURNED_NS]:
+    transit_ns = waited_ns - send_offset_ns(buffer, start)
+    # What was sent since the device is back never waited for it, however late it was sent.
+    if now_ns - transit_ns < connections[connection, RETURNED_NS]:
         record(histograms, stats, slot_of(group, S_RECONNECT, phase), waited_ns)
         return True
     record(histograms, stats, slot_of(group, S_END_TO_END, phase), waited_ns)
-    transit_ns = waited_ns - send_offset_ns(buffer, start)
     record(histograms, stats, slot_of(group, S_TRANSIT, phase), transit_ns)
     return True
 
@@ -780,7 +784,7 @@ def _write_message(
     """Write one whole PUBLISH, the same bytes each time but for `dup`; the position after it."""
     size = groups[group, SIZE_LEAST]
     if groups[group, SIZE_MOST] > size:
-        size += _spread(sequence, stream) % (groups[group, SIZE_MOST] - size + 1)
+        size += _chance(run[SEED], stream, sequence) % (groups[group, SIZE_MOST] - size + 1)
     payload = mqtt.write_publish(
         out,
         position,
@@ -802,7 +806,7 @@ def _write_message(
         body_at = payload + HEADER_BYTES
         device = stream - groups[group, FIRST_STREAM]
         wall_ms = (intended_ns + run[WALL_NS]) // 1_000_000
-        chance = _spread(sequence, stream)
+        chance = _chance(run[SEED], stream, sequence)
         fill_template(out, body_at, template, device, sequence, wall_ms, chance)
         crc = crc32(0, out, body_at, body_at + extra)
     stamp(out, payload, run[RUN_TAG], stream, sequence, intended_ns, sent_ns, crc)
@@ -967,12 +971,9 @@ def fill_batch(
 
 
 @njit(cache=True)
-def _spread(sequence: int, stream: int) -> int:
-    """A number that differs from message to message, for sizes between least and most."""
-    value = ((sequence + 1) * 0x45D9F3B + stream * 0x61C88647) & 0x7FFFFFFF
-    value ^= value >> 15
-    value = (value * 0x2C1B3C6D) & 0x7FFFFFFF
-    return value ^ (value >> 13)
+def _chance(seed: int, stream: int, sequence: int) -> int:
+    """32 random bits of a message, the same whenever it is written; not those of its arrival."""
+    return int(random_unit(seed ^ _SALT_CONTENT, stream, sequence) * 4294967296.0)
 
 
 @njit(cache=True)

@@ -100,6 +100,7 @@ class RunFacts:
     reconnects           connections made again after a loss (they explain QoS 1 duplicates)
     returned             of the reconnects, those of devices that had left on request
     disconnects_planned  devices that lose their connection are meant to come back
+    owed_by_leave        messages that publishers which left on request may owe at one moment
     connect_rate         connects a second that were asked for, None for as fast as possible
     connect_seconds      first SYN to last CONNACK
     window_s             length of the window, as played (shorter where interrupted)
@@ -138,6 +139,7 @@ class RunFacts:
     reconnects: int = 0
     returned: int = 0
     disconnects_planned: bool = False
+    owed_by_leave: float = 0.0
     connect_rate: float | None = None
     connect_seconds: float = 0.0
     window_s: float = 0.0
@@ -296,14 +298,15 @@ def _rate_missed(facts: RunFacts) -> str:
     target = facts.target_rate * facts.window_s
     if target > 0 and not facts.begun:
         return f"none of {target:,.0f} messages was sent"
-    on_time = facts.begun + facts.owed_at_end - facts.owed_at_window_end
+    excused = min(facts.owed_at_window_end, facts.owed_by_leave)
+    on_time = facts.begun + facts.owed_at_end - facts.owed_at_window_end + excused
     if target - on_time > _rate_allowance(facts, target):
         share = on_time / target
         return (
-            f"{on_time:,} of {target:,.0f} messages were sent in time, {share:.1%} of "
+            f"{on_time:,.0f} of {target:,.0f} messages were sent in time, {share:.1%} of "
             f"{facts.target_rate:,.6g}/s; {facts.owed_at_window_end:,} were owed at the end"
         )
-    if facts.owed_at_end > 0:
+    if facts.owed_at_end > facts.owed_by_leave:
         return f"{facts.owed_at_end:,} messages were still owed after the drain"
     return ""
 
@@ -376,6 +379,7 @@ def _backlog_grows(facts: RunFacts) -> str:
     growth = backlog_growth(facts.backlog)
     window_s = facts.window_s or 1.0
     limit = max(BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * facts.expected / window_s)
+    limit += facts.owed_by_leave
     if growth <= limit:
         return ""
     return (

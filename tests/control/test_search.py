@@ -10,6 +10,7 @@ from loadgen.control import search as shell
 from loadgen.control.coordinator import RunResult
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.progress import Snapshot
+from loadgen.control.rundir import exclusive
 from loadgen.control.search import (
     Search,
     SearchResult,
@@ -218,6 +219,22 @@ async def test_search_does_not_go_on_with_another_broker(runs: FakeRuns, tmp_pat
     assert len(read_steps(tmp_path / "s")) == 2
     runs.broker = {"name": "mosquitto", "version": "2.0.11"}
     assert (await search(wanted(), tmp_path / "s")).exit_status == 0
+
+
+async def test_two_searches_do_not_share_a_directory(runs: FakeRuns, tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def meanwhile(number: int, directory: Path) -> None:
+        if number == 1:
+            with pytest.raises(RunDirectoryError) as error, exclusive(tmp_path / "s"):
+                pass
+            refused.append(str(error.value))
+
+    runs.before = meanwhile
+    assert (await search(wanted(), tmp_path / "s")).exit_status == 0
+    assert len(refused) == 1 and "in use by another" in refused[0]
+    with exclusive(tmp_path / "s"), pytest.raises(RunDirectoryError, match="in use"):
+        await search(wanted(), tmp_path / "s")
 
 
 async def test_open_bracket_is_no_success(runs: FakeRuns, tmp_path: Path) -> None:

@@ -111,6 +111,16 @@ def test_what_comes_after_the_window_counts_for_the_last_step() -> None:
     assert [(one.count, one.max_ns) for one in held] == [(1, 1), (1, 13), (2, 33)]
 
 
+def test_a_receiver_that_counted_before_its_sender_makes_no_loss() -> None:
+    own = watch()
+    marks = {at: mark(at, even(at)) for at in (0, 5, 10, 12, 16, 20, 22, 30, 31)}
+    marks |= {5: mark(5, even(5), -3), 16: mark(16, even(16), -1)}
+    play(own, marks)
+    found = own.verdicts(whole(), 100)
+    assert [one.facts.expected - one.facts.received for one in found] == [0, 0, 0]
+    assert all(one.verdict.valid for one in found)
+
+
 def test_overload_shows_in_the_step_that_brought_it() -> None:
     own = watch()
     marks = {at: mark(at, even(at)) for at in (0, 5, 10, 12)}

@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -673,7 +674,7 @@ def test_silent_connections_ping_and_others_do_not(make_rig: Any) -> None:
     now_ns = 10**12
     keep_alive_ns = np.array([8 * S, 0], np.int64)
     f.connections[:, traffic.WRITTEN_NS] = now_ns - 6 * S
-    f.connections[1, traffic.WRITTEN_NS] += 1
+    f.connections[1, traffic.WRITTEN_NS] = now_ns - 4 * S + 1
     f.connections[2, STATE] = traffic.CLOSED
     f.connections[3, FLAGS] |= BLOCKED
     due = np.zeros(5, np.int64)
@@ -687,6 +688,21 @@ def test_silent_connections_ping_and_others_do_not(make_rig: Any) -> None:
         rig.far[row].setblocking(False)
         with pytest.raises(BlockingIOError):
             rig.far[row].recv(10)
+
+
+def test_devices_that_fell_silent_together_do_not_ping_together(make_rig: Any) -> None:
+    f = make_rig(publishers=200, subscribers=1).fleet
+    keep_alive_ns = np.array([8 * S, 0], np.int64)
+    pingreq = np.frombuffer(bytearray(b"\xc0\x00"), np.uint8)
+    due = np.zeros(201, np.int64)
+    f.connections[:, traffic.WRITTEN_NS] = 10**12
+    pinged = []
+    for silent_s in (4.0, 4.5, 5.0, 5.5, 6.0):
+        ping_idle(10**12 + int(silent_s * S), keep_alive_ns, pingreq, f.connections, due)
+        pinged.append(int((f.connections[:, traffic.PINGED_NS] > 0).sum()))
+    assert pinged[-1] == 200
+    for fewer, more in pairwise(pinged):
+        assert 30 <= more - fewer <= 70
 
 
 def test_arrays_must_be_contiguous() -> None:

@@ -1,6 +1,7 @@
 """Payload templates: what is filled in, where, and what is refused."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -72,6 +73,12 @@ def test_random_digits_differ_by_message_and_place_and_are_the_same_again() -> N
     assert len(seen) == 50
     assert all(one[:6] != one[7:] for one in seen)
     assert filled(text, random=7) == filled(text, random=7)
+
+
+def test_random_digits_of_two_places_are_independent() -> None:
+    pairs = Counter(filled(b"{random:01}{random:02}", random=n) for n in range(100_000))
+    assert len(pairs) == 1000
+    assert max(pairs.values()) < 200  # 100 on average
 
 
 @pytest.mark.parametrize(

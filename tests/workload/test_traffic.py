@@ -673,6 +673,34 @@ def test_control_packets_are_left_for_python() -> None:
     ]
 
 
+def test_only_what_was_sent_before_the_device_was_back_waited_for_it() -> None:
+    bench = Bench()
+    back_ns = MEASURE_FROM_NS + 5_000
+    bench.fleet.connections[bench.subscriber, traffic.RETURNED_NS] = back_ns
+    # Due at the same moment; the second was late at its publisher and went past the break.
+    for sequence, sent_ns in ((0, back_ns - 100), (1, back_ns + 100)):
+        payload = message(sequence, intended_ns=MEASURE_FROM_NS, sent_ns=sent_ns)
+        bench.receive(bench.subscriber, publish(payload), now_ns=back_ns + 1_000)
+    waited_ns = back_ns + 1_000 - MEASURE_FROM_NS
+    assert bench.stat(1, "reconnect", MEASURE) == (1, waited_ns, waited_ns, waited_ns)
+    assert bench.stat(1, "end_to_end", MEASURE) == (1, waited_ns, waited_ns, waited_ns)
+    assert bench.stat(1, "transit", MEASURE) == (1, 900, 900, 900)
+
+
+def test_sizes_are_drawn_by_the_seed() -> None:
+    def sizes(seed: int) -> list[int]:
+        bench = Bench(size=(32, 200))
+        bench.fleet.run[traffic.SEED] = seed
+        packets = bench.send(0, START_NS + 200 * PERIOD_NS)
+        return [len(packet.payload) for packet in packets]
+
+    first, again, other = sizes(1), sizes(1), sizes(2)
+    assert first == again
+    assert len(first) == len(other) > 100
+    assert sum(a == b for a, b in zip(first, other, strict=True)) < 20
+    assert {size // 50 for size in first} == {0, 1, 2, 3, 4}
+
+
 def test_a_pingresp_ends_the_wait_of_its_connection_only() -> None:
     bench = Bench()
     bench.fleet.connections[:, traffic.PINGED_NS] = 3

@@ -96,6 +96,17 @@ class TestRateMissed:
         assert codes(replace(whole, sent=198)) == ()
         assert codes(replace(whole, sent=197)) == ("RATE_MISSED",)
 
+    def test_who_was_sent_away_owes_and_nobody_is_blamed(self) -> None:
+        away = replace(SOUND, owed_at_window_end=500)
+        assert codes(away) == ("RATE_MISSED",)
+        assert codes(replace(away, owed_by_leave=400.0)) == ()
+        assert codes(replace(away, owed_by_leave=399.0)) == ("RATE_MISSED",)
+        # What nobody owes is no churn's.
+        assert codes(replace(SOUND, sent=9_500, owed_by_leave=1e6)) == ("RATE_MISSED",)
+        grows = replace(SOUND, backlog=rising(1_500))
+        assert codes(grows) == ("BACKLOG_GROWS",)
+        assert codes(replace(grows, owed_by_leave=1_500.0)) == ()
+
     def test_more_than_asked_is_no_fault(self) -> None:
         assert codes(replace(SOUND, sent=10_050)) == ()
 
