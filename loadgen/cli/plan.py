@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,9 +18,12 @@ from loadgen.cli.options import (
 )
 from loadgen.errors import UsageError
 from loadgen.workload.cases import CASE_INFO, backends_of
-from loadgen.workload.scenario import CASES, Case
+from loadgen.workload.scenario import CASES, Case, Scenario
 
-__all__ = ["app"]
+if TYPE_CHECKING:
+    from loadgen.brokers.endpoints import Endpoint
+
+__all__ = ["app", "planned_endpoints"]
 
 app = typer.Typer(
     help="What a run would need: workers, descriptors, ports and memory. Runs nothing.",
@@ -28,25 +31,31 @@ app = typer.Typer(
 )
 
 
+def planned_endpoints(scenario: Scenario) -> "list[Endpoint]":
+    """Where the scenario's brokers are, those included that a run would start."""
+    from loadgen.brokers.endpoints import Endpoint, parse_broker
+
+    parsed = [parse_broker(text) for text in scenario.broker]
+    # A broker that would be started here listens on loopback.
+    here = Endpoint("mqtt", "127.0.0.1", 1883)
+    endpoints = [item if isinstance(item, Endpoint) else here for item in parsed]
+    # So do several, each at a port of its own.
+    endpoints += [replace(here, port=2884 + n) for n in range(scenario.instances - 1)]
+    # Behind a bridge that would be started here, each is an address of its own.
+    for number in range(backends_of(scenario)):
+        behind = parse_broker(scenario.backend[number]) if scenario.backend else here
+        assert isinstance(behind, Endpoint)
+        endpoints.append(behind if scenario.backend else replace(here, port=1884 + number))
+    return endpoints
+
+
 def _command(case: Case) -> Callable[..., int]:
     def command(given: Flags) -> int:
-        from loadgen.brokers.endpoints import Endpoint, parse_broker
         from loadgen.control.coordinator import plan_for
         from loadgen.workload.plan import describe
 
         scenario = read_scenario(case, given)
-        parsed = [parse_broker(text) for text in scenario.broker]
-        # A broker that would be started here listens on loopback.
-        here = Endpoint("mqtt", "127.0.0.1", 1883)
-        endpoints = [item if isinstance(item, Endpoint) else here for item in parsed]
-        # So do several, each at a port of its own.
-        endpoints += [replace(here, port=2884 + n) for n in range(scenario.instances - 1)]
-        # Behind a bridge that would be started here, each is an address of its own.
-        for number in range(backends_of(scenario)):
-            behind = parse_broker(scenario.backend[number]) if scenario.backend else here
-            assert isinstance(behind, Endpoint)
-            endpoints.append(behind if scenario.backend else replace(here, port=1884 + number))
-        described = describe(asyncio.run(plan_for(scenario, endpoints)))
+        described = describe(asyncio.run(plan_for(scenario, planned_endpoints(scenario))))
         print(json.dumps(described, indent=2) if given["json_"] else "\n".join(_lines(described)))
         return 0
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loadgen.cli.options import Flags, case_options, help_of, read_scenario, with_options
+from loadgen.cli.plan import planned_endpoints
 from loadgen.workload.cases import CASE_INFO
 from loadgen.workload.scenario import CASES, Case
 
@@ -106,16 +107,17 @@ def _root(
 
 def _command(case: Case) -> Callable[..., int]:
     def command(given: Flags) -> int:
-        from loadgen.brokers.endpoints import Endpoint, parse_broker
         from loadgen.control.coordinator import plan_for
         from loadgen.control.tuning import demand_of
+        from loadgen.workload.plan import is_private
 
         scenario = read_scenario(case, given)
-        parsed = [parse_broker(text) for text in scenario.broker]
-        # A broker that would be started here listens on loopback.
-        here = Endpoint("mqtt", "127.0.0.1", 1883)
-        endpoints = [item if isinstance(item, Endpoint) else here for item in parsed]
-        plan = asyncio.run(plan_for(scenario, endpoints))
+        endpoints = planned_endpoints(scenario)
+        # What a broker that is started here lacks shall be found, not refused.
+        placed = scenario
+        if is_private(scenario):
+            placed = scenario.model_copy(update={"broker": ("mqtt://127.0.0.1",)})
+        plan = asyncio.run(plan_for(placed, endpoints))
         return _compared(given["context"].obj, demand_of(scenario, plan))
 
     return with_options(command, [_CONTEXT, *case_options(case)], help_of(case))

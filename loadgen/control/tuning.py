@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, get_args
 
 from loadgen.errors import UsageError
 from loadgen.workload.groups import RunPlan, sent_rate
-from loadgen.workload.plan import needs_of
+from loadgen.workload.plan import broker_descriptors, is_private, needs_of
 from loadgen.workload.scenario import Scenario
 
 __all__ = [
@@ -44,7 +44,6 @@ QUEUED_BYTES: Final = 2304
 SOCKETS_A_BUCKET: Final = 8
 HELPERS: Final = 20
 """Processes beside the workers: coordinator, nursery, brokers started here, the shell around."""
-BROKER_SPARE: Final = 100
 MANY_CONNECTS: Final = 1_000
 _PORT_RANGE: Final = "net.ipv4.ip_local_port_range"
 
@@ -105,7 +104,8 @@ class Profile:
 class Demand:
     """What a planned run takes of a host.
 
-    `descriptors` is of the busiest worker, `broker_descriptors` of one broker process;
+    `descriptors` is of the process with most, the busiest worker or a broker that is started here,
+    `broker_descriptors` of one broker process;
     `open_files`, `processes`, `connections`, `hash_entries`, `memory_bytes` and `tcp_pages` are
     sums, the broker's half included where it is on this host. `remote` is whether a broker is on
     another host, `shared` whether one is on this.
@@ -351,9 +351,10 @@ def demand_of(scenario: Scenario, plan: RunPlan) -> Demand:
     sockets = devices + here
     # One message under way for each device, at most what a tenth of a second brings.
     queued = min(devices, messages / 10) * QUEUED_BYTES
+    broker = broker_descriptors(scenario, plan.groups, len(plan.targets))
     return Demand(
-        descriptors=needs.descriptors,
-        broker_descriptors=-(-devices // len(plan.targets)) + BROKER_SPARE,
+        descriptors=max(needs.descriptors, broker if is_private(scenario) else 0),
+        broker_descriptors=broker,
         open_files=len(plan.workers) * 200 + sockets,
         ports=needs.ports,
         processes=len(plan.workers) + HELPERS,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from loadgen.errors import HostLimitError, ScenarioError
-from loadgen.workload.cases import brokers_of, groups_of
+from loadgen.workload.cases import backends_of, brokers_of, groups_of
 from loadgen.workload.groups import (
     DeviceGroup,
     Reconnect,
@@ -22,12 +22,24 @@ from loadgen.workload.groups import (
     WorkerPlan,
     sent_rate,
 )
-from loadgen.workload.scenario import Scenario, processors_of
+from loadgen.workload.scenario import FIELDS, Scenario, processors_of
 
-__all__ = ["Host", "Needs", "describe", "needs_of", "plan_groups", "plan_run", "target_url"]
+__all__ = [
+    "Host",
+    "Needs",
+    "broker_descriptors",
+    "describe",
+    "is_private",
+    "needs_of",
+    "plan_groups",
+    "plan_run",
+    "target_url",
+]
 
 SPARE_DESCRIPTORS = 200
 """A worker's own files, pipes, libraries and the connects that are being closed and retried."""
+BROKER_SPARE_DESCRIPTORS = 50
+"""A broker's own files and listeners, and the connections that watch it."""
 WORKERS_LIMIT = 1_024
 USABLE_PORT_SHARE = 0.99
 """Other programs of the host want some; the published CONNBURST took 98 % of 60,000."""
@@ -144,6 +156,7 @@ def plan_groups(
     can be divided, of neighbouring devices where it has fewer parts than devices.
     `largest_bytes` is the largest payload.
     """
+    _require_brokers_fit(scenario, host, groups)
     fitting = _fitting_workers(scenario, host, targets, groups, loads, portions)
     workers = _pinned(fitting, scenario.affinity)
     encrypted = any(target.transport in ("tls", "wss") for target in targets)
@@ -389,6 +402,59 @@ def _descriptor_problem(shares: list[tuple[Share, ...]], held: int, workers: int
         f"a worker of {workers} would hold {most:,} devices and may open {held:,} beside its own "
         f"files: use more --workers, or raise the limit (ulimit -n {most + SPARE_DESCRIPTORS})"
     )
+
+
+# Private brokers --------------------------------------------------------------------------------
+
+
+def is_private(scenario: Scenario) -> bool:
+    """Whether the brokers are started here, and so have this host's limits."""
+    return not any("://" in entry for entry in scenario.broker)
+
+
+def broker_descriptors(
+    scenario: Scenario, groups: tuple[DeviceGroup, ...], targets: int = 1
+) -> int:
+    """What the fullest broker process may have open; `targets` counts where URLs name them."""
+    if is_private(scenario):
+        targets = brokers_of(scenario) + backends_of(scenario)
+    everyone = [Share(index, 0, group.count, 1) for index, group in enumerate(groups)]
+    most = _most_to_one_target(everyone, groups, targets, brokers_of(scenario) > 1)
+    # The front of a bridge connects to each backend.
+    return most + backends_of(scenario) + BROKER_SPARE_DESCRIPTORS
+
+
+def _require_brokers_fit(scenario: Scenario, host: Host, groups: tuple[DeviceGroup, ...]) -> None:
+    """Refuse more connections than a broker that is started here may have open."""
+    if not is_private(scenario):
+        return
+    needed = broker_descriptors(scenario, groups)
+    if needed <= host.descriptors:
+        return
+    instances = _fitting_instances(scenario, host, groups)
+    spread = f"use --instances {instances}, or " if instances else ""
+    brokers = brokers_of(scenario) + backends_of(scenario)
+    whose = "the private broker" if brokers == 1 else f"one of the {brokers:,} private brokers"
+    raise HostLimitError(
+        f"{whose} would have {needed:,} files open, one for each connection, and may open "
+        f"{host.descriptors:,}: {spread}raise the limit (ulimit -n {needed})"
+    )
+
+
+def _fitting_instances(
+    scenario: Scenario, host: Host, groups: tuple[DeviceGroup, ...]
+) -> int | None:
+    """The fewest private brokers that have few enough connections each, if any number does."""
+    limits = FIELDS["instances"]
+    if scenario.case == "bridge" or scenario.case not in limits.cases:
+        return None
+    held = max(1, host.descriptors - BROKER_SPARE_DESCRIPTORS)
+    fewest = max(scenario.instances + 1, -(-_devices(groups) // held))
+    for instances in range(fewest, int(limits.maximum or 0) + 1):
+        wider = scenario.model_copy(update={"instances": instances})
+        if broker_descriptors(wider, groups_of(wider)) <= host.descriptors:
+            return instances
+    return None
 
 
 # Ports and source addresses ---------------------------------------------------------------------

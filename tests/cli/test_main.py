@@ -187,7 +187,8 @@ def test_plan_tells_what_a_run_needs_and_runs_nothing(
     capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["plan", "connburst", "--devices=30k", "--json", "--workers=3"]) == 0
+    words = ["plan", "connburst", "--devices=30k", "--json", "--workers=3"]
+    assert main([*words, "--broker=mqtt://127.0.0.1"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["workers"] == 3
     assert plan["needs"]["descriptors_per_worker"] > 10_000

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.control import tuning_host
+from loadgen.control import coordinator, tuning_host
 from loadgen.control.tuning import Profile, read_profile
+from loadgen.workload.plan import Host
 
 
 def host(monkeypatch: pytest.MonkeyPatch, **different: str) -> None:
@@ -100,3 +101,24 @@ def test_bad_input_is_one_line_and_status_2(
     assert captured.out == ""
     assert said in captured.err
     assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("count", ["1", "10"])
+def test_a_broker_started_here_that_lacks_descriptors_is_found_and_not_refused(
+    count: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host(monkeypatch, nofile="2000")
+    hosted = Host(cores=2, descriptors=2_000, memory_bytes=24 << 30, local_ports=28_000)
+    monkeypatch.setattr(coordinator, "host_of", lambda: hosted)
+    words = ["tune", "check", "fanin", "--devices", "10k", "--instances", count]
+    short = count == "1"
+    assert main(words) == short
+    assert ("the run needs 10,051" in capsys.readouterr().out) == short
+
+
+def test_the_brokers_behind_a_bridge_are_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host(monkeypatch)
+    assert main(["tune", "check", "bridge", "--backends", "2"]) == 0
+    assert "the planned run feels: none of it" in capsys.readouterr().out

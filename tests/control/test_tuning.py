@@ -39,7 +39,7 @@ def finding(
 
 
 def demand(case: Case = "fanin", host: str = "127.0.0.1", **fields: object) -> Demand:
-    scenario = build_scenario(case, None, fields)
+    scenario = build_scenario(case, None, {"broker": f"mqtt://{host}"} | fields)
     return demand_of(scenario, plan_run(scenario, HOST, (Target(host, 1883),), 1))
 
 
@@ -185,7 +185,7 @@ def test_demand_counts_both_ends_where_the_broker_is_here() -> None:
     assert here.open_files - away.open_files == 5_001
     assert away.remote and not away.shared
     assert here.shared and not here.remote
-    assert away.broker_descriptors == 5_101
+    assert away.broker_descriptors == 5_051
     assert away.ports == 5_001
     assert away.messages_per_s == 10_000
     # 5,000 messages a second of 32 bytes and what is around them.
@@ -207,3 +207,16 @@ def test_record_keeps_what_differs_and_what_it_means() -> None:
     assert re.fullmatch("enough: the run needs 1[0-9][0-9]", difference["detail"])
     assert second["name"] == "a.b"
     assert record["unknown"] == ["c"]
+
+
+def test_a_broker_that_is_started_here_has_the_limit_of_this_host() -> None:
+    files = next(one for one in read_profile("load-host").settings if one.name == "nofile")
+    ours, another = (
+        demand(devices=5_000, workers=9, broker="auto"),
+        demand(devices=5_000, workers=9),
+    )
+    assert another.descriptors < 1_000 < ours.descriptors == ours.broker_descriptors == 5_051
+    assert finding(files, "5050", ours).effect == "costs"
+    assert finding(files, "5050", another).effect == "none"
+    spread = demand(devices=5_000, broker="auto", instances=5)
+    assert spread.broker_descriptors == 1_051

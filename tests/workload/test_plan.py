@@ -29,7 +29,9 @@ REMOTE = (Target("192.0.2.7", 1883),)
 def plan(
     case: Case, host: Host = SMALL, targets: tuple[Target, ...] = LOOPBACK, **flags: object
 ) -> RunPlan:
-    return plan_run(build_scenario(case, None, flags), host, targets, 0x1234)
+    # A broker that is started here has the host's limits, too: see TestPrivateBrokers.
+    scenario = build_scenario(case, None, {"broker": "mqtt://127.0.0.1"} | flags)
+    return plan_run(scenario, host, targets, 0x1234)
 
 
 def refusal(
@@ -274,6 +276,52 @@ class TestLimits:
         needs = needs_of(made)
         assert len(made.workers) == 51
         assert needs.memory_bytes < 12 * GIB and needs.descriptors <= 20_000
+
+
+class TestPrivateBrokers:
+    LIMITED = dataclasses.replace(SMALL, descriptors=1_000)
+
+    @pytest.mark.parametrize("broker", ["auto", "mosquitto", "amqtt", "reflector"])
+    def test_their_connections_are_theirs_to_open(self, broker: str) -> None:
+        text = refusal("fanin", self.LIMITED, broker=broker, devices=2_500)
+        assert "the private broker would have 2,551 files open" in text
+        assert text.endswith(
+            "may open 1,000: use --instances 3, or raise the limit (ulimit -n 2551)"
+        )
+
+    def test_the_named_number_is_the_first_that_fits(self) -> None:
+        ours = LOOPBACK * 3
+        assert plan("fanin", self.LIMITED, ours, broker="auto", devices=2_500, instances=3)
+        two = refusal("fanin", self.LIMITED, ours[:2], broker="auto", devices=2_500, instances=2)
+        assert "one of the 2 private brokers would have 1,301 files open" in two
+        assert "--instances 3" in two
+
+    def test_one_descriptor_decides(self) -> None:
+        assert plan("connburst", self.LIMITED, broker="auto", devices=950)
+        assert "--instances 2" in refusal("connburst", self.LIMITED, broker="auto", devices=951)
+
+    def test_a_broker_that_is_not_ours_has_limits_of_its_own(self) -> None:
+        assert plan("fanin", self.LIMITED, REMOTE, broker="mqtt://192.0.2.7", devices=2_500)
+
+    def test_instances_are_no_way_out_where_one_topic_has_too_many(self) -> None:
+        text = refusal("fanout", self.LIMITED, broker="auto", topics=2, ratio=2_000)
+        assert "instances" not in text and "ulimit -n 4052" in text
+
+    def test_a_bridge_has_one_front(self) -> None:
+        ours = LOOPBACK * 3
+        text = refusal("bridge", self.LIMITED, ours, broker="auto", devices=2_000, backends=2)
+        assert "one of the 3 private brokers" in text
+        assert "instances" not in text and "ulimit -n 2052" in text
+
+    @pytest.mark.parametrize(
+        ("case", "flags"),
+        [
+            ("fanin", {"broker": "mosquitto", "devices": "190k", "rate": "19k", "instances": 10}),
+            ("connburst", {"broker": "reflector", "devices": "1M", "instances": 51}),
+        ],
+    )
+    def test_documented_examples_fit_20_000(self, case: Case, flags: dict[str, int]) -> None:
+        assert plan(case, SMALL, LOOPBACK * flags["instances"], **flags)
 
 
 class TestPacing:

@@ -1,5 +1,6 @@
 """QUEUE and BRIDGE as groups, plans and scenarios; what stands beside them in the report."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -137,7 +138,9 @@ class TestBridge:
         plan = plan_run(bridge(devices=10_000, backends=3), HOST, targets(4), 7)
         assert needs_of(plan).ports == 10_000
         assert {worker.source_address for worker in plan.workers} == {None}
-        crowded = plan_run(bridge(devices=35_000, backends=3), HOST, targets(4), 7)
+        # The front is started here and needs descriptors of its own.
+        host = replace(HOST, descriptors=40_000)
+        crowded = plan_run(bridge(devices=35_000, backends=3), host, targets(4), 7)
         assert all(worker.source_address for worker in crowded.workers)
 
     def test_durable_consumers_keep_their_session(self) -> None:

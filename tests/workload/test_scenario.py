@@ -464,7 +464,7 @@ class TestFiles:
     def test_files_load_and_plan(self, stem: str, suffix: str) -> None:
         text = (SCENARIOS / f"{stem}{suffix}.toml").read_text(encoding="utf-8")
         file = read_toml(text)
-        brokers: dict[str, object] = {}
+        brokers: dict[str, object] = {"broker": "mqtt://10.10.0.222:16901"} if suffix else {}
         if suffix and file["case"] == "bridge":
             fronts = [f"mqtt://10.10.{net}.222:16901" for net in range(16)]
             brokers = {"broker": fronts, "backend": "mqtt://10.10.16.222:16901"}
