@@ -1147,6 +1147,55 @@ def _patterns_tell_devices_apart(scenario: Scenario) -> str:
     return ""
 
 
+def _patterns_tell_groups_apart(scenario: Scenario) -> str:
+    pattern = scenario.client_id
+    # The first group's devices are named by the file of clients, if there is one.
+    named = _groups(scenario) - (scenario.clients_file is not None)
+    if pattern is None or "{group}" in pattern or named < 2:
+        return ""
+    return (
+        f"client_id: {shown(pattern)} is the same for devices of several groups, which throw each "
+        f"other out; allowed: with {{group}} for {scenario.case}"
+    )
+
+
+def _groups(scenario: Scenario) -> int:
+    """How many groups of devices the case has."""
+    match scenario.case:
+        case "connburst":
+            return 1
+        case "latency":
+            return 4 if scenario.devices else 2
+        case "bridge":
+            return 2 * (scenario.backends or len(scenario.backend) or 1)
+        case _:
+            return 2
+
+
+def _somebody_may_leave(scenario: Scenario) -> str:
+    # Who asks also waits for an answer, and only QoS 2 gives it a session that is kept.
+    if scenario.churn is not None and scenario.case == "request" and scenario.qos < 2:
+        return (
+            f"churn: at QoS {scenario.qos} a device of request that leaves loses its responses, so "
+            "nobody may; allowed: with qos 2"
+        )
+    return ""
+
+
+def _will_is_a_topic(scenario: Scenario) -> str:
+    topic = scenario.will
+    if topic is None:
+        return ""
+    allowed = "allowed: a topic without + and #, with {device} for the device's number"
+    places = re.findall(r"\{[A-Za-z_]+(?::[0-9]+)?\}", topic.replace("{device}", ""))
+    if places:
+        return f"will: {places[0][:40]} is not known; {allowed}"
+    longest = topic.replace("{device}", str(DEVICES_LIMIT)).encode("utf-8", "replace")
+    if not topic or "+" in topic or "#" in topic or "\0" in topic or len(longest) > 65_535:
+        return f"will: {shown(topic)} is no topic to publish to; {allowed}"
+    return ""
+
+
 def _affinity_is_a_list(scenario: Scenario) -> str:
     try:
         processors_of(scenario.affinity)
@@ -1183,6 +1232,9 @@ _RULES: tuple[Callable[[Scenario], str], ...] = (
     _crash_is_ours,
     _instances_are_ours,
     _patterns_tell_devices_apart,
+    _patterns_tell_groups_apart,
+    _somebody_may_leave,
+    _will_is_a_topic,
     _affinity_is_a_list,
 )
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.engine.worker import _may_leave
 from loadgen.errors import ScenarioError
 from loadgen.workload.cases import groups_of
 from loadgen.workload.groups import (
@@ -20,7 +21,7 @@ from loadgen.workload.groups import (
     topic_number,
 )
 from loadgen.workload.plan import Host, needs_of, plan_run
-from loadgen.workload.scenario import Case, build_scenario
+from loadgen.workload.scenario import CASES, FIELDS, Case, build_scenario
 
 HOST = Host(cores=4, descriptors=20_000, memory_bytes=64 << 30, local_ports=28_000)
 
@@ -35,6 +36,20 @@ def plan_of(case: Case, targets: int = 1, **fields: Any) -> RunPlan:
     ("case", "fields", "message"),
     [
         ("fanin", {"client_id": "meter"}, "client_id: 'meter' is the same for all devices"),
+        ("fanin", {"client_id": "m{device}"}, "client_id: 'm{device}' is the same for devices of"),
+        (
+            "bridge",
+            {"client_id": "m{device}", "clients_file": "c", "backends": 2},
+            "client_id: .* with {group} for bridge",
+        ),
+        ("request", {"churn": 1}, "churn: at QoS 0 .* nobody may; allowed: with qos 2"),
+        ("request", {"churn": 1, "qos": 1}, "churn: at QoS 1 "),
+        ("fanin", {"will": "a/#"}, "will: 'a/#' is no topic to publish to; allowed"),
+        ("fanin", {"will": "+/{device}"}, "will: '[+]/{device}' is no topic"),
+        ("fanin", {"will": "a\0"}, "will: "),
+        ("fanin", {"will": "x" * 65_536}, "will: "),
+        ("fanin", {"will": "w/{foo}"}, "will: {foo} is not known; allowed: .* {device}"),
+        ("fanin", {"will": "w/{device:07}"}, "will: {device:07} is not known"),
         ("fanin", {"affinity": "0,x"}, "affinity: '0,x' is no list"),
         ("fanin", {"affinity": "3-1"}, "affinity: '3-1' is no list"),
         ("fanin", {"reconnect": 0}, "reconnect: 0 is too small"),
@@ -60,6 +75,41 @@ def test_what_contradicts_itself_is_refused(
 ) -> None:
     with pytest.raises(ScenarioError, match=f"^{message}"):
         build_scenario(case, None, fields)
+
+
+@pytest.mark.parametrize(
+    ("case", "fields"),
+    [(case, {}) for case in CASES if case != "specjms"]
+    + [("latency", {"devices": 0}), ("bridge", {"backends": 3})],
+)
+def test_a_pattern_needs_the_group_where_several_use_it(case: Case, fields: dict[str, Any]) -> None:
+    groups = len(groups_of(build_scenario(case, None, fields)))
+    assert build_scenario(case, None, fields | {"client_id": "{group}-{device}"})
+    for listed, using in (({}, groups), ({"clients_file": "c.csv"}, groups - 1)):
+        given = fields | listed | {"client_id": "m{device}"}
+        if using < 2:
+            assert build_scenario(case, None, given)
+        else:
+            with pytest.raises(ScenarioError, match=r"^client_id: .* with {group} for"):
+                build_scenario(case, None, given)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case in FIELDS["churn"].cases])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_churn_is_refused_only_where_nobody_may_leave(case: Case, qos: int) -> None:
+    if (case == "persistent" and qos == 0) or (case == "queue" and qos != 1):
+        return
+    try:
+        scenario = build_scenario(case, None, {"qos": qos, "churn": 1})
+    except ScenarioError:
+        assert (case, qos) in (("request", 0), ("request", 1))
+        return
+    assert any(_may_leave(group) for group in groups_of(scenario))
+
+
+def test_a_will_is_a_topic_of_the_device() -> None:
+    for will in ("dead/{device}", "$odd/{}/{ }", "{device}{device}"):
+        assert build_scenario("fanin", None, {"will": will}).will == will
 
 
 def test_devices_return_only_where_asked() -> None:

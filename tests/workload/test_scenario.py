@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -369,7 +370,11 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         if spec.name not in ("broker", "crash_broker") and draw(st.booleans()):
             given_fields[spec.name] = draw(values_of(spec))
     if "client_id" in given_fields:
-        given_fields["client_id"] = f"{given_fields['client_id']}{{device}}"
+        given_fields["client_id"] = f"{given_fields['client_id']}{{group}}-{{device}}"
+    if "will" in given_fields:
+        given_fields["will"] = re.sub("[+#{}]", "/", str(given_fields["will"])) + "{device}"
+    if case == "request" and str(given_fields.get("qos", 0)) != "2":
+        given_fields.pop("churn", None)
     if "affinity" in given_fields:
         given_fields["affinity"] = draw(st.sampled_from(("0", "0,2-5", "7-7")))
     if "instances" in given_fields and any("://" in url for url in given_fields["broker"]):  # type: ignore[attr-defined]
