@@ -224,6 +224,13 @@ def _whole(number: int, entry: Mapping[str, object], field: str, most: int) -> i
     return value
 
 
+def _flag(number: int, entry: Mapping[str, object], field: str) -> bool:
+    value = entry.get(field, False)
+    if not isinstance(value, bool):
+        raise _refuse(number, field, f"{shown(value)} is neither true nor false")
+    return value
+
+
 def _url(number: int, entry: Mapping[str, object], websocket: bool) -> str:
     host = _text(number, entry, "dst")
     if not re.fullmatch(r"[A-Za-z0-9._:-]{1,255}", host):
@@ -231,15 +238,17 @@ def _url(number: int, entry: Mapping[str, object], websocket: bool) -> str:
     port = _whole(number, entry, "dstPort", 65_535)
     if port == 0:
         raise _refuse(number, "dstPort", "is missing")
-    scheme = _SCHEMES[websocket, entry.get("useTLS") is True]
+    scheme = _SCHEMES[websocket, _flag(number, entry, "useTLS")]
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _is_durable(number: int, entry: Mapping[str, object], mqtt: str) -> bool:
+    # Left out, it is false to mqttbench.
+    clean = _flag(number, entry, "cleanSession")
+    _flag(number, entry, "cleanStart")
     if mqtt == "5":
         return _whole(number, entry, "sessionExpiryIntervalSecs", 0xFFFFFFFF) > 0
-    # Left out, it is false to mqttbench.
-    return entry.get("cleanSession") is not True
+    return not clean
 
 
 def _login(number: int, entry: Mapping[str, object]) -> tuple[str | None, str | None]:
