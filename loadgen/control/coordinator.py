@@ -46,9 +46,9 @@ from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, ScenarioE
 from loadgen.specjms.layout import largest_payload_bytes
 from loadgen.specjms.model import highest_qos, shares_queues, uses_wildcards
 from loadgen.specjms.options import model_of_scenario
-from loadgen.specjms.plan import SupplyPlan, plan_supply
+from loadgen.specjms.plan import SupplyPlan, groups_of_model, plan_supply
 from loadgen.workload.cases import backends_of, groups_of
-from loadgen.workload.groups import RunPlan, Target
+from loadgen.workload.groups import DeviceGroup, RunPlan, Target
 from loadgen.workload.payload import HEADER_BYTES
 from loadgen.workload.plan import describe, plan_run
 from loadgen.workload.rate_steps import mean_share
@@ -323,12 +323,18 @@ def steps_of(scenario: Scenario) -> Steps:
     )
 
 
+_FILES_CHECKED = 10_000
+"""Up to so many devices the files of all are looked for, which takes a moment."""
+
+
 def _require_available(scenario: Scenario) -> None:
     """Refuse broker URLs that are none, and what this version cannot play."""
     for entry in (*scenario.broker, *scenario.backend):
         parse_broker(entry)
     if scenario.case == "specjms":
-        model_of_scenario(scenario)
+        groups = groups_of_model(model_of_scenario(scenario), scenario)
+    else:
+        groups = groups_of(scenario)
     if scenario.hosts != 1:
         raise ScenarioError("hosts: this version runs on one host; leave it at 1")
     missing = set(processors_of(scenario.affinity)) - os.sched_getaffinity(0)
@@ -338,9 +344,10 @@ def _require_available(scenario: Scenario) -> None:
             f"affinity: processor {min(missing)} is none that this process may use; "
             f"allowed: {usable[:100]}"
         )
+    _require_certificates(scenario, groups)
     if scenario.clients_file is not None:
         clients = read_clients(Path(scenario.clients_file))
-        wanted = groups_of(scenario)[0].count
+        wanted = groups[0].count
         if scenario.mqtt == "3.1.1" and any(p and not u for _, u, p in clients[:wanted]):
             raise ScenarioError(
                 f"clients_file: {scenario.clients_file} has a password without a username, which "
@@ -351,6 +358,46 @@ def _require_available(scenario: Scenario) -> None:
                 f"clients_file: {scenario.clients_file} has {len(clients):,} rows and "
                 f"{wanted:,} devices need one each"
             )
+        _require_other_names(scenario, groups, [own for own, _, _ in clients[:wanted]])
+
+
+def _require_other_names(
+    scenario: Scenario, groups: Sequence[DeviceGroup], listed: Sequence[str]
+) -> None:
+    """Refuse a file that names a device as the pattern names one of another group."""
+    if scenario.client_id is None:
+        return
+    names = set(listed)
+    for number, group in enumerate(groups[1:], 1):
+        pattern = scenario.client_id.replace("{group}", str(number))
+        for device in range(group.count):
+            if pattern.replace("{device}", str(device)) in names:
+                raise ScenarioError(
+                    f"clients_file: {scenario.clients_file} has the client_id that the pattern "
+                    f"client_id gives to device {device:,} of the {group.name}; allowed: another "
+                    "for each device"
+                )
+
+
+def _require_certificates(scenario: Scenario, groups: Sequence[DeviceGroup]) -> None:
+    """Refuse TLS files that are not there: every device's, or of many each group's ends."""
+    devices = range(max(group.count for group in groups))
+    some = {0} | {group.count - 1 for group in groups if group.count}
+    for field in ("tls_ca", "tls_certificate", "tls_key"):
+        given = getattr(scenario, field) or ""
+        if not given:
+            continue
+        numbers: Sequence[int] = (0,)
+        if field != "tls_ca" and "{device}" in given:
+            numbers = devices if len(devices) <= _FILES_CHECKED else sorted(some)
+        for number in numbers:
+            path = given if field == "tls_ca" else given.replace("{device}", str(number))
+            if not os.access(path, os.R_OK):
+                whose = f"device {number:,}" if "{device}" in given else "every device"
+                raise ScenarioError(
+                    f"{field}: {printable(path, 200)} cannot be read and {whose} needs it; "
+                    "allowed: files that exist, with {device} from 0 on"
+                )
 
 
 def _with_payload_size(scenario: Scenario) -> Scenario:

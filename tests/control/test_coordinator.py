@@ -8,6 +8,7 @@ import pytest
 
 from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.start import serve
+from loadgen.control import coordinator
 from loadgen.control.coordinator import RunResult, plan_for, run, steps_of
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.progress import Snapshot
@@ -285,3 +286,76 @@ async def test_loss_in_the_broker_is_noticed(tmp_path: Path) -> None:
     result = await run(scenario, tmp_path / "run", faults="lose=1/10")
     assert "LOST" in result.verdict.codes
     assert result.exit_status == 1
+
+
+NOBODY = "mqtt://127.0.0.1:1"
+"""Nobody listens there: what is refused before anyone is asked has another error."""
+
+
+@pytest.mark.parametrize(
+    ("case", "client_id", "row", "clash"),
+    [
+        ("fanin", "m{device}", "m0", "device 0 of the subscriber"),
+        ("fanin", "m-{group}-{device}", "m-1-0", "device 0 of the subscriber"),
+        ("fanout", "m-{device}", "m-999", "device 999 of the subscribers"),
+        ("fanin", "m-{group}-{device}", "m-0-0", ""),
+        ("fanin", "m{device}", "m1", ""),
+    ],
+)
+async def test_a_listed_client_must_not_be_named_as_one_of_another_group(
+    tmp_path: Path, case: str, client_id: str, row: str, clash: str
+) -> None:
+    path = tmp_path / "clients.csv"
+    first = 10 if case == "fanout" else 2
+    path.write_text("\n".join(["client_id", *(f"x{n}" for n in range(first - 1)), row]))
+    fields: dict[str, object] = {"devices": 2} if case == "fanin" else {}
+    fields |= {"broker": NOBODY, "client_id": client_id, "clients_file": str(path)}
+    wanted = ScenarioError if clash else BrokerUnreachableError
+    message = f"^clients_file: .* {clash}; allowed" if clash else "127.0.0.1:1"
+    with pytest.raises(wanted, match=message):
+        await run(build_scenario(case, None, fields), tmp_path / "run")
+
+
+@pytest.mark.parametrize("checked", [10_000, 2])
+@pytest.mark.parametrize(
+    ("field", "there", "missing"),
+    [
+        ("tls_certificate", 20, "20.pem"),
+        ("tls_key", 29, "29.key"),
+        ("tls_certificate", 0, "0.pem"),
+    ],
+)
+async def test_a_device_without_its_certificate_is_found_before_anyone_is_asked(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    checked: int,
+    field: str,
+    there: int,
+    missing: str,
+) -> None:
+    monkeypatch.setattr(coordinator, "_FILES_CHECKED", checked)
+    for number in range(30):
+        for kind in ("pem", "key"):
+            if number < there or kind != missing[-3:]:
+                (tmp_path / f"{number}.{kind}").touch()
+    given = {
+        "broker": NOBODY.replace("mqtt", "mqtts"),
+        "devices": 30,
+        "tls_certificate": f"{tmp_path}/{{device}}.pem",
+        "tls_key": f"{tmp_path}/{{device}}.key",
+    }
+    # Of many devices only the ends of each group are looked at.
+    number = missing if checked > 30 or not there else f"29{missing[-4:]}"
+    with pytest.raises(ScenarioError, match=f"^{field}: .*/{number} cannot be read and device"):
+        await run(build_scenario("fanin", None, given), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("field", ["tls_ca", "tls_certificate"])
+async def test_a_tls_file_that_is_not_there_is_named(tmp_path: Path, field: str) -> None:
+    for case in ("fanin", "specjms"):
+        given = {"broker": NOBODY.replace("mqtt", "mqtts"), field: f"{tmp_path}/none.pem"}
+        with pytest.raises(
+            ScenarioError, match=rf"^{field}: .*/none\.pem cannot be read and every"
+        ):
+            await run(build_scenario(case, None, given), tmp_path / "run")
