@@ -18,6 +18,7 @@ from loadgen.metrics.interval import COUNTERS, PHASES
 from loadgen.metrics.reducer import reduce_table
 from loadgen.scorecard.broker import BrokerLoad, BrokerRecords, Traffic, broker_load
 from loadgen.scorecard.ceiling import ceiling_of
+from loadgen.scorecard.encryption import tls_details, tls_notice, tls_sections
 from loadgen.scorecard.latency import Latency, latency_of
 from loadgen.scorecard.outages import outage_sections
 from loadgen.scorecard.power import OutletPower
@@ -301,6 +302,7 @@ def build(
     course = _course(views.course, start_ns, _due(record, start_ns, end_ns))
     phases = _phases(record, start_ns, end_ns)
     power = None if outlets is None else _power(outlets, rates["received"], rack_units)
+    notice = " ".join(filter(None, (notice_of(record), tls_notice(record))))
     return ScoreCard(
         run=_run(record, seconds),
         verdict=_verdict(record, run.integrity),
@@ -328,14 +330,18 @@ def build(
         broker=broker,
         integrity=run.integrity,
         audit=audit_of(record),
-        notice=notice_of(record),
+        notice=notice,
         sections=(
             *outage_sections(record, course, phases),
             *sections_of(record, rates),
             *supply_sections(record),
+            *tls_sections(record),
             *ceiling_of(record, rates, latency),
         ),
-        details=details_of(record, rates) | supply_details(record),
+        details=details_of(record, rates)
+        | supply_details(record)
+        | tls_details(record)
+        | ({"notice": notice} if notice else {}),
         curves=Curves(
             wall_start_ns=_wall_ns(record, start_ns),
             histograms=tuple(_histogram(name, row) for name, row in latency_rows.items()),

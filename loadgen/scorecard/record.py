@@ -73,6 +73,9 @@ class RunRecord:
     workers: int = 1
     hosts: int = 1
     secure: bool = False
+    """Whether clients of the broker are: the case is then told as a secured one."""
+    encrypted: bool = False
+    """Whether any connection was, one to a backend too."""
     groups: tuple[Group, ...] = ()
     environment: Object = field(default_factory=dict)
     broker: Object = field(default_factory=dict)
@@ -237,6 +240,7 @@ def _record(document: Object) -> RunRecord:
     connect = _object(document, "connect")
     verdict = _object(document, "verdict")
     urls = [str(url) for url in broker.get("urls") or ()]
+    secure = any(url.startswith(("mqtts:", "wss:")) for url in urls)
     return RunRecord(
         id=_text(document["id"]),
         case=_text(document["case"]),
@@ -247,7 +251,8 @@ def _record(document: Object) -> RunRecord:
         seed=None if document.get("seed") is None else int(document["seed"]),
         workers=_count(plan.get("workers"), 1),
         hosts=_count(plan.get("hosts"), 1),
-        secure=any(url.startswith(("mqtts:", "wss:")) for url in urls),
+        secure=secure,
+        encrypted=secure or plan.get("tls") is True,
         groups=tuple(_group(group) for group in plan.get("groups") or ()),
         environment=_object(document, "environment"),
         broker=broker,

@@ -1,0 +1,79 @@
+"""TLS in a score card: whether the broker's certificate was verified, and what was negotiated.
+
+From `scenario.tls_verify` and `observed.tls` of run.json; a part that is not as expected is left
+out.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from loadgen.scorecard.record import RunRecord
+from loadgen.scorecard.sections import Cell, Section
+
+__all__ = ["UNVERIFIED", "tls_details", "tls_notice", "tls_sections"]
+
+UNVERIFIED = (
+    "TLS without verification: the broker's certificate was not verified, any certificate would "
+    "have done, and what verifying one costs is in no figure here."
+)
+"""What must stand before the figures of such a run."""
+
+_MOST_SHOWN = 40
+
+Entry = tuple[str, str, int]
+
+
+def tls_notice(record: RunRecord) -> str:
+    """What must stand before any figure of the run; empty for one that needs none."""
+    return "" if _verified(record) or not record.encrypted else UNVERIFIED
+
+
+def tls_details(record: RunRecord) -> dict[str, Any]:
+    """For scorecard.json: `tls`, where connections were encrypted."""
+    if not record.encrypted:
+        return {}
+    found: dict[str, Any] = {"verified": _verified(record)}
+    connections, resumed = _negotiated(record)
+    if connections:
+        found["connections"] = [
+            {"version": version, "cipher": cipher, "count": count}
+            for version, cipher, count in connections
+        ]
+        found["resumed"] = resumed
+    return {"tls": found}
+
+
+def tls_sections(record: RunRecord) -> tuple[Section, ...]:
+    """What the handshakes ended with; none for a run that does not tell."""
+    connections, resumed = _negotiated(record)
+    if not record.encrypted or not connections:
+        return ()
+    rows: tuple[tuple[Cell, ...], ...] = connections
+    verified = "was verified" if _verified(record) else "was NOT verified"
+    note = (
+        "What the handshakes of devices ended with, those of the whole run: "
+        f"{resumed:,} of {sum(count for _, _, count in connections):,} resumed an earlier session. "
+        f"The broker's certificate {verified}."
+    )
+    return (Section("TLS", note, ("version", "cipher", "connections"), rows, texts=(0, 1)),)
+
+
+def _verified(record: RunRecord) -> bool:
+    return record.scenario.get("tls_verify") is not False
+
+
+def _negotiated(record: RunRecord) -> tuple[tuple[Entry, ...], int]:
+    """Connections by version and cipher, and how many resumed a session."""
+    found = record.observed.get("tls")
+    told = found if isinstance(found, Mapping) else {}
+    listed = told.get("connections")
+    entries = tuple(
+        (str(one.get("version") or ""), str(one.get("cipher") or ""), _count(one.get("count")))
+        for one in (listed if isinstance(listed, list) else ())[:_MOST_SHOWN]
+        if isinstance(one, Mapping) and _count(one.get("count"))
+    )
+    return entries, _count(told.get("resumed"))
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -1,0 +1,71 @@
+"""What a score card tells of TLS: a certificate that nobody verified, and what was negotiated."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from loadgen.cli.summary import summary_lines
+from loadgen.scorecard.encryption import UNVERIFIED, tls_details, tls_notice
+from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.record import parse_run
+from loadgen.scorecard.summary import summarize_run
+from loadgen.scorecard.to_csv import to_csv
+from loadgen.scorecard.to_html import to_html
+from loadgen.scorecard.to_json import to_json
+from loadgen.scorecard.to_markdown import escape, to_markdown
+from tests.scorecard import fabricate as make
+
+
+def run_of(url: str = "mqtts://b", **scenario: object) -> dict[str, Any]:
+    document = make.run_document()
+    document["broker"]["urls"] = [url]
+    document["plan"]["tls"] = url.startswith(("mqtts", "wss"))
+    document["scenario"] |= scenario
+    return document
+
+
+def card_of(directory: Path, document: dict[str, Any]) -> ScoreCard:
+    changes = {key: document[key] for key in ("broker", "plan", "scenario", "observed")}
+    return summarize_run(make.fabricate(directory / "run", **changes))
+
+
+@pytest.mark.parametrize("url", ["mqtts://b", "wss://b"])
+def test_an_unverified_certificate_is_told_before_every_figure(tmp_path: Path, url: str) -> None:
+    card = card_of(tmp_path, run_of(url, tls_verify=False))
+    lines = summary_lines(card)
+    verdict = next(place for place, line in enumerate(lines) if line.startswith("FANIN"))
+    assert " ".join(lines[:verdict]).strip() == UNVERIFIED
+    text = to_markdown([card]).decode()
+    assert text.index(escape(UNVERIFIED, 2000)) < text.index("VALID")
+    page = to_html([card]).decode()
+    page = page[page.index("<body>") :]
+    told = UNVERIFIED.replace("'", "&#39;")
+    assert page.index(told) < page.index("VALID")
+    document = orjson.loads(to_json([card]))
+    assert list(document)[:3] == ["schema", "notice", "run"]
+    assert document["notice"] == UNVERIFIED
+    assert document["tls"] == {"verified": False}
+    assert "verif" not in " ".join(map(str, csv.reader(io.StringIO(to_csv([card]).decode()))))
+
+
+def test_no_notice_where_it_was_verified_or_nothing_was_encrypted() -> None:
+    for url, scenario in (
+        ("mqtts://b", {"tls_verify": True}),
+        ("mqtts://b", {}),
+        ("mqtt://b", {"tls_verify": False}),
+        ("ws://b", {"tls_verify": False}),
+    ):
+        record = parse_run(run_of(url, **scenario), "here")
+        assert tls_notice(record) == ""
+        told = {"tls": {"verified": True}} if url.startswith("mqtts") else {}
+        assert tls_details(record) == told
+
+
+def test_an_encrypted_backend_behind_a_plain_broker_is_told_too() -> None:
+    document = run_of("mqtt://b", tls_verify=False)
+    document["plan"]["tls"] = True
+    assert tls_notice(parse_run(document, "here")) == UNVERIFIED
