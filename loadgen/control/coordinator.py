@@ -22,7 +22,7 @@ from loadgen.control import supply
 from loadgen.control.backends import backends_seen, bridge_record, loads_of
 from loadgen.control.devices import write_devices
 from loadgen.control.environment import environment, host_of, program
-from loadgen.control.facts import facts_of, rate_steps_of, step_verdicts
+from loadgen.control.facts import facts_of, handshakes_of, rate_steps_of, step_verdicts
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.network import difference, network_counters
 from loadgen.control.progress import Progress, Snapshot, silent
@@ -724,6 +724,9 @@ def _observed(session: Session, lost: tuple[int, ...], before: Mapping[str, int]
             "clock_bound_ns": 0,
         },
     }
+    tls = handshakes_of(session.finals)
+    if tls is not None:
+        document["observed"]["tls"] = tls
     if connected is not None:
         document["connect"] = {
             "connected": connected.done,

@@ -1,6 +1,8 @@
 """What a played session gives the verdict to judge."""
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 from loadgen.control.session import Session
 from loadgen.workload.groups import RunPlan, sent_rate
@@ -9,7 +11,7 @@ from loadgen.workload.scenario import Scenario, connect_rate_of
 from loadgen.workload.step_verdict import StepVerdict
 from loadgen.workload.verdict import RunFacts
 
-__all__ = ["facts_of", "rate_steps_of", "step_verdicts"]
+__all__ = ["facts_of", "handshakes_of", "rate_steps_of", "step_verdicts"]
 
 NS = 1_000_000_000
 
@@ -78,6 +80,29 @@ def _owed_by_leave(plan: RunPlan) -> float:
     longest_s = plan.away_s * 1.5
     away = min(plan.churn_per_s * longest_s, devices)
     return away * longest_s * sum(sent_rate(group, plan.groups) for group in publishing) / devices
+
+
+def handshakes_of(finals: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What TLS the connections of all workers had, the most first; None where none was encrypted.
+
+    `finals` are the workers' last words by row; a worker that was lost counts for nothing.
+    """
+    kinds: Counter[tuple[str, str]] = Counter()
+    resumed = 0
+    for final in finals.values():
+        told = final.get("tls") or {"connections": [], "resumed": 0}
+        for one in told["connections"]:
+            kinds[one["version"], one["cipher"]] += one["count"]
+        resumed += told["resumed"]
+    if not kinds:
+        return None
+    return {
+        "connections": [
+            {"version": version, "cipher": cipher, "count": count}
+            for (version, cipher), count in sorted(kinds.items(), key=lambda k: (-k[1], k[0]))
+        ],
+        "resumed": resumed,
+    }
 
 
 def rate_steps_of(scenario: Scenario) -> tuple[RateStep, ...]:

@@ -11,7 +11,7 @@ import socket
 import ssl
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -47,6 +47,8 @@ from loadgen.workload.traffic import (
 __all__ = ["Streams", "say_hello_and_goodbye", "tls_context", "tls_of_device"]
 
 _SESSIONS_KEPT = 64
+_MOST_NEGOTIATED = 32
+"""Different pairs of version and cipher that are counted apart."""
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -253,6 +255,8 @@ class Streams:
         self.out = memoryview(fleet.out.data)
         held_bytes = 4 * fleet.held_ids.shape[1]
         self.acknowledgements = np.zeros(len(fleet.out) + held_bytes, np.uint8)
+        self.negotiated: Counter[tuple[str, str]] = Counter()
+        self.resumed = 0
         self.protocols: dict[int, _Stream | _WebSocketStream] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -280,7 +284,7 @@ class Streams:
             slot = traffic.slot_of(group, traffic.S_TCP, traffic.CONNECT_PHASE)
             traffic.record(fleet.histograms, fleet.stats, slot, tcp_ns - int(row[SYN_NS]))
             encrypted = target.transport in ("tls", "wss")
-            _, protocol = await self.loop.create_connection(
+            transport, protocol = await self.loop.create_connection(
                 lambda: self._protocol(connection, target),
                 sock=sock,
                 ssl=self.context_of(connection) if encrypted else None,
@@ -290,6 +294,7 @@ class Streams:
             if encrypted:
                 slot = traffic.slot_of(group, traffic.S_TLS, traffic.CONNECT_PHASE)
                 traffic.record(fleet.histograms, fleet.stats, slot, now_ns - tcp_ns)
+                self._count_handshake(transport.get_extra_info("ssl_object"))
             await protocol.opened()
         except asyncio.CancelledError:
             # Given up: it must not be taken for the next attempt of this device.
@@ -313,6 +318,27 @@ class Streams:
         row[STATE] = AWAIT_CONNACK
         start, end = fleet.connect_ends[connection : connection + 2].tolist()
         self.write(connection, fleet.connect_packets[start:end].tobytes())
+
+    def _count_handshake(self, wrapped: ssl.SSLObject | None) -> None:
+        """Note what a handshake ended with, once a connection."""
+        cipher = None if wrapped is None else wrapped.cipher()
+        if wrapped is None or cipher is None:
+            return
+        kind = (wrapped.version() or "", cipher[0])
+        if kind not in self.negotiated and len(self.negotiated) >= _MOST_NEGOTIATED:
+            kind = ("other", "other")
+        self.negotiated[kind] += 1
+        self.resumed += bool(wrapped.session_reused)
+
+    def handshakes(self) -> dict[str, Any]:
+        """Connections by version and cipher, and how many resumed a session."""
+        return {
+            "connections": [
+                {"version": version, "cipher": cipher, "count": count}
+                for (version, cipher), count in self.negotiated.items()
+            ],
+            "resumed": self.resumed,
+        }
 
     def _protocol(self, connection: int, target: Target) -> _Stream | _WebSocketStream:
         if target.transport in ("ws", "wss"):

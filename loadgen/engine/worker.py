@@ -910,6 +910,7 @@ class Worker:
                 "pushed_back": bool(self.fleet.totals[traffic.PUSHED_BACK]),
                 "spread": self._spread_of_queues(),
                 "devices": devices,
+                "tls": None if self.streams is None else self.streams.handshakes(),
             }
         }
 

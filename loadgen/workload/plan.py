@@ -199,13 +199,15 @@ def _devices(groups: Iterable[DeviceGroup]) -> int:
 
 
 def _tls(scenario: Scenario) -> Tls:
+    # A list of ciphers is for TLS 1.2 alone: beside 1.3 it would change nothing.
+    version = scenario.tls_version or (None if scenario.tls_ciphers is None else "1.2")
     return Tls(
         ca_file=scenario.tls_ca,
         certificate_file=scenario.tls_certificate,
         key_file=scenario.tls_key,
         verify=scenario.tls_verify,
-        minimum=scenario.tls_version,
-        maximum=scenario.tls_version,
+        minimum=version,
+        maximum=version,
         ciphers=scenario.tls_ciphers,
         resume=scenario.tls_resume,
     )

@@ -684,7 +684,7 @@ class Scenario(BaseModel):
         str | None,
         FieldSpec(
             "text",
-            "Ciphers to offer for TLS 1.2, in OpenSSL's notation.",
+            "Ciphers to offer, in OpenSSL's notation; then TLS 1.2 alone is offered.",
             unit="list",
             absent="OpenSSL's default",
         ),

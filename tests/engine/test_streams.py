@@ -354,3 +354,33 @@ def test_a_context_holds_what_was_asked(certificate: tuple[Path, Path]) -> None:
     open_context = tls_context(Tls(verify=False))
     assert open_context.verify_mode == ssl.CERT_NONE
     assert not open_context.check_hostname
+
+
+@pytest.mark.parametrize(
+    ("tls_version", "cipher", "version"),
+    [("1.2", "ECDHE-ECDSA-AES256-GCM-SHA384", "TLSv1.2"), ("1.3", None, "TLSv1.3")],
+)
+async def test_the_last_answer_tells_what_was_negotiated(
+    driver: Driver,
+    start_broker: StartBroker,
+    server_context: ssl.SSLContext,
+    certificate: tuple[Path, Path],
+    tls_version: str,
+    cipher: str | None,
+    version: str,
+) -> None:
+    broker = await start_broker(ssl=server_context)
+    tls = Tls(
+        str(certificate[0]),
+        minimum=tls_version,
+        maximum=tls_version,
+        ciphers=cipher,
+        resume=True,
+    )
+    await driver.configure(tls_plan(publishers(10), port=broker.port, tls=tls))
+    assert (await driver.connect(in_flight=1))["connected"] == 10
+    told = (await driver.stop())["tls"]
+    (entry,) = told["connections"]
+    assert (entry["version"], entry["count"]) == (version, 10)
+    assert entry["cipher"] == (cipher or "TLS_AES_256_GCM_SHA384")
+    assert 5 <= told["resumed"] < 10

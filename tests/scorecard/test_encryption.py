@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from loadgen.cli.summary import summary_lines
-from loadgen.scorecard.encryption import UNVERIFIED, tls_details, tls_notice
+from loadgen.control.facts import handshakes_of
+from loadgen.scorecard.encryption import UNVERIFIED, tls_details, tls_notice, tls_sections
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.record import parse_run
 from loadgen.scorecard.summary import summarize_run
@@ -69,3 +70,33 @@ def test_an_encrypted_backend_behind_a_plain_broker_is_told_too() -> None:
     document = run_of("mqtt://b", tls_verify=False)
     document["plan"]["tls"] = True
     assert tls_notice(parse_run(document, "here")) == UNVERIFIED
+
+
+def test_what_workers_negotiated_is_added_up_and_shown(tmp_path: Path) -> None:
+    new = {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384", "count": 700}
+    old = {"version": "TLSv1.2", "cipher": "ECDHE-RSA-AES256-GCM-SHA384", "count": 3}
+    workers = {
+        0: {"tls": {"connections": [old, new], "resumed": 5}},
+        1: {"tls": {"connections": [new], "resumed": 6}},
+        2: {"tls": None},
+        3: {},
+    }
+    found = handshakes_of(workers)
+    assert found == {"connections": [new | {"count": 1400}, old], "resumed": 11}
+    assert handshakes_of({0: {"tls": {"connections": [], "resumed": 0}}}) is None
+    document = run_of()
+    document["observed"]["tls"] = found
+    card = card_of(tmp_path, document)
+    assert orjson.loads(to_json([card]))["tls"] == {"verified": True, **found}
+    for text in ("\n".join(summary_lines(card)), to_html([card]).decode()):
+        assert "ECDHE-RSA-AES256-GCM-SHA384" in text
+        assert "TLS_AES_256_GCM_SHA384" in text
+        assert "11 of 1,403 resumed" in " ".join(text.split())
+    assert escape("TLS_AES_256_GCM_SHA384") in to_markdown([card]).decode()
+
+
+def test_handshakes_that_are_not_as_expected_are_left_out() -> None:
+    for tls in (3, {"connections": 3}, {"connections": [3, {"count": "many"}], "resumed": "x"}):
+        document = run_of()
+        document["observed"]["tls"] = tls
+        assert tls_sections(parse_run(document, "here")) == ()

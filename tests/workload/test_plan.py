@@ -362,6 +362,12 @@ class TestContents:
             prefixes.add(publishes.topic_prefix)
         assert prefixes == {"lg00000001/fanin", "lg00000002/fanin"}
 
+    def test_ciphers_are_offered_with_the_only_version_that_has_them(self) -> None:
+        scenario = build_scenario("fanin", None, {"broker": "mqtts://h", "tls_ciphers": "AES"})
+        made = plan_run(scenario, SMALL, (Target("127.0.0.1", 8883, "tls"),), 1)
+        assert made.tls is not None
+        assert made.tls.minimum == made.tls.maximum == "1.2"
+
     def test_tls_is_taken_along_where_a_target_is_encrypted(self) -> None:
         scenario = build_scenario(
             "fanin",
