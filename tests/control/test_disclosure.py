@@ -18,7 +18,7 @@ from loadgen.specjms.audit import DestinationCount
 from loadgen.specjms.expected import type_rates
 from loadgen.specjms.messages import number_of
 from loadgen.specjms.options import Choices, model_of
-from loadgen.specjms.report import Seen, Supply, audit_summary, report
+from loadgen.specjms.report import Seen, Supply, audit_of_supply, audit_summary, report
 
 NS = 1_000_000_000
 LENGTH_S = 20
@@ -37,18 +37,17 @@ def made(
         Seen(*(round(rate * length_s * share) for rate in (one.sent, one.received, one.received)))
         for one in type_rates(model)
     ]
-    document, found = report(
-        model,
-        Supply(
-            window_s=length_s,
-            warmup_s=1.0,
-            clock_ms=0.0,
-            types=seen,
-            inside=[round(rate * length_s) for rate in model.rates],
-            late=[0] * 7,
-            destinations=[DestinationCount(number_of("offer"), 1, 10, 10, 10)],
-        ),
+    supply = Supply(
+        window_s=length_s,
+        warmup_s=1.0,
+        clock_ms=0.0,
+        types=seen,
+        inside=[round(rate * length_s) for rate in model.rates],
+        late=[0] * 7,
+        destinations=[DestinationCount(number_of("offer"), 1, 10, 10, 10)],
     )
+    found = audit_of_supply(model, supply)
+    document = report(model, supply, found)
     run = {
         "schema": 1,
         "id": directory.name,
