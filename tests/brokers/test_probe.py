@@ -1,7 +1,12 @@
 import asyncio
+import base64
+import gc
+import hashlib
+import itertools
 import ssl
 import threading
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
@@ -118,6 +123,187 @@ async def test_no_mqtt_there(answer: bytes, close: bool) -> None:
         with pytest.raises((BrokerRefusedError, BrokerUnreachableError)) as caught:
             await probe(endpoint, timeout_s=0.5)
     assert "\n" not in str(caught.value)
+
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def _talking(talk: Talk, scheme: str = "mqtt") -> AsyncIterator[Endpoint]:
+    talks = []
+
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talks.append(asyncio.current_task())
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await talk(reader, writer)
+        writer.transport.abort()
+
+    port = free_port("127.0.0.1")
+    server = await asyncio.start_server(one, "127.0.0.1", port)
+    yield Endpoint(scheme, "127.0.0.1", port, path="/m" if scheme == "ws" else "")
+    server.close()
+    await asyncio.gather(*filter(None, talks))
+
+
+async def _upgraded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    request = (await reader.readuntil(b"\r\n\r\n")).decode()
+    (key,) = (
+        line.split(": ")[1]
+        for line in request.splitlines()
+        if line.lower().startswith("sec-websocket-key")
+    )
+    guid = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+    accept = base64.b64encode(hashlib.sha1((key + guid).encode()).digest())
+    writer.write(
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Accept: " + accept + b"\r\n\r\n"
+    )
+
+
+async def _endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 101 Switching Protocols\r\n")
+    while True:
+        writer.write(b"X-More: more\r\n" * 20)
+        await writer.drain()
+        await asyncio.sleep(0.005)
+
+
+def _polite_at_first() -> Talk:
+    """Upgrades the first connection and then never ends its headers."""
+    numbers = itertools.count()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if next(numbers) > 0:
+            return await _endless(reader, writer)
+        await _upgraded(reader, writer)
+        await reader.read()
+        return None
+
+    return talk
+
+
+@pytest.mark.parametrize("talk", [_endless, _polite_at_first()])
+def test_endless_answer_to_the_upgrade_ends_in_time(talk: Talk) -> None:
+    async def ask() -> None:
+        async with _talking(talk, "ws") as endpoint:
+            with pytest.raises((BrokerRefusedError, BrokerUnreachableError)) as caught:
+                await probe(endpoint, timeout_s=0.5)
+            assert "\n" not in str(caught.value)
+
+    before, since = threading.active_count(), time.monotonic()
+    asyncio.run(ask())
+    assert time.monotonic() - since < 5
+    assert threading.active_count() == before
+
+
+def test_probe_can_be_interrupted() -> None:
+    async def ask() -> None:
+        async with _talking(_polite_at_first(), "ws") as endpoint:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await probe(endpoint, timeout_s=20)
+
+    before, since = threading.active_count(), time.monotonic()
+    asyncio.run(ask())
+    assert time.monotonic() - since < 5
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"HTTP/1.1 403 Forbidden\r\n\r\n", "HTTP 403 Forbidden"),
+        (b"HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n", "HTTP 302 Found"),
+        (b"HTTP/1.1 101 Yes\r\nSec-WebSocket-Accept: no\r\n\r\n", "does not fit the key"),
+        (b"SSH-2.0-\x1b[31m" + b"x" * 900 + b"\r\n\r\n", r"SSH-2.0-\x1b[31mxxx"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "closed the connection after SSH-2.0-OpenSSH_9.2;"),
+    ],
+)
+async def test_upgrade_refused_with_the_reason(answer: bytes, said: str) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async with _talking(talk, "ws") as endpoint:
+        with pytest.raises(BrokerRefusedError) as caught:
+            await probe(endpoint, timeout_s=2)
+    assert said in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+async def test_close_frame_leaves_no_unread_exception(accepts: bool) -> None:
+    said: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _upgraded(reader, writer)
+        await reader.read(1)
+        if accepts:
+            writer.write(b"\x82\x05\x20\x03\x00\x00\x00")
+        writer.write(b"\x88\x02\x03\xe8")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+
+    async with _talking(talk, "ws") as endpoint:
+        with suppress(BrokerRefusedError, BrokerUnreachableError):
+            await probe(endpoint, timeout_s=0.5)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert said == []
+
+
+@needs_mosquitto
+async def test_missing_client_certificate_is_named(tls: TlsFiles) -> None:
+    asking = replace(tls, authority=tls.certificate, require_client_certificate=True)
+    async with run_mosquitto(MosquittoSettings(tls=asking)) as broker:
+        trust = ssl.create_default_context(cafile=tls.certificate)
+        with pytest.raises(BrokerRefusedError, match="certificate required; give") as caught:
+            await probe(broker.endpoints[0], tls_context=trust, timeout_s=1)
+    assert "MQTT port" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "login"),
+    [
+        (b"\x20\x03\x00\x88\x00", r"\(0x88\); try again", False),
+        (b"\x20\x03\x00\x86\x00", r"\(0x86\); check user", True),
+        (b"\x20\x03\x00\x95\x00", r"\(0x95\); check what", False),
+    ],
+)
+async def test_only_a_wrong_login_is_about_the_password(
+    answer: bytes, said: str, login: bool
+) -> None:
+    async with _server(answer, close=False) as endpoint:
+        with pytest.raises(BrokerRefusedError, match=said) as caught:
+            await probe(endpoint, timeout_s=2)
+    assert ("password" in str(caught.value)) == login
+
+
+@pytest.mark.parametrize(("code", "said"), [(3, "try again"), (4, "password"), (5, "password")])
+async def test_refusal_of_the_older_version_says_what_to_do(code: int, said: str) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        level = (await reader.readexactly(9))[8]
+        writer.write(b"\x20\x03\x00\x84\x00" if level == 5 else bytes((0x20, 2, 0, code)))
+        await reader.read()
+
+    async with _talking(talk) as endpoint:
+        with pytest.raises(BrokerRefusedError, match=said):
+            await probe(endpoint, timeout_s=2)
+
+
+async def test_broker_of_the_newer_version_only() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        level = (await reader.readexactly(9))[8]
+        writer.write(b"\x20\x03\x00\x00\x00" if level == 5 else b"\x20\x02\x00\x01")
+        await reader.read()
+
+    async with _talking(talk) as endpoint:
+        assert (await probe(endpoint, timeout_s=1)).versions == (5,)
 
 
 def test_on_uvloop_without_threads_left() -> None:
