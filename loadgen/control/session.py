@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -219,15 +219,8 @@ class Session:
         could connect, or a worker refused a command.
         """
         self._crew = crew
-        async with _background(self._beat(), self._show(), self._sample()):
-            try:
-                await self._play(crew)
-            except _CutError:
-                self._note("cut", self.ending or "")
-            except LoadgenError:
-                await self._stop(crew)
-                raise
-            await self._stop(crew)
+        with ExitStack() as page_name:
+            await self._play_and_stop(crew, page_name)
         await self._flush()
         for loss in crew.losses:
             self._note("worker_lost", loss.detail, loss.worker)
@@ -235,8 +228,19 @@ class Session:
             if words:
                 self._note("worker_said", words, loss.worker)
 
-    async def _play(self, crew: Crew) -> None:
-        await self._configure(crew)
+    async def _play_and_stop(self, crew: Crew, page_name: ExitStack) -> None:
+        async with _background(self._beat(), self._show(), self._sample()):
+            try:
+                await self._play(crew, page_name)
+            except _CutError:
+                self._note("cut", self.ending or "")
+            except LoadgenError:
+                await self._stop(crew)
+                raise
+            await self._stop(crew)
+
+    async def _play(self, crew: Crew, page_name: ExitStack) -> None:
+        await self._configure(crew, page_name)
         await self._connect(crew)
         if any(group.subscribes for group in self._plan.groups):
             await self._subscribe(crew)
@@ -255,24 +259,25 @@ class Session:
             answers = stopping.result().items()
             self.finals = {row: answer.get("final") or {} for row, answer in answers}
 
-    async def _configure(self, crew: Crew) -> None:
+    async def _configure(self, crew: Crew, page_name: ExitStack) -> None:
         self._enter("configure")
-        # Once every worker has opened it, the page needs no name, and a killed run leaves none.
-        with _live_directory() as directory:
-            path = directory / "live"
-            self._page = create_live_page(path, len(self._plan.workers))
-            await self._step(
-                crew.ask_all(
-                    "configure",
-                    run=self._run,
-                    host=self._host,
-                    workers=len(self._plan.workers),
-                    anchor_ns=self._anchor_ns,
-                    live=str(path),
-                    plan=self._plan,
-                    each=[{"worker": worker.worker} for worker in self._plan.workers],
-                )
+        # Once every worker has opened it, the page needs no name, and a killed run leaves none. Until
+        # then it keeps it: a worker that is lost meanwhile must not take the others along.
+        path = page_name.enter_context(_live_directory()) / "live"
+        self._page = create_live_page(path, len(self._plan.workers))
+        await self._step(
+            crew.ask_all(
+                "configure",
+                run=self._run,
+                host=self._host,
+                workers=len(self._plan.workers),
+                anchor_ns=self._anchor_ns,
+                live=str(path),
+                plan=self._plan,
+                each=[{"worker": worker.worker} for worker in self._plan.workers],
             )
+        )
+        page_name.close()
 
     async def _connect(self, crew: Crew) -> None:
         start_ns = self._enter("connect")

@@ -4,7 +4,6 @@ The counts by message type are read from the run's own interval table, so that w
 what is recorded; those by destination come from the workers' last answers.
 """
 
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from loadgen.brokers.watch import is_local
 from loadgen.control.progress import Progress, Snapshot, describe
 from loadgen.control.rundir import EventLog, write_json
 from loadgen.metrics.interval import INTERVAL_SCHEMA
@@ -94,7 +94,7 @@ def review(
     told = [final["specjms"] for final in finals.values() if final.get("specjms")]
     silent = len(plan.workers) - len(told)
     destinations, notes = _destinations(plan.model, told, silent)
-    if any(_is_here(target.host, target.port) for target in plan.targets):
+    if any(is_local(target.host) for target in plan.targets):
         notes.append("The broker ran on the client's host, which a submission must not do (3.9).")
     seen = Supply(
         window_s=(end_ns - start_ns) / NS,
@@ -167,19 +167,6 @@ def reported(progress: Progress, events: EventLog, every_s: float) -> Progress:
             events.write(time.monotonic_ns(), "progress", describe(snapshot))
 
     return show
-
-
-def _is_here(host: str, port: int) -> bool:
-    """Whether an address is one of this host: what is sent there leaves from there."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[
-            0
-        ]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(address)  # a datagram socket: nothing is sent
-            return bool(probe.getsockname()[0] == probe.getpeername()[0])
-    except OSError:
-        return False
 
 
 def _sum(told: list[Any], name: str) -> int:
