@@ -7,8 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(
     json_: Annotated[bool, typer.Option("--json", help="As JSON on stdout.")] = False,

@@ -38,7 +38,6 @@ from loadgen.workload.units import parse_count, parse_number
 if TYPE_CHECKING:
     from loadgen.control.search import Search, SearchResult
 
-__all__ = ["app", "search_options", "searched"]
 
 app = typer.Typer(
     help="The highest load that is still valid: raises it from below, closes in, confirms.",

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from loadgen.control.search import SearchState, Step
     from loadgen.workload.step_verdict import StepVerdict
 
-__all__ = ["bracket_line", "rate_step_lines", "search_progress", "step_cells", "step_line"]
 
 STEP_HEAD = ("", "step", "load", "sent/s", "received/s", "p99", "why it failed")
 

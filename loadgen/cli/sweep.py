@@ -22,7 +22,6 @@ from loadgen.workload.units import parse_count
 if TYPE_CHECKING:
     from loadgen.control.sweep import Sweep, SweepResult, SweepState
 
-__all__ = ["app"]
 
 app = typer.Typer(
     help="Every combination of some fields' values, in one table and chart.",

@@ -17,7 +17,6 @@ from loadgen.workload.scenario import CASES, Case
 if TYPE_CHECKING:
     from loadgen.control.tuning import Demand, Finding, Profile
 
-__all__ = ["app"]
 
 app = typer.Typer(
     help="Compare this host with a profile; print a script. Changes nothing.", add_completion=False

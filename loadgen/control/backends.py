@@ -14,8 +14,6 @@ from loadgen.workload.groups import DeviceGroup, RunPlan
 from loadgen.workload.plan import target_url
 from loadgen.workload.verdict import RunFacts, Verdict, backlog_growth
 
-__all__ = ["Loads", "backends_seen", "bridge_record", "loads_of"]
-
 _SAMPLE_S = 0.5
 
 Loads = list[tuple[int, tuple[int | None, ...]]]

@@ -37,8 +37,6 @@ from loadgen.workload.groups import (
     WorkerPlan,
 )
 
-__all__ = ["Lengths", "calibrate"]
-
 NS: Final = 1_000_000_000
 PERCENTILES: Final = ("p50", "p90", "p99", "max")
 SINGLE_RATE: Final = 20_000.0

@@ -12,8 +12,6 @@ import orjson
 from loadgen.control.rundir import write_json
 from loadgen.errors import CannotRunError
 
-__all__ = ["SCHEMA", "cache_path", "keep", "kept"]
-
 SCHEMA: Final = 1
 
 

@@ -38,9 +38,9 @@ from loadgen.control.rundir import (
 )
 from loadgen.control.seal import seal
 from loadgen.control.session import Session, Steps
-from loadgen.control.supervisor import WORKER_ENTRY, start_workers
 from loadgen.control.tuning import demand_of
 from loadgen.control.watched import watched_broker
+from loadgen.control.worker_pool import WORKER_ENTRY, start_workers
 from loadgen.engine.fleet import read_clients
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, ScenarioError
 from loadgen.specjms.layout import largest_payload_bytes
@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from loadgen.brokers.bridge import Route
     from loadgen.brokers.start import RunningBroker
 
-__all__ = ["RunResult", "ServedBroker", "run", "steps_of"]
 
 NS = 1_000_000_000
 
@@ -208,7 +207,7 @@ async def _play(
             crash = _crash(broker.brokers, scenario.duration / 2, events)
             crashes.append(asyncio.create_task(crash))
         if scenario.crash_consumer:
-            crash = cut_off(crew, plan, scenario.duration / 2, events, cut)
+            crash = cut_off(pool, plan, scenario.duration / 2, events, cut)
             crashes.append(asyncio.create_task(crash))
         write_json(manifest, document | _observed(session, (), before) | {"interrupted": True})
 
@@ -227,16 +226,16 @@ async def _play(
     watched = broker.pids if scenario.case == "bridge" else ()
     async with (
         loads_of(watched) as loads,
-        start_workers(len(plan.workers), session.on_frame, entry=entry) as crew,
+        start_workers(len(plan.workers), session.on_frame, entry=entry) as pool,
     ):
         stepping.set()
         try:
-            await session.play(crew)
+            await session.play(pool)
         finally:
             for crash in crashes:
                 crash.cancel()
             await asyncio.gather(*crashes, return_exceptions=True)
-        lost = tuple(loss.worker for loss in crew.losses)
+        lost = tuple(loss.worker for loss in pool.losses)
         if plan.per_device:
             await asyncio.to_thread(write_devices, directory, plan, session.finals)
         facts = facts_of(scenario, plan, session, lost)

@@ -15,8 +15,6 @@ from loadgen.engine.fleet import read_clients
 from loadgen.errors import RunDirectoryError
 from loadgen.workload.groups import RunPlan, client_id
 
-__all__ = ["DEVICE_SCHEMA", "device_table", "read_devices", "write_devices"]
-
 DEVICE_SCHEMA = pa.schema(
     [
         pa.field("worker", pa.int32(), False),

@@ -20,8 +20,6 @@ from loadgen.specjms.disclosure import (
 )
 from loadgen.specjms.repetition import Played, no_repetition
 
-__all__ = ["read_played", "repeat_directory", "write_bundle"]
-
 _DRIVER_OUTPUT = ("events.jsonl", "broker.jsonl")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # so that the same run gives the same archive
 _DAMAGED = (KeyError, TypeError, AttributeError, ValueError, IndexError)

@@ -18,8 +18,6 @@ from loadgen.control.tuning import Demand, compare, read_profile, tuning_record
 from loadgen.control.tuning_host import observe
 from loadgen.workload.plan import Host
 
-__all__ = ["environment", "host_of", "identity", "local_ports", "program", "version"]
-
 _PACKAGES = ("loadgen", "numba", "numpy", "orjson", "pyarrow", "pydantic", "pyspark", "uvloop")
 
 _SYSCTL = (

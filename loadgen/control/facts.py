@@ -11,8 +11,6 @@ from loadgen.workload.scenario import Scenario, connect_rate_of
 from loadgen.workload.step_verdict import StepVerdict
 from loadgen.workload.verdict import RunFacts
 
-__all__ = ["facts_of", "handshakes_of", "rate_steps_of", "step_verdicts"]
-
 NS = 1_000_000_000
 
 

@@ -8,8 +8,6 @@ from typing import ClassVar
 
 from loadgen.errors import LoadgenError
 
-__all__ = ["Interrupt", "RunInterruptedError", "listening"]
-
 
 class RunInterruptedError(LoadgenError):
     """The run was interrupted before it had measured anything."""

@@ -6,8 +6,6 @@ They are the whole network namespace's, so a run's share is the difference over 
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["difference", "network_counters"]
-
 _COUNTERS = {
     # Documentation/networking/snmp_counter.rst of the Linux kernel
     "listen_overflows": ("TcpExt", "ListenOverflows"),

@@ -17,12 +17,10 @@ from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.progress import Progress, silent
 from loadgen.control.rundir import EventLog, IntervalWriter, claim
 from loadgen.control.session import Session, Steps
-from loadgen.control.supervisor import start_workers
+from loadgen.control.worker_pool import start_workers
 from loadgen.errors import CannotRunError
 from loadgen.metrics.reducer import reduce_table
 from loadgen.workload.groups import RunPlan
-
-__all__ = ["Played", "play"]
 
 _NOTHING: Final[Mapping[str, Any]] = {"count": 0}
 
@@ -77,8 +75,8 @@ async def play(
             measuring=lambda: None,
         )
         try:
-            async with start_workers(len(plan.workers), session.on_frame) as crew:
-                await session.play(crew)
+            async with start_workers(len(plan.workers), session.on_frame) as pool:
+                await session.play(pool)
         finally:
             events.close(time.monotonic_ns())
         if session.ending == "interrupted":

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
 
-__all__ = ["Progress", "Snapshot", "describe", "progress_on", "silent"]
-
 PLAIN_EVERY_S = 5.0
 
 _BEFORE = {

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadgen.control.rundir import EventLog
-from loadgen.control.supervisor import Crew
+from loadgen.control.worker_pool import WorkerPool
 from loadgen.workload.groups import DeviceGroup, RunPlan, topic_number
-
-__all__ = ["cut_off", "spread_of"]
 
 QUEUES_TOLD = 100
 """Queues that are told one by one; of more, the first."""
@@ -69,7 +67,7 @@ def _spread(counts: Sequence[int]) -> dict[str, float]:
 
 
 async def cut_off(
-    crew: Crew, plan: RunPlan, wait_s: float, events: EventLog, record: dict[str, Any]
+    pool: WorkerPool, plan: RunPlan, wait_s: float, events: EventLog, record: dict[str, Any]
 ) -> None:
     """Cut off a consumer in the middle of the group after `wait_s`; `record` tells which.
 
@@ -86,7 +84,7 @@ async def cut_off(
         for share in worker.shares
         if share.group == index and device in range(share.start, share.stop, share.step)
     )
-    answer = await crew.ask(row, "drop", group=index, device=device)
+    answer = await pool.ask(row, "drop", group=index, device=device)
     if answer["dropped"]:
         record |= {"consumer": device, "held": answer["held"]}
         detail = f"cut off on request with {answer['held']} messages not acknowledged"

@@ -3,8 +3,6 @@
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["printable", "redact_command", "scrub"]
-
 HIDDEN = "***"
 
 _LOGIN = re.compile(r"(?<=://)([^/@\s:]*):([^@\s]*)@")

@@ -18,19 +18,6 @@ from loadgen.control.redaction import printable, scrub
 from loadgen.errors import RunDirectoryError
 from loadgen.metrics.interval import RUN_METADATA_KEY, Interval, to_table
 
-__all__ = [
-    "EventLog",
-    "IntervalWriter",
-    "claim",
-    "default_directory",
-    "exclusive",
-    "new_directory",
-    "release",
-    "require_free",
-    "write_atomically",
-    "write_json",
-]
-
 EVENTS_A_KIND = 1000
 """Events of one kind that are written; the rest is only counted."""
 

@@ -19,17 +19,6 @@ from loadgen.control.redaction import printable
 from loadgen.control.rundir import write_atomically, write_json
 from loadgen.errors import RunDirectoryError
 
-__all__ = [
-    "SUMS",
-    "Integrity",
-    "digest_of",
-    "record_digest",
-    "result_files",
-    "scenario_digest",
-    "seal",
-    "verify",
-]
-
 SUMS = "SHA256SUMS"
 """File of the digests, in the format of coreutils."""
 

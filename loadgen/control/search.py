@@ -26,7 +26,7 @@ from loadgen.control.progress import Snapshot
 from loadgen.control.redaction import printable, redact_command
 from loadgen.control.rundir import exclusive, require_free, write_atomically, write_json
 from loadgen.control.seal import digest_of
-from loadgen.control.supervisor import WORKER_ENTRY
+from loadgen.control.worker_pool import WORKER_ENTRY
 from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError
 from loadgen.specjms.report import NOTICE
 from loadgen.workload.scenario import Scenario, build_scenario, scenario_fields
@@ -41,16 +41,6 @@ from loadgen.workload.search import (
     next_step,
 )
 from loadgen.workload.verdict import RunFacts, backlog_growth
-
-__all__ = [
-    "Search",
-    "SearchResult",
-    "SearchState",
-    "Step",
-    "search",
-    "served_load",
-    "vary",
-]
 
 NS = 1_000_000_000
 _DETAIL_CHARACTERS = 500

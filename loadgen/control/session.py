@@ -23,16 +23,14 @@ from loadgen.control.progress import Progress, Snapshot
 from loadgen.control.redaction import printable
 from loadgen.control.rundir import EventLog, IntervalWriter
 from loadgen.control.stepped import Mark, StepWatch
-from loadgen.control.supervisor import Crew, WorkerLostError
 from loadgen.control.tally import GroupTally, Tally, p99_us
+from loadgen.control.worker_pool import WorkerLostError, WorkerPool
 from loadgen.engine.live import Live, LivePage, create_live_page
 from loadgen.engine.recorder import decode_intervals
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, CannotRunError, LoadgenError
 from loadgen.metrics.interval import Interval
 from loadgen.workload.groups import RunPlan
 from loadgen.workload.rate_steps import RateStep
-
-__all__ = ["Session", "StepResult", "Steps"]
 
 T = TypeVar("T")
 Window = tuple[int, int]
@@ -173,7 +171,7 @@ class Session:
         self._next_backlog_ns = 0
         self._p99_us: float | None = None
         self._rates: deque[tuple[int, int, int]] = deque(maxlen=5)
-        self._crew: Crew | None = None
+        self._pool: WorkerPool | None = None
         self._page: LivePage = np.zeros((1, 1), np.int64)
 
     # Frames of the workers
@@ -212,61 +210,61 @@ class Session:
 
     # The steps
 
-    async def play(self, crew: Crew) -> None:
+    async def play(self, pool: WorkerPool) -> None:
         """Run all phases and stop the workers.
 
         Raises LoadgenError when the run cannot go on in a way that no verdict describes: nobody
         could connect, or a worker refused a command.
         """
-        self._crew = crew
+        self._pool = pool
         with ExitStack() as page_name:
-            await self._play_and_stop(crew, page_name)
+            await self._play_and_stop(pool, page_name)
         await self._flush()
-        for loss in crew.losses:
+        for loss in pool.losses:
             self._note("worker_lost", loss.detail, loss.worker)
-            words = crew.last_words()
+            words = pool.last_words()
             if words:
                 self._note("worker_said", words, loss.worker)
 
-    async def _play_and_stop(self, crew: Crew, page_name: ExitStack) -> None:
+    async def _play_and_stop(self, pool: WorkerPool, page_name: ExitStack) -> None:
         async with _background(self._beat(), self._show(), self._sample()):
             try:
-                await self._play(crew, page_name)
+                await self._play(pool, page_name)
             except _CutError:
                 self._note("cut", self.ending or "")
             except LoadgenError:
-                await self._stop(crew)
+                await self._stop(pool)
                 raise
-            await self._stop(crew)
+            await self._stop(pool)
 
-    async def _play(self, crew: Crew, page_name: ExitStack) -> None:
-        await self._configure(crew, page_name)
-        await self._connect(crew)
+    async def _play(self, pool: WorkerPool, page_name: ExitStack) -> None:
+        await self._configure(pool, page_name)
+        await self._connect(pool)
         if any(group.subscribes for group in self._plan.groups):
-            await self._subscribe(crew)
+            await self._subscribe(pool)
         if self.messages:
-            await self._exchange(crew)
+            await self._exchange(pool)
         else:
             await self._hold()
 
-    async def _stop(self, crew: Crew) -> None:
+    async def _stop(self, pool: WorkerPool) -> None:
         """Let the workers disconnect and end, however far the run came."""
         self._enter("stop")
-        timeout_s = STOP_TIMEOUT_S + sum(self._devices(row) for row in crew.alive) / 1000
-        stopping = asyncio.ensure_future(crew.stop(timeout_s))
+        timeout_s = STOP_TIMEOUT_S + sum(self._devices(row) for row in pool.alive) / 1000
+        stopping = asyncio.ensure_future(pool.stop(timeout_s))
         await self._unless_insisted(stopping)
         if not stopping.cancelled():
             answers = stopping.result().items()
             self.finals = {row: answer.get("final") or {} for row, answer in answers}
 
-    async def _configure(self, crew: Crew, page_name: ExitStack) -> None:
+    async def _configure(self, pool: WorkerPool, page_name: ExitStack) -> None:
         self._enter("configure")
-        # Once every worker has opened it, the page needs no name, and a killed run leaves none. Until
-        # then it keeps it: a worker that is lost meanwhile must not take the others along.
+        # Once every worker has opened it, the page needs no name, and a killed run leaves none.
+        # Until then it keeps it: a worker that is lost meanwhile must not take the others along.
         path = page_name.enter_context(_live_directory()) / "live"
         self._page = create_live_page(path, len(self._plan.workers))
         await self._step(
-            crew.ask_all(
+            pool.ask_all(
                 "configure",
                 run=self._run,
                 host=self._host,
@@ -279,7 +277,7 @@ class Session:
         )
         page_name.close()
 
-    async def _connect(self, crew: Crew) -> None:
+    async def _connect(self, pool: WorkerPool) -> None:
         start_ns = self._enter("connect")
         steps = self._steps
         workers = len(self._plan.workers)
@@ -292,7 +290,7 @@ class Session:
             in_flight = max(1, round(steps.in_flight * share))
             first = in_flight if at_once == workers else max(1, steps.in_flight // at_once)
             each.append({"rate": rate, "in_flight": in_flight, "first_in_flight": first})
-        work = crew.ask_all("connect", timeout_s=steps.timeout_s, each=each, at_once=at_once)
+        work = pool.ask_all("connect", timeout_s=steps.timeout_s, each=each, at_once=at_once)
         try:
             answers = await self._step(work)
         except _CutError:
@@ -309,9 +307,9 @@ class Session:
         if self.connected.failures and not self.connected.done:
             raise _nobody(self.connected.failures)
 
-    async def _subscribe(self, crew: Crew) -> None:
+    async def _subscribe(self, pool: WorkerPool) -> None:
         start_ns = self._enter("subscribe")
-        work = crew.ask_all("subscribe", timeout_s=self._steps.timeout_s)
+        work = pool.ask_all("subscribe", timeout_s=self._steps.timeout_s)
         try:
             answers = await self._step(work)
         finally:
@@ -319,18 +317,18 @@ class Session:
         self.subscribed = _added(answers, "subscribed", start_ns)
         self._tell_failures("subscribe_failed", self.subscribed)
 
-    async def _exchange(self, crew: Crew) -> None:
+    async def _exchange(self, pool: WorkerPool) -> None:
         """Warm-up, measure and drain."""
         steps = self._steps
         start_ns = time.monotonic_ns() + int(SCHEDULE_LEAD_S * NS)
         measure_ns = start_ns + int(steps.warmup_s * NS)
         end_ns = measure_ns + int(steps.duration_s * NS)
-        work = crew.ask_all("start", start_ns=start_ns, measure_ns=measure_ns, end_ns=end_ns)
+        work = pool.ask_all("start", start_ns=start_ns, measure_ns=measure_ns, end_ns=end_ns)
         await self._step(work)
         if steps.rates:
             self.stepped = StepWatch(steps.rates, measure_ns, self._timed_tally)
             for at_ns, factor in self.stepped.changes(measure_ns, start_ns):
-                await self._step(crew.ask_all("rate", at_ns=at_ns, factor=factor))
+                await self._step(pool.ask_all("rate", at_ns=at_ns, factor=factor))
         try:
             if steps.warmup_s > 0:
                 self._enter("warm-up", measure_ns)
@@ -344,7 +342,7 @@ class Session:
             await self._through_steps()
             await self._until(end_ns)
         except _CutError:
-            await self._cut(crew, measure_ns, end_ns)
+            await self._cut(pool, measure_ns, end_ns)
             raise
         finally:
             self._sampling = False
@@ -378,7 +376,7 @@ class Session:
     def _timed_tally(self) -> Tally:
         return Tally(self._timed, ("measure",))
 
-    async def _cut(self, crew: Crew, measure_ns: int, end_ns: int) -> None:
+    async def _cut(self, pool: WorkerPool, measure_ns: int, end_ns: int) -> None:
         """End the schedule now and let what is under way arrive."""
         cut_ns = min(end_ns, time.monotonic_ns() + 50_000_000)
         for name, (start, stop) in list(self.windows.items()):
@@ -389,7 +387,7 @@ class Session:
         with suppress(LoadgenError, TimeoutError):
             async with asyncio.timeout(1.0):
                 change = {"factor": STANDSTILL, "at_ns": cut_ns}
-                asked = [crew.ask(row, "rate", **change) for row in crew.alive]
+                asked = [pool.ask(row, "rate", **change) for row in pool.alive]
                 await asyncio.gather(*asked, return_exceptions=True)
         with suppress(_CutError):
             await self._drain(cut_ns, min(CUT_DRAIN_S, self._steps.drain_s), cut=True)
@@ -440,16 +438,16 @@ class Session:
 
     async def _step(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work` returns; _CutError when an interrupt or a lost worker comes first."""
-        assert self._crew is not None
-        crew = self._crew
+        assert self._pool is not None
+        pool = self._pool
         task = asyncio.ensure_future(work)
         watched = [
             asyncio.ensure_future(self._interrupt.asked.wait()),
-            asyncio.ensure_future(crew.lost.wait()),
+            asyncio.ensure_future(pool.lost.wait()),
         ]
         try:
             await asyncio.wait((task, *watched), return_when=asyncio.FIRST_COMPLETED)
-            lost = crew.lost.is_set()
+            lost = pool.lost.is_set()
             if task.done() and not lost:
                 return task.result()
             if task.done():
@@ -469,8 +467,8 @@ class Session:
         try:
             await asyncio.wait((task, insisted), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                assert self._crew is not None
-                self._crew.close_grace_s = 0.0
+                assert self._pool is not None
+                self._pool.close_grace_s = 0.0
                 self.ending = "interrupted"
         finally:
             await _cancelled(insisted, *(() if task.done() else (task,)))
@@ -479,16 +477,16 @@ class Session:
 
     async def _beat(self) -> None:
         """Each second: a sign of life to the workers, rows to the file, a look at silent rows."""
-        assert self._crew is not None
+        assert self._pool is not None
         # Many workers on few cores are each heard less often.
         limit_s = SILENCE_LIMIT_S + len(self._plan.workers) / (os.cpu_count() or 1)
         while True:
-            self._crew.tell_all({"op": "beat"})
+            self._pool.tell_all({"op": "beat"})
             now_ns = time.monotonic_ns()
-            for row in self._crew.alive:
+            for row in self._pool.alive:
                 beat_ns = int(self._page[row, Live.BEAT_NS]) if row < len(self._page) else 0
                 if beat_ns and now_ns - beat_ns > limit_s * NS and self._phase != "stop":
-                    self._crew.lose(row, f"was silent for {limit_s:.0f} s")
+                    self._pool.lose(row, f"was silent for {limit_s:.0f} s")
             await self._flush()
             await asyncio.sleep(BEAT_S)
 

@@ -9,8 +9,6 @@ from loadgen.workload.rate_steps import RateStep
 from loadgen.workload.step_verdict import StepVerdict, judge_step
 from loadgen.workload.verdict import BacklogSample, RunFacts
 
-__all__ = ["Mark", "StepWatch"]
-
 NS = 1_000_000_000
 BACKLOG_NS = 100_000_000
 """A step may be a few seconds short: a sample a second would not show a trend."""

@@ -46,16 +46,6 @@ from loadgen.specjms.report import (
 )
 from loadgen.workload.verdict import CODES, Reason, Verdict
 
-__all__ = [
-    "FILE_NAME",
-    "WORKER_ENTRY",
-    "Review",
-    "reported",
-    "review",
-    "with_audit",
-    "write_review",
-]
-
 NS = 1_000_000_000
 FILE_NAME = "specjms.json"
 WORKER_ENTRY = "loadgen.engine.supply_worker:run_worker"

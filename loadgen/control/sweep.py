@@ -27,7 +27,7 @@ from loadgen.control.redaction import printable, redact_command
 from loadgen.control.rundir import exclusive, require_free, write_atomically, write_json
 from loadgen.control.seal import digest_of
 from loadgen.control.search import Search, SearchState, search, step_scenario, vary
-from loadgen.control.supervisor import WORKER_ENTRY
+from loadgen.control.worker_pool import WORKER_ENTRY
 from loadgen.errors import LoadgenError, RunDirectoryError, ScenarioError
 from loadgen.workload.fields import redact_url
 from loadgen.workload.scenario import (
@@ -37,18 +37,6 @@ from loadgen.workload.scenario import (
     scenario_fields,
 )
 from loadgen.workload.search import PRECISION, Aim, Probe
-
-__all__ = [
-    "Measured",
-    "Point",
-    "Sweep",
-    "SweepResult",
-    "SweepState",
-    "points_of",
-    "read_points",
-    "standing_of",
-    "sweep",
-]
 
 POINTS_LIMIT = 10_000
 _DETAIL_CHARACTERS = 500

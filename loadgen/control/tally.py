@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from loadgen.metrics.histogram import merge, percentiles
 from loadgen.metrics.interval import COUNTERS, Interval, plus
 
-__all__ = ["GroupTally", "Tally", "p99_us"]
-
 
 def p99_us(rows: Iterable[Interval]) -> float | None:
     """99th percentile in µs of the rows' latencies together; None when there are none."""

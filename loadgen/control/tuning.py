@@ -17,19 +17,6 @@ from loadgen.workload.groups import RunPlan, sent_rate
 from loadgen.workload.plan import broker_descriptors, is_private, needs_of
 from loadgen.workload.scenario import Scenario
 
-__all__ = [
-    "Demand",
-    "Finding",
-    "Profile",
-    "Setting",
-    "compare",
-    "demand_of",
-    "parse_profile",
-    "profile_names",
-    "read_profile",
-    "tuning_record",
-]
-
 Area = Literal["limit", "cgroup", "sysctl", "nic", "cpu", "service"]
 Rule = Literal["least", "most", "is", "covers", "holds", "stopped"]
 Touches = Literal["every", "remote", "shared", "latency", "messages", "connects"]
@@ -43,7 +30,7 @@ QUEUED_BYTES: Final = 2304
 """What the kernel counts for one small packet in a socket's queue."""
 SOCKETS_A_BUCKET: Final = 8
 HELPERS: Final = 20
-"""Processes beside the workers: coordinator, nursery, brokers started here, the shell around."""
+"""Processes beside the workers: coordinator, forkserver, brokers started here, the shell around."""
 MANY_CONNECTS: Final = 1_000
 _PORT_RANGE: Final = "net.ipv4.ip_local_port_range"
 

@@ -17,8 +17,6 @@ from typing import Final
 from loadgen.control.redaction import printable
 from loadgen.control.tuning import Profile
 
-__all__ = ["interface_of", "observe"]
-
 _VALUE_CHARACTERS: Final = 200
 _LIMITS: Final = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
 _TRACKING: Final = "net.netfilter.nf_conntrack_max"

@@ -11,8 +11,6 @@ from typing import Final
 
 from loadgen.control.tuning import Profile, Setting
 
-__all__ = ["render_script"]
-
 # As /proc/self/limits names them: shells differ in how they are asked for processes.
 _LIMIT_TITLES: Final = {"nofile": "open files", "nproc": "processes"}
 

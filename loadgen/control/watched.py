@@ -13,8 +13,6 @@ import orjson
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.control.rundir import EventLog
 
-__all__ = ["BROKER_FILE", "watched_broker"]
-
 BROKER_FILE = "broker.jsonl"
 MOST_RECORDS = 1_000_000
 """A week of them; a broker that floods $SYS gets no further."""

@@ -1,6 +1,6 @@
 """A worker that plays a share of a supply chain: its handlers answer what they receive.
 
-`run_worker` and `warm` are what the nursery asks of a worker's module.
+`run_worker` and `warm` are what the forkserver asks of a worker's module.
 """
 
 import socket

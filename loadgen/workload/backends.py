@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["BUSY_SHARE", "BackendFacts", "Limit", "Side", "limit_of", "told_by_backend"]
-
 Side = Literal["none", "generator", "front", "backend", "front or backend"]
 
 BUSY_SHARE = 0.9

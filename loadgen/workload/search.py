@@ -25,22 +25,6 @@ from loadgen.workload.scenario import FIELDS, Case, Scenario, fields_of
 from loadgen.workload.units import parse_number, parse_seconds, shown
 from loadgen.workload.verdict import Verdict
 
-__all__ = [
-    "AIMS",
-    "Aim",
-    "Limit",
-    "Probe",
-    "Purpose",
-    "Require",
-    "Tried",
-    "Why",
-    "aim_for",
-    "bracket_of",
-    "next_step",
-    "requirements",
-    "tell_limit",
-]
-
 AIMS = ("rate", "devices", "base")
 
 GROWTH = 2.5

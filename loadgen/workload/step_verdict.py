@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from loadgen.workload.rate_steps import RateStep
 from loadgen.workload.verdict import CODES, Reason, RunFacts, Verdict, judge
 
-__all__ = ["StepVerdict", "judge_step", "with_steps"]
-
 
 @dataclass(frozen=True, slots=True)
 class StepVerdict:

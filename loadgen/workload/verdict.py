@@ -13,17 +13,6 @@ from typing import Literal
 from loadgen.workload.backends import BackendFacts, told_by_backend
 from loadgen.workload.scenario import Case
 
-__all__ = [
-    "CODES",
-    "BacklogSample",
-    "Code",
-    "Reason",
-    "RunFacts",
-    "Verdict",
-    "backlog_growth",
-    "judge",
-]
-
 Code = Literal[
     "INTERRUPTED",
     "WORKER_LOST",

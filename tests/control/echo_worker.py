@@ -1,4 +1,4 @@
-"""A worker that does as it is told, for the supervisor's tests."""
+"""A worker that does what it is asked, for the tests of the worker pool."""
 
 import os
 import socket

@@ -15,7 +15,7 @@ from loadgen.control.interrupt import Interrupt
 from loadgen.control.progress import Snapshot
 from loadgen.control.rundir import EventLog, IntervalWriter, claim
 from loadgen.control.session import Session, Steps, connecting_at_once
-from loadgen.control.supervisor import Crew, start_workers
+from loadgen.control.worker_pool import WorkerPool, start_workers
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
 from loadgen.metrics.interval import Interval
 from loadgen.workload.groups import (
@@ -61,9 +61,9 @@ def plan_of(workers: int = 2, *, messages: bool = True) -> RunPlan:
 class Played:
     """A session that was played against fake workers, and what it left in its directory."""
 
-    def __init__(self, session: Session, directory: Path, crew: Crew) -> None:
+    def __init__(self, session: Session, directory: Path, pool: WorkerPool) -> None:
         self.session = session
-        self.crew = crew
+        self.pool = pool
         self.snapshots: list[Snapshot] = []
         self.directory = directory
 
@@ -114,12 +114,12 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
             measuring=measuring,
         )
         workers = len(plan.workers)
-        async with start_workers(workers, session.on_frame, entry=ENTRY) as crew:
-            played = Played(session, directory, crew)
+        async with start_workers(workers, session.on_frame, entry=ENTRY) as pool:
+            played = Played(session, directory, pool)
             played.snapshots = snapshots
             task = asyncio.create_task(during(played)) if during else None
             try:
-                await session.play(crew)
+                await session.play(pool)
             finally:
                 events.close(0)
                 if task is not None:
@@ -200,7 +200,7 @@ async def test_owed_at_the_end_is_added_up(play: Play) -> None:
 async def test_worker_that_dies_before_the_window_ends_the_run(play: Play, op: str) -> None:
     played = await play(die=op, row=1)
     assert played.session.ending == "worker lost"
-    assert [loss.worker for loss in played.crew.losses] == [1]
+    assert [loss.worker for loss in played.pool.losses] == [1]
     assert "measure" not in played.session.windows
     assert any(e["kind"] == "worker_lost" and e["worker"] == 1 for e in played.events)
 
@@ -213,7 +213,7 @@ async def test_worker_that_dies_in_the_window_cuts_it(play: Play) -> None:
     assert 0 < end - start < 300_000_000_000
     assert session.windows["drain"][0] == end
     assert session.tally.counts["measure"]["received"] > 0
-    assert "SIGKILL" in played.crew.losses[0].detail
+    assert "SIGKILL" in played.pool.losses[0].detail
 
 
 async def interrupt_in(phase: str, interrupt: Interrupt, played: Played, times: int = 1) -> None:
@@ -238,7 +238,7 @@ async def test_interrupt_keeps_what_was_measured(play: Play) -> None:
     assert measured["sent"] == pytest.approx((end - start) * 1000 / 1e9, abs=4)
     assert measured["received"] == measured["expected"]
     assert session.finals.keys() == {0, 1}
-    assert played.crew.losses == []
+    assert played.pool.losses == []
 
 
 async def test_interrupt_before_the_window_leaves_no_window(play: Play) -> None:
@@ -283,7 +283,7 @@ async def test_second_interrupt_does_not_wait_for_a_deaf_worker(play: Play) -> N
 async def test_worker_deaf_to_stop_is_lost(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadgen.control.session.STOP_TIMEOUT_S", 0.2)
     played = await play(deaf=True, row=1)
-    assert [loss.worker for loss in played.crew.losses] == [1]
+    assert [loss.worker for loss in played.pool.losses] == [1]
     assert played.session.finals.keys() == {0}
 
 
@@ -293,12 +293,12 @@ async def test_silent_worker_is_lost(play: Play, monkeypatch: pytest.MonkeyPatch
     async def freeze(played: Played) -> None:
         while not any(snapshot.phase == "measure" for snapshot in played.snapshots):
             await asyncio.sleep(0.01)
-        os.kill(played.crew.pids[1], signal.SIGSTOP)
+        os.kill(played.pool.pids[1], signal.SIGSTOP)
 
     played = await play(steps=replace(STEPS, duration_s=300.0), during=freeze)
     assert played.session.ending == "worker lost"
-    assert [loss.worker for loss in played.crew.losses] == [1]
-    assert "silent" in played.crew.losses[0].detail
+    assert [loss.worker for loss in played.pool.losses] == [1]
+    assert "silent" in played.pool.losses[0].detail
 
 
 async def test_some_connect_failures_are_counted(play: Play) -> None:

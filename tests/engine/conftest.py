@@ -13,20 +13,20 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.engine.harness import Behaviour, Driver, FakeBroker, Nursery, well_behaved
+from tests.engine.harness import Behaviour, Driver, FakeBroker, Forkserver, well_behaved
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
+def forkserver() -> Iterator[Forkserver]:
+    made = Forkserver()
     yield made
     made.close()
 
 
 @pytest.fixture
-async def driver(nursery: Nursery, tmp_path: Path) -> AsyncIterator[Driver]:
+async def driver(forkserver: Forkserver, tmp_path: Path) -> AsyncIterator[Driver]:
     """A worker that waits to be configured; it must end by itself when the test does."""
-    channel, pid = nursery.start(0)
+    channel, pid = forkserver.start(0)
     made = Driver(channel, tmp_path, pid=pid)
     await made.open()
     try:
@@ -37,7 +37,7 @@ async def driver(nursery: Nursery, tmp_path: Path) -> AsyncIterator[Driver]:
         raise
     finally:
         await made.close()
-        status = await asyncio.to_thread(nursery.exit_status, pid)
+        status = await asyncio.to_thread(forkserver.exit_status, pid)
     assert status == 0, "the worker ended with an error, see above"
 
 

@@ -50,14 +50,14 @@ MS = 1_000_000
 # --- the worker ------------------------------------------------------------------------------
 
 
-class Nursery:
+class Forkserver:
     """The process that workers are forked from."""
 
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.settimeout(HANG_S * 5)
         command = [
-            *(sys.executable, "-m", "loadgen.control.nursery"),
+            *(sys.executable, "-m", "loadgen.control.forkserver"),
             *(str(theirs.fileno()), "loadgen.engine.worker:run_worker"),
         ]
         root = str(Path(__file__).parents[2])
@@ -79,7 +79,7 @@ class Nursery:
                     self.told.remove(message)
                     return message
             data = self.control.recv(8192)
-            assert data, "the nursery ended"
+            assert data, "the forkserver ended"
             self.told.append(orjson.loads(data))
 
     def start(self, row: int) -> tuple[socket.socket, int]:

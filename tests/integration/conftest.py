@@ -9,9 +9,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from loadgen.brokers.certificates import CertificateFiles, make_certificates
 from loadgen.brokers.mosquitto import TlsFiles, find_mosquitto
-from tests.engine.conftest import driver, nursery, start_broker
+from tests.engine.conftest import driver, forkserver, start_broker
 
-__all__ = ["driver", "nursery", "start_broker"]
+__all__ = ["driver", "forkserver", "start_broker"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -42,11 +42,11 @@ async def test_backlog_of_a_short_window_is_judged_too(tmp_path: Path) -> None:
 
 
 def workers() -> list[psutil.Process]:
-    """The worker processes of this process's runs: children of a nursery."""
+    """The worker processes of this process's runs: children of a forkserver."""
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.Error):
-            if "loadgen.control.nursery" in child.cmdline():
+            if "loadgen.control.forkserver" in child.cmdline():
                 found += child.children()
     return found
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.control.supervisor import WorkerLostError, start_workers
+from loadgen.control.worker_pool import WorkerLostError, start_workers
 from loadgen.errors import BrokerRefusedError, CannotRunError
 
 HERE = Path(__file__).parent
@@ -41,37 +41,37 @@ def descriptors() -> set[str]:
 
 async def test_fifty_workers_start_step_and_stop() -> None:
     before = descriptors()
-    async with start_workers(50, ignored, entry=ENTRY) as crew:
-        pids = crew.pids
+    async with start_workers(50, ignored, entry=ENTRY) as pool:
+        pids = pool.pids
         assert len(set(pids)) == 50
-        answers = await crew.ask_all("echo", text="hello")
+        answers = await pool.ask_all("echo", text="hello")
         assert [answer["pid"] for answer in answers] == list(pids)
         assert {answer["text"] for answer in answers} == {"hello"}
-        finals = await crew.stop(timeout_s=20)
+        finals = await pool.stop(timeout_s=20)
         assert sorted(finals) == list(range(50))
-        assert crew.losses == []
+        assert pool.losses == []
     assert not any(running(pid) for pid in pids)
     assert descriptors() <= before
 
 
 async def test_an_answer_that_waits_to_be_read_is_heard_before_a_beat_fails() -> None:
-    async with start_workers(3, ignored, entry=ENTRY) as crew:
-        stopping = asyncio.ensure_future(crew.stop(timeout_s=20))
+    async with start_workers(3, ignored, entry=ENTRY) as pool:
+        stopping = asyncio.ensure_future(pool.stop(timeout_s=20))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         # The coordinator is busy with something else while the workers answer, and beats first.
         time.sleep(0.5)  # noqa: ASYNC251
-        crew.tell_all({"op": "beat"})
+        pool.tell_all({"op": "beat"})
         assert sorted(await stopping) == [0, 1, 2]
         await asyncio.sleep(0.5)
-        assert crew.losses == []
+        assert pool.losses == []
 
 
 async def test_no_more_than_asked_have_a_command_at_once() -> None:
-    async with start_workers(5, ignored, entry=ENTRY) as crew:
+    async with start_workers(5, ignored, entry=ENTRY) as pool:
         under_way = most = 0
         order: list[int] = []
-        ask = crew.ask
+        ask = pool.ask
 
         async def watched(worker: int, op: str, /, **fields: object) -> dict[str, object]:
             nonlocal under_way, most
@@ -83,62 +83,62 @@ async def test_no_more_than_asked_have_a_command_at_once() -> None:
             finally:
                 under_way -= 1
 
-        crew.ask = watched  # type: ignore[method-assign]
+        pool.ask = watched  # type: ignore[method-assign]
         each = [{"text": str(row)} for row in range(5)]
-        answers = await crew.ask_all("echo", each=each, at_once=2)
+        answers = await pool.ask_all("echo", each=each, at_once=2)
         assert [answer["text"] for answer in answers] == ["0", "1", "2", "3", "4"]
         assert (most, order) == (2, [0, 1, 2, 3, 4])
-        await crew.ask_all("echo", text="all")
+        await pool.ask_all("echo", text="all")
         assert most == 5
 
 
 async def test_killed_worker_is_noticed_at_once_and_fails_what_waits() -> None:
-    async with start_workers(2, ignored, entry=ENTRY) as crew:
-        pending = asyncio.ensure_future(crew.ask(1, "never"))
+    async with start_workers(2, ignored, entry=ENTRY) as pool:
+        pending = asyncio.ensure_future(pool.ask(1, "never"))
         await asyncio.sleep(0)
-        os.kill(crew.pids[1], signal.SIGKILL)
+        os.kill(pool.pids[1], signal.SIGKILL)
         with pytest.raises(WorkerLostError, match=r"worker 1 was killed by SIGKILL"):
             await pending
-        assert crew.lost.is_set()
-        assert [loss.worker for loss in crew.losses] == [1]
-        assert crew.alive == (0,)
-        assert (await crew.ask(0, "echo", text="on"))["text"] == "on"
+        assert pool.lost.is_set()
+        assert [loss.worker for loss in pool.losses] == [1]
+        assert pool.alive == (0,)
+        assert (await pool.ask(0, "echo", text="on"))["text"] == "on"
         with pytest.raises(WorkerLostError):
-            await crew.ask(1, "echo")
+            await pool.ask(1, "echo")
 
 
 async def test_worker_that_returns_uninvited_is_lost() -> None:
-    async with start_workers(1, ignored, entry=ENTRY) as crew:
+    async with start_workers(1, ignored, entry=ENTRY) as pool:
         with pytest.raises(WorkerLostError, match="worker 0"):
-            await crew.ask(0, "leave")
-        assert "status 0" in crew.losses[0].detail or "closed" in crew.losses[0].detail
+            await pool.ask(0, "leave")
+        assert "status 0" in pool.losses[0].detail or "closed" in pool.losses[0].detail
 
 
 async def test_error_answer_becomes_the_error_of_the_tree() -> None:
-    async with start_workers(1, ignored, entry=ENTRY) as crew:
+    async with start_workers(1, ignored, entry=ENTRY) as pool:
         with pytest.raises(BrokerRefusedError, match="go away"):
-            await crew.ask(0, "error", kind="BrokerRefusedError")
+            await pool.ask(0, "error", kind="BrokerRefusedError")
         with pytest.raises(CannotRunError, match="go away"):
-            await crew.ask(0, "error", kind="SystemExit")
+            await pool.ask(0, "error", kind="SystemExit")
 
 
 async def test_unsolicited_frames_reach_the_callback() -> None:
     seen: list[tuple[int, int, bytes]] = []
     async with start_workers(
         2, lambda row, header, block: seen.append((row, header["n"], block)), entry=ENTRY
-    ) as crew:
-        await crew.ask(1, "report", n=3)
+    ) as pool:
+        await pool.ask(1, "report", n=3)
     assert seen == [(1, 0, b"\x00" * 10), (1, 1, b"\x01" * 10), (1, 2, b"\x02" * 10)]
 
 
 async def test_worker_that_does_not_stop_is_lost_and_killed() -> None:
-    async with start_workers(2, ignored, entry=ENTRY) as crew:
-        pids = crew.pids
-        await crew.ask(0, "deaf")
-        finals = await crew.stop(timeout_s=0.3)
+    async with start_workers(2, ignored, entry=ENTRY) as pool:
+        pids = pool.pids
+        await pool.ask(0, "deaf")
+        finals = await pool.stop(timeout_s=0.3)
         assert sorted(finals) == [1]
-        assert crew.losses[0].worker == 0
-        crew.close_grace_s = 0.2
+        assert pool.losses[0].worker == 0
+        pool.close_grace_s = 0.2
     assert not any(running(pid) for pid in pids)
 
 
@@ -147,8 +147,8 @@ async def test_nothing_is_left_after_an_error(error: type[BaseException]) -> Non
     before = descriptors()
     pids: tuple[int, ...] = ()
     with pytest.raises(error):
-        async with start_workers(3, ignored, entry=ENTRY) as crew:
-            pids = crew.pids
+        async with start_workers(3, ignored, entry=ENTRY) as pool:
+            pids = pool.pids
             raise error
     assert len(pids) == 3
     assert not any(running(pid) for pid in pids)
@@ -164,10 +164,10 @@ async def test_broken_worker_module_is_one_error() -> None:
 async def test_traceback_of_a_worker_stays_off_the_screen(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    async with start_workers(1, ignored, entry=ENTRY) as crew:
+    async with start_workers(1, ignored, entry=ENTRY) as pool:
         with pytest.raises(WorkerLostError, match="status 1"):
-            await crew.ask(0, "raise")
-        assert "nothing works" in crew.last_words()
+            await pool.ask(0, "raise")
+        assert "nothing works" in pool.last_words()
     assert capfd.readouterr() == ("", "")
 
 
@@ -177,13 +177,13 @@ def test_script_without_main_guard_runs_once(tmp_path: Path) -> None:
         textwrap.dedent(
             """
             import asyncio
-            from loadgen.control.supervisor import start_workers
+            from loadgen.control.worker_pool import start_workers
 
             print("script")
 
             async def main():
-                async with start_workers(3, print, entry="echo_worker:run_worker") as crew:
-                    print(len(await crew.ask_all("echo", text="x")))
+                async with start_workers(3, print, entry="echo_worker:run_worker") as pool:
+                    print(len(await pool.ask_all("echo", text="x")))
 
             asyncio.run(main())
             """
@@ -206,12 +206,12 @@ def test_workers_die_with_a_killed_coordinator(tmp_path: Path) -> None:
         textwrap.dedent(
             """
             import asyncio, os, signal
-            from loadgen.control.supervisor import start_workers
+            from loadgen.control.worker_pool import start_workers
 
             async def main():
-                async with start_workers(3, print, entry="echo_worker:run_worker") as crew:
-                    await crew.ask(1, "deaf")
-                    print(*crew.pids, flush=True)
+                async with start_workers(3, print, entry="echo_worker:run_worker") as pool:
+                    await pool.ask(1, "deaf")
+                    print(*pool.pids, flush=True)
                     os.kill(os.getpid(), signal.SIGKILL)
 
             asyncio.run(main())

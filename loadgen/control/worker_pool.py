@@ -1,8 +1,8 @@
 """Starts worker processes, carries frames to and from them, and misses none that dies.
 
-Workers are forked by the nursery (`nursery.py`), a fresh interpreter, so that this works inside
-any running event loop and in a script without a main guard. Each worker has one stream socket
-pair; its end of file and the nursery's report are how a death is noticed.
+Workers are forked by a fresh interpreter (`forkserver.py`), so that this works inside any running
+event loop and in a script without a main guard. Each worker has one stream socket pair; its end of
+file and the forkserver's report are how a death is noticed.
 """
 
 import asyncio
@@ -22,12 +22,10 @@ import orjson
 
 import loadgen
 from loadgen import errors
-from loadgen.control.nursery import MESSAGE_LIMIT_BYTES
+from loadgen.control.forkserver import MESSAGE_LIMIT_BYTES
 from loadgen.control.redaction import printable
 from loadgen.engine.frames import FrameReader, encode_frame
 from loadgen.errors import CannotRunError, LoadgenError
-
-__all__ = ["WORKER_ENTRY", "Crew", "Loss", "WorkerLostError", "start_workers"]
 
 WORKER_ENTRY = "loadgen.engine.worker:run_worker"
 """Function that a worker process runs, with its end of the channel as the argument."""
@@ -36,7 +34,7 @@ Header = dict[str, Any]
 OnFrame = Callable[[int, Header, bytes], None]
 
 _STATUS_WAIT_S = 0.3
-"""How long after a channel's end the nursery's report of the exit status is waited for."""
+"""How long after a channel's end the forkserver's report of the exit status is waited for."""
 
 
 class WorkerLostError(CannotRunError):
@@ -74,12 +72,12 @@ def _error_of(answer: Header) -> LoadgenError:
 class _Channel(asyncio.Protocol):
     """The coordinator's end of one worker's channel."""
 
-    def __init__(self, crew: "Crew", worker: int) -> None:
+    def __init__(self, pool: "WorkerPool", worker: int) -> None:
         self.worker = worker
         self.pid = 0
         self.waiting: dict[str, asyncio.Future[Header]] = {}
         self.transport: asyncio.Transport | None = None
-        self._crew = crew
+        self._pool = pool
         self._reader = FrameReader()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -97,20 +95,20 @@ class _Channel(asyncio.Protocol):
         try:
             frames = self._reader.feed(data)
         except (LoadgenError, ValueError):
-            self._crew.lose(self.worker, "sent something that is no frame")
+            self._pool.lose(self.worker, "sent something that is no frame")
             if self.transport is not None:
                 self.transport.abort()
             return
         for header, block in frames:
             name = header.get("re")
             if name is None:
-                self._crew.on_frame(self.worker, header, block)
+                self._pool.on_frame(self.worker, header, block)
                 continue
             future = self.waiting.pop(name, None)
             if future is not None and not future.done():
                 future.set_result(header)
             if name == "stop":
-                self._crew.stopped.add(self.worker)
+                self._pool.stopped.add(self.worker)
                 # The worker ends by this. Did it close its own end, the next beat would be written
                 # to nobody, and that error comes before what is still to be read.
                 if self.transport is not None:
@@ -118,10 +116,10 @@ class _Channel(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.transport = None
-        self._crew.channel_closed(self.worker)
+        self._pool.channel_closed(self.worker)
 
 
-class Crew:
+class WorkerPool:
     """The workers of one run, row 0 to count - 1.
 
     `lost` is set as soon as one worker is gone that was not told to stop; `losses` says which.
@@ -256,7 +254,7 @@ class Crew:
     # What follows is for start_workers alone.
 
     def heard(self, message: Header) -> None:
-        """One message of the nursery."""
+        """One message of the forkserver."""
         if "failed" in message:
             self._failure = message["failed"]
         elif "ready" in message:
@@ -271,15 +269,15 @@ class Crew:
                 self.lose(row, _described(message["status"]))
         self._news.set()
 
-    def nursery_gone(self) -> None:
-        """The nursery's socket closed."""
+    def forkserver_gone(self) -> None:
+        """The forkserver's socket closed."""
         self._failure = self._failure or "the process that starts workers ended"
         for channel in self._channels:
             self.lose(channel.worker, "went with the process that started it")
         self._news.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for the nursery's messages to make `condition` true; raises when it failed."""
+        """Wait for the forkserver's messages to make `condition` true; raises when it failed."""
         while not condition():
             if self._failure is not None:
                 raise CannotRunError(f"workers cannot be started: {self._failure}")
@@ -316,8 +314,8 @@ class Crew:
                 await self.until(lambda: all(row in self._exits for row in started))
 
 
-def _nursery_environment() -> dict[str, str]:
-    """This process's environment; the nursery finds the same packages and starts no threads."""
+def _forkserver_environment() -> dict[str, str]:
+    """This process's environment; the forkserver finds the same packages and starts no threads."""
     source = str(Path(loadgen.__file__).resolve().parent.parent)
     paths = dict.fromkeys([source, *(path for path in sys.path if path)])
     return os.environ | {
@@ -331,7 +329,7 @@ def _nursery_environment() -> dict[str, str]:
 @asynccontextmanager
 async def start_workers(
     count: int, on_frame: OnFrame, *, entry: str = WORKER_ENTRY
-) -> AsyncIterator[Crew]:
+) -> AsyncIterator[WorkerPool]:
     """`count` worker processes, ready for their first command; all are gone at the end.
 
     `on_frame(row, header, block)` is called for each frame that answers no command. Raises
@@ -348,15 +346,15 @@ async def start_workers(
         except OSError:
             data = b""
         if data:
-            crew.heard(orjson.loads(data))
+            pool.heard(orjson.loads(data))
         else:
             loop.remove_reader(control)
-            crew.nursery_gone()
+            pool.forkserver_gone()
 
     with tempfile.TemporaryFile() as stderr, control:
-        crew = Crew(on_frame, stderr)
+        pool = WorkerPool(on_frame, stderr)
         with theirs:
-            command = [sys.executable, "-P", "-m", "loadgen.control.nursery"]
+            command = [sys.executable, "-P", "-m", "loadgen.control.forkserver"]
             # Not asyncio's: this one waits for nothing, and needs no child watcher.
             process = subprocess.Popen(  # noqa: ASYNC220
                 [*command, str(theirs.fileno()), entry],
@@ -364,7 +362,7 @@ async def start_workers(
                 stdout=stderr,
                 stderr=stderr,
                 pass_fds=(theirs.fileno(),),
-                env=_nursery_environment(),
+                env=_forkserver_environment(),
                 # A terminal's Ctrl-C goes to the foreground process group: stay out of it.
                 start_new_session=True,
             )
@@ -372,24 +370,24 @@ async def start_workers(
         try:
             control.setblocking(False)
             loop.add_reader(control, read)
-            await crew.start(count, control)
-            yield crew
-            grace_s = crew.close_grace_s
+            await pool.start(count, control)
+            yield pool
+            grace_s = pool.close_grace_s
         finally:
             try:
-                await asyncio.shield(crew.close(grace_s))
+                await asyncio.shield(pool.close(grace_s))
             finally:
                 loop.remove_reader(control)
-                # Its end of file makes the nursery kill what is left and end; one that still
+                # Its end of file makes the forkserver kill what is left and end; one that still
                 # imports would not look.
-                if not crew.ready:
+                if not pool.ready:
                     process.kill()
                 control.close()
                 await asyncio.shield(_reaped(process))
 
 
 async def _reaped(process: "subprocess.Popen[bytes]") -> None:
-    """Wait for the nursery's end; kill it when it takes too long."""
+    """Wait for the forkserver's end; kill it when it takes too long."""
     loop = asyncio.get_running_loop()
     end = loop.time() + 5.0
     while process.poll() is None:

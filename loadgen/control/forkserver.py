@@ -1,19 +1,19 @@
 """The process that worker processes are forked from.
 
-`python -m loadgen.control.nursery FD MODULE:FUNCTION` imports and warms the worker once and then
+`python -m loadgen.control.forkserver FD MODULE:FUNCTION` imports and warms the worker once and then
 forks one child for each request that arrives on FD, so that the compiled kernels are shared by
 all workers and the coordinator, which has a running event loop and perhaps threads, never forks.
 It is started by path and name, not by multiprocessing: a user's script is not imported again.
 
 Messages on FD (a SOCK_SEQPACKET pair) are JSON objects:
 
-    to the nursery     {"start": row}           with the worker's end of its channel attached
-    from the nursery   {"ready": pid}           imported and warm
-                       {"started": row, "pid": pid}
-                       {"exited": row, "pid": pid, "status": int}   as waitstatus_to_exitcode
-                       {"failed": text}          the import failed; the nursery ends
+    to the forkserver    {"start": row}           with the worker's end of its channel attached
+    from the forkserver  {"ready": pid}           imported and warm
+                         {"started": row, "pid": pid}
+                         {"exited": row, "pid": pid, "status": int}   as waitstatus_to_exitcode
+                         {"failed": text}          the import failed; the forkserver ends
 
-When FD closes, the children that are left are killed and the nursery ends.
+When FD closes, the children that are left are killed and the forkserver ends.
 """
 
 import ctypes
@@ -30,8 +30,6 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import orjson
-
-__all__ = ["MESSAGE_LIMIT_BYTES", "main", "serve"]
 
 MESSAGE_LIMIT_BYTES = 8192
 _PR_SET_PDEATHSIG = 1
