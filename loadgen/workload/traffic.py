@@ -451,14 +451,11 @@ def _respond(
     payload = mqtt.write_publish(
         out,
         position,
-        qos,
-        0,
-        0,
-        topics,
-        topic_ends[topic],
-        topic_ends[topic + 1],
+        qos << 1,
+        topics[topic_ends[topic] : topic_ends[topic + 1]],
         packet_id,
         run[VERSION],
+        topics[:0],
         size,
     )
     out[payload : payload + size] = buffer[start:end]
@@ -788,14 +785,11 @@ def _write_message(
     payload = mqtt.write_publish(
         out,
         position,
-        groups[group, QOS],
-        groups[group, RETAIN],
-        dup,
-        topics,
-        topic_start,
-        topic_end,
+        dup << 3 | groups[group, QOS] << 1 | groups[group, RETAIN],
+        topics[topic_start:topic_end],
         packet_id,
         run[VERSION],
+        topics[:0],
         size,
     )
     extra = size - HEADER_BYTES

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,13 @@ from loadgen.mqtt import constants, kernels
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import Packet, PubAck, PubComp, Publish, PubRec, PubRel
 from loadgen.mqtt.properties import Properties, encode_properties
+from loadgen.mqtt.wire import write_variable
 from tests.mqtt.strategies import (
     QUICK,
     THOROUGH,
     acks,
     packet_ids,
     publishes,
-    qos_levels,
-    topic_names,
     versioned_packets,
     versions,
 )
@@ -218,70 +218,50 @@ class TestWrite:
     """Spec 3.3 and 3.4.2.1: what kernels write is what encode writes."""
 
     @given(
-        topic_names,
-        qos_levels,
-        st.booleans(),
-        st.booleans(),
-        packet_ids,
-        versions,
+        versions.flatmap(lambda version: st.tuples(publishes(version), st.just(version))),
         st.sampled_from((0, 1, 110, 128, 16_370, 16_384, 2_097_152)),
         st.integers(0, 9),
         st.sampled_from((1, 1, 40, 300)),
     )
     @QUICK
     def test_publish(
-        self,
-        topic: str,
-        qos: int,
-        retain: bool,
-        dup: bool,
-        packet_id: int,
-        version: int,
-        payload_bytes: int,
-        pos: int,
-        repeat: int,
+        self, case: tuple[Publish, int], payload_bytes: int, position: int, repeat: int
     ) -> None:
-        dup = dup and qos > 0
-        topic *= repeat
-        text = topic.encode()
-        payload = bytes(payload_bytes)
-        packet = Publish(topic, payload, qos, retain, dup, packet_id if qos else 0)
+        packet, version = case
+        topic = packet.topic_name * repeat
+        packet = replace(packet, topic_name=topic, payload=bytes(payload_bytes))
+        self._check_publish(packet, version, position)
+
+    @pytest.mark.parametrize("length", [0, 120, 124, 125, 16_380, 16_381, 65_535])
+    def test_publish_with_long_properties(self, length: int) -> None:
+        packet = Publish("t", b"12", properties=Properties(content_type="x" * length))
+        self._check_publish(packet, 5, 1)
+
+    def _check_publish(self, packet: Publish, version: int, position: int) -> None:
         expected = encode(packet, version)
-        size = _both(kernels.publish_size, len(text), qos, version, 0, payload_bytes)
-        assert size == len(expected)
+        head_bytes = len(expected) - len(packet.payload)
+        text = packet.topic_name.encode()
         topics = _array(b"other" + text + b"topics")
-        for write in (kernels.write_publish, _plain(kernels.write_publish)):
-            out = np.full(pos + size + 3, 0xEE, np.uint8)
-            payload_pos = write(
-                out, pos, qos, retain, dup, topics, 5, 5 + len(text), packet_id, version,
-                payload_bytes,
-            )  # fmt: skip
-            assert payload_pos == pos + size - payload_bytes
-            assert out[pos:payload_pos].tobytes() == expected[: size - payload_bytes]
-            assert set(out[:pos]) | set(out[payload_pos:]) == {0xEE}
-
-    @given(publishes(5))
-    @QUICK
-    def test_publish_size_with_properties(self, packet: Publish) -> None:
         carried = encode_properties(packet.properties, constants.PUBLISH)
-        properties_bytes = len(carried) - (1 if len(carried) < 129 else 2)
-        assert _both(
-            kernels.publish_size,
-            len(packet.topic_name.encode()),
-            packet.qos,
-            5,
-            properties_bytes,
-            len(packet.payload),
-        ) == len(encode(packet, 5))
+        skipped = next(n for n, byte in enumerate(carried, 1) if byte < 0x80)
+        flags = packet.dup << 3 | packet.qos << 1 | packet.retain
+        for write in (kernels.write_publish, _plain(kernels.write_publish)):
+            out = np.full(position + len(expected) + 3, 0xEE, np.uint8)
+            payload = write(
+                out, position, flags, topics[5 : 5 + len(text)], packet.packet_id, version,
+                _array(carried)[skipped:], len(packet.payload),
+            )  # fmt: skip
+            assert payload == position + head_bytes
+            assert out[position:payload].tobytes() == expected[:head_bytes]
+            assert set(out[:position]) | set(out[payload:]) == {0xEE}
 
-    def test_size_of_long_properties(self) -> None:
-        packet = Publish("t", b"", properties=Properties(content_type="x" * 20_000))
-        assert kernels.publish_size(1, 0, 5, 20_003, 0) == len(encode(packet, 5))
-
-    def test_publish_size_that_mqtt_cannot_say(self) -> None:
-        most = _LIMIT - 3
-        assert _both(kernels.publish_size, 1, 0, 4, 0, most) == _LIMIT + 5
-        assert _both(kernels.publish_size, 1, 0, 4, 0, most + 1) == kernels.TOO_LARGE
+    @pytest.mark.parametrize("value", [0, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, _LIMIT])
+    def test_variable(self, value: int) -> None:
+        expected = write_variable(value, "value")
+        for write in (kernels.write_variable, _plain(kernels.write_variable)):
+            out = np.full(7, 0xEE, np.uint8)
+            end = write(out, 1, value)
+            assert out.tobytes() == b"\xee" + expected + b"\xee" * (7 - end)
 
     @given(packet_ids, versions)
     @QUICK
