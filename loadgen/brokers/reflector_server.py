@@ -24,7 +24,6 @@ from loadgen.brokers.faults import Counts, Dice, Faults, parse_faults
 from loadgen.brokers.messages import Message, Outgoing, acknowledgement, refusal
 from loadgen.brokers.mischief import Mischief
 from loadgen.brokers.ports import listen
-from loadgen.brokers.routing import Group, SubscriptionTree, filter_matches, split_shared
 from loadgen.brokers.scan import ACK, MORE, RUN, SINGLE, next_item
 from loadgen.errors import RemoteProtocolError, UsageError
 from loadgen.mqtt.codec import decode, encode
@@ -49,6 +48,7 @@ from loadgen.mqtt.packets import (
 )
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties, encode_properties
 from loadgen.mqtt.reason_codes import ReasonCode
+from loadgen.mqtt.topics import Group, SubscriptionTree, filter_matches, split_shared
 
 __all__ = [
     "CONTROL_PREFIX",

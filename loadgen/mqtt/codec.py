@@ -59,11 +59,10 @@ from loadgen.mqtt.packets import (
 )
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties, decode_properties, encode_properties
 from loadgen.mqtt.reason_codes import REASON_CODES, ConnectReturnCode, ReasonCode, reason_name
+from loadgen.mqtt.topics import topic_filter_fault, topic_name_fault
 from loadgen.mqtt.wire import (
     Reader,
     escaped,
-    topic_filter_fault,
-    topic_name_fault,
     write_binary,
     write_u16,
     write_utf8,

@@ -24,9 +24,9 @@ from loadgen.mqtt.constants import (
     WILL,
 )
 from loadgen.mqtt.reason_codes import ReasonCode
+from loadgen.mqtt.topics import topic_name_fault
 from loadgen.mqtt.wire import (
     Reader,
-    topic_name_fault,
     write_binary,
     write_u8,
     write_u16,

@@ -1,28 +1,15 @@
 """How MQTT writes integers, strings and bytes (spec 1.5).
 
 Section numbers are those of the OASIS MQTT 5.0 specification unless 3.1.1 is named. This file knows
-data types and topics, not packets. What is read here came from the peer, so a fault is a
+data types, not packets. What is read here came from the peer, so a fault is a
 RemoteProtocolError; what is written here came from us, so a fault is a LocalProtocolError.
 """
 
 from typing import Final
 
 from loadgen.errors import LocalProtocolError, RemoteProtocolError
-from loadgen.mqtt.constants import MAX_REMAINING_LENGTH, MQTT_5
+from loadgen.mqtt.constants import MAX_REMAINING_LENGTH
 from loadgen.mqtt.reason_codes import ReasonCode
-
-__all__ = [
-    "Reader",
-    "escaped",
-    "topic_filter_fault",
-    "topic_name_fault",
-    "write_binary",
-    "write_u8",
-    "write_u16",
-    "write_u32",
-    "write_utf8",
-    "write_variable",
-]
 
 _ESCAPED_CHARACTERS: Final = 80
 
@@ -32,33 +19,6 @@ def escaped(text: str) -> str:
     if len(text) <= _ESCAPED_CHARACTERS:
         return ascii(text)
     return f"{text[:_ESCAPED_CHARACTERS]!a}... ({len(text)} characters)"
-
-
-def topic_name_fault(topic_name: str) -> str | None:
-    """What is wrong with a Topic Name that a message is published to (spec 4.7), or None."""
-    if not topic_name:
-        return "is empty"
-    if "+" in topic_name or "#" in topic_name:
-        return f"contains a wildcard: {escaped(topic_name)}"
-    return None
-
-
-def topic_filter_fault(topic_filter: str, version: int) -> str | None:
-    """What is wrong with a Topic Filter (spec 4.7.1; for version 5 also 4.8.2), or None."""
-    if not topic_filter:
-        return "is empty"
-    if version == MQTT_5 and topic_filter.startswith("$share/"):
-        _, share_name, *levels = topic_filter.split("/")
-        if not share_name or "+" in share_name or "#" in share_name:
-            return f"has no valid ShareName: {escaped(topic_filter)}"
-        if not levels or levels == [""]:
-            return f"shares no filter: {escaped(topic_filter)}"
-    if "#" in topic_filter and topic_filter.index("#") != len(topic_filter) - 1:
-        return f"has '#' before its end: {escaped(topic_filter)}"
-    for level in topic_filter.split("/"):
-        if len(level) > 1 and ("+" in level or "#" in level):
-            return f"has a wildcard beside other characters: {escaped(topic_filter)}"
-    return None
 
 
 class Reader:

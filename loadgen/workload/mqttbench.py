@@ -26,10 +26,9 @@ from typing import Final
 from urllib.parse import quote
 
 from loadgen.errors import ScenarioError
+from loadgen.mqtt.topics import filter_matches
 from loadgen.workload.scenario import FIELDS, Case, Scenario, build_scenario, to_toml
 from loadgen.workload.units import shown
-
-__all__ = ["ImportedScenario", "import_clients", "without_comments"]
 
 CLIENTS_LIMIT: Final = 10_000_000
 TOPIC_LIMIT: Final = 65_535
@@ -363,7 +362,7 @@ def _fanin(
     if pattern.startswith("$"):
         raise ScenarioError(f"mqttbench: subscription {shown(pattern)} cannot be expressed")
     _one_topic_each(sent)
-    missed = next((c for c in senders if not _matches(pattern, c.publishes[0])), None)
+    missed = next((c for c in senders if not filter_matches(pattern, c.publishes[0])), None)
     if missed is not None:
         raise ScenarioError(
             f"mqttbench: subscription {shown(pattern)} does not cover the topic of client "
@@ -529,14 +528,3 @@ def _notes(
 
 def _is_wild(topic: str) -> bool:
     return "+" in topic or "#" in topic
-
-
-def _matches(pattern: str, topic: str) -> bool:
-    """Whether a topic filter covers a topic (MQTT 5, 4.7)."""
-    wanted, levels = pattern.split("/"), topic.split("/")
-    if wanted[-1] == "#":
-        wanted = wanted[:-1]
-        levels = levels[: len(wanted)] if len(levels) >= len(wanted) else []
-    return len(wanted) == len(levels) and all(
-        own in ("+", level) for own, level in zip(wanted, levels, strict=True)
-    )

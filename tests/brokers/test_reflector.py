@@ -82,10 +82,13 @@ async def test_aiomqtt_counts_the_same(reflector: LocalReflector) -> None:
             await publisher.publish("a/c", b"no", qos=number % 3)
         seen = []
         async for message in subscriber.messages:
-            seen.append(message.payload)
+            seen.append(int(message.payload))
             if len(seen) == 60:
                 break
-    assert seen == [b"%d" % number for number in range(60)]
+    # Order holds within one QoS only: paho delivers QoS 2 on PUBREL, others may overtake it.
+    assert sorted(seen) == list(range(60))
+    for qos in range(3):
+        assert [n for n in seen if n % 3 == qos] == list(range(qos, 60, 3))
     counts = await reflector.counts()
     assert (counts.received, counts.delivered) == (120, 60)
 

@@ -8,8 +8,6 @@ from loadgen.errors import LocalProtocolError, RemoteProtocolError
 from loadgen.mqtt.wire import (
     Reader,
     escaped,
-    topic_filter_fault,
-    topic_name_fault,
     write_binary,
     write_u8,
     write_u16,
@@ -120,50 +118,6 @@ class TestStrings:
     def test_trailing_bytes(self) -> None:
         with pytest.raises(RemoteProtocolError, match="3 trailing bytes"):
             _reader(b"abc").finish()
-
-
-class TestTopics:
-    """Spec 4.7 and 4.8.2."""
-
-    @pytest.mark.parametrize("topic", ["a", "/", "a//b", "$SYS/x", "a b", "ü"])
-    def test_names(self, topic: str) -> None:
-        assert topic_name_fault(topic) is None
-
-    @pytest.mark.parametrize("topic", ["", "a/+", "#", "a#b", "+"])
-    def test_names_refused(self, topic: str) -> None:
-        assert topic_name_fault(topic) is not None
-
-    @pytest.mark.parametrize(
-        "topic_filter",
-        [
-            "#",
-            "+",
-            "a/#",
-            "+/a/#",
-            "/+",
-            "a//+",
-            "$share/g/a",
-            "$share/g/+/#",
-            "$share/g//",
-            "$sharex",
-        ],
-    )
-    def test_filters(self, topic_filter: str) -> None:
-        assert topic_filter_fault(topic_filter, 5) is None
-
-    @pytest.mark.parametrize("topic_filter", ["", "a#", "#/a", "a/#/b", "a+", "+a/b", "a/b+", "##"])
-    @pytest.mark.parametrize("version", [4, 5])
-    def test_filters_refused(self, topic_filter: str, version: int) -> None:
-        assert topic_filter_fault(topic_filter, version) is not None
-
-    @pytest.mark.parametrize(
-        "topic_filter", ["$share/", "$share//a", "$share/g", "$share/g/", "$share/+/a"]
-    )
-    def test_shared_refused_in_mqtt_5(self, topic_filter: str) -> None:
-        assert topic_filter_fault(topic_filter, 5) is not None
-
-    def test_share_is_an_ordinary_level_in_mqtt_3_1_1(self) -> None:
-        assert topic_filter_fault("$share/g", 4) is None
 
 
 class TestEscaped:

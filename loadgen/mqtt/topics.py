@@ -1,16 +1,57 @@
-"""Which sessions a topic reaches: a tree of topic filters, by level (MQTT 5, section 4.7 and 4.8).
+"""Topic Names and Topic Filters (MQTT 5, sections 4.7 and 4.8), and what a topic reaches.
 
-This file knows subscriptions, not connections; `member` is whatever the caller subscribes.
+The tree knows subscriptions, not connections: a `member` is whatever the caller subscribes.
 """
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-__all__ = ["Group", "Match", "SubscriptionTree", "filter_matches", "split_shared"]
+from loadgen.mqtt.constants import MQTT_5
+from loadgen.mqtt.wire import escaped
 
 MemberT = TypeVar("MemberT", bound=Hashable)
 OptionsT = TypeVar("OptionsT")
+
+
+def topic_name_fault(topic_name: str) -> str | None:
+    """What is wrong with a Topic Name that a message is published to (spec 4.7), or None."""
+    if not topic_name:
+        return "is empty"
+    if "+" in topic_name or "#" in topic_name:
+        return f"contains a wildcard: {escaped(topic_name)}"
+    return None
+
+
+def topic_filter_fault(topic_filter: str, version: int) -> str | None:
+    """What is wrong with a Topic Filter (spec 4.7.1; for version 5 also 4.8.2), or None."""
+    if not topic_filter:
+        return "is empty"
+    if version == MQTT_5 and topic_filter.startswith("$share/"):
+        _, share_name, *levels = topic_filter.split("/")
+        if not share_name or "+" in share_name or "#" in share_name:
+            return f"has no valid ShareName: {escaped(topic_filter)}"
+        if not levels or levels == [""]:
+            return f"shares no filter: {escaped(topic_filter)}"
+    if "#" in topic_filter and topic_filter.index("#") != len(topic_filter) - 1:
+        return f"has '#' before its end: {escaped(topic_filter)}"
+    for level in topic_filter.split("/"):
+        if len(level) > 1 and ("+" in level or "#" in level):
+            return f"has a wildcard beside other characters: {escaped(topic_filter)}"
+    return None
+
+
+def split_shared(topic_filter: str) -> tuple[str | None, str]:
+    """Share name (None if not shared) and filter of `$share/NAME/FILTER` (section 4.8.2).
+
+    Clients of MQTT 3.1.1 may share too, as most brokers let them. A filter that is not a complete
+    shared one is an ordinary one, which their codec lets through.
+    """
+    prefix, _, rest = topic_filter.partition("/")
+    share_name, _, plain_filter = rest.partition("/")
+    if prefix == "$share" and share_name and plain_filter:
+        return share_name, plain_filter
+    return None, topic_filter
 
 
 class Group(Generic[MemberT, OptionsT]):
@@ -136,19 +177,6 @@ class SubscriptionTree(Generic[MemberT, OptionsT]):
 def _collect(node: _Node[MemberT, OptionsT], found: Match[MemberT, OptionsT]) -> None:
     found.single.extend(node.single.items())
     found.groups.extend(node.groups.values())
-
-
-def split_shared(topic_filter: str) -> tuple[str | None, str]:
-    """Share name (None if not shared) and filter of `$share/NAME/FILTER` (section 4.8.2).
-
-    Clients of MQTT 3.1.1 may share too, as most brokers let them; what is no whole shared filter is
-    an ordinary one, which their codec lets through.
-    """
-    prefix, _, rest = topic_filter.partition("/")
-    share_name, _, plain_filter = rest.partition("/")
-    if prefix == "$share" and share_name and plain_filter:
-        return share_name, plain_filter
-    return None, topic_filter
 
 
 def filter_matches(topic_filter: str, topic: str) -> bool:
