@@ -149,6 +149,11 @@ class Connector:
         elif self.done is not None and not self.queue and under_way == 0 and not self.done.done():
             self.done.set_result(None)
 
+    def after_events(self) -> None:
+        """Something ended or failed: there may be room for more connects."""
+        if self.queue or self.done is not None:
+            self.more()
+
     def _begin(self, connections: list[int]) -> None:
         fleet = self.fleet
         if self.streams is not None:

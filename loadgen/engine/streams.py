@@ -24,7 +24,8 @@ from websockets.http11 import Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from loadgen.engine.fleet import Fleet
+from loadgen.engine.fleet import Fleet, Table
+from loadgen.engine.supply import receive_supply
 from loadgen.engine.syscalls import open_socket
 from loadgen.errors import BrokerRefusedError, UsageError
 from loadgen.mqtt.codec import encode
@@ -50,6 +51,25 @@ _SESSIONS_KEPT = 64
 _MOST_NEGOTIATED = 32
 """Different pairs of version and cipher that are counted apart."""
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def requeue(fleet: Fleet, connection: int) -> None:
+    """Let a publisher whose turn came while it could not send have it again."""
+    traffic.requeue(
+        connection,
+        int(fleet.connections[connection, traffic.PUBLISHER]),
+        fleet.connections,
+        fleet.run,
+        fleet.totals,
+        fleet.schedule,
+        fleet.heap,
+    )
+
+
+def unblock(fleet: Fleet, connection: int) -> None:
+    """The device may write again."""
+    fleet.connections[connection, FLAGS] &= ~BLOCKED
+    requeue(fleet, connection)
 
 
 def _opened(family: int, fleet: Fleet) -> socket.socket:
@@ -243,9 +263,11 @@ class Streams:
         loop: asyncio.AbstractEventLoop,
         on_events: Callable[[], None],
         failed: Callable[[int, str], None],
+        chain: Table | None = None,
     ) -> None:
         self.fleet = fleet
         self.loop = loop
+        self.chain = chain
         self.on_events = on_events
         self.failed = failed
         self.tls = fleet.plan.tls or Tls()
@@ -378,7 +400,7 @@ class Streams:
             transport = self.protocols[connection].transport
             if transport is not None:
                 self.context.keep(transport.get_extra_info("ssl_object"))
-        position, written = self.scan(end, now_ns, connection)
+        position, written = self._receive(end, now_ns, connection)
         rest = end - position
         if rest > fleet.run[traffic.PACKET_LIMIT]:
             traffic.push_event(fleet.totals, fleet.events, traffic.BROKEN, connection, 0x95, now_ns)
@@ -391,9 +413,38 @@ class Streams:
             row[WRITTEN_NS] = now_ns
         self.on_events()
 
-    def scan(self, end: int, now_ns: int, connection: int) -> tuple[int, int]:
+    def _receive(self, end: int, now_ns: int, connection: int) -> tuple[int, int]:
         """Let the kernels have buffer[:end]; where they stopped, and bytes to answer."""
         fleet = self.fleet
+        if self.chain is not None:
+            return receive_supply(
+                self.chain,
+                fleet.buffer,
+                0,
+                end,
+                now_ns,
+                connection,
+                fleet.connections,
+                fleet.groups,
+                fleet.run,
+                fleet.totals,
+                fleet.pairs,
+                fleet.holes,
+                fleet.hole_state,
+                fleet.counters,
+                fleet.histograms,
+                fleet.stats,
+                fleet.senders,
+                fleet.window,
+                fleet.received_ids,
+                fleet.held_ids,
+                fleet.schedule,
+                fleet.heap,
+                fleet.events,
+                fleet.control,
+                self.acknowledgements,
+                0,
+            )
         return traffic.receive(
             fleet.buffer,
             0,
@@ -426,17 +477,7 @@ class Streams:
 
     def resume(self, connection: int) -> None:
         """A transport's buffer ran low: the device may write again."""
-        fleet = self.fleet
-        fleet.connections[connection, FLAGS] &= ~BLOCKED
-        traffic.requeue(
-            connection,
-            int(fleet.connections[connection, traffic.PUBLISHER]),
-            fleet.connections,
-            fleet.run,
-            fleet.totals,
-            fleet.schedule,
-            fleet.heap,
-        )
+        unblock(self.fleet, connection)
         self.on_events()
 
     def write(self, connection: int, data: bytes) -> None:

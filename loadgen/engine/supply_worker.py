@@ -4,60 +4,36 @@
 """
 
 import socket
+from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter
 
-from loadgen.engine.fleet import Fleet
-from loadgen.engine.streams import Streams
-from loadgen.engine.supply import chain_table, receive_supply
+from loadgen.engine.behaviour import SUBSCRIBE_ID, Behaviour
+from loadgen.engine.fleet import Table, build_fleet
+from loadgen.engine.frames import Header
+from loadgen.engine.supply import chain_table
 from loadgen.engine.supply_fleet import equip
 from loadgen.engine.warm import warm_supply
-from loadgen.engine.worker import SUBSCRIBE_ID, Header, Worker
 from loadgen.engine.worker import run_worker as run_any_worker
 from loadgen.mqtt.packets import Subscribe, Subscription
 from loadgen.specjms import kernels
-from loadgen.specjms.layout import (
-    Chains,
-    lines_length,
-    parts_of,
-    subscriptions_at,
-)
+from loadgen.specjms.layout import lines_length, parts_of, subscriptions_at
 from loadgen.specjms.missing import tell_holes, tell_streams
 from loadgen.specjms.plan import SupplyPlan
-from loadgen.workload.groups import RunPlan
-
-__all__ = ["SupplyWorker", "run_worker", "warm"]
 
 _plans = TypeAdapter(SupplyPlan)
 
 
-class SupplyWorker(Worker):
-    """A worker whose devices are those of a model."""
+def supply_chain(document: Any, worker: int, totals: Table) -> Behaviour:
+    """Devices are those of a model; their handlers answer what they receive."""
+    plan = _plans.validate_python(document)
+    fleet = build_fleet(plan, plan.workers[worker], totals)
+    chains = equip(fleet, plan)
 
-    plan: SupplyPlan
-    chains: Chains
-
-    def read_plan(self, document: Header) -> RunPlan:
-        self.plan = _plans.validate_python(document)
-        return self.plan
-
-    def build(self, plan: RunPlan) -> Fleet:
-        fleet = super().build(plan)
-        self.chains = equip(fleet, self.plan)
-        return fleet
-
-    def _bind_arguments(self) -> None:
-        super()._bind_arguments()
-        self.chain_table = chain_table(self.chains, self.fleet.body, self.fleet.body_crc)
-
-    def make_streams(self) -> Streams:
-        return _SupplyStreams(self)
-
-    def subscribe_packets(self, connection: int) -> list[Subscribe]:
-        part = parts_of(self.plan.model)[int(self.fleet.group[connection])]
-        device = int(self.fleet.device[connection])
-        wanted = subscriptions_at(self.plan.model, self.plan.root, part, device)
+    def subscribe_packets(connection: int) -> list[Subscribe]:
+        part = parts_of(plan.model)[int(fleet.group[connection])]
+        wanted = subscriptions_at(plan.model, plan.root, part, int(fleet.device[connection]))
         first_id = SUBSCRIBE_ID - len(wanted.packets) + 1
         return [
             Subscribe(
@@ -67,11 +43,9 @@ class SupplyWorker(Worker):
             for at, filters in enumerate(wanted.packets)
         ]
 
-    def final(self) -> Header:
+    def final() -> Header:
         """Counts by destination, of the window and of the run, and what is known of the streams."""
-        chains = self.chains
         touched = np.flatnonzero(chains.seen.any(axis=1))
-        fleet = self.fleet
         return {
             "specjms": {
                 "seen": [[int(row), *chains.seen[row].tolist()] for row in touched],
@@ -85,57 +59,18 @@ class SupplyWorker(Worker):
                 "unsent": lines_length(chains),
                 "duplicated": int(chains.state[kernels.DUPLICATED]),
                 "out_of_order": int(chains.state[kernels.OUT_OF_ORDER]),
-                "holes": tell_holes(self.plan.model, chains, fleet.holes),
-                "streams": tell_streams(self.plan.model, chains),
+                "holes": tell_holes(plan.model, chains, fleet.holes),
+                "streams": tell_streams(plan.model, chains),
             }
         }
 
-
-class _SupplyStreams(Streams):
-    """TLS and WebSocket connections of a supply chain."""
-
-    def __init__(self, worker: SupplyWorker) -> None:
-        super().__init__(worker.fleet, worker.loop, worker.on_events, worker.stream_failed)
-        self.worker = worker
-        self.acknowledgements = np.zeros(len(worker.fleet.out), np.uint8)
-
-    def scan(self, end: int, now_ns: int, connection: int) -> tuple[int, int]:
-        fleet = self.fleet
-        chain = self.worker.chain_table
-        assert chain is not None
-        return receive_supply(
-            chain,
-            fleet.buffer,
-            0,
-            end,
-            now_ns,
-            connection,
-            fleet.connections,
-            fleet.groups,
-            fleet.run,
-            fleet.totals,
-            fleet.pairs,
-            fleet.holes,
-            fleet.hole_state,
-            fleet.counters,
-            fleet.histograms,
-            fleet.stats,
-            fleet.senders,
-            fleet.window,
-            fleet.received_ids,
-            fleet.held_ids,
-            fleet.schedule,
-            fleet.heap,
-            fleet.events,
-            fleet.control,
-            self.acknowledgements,
-            0,
-        )
+    chain = chain_table(chains, fleet.body, fleet.body_crc)
+    return Behaviour(fleet, subscribe_packets, chain, final)
 
 
-def run_worker(channel: socket.socket) -> None:
-    """Body of a worker process: obey frames on `channel` until it closes."""
-    run_any_worker(channel, SupplyWorker)
+def run_worker(sock: socket.socket) -> None:
+    """Body of a worker process: obey the frames on `sock` until it closes."""
+    run_any_worker(sock, supply_chain)
 
 
 def warm() -> None:

@@ -1,6 +1,7 @@
 """Fixtures of `harness`, importable however pytest was started."""
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from loadgen.engine.worker import warm
 from tests.engine.harness import Behaviour, Driver, FakeBroker, Forkserver, well_behaved
 
 
@@ -50,3 +52,12 @@ async def start_broker() -> AsyncIterator[Callable[..., Awaitable[FakeBroker]]]:
             return await stack.enter_async_context(FakeBroker(behaviour, **options))
 
         yield start
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """A worker switches the garbage collector off for good; these tests go on."""
+    warm()
+    yield
+    gc.unfreeze()
+    gc.enable()

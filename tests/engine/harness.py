@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -39,7 +40,15 @@ from loadgen.mqtt.packets import (
     SubAck,
     Subscribe,
 )
-from loadgen.workload.groups import DeviceGroup, RunPlan, Share, Target, WorkerPlan
+from loadgen.workload.groups import (
+    DeviceGroup,
+    Publishes,
+    RunPlan,
+    Share,
+    Subscribes,
+    Target,
+    WorkerPlan,
+)
 
 HANG_S = 30.0
 """Nothing in these tests takes that long: a wait of that length is a hang, not a slow machine."""
@@ -298,6 +307,49 @@ def one_worker_plan(
     )
 
 
+def publishers(
+    count: int = 3,
+    rate: float = 300.0,
+    *,
+    qos: int = 0,
+    deliveries: int = 1,
+    topics: int | None = None,
+    window: int = 100,
+    size: tuple[int, int] = (32, 32),
+    **fields: Any,
+) -> DeviceGroup:
+    publishes = Publishes(
+        "t", topics or count, 0, rate, deliveries, qos, size_bytes=size, window=window
+    )
+    return DeviceGroup("publishers", count, publishes, **fields)
+
+
+def subscribers(
+    count: int = 1, *, qos: int = 0, wildcard: bool = True, **fields: Any
+) -> DeviceGroup:
+    return DeviceGroup(
+        "subscribers", count, subscribes=Subscribes("publishers", qos, wildcard), **fields
+    )
+
+
+def header(packet: Publish) -> tuple[int, int, int]:
+    """(stream, sequence, intended_ns) of a payload, which must be intact and of this run."""
+    data = packet.payload
+    assert zlib.crc32(data[:28], zlib.crc32(data[32:])) == int.from_bytes(data[28:32], "little")
+    assert int.from_bytes(data[:4], "little") == RUN_TAG
+    parts = (data[4:8], data[8:16], data[16:24])
+    stream, sequence, intended_ns = (int.from_bytes(part, "little") for part in parts)
+    return stream, sequence, intended_ns
+
+
+def check_stream(packets: list[Publish], stream: int, dues: list[int] | None = None) -> None:
+    """Every message of one stream once, in order and whole."""
+    headers = [header(packet) for packet in packets]
+    assert [found[:2] for found in headers] == [(stream, n) for n in range(len(packets))]
+    if dues is not None:
+        assert [found[2] for found in headers] == dues
+
+
 # --- the broker ------------------------------------------------------------------------------
 
 
@@ -497,3 +549,7 @@ class FakeBroker:
         return next(
             session for session in self.sessions if session.connect.client_id.endswith(f"-{number}")
         )
+
+
+StartBroker = Callable[..., Awaitable[FakeBroker]]
+"""Starts a fake broker that ends with the test (conftest.start_broker)."""

@@ -1,4 +1,4 @@
-"""How devices connect and come back, in a time of its own: pace, backoff, jitter."""
+"""How devices connect and come back: pace, bounds, backoff, jitter, failures."""
 
 import asyncio
 import heapq
@@ -10,13 +10,30 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadgen.brokers.ports import free_port
 from loadgen.engine import connector as connector_module
 from loadgen.engine.connector import Connector
+from loadgen.engine.live import Live
+from loadgen.errors import HostLimitError
+from loadgen.mqtt.packets import ConnAck
 from loadgen.workload import traffic
-from loadgen.workload.groups import Reconnect
+from loadgen.workload.groups import Reconnect, Target, client_id
+from tests.engine.harness import (
+    Driver,
+    Session,
+    StartBroker,
+    WorkerRefusedError,
+    check_stream,
+    one_worker_plan,
+    publishers,
+    until,
+)
 
 IN_FLIGHT = 64
 START_S = 100.0
+
+
+# --- in a time of its own -------------------------------------------------------------------------
 
 
 class Time:
@@ -227,3 +244,183 @@ async def test_those_that_come_back_share_what_the_first_connects_had_alone(
     assert {bench.clock.now_s}
     moments = [moment for moment, _ in bench.begun]
     assert max(moments.count(moment) for moment in moments) == 2
+
+
+# --- through a worker -----------------------------------------------------------------------------
+
+
+async def test_a_port_where_nobody_listens_fails_every_device(driver: Driver) -> None:
+    await driver.configure(one_worker_plan(publishers(5), port=free_port("127.0.0.1")))
+    answer = await driver.connect(in_flight=2)
+    assert answer["connected"] == 0
+    assert answer["failures"] == {"ECONNREFUSED": 5}
+    assert driver.now(Live.CONNECT_FAILURES) == 5
+    await driver.stop()
+    assert driver.counted("connect_failures", phase="connect") == 5
+    assert driver.said("connect") == ["5 devices could not connect: ECONNREFUSED"]
+
+
+async def test_a_name_that_does_not_resolve_is_an_error_of_configure(driver: Driver) -> None:
+    plan = one_worker_plan(publishers(1), targets=(Target("no.such.host.invalid", 1883),))
+    with pytest.raises(WorkerRefusedError, match=r"BrokerUnreachableError: .*no\.such\.host"):
+        await driver.configure(plan)
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "reason"),
+    [(4, 5, "not authorized (5)"), (5, 0x87, "not authorized (0x87)"), (4, 77, "return code (77)")],
+)
+async def test_a_refused_connack_is_a_failure_with_its_reason(
+    driver: Driver, start_broker: StartBroker, version: int, code: int, reason: str
+) -> None:
+    async def refuse(session: Session) -> None:
+        await session.packet()
+        # Twice, in one write: the second must not be counted as another device's.
+        length = 3 if version == 5 else 2
+        session.send_bytes(bytes([0x20, length, 0, code, *([0] * (length - 2))]) * 2)
+        await session.packet()
+
+    broker = await start_broker(refuse)
+    await driver.configure(one_worker_plan(publishers(4), port=broker.port, version=version))
+    answer = await driver.connect(in_flight=2)
+    assert answer["connected"] == 0
+    (told, count), *others = answer["failures"].items()
+    assert not others
+    assert told.lower().endswith(reason)
+    assert told.startswith("CONNACK ")
+    assert count == 4
+    await driver.stop()
+    assert driver.counted("connects") == 0
+    assert driver.counted("connect_failures") == 4
+    assert driver.counted("disconnects") == 0
+
+
+async def test_a_broker_that_never_answers_is_given_up(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    async def silent(session: Session) -> None:
+        await session.packet()
+        await session.packet()
+
+    broker = await start_broker(silent)
+    await driver.configure(one_worker_plan(publishers(3), port=broker.port))
+    answer = await driver.connect(timeout_s=0.2)
+    assert answer["failures"] == {"no answer in time": 3}
+    assert driver.now(Live.CONNECTED) == 0
+    await until(lambda: broker.gone == 3)  # their sockets are closed
+    await driver.stop()
+    assert driver.counted("connect_failures") == 3
+
+
+@pytest.mark.parametrize("first", [b"", b"SSH-2.0-OpenSSH_9.2\r\n", b"\x20\x02\x00"])
+async def test_a_server_that_hangs_up_before_connack_fails_the_connect(
+    driver: Driver, start_broker: StartBroker, first: bytes
+) -> None:
+    async def leave(session: Session) -> None:
+        session.send_bytes(first)
+        await session.drain()
+        session.close()
+
+    broker = await start_broker(leave)
+    await driver.configure(one_worker_plan(publishers(3), port=broker.port))
+    answer = await driver.connect()
+    assert answer["connected"] == 0
+    assert sum(answer["failures"].values()) == 3
+    expected = {"closed by the broker", "protocol error", "ECONNRESET", "EPIPE"}
+    assert set(answer["failures"]) <= expected
+    await driver.stop()
+    assert driver.counted("connect_failures") == 3
+
+
+async def test_a_banner_from_a_server_that_stays_is_a_protocol_error(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    async def greet(session: Session) -> None:
+        session.send_bytes(b"SSH-2.0-OpenSSH_9.2\r\n")
+        await asyncio.Event().wait()
+
+    broker = await start_broker(greet)
+    await driver.configure(one_worker_plan(publishers(3), port=broker.port))
+    answer = await driver.connect()
+    assert answer["failures"] == {"protocol error": 3}
+    await driver.stop()
+
+
+async def test_connects_are_bounded_in_flight_and_paced(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    most = 0
+    under_way = 0
+
+    async def slow(session: Session) -> None:
+        nonlocal most, under_way
+        await session.packet()
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.005)
+        under_way -= 1
+        session.send(ConnAck())
+        await session.behave()
+
+    broker = await start_broker(slow)
+    await driver.configure(one_worker_plan(publishers(60), port=broker.port))
+    answer = await driver.connect(rate=300.0, in_flight=4)
+    assert answer["connected"] == 60
+    assert most <= 4
+    # 60 connects at 300/s take 59 gaps, whatever the machine does.
+    assert answer["last_ns"] - answer["first_ns"] >= 59 / 300 * 1e9 * 0.99
+    await driver.stop()
+    assert driver.counted("connects") == 60
+
+
+async def test_more_failures_at_once_than_events_fit(driver: Driver) -> None:
+    """A source address that is not ours fails every connect before it begins."""
+    count = 6000
+    plan = one_worker_plan(publishers(count, 6000.0), port=free_port("127.0.0.1"))
+    worker = plan.workers[0]
+    workers = (type(worker)(worker.worker, worker.shares, source_address="203.0.113.9"),)
+    fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__}
+    await driver.configure(type(plan)(**{**fields, "workers": workers}))
+    answer = await driver.connect(in_flight=100_000)
+    assert answer["failures"] == {"EADDRNOTAVAIL": count}
+    await driver.stop()
+    assert driver.counted("connect_failures") == count
+
+
+async def test_a_share_of_devices_keeps_its_numbers(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    broker = await start_broker()
+    plan = one_worker_plan(publishers(6, topics=2), port=broker.port)
+    fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__}
+    worker = type(plan.workers[0])
+    share = type(plan.workers[0].shares[0])
+    workers = (worker(0, (share(0, 1, 6, 2),)), worker(1, (share(0, 0, 6, 2),)))
+    plan = type(plan)(**{**fields, "workers": workers})
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.start(warmup_ms=0, measure_ms=100)
+    await driver.until(lambda: driver.window_ends and driver.now(Live.FINISHED))
+    await driver.stop()
+    ids = {session.connect.client_id for session in broker.sessions}
+    assert ids == {client_id(plan, plan.groups[0], device) for device in (1, 3, 5)}
+    assert broker.published == {"t/0": 5, "t/1": 10}
+    for device in (1, 3, 5):
+        check_stream(broker.client(device).published, device)
+
+
+async def test_endpoints_may_be_of_both_address_families(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    try:
+        new = await start_broker(host="::1")
+    except HostLimitError:
+        pytest.skip("no IPv6 loopback")
+    old = await start_broker()
+    targets = (Target("127.0.0.1", old.port), Target("::1", new.port))
+    await driver.configure(one_worker_plan(publishers(6), targets=targets))
+    answer = await driver.connect()
+    assert answer["connected"] == 6
+    assert answer["failures"] == {}
+    assert [len(broker.sessions) for broker in (old, new)] == [3, 3]
+    await driver.stop()

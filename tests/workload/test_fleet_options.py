@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.engine.worker import _may_leave
+from loadgen.engine.churn import may_leave
 from loadgen.errors import ScenarioError
 from loadgen.workload.cases import groups_of
 from loadgen.workload.groups import (
@@ -96,7 +96,7 @@ def test_a_pattern_needs_the_group_where_several_use_it(case: Case, fields: dict
 
 @pytest.mark.parametrize("case", [case for case in CASES if case in FIELDS["churn"].cases])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_churn_is_refused_only_where_nobody_may_leave(case: Case, qos: int) -> None:
+def test_churn_is_refused_only_where_nobodymay_leave(case: Case, qos: int) -> None:
     if (case == "persistent" and qos == 0) or (case == "queue" and qos != 1):
         return
     try:
@@ -104,7 +104,7 @@ def test_churn_is_refused_only_where_nobody_may_leave(case: Case, qos: int) -> N
     except ScenarioError:
         assert (case, qos) in (("request", 0), ("request", 1))
         return
-    assert any(_may_leave(group) for group in groups_of(scenario))
+    assert any(may_leave(group) for group in groups_of(scenario))
 
 
 def test_a_will_is_a_topic_of_the_device() -> None:

@@ -1,0 +1,57 @@
+"""What the devices of a worker do beyond connecting: which arrays, subscriptions and answers.
+
+A worker is given a function that reads its plan into a `Behaviour`: `plain_messaging` here,
+`supply_chain` in supply_worker.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from loadgen.engine.fleet import Fleet, Table, build_fleet
+from loadgen.engine.frames import Header
+from loadgen.errors import CannotRunError
+from loadgen.mqtt.packets import Subscribe, Subscription
+from loadgen.workload.groups import RunPlan, topic_filter
+
+SUBSCRIBE_ID = 65_535
+"""Packet identifier of a device's last SUBSCRIBE, above all of the in-flight window."""
+
+_plans = TypeAdapter(RunPlan)
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """What the devices of one worker do.
+
+    `subscribe_packets(connection)` is what a device subscribes with, all at one QoS and the last
+    with SUBSCRIBE_ID; `chain` the address table of a supply chain's arrays (engine/supply.py), for
+    the kernels; `final` what the worker adds to its last answer.
+    """
+
+    fleet: Fleet
+    subscribe_packets: Callable[[int], list[Subscribe]]
+    chain: Table | None = None
+    final: Callable[[], Header] = dict
+
+
+ReadPlan = Callable[[Any, int, Table], Behaviour]
+"""Takes the plan as the coordinator sent it, the worker's row and its totals (fleet.py)."""
+
+
+def plain_messaging(document: Any, worker: int, totals: Table) -> Behaviour:
+    """Devices publish, receive and respond as their groups say."""
+    plan = _plans.validate_python(document)
+    fleet = build_fleet(plan, plan.workers[worker], totals)
+
+    def subscribe_packets(connection: int) -> list[Subscribe]:
+        group = fleet.group_of(connection)
+        if group.subscribes is None:
+            raise CannotRunError(f"group {group.name} has nothing to subscribe to")
+        pattern = topic_filter(plan, group, int(fleet.device[connection]))
+        subscription = Subscription(topic_filter=pattern, qos=group.subscribes.qos)
+        return [Subscribe(SUBSCRIBE_ID, (subscription,))]
+
+    return Behaviour(fleet, subscribe_packets)

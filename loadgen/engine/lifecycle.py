@@ -1,0 +1,324 @@
+"""The life of a device's connection: accepted, lost, back again.
+
+Owns what the kernels leave for Python to decide: CONNACK, DISCONNECT, errors, and the state of a
+connection after them. Connecting itself is the connector's.
+"""
+
+import errno
+import os
+import time
+from collections import Counter
+from functools import lru_cache
+
+import numpy as np
+
+from loadgen.engine.connector import Connector
+from loadgen.engine.fleet import Fleet
+from loadgen.engine.keep_alive import KeepAlive
+from loadgen.engine.live import Live
+from loadgen.engine.outgoing import Outgoing
+from loadgen.engine.reporter import Reporter
+from loadgen.engine.streams import Streams, requeue
+from loadgen.engine.subscriptions import Subscriptions
+from loadgen.errors import CannotRunError, LoadgenError
+from loadgen.metrics.interval import COUNTERS
+from loadgen.mqtt.codec import decode, encode
+from loadgen.mqtt.in_flight import forget_received, redelivery_order, reset, set_capacity
+from loadgen.mqtt.packets import ConnAck, Disconnect, Packet, SubAck
+from loadgen.mqtt.reason_codes import reason_name
+from loadgen.workload import traffic
+from loadgen.workload.groups import Reconnect
+from loadgen.workload.traffic import (
+    AWAIT_CONNACK,
+    BLOCKED,
+    CLOSED,
+    CONNECTED,
+    CONNECTED_COUNT,
+    CONNECTING,
+    CONNECTING_COUNT,
+    FD,
+    FLAGS,
+    SENDER,
+    STATE,
+    STREAMED,
+)
+
+_LEFT = "left for a while"
+_STOPPED = "stopped"
+_RECEIVE_MAXIMUM = 65_535  # where CONNACK names none (MQTT 5, 3.2.2.3.3)
+_PACKET_LIMIT = 1 << 20
+
+
+@lru_cache(maxsize=64)
+def _decoded(data: bytes, version: int) -> Packet:
+    """A control packet; most devices get the same bytes."""
+    found = decode(data, 0, len(data), version, _PACKET_LIMIT)
+    if found is None:
+        raise CannotRunError("a packet ended before its length")
+    return found[0]
+
+
+def _errno_reason(number: int) -> str:
+    return "closed by the broker" if number == 0 else errno.errorcode.get(number, str(number))
+
+
+class Lifecycle:
+    """The connections of one worker."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        reporter: Reporter,
+        outgoing: Outgoing,
+        streams: Streams | None,
+        connector: Connector,
+        subscriptions: Subscriptions,
+        keep_alive: KeepAlive,
+    ) -> None:
+        self.failures: Counter[str] = Counter()
+        self.last_connected_ns = 0
+        self.left_and_returned = 0
+        self._fleet = fleet
+        self._reporter = reporter
+        self._outgoing = outgoing
+        self._streams = streams
+        self._connector = connector
+        self._subscriptions = subscriptions
+        self._keep_alive = keep_alive
+        self._left: set[int] = set()
+
+    # --- what the kernels left ----------------------------------------------------------------
+
+    def handle_events(self) -> None:
+        """Look at every event that the kernels queued."""
+        fleet = self._fleet
+        totals = fleet.totals
+        rows = fleet.events[: int(totals[traffic.EVENTS])].tolist()
+        data = fleet.control[: int(totals[traffic.CONTROL_BYTES])].tobytes()
+        totals[traffic.EVENTS] = 0
+        totals[traffic.CONTROL_BYTES] = 0
+        # First what must follow bytes that are already out: all else may write, unblock or close.
+        for kind, connection, _, offset, length, _ in rows:
+            if kind == traffic.UNSENT:
+                self._outgoing.keep(connection, data[offset : offset + length])
+        for kind, connection, value, offset, length, moment_ns in rows:
+            if kind == traffic.UNSENT:
+                continue
+            if kind == traffic.CONTROL_PACKET:
+                self._control_packet(connection, data[offset : offset + length], moment_ns)
+            elif kind == traffic.WRITABLE:
+                self._outgoing.flush(connection)
+            elif kind == traffic.BROKEN:
+                self._protocol_error(connection, f"the broker broke MQTT: {reason_name(value)}")
+            elif kind == traffic.REFUSED_PACKET:
+                self._reporter.event(
+                    "refused", connection, f"acknowledged with {reason_name(value)}"
+                )
+            elif kind == traffic.UNANSWERED:
+                self._reporter.event(
+                    "unanswered",
+                    connection,
+                    "a request without a response: the window of unacknowledged ones is full; "
+                    "raise --inflight-window",
+                )
+            else:
+                self.lost(connection, _errno_reason(value))
+        self._connector.after_events()
+
+    def _protocol_error(self, connection: int, detail: str) -> None:
+        self._reporter.event("protocol", connection, detail)
+        self.lost(connection, "protocol error")
+
+    def _control_packet(self, connection: int, data: bytes, moment_ns: int) -> None:
+        version = self._fleet.plan.version
+        if self._fleet.connections[connection, STATE] == CLOSED:
+            return
+        try:
+            packet = _decoded(data, version)
+        except LoadgenError as error:
+            self._protocol_error(connection, str(error))
+            return
+        if isinstance(packet, ConnAck):
+            self._on_connack(connection, packet, moment_ns)
+        elif isinstance(packet, SubAck):
+            self._subscriptions.on_suback(connection, packet, moment_ns)
+        elif isinstance(packet, Disconnect):
+            name = reason_name(packet.reason_code, version)
+            self.lost(connection, f"DISCONNECT from the broker: {name}")
+        else:
+            name = type(packet).__name__.upper()
+            self._protocol_error(connection, f"the broker sent {name}, which nobody asked for")
+
+    # --- accepted -----------------------------------------------------------------------------
+
+    def _on_connack(self, connection: int, packet: ConnAck, moment_ns: int) -> None:
+        fleet = self._fleet
+        row = fleet.connections[connection]
+        if packet.reason_code != 0:
+            reason = reason_name(packet.reason_code, fleet.plan.version)
+            self.lost(connection, f"CONNACK {reason}")
+            return
+        self.last_connected_ns = moment_ns
+        server_keep_alive_s = packet.properties.server_keep_alive
+        if server_keep_alive_s is not None:
+            self._keep_alive.set_by_server(int(row[traffic.GROUP]), server_keep_alive_s)
+        self._set_receive_maximum(connection, packet.properties.receive_maximum)
+        if self._connector.returned(connection) or row[traffic.RETURNED_NS]:
+            self._resume(connection, packet.session_present)
+
+    def _set_receive_maximum(self, connection: int, receive_maximum: int | None) -> None:
+        """Bound what is in flight by what the broker takes; None is its silence."""
+        fleet = self._fleet
+        row = fleet.connections[connection]
+        if row[SENDER] >= 0:
+            group = fleet.group_of(connection)
+            sends = group.publishes or group.responds
+            maximum = receive_maximum or _RECEIVE_MAXIMUM
+            capacity = maximum if sends is None else min(sends.window, maximum)
+            set_capacity(fleet.senders, fleet.window, int(row[SENDER]), capacity)
+        if row[traffic.HOLDER] >= 0 and receive_maximum is not None:
+            # Brokers bound both directions alike; a batch beyond that would never fill.
+            shared = fleet.groups[row[traffic.GROUP]]
+            shared[traffic.ACKNOWLEDGE_EVERY] = min(
+                shared[traffic.ACKNOWLEDGE_EVERY], receive_maximum
+            )
+
+    # --- lost ---------------------------------------------------------------------------------
+
+    def lost(self, connection: int, reason: str) -> None:
+        """A connection is gone, or never came."""
+        fleet = self._fleet
+        row = fleet.connections[connection]
+        state = int(row[STATE])
+        if state == CLOSED:
+            return
+        was_away = connection in self._connector.attempts
+        self._close(connection)
+        if state == CONNECTED:
+            row[traffic.RETURNED_NS] = traffic.AWAY
+            fleet.totals[CONNECTED_COUNT] -= 1
+            if not self._reporter.stopping and reason != _LEFT:
+                self._count_disconnect(connection, reason)
+        else:
+            if state in (CONNECTING, AWAIT_CONNACK):
+                fleet.totals[CONNECTING_COUNT] -= 1
+            self._reporter.live[Live.CONNECT_FAILURES] += 1
+            column = COUNTERS.index("connect_failures")
+            fleet.counters[int(row[traffic.GROUP]), traffic.CONNECT_PHASE, column] += 1
+            if self._connector.done is not None and not was_away:
+                self.failures[reason] += 1
+        policy = fleet.plan.reconnect
+        # A device that left comes back, in several attempts where one is not enough.
+        if reason == _LEFT or (policy is None and was_away):
+            policy = Reconnect(fleet.plan.away_s, fleet.plan.away_s, 0.5)
+        # A device that cannot connect at first is a failure of the run and not tried again.
+        tried = self._connector.done is None or state == CONNECTED or was_away
+        if policy is not None and tried and not self._reporter.stopping:
+            self._connector.come_back(connection, policy)
+
+    def _close(self, connection: int) -> None:
+        row = self._fleet.connections[connection]
+        row[STATE] = CLOSED
+        row[traffic.HELD] = 0
+        row[traffic.PINGED_NS] = 0
+        row[FLAGS] &= ~BLOCKED
+        self._outgoing.discard(connection)
+        if row[FLAGS] & STREAMED:
+            if self._streams is not None:
+                self._streams.abort(connection)
+        elif row[FD] >= 0:
+            os.close(int(row[FD]))
+            row[FD] = -1
+
+    def _count_disconnect(self, connection: int, reason: str) -> None:
+        fleet = self._fleet
+        self._reporter.live[Live.DISCONNECTS] += 1
+        phase = traffic.CONNECT_PHASE
+        if fleet.program[0, 0]:
+            phase = traffic.phase_of(fleet.run, time.monotonic_ns())
+        group = fleet.connections[connection, traffic.GROUP]
+        fleet.counters[group, phase, COUNTERS.index("disconnects")] += 1
+        self._reporter.event("disconnect", connection, reason)
+        self._subscriptions.on_lost(connection, reason)
+
+    def stream_failed(self, connection: int, reason: str) -> None:
+        """A streamed connection could not be made, or ended."""
+        self.lost(connection, reason)
+        self._connector.more()
+
+    def leave(self, connection: int) -> None:
+        """Disconnect a device that is to come back."""
+        self._say_goodbye(connection)
+        self._left.add(connection)
+        self.lost(connection, _LEFT)
+
+    def stop(self, connection: int) -> None:
+        """Disconnect a device for good."""
+        self._say_goodbye(connection)
+        self.lost(connection, _STOPPED)
+
+    def _say_goodbye(self, connection: int) -> None:
+        self._outgoing.write(connection, encode(Disconnect(), self._fleet.plan.version))
+
+    # --- back again ---------------------------------------------------------------------------
+
+    def _resume(self, connection: int, session_present: bool) -> None:
+        """A device came back: restore its subscription, send again what was unacknowledged."""
+        fleet = self._fleet
+        row = fleet.connections[connection]
+        if connection in self._left:
+            self._left.remove(connection)
+            self.left_and_returned += 1
+        row[FLAGS] &= ~traffic.WINDOW_FULL
+        self._outgoing.flush(connection)
+        if not session_present:
+            if row[traffic.QOS2] >= 0:
+                forget_received(fleet.received_ids, int(row[traffic.QOS2]))
+            if fleet.group_of(connection).subscribes is not None:
+                self._subscriptions.ask(connection)
+        if row[SENDER] >= 0 and row[traffic.RESPONSES] >= 0:
+            # What was answered is not kept; the requests count as lost unless it had arrived.
+            self._forget_in_flight(connection)
+        elif row[SENDER] >= 0:
+            self._redeliver(connection, session_present)
+        requeue(fleet, connection)
+        self._reporter.event("return", connection, "connected again")
+
+    def _forget_in_flight(self, connection: int) -> None:
+        """Give up what the device sent and has no acknowledgement of."""
+        fleet = self._fleet
+        sender = int(fleet.connections[connection, SENDER])
+        fleet.totals[traffic.IN_FLIGHT] -= int(fleet.senders["in_flight"][sender])
+        reset(fleet.senders, fleet.window, sender)
+
+    def _redeliver(self, connection: int, session_present: bool) -> None:
+        fleet = self._fleet
+        row = fleet.connections[connection]
+        sender = int(row[SENDER])
+        slots = np.zeros(fleet.window.shape[1], np.int64)
+        count = redelivery_order(fleet.senders, fleet.window, sender, slots)
+        out = np.zeros_like(fleet.out)
+        while count > 0:
+            handled, size = traffic.redeliver(
+                connection,
+                int(row[traffic.PUBLISHER]),
+                session_present,
+                slots,
+                count,
+                fleet.connections,
+                fleet.groups,
+                fleet.run,
+                fleet.totals,
+                fleet.schedule,
+                fleet.senders,
+                fleet.window,
+                fleet.topics,
+                fleet.topic_ends,
+                fleet.body,
+                fleet.body_crc,
+                fleet.template,
+                out,
+            )
+            self._outgoing.write(connection, out[:size].tobytes())
+            slots = slots[handled:].copy()
+            count -= handled

@@ -1,0 +1,148 @@
+"""Subscribing: every device once before the run, and again whoever lost its session.
+
+Owns who waits for a SUBACK in the subscribe phase, and what failed there.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from loadgen.engine.behaviour import SUBSCRIBE_ID
+from loadgen.engine.fleet import Fleet
+from loadgen.engine.frames import Header
+from loadgen.engine.live import Live
+from loadgen.engine.outgoing import Outgoing
+from loadgen.engine.reporter import Reporter
+from loadgen.mqtt.codec import encode
+from loadgen.mqtt.packets import SubAck, Subscribe
+from loadgen.mqtt.reason_codes import reason_name
+from loadgen.workload import traffic
+from loadgen.workload.traffic import CONNECTED, REQUEST_NS, STATE
+
+_IN_FLIGHT = 256
+
+
+def _failure(codes: Sequence[int], asked_qos: int, version: int) -> str | None:
+    """Why a SUBACK is not what was asked for: refused, or granted less (MQTT 5, 3.9.3)."""
+    if max(codes) >= 0x80:
+        return reason_name(max(codes), version)
+    if min(codes) < asked_qos:
+        return f"granted QoS {min(codes)} instead of {asked_qos}"
+    return None
+
+
+class Subscriptions:
+    """The subscribing devices of one worker; `packets(connection)` is what one asks for.
+
+    All of a device's packets ask for one QoS; the SUBACK of the last, SUBSCRIBE_ID, counts.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        reporter: Reporter,
+        outgoing: Outgoing,
+        packets: Callable[[int], list[Subscribe]],
+    ) -> None:
+        self._fleet = fleet
+        self._reporter = reporter
+        self._outgoing = outgoing
+        self._packets = packets
+        self._queue: list[int] = []
+        self._waiting: set[int] = set()
+        self._asked_qos: dict[int, int] = {}
+        self._failures: Counter[str] = Counter()
+        self._done: asyncio.Future[None] | None = None
+        self._last_ns = 0
+
+    async def subscribe_all(self, timeout_s: float) -> Header:
+        """Subscribe every subscribing device; ends when each got its SUBACK or failed."""
+        first_ns = time.monotonic_ns()
+        self._last_ns = first_ns
+        connections = self._fleet.connections
+        subscribing = np.array(
+            [group.subscribes is not None for group in self._fleet.plan.groups], np.bool_
+        )[self._fleet.group]
+        rows = np.flatnonzero(subscribing & (connections[:, STATE] == CONNECTED))
+        connections[rows, REQUEST_NS] = 0
+        self._queue = rows[::-1].tolist()
+        wanted = len(self._queue)
+        if wanted:
+            self._done = asyncio.get_running_loop().create_future()
+            for _ in range(min(_IN_FLIGHT, wanted)):
+                self._ask_next()
+            try:
+                await asyncio.wait_for(self._done, timeout_s)
+            except TimeoutError:
+                self._failures["no SUBACK in time"] += len(self._waiting) + len(self._queue)
+            self._waiting.clear()
+            self._done = None
+        failed = self._failures.total()
+        self._reporter.live[Live.SUBSCRIBED] = wanted - failed
+        return {
+            "subscribed": wanted - failed,
+            "failures": dict(self._failures),
+            "first_ns": first_ns,
+            "last_ns": self._last_ns,
+        }
+
+    def _ask_next(self) -> None:
+        """Ask for the next device that is still connected; the end when none is left."""
+        while self._queue:
+            connection = self._queue.pop()
+            if self._fleet.connections[connection, STATE] == CONNECTED:
+                self._waiting.add(connection)
+                self.ask(connection)
+                return
+            self._failures["the connection was lost"] += 1
+        if not self._waiting and self._done is not None and not self._done.done():
+            self._done.set_result(None)
+
+    def ask(self, connection: int) -> None:
+        """Send a device's SUBSCRIBE packets."""
+        packets = self._packets(connection)
+        if not packets:
+            self._settle(connection, None)
+            return
+        self._asked_qos[connection] = packets[-1].subscriptions[-1].qos
+        self._fleet.connections[connection, REQUEST_NS] = time.monotonic_ns()
+        version = self._fleet.plan.version
+        self._outgoing.write(connection, b"".join(encode(packet, version) for packet in packets))
+
+    def on_suback(self, connection: int, packet: SubAck, moment_ns: int) -> None:
+        """Take an answer, which arrived at `moment_ns`."""
+        fleet = self._fleet
+        asked_ns = int(fleet.connections[connection, REQUEST_NS])
+        if asked_ns == 0:
+            return
+        asked_qos = self._asked_qos.get(connection, 0)
+        failure = _failure(packet.reason_codes, asked_qos, fleet.plan.version)
+        if packet.packet_id != SUBSCRIBE_ID and failure is None:
+            return  # one of several
+        self._last_ns = max(self._last_ns, moment_ns)
+        slot = traffic.slot_of(
+            int(fleet.group[connection]), traffic.S_SUBACK, traffic.CONNECT_PHASE
+        )
+        traffic.record(fleet.histograms, fleet.stats, slot, moment_ns - asked_ns)
+        self._settle(connection, failure)
+
+    def on_lost(self, connection: int, reason: str) -> None:
+        """A device lost its connection: its SUBACK, if one is due, never comes."""
+        self._settle(connection, reason)
+
+    def _settle(self, connection: int, failure: str | None) -> None:
+        self._fleet.connections[connection, REQUEST_NS] = 0
+        self._asked_qos.pop(connection, None)
+        if connection not in self._waiting:
+            if failure is not None and self._fleet.connections[connection, STATE] == CONNECTED:
+                self._reporter.event("subscribe", connection, f"subscribing again: {failure}")
+            return
+        self._waiting.discard(connection)
+        if failure is not None:
+            self._failures[failure] += 1
+        else:
+            self._reporter.live[Live.SUBSCRIBED] += 1
+        self._ask_next()

@@ -1,0 +1,190 @@
+"""Brokers that stop reading: what waits for a socket leaves later, and in order."""
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from loadgen.engine import worker as worker_module
+from loadgen.engine.behaviour import plain_messaging
+from loadgen.engine.channel import Channel
+from loadgen.engine.live import Live, create_live_page
+from loadgen.engine.syscalls import EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, close_descriptor, watch
+from loadgen.mqtt.codec import encode
+from loadgen.mqtt.packets import Disconnect, PubAck, Publish, Subscribe
+from loadgen.workload import traffic
+from loadgen.workload.groups import DeviceGroup, Subscribes
+from tests.engine.harness import (
+    HANG_S,
+    MS,
+    Driver,
+    Session,
+    StartBroker,
+    check_stream,
+    one_worker_plan,
+    publishers,
+    until,
+)
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
+    driver: Driver, start_broker: StartBroker, qos: int
+) -> None:
+    resume = asyncio.Event()
+
+    async def stall(session: Session) -> None:
+        await session.welcome()
+        session.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await resume.wait()
+        session.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        await session.behave()
+
+    broker = await start_broker(stall)
+    # 1,000 messages a second of up to 60 kB: the kernel's buffers hold a few tenths of a second.
+    group = publishers(2, 1000.0, qos=qos, size=(20_000, 60_000), window=1000)
+    await driver.configure(one_worker_plan(group, port=broker.port, max_packet_bytes=1 << 17))
+    await driver.connect()
+    await driver.start(warmup_ms=0, measure_ms=1000)
+    await driver.until(lambda: driver.window_ends)
+    owed = driver.window_ends[0]["owed"]
+    assert owed > 0
+    assert owed == 1000 - driver.now(Live.SENT)
+    assert driver.window_ends[0]["owed_oldest_ns"] > 0
+    assert driver.now(Live.FINISHED) == 0
+    assert driver.now(Live.CONNECTED) == 2
+    resume.set()
+    await driver.until(
+        lambda: (
+            driver.now(Live.FINISHED)
+            and sum(len(session.published) for session in broker.sessions) == 1000
+        )
+    )
+    assert driver.now(Live.SENT) == 1000
+    assert driver.now(Live.OWED) == 0
+    await driver.stop()
+    for number in range(2):
+        dues = [driver.start_ns + number * MS + k * 2 * MS for k in range(500)]
+        check_stream(broker.client(number).published, number, dues)
+    assert driver.counted("sent", phase="measure") == 1000
+    assert driver.counted("disconnects") == 0
+    assert max(row.max_ns for row in driver.recorded("send_delay")) > 100 * MS
+    peak = max(row.owed for row in driver.rows)
+    assert peak > 0
+
+
+async def test_acknowledgements_to_a_broker_that_does_not_read_follow_later(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    """The subscriber's PUBACKs fill its socket; every one must still go out, once and in order."""
+    each, rounds = 5000, 260  # 5.2 MB of PUBACKs, more than the kernel holds
+    flood = b"".join(
+        b"\x32\x08\x00\x01t" + n.to_bytes(2, "big") + b"abc" for n in range(1, each + 1)
+    )
+    sent = asyncio.Event()
+
+    async def behave(session: Session) -> None:
+        await session.welcome()
+        session.respond(await session.behave(until_packet=Subscribe))
+        session.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        for _ in range(rounds):
+            session.send_bytes(flood)
+            await session.drain()
+        sent.set()
+        # And more of them while the sockets open and close again.
+        for _ in range(rounds):
+            session.send_bytes(flood)
+            await session.drain()
+        await asyncio.Event().wait()
+
+    broker = await start_broker(behave)
+    group = DeviceGroup("subscribers", 1, subscribes=Subscribes("", 1, topic="t"))
+    await driver.configure(one_worker_plan(group, port=broker.port))
+    await driver.connect()
+    await driver.subscribe()
+    await asyncio.wait_for(sent.wait(), HANG_S)
+    (session,) = broker.sessions
+    # The worker reads on; what it answers does not fit into the sockets.
+    await driver.until(lambda: driver.counted("foreign") >= each * rounds)
+    session.writer.transport.resume_reading()  # type: ignore[attr-defined]
+    received = bytearray()
+    async with asyncio.timeout(HANG_S):
+        while len(received) < 2 * 4 * each * rounds:
+            data = await session.reader.read(1 << 20)
+            assert data
+            received += data
+            driver.tell("beat")
+    identifiers = np.frombuffer(bytes(received), ">u2").reshape(-1, 2)
+    assert (identifiers[:, 0] == 0x4002).all()
+    assert np.array_equal(identifiers[:, 1], np.tile(np.arange(1, each + 1), 2 * rounds))
+    await driver.stop()
+    assert driver.counted("foreign") == 2 * each * rounds
+    assert isinstance(await session.packet(), Disconnect)
+
+
+async def test_a_blocked_connection_that_breaks_leaves_nothing_behind(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    async def stall(session: Session) -> None:
+        await session.welcome()
+        session.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await until(lambda: driver.window_ends)
+        session.abort()
+
+    broker = await start_broker(stall)
+    group = publishers(1, 500.0, size=(60_000, 60_000))
+    await driver.configure(one_worker_plan(group, port=broker.port, max_packet_bytes=1 << 17))
+    await driver.connect()
+    await driver.start(warmup_ms=0, measure_ms=500)
+    await driver.until(lambda: driver.now(Live.DISCONNECTS) == 1)
+    assert driver.now(Live.OWED) == 250 - driver.now(Live.SENT) > 0
+    await driver.stop()
+    assert driver.counted("disconnects") == 1
+
+
+async def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_answered(
+    collector: None, tmp_path: Path
+) -> None:
+    """Writable again and a message to acknowledge, both in one look at the socket."""
+    loop = asyncio.get_running_loop()
+    made = worker_module.Worker(loop, Channel(loop), plain_messaging)
+    group = DeviceGroup("subscribers", 1, subscribes=Subscribes("", 1, topic="t"))
+    plan = one_worker_plan(group, port=1)
+    create_live_page(tmp_path / "live", 1)
+    header = {
+        "plan": json.loads(orjson.dumps(plan)),
+        "worker": 0,
+        "workers": 1,
+        "live": str(tmp_path / "live"),
+        "anchor_ns": 1,
+    }
+    await made.configure(header)
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    far.settimeout(HANG_S)
+    fleet = made.fleet
+    fleet.connections[0, traffic.FD] = near.fileno()
+    fleet.connections[0, traffic.STATE] = traffic.CONNECTED
+    flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
+    watch(made.poller.epoll.fileno(), near.fileno(), flags, 0, fleet.words)
+    made.poller.on_ready()
+    fleet.connections[0, traffic.FLAGS] |= traffic.BLOCKED
+    made.outgoing.pending[0] = bytearray(encode(PubAck(1), 4))
+    far.sendall(encode(Publish("t", b"x", 1, packet_id=2), 4))
+    made.poller.on_ready()
+    received = b""
+    while len(received) < 8:
+        received += far.recv(100)
+    assert received == encode(PubAck(1), 4) + encode(PubAck(2), 4)
+    assert not made.outgoing.pending
+    assert not fleet.connections[0, traffic.FLAGS] & traffic.BLOCKED
+    made.reporter.phase = "stop"
+    loop.remove_reader(made.poller.epoll.fileno())
+    made.poller.epoll.close()
+    close_descriptor(made.poller.timer)
+    near.close()
+    far.close()
