@@ -20,8 +20,6 @@ from loadgen.brokers.mosquitto import TlsFiles
 from loadgen.brokers.ports import listen
 from loadgen.errors import CannotRunError, MissingProgramError
 
-__all__ = ["Amqtt", "AmqttSettings", "run_amqtt"]
-
 
 @dataclass(frozen=True, slots=True)
 class AmqttSettings:

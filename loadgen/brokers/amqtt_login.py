@@ -11,8 +11,6 @@ from typing import Any
 
 from amqtt.plugins.base import BaseAuthPlugin
 
-__all__ = ["OneLogin"]
-
 
 class OneLogin(BaseAuthPlugin):  # type: ignore[misc]
     """Lets in everybody, or those who bring the one user name and password."""

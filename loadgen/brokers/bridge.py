@@ -23,16 +23,6 @@ from loadgen.brokers.mosquitto import (
 )
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
 
-__all__ = [
-    "FORWARD_TIMEOUT_S",
-    "Bridge",
-    "Route",
-    "bridge_lines",
-    "require_forwarding",
-    "routes_of",
-    "serve_bridge",
-]
-
 FORWARD_TIMEOUT_S: Final = 10.0
 """A bridge that has not connected by then has not been set up, or cannot reach its backend."""
 _AGAIN_S: Final = 0.25

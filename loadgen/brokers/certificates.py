@@ -21,8 +21,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from loadgen.errors import CannotRunError, UsageError
 
-__all__ = ["KEY_KINDS", "CertificateFiles", "KeyKind", "make_certificates"]
-
 KeyKind = Literal["rsa", "ecdsa"]
 KEY_KINDS: Final[tuple[KeyKind, ...]] = ("rsa", "ecdsa")
 """RSA with 2,048 bits, as the report's server key, or ECDSA on P-256."""

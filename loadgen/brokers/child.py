@@ -21,8 +21,6 @@ import uvloop
 from loadgen.brokers import process
 from loadgen.errors import CannotRunError, LoadgenError
 
-__all__ = ["Child", "Json", "Serving", "run_child", "start_child"]
-
 Json = dict[str, Any]
 """One JSON object."""
 

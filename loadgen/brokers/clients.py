@@ -13,8 +13,6 @@ from loadgen.errors import RemoteProtocolError
 from loadgen.mqtt.constants import MQTT_5, PUBACK, PUBCOMP, PUBREC, PUBREL
 from loadgen.mqtt.packets import Subscription, Will
 
-__all__ = ["FOREVER", "Connection", "Host", "Ledger", "Session"]
-
 FOREVER: Final = 0xFFFF_FFFF
 """The Session Expiry Interval that never ends (section 3.1.2.11.2)."""
 

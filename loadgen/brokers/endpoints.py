@@ -11,8 +11,6 @@ from urllib.parse import quote, unquote
 
 from loadgen.errors import UsageError
 
-__all__ = ["BROKER_NAMES", "DEFAULT_PORTS", "Endpoint", "parse_broker", "parse_endpoint"]
-
 DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 """Port of each scheme when the URL names none (IANA; RFC 6455 for the WebSocket schemes)."""
 

@@ -13,8 +13,6 @@ from typing import Final
 
 from loadgen.errors import UsageError
 
-__all__ = ["ALWAYS", "NEVER", "Chance", "Counts", "Dice", "Faults", "parse_faults"]
-
 
 @dataclass(frozen=True, slots=True)
 class Chance:

@@ -9,8 +9,6 @@ from typing import Final, NamedTuple
 from loadgen.mqtt.constants import MQTT_5, PUBLISH, PUBREL
 from loadgen.mqtt.reason_codes import ConnectReturnCode, ReasonCode
 
-__all__ = ["Message", "Outgoing", "acknowledgement", "disconnect", "publish_packet", "refusal"]
-
 _DUP: Final = 0x08
 
 # What MQTT 3.1.1 says instead of an MQTT 5 reason code; 3.1.1, section 3.2.2.3.

@@ -13,8 +13,6 @@ from loadgen.brokers.clients import Ledger, Session
 from loadgen.brokers.faults import Dice, Faults
 from loadgen.brokers.messages import Outgoing
 
-__all__ = ["Mischief"]
-
 _SWAP_TIMEOUT_S: Final = 0.5
 """A delivery held to be swapped with the next goes alone when no next one comes."""
 

@@ -12,7 +12,6 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator
@@ -26,17 +25,6 @@ from loadgen.brokers import process
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.ports import free_port
 from loadgen.errors import CannotRunError, MissingProgramError, UsageError
-
-__all__ = [
-    "Mosquitto",
-    "MosquittoSettings",
-    "TlsFiles",
-    "default_memory_limit_bytes",
-    "find_mosquitto",
-    "mosquitto_version",
-    "render_config",
-    "run_mosquitto",
-]
 
 # Debian puts the broker where only root's PATH looks.
 _EXTRA_DIRECTORIES: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/snap/bin")
@@ -237,10 +225,6 @@ class Mosquitto:
         """End it at once, as a crash would: what was not saved is lost."""
         if self._process is not None:
             process.kill(self._process)
-
-    def save(self) -> None:
-        """Have it write its durable sessions to disk now (it does so soon after)."""
-        os.kill(self.pid, signal.SIGUSR1)
 
     async def stop(self) -> None:
         """End it in good order: with persistence it saves first."""

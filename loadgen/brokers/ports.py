@@ -12,8 +12,6 @@ from typing import Final
 
 from loadgen.errors import HostLimitError
 
-__all__ = ["ephemeral_ports", "free_port", "listen"]
-
 _RANGE_FILE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _DEFAULT_RANGE: Final = range(32768, 61000)
 _ATTEMPTS: Final = 200

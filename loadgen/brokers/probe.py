@@ -22,8 +22,6 @@ from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
 from loadgen.mqtt.reason_codes import ConnectReturnCode, ReasonCode, reason_name
 
-__all__ = ["BrokerFacts", "probe"]
-
 _VERSION_TOPIC: Final = "$SYS/broker/version"
 _MAX_VERSION_CHARACTERS: Final = 200
 _REACH_TIMEOUT_S: Final = 5.0

@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
-__all__ = ["kill", "spawn", "stop"]
-
 _LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 _POLL_S: Final = 0.005
 

@@ -9,8 +9,6 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.faults import Counts, Faults, parse_faults
 from loadgen.errors import CannotRunError
 
-__all__ = ["Reflector", "run_reflector"]
-
 
 class Reflector:
     """A running reflector; made by `run_reflector`. What it did is `counts`."""

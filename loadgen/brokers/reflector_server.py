@@ -50,15 +50,6 @@ from loadgen.mqtt.properties import NO_PROPERTIES, Properties, encode_properties
 from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.mqtt.topics import Group, SubscriptionTree, filter_matches, split_shared
 
-__all__ = [
-    "CONTROL_PREFIX",
-    "COUNTS_TOPIC",
-    "FAULTS_TOPIC",
-    "PACKET_LIMIT_BYTES",
-    "Reflector",
-    "serve",
-]
-
 CONTROL_PREFIX: Final = "$LOADGEN/"
 FAULTS_TOPIC: Final = "$LOADGEN/faults"
 """A message published here sets the faults; its payload is what `parse_faults` reads."""

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from loadgen.mqtt.constants import MQTT_5, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from loadgen.mqtt.kernels import INCOMPLETE, OK, ack_fields, frame, publish_fields, write_ack
 
-__all__ = ["ACK", "MORE", "OTHER", "RUN", "SINGLE", "next_item", "sink_items"]
-
 MORE: Final = 0
 """The next packet is not complete yet."""
 RUN: Final = 1

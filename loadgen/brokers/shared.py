@@ -13,8 +13,6 @@ from loadgen.brokers.probe import probe
 from loadgen.errors import BrokerRefusedError
 from loadgen.mqtt.constants import MQTT_5
 
-__all__ = ["require_shared"]
-
 _MESSAGES: Final = 4
 _WAIT_S: Final = 2.0
 _SETTLE_S: Final = 0.05

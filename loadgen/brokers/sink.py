@@ -30,8 +30,6 @@ from loadgen.mqtt.packets import (
 )
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
 
-__all__ = ["Sink", "run_sink"]
-
 _BUFFER_BYTES: Final = 1 << 20
 _ANSWER_BYTES: Final = 1 << 16
 _LIMIT_BYTES: Final = _BUFFER_BYTES // 2

@@ -25,8 +25,6 @@ from loadgen.brokers.reflector import run_reflector
 from loadgen.brokers.sink import run_sink
 from loadgen.errors import UsageError
 
-__all__ = ["RunningBroker", "Served", "serve", "serve_forever"]
-
 
 class RunningBroker(Protocol):
     """A broker that we started: what all kinds have in common."""

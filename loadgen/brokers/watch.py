@@ -34,17 +34,6 @@ import psutil
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.errors import UsageError
 
-__all__ = [
-    "COUNTS",
-    "ProcessLoad",
-    "count_of",
-    "is_local",
-    "listening_pids",
-    "load_of",
-    "require_process",
-    "watching",
-]
-
 Record = dict[str, Any]
 Recorder = Callable[[Record], None]
 

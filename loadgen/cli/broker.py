@@ -4,8 +4,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(
     name: Annotated[str, typer.Argument(help="auto, mosquitto, amqtt, reflector or sink.")],

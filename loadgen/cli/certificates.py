@@ -7,8 +7,6 @@ import typer
 
 from loadgen.errors import UsageError
 
-__all__ = ["command"]
-
 
 def command(
     out: Annotated[

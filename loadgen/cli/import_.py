@@ -12,8 +12,6 @@ import typer
 
 from loadgen.errors import CannotRunError, ScenarioError, UsageError
 
-__all__ = ["app"]
-
 _LIMIT_BYTES = 1 << 30
 
 app = typer.Typer(help="Turn what other tools run into a scenario.", add_completion=False)

@@ -9,8 +9,6 @@ import typer
 if TYPE_CHECKING:
     from loadgen.brokers.probe import BrokerFacts
 
-__all__ = ["command"]
-
 
 def command(
     broker: Annotated[

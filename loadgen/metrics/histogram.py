@@ -12,9 +12,6 @@ This file knows no clock and no file: the log functions return text.
 """
 
 import math
-import struct
-import zlib
-from base64 import b64decode
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from operator import mul
@@ -26,36 +23,6 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from loadgen.errors import UsageError
-
-__all__ = [
-    "BUCKETS",
-    "HIGHEST_NS",
-    "HIGHEST_RECORDABLE_NS",
-    "SIGNIFICANT_DIGITS",
-    "Sparse",
-    "bucket_index",
-    "bucket_indices",
-    "decode",
-    "dense",
-    "empty",
-    "encode",
-    "highest_equivalent",
-    "highest_values",
-    "log_header",
-    "log_interval",
-    "lowest_equivalent",
-    "lowest_values",
-    "mean",
-    "median_equivalent",
-    "median_values",
-    "merge",
-    "percentile",
-    "percentiles",
-    "record",
-    "record_many",
-    "sparse",
-    "stdev",
-]
 
 Int64Array = NDArray[np.int64]
 Int32Array = NDArray[np.int32]
@@ -147,21 +114,6 @@ def median_values(bucket: ArrayLike) -> Int64Array:
 def _dropped_bits(index: Int64Array) -> Int64Array:
     bits: Int64Array = np.maximum((index >> _HALF_BITS) - 1, 0)
     return bits
-
-
-def lowest_equivalent(value_ns: int) -> int:
-    """Lowest value that shares a bucket with this one."""
-    return int(lowest_values(bucket_index(value_ns)))
-
-
-def highest_equivalent(value_ns: int) -> int:
-    """Highest value that shares a bucket with this one."""
-    return int(highest_values(bucket_index(value_ns)))
-
-
-def median_equivalent(value_ns: int) -> int:
-    """Middle of the bucket that holds this value."""
-    return int(median_values(bucket_index(value_ns)))
 
 
 # --- dense, sparse, merged ------------------------------------------------------------------
@@ -260,12 +212,6 @@ def _middles(counts: ArrayLike, bucket: ArrayLike | None) -> tuple[Int64Array, I
 
 # --- V2 encoding ----------------------------------------------------------------------------
 
-# Header of the V2 compressed form, then of what it inflates to (HdrHistogram, "V2 encoding").
-_OUTER = struct.Struct(">II")  # cookie, compressed length
-_INNER = struct.Struct(">IIIIQQd")  # cookie, length, offset, digits, lowest, highest, ratio
-_LARGEST_COUNT_BYTES = 9
-_LARGEST_INNER_BYTES = _INNER.size + BUCKETS * _LARGEST_COUNT_BYTES
-
 
 def encode(counts: Int64Array) -> bytes:
     """V2 compressed form of a dense histogram in base64, as every HdrHistogram tool reads."""
@@ -275,34 +221,6 @@ def encode(counts: Int64Array) -> bytes:
     if used.size:
         histogram.set_internal_tacking_values(int(used[0]), int(used[-1]), int(counts.sum()))
     return bytes(histogram.encode())
-
-
-def decode(encoded: bytes | str) -> Int64Array:
-    """Dense histogram from its V2 base64 form.
-
-    Raises UsageError where the text is damaged, inflates beyond any possible histogram, or has
-    another layout (lowest, highest, digits) than this file's.
-    """
-    try:
-        compressed = b64decode(encoded, validate=True)[_OUTER.size :]
-        # The library inflates without a bound, so bound it here first.
-        inflater = zlib.decompressobj()
-        inner = inflater.decompress(compressed, _LARGEST_INNER_BYTES)
-        if not inflater.eof:
-            raise UsageError("histogram is damaged: longer than any of its layout, or cut short")
-        _, _, _, digits, lowest, highest, _ = _INNER.unpack_from(inner)
-        if (lowest, highest, digits) != (LOWEST_NS, HIGHEST_NS, SIGNIFICANT_DIGITS):
-            raise UsageError(
-                f"histogram has the layout {lowest} to {highest} with {digits} digits; "
-                f"only {LOWEST_NS} to {HIGHEST_NS} with {SIGNIFICANT_DIGITS} is understood"
-            )
-        histogram = HdrHistogram.decode(encoded)
-    except UsageError:
-        raise
-    # Some of the library's exceptions derive from Exception alone.
-    except Exception as error:
-        raise UsageError(f"histogram is damaged: {type(error).__name__} {error}") from error
-    return np.frombuffer(histogram.counts, np.int64).copy()
 
 
 # --- histogram log, format version 1.3 ------------------------------------------------------

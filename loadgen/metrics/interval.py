@@ -20,23 +20,6 @@ from numpy.typing import NDArray
 
 from loadgen.metrics.histogram import merge
 
-__all__ = [
-    "COUNTERS",
-    "DIMENSIONS",
-    "GAUGES",
-    "HISTOGRAM",
-    "INTERVAL_SCHEMA",
-    "PHASES",
-    "PROCESS_COUNTERS",
-    "PROCESS_GAUGES",
-    "RUN_METADATA_KEY",
-    "SERIES",
-    "SPAN",
-    "Interval",
-    "plus",
-    "to_table",
-]
-
 PHASES = ("connect", "subscribe", "warmup", "measure", "drain", "stop")
 """In the order of a run."""
 

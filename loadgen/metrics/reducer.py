@@ -28,8 +28,6 @@ from loadgen.metrics.interval import (
     SPAN,
 )
 
-__all__ = ["LatencySummary", "reduce_table", "reduced_schema", "summarize"]
-
 Int64Array = NDArray[np.int64]
 
 _BLOCK_GROUPS = 128

@@ -69,8 +69,6 @@ from loadgen.mqtt.wire import (
     write_variable,
 )
 
-__all__ = ["Buffer", "decode", "encode"]
-
 Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
 
 # Flags of the fixed header that are not PUBLISH's own (spec 2.1.3).

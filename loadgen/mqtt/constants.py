@@ -2,29 +2,6 @@
 
 from typing import Final
 
-__all__ = [
-    "AUTH",
-    "CONNACK",
-    "CONNECT",
-    "DISCONNECT",
-    "MAX_REMAINING_LENGTH",
-    "MQTT_3_1_1",
-    "MQTT_5",
-    "PACKET_NAMES",
-    "PINGREQ",
-    "PINGRESP",
-    "PUBACK",
-    "PUBCOMP",
-    "PUBLISH",
-    "PUBREC",
-    "PUBREL",
-    "SUBACK",
-    "SUBSCRIBE",
-    "UNSUBACK",
-    "UNSUBSCRIBE",
-    "WILL",
-]
-
 # The Protocol Version byte of CONNECT (spec 3.1.2.2); `version` everywhere means this number.
 MQTT_3_1_1: Final = 4
 MQTT_5: Final = 5

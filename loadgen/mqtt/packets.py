@@ -28,27 +28,6 @@ from loadgen.mqtt.constants import (
 )
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
 
-__all__ = [
-    "Auth",
-    "ConnAck",
-    "Connect",
-    "Disconnect",
-    "Packet",
-    "PingReq",
-    "PingResp",
-    "PubAck",
-    "PubComp",
-    "PubRec",
-    "PubRel",
-    "Publish",
-    "SubAck",
-    "Subscribe",
-    "Subscription",
-    "UnsubAck",
-    "Unsubscribe",
-    "Will",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Will:

@@ -35,15 +35,6 @@ from loadgen.mqtt.wire import (
     write_variable,
 )
 
-__all__ = [
-    "NO_PROPERTIES",
-    "PROPERTY_TABLE",
-    "Properties",
-    "PropertyRow",
-    "decode_properties",
-    "encode_properties",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Properties:

@@ -21,14 +21,6 @@ from loadgen.mqtt.constants import (
     UNSUBACK,
 )
 
-__all__ = [
-    "REASON_CODES",
-    "ConnectReturnCode",
-    "ReasonCode",
-    "is_failure",
-    "reason_name",
-]
-
 
 class ReasonCode(IntEnum):
     """Spec 2.4. The three names of 0x00 are one member."""

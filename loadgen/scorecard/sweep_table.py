@@ -14,10 +14,7 @@ from typing import Any
 from loadgen.control.sweep import (
     Measured,
     Point,
-    Sweep,
     SweepResult,
-    points_of,
-    read_points,
     standing_of,
 )
 from loadgen.errors import RunDirectoryError
@@ -162,14 +159,6 @@ def _broker_of(card: ScoreCard) -> str:
 
 def _joined(texts: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(filter(None, texts)))
-
-
-def read_sweep(what: Sweep, directory: Path) -> SweepResult:
-    """What a sweep's directory holds of this grid, without running anything."""
-    points = points_of(what)
-    keys = {point.key for point in points}
-    measured = tuple(one for one in read_points(directory) if one.key in keys)
-    return SweepResult(directory, points, measured, False)
 
 
 def _row(

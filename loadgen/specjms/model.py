@@ -192,12 +192,6 @@ def begins(number: int) -> bool:
     return number in FIRST_OF_INTERACTION
 
 
-def drivers_in_all(model: Model, interaction: int) -> int:
-    """Driving devices of an interaction, over all locations."""
-    first = FIRST_OF_INTERACTION[interaction - 1]
-    return producers_of(model, first)
-
-
 def interactions_on(model: Model) -> tuple[int, ...]:
     """Interactions that are not off."""
     return tuple(i for i in INTERACTIONS if model.rates[i - 1] > 0)

@@ -14,7 +14,6 @@ from typing import Final, Literal
 from loadgen.specjms.messages import Kind
 
 __all__ = [
-    "FAMILIES_A_SUPPLIER",
     "VERTICAL_LOCATIONS",
     "Locations",
     "Topology",
@@ -101,9 +100,6 @@ def input_rates(topology: Topology, base: int, locations: Locations) -> tuple[fl
         "": 1,
     }
     return tuple(float(rate * places[place]) for place, rate in _HORIZONTAL)
-
-
-FAMILIES_A_SUPPLIER: Final = 5
 
 
 def families_for(suppliers: int) -> int:

@@ -1,8 +1,5 @@
 """The histogram against the hdrhistogram library: bucket for bucket, percentile for percentile."""
 
-import struct
-import zlib
-from base64 import b64decode, b64encode
 from pathlib import Path
 
 import numpy as np
@@ -71,9 +68,10 @@ class TestBuckets:
     @given(values)
     @settings(max_examples=300, deadline=None)
     def test_equivalent_values_are_the_librarys(self, value: int) -> None:
-        assert h.lowest_equivalent(value) == REFERENCE.get_lowest_equivalent_value(value)
-        assert h.highest_equivalent(value) == REFERENCE.get_highest_equivalent_value(value)
-        assert h.median_equivalent(value) == REFERENCE._hdr_median_equiv_value(value)
+        bucket = h.bucket_index(value)
+        assert h.lowest_values(bucket) == REFERENCE.get_lowest_equivalent_value(value)
+        assert h.highest_values(bucket) == REFERENCE.get_highest_equivalent_value(value)
+        assert h.median_values(bucket) == REFERENCE._hdr_median_equiv_value(value)
 
     def test_the_buckets_tile_the_whole_range(self) -> None:
         index = np.arange(h.BUCKETS)
@@ -200,33 +198,7 @@ class TestEncoding:
     @settings(max_examples=30, deadline=None)
     def test_the_text_is_the_librarys(self, sample: list[int]) -> None:
         counts = recorded(sample)
-        encoded = h.encode(counts)
-        assert encoded == library(sample).encode()
-        assert np.array_equal(h.decode(encoded), counts)
-        assert np.array_equal(h.decode(encoded.decode()), counts)
-
-    @given(st.binary(max_size=80))
-    @settings(max_examples=100, deadline=None)
-    def test_any_other_text_is_one_error(self, noise: bytes) -> None:
-        for text in (noise, b64encode(noise)):
-            with pytest.raises(UsageError, match="histogram"):
-                h.decode(text)
-
-    @pytest.mark.parametrize("missing", [1, 4, 10])
-    def test_a_cut_text_is_an_error(self, missing: int) -> None:
-        whole = b64decode(h.encode(recorded([1, 5000])))
-        with pytest.raises(UsageError, match="damaged"):
-            h.decode(b64encode(whole[:-missing]))
-
-    def test_another_layout_is_an_error(self) -> None:
-        with pytest.raises(UsageError, match="1 to 1000 with 2 digits"):
-            h.decode(HdrHistogram(1, 1000, 2).encode())
-
-    def test_a_bomb_is_refused_before_it_inflates(self) -> None:
-        packed = zlib.compress(bytes(50_000_000))
-        assert len(packed) < 60_000
-        with pytest.raises(UsageError, match="longer than any"):
-            h.decode(b64encode(struct.pack(">II", 0x1C849314, len(packed)) + packed))
+        assert h.encode(counts) == library(sample).encode()
 
 
 class TestLog:
