@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import floor
 
+from loadgen.control.phases import PhasePlan
 from loadgen.control.play import play
-from loadgen.control.session import Steps
 from loadgen.errors import LoadgenError
 from loadgen.metrics.reducer import reduce_table, summarize
 from loadgen.workload.groups import DeviceGroup, Publishes, RunPlan, Share, Target, WorkerPlan
@@ -91,16 +91,16 @@ async def _measured(devices: int, rate: float, arguments: argparse.Namespace) ->
     with ExitStack() as stack:
         sinks = [stack.enter_context(floor.sink(seconds=900)) for _ in range(-(-devices // each))]
         plan = _plan(devices, rate, [Target(s.host, s.port) for s in sinks], each)
-        steps = Steps(
+        phases = PhasePlan(
             arguments.warmup, arguments.seconds, 10, None, 64 * len(plan.workers), timeout_s=60
         )
-        played = await play(plan, steps)
+        played = await play(plan, phases)
     table = reduce_table(played.table, ("group", "phase", "series"), gauges="max").to_pylist()
     rows = {(row["group"], row["phase"], row["series"]): row for row in table}
     window = rows["devices", "measure", ""]
     process = rows["", "measure", ""]
     delay = summarize(rows.get(("devices", "measure", "send_delay"), {"count": 0}))
-    connected = played.session.connected
+    connected = played.observed.connected
     if connected is None or connected.failures:
         raise floor.FloorError(f"not all of {devices} devices connected: {connected}")
     connect_ns = sum(played.cpu_ns(row, "connect") for row in range(len(plan.workers)))
@@ -113,7 +113,7 @@ async def _measured(devices: int, rate: float, arguments: argparse.Namespace) ->
         workers=len(plan.workers),
         rate=rate,
         sent_per_s=window["sent"] / arguments.seconds,
-        owed=played.session.owed_at_window_end,
+        owed=played.observed.owed_at_window_end,
         cpu_us=process["cpu_ns"] / max(window["sent"], 1) / 1000,
         busy_cores=process["cpu_ns"] / (arguments.seconds * 1e9),
         send_delay_p50_us=delay.p50,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from loadgen.control.search import SearchState, Step
-    from loadgen.workload.step_verdict import StepVerdict
+    from loadgen.workload.rate_step_verdict import RateStepVerdict
 
 
 STEP_HEAD = ("", "step", "load", "sent/s", "received/s", "p99", "why it failed")
@@ -57,7 +57,7 @@ def step_line(step: "Step") -> str:
     )
 
 
-def rate_step_lines(steps: Sequence["StepVerdict"]) -> list[str]:
+def rate_step_lines(steps: Sequence["RateStepVerdict"]) -> list[str]:
     """The rate steps of a run, a line each; nothing for a run without."""
     lines = []
     for number, step in enumerate(steps, start=1):

@@ -22,9 +22,9 @@ from loadgen.brokers.reflector import run_reflector
 from loadgen.brokers.sink import run_sink
 from loadgen.control.calibration import SCHEMA
 from loadgen.control.interrupt import Interrupt
+from loadgen.control.phases import PhasePlan
 from loadgen.control.play import Played, play
 from loadgen.control.progress import Progress, Snapshot, silent
-from loadgen.control.session import Steps
 from loadgen.errors import CannotRunError
 from loadgen.metrics.reducer import summarize
 from loadgen.workload.groups import (
@@ -133,7 +133,7 @@ async def calibrate(
 
 
 def _connects(played: Played, devices: int) -> dict[str, Any]:
-    result = played.session.connected
+    result = played.observed.connected
     if result is None or result.failures or result.done != devices or result.seconds <= 0:
         failed = dict(result.failures) if result else {}
         raise CannotRunError(f"calibration could not connect {devices} devices: {failed}")
@@ -147,7 +147,7 @@ def _connects(played: Played, devices: int) -> dict[str, Any]:
 
 def _rate(played: Played, worker: int, group: str, counter: str) -> dict[str, Any]:
     """Rate seen and processor time of a message, and the rate at which that fills a core."""
-    start_ns, end_ns = played.session.windows.get("measure", (0, 0))
+    start_ns, end_ns = played.observed.windows.get("measure", (0, 0))
     messages, cpu_ns = played.total(worker, group, counter), played.cpu_ns(worker, "measure")
     if not messages or not cpu_ns:
         raise CannotRunError(f"calibration saw no message of {group}; is this host overloaded?")
@@ -206,5 +206,5 @@ async def _play(
         send_tick_us=tick_us,
         max_packet_bytes=1 << 16,
     )
-    steps = Steps(lengths.warmup_s, lengths.measure_s, lengths.drain_s)
-    return await play(plan, steps, interrupt=interrupt)
+    phases = PhasePlan(lengths.warmup_s, lengths.measure_s, lengths.drain_s)
+    return await play(plan, phases, interrupt=interrupt)

@@ -22,9 +22,12 @@ from loadgen.control import supply
 from loadgen.control.backends import backends_seen, bridge_record, loads_of
 from loadgen.control.devices import write_devices
 from loadgen.control.environment import environment, host_of, program
-from loadgen.control.facts import facts_of, handshakes_of, rate_steps_of, step_verdicts
+from loadgen.control.facts import facts_of, handshakes_of, rate_step_verdicts, rate_steps_of
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
+from loadgen.control.monitor import Monitor, Record
 from loadgen.control.network import difference, network_counters
+from loadgen.control.observed import Observed
+from loadgen.control.phases import PhasePlan, PhaseRunner
 from loadgen.control.progress import Progress, Snapshot, silent
 from loadgen.control.queues import cut_off, spread_of
 from loadgen.control.redaction import printable, redact_command
@@ -37,7 +40,6 @@ from loadgen.control.rundir import (
     write_json,
 )
 from loadgen.control.seal import seal
-from loadgen.control.session import Session, Steps
 from loadgen.control.tuning import demand_of
 from loadgen.control.watched import watched_broker
 from loadgen.control.worker_pool import WORKER_ENTRY, start_workers
@@ -51,6 +53,7 @@ from loadgen.workload.cases import backends_of, groups_of
 from loadgen.workload.groups import DeviceGroup, RunPlan, Target
 from loadgen.workload.payload import HEADER_BYTES
 from loadgen.workload.plan import describe, plan_run
+from loadgen.workload.rate_step_verdict import RateStepVerdict, with_rate_steps
 from loadgen.workload.rate_steps import mean_share
 from loadgen.workload.scenario import (
     SIZE_MAXIMUM_BYTES,
@@ -59,7 +62,6 @@ from loadgen.workload.scenario import (
     processors_of,
     scenario_fields,
 )
-from loadgen.workload.step_verdict import StepVerdict, with_steps
 from loadgen.workload.template import read_template
 from loadgen.workload.verdict import RunFacts, Verdict, judge
 
@@ -83,7 +85,7 @@ class RunResult:
     interrupted: bool
     measured: bool
     facts: RunFacts
-    steps: tuple[StepVerdict, ...] = ()
+    steps: tuple[RateStepVerdict, ...] = ()
 
     @property
     def exit_status(self) -> int:
@@ -120,7 +122,7 @@ async def run(
     try:
         await asyncio.wait((work, asked), return_when=asyncio.FIRST_COMPLETED)
         if not stepping.is_set():
-            # Nothing is under way that could end in order; afterwards the session does that.
+            # Nothing is under way that could end in order; afterwards the phases do that.
             work.cancel()
         await asyncio.wait((work,))
     finally:
@@ -209,41 +211,33 @@ async def _play(
         if scenario.crash_consumer:
             crash = cut_off(pool, plan, scenario.duration / 2, events, cut)
             crashes.append(asyncio.create_task(crash))
-        write_json(manifest, document | _observed(session, (), before) | {"interrupted": True})
+        write_json(manifest, document | _observed(observed, (), before) | {"interrupted": True})
 
-    session = Session(
-        plan,
-        steps_of(scenario),
-        run=run_id,
-        host=0,
-        anchor_ns=document["clock"]["monotonic_ns"],
-        events=events,
-        intervals=IntervalWriter(directory, run_id),
-        interrupt=interrupt,
-        progress=progress,
-        measuring=measuring,
-    )
+    anchor_ns = document["clock"]["monotonic_ns"]
+    record = Record(run_id, anchor_ns, events, IntervalWriter(directory, run_id))
+    monitor = Monitor(plan, record, progress)
+    observed = monitor.observed
     watched = broker.pids if scenario.case == "bridge" else ()
     async with (
         loads_of(watched) as loads,
-        start_workers(len(plan.workers), session.on_frame, entry=entry) as pool,
+        start_workers(len(plan.workers), monitor.on_frame, entry=entry) as pool,
     ):
         stepping.set()
         try:
-            await session.play(pool)
+            await PhaseRunner(plan, phases_of(scenario), pool, monitor, interrupt, measuring).play()
         finally:
             for crash in crashes:
                 crash.cancel()
             await asyncio.gather(*crashes, return_exceptions=True)
         lost = tuple(loss.worker for loss in pool.losses)
         if plan.per_device:
-            await asyncio.to_thread(write_devices, directory, plan, session.finals)
-        facts = facts_of(scenario, plan, session, lost)
+            await asyncio.to_thread(write_devices, directory, plan, observed.finals)
+        facts = facts_of(scenario, plan, observed, lost)
         facts = replace(
             facts,
-            backends=backends_seen(plan, session, loads),
+            backends=backends_seen(plan, observed, loads),
             held_when_cut=int(cut.get("held", 0)),
-            repeated=session.tally.total("duplicated"),
+            repeated=observed.tally.total("duplicated"),
         )
         reviewed = None
         if isinstance(plan, SupplyPlan):
@@ -251,16 +245,16 @@ async def _play(
                 supply.review,
                 directory,
                 plan,
-                session.finals,
-                session.windows,
+                observed.finals,
+                observed.windows,
                 share=mean_share(rate_steps_of(scenario)) if scenario.steps else None,
                 progress_s=scenario.report_every,
             )
             # What a handler sends is caused, not scheduled; most is sent at QoS 1.
             facts = replace(facts, scheduled=reviewed.begun, qos=1)
-        steps = step_verdicts(session, plan, facts)
-        verdict = with_steps(judge(facts), steps)
-        final = document | _observed(session, lost, before)
+        steps = rate_step_verdicts(observed, plan, facts)
+        verdict = with_rate_steps(judge(facts), steps)
+        final = document | _observed(observed, lost, before)
         if reviewed is not None:
             final["audit"] = reviewed.summary
             final["observed"]["specjms"] = await asyncio.to_thread(
@@ -268,26 +262,28 @@ async def _play(
             )
             verdict = supply.with_audit(verdict, reviewed.audit)
         if scenario.case == "bridge":
-            window = session.windows.get("measure", (0, 0))
+            window = observed.windows.get("measure", (0, 0))
             final["observed"]["bridge"] = bridge_record(facts, verdict, loads, window)
         if scenario.case == "queue":
             final["observed"]["queue"] = {
-                "spread": spread_of(plan, session.finals),
+                "spread": spread_of(plan, observed.finals),
                 "cut_off": cut or None,
             }
         if steps:
             final["steps"] = [_step_document(step) for step in steps]
-        final["interrupted"] = session.ending == "interrupted"
+        final["interrupted"] = observed.ending == "interrupted"
         final["verdict"] = {
             "valid": verdict.valid,
             "reasons": [asdict(reason) for reason in verdict.reasons],
         }
         write_json(manifest, final)
-    measured = "measure" in session.windows if session.messages else session.connected is not None
+    measured = (
+        "measure" in observed.windows if observed.messages else observed.connected is not None
+    )
     return RunResult(directory, verdict, final["interrupted"], measured, facts, steps)
 
 
-def _step_document(found: StepVerdict) -> dict[str, Any]:
+def _step_document(found: RateStepVerdict) -> dict[str, Any]:
     """One rate step for run.json."""
     facts = found.facts
     return {
@@ -307,11 +303,11 @@ def _step_document(found: StepVerdict) -> dict[str, Any]:
     }
 
 
-def steps_of(scenario: Scenario) -> Steps:
-    """How the scenario is stepped; CONNBURST's pause after the connects adds to its hold."""
+def phases_of(scenario: Scenario) -> PhasePlan:
+    """How long the phases take; CONNBURST's pause after the connects adds to its hold."""
     pause_s = scenario.warmup if scenario.case == "connburst" else 0.0
     rates = rate_steps_of(scenario)
-    return Steps(
+    return PhasePlan(
         warmup_s=scenario.warmup,
         duration_s=sum(step.seconds for step in rates) or scenario.duration + pause_s,
         rates=rates,
@@ -707,23 +703,25 @@ def _document(
     }
 
 
-def _observed(session: Session, lost: tuple[int, ...], before: Mapping[str, int]) -> dict[str, Any]:
-    """What the session has seen by now."""
-    connected, subscribed = session.connected, session.subscribed
+def _observed(
+    observed: Observed, lost: tuple[int, ...], before: Mapping[str, int]
+) -> dict[str, Any]:
+    """What was observed by now."""
+    connected, subscribed = observed.connected, observed.subscribed
     document: dict[str, Any] = {
-        "windows": {name: list(window) for name, window in session.windows.items()},
+        "windows": {name: list(window) for name, window in observed.windows.items()},
         "network": difference(before, network_counters()),
         "observed": {
-            "owed_at_window_end": session.owed_at_window_end,
-            "owed_at_end": session.owed_at_end,
-            "high_water_mark": session.high_water_mark if session.messages else None,
-            "backlog_samples": session.backlog_samples,
-            "busy_share_max": session.tally.busy_share_max(),
+            "owed_at_window_end": observed.owed_at_window_end,
+            "owed_at_end": observed.owed_at_end,
+            "high_water_mark": observed.high_water_mark if observed.messages else None,
+            "backlog_samples": observed.backlog_samples,
+            "busy_share_max": observed.tally.busy_share_max(),
             "workers_lost": list(lost),
             "clock_bound_ns": 0,
         },
     }
-    tls = handshakes_of(session.finals)
+    tls = handshakes_of(observed.finals)
     if tls is not None:
         document["observed"]["tls"] = tls
     if connected is not None:

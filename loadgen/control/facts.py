@@ -1,28 +1,26 @@
-"""What a played session gives the verdict to judge."""
+"""What was observed of a run, as the facts that the verdict is made of."""
 
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from loadgen.control.session import Session
+from loadgen.control.observed import NS, Observed
 from loadgen.workload.groups import RunPlan, sent_rate
+from loadgen.workload.rate_step_verdict import RateStepVerdict
 from loadgen.workload.rate_steps import RateStep, mean_share, rate_steps
 from loadgen.workload.scenario import Scenario, connect_rate_of
-from loadgen.workload.step_verdict import StepVerdict
 from loadgen.workload.verdict import RunFacts
-
-NS = 1_000_000_000
 
 
 def facts_of(
-    scenario: Scenario, plan: RunPlan, session: Session, workers_lost: tuple[int, ...] = ()
+    scenario: Scenario, plan: RunPlan, observed: Observed, workers_lost: tuple[int, ...] = ()
 ) -> RunFacts:
-    """The facts of a session that was played to its end, or cut."""
-    counts = session.tally.counts["measure"]
+    """The facts of a run that was played to its end, or cut."""
+    counts = observed.tally.counts["measure"]
     timed = [group for group in plan.groups if group.timed]
-    start_ns, end_ns = session.windows.get("measure" if session.messages else "connect", (0, 0))
-    result = ("measure", "end_to_end") if session.messages else ("connect", "connect")
-    connected, subscribed = session.connected, session.subscribed
+    start_ns, end_ns = observed.windows.get("measure" if observed.messages else "connect", (0, 0))
+    result = ("measure", "end_to_end") if observed.messages else ("connect", "connect")
+    connected, subscribed = observed.connected, observed.subscribed
     failures = Counter(connected.failures if connected else {})
     failures.update(subscribed.failures if subscribed else {})
     done = connected.done if connected else 0
@@ -36,11 +34,11 @@ def facts_of(
         connected=done,
         connect_failures=failures.total(),
         connect_failure=max(failures, key=lambda reason: failures[reason], default=""),
-        disconnects=session.tally.total("disconnects"),
-        disconnect=session.disconnect_reason,
+        disconnects=observed.tally.total("disconnects"),
+        disconnect=observed.disconnect_reason,
         disconnects_planned=plan.reconnect is not None,
-        reconnects=session.tally.total("connects") - (connected.done if connected else 0),
-        returned=sum(final.get("returned") or 0 for final in session.finals.values()),
+        reconnects=observed.tally.total("connects") - (connected.done if connected else 0),
+        returned=sum(final.get("returned") or 0 for final in observed.finals.values()),
         owed_by_leave=_owed_by_leave(plan),
         connect_rate=connect_rate_of(scenario),
         connect_seconds=connected.seconds if connected else 0.0,
@@ -50,22 +48,22 @@ def facts_of(
         arrivals_random=scenario.arrivals != "constant",
         publishers=sum(group.count for group in plan.groups if group.publishes is not None),
         sent=counts["sent"],
-        owed_at_window_end=session.owed_at_window_end,
-        owed_at_end=session.owed_at_end,
+        owed_at_window_end=observed.owed_at_window_end,
+        owed_at_end=observed.owed_at_end,
         expected=counts["expected"],
         received=counts["received"],
         duplicated=counts["duplicated"],
         out_of_order=counts["out_of_order"],
         corrupt=counts["corrupt"],
-        busy_share=session.tally.busy_share_max(),
-        send_delay_p99_us=session.tally.p99_us("measure", "send_delay") if timed else None,
+        busy_share=observed.tally.busy_share_max(),
+        send_delay_p99_us=observed.tally.p99_us("measure", "send_delay") if timed else None,
         send_tick_us=plan.send_tick_us,
-        pushed_back=any(final.get("pushed_back") for final in session.finals.values()),
-        backlog=tuple(session.backlog_samples),
-        latency_p99_us=session.tally.p99_us(*result),
+        pushed_back=any(final.get("pushed_back") for final in observed.finals.values()),
+        backlog=tuple(observed.backlog_samples),
+        latency_p99_us=observed.tally.p99_us(*result),
         latency_bound_us=None if bound is None else bound * 1e6,
         workers_lost=workers_lost,
-        interrupted=session.ending == "interrupted",
+        interrupted=observed.ending == "interrupted",
     )
 
 
@@ -108,9 +106,11 @@ def rate_steps_of(scenario: Scenario) -> tuple[RateStep, ...]:
     return rate_steps(scenario.steps, scenario.duration, scenario.warmup)
 
 
-def step_verdicts(session: Session, plan: RunPlan, whole: RunFacts) -> tuple[StepVerdict, ...]:
+def rate_step_verdicts(
+    observed: Observed, plan: RunPlan, whole: RunFacts
+) -> tuple[RateStepVerdict, ...]:
     """Each rate step that was played to its end; `whole` are the facts of the run."""
-    if session.stepped is None:
+    if observed.rate_steps is None:
         return ()
     rate = sum(sent_rate(group, plan.groups) for group in plan.groups)
-    return session.stepped.verdicts(whole, rate)
+    return observed.rate_steps.verdicts(whole, rate)

@@ -14,9 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
+from loadgen.control.monitor import Monitor, Record
+from loadgen.control.observed import Observed
+from loadgen.control.phases import PhasePlan, PhaseRunner
 from loadgen.control.progress import Progress, silent
 from loadgen.control.rundir import EventLog, IntervalWriter, claim
-from loadgen.control.session import Session, Steps
 from loadgen.control.worker_pool import start_workers
 from loadgen.errors import CannotRunError
 from loadgen.metrics.reducer import reduce_table
@@ -27,9 +29,9 @@ _NOTHING: Final[Mapping[str, Any]] = {"count": 0}
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of a play: its session, and the interval table it wrote."""
+    """What came of a play: what was observed, and the interval table it wrote."""
 
-    session: Session
+    observed: Observed
     table: pa.Table
     rows: Mapping[tuple[int, str, str, str], Mapping[str, Any]]
 
@@ -48,45 +50,36 @@ class Played:
 
 async def play(
     plan: RunPlan,
-    steps: Steps,
+    phases: PhasePlan,
     *,
     interrupt: Interrupt | None = None,
     progress: Progress = silent,
 ) -> Played:
-    """Play the plan's phases with its workers against targets that are there.
+    """Play the plan's phases with its workers against brokers that run already.
 
     Raises CannotRunError when workers are lost, RunInterruptedError when `interrupt` came, and
-    what `Session.play` raises.
+    what `PhaseRunner.play` raises.
     """
     run = f"play-{plan.run_tag:08x}"
     with tempfile.TemporaryDirectory(prefix="loadgen-play-") as name:
         directory = claim(Path(name))
         events = EventLog(directory)
-        session = Session(
-            plan,
-            steps,
-            run=run,
-            host=0,
-            anchor_ns=time.monotonic_ns(),
-            events=events,
-            intervals=IntervalWriter(directory, run),
-            interrupt=Interrupt() if interrupt is None else interrupt,
-            progress=progress,
-            measuring=lambda: None,
-        )
+        record = Record(run, time.monotonic_ns(), events, IntervalWriter(directory, run))
+        monitor = Monitor(plan, record, progress)
         try:
-            async with start_workers(len(plan.workers), session.on_frame) as pool:
-                await session.play(pool)
+            async with start_workers(len(plan.workers), monitor.on_frame) as pool:
+                await PhaseRunner(plan, phases, pool, monitor, interrupt or Interrupt()).play()
         finally:
             events.close(time.monotonic_ns())
-        if session.ending == "interrupted":
+        ending = monitor.observed.ending
+        if ending == "interrupted":
             raise RunInterruptedError("interrupted; nothing is kept")
-        if session.ending is not None:
-            raise CannotRunError(f"the play ended early: {session.ending}")
+        if ending is not None:
+            raise CannotRunError(f"the play ended early: {ending}")
         table = pq.read_table(directory / "intervals")
     by = ("worker", "group", "phase", "series")
     rows = {
         (row["worker"], row["group"], row["phase"], row["series"]): row
         for row in reduce_table(table, by).to_pylist()
     }
-    return Played(session, table, rows)
+    return Played(monitor.observed, table, rows)

@@ -38,7 +38,7 @@ _STATUS_WAIT_S = 0.3
 
 
 class WorkerLostError(CannotRunError):
-    """A worker process ended, or fell silent, before it was told to stop."""
+    """A worker process ended, or fell silent, before it was asked to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class _Channel(asyncio.Protocol):
 class WorkerPool:
     """The workers of one run, row 0 to count - 1.
 
-    `lost` is set as soon as one worker is gone that was not told to stop; `losses` says which.
+    `lost` is set as soon as one worker is gone that was not asked to stop; `losses` says which.
     """
 
     def __init__(self, on_frame: OnFrame, stderr: IO[bytes]) -> None:
@@ -227,13 +227,12 @@ class WorkerPool:
             async with free:
                 return await self.ask(worker, op, **fields, **own[worker])
 
-        asked = [asyncio.ensure_future(ask_in_turn(channel.worker)) for channel in self._channels]
         try:
-            return list(await asyncio.gather(*asked))
-        finally:
-            for one in asked:
-                one.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            async with asyncio.TaskGroup() as group:
+                asked = [group.create_task(ask_in_turn(one.worker)) for one in self._channels]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [one.result() for one in asked]
 
     async def stop(self, timeout_s: float) -> dict[int, Header]:
         """Ask the workers that are left to close their connections and end; answers by row."""
@@ -264,7 +263,7 @@ class WorkerPool:
         else:
             row = message["exited"]
             self._exits[row] = message["status"]
-            # A worker that was told to stop ends well; whether it answered is on its channel.
+            # A worker that was asked to stop ends well; whether it answered is on its channel.
             if not (self._asked_to_stop and message["status"] == 0):
                 self.lose(row, _described(message["status"]))
         self._news.set()

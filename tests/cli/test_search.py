@@ -18,10 +18,10 @@ from loadgen.control.coordinator import RunResult, run
 from loadgen.control.progress import Snapshot
 from loadgen.control.search import Search, SearchState, Step
 from loadgen.specjms.report import NOTICE
+from loadgen.workload.rate_step_verdict import judge_rate_step
 from loadgen.workload.rate_steps import RateStep
 from loadgen.workload.scenario import build_scenario
 from loadgen.workload.search import Limit, Probe, Tried, Why, aim_for, requirements
-from loadgen.workload.step_verdict import judge_step
 from loadgen.workload.verdict import RunFacts
 
 HOSTILE = "[red]x[/red]"
@@ -133,7 +133,7 @@ def test_quiet_shows_nothing() -> None:
 
 def test_rate_steps_of_a_run_are_a_line_each() -> None:
     facts = RunFacts(case="fanin", window_s=10, target_rate=100, publishers=1, sent=900)
-    steps = [judge_step(RateStep(0.5, 10, 0), facts, 100)]
+    steps = [judge_rate_step(RateStep(0.5, 10, 0), facts, 100)]
     (line,) = rate_step_lines(steps)
     assert line.startswith("step 1: 50% 100/s  INVALID, sent 90/s, owed 100; RATE_MISSED: 900 of")
     assert rate_step_lines(()) == []

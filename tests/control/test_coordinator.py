@@ -9,7 +9,7 @@ import pytest
 from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.start import serve
 from loadgen.control import coordinator
-from loadgen.control.coordinator import RunResult, plan_for, run, steps_of
+from loadgen.control.coordinator import RunResult, phases_of, plan_for, run
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.progress import Snapshot
 from loadgen.errors import (
@@ -247,10 +247,10 @@ async def test_tag_differs_from_run_to_run() -> None:
 
 
 def test_pause_of_connburst_is_part_of_its_hold() -> None:
-    steps = steps_of(build_scenario("connburst", None, {"warmup": 2, "duration": 3, "rate": 50}))
-    assert (steps.duration_s, steps.connect_rate) == (5.0, 50.0)
-    steps = steps_of(build_scenario("fanin", None, {"warmup": 2, "duration": 3, "rate": 50}))
-    assert (steps.warmup_s, steps.duration_s, steps.connect_rate) == (2.0, 3.0, None)
+    phases = phases_of(build_scenario("connburst", None, {"warmup": 2, "duration": 3, "rate": 50}))
+    assert (phases.duration_s, phases.connect_rate) == (5.0, 50.0)
+    phases = phases_of(build_scenario("fanin", None, {"warmup": 2, "duration": 3, "rate": 50}))
+    assert (phases.warmup_s, phases.duration_s, phases.connect_rate) == (2.0, 3.0, None)
 
 
 # With the real workers -----------------------------------------------------------------------

@@ -1,9 +1,9 @@
 import pytest
 
 from loadgen.errors import ScenarioError
+from loadgen.workload.rate_step_verdict import judge_rate_step, with_rate_steps
 from loadgen.workload.rate_steps import RateStep, mean_share, rate_steps, read_steps
 from loadgen.workload.scenario import build_scenario, read_toml, to_toml
-from loadgen.workload.step_verdict import judge_step, with_steps
 from loadgen.workload.verdict import Reason, RunFacts, Verdict
 
 NS = 1_000_000_000
@@ -59,8 +59,8 @@ def facts(**changed: object) -> RunFacts:
 
 
 def test_step_that_sent_too_little_says_what_it_left() -> None:
-    assert judge_step(STEP, facts(), 3).verdict.valid
-    found = judge_step(STEP, facts(sent=900, expected=900, received=900), 101)
+    assert judge_rate_step(STEP, facts(), 3).verdict.valid
+    found = judge_rate_step(STEP, facts(sent=900, expected=900, received=900), 101)
     (reason,) = found.verdict.reasons
     assert reason.code == "RATE_MISSED"
     assert (
@@ -70,19 +70,19 @@ def test_step_that_sent_too_little_says_what_it_left() -> None:
 
 
 def test_step_that_catches_up_with_what_was_owed_is_valid() -> None:
-    assert judge_step(STEP, facts(sent=1300, expected=1300, received=1300), 0).verdict.valid
+    assert judge_rate_step(STEP, facts(sent=1300, expected=1300, received=1300), 0).verdict.valid
 
 
 def test_run_is_told_what_failed_in_a_step_once_by_the_first() -> None:
     growing = tuple((second * NS, 0, second * 200) for second in range(10))
     steps = [
-        judge_step(STEP, facts(), 0),
-        judge_step(RateStep(0.9, 10, 1), facts(backlog=growing), 0),
-        judge_step(RateStep(1.0, 10, 1), facts(backlog=growing, received=990), 0),
+        judge_rate_step(STEP, facts(), 0),
+        judge_rate_step(RateStep(0.9, 10, 1), facts(backlog=growing), 0),
+        judge_rate_step(RateStep(1.0, 10, 1), facts(backlog=growing, received=990), 0),
     ]
-    assert with_steps(Verdict(), steps[:1]).valid
-    whole = with_steps(Verdict((Reason("CORRUPT", "c"),)), steps)
+    assert with_rate_steps(Verdict(), steps[:1]).valid
+    whole = with_rate_steps(Verdict((Reason("CORRUPT", "c"),)), steps)
     assert whole.codes == ("LOST", "CORRUPT", "BACKLOG_GROWS")
     assert whole.reasons[2].detail.startswith("step 2, 90% of the rate: messages owed")
-    kept = with_steps(Verdict((Reason("LOST", "10 in all"),)), steps)
+    kept = with_rate_steps(Verdict((Reason("LOST", "10 in all"),)), steps)
     assert kept.reasons[0] == Reason("LOST", "10 in all")

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from loadgen.control.tally import Tally
 from loadgen.metrics.interval import Interval
+from loadgen.workload.rate_step_verdict import RateStepVerdict, judge_rate_step
 from loadgen.workload.rate_steps import RateStep
-from loadgen.workload.step_verdict import StepVerdict, judge_step
 from loadgen.workload.verdict import BacklogSample, RunFacts
 
 NS = 1_000_000_000
@@ -26,7 +26,7 @@ class Mark:
     pushed_back: int
 
 
-class StepWatch:
+class RateStepWatch:
     """Keeps marks at both ends of each step's judged part, and what was counted within it.
 
     A message that is lost stays missing: what was missing at a moment and is no longer later was
@@ -91,7 +91,7 @@ class StepWatch:
             if start_ns <= middle_ns and (middle_ns < end_ns or place == last):
                 self._tallies[place].add(row)
 
-    def verdicts(self, whole: RunFacts, rate: float) -> tuple[StepVerdict, ...]:
+    def verdicts(self, whole: RunFacts, rate: float) -> tuple[RateStepVerdict, ...]:
         """Each step that ended; `whole` are the run's facts, `rate` the target of 100 %."""
         found = []
         for place, (start, end) in enumerate(zip(self._opened, self._closed, strict=False)):
@@ -126,7 +126,7 @@ class StepWatch:
                 workers_lost=(),
                 interrupted=False,
             )
-            found.append(judge_step(step, facts, end.owed))
+            found.append(judge_rate_step(step, facts, end.owed))
         return tuple(found)
 
     def _lost_by(self, segment: int) -> int:

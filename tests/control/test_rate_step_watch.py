@@ -1,6 +1,6 @@
 import numpy as np
 
-from loadgen.control.stepped import Mark, StepWatch
+from loadgen.control.rate_step_watch import Mark, RateStepWatch
 from loadgen.control.tally import Tally
 from loadgen.metrics.interval import Interval
 from loadgen.workload.rate_steps import rate_steps
@@ -11,15 +11,15 @@ START = 100 * S
 STEPS = rate_steps("50%:10s,100%:10s,40%:10s", 10, 2)
 
 
-def watch() -> StepWatch:
-    return StepWatch(STEPS, START, lambda: Tally(["pub", "sub"], ("measure",)))
+def watch() -> RateStepWatch:
+    return RateStepWatch(STEPS, START, lambda: Tally(["pub", "sub"], ("measure",)))
 
 
 def mark(at_s: float, expected: int, missing: int = 0, owed: int = 0, pushed: int = 0) -> Mark:
     return Mark(START + int(at_s * S), expected, expected, expected - missing, owed, pushed)
 
 
-def play(own: StepWatch, marks: dict[float, Mark]) -> None:
+def play(own: RateStepWatch, marks: dict[float, Mark]) -> None:
     """Feed marks in time order; those at a bound open or close a step."""
     bounds = {(at - START) / S: True for at, _ in own.bounds}
     bounds |= {(at - START) / S: False for _, at in own.bounds}

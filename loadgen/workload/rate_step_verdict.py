@@ -8,7 +8,7 @@ from loadgen.workload.verdict import CODES, Reason, RunFacts, Verdict, judge
 
 
 @dataclass(frozen=True, slots=True)
-class StepVerdict:
+class RateStepVerdict:
     """What came of one step, over its judged part.
 
     `rate` is messages a second over all publishers, as asked for; `owed` the messages that it left
@@ -22,7 +22,7 @@ class StepVerdict:
     verdict: Verdict
 
 
-def judge_step(step: RateStep, facts: RunFacts, owed: int) -> StepVerdict:
+def judge_rate_step(step: RateStep, facts: RunFacts, owed: int) -> RateStepVerdict:
     """The verdict over a step's facts, whose `owed_at_...` are 0: what is owed goes on.
 
     RATE_MISSED says what the step sent, BACKLOG_GROWS whether what it left owed grew.
@@ -37,10 +37,10 @@ def judge_step(step: RateStep, facts: RunFacts, owed: int) -> StepVerdict:
         )
         for reason in judge(facts).reasons
     )
-    return StepVerdict(step, facts.target_rate, facts, owed, Verdict(reasons))
+    return RateStepVerdict(step, facts.target_rate, facts, owed, Verdict(reasons))
 
 
-def with_steps(verdict: Verdict, steps: Sequence[StepVerdict]) -> Verdict:
+def with_rate_steps(verdict: Verdict, steps: Sequence[RateStepVerdict]) -> Verdict:
     """The run's verdict with what failed in a step and is not in it yet, by the first such step."""
     found = {reason.code: reason for reason in reversed(verdict.reasons)}
     for number, step in enumerate(steps, start=1):

@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadgen.control.interrupt import Interrupt
+from loadgen.control.monitor import Monitor, Record
+from loadgen.control.observed import Observed
+from loadgen.control.phases import PhasePlan, PhaseRunner, connecting_at_once
 from loadgen.control.progress import Snapshot
 from loadgen.control.rundir import EventLog, IntervalWriter, claim
-from loadgen.control.session import Session, Steps, connecting_at_once
 from loadgen.control.worker_pool import WorkerPool, start_workers
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
 from loadgen.metrics.interval import Interval
@@ -29,7 +31,7 @@ from loadgen.workload.groups import (
 )
 
 ENTRY = "fake_worker:run_worker"
-STEPS = Steps(warmup_s=0.1, duration_s=0.6, drain_s=3.0)
+PHASES = PhasePlan(warmup_s=0.1, duration_s=0.6, drain_s=3.0)
 
 
 def plan_of(workers: int = 2, *, messages: bool = True) -> RunPlan:
@@ -59,10 +61,10 @@ def plan_of(workers: int = 2, *, messages: bool = True) -> RunPlan:
 
 
 class Played:
-    """A session that was played against fake workers, and what it left in its directory."""
+    """What was observed of fake workers, and what they left in the run directory."""
 
-    def __init__(self, session: Session, directory: Path, pool: WorkerPool) -> None:
-        self.session = session
+    def __init__(self, observed: Observed, directory: Path, pool: WorkerPool) -> None:
+        self.observed = observed
         self.pool = pool
         self.snapshots: list[Snapshot] = []
         self.directory = directory
@@ -86,7 +88,7 @@ Play = Callable[..., Any]
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     async def play(
         plan: RunPlan | None = None,
-        steps: Steps = STEPS,
+        phases: PhasePlan = PHASES,
         interrupt: Interrupt | None = None,
         during: Callable[[Played], Any] | None = None,
         **wrong: object,
@@ -101,25 +103,16 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         def measuring() -> None:
             snapshots.append(Snapshot("measuring was called"))
 
-        session = Session(
-            plan,
-            steps,
-            run="run-1",
-            host=0,
-            anchor_ns=time.monotonic_ns(),
-            events=events,
-            intervals=IntervalWriter(directory, "run-1"),
-            interrupt=interrupt or Interrupt(),
-            progress=snapshots.append,
-            measuring=measuring,
-        )
+        record = Record("run-1", time.monotonic_ns(), events, IntervalWriter(directory, "run-1"))
+        monitor = Monitor(plan, record, snapshots.append)
         workers = len(plan.workers)
-        async with start_workers(workers, session.on_frame, entry=ENTRY) as pool:
-            played = Played(session, directory, pool)
+        async with start_workers(workers, monitor.on_frame, entry=ENTRY) as pool:
+            runner = PhaseRunner(plan, phases, pool, monitor, interrupt or Interrupt(), measuring)
+            played = Played(monitor.observed, directory, pool)
             played.snapshots = snapshots
             task = asyncio.create_task(during(played)) if during else None
             try:
-                await session.play(pool)
+                await runner.play()
             finally:
                 events.close(0)
                 if task is not None:
@@ -132,26 +125,26 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
 
 
 async def test_phases_counts_and_rows_of_an_ordinary_run(play: Play) -> None:
-    played = await play(steps=replace(STEPS, duration_s=2.0))
-    session = played.session
-    assert session.ending is None
-    assert list(session.windows) == ["connect", "subscribe", "warmup", "measure", "drain"]
-    start, end = session.windows["measure"]
+    played = await play(phases=replace(PHASES, duration_s=2.0))
+    observed = played.observed
+    assert observed.ending is None
+    assert list(observed.windows) == ["connect", "subscribe", "warmup", "measure", "drain"]
+    start, end = observed.windows["measure"]
     assert end - start == 2_000_000_000
-    assert session.windows["warmup"][1] == start
-    assert session.windows["drain"][0] == end
-    assert session.connected.done == 30
-    measured = session.tally.counts["measure"]
+    assert observed.windows["warmup"][1] == start
+    assert observed.windows["drain"][0] == end
+    assert observed.connected.done == 30
+    measured = observed.tally.counts["measure"]
     assert measured["sent"] == pytest.approx(2000, abs=4)
     assert measured["received"] == measured["expected"] == 2 * measured["sent"]
     rows = [r for r in played.rows if r["phase"] == "measure" and r["group"] and not r["series"]]
     assert sum(r["sent"] for r in rows) == measured["sent"]
     assert {r["worker"] for r in played.rows} == {0, 1}
     assert {r["run"] for r in played.rows} == {"run-1"}
-    assert session.tally.series["measure", "end_to_end"].count == measured["received"]
-    assert 0 < session.tally.busy_share_max() < 0.2
-    assert session.owed_at_window_end == 0
-    assert session.finals == {0: {"devices": 15}, 1: {"devices": 15}}
+    assert observed.tally.series["measure", "end_to_end"].count == measured["received"]
+    assert 0 < observed.tally.busy_share_max() < 0.2
+    assert observed.owed_at_window_end == 0
+    assert observed.finals == {0: {"devices": 15}, 1: {"devices": 15}}
     assert Snapshot("measuring was called") in played.snapshots
     phases = {snapshot.phase for snapshot in played.snapshots}
     assert {"measure", "warm-up"} <= phases
@@ -168,51 +161,51 @@ async def test_phases_counts_and_rows_of_an_ordinary_run(play: Play) -> None:
 
 
 async def test_drain_ends_when_all_arrived_and_lasts_when_some_did_not(play: Play) -> None:
-    steps = replace(STEPS, drain_s=0.7)
-    played = await play(steps=replace(steps, duration_s=1.5), lose=50)
-    start, end = played.session.windows["drain"]
+    phases = replace(PHASES, drain_s=0.7)
+    played = await play(phases=replace(phases, duration_s=1.5), lose=50)
+    start, end = played.observed.windows["drain"]
     assert end - start >= 700_000_000
-    measured = played.session.tally.counts["measure"]
+    measured = played.observed.tally.counts["measure"]
     assert measured["expected"] - measured["received"] == 100
-    assert played.session.high_water_mark >= 100
-    opened, closed = played.session.windows["measure"]
-    assert played.session.backlog_samples
-    assert all(opened <= at <= closed for at, _, _ in played.session.backlog_samples)
-    assert max(outstanding for _, _, outstanding in played.session.backlog_samples) >= 100
+    assert played.observed.high_water_mark >= 100
+    opened, closed = played.observed.windows["measure"]
+    assert played.observed.backlog_samples
+    assert all(opened <= at <= closed for at, _, _ in played.observed.backlog_samples)
+    assert max(outstanding for _, _, outstanding in played.observed.backlog_samples) >= 100
 
 
 async def test_early_end_of_the_drain(play: Play) -> None:
-    played = await play(steps=replace(STEPS, drain_s=600.0))
-    start, end = played.session.windows["drain"]
+    played = await play(phases=replace(PHASES, drain_s=600.0))
+    start, end = played.observed.windows["drain"]
     assert end - start < 600_000_000_000
 
 
 async def test_owed_at_the_end_is_added_up(play: Play) -> None:
-    played = await play(steps=replace(STEPS, drain_s=0.3), owe=40)
-    assert played.session.owed_at_window_end == played.session.owed_at_end == 80
-    start, end = played.session.windows["drain"]
+    played = await play(phases=replace(PHASES, drain_s=0.3), owe=40)
+    assert played.observed.owed_at_window_end == played.observed.owed_at_end == 80
+    start, end = played.observed.windows["drain"]
     assert end - start >= 300_000_000
-    assert played.session.owed_oldest_ns == 40_000
-    assert played.session.tally.counts["measure"]["sent"] == pytest.approx(600 - 80, abs=4)
+    assert played.observed.owed_oldest_ns == 40_000
+    assert played.observed.tally.counts["measure"]["sent"] == pytest.approx(600 - 80, abs=4)
 
 
 @pytest.mark.parametrize("op", ["configure", "connect", "subscribe", "start"])
 async def test_worker_that_dies_before_the_window_ends_the_run(play: Play, op: str) -> None:
     played = await play(die=op, row=1)
-    assert played.session.ending == "worker lost"
+    assert played.observed.ending == "worker lost"
     assert [loss.worker for loss in played.pool.losses] == [1]
-    assert "measure" not in played.session.windows
+    assert "measure" not in played.observed.windows
     assert any(e["kind"] == "worker_lost" and e["worker"] == 1 for e in played.events)
 
 
 async def test_worker_that_dies_in_the_window_cuts_it(play: Play) -> None:
-    played = await play(steps=replace(STEPS, duration_s=300.0), die="measure", row=0)
-    session = played.session
-    assert session.ending == "worker lost"
-    start, end = session.windows["measure"]
+    played = await play(phases=replace(PHASES, duration_s=300.0), die="measure", row=0)
+    observed = played.observed
+    assert observed.ending == "worker lost"
+    start, end = observed.windows["measure"]
     assert 0 < end - start < 300_000_000_000
-    assert session.windows["drain"][0] == end
-    assert session.tally.counts["measure"]["received"] > 0
+    assert observed.windows["drain"][0] == end
+    assert observed.tally.counts["measure"]["received"] > 0
     assert "SIGKILL" in played.pool.losses[0].detail
 
 
@@ -227,30 +220,30 @@ async def interrupt_in(phase: str, interrupt: Interrupt, played: Played, times: 
 async def test_interrupt_keeps_what_was_measured(play: Play) -> None:
     interrupt = Interrupt()
     played = await play(
-        steps=replace(STEPS, duration_s=300.0),
+        phases=replace(PHASES, duration_s=300.0),
         interrupt=interrupt,
         during=lambda played: interrupt_in("measure", interrupt, played),
     )
-    session = played.session
-    assert session.ending == "interrupted"
-    start, end = session.windows["measure"]
-    measured = session.tally.counts["measure"]
+    observed = played.observed
+    assert observed.ending == "interrupted"
+    start, end = observed.windows["measure"]
+    measured = observed.tally.counts["measure"]
     assert measured["sent"] == pytest.approx((end - start) * 1000 / 1e9, abs=4)
     assert measured["received"] == measured["expected"]
-    assert session.finals.keys() == {0, 1}
+    assert observed.finals.keys() == {0, 1}
     assert played.pool.losses == []
 
 
 async def test_interrupt_before_the_window_leaves_no_window(play: Play) -> None:
     interrupt = Interrupt()
     played = await play(
-        steps=replace(STEPS, warmup_s=300.0),
+        phases=replace(PHASES, warmup_s=300.0),
         interrupt=interrupt,
         during=lambda played: interrupt_in("warm-up", interrupt, played),
     )
-    assert played.session.ending == "interrupted"
-    assert "measure" not in played.session.windows
-    start, end = played.session.windows["warmup"]
+    assert played.observed.ending == "interrupted"
+    assert "measure" not in played.observed.windows
+    start, end = played.observed.windows["warmup"]
     assert end - start < 300_000_000_000
 
 
@@ -261,52 +254,52 @@ async def test_interrupt_while_connecting_keeps_who_connected(play: Play) -> Non
         during=lambda played: interrupt_in("connect", interrupt, played),
         slow_connect=True,
     )
-    assert played.session.ending == "interrupted"
-    assert played.session.connected.done == 30
-    start, end = played.session.windows["connect"]
+    assert played.observed.ending == "interrupted"
+    assert played.observed.connected.done == 30
+    start, end = played.observed.windows["connect"]
     assert start < end
-    assert list(played.session.windows) == ["connect"]
+    assert list(played.observed.windows) == ["connect"]
 
 
 async def test_second_interrupt_does_not_wait_for_a_deaf_worker(play: Play) -> None:
     interrupt = Interrupt()
     played = await play(
-        steps=replace(STEPS, duration_s=300.0),
+        phases=replace(PHASES, duration_s=300.0),
         interrupt=interrupt,
         during=lambda played: interrupt_in("measure", interrupt, played, times=2),
         deaf=True,
     )
-    assert played.session.ending == "interrupted"
-    assert played.session.finals == {}
+    assert played.observed.ending == "interrupted"
+    assert played.observed.finals == {}
 
 
 async def test_worker_deaf_to_stop_is_lost(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadgen.control.session.STOP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("loadgen.control.phases.STOP_TIMEOUT_S", 0.2)
     played = await play(deaf=True, row=1)
     assert [loss.worker for loss in played.pool.losses] == [1]
-    assert played.session.finals.keys() == {0}
+    assert played.observed.finals.keys() == {0}
 
 
 async def test_silent_worker_is_lost(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadgen.control.session.SILENCE_LIMIT_S", 0.5)
+    monkeypatch.setattr("loadgen.control.monitor.SILENCE_LIMIT_S", 0.5)
 
     async def freeze(played: Played) -> None:
         while not any(snapshot.phase == "measure" for snapshot in played.snapshots):
             await asyncio.sleep(0.01)
         os.kill(played.pool.pids[1], signal.SIGSTOP)
 
-    played = await play(steps=replace(STEPS, duration_s=300.0), during=freeze)
-    assert played.session.ending == "worker lost"
+    played = await play(phases=replace(PHASES, duration_s=300.0), during=freeze)
+    assert played.observed.ending == "worker lost"
     assert [loss.worker for loss in played.pool.losses] == [1]
     assert "silent" in played.pool.losses[0].detail
 
 
 async def test_some_connect_failures_are_counted(play: Play) -> None:
     played = await play(fail_connect=3, row=0)
-    assert played.session.connected.done == 27
-    assert played.session.connected.failures == {"timeout": 3}
+    assert played.observed.connected.done == 27
+    assert played.observed.connected.failures == {"timeout": 3}
     assert any(e["kind"] == "connect_failed" for e in played.events)
-    assert "measure" in played.session.windows
+    assert "measure" in played.observed.windows
 
 
 async def test_nobody_connected_is_an_error(play: Play) -> None:
@@ -320,11 +313,11 @@ async def test_error_of_a_worker_ends_the_run_as_that_error(play: Play) -> None:
 
 
 async def test_connections_alone_are_held(play: Play) -> None:
-    played = await play(plan=plan_of(messages=False), steps=replace(STEPS, duration_s=0.5))
-    session = played.session
-    assert list(session.windows) == ["connect", "hold"]
-    assert session.connected.done == 30
-    assert session.tally.counts["measure"] == {}
+    played = await play(plan=plan_of(messages=False), phases=replace(PHASES, duration_s=0.5))
+    observed = played.observed
+    assert list(observed.windows) == ["connect", "hold"]
+    assert observed.connected.done == 30
+    assert observed.tally.counts["measure"] == {}
 
 
 async def test_events_are_escaped_and_hold_no_secret(play: Play) -> None:
@@ -348,32 +341,22 @@ async def test_writes_follow_each_other_though_the_beat_is_cancelled(tmp_path: P
             written.append([row.group for row in rows])
 
     events = EventLog(tmp_path)
-    session = Session(
-        plan_of(),
-        STEPS,
-        run="r",
-        host=0,
-        anchor_ns=time.monotonic_ns(),
-        events=events,
-        intervals=SlowWriter(tmp_path, "r"),
-        interrupt=Interrupt(),
-        progress=lambda snapshot: None,
-        measuring=lambda: None,
-    )
+    record = Record("r", time.monotonic_ns(), events, SlowWriter(tmp_path, "r"))
+    monitor = Monitor(plan_of(), record, lambda snapshot: None)
 
     def fresh(group: str) -> None:
         row = {"group": group, "phase": "measure", "series": "", "second": 0, "time_ns": 1}
         header = {"interval": [row | {"span_ns": 1}], "buckets": 0}
-        session.on_frame(0, header, b"")
+        monitor.on_frame(0, header, b"")
 
     fresh("first")
-    beat = asyncio.ensure_future(session._flush())
+    beat = asyncio.ensure_future(monitor.flush())
     await asyncio.sleep(0.02)
     beat.cancel()
     with pytest.raises(asyncio.CancelledError):
         await beat
     fresh("second")
-    await session._flush()
+    await monitor.flush()
     events.close(time.monotonic_ns())
     assert written == [["first"], ["second"]]
 
@@ -397,6 +380,6 @@ def test_few_workers_connect_at_once(
     rate: float | None,
     at_once: int,
 ) -> None:
-    monkeypatch.setattr("loadgen.control.session.os.cpu_count", lambda: 2)
-    steps = replace(STEPS, in_flight=in_flight, connect_rate=rate)
-    assert connecting_at_once(workers, steps) == at_once
+    monkeypatch.setattr("loadgen.control.phases.os.cpu_count", lambda: 2)
+    phases = replace(PHASES, in_flight=in_flight, connect_rate=rate)
+    assert connecting_at_once(workers, phases) == at_once

@@ -1,0 +1,233 @@
+"""Watches the workers of one run: takes their frames, reads the live page, shows progress."""
+
+import asyncio
+import os
+import time
+from collections import deque
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from loadgen.control.observed import NS, nothing_observed, timed_groups
+from loadgen.control.progress import Progress, Snapshot
+from loadgen.control.rate_step_watch import Mark
+from loadgen.control.redaction import printable
+from loadgen.control.rundir import EventLog, IntervalWriter
+from loadgen.control.tally import p99_us
+from loadgen.control.tasks import beside
+from loadgen.control.worker_pool import WorkerPool
+from loadgen.engine.live import LIVE_FIELDS, Live, LivePage
+from loadgen.engine.recorder import decode_intervals
+from loadgen.errors import CannotRunError
+from loadgen.metrics.interval import Interval
+from loadgen.workload.groups import RunPlan
+
+SAMPLE_S = 0.01
+"""How often the live page is read for the high-water mark and the end of the drain."""
+PROGRESS_S = 0.25
+BEAT_S = 1.0
+SILENCE_LIMIT_S = 20.0
+"""A worker whose live row stands still for this long, and a second for each worker a core has, is
+lost."""
+BACKLOG_SAMPLES = 20
+"""Of what is owed and outstanding in a window, and one each second of a long one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a run is written to: `anchor_ns` (CLOCK_MONOTONIC) is when its seconds begin."""
+
+    run: str
+    anchor_ns: int
+    events: EventLog
+    intervals: IntervalWriter
+    host: int = 0
+
+
+class Monitor:
+    """What the workers of one run report, collected in `observed`.
+
+    `page` is the live page, empty until the workers have one.
+    """
+
+    def __init__(self, plan: RunPlan, record: Record, progress: Progress) -> None:
+        self.observed = nothing_observed(plan)
+        self.record = record
+        self.page: LivePage = np.zeros((0, LIVE_FIELDS), np.int64)
+        self.window_ends: dict[int, tuple[int, int]] = {}
+        """Messages owed, and since when the oldest was due, as each worker's window ended."""
+        self._plan = plan
+        self._timed = timed_groups(plan)
+        self._progress = progress
+        self._fresh: list[Interval] = []
+        self._writing: asyncio.Future[None] | None = None
+        self._phase = "start"
+        self._phase_end_ns: int | None = None
+        self._sampling = False
+        self._backlog_each_ns = NS
+        self._next_backlog_ns = 0
+        self._p99_us: float | None = None
+        self._rates: deque[tuple[int, int, int]] = deque(maxlen=5)
+
+    def on_frame(self, row: int, header: dict[str, Any], block: bytes) -> None:
+        """Take a frame that answers no command; what is broken becomes an event."""
+        try:
+            if "interval" in header:
+                self._on_intervals(row, header, block)
+            elif "event" in header:
+                self._on_event(row, header["event"])
+            elif "window_end" in header:
+                end = header["window_end"]
+                self.window_ends[row] = (int(end["owed"]), int(end.get("owed_oldest_ns") or 0))
+        except (KeyError, TypeError, ValueError) as error:
+            self.note("bad_frame", f"{type(error).__name__}: {error}", row)
+
+    def _on_intervals(self, row: int, header: dict[str, Any], block: bytes) -> None:
+        seen, record = self.observed, self.record
+        for interval in decode_intervals(header, block):
+            known = replace(interval, run=record.run, host=record.host, worker=row)
+            for tally in (seen.tally, seen.rate_steps, seen.groups):
+                if tally is not None:
+                    tally.add(known)
+            self._fresh.append(known)
+
+    def _on_event(self, row: int, event: dict[str, Any]) -> None:
+        detail = str(event.get("detail") or "")
+        if event["kind"] == "disconnect" and not self.observed.disconnect_reason:
+            self.observed.disconnect_reason = printable(detail, 100)
+        self.record.events.write(
+            int(event["time_ns"]),
+            str(event["kind"]),
+            detail,
+            worker=row,
+            group=str(event.get("group") or ""),
+            device=event.get("device"),
+        )
+
+    def note(self, kind: str, detail: str, worker: int | None = None) -> None:
+        """Write an event of this moment."""
+        self.record.events.write(time.monotonic_ns(), kind, detail, worker=worker)
+
+    def enter(self, phase: str, end_ns: int | None = None) -> int:
+        """Note the phase, which is to end at `end_ns`; returns the moment."""
+        self._phase, self._phase_end_ns = phase, end_ns
+        now_ns = time.monotonic_ns()
+        self.record.events.write(now_ns, "phase", phase)
+        return now_ns
+
+    def sample_backlog(self, window_ns: int) -> None:
+        """Sample from now on, at intervals that suit a window of this length."""
+        self._backlog_each_ns = min(window_ns // BACKLOG_SAMPLES, NS)
+        self._sampling = True
+
+    def stop_sampling(self) -> None:
+        self._sampling = False
+
+    def devices_of(self, row: int) -> int:
+        """How many devices this worker plays."""
+        return sum(share.count for share in self._plan.workers[row].shares)
+
+    def total(self, field: Live) -> int:
+        """A counter of the live page, of all workers."""
+        return int(self.page[:, field].sum())
+
+    def mark(self) -> Mark:
+        """The live page at this moment."""
+        # Received first: what arrives while the page is read must not look like more than was due.
+        received = self.total(Live.RECEIVED)
+        return Mark(
+            time_ns=time.monotonic_ns(),
+            sent=self.total(Live.SENT),
+            expected=self.total(Live.EXPECTED),
+            received=received,
+            owed=self.total(Live.OWED),
+            pushed_back=self.total(Live.PUSHED_BACK),
+        )
+
+    def watching(self, pool: WorkerPool) -> AbstractAsyncContextManager[None]:
+        """Watch these workers for the length of a block."""
+        return beside(self._beat(pool), self._show(), self._sample())
+
+    async def _beat(self, pool: WorkerPool) -> None:
+        """Each second: a sign of life to the workers, rows to the file, a look at silent rows."""
+        # Many workers on few cores are each heard less often.
+        limit_s = SILENCE_LIMIT_S + len(self._plan.workers) / (os.cpu_count() or 1)
+        while True:
+            pool.tell_all({"op": "beat"})
+            now_ns = time.monotonic_ns()
+            for row in pool.alive if len(self.page) and self._phase != "stop" else ():
+                beat_ns = int(self.page[row, Live.BEAT_NS])
+                if beat_ns and now_ns - beat_ns > limit_s * NS:
+                    pool.lose(row, f"was silent for {limit_s:.0f} s")
+            await self.flush()
+            await asyncio.sleep(BEAT_S)
+
+    async def flush(self) -> None:
+        """Write the rows that have come since the last time."""
+        # One write at a time, and none left behind: the beat is cancelled in the middle of its own.
+        await self._written()
+        rows, self._fresh = self._fresh, []
+        latest = [r for r in rows if r.series == "end_to_end" and r.group in self._timed]
+        if latest:
+            self._p99_us = p99_us(latest)
+        if rows:
+            second = (time.monotonic_ns() - self.record.anchor_ns) // NS
+            work = asyncio.to_thread(self.record.intervals.write, second, rows)
+            self._writing = asyncio.ensure_future(work)
+            await self._written()
+
+    async def _written(self) -> None:
+        """Wait for the write under way; a caller that is cancelled leaves it to the next one."""
+        if self._writing is None:
+            return
+        await asyncio.wait((self._writing,))
+        try:
+            self._writing.result()
+        except OSError as error:
+            raise CannotRunError(f"results cannot be written: {error.strerror}") from None
+
+    async def _sample(self) -> None:
+        """While the window is open: high-water mark, backlog, and marks of the rate steps."""
+        seen = self.observed
+        while True:
+            if self._sampling:
+                page = self.page.copy()
+                outstanding = int(page[:, Live.EXPECTED].sum() - page[:, Live.RECEIVED].sum())
+                seen.high_water_mark = max(seen.high_water_mark, outstanding)
+                now_ns = time.monotonic_ns()
+                if now_ns >= self._next_backlog_ns:
+                    self._next_backlog_ns = now_ns + self._backlog_each_ns
+                    owed = int(page[:, Live.OWED].sum())
+                    seen.backlog_samples.append((now_ns, owed, max(0, outstanding)))
+                if seen.rate_steps is not None:
+                    seen.rate_steps.sample(self.mark())
+            await asyncio.sleep(SAMPLE_S)
+
+    async def _show(self) -> None:
+        devices = sum(map(self.devices_of, range(len(self._plan.workers))))
+        while True:
+            if len(self.page):
+                self._progress(self._snapshot(devices))
+            await asyncio.sleep(PROGRESS_S)
+
+    def _snapshot(self, devices: int) -> Snapshot:
+        now_ns = time.monotonic_ns()
+        page = self.page.sum(axis=0)
+        sent, received = int(page[Live.SENT]), int(page[Live.RECEIVED])
+        self._rates.append((now_ns, sent, received))
+        before_ns, sent_before, received_before = self._rates[0]
+        seconds = max((now_ns - before_ns) / NS, 1e-9)
+        left = self._phase_end_ns
+        return Snapshot(
+            phase=self._phase,
+            devices=devices,
+            connected=int(page[Live.CONNECTED]),
+            failed=int(page[Live.CONNECT_FAILURES]),
+            sent_per_s=(sent - sent_before) / seconds,
+            received_per_s=(received - received_before) / seconds,
+            backlog=max(0, int(page[Live.OWED] + page[Live.EXPECTED]) - received),
+            p99_us=self._p99_us,
+            left_s=None if left is None else (left - now_ns) / NS,
+        )

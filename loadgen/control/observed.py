@@ -1,0 +1,102 @@
+"""What was seen of a run, as far as it went."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from loadgen.control.rate_step_watch import RateStepWatch
+from loadgen.control.redaction import printable
+from loadgen.control.tally import GroupTally, Tally
+from loadgen.workload.groups import RunPlan
+
+NS = 1_000_000_000
+FAILURES_LIMIT = 20
+"""Reasons of failures that are counted one by one; the rest is counted as "other"."""
+
+Window = tuple[int, int]
+Ending = Literal["interrupted", "worker lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of connecting or subscribing: how many did, why others did not, and when."""
+
+    done: int
+    failures: Mapping[str, int]
+    first_ns: int
+    last_ns: int
+
+    @property
+    def seconds(self) -> float:
+        """From the first attempt to the last answer."""
+        return (self.last_ns - self.first_ns) / NS
+
+
+def outcome_of(answers: Sequence[Mapping[str, Any]], name: str, start_ns: int) -> Outcome:
+    """The workers' answers as one; `name` is the answers' count of those that did."""
+    failures: Counter[str] = Counter()
+    for answer in answers:
+        for reason, count in (answer.get("failures") or {}).items():
+            shown = printable(str(reason), 100)
+            if shown not in failures and len(failures) >= FAILURES_LIMIT:
+                shown = "other"
+            failures[shown] += int(count)
+    first_ns = min((int(a["first_ns"]) for a in answers if a.get("first_ns")), default=start_ns)
+    return Outcome(
+        done=sum(int(answer[name]) for answer in answers),
+        failures=dict(failures.most_common()),
+        first_ns=first_ns,
+        last_ns=max((int(a["last_ns"]) for a in answers if a.get("last_ns")), default=first_ns),
+    )
+
+
+@dataclass(slots=True)
+class Observed:
+    """Filled while a run is played; what did not take place stays as it is here.
+
+    messages          whether the run sends any
+    tally, groups     sums over the workers' interval rows
+    windows           [start, end] (CLOCK_MONOTONIC ns) of each phase that took place
+    ending            what ended the run early
+    owed_...          messages due and not sent at that moment, and since when the oldest was due
+    backlog_samples   (CLOCK_MONOTONIC ns, owed, outstanding at the broker) within the window
+    finals            the workers' last answers by row
+    rate_steps        marks of each rate step, where the run has any
+    """
+
+    messages: bool
+    tally: Tally
+    groups: GroupTally
+    windows: dict[str, Window] = field(default_factory=dict)
+    connected: Outcome | None = None
+    subscribed: Outcome | None = None
+    ending: Ending | None = None
+    owed_at_window_end: int = 0
+    owed_oldest_ns: int = 0
+    owed_at_end: int = 0
+    high_water_mark: int = 0
+    backlog_samples: list[tuple[int, int, int]] = field(default_factory=list)
+    disconnect_reason: str = ""
+    finals: dict[int, dict[str, Any]] = field(default_factory=dict)
+    rate_steps: RateStepWatch | None = None
+
+    @property
+    def measured(self) -> bool:
+        """Whether the run came to its measurement: the window, or of connects alone these."""
+        return "measure" in self.windows if self.messages else self.connected is not None
+
+
+def nothing_observed(plan: RunPlan) -> Observed:
+    """Of a run that has not begun."""
+    messages = any(group.publishes for group in plan.groups)
+    return Observed(
+        messages=messages,
+        tally=Tally(timed_groups(plan), ("measure",) if messages else ("connect", "subscribe")),
+        groups=GroupTally(group.name for group in plan.groups if group.targets),
+    )
+
+
+def timed_groups(plan: RunPlan) -> frozenset[str]:
+    """Names of the groups whose latencies are the run's result."""
+    return frozenset(group.name for group in plan.groups if group.timed)

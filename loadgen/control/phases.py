@@ -1,0 +1,364 @@
+"""Conducts the workers of one run through its phases.
+
+configure → connect → subscribe → warm-up → measure → drain → stop, each a method. Whatever ends a
+run early, Ctrl-C or a lost worker, cuts the windows where they stand; the rest is as in a run that
+ended. This file knows plan and workers; scenario, broker and verdict are the coordinator's.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+from loadgen.control.interrupt import Interrupt
+from loadgen.control.monitor import SAMPLE_S, Monitor
+from loadgen.control.observed import NS, Outcome, outcome_of, timed_groups
+from loadgen.control.rate_step_watch import RateStepWatch
+from loadgen.control.tally import Tally
+from loadgen.control.tasks import finished_or
+from loadgen.control.worker_pool import WorkerLostError, WorkerPool
+from loadgen.engine.live import Live, create_live_page
+from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, LoadgenError
+from loadgen.workload.groups import RunPlan
+from loadgen.workload.rate_steps import RateStep
+
+T = TypeVar("T")
+
+SCHEDULE_LEAD_S = 0.3
+"""From the start command to the first intended message: every worker has it by then."""
+STANDSTILL = 1e-6
+"""Rate factor that stops a schedule: its least step, at which the next message is days away."""
+CUT_LEAD_S = 0.05
+"""From the command that stops a schedule to the moment from which it holds."""
+CUT_DRAIN_S = 2.0
+"""How long a cut run waits for what is under way."""
+SETTLE_S = 0.2
+"""After the last delivery arrived: time in which one repeated by the broker would show."""
+STOP_TIMEOUT_S = 10.0
+"""For a worker to close its connections; a second for each thousand is added."""
+_IN_FLIGHT_EACH = 64  # with more under way a worker has as many answers at each wake as it needs
+
+
+@dataclass(frozen=True, slots=True)
+class PhasePlan:
+    """How long the phases take, and how connections are opened.
+
+    `connect_rate` is connects a second of all workers, None as fast as `in_flight` (connects under
+    way at once, of all workers) allows. `rates` are steps of the rate within `duration_s`, none for
+    an even one.
+    """
+
+    warmup_s: float
+    duration_s: float
+    drain_s: float
+    connect_rate: float | None = None
+    in_flight: int = 64
+    timeout_s: float = 30.0
+    rates: tuple[RateStep, ...] = ()
+
+
+class _CutError(Exception):
+    """The run ends here, with what was measured."""
+
+
+def connecting_at_once(workers: int, phases: PhasePlan) -> int:
+    """How many workers connect their devices at the same time.
+
+    As fast as it goes, `in_flight` connects are divided among a few workers and the rest wait for
+    their turn: with one or two each, every answer would cost its worker a wake of its own. At a
+    rate all take part, or the last turn, with fewer workers than the others, would be slower.
+    """
+    if phases.connect_rate is not None:
+        return workers
+    most = max(os.cpu_count() or 1, phases.in_flight // _IN_FLIGHT_EACH, 1)
+    turns = -(-workers // most)
+    return -(-workers // max(turns, 1))
+
+
+class PhaseRunner:
+    """Plays the phases of one run; afterwards `monitor.observed` says what happened.
+
+    `measuring` is called when the window begins.
+    """
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        phases: PhasePlan,
+        pool: WorkerPool,
+        monitor: Monitor,
+        interrupt: Interrupt,
+        measuring: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._plan = plan
+        self._phases = phases
+        self._pool = pool
+        self._monitor = monitor
+        self._observed = monitor.observed
+        self._interrupt = interrupt
+        self._measuring = measuring
+
+    async def play(self) -> None:
+        """Run all phases and stop the workers.
+
+        Raises LoadgenError when the run cannot go on in a way that no verdict describes: nobody
+        could connect, or a worker refused a command.
+        """
+        monitor, pool = self._monitor, self._pool
+        memory = "/dev/shm"  # the live page must not wait for a disk
+        directory = TemporaryDirectory(
+            prefix="loadgen-", dir=memory if os.access(memory, os.W_OK) else None
+        )
+        with directory:
+            async with monitor.watching(pool):
+                try:
+                    await self._through_phases(directory)
+                except _CutError:
+                    monitor.note("cut", self._observed.ending or "")
+                except LoadgenError:
+                    await self._stop()
+                    raise
+                await self._stop()
+        await monitor.flush()
+        for loss in pool.losses:
+            monitor.note("worker_lost", loss.detail, loss.worker)
+            words = pool.last_words()
+            if words:
+                monitor.note("worker_said", words, loss.worker)
+
+    async def _through_phases(self, directory: "TemporaryDirectory[str]") -> None:
+        await self._configure(directory)
+        await self._connect()
+        if any(group.subscribes for group in self._plan.groups):
+            await self._subscribe()
+        if self._observed.messages:
+            await self._exchange()
+        else:
+            await self._hold()
+
+    async def _configure(self, directory: "TemporaryDirectory[str]") -> None:
+        monitor, plan = self._monitor, self._plan
+        monitor.enter("configure")
+        path = Path(directory.name) / "live"
+        monitor.page = create_live_page(path, len(plan.workers))
+        await self._step(
+            self._pool.ask_all(
+                "configure",
+                run=monitor.record.run,
+                host=monitor.record.host,
+                workers=len(plan.workers),
+                anchor_ns=monitor.record.anchor_ns,
+                live=str(path),
+                plan=plan,
+                each=[{"worker": worker.worker} for worker in plan.workers],
+            )
+        )
+        # Once every worker has opened it, the page needs no name, and a killed run leaves none.
+        # Until then it keeps it: a worker that is lost meanwhile must not take the others along.
+        directory.cleanup()
+
+    async def _connect(self) -> None:
+        monitor, seen, phases = self._monitor, self._observed, self._phases
+        start_ns = monitor.enter("connect")
+        workers = len(self._plan.workers)
+        devices = [monitor.devices_of(row) for row in range(workers)]
+        at_once = connecting_at_once(workers, phases)
+        each = []
+        for count in devices:
+            share = count / sum(devices) if count else 0.0
+            rate = None if phases.connect_rate is None else phases.connect_rate * share
+            in_flight = max(1, round(phases.in_flight * share))
+            first = in_flight if at_once == workers else max(1, phases.in_flight // at_once)
+            each.append({"rate": rate, "in_flight": in_flight, "first_in_flight": first})
+        work = self._pool.ask_all("connect", timeout_s=phases.timeout_s, each=each, at_once=at_once)
+        try:
+            answers = await self._step(work)
+        except _CutError:
+            # Nobody answers any more; the live page says how far they came.
+            failed = monitor.total(Live.CONNECT_FAILURES)
+            failures = {"not reported": failed} if failed else {}
+            done, now_ns = monitor.total(Live.CONNECTED), time.monotonic_ns()
+            seen.connected = Outcome(done, failures, start_ns, now_ns)
+            seen.windows["connect"] = (start_ns, now_ns)
+            raise
+        seen.connected = outcome_of(answers, "connected", start_ns)
+        seen.windows["connect"] = (seen.connected.first_ns, seen.connected.last_ns)
+        self._note_failures("connect_failed", seen.connected)
+        if seen.connected.failures and not seen.connected.done:
+            raise _nobody(seen.connected.failures)
+
+    async def _subscribe(self) -> None:
+        start_ns = self._monitor.enter("subscribe")
+        work = self._pool.ask_all("subscribe", timeout_s=self._phases.timeout_s)
+        try:
+            answers = await self._step(work)
+        finally:
+            self._observed.windows["subscribe"] = (start_ns, time.monotonic_ns())
+        self._observed.subscribed = outcome_of(answers, "subscribed", start_ns)
+        self._note_failures("subscribe_failed", self._observed.subscribed)
+
+    async def _exchange(self) -> None:
+        """Warm-up, measure and drain."""
+        phases = self._phases
+        start_ns = time.monotonic_ns() + int(SCHEDULE_LEAD_S * NS)
+        measure_ns = start_ns + int(phases.warmup_s * NS)
+        end_ns = measure_ns + int(phases.duration_s * NS)
+        await self._schedule(start_ns, measure_ns, end_ns)
+        try:
+            await self._warm_up(start_ns, measure_ns)
+            await self._measure(measure_ns, end_ns)
+        except _CutError:
+            await self._cut(measure_ns, end_ns)
+            raise
+        finally:
+            self._monitor.stop_sampling()
+        await self._drain(end_ns, phases.drain_s)
+        if self._observed.rate_steps is not None:
+            self._observed.rate_steps.sample(self._monitor.mark())
+
+    async def _schedule(self, start_ns: int, measure_ns: int, end_ns: int) -> None:
+        """Give the workers the moments of the phases, and those at which the rate changes."""
+        pool, rates = self._pool, self._phases.rates
+        await self._step(
+            pool.ask_all("start", start_ns=start_ns, measure_ns=measure_ns, end_ns=end_ns)
+        )
+        if not rates:
+            return
+        timed = timed_groups(self._plan)
+        watch = RateStepWatch(rates, measure_ns, lambda: Tally(timed, ("measure",)))
+        self._observed.rate_steps = watch
+        for at_ns, factor in watch.changes(measure_ns, start_ns):
+            await self._step(pool.ask_all("rate", at_ns=at_ns, factor=factor))
+
+    async def _warm_up(self, start_ns: int, measure_ns: int) -> None:
+        if self._phases.warmup_s > 0:
+            self._monitor.enter("warm-up", measure_ns)
+            self._observed.windows["warmup"] = (start_ns, measure_ns)
+        await self._until(measure_ns)
+
+    async def _measure(self, measure_ns: int, end_ns: int) -> None:
+        self._monitor.enter("measure", end_ns)
+        self._observed.windows["measure"] = (measure_ns, end_ns)
+        self._measuring()
+        self._monitor.sample_backlog(end_ns - measure_ns)
+        if self._observed.rate_steps is not None:
+            await self._through_rate_steps(self._observed.rate_steps)
+        await self._until(end_ns)
+
+    async def _through_rate_steps(self, watch: RateStepWatch) -> None:
+        """Mark where the judged part of each rate step begins and ends."""
+        for step, (open_ns, close_ns) in zip(watch.steps, watch.bounds, strict=True):
+            self._monitor.note("rate_step", f"{step.share * 100:.6g}% of the target rate")
+            await self._until(open_ns)
+            watch.opens(self._monitor.mark())
+            await self._until(close_ns)
+            watch.closes(self._monitor.mark())
+
+    async def _cut(self, measure_ns: int, end_ns: int) -> None:
+        """End the schedule now and let what is under way arrive."""
+        windows, pool = self._observed.windows, self._pool
+        cut_ns = min(end_ns, time.monotonic_ns() + int(CUT_LEAD_S * NS))
+        for name, (start, stop) in list(windows.items()):
+            windows[name] = (start, min(stop, cut_ns))
+        if cut_ns <= measure_ns:
+            windows.pop("measure", None)
+        with suppress(LoadgenError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                change = {"factor": STANDSTILL, "at_ns": cut_ns}
+                asked = [pool.ask(row, "rate", **change) for row in pool.alive]
+                await asyncio.gather(*asked, return_exceptions=True)
+        with suppress(_CutError):
+            await self._drain(cut_ns, min(CUT_DRAIN_S, self._phases.drain_s), cut=True)
+
+    async def _drain(self, start_ns: int, drain_s: float, *, cut: bool = False) -> None:
+        """Wait until everything sent has arrived, at most `drain_s` seconds."""
+        seen, monitor = self._observed, self._monitor
+        end_ns = start_ns + int(drain_s * NS)
+        monitor.enter("drain", end_ns)
+        wait = self._unless_insisted if cut else self._step
+        try:
+            await wait(self._arrived(end_ns, cut=cut))
+        finally:
+            seen.windows["drain"] = (start_ns, max(start_ns, time.monotonic_ns()))
+        seen.owed_at_end = monitor.total(Live.OWED)
+        if monitor.window_ends:
+            seen.owed_at_window_end = sum(owed for owed, _ in monitor.window_ends.values())
+            seen.owed_oldest_ns = max(oldest for _, oldest in monitor.window_ends.values())
+        else:
+            seen.owed_at_window_end = seen.owed_at_end
+
+    async def _arrived(self, end_ns: int, *, cut: bool) -> None:
+        while (now_ns := time.monotonic_ns()) < end_ns:
+            page = self._monitor.page.copy()
+            received = int(page[:, Live.RECEIVED].sum())
+            finished = bool(page[:, Live.FINISHED].all()) or (cut and not page[:, Live.OWED].any())
+            if finished and received >= int(page[:, Live.EXPECTED].sum()):
+                await asyncio.sleep(min(SETTLE_S, (end_ns - now_ns) / NS))
+                return
+            await asyncio.sleep(SAMPLE_S)
+
+    async def _hold(self) -> None:
+        """Keep the connections for the scenario's duration."""
+        start_ns = time.monotonic_ns()
+        end_ns = start_ns + int(self._phases.duration_s * NS)
+        self._monitor.enter("hold", end_ns)
+        self._measuring()
+        try:
+            await self._until(end_ns)
+        finally:
+            self._observed.windows["hold"] = (start_ns, min(end_ns, time.monotonic_ns()))
+
+    async def _stop(self) -> None:
+        """Let the workers disconnect and end, however far the run came."""
+        self._monitor.enter("stop")
+        pool = self._pool
+        timeout_s = STOP_TIMEOUT_S + sum(map(self._monitor.devices_of, pool.alive)) / 1000
+        answers = await self._unless_insisted(pool.stop(timeout_s))
+        if answers is not None:
+            self._observed.finals = {row: one.get("final") or {} for row, one in answers.items()}
+
+    # Waiting
+
+    async def _step(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns; _CutError when an interrupt or a lost worker comes first."""
+        task = await finished_or(work, self._interrupt.asked, self._pool.lost)
+        lost = self._pool.lost.is_set()
+        if not task.cancelled() and not lost:
+            return task.result()
+        if not task.cancelled():
+            with suppress(WorkerLostError):
+                task.result()
+        self._observed.ending = "worker lost" if lost else "interrupted"
+        raise _CutError
+
+    async def _until(self, moment_ns: int) -> None:
+        await self._step(asyncio.sleep(max(0, moment_ns - time.monotonic_ns()) / NS))
+
+    async def _unless_insisted(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """What `work` returns; None when a second interrupt ends the wait."""
+        task = await finished_or(work, self._interrupt.insisted)
+        if not task.cancelled():
+            return task.result()
+        self._pool.close_grace_s = 0.0
+        self._observed.ending = "interrupted"
+        return None
+
+    def _note_failures(self, kind: str, outcome: Outcome) -> None:
+        for reason, count in outcome.failures.items():
+            self._monitor.note(kind, f"{count} devices: {reason}")
+
+
+def _nobody(failures: Mapping[str, int]) -> LoadgenError:
+    """The error of a run in which no device connected."""
+    reason = max(failures, key=lambda name: failures[name])
+    refused = any(word in reason.lower() for word in ("refused by", "0x", "reason", "connack"))
+    kind = BrokerRefusedError if refused else BrokerUnreachableError
+    return kind(
+        f"none of {sum(failures.values()):,} devices could connect: {reason}; "
+        "check --broker and what the broker's log says"
+    )

@@ -1,0 +1,37 @@
+"""Tasks beside a block, and work that an event cuts short."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run these beside the block and cancel them at its end; an error in one ends the block."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+            yield
+            for task in tasks:
+                task.cancel()
+    except BaseExceptionGroup as errors:
+        # What went wrong first; the rest followed from it.
+        raise errors.exceptions[0] from None
+
+
+async def finished_or(
+    work: Coroutine[Any, Any, T] | asyncio.Task[T], *events: asyncio.Event
+) -> asyncio.Task[T]:
+    """The task of `work` when it has ended: by itself, or cancelled because an event came first."""
+    task = asyncio.ensure_future(work)
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait((task, *waits), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in (task, *waits):
+            one.cancel()
+        await asyncio.gather(task, *waits, return_exceptions=True)
+    return task
