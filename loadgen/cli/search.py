@@ -29,9 +29,9 @@ from loadgen.workload.search import (
     PRECISION,
     Aim,
     aim_for,
+    limit_sentence,
     parse_share,
     requirements,
-    tell_limit,
 )
 from loadgen.workload.units import parse_count, parse_number
 
@@ -226,7 +226,7 @@ def result_lines(result: "SearchResult") -> Sequence[str]:
     assert result.limit is not None
     return [
         *notice_lines(notice_for(result.search.scenario.case)),
-        tell_limit(result.search.aim, result.limit),
+        limit_sentence(result.search.aim, result.limit),
         *(f"  {why.code}: {why.detail}" for why in result.limit.reasons),
         "",
         *(step_line(step) for step in result.steps),

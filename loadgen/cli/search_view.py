@@ -10,7 +10,7 @@ from loadgen.scorecard.text import notice_lines
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from loadgen.control.search import SearchState, Step
+    from loadgen.control.search import SearchState, SearchStep
     from loadgen.workload.rate_step_verdict import RateStepVerdict
 
 
@@ -33,7 +33,7 @@ def bracket_line(state: "SearchState") -> str:
     return "; ".join(parts)
 
 
-def step_cells(step: "Step") -> tuple[str, ...]:
+def step_cells(step: "SearchStep") -> tuple[str, ...]:
     """One step as the cells of `STEP_HEAD`."""
     tried = step.tried
     return (
@@ -47,7 +47,7 @@ def step_cells(step: "Step") -> tuple[str, ...]:
     )
 
 
-def step_line(step: "Step") -> str:
+def step_line(step: "SearchStep") -> str:
     """One step as a line of text."""
     held, purpose, load, sent, received, p99, why = step_cells(step)
     rates = f", out {sent}/s, in {received}/s" if sent else ""

@@ -27,15 +27,18 @@ KINDS = 200
 _DETAIL_CHARACTERS = 500
 
 
-def default_directory(now: datetime, case: str) -> Path:
-    """`runs/<UTC stamp>-<case>`, with a number added when that exists."""
-    stem = f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{case}"
-    path = Path("runs") / stem
-    number = 2
-    while path.exists():
-        path = Path("runs") / f"{stem}-{number}"
+def numbered(path: Path) -> Path:
+    """The path, with a number added where it exists."""
+    found, number = path, 2
+    while found.exists():
+        found = path.with_name(f"{path.name}-{number}")
         number += 1
-    return path
+    return found
+
+
+def default_directory(now: datetime, case: str) -> Path:
+    """`runs/<UTC stamp>-<case>`, with a number added where that exists."""
+    return numbered(Path("runs") / f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{case}")
 
 
 @contextmanager

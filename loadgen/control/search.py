@@ -1,30 +1,30 @@
-"""Runs a search: each step a run in a directory of its own, told as it happens, gone on with later.
+"""Runs a search: each step a run in a directory of its own. It can be interrupted and continued.
 
-    DIR/search.json      what is searched, and once it is found the limit
-    DIR/steps.jsonl      one line a step, written when the step has ended
+    DIR/search.json      what is searched, and the limit when it is found
+    DIR/steps.jsonl      one line for each step, written when the step has ended
     DIR/steps/NN-LOAD/   the run directory of each
 
 What to try next is `workload.search`'s; this file plays it. A second start on the same directory
-reads the steps back and goes on; a step that was cut off is played again.
+reads the steps back and continues; a step that was cut off is played again.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from loadgen.brokers.endpoints import parse_broker
-from loadgen.control.coordinator import run
-from loadgen.control.environment import program
+from loadgen.control.coordinator import RunResult, run
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
+from loadgen.control.journal import Journal
 from loadgen.control.progress import Snapshot
-from loadgen.control.redaction import printable, redact_command
-from loadgen.control.rundir import exclusive, require_free, write_atomically, write_json
+from loadgen.control.redaction import printable
+from loadgen.control.rundir import exclusive
 from loadgen.control.seal import digest_of
 from loadgen.control.worker_pool import WORKER_ENTRY
 from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError
@@ -36,18 +36,19 @@ from loadgen.workload.search import (
     Probe,
     Require,
     Tried,
-    Why,
     bracket_of,
     next_step,
 )
-from loadgen.workload.verdict import RunFacts, backlog_growth
+from loadgen.workload.verdict import Reason, RunFacts, backlog_growth
 
 NS = 1_000_000_000
 _DETAIL_CHARACTERS = 500
-_FILE_LIMIT_BYTES = 4 << 20
 _REACH_S = 5.0
 _SCALES = ("rate", "ratio", "devices")
 """Fields in proportion to which a run's deliveries grow, `devices` where no rate is given."""
+
+Play = Callable[..., Coroutine[Any, Any, RunResult]]
+"""`coordinator.run` with all that is the same in every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SearchStep:
     """One step that was run. `run` is its directory within the search's, None where none is left.
 
     Rates are messages a second, `p99_us` that of the case's latency. `broker` is its name and
@@ -106,7 +107,7 @@ class SearchState:
     """Where a search stands, for whoever watches: `probe` is under way, `snapshot` its progress."""
 
     search: Search
-    steps: tuple[Step, ...]
+    steps: tuple[SearchStep, ...]
     probe: Probe | None
     snapshot: Snapshot | None = None
     limit: Limit | None = None
@@ -119,15 +120,15 @@ class SearchState:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A search that ended, `limit`, or was interrupted, None; then it can be gone on with."""
+    """A search. `limit` is None where it was interrupted, and can be continued."""
 
     directory: Path
     search: Search
-    steps: tuple[Step, ...]
+    steps: tuple[SearchStep, ...]
     limit: Limit | None
 
     @property
-    def best(self) -> Step | None:
+    def best(self) -> SearchStep | None:
         """The last valid step at the limit."""
         load = None if self.limit is None else self.limit.load
         held = [step for step in self.steps if step.tried.valid and step.tried.load == load]
@@ -162,83 +163,66 @@ async def search(
     Raises RunDirectoryError where the directory holds something else, and LoadgenError where a
     step cannot be run: the steps until then are kept.
     """
-    interrupt = Interrupt() if interrupt is None else interrupt
+    play = partial(
+        run,
+        interrupt=interrupt or Interrupt(),
+        command=command,
+        faults=what.faults,
+        entry=entry,
+    )
+    journal = _journal(directory)
     with exclusive(directory):
-        return await _search(what, directory, watch, interrupt, command, entry)
+        document = _opened(what, journal, command)
+        steps = journal.entries()
+        while True:
+            state = SearchState(what, steps, None)
+            following = next_step(what.aim, [step.tried for step in steps])
+            if isinstance(following, Limit):
+                result = SearchResult(directory, what, steps, following)
+                journal.rewrite(document | {"limit": _limit_document(result, following)})
+                watch(replace(state, limit=following))
+                return result
+            state = replace(state, probe=following)
+            watch(state)
+            step = await _played(state, following, journal, play, watch)
+            if step is None:
+                return SearchResult(directory, what, steps, None)
+            if any(reason.code == "DISCONNECTED" for reason in step.tried.reasons):
+                await _require_broker(what.scenario)
+            _require_same_broker(steps, step, directory)
+            steps = (*steps, step)
+            journal.write(steps)
 
 
-async def _search(
-    what: Search,
-    directory: Path,
-    watch: Watch,
-    interrupt: Interrupt,
-    command: Sequence[str],
-    entry: str,
-) -> SearchResult:
-    document, steps = _opened(what, directory, command)
-    while True:
-        state = SearchState(what, steps, None)
-        following = next_step(what.aim, [step.tried for step in steps])
-        if isinstance(following, Limit):
-            result = SearchResult(directory, what, steps, following)
-            write_json(directory / "search.json", document | {"limit": _limit_document(result)})
-            watch(replace(state, limit=following))
-            return result
-        state = replace(state, probe=following)
-        watch(state)
-        step = await _play(what, following, directory, state, watch, interrupt, command, entry)
-        if step is None:
-            return SearchResult(directory, what, steps, None)
-        if any(why.code == "DISCONNECTED" for why in step.tried.reasons):
-            await _require_broker(what.scenario)
-        _require_same_broker(steps, step, directory)
-        steps = (*steps, step)
-        _write_steps(directory, steps)
-
-
-async def _play(
-    what: Search,
-    probe: Probe,
-    directory: Path,
-    state: SearchState,
-    watch: Watch,
-    interrupt: Interrupt,
-    command: Sequence[str],
-    entry: str,
-) -> Step | None:
+async def _played(
+    state: SearchState, probe: Probe, journal: Journal[SearchStep], play: Play, watch: Watch
+) -> SearchStep | None:
     """One step; None when it was interrupted."""
+    what = state.search
     number = len(state.steps) + 1
-    run_directory = _free(directory / "steps", f"{number:02d}-{probe.load:.10g}")
+    run_directory = journal.new_part(f"{number:02d}-{probe.load:.10g}")
     started = time.monotonic()
-
-    def tell(snapshot: Snapshot) -> None:
-        watch(replace(state, snapshot=snapshot))
-
     try:
-        result = await run(
+        result = await play(
             step_scenario(what, probe),
             run_directory,
-            progress=tell,
-            interrupt=interrupt,
-            command=command,
-            faults=what.faults,
-            entry=entry,
+            progress=lambda snapshot: watch(replace(state, snapshot=snapshot)),
         )
     except RunInterruptedError:
         return None
     except HostLimitError as error:
         if not state.steps:
             raise
-        why = Why("HOST_LIMIT", printable(str(error), _DETAIL_CHARACTERS))
-        tried = Tried(probe.load, probe.purpose, False, (why,))
-        return Step(number, tried, None, time.monotonic() - started)
+        reason = Reason("HOST_LIMIT", printable(str(error), _DETAIL_CHARACTERS))
+        tried = Tried(probe.load, probe.purpose, False, (reason,))
+        return SearchStep(number, tried, None, time.monotonic() - started)
     if result.interrupted:
         return None
     facts = result.facts
     reasons = what.require.unmet(result.verdict, facts.expected, facts.received)
     window_s = facts.window_s or 1.0
     messages = facts.case != "connburst"
-    return Step(
+    return SearchStep(
         number=number,
         tried=Tried(
             load=probe.load,
@@ -247,7 +231,7 @@ async def _play(
             reasons=reasons,
             served=served_load(what, probe.load, facts),
         ),
-        run=str(run_directory.relative_to(directory)),
+        run=str(run_directory.relative_to(journal.directory)),
         seconds=time.monotonic() - started,
         sent_per_s=facts.sent / window_s if messages else None,
         received_per_s=facts.received / window_s if messages else None,
@@ -267,7 +251,7 @@ def _broker_of(run_directory: Path) -> str:
         return ""
 
 
-def _require_same_broker(steps: Sequence[Step], step: Step, directory: Path) -> None:
+def _require_same_broker(steps: Sequence[SearchStep], step: SearchStep, directory: Path) -> None:
     """Raises RunDirectoryError where steps of another broker would stand beside this one."""
     before = next((one.broker for one in steps if one.broker), "")
     if before and step.broker and step.broker != before:
@@ -278,9 +262,9 @@ def _require_same_broker(steps: Sequence[Step], step: Step, directory: Path) -> 
 
 
 async def _require_broker(scenario: Scenario) -> None:
-    """Raises BrokerUnreachableError where a broker that broke its connections is not there.
+    """Raises BrokerUnreachableError where a broker that broke its connections cannot be reached.
 
-    That is no load that failed: the step is not kept, and played again when the search goes on.
+    Then no load failed: the step is not kept, and is played again when the search is continued.
     """
     for url in (*scenario.broker, *scenario.backend):
         endpoint = parse_broker(url)
@@ -349,93 +333,33 @@ def served_load(what: Search, load: float, facts: RunFacts) -> float | None:
 # The search's directory -----------------------------------------------------------------------
 
 
-def _opened(
-    what: Search, directory: Path, command: Sequence[str]
-) -> tuple[dict[str, Any], tuple[Step, ...]]:
-    """The search's document and the steps so far; the directory is made where there is none."""
-    path = directory / "search.json"
-    if path.exists():
-        document = _read(path)
-        if document.get("digest") != what.digest:
-            raise RunDirectoryError(
-                f"{printable(str(directory), 200)} holds another search; name another directory "
-                "with --out, or ask for the same as before"
-            )
-        return document, read_steps(directory)
-    require_free(directory)
-    document = {
-        "schema": 1,
-        "kind": "search",
-        **({"notice": NOTICE} if what.scenario.case == "specjms" else {}),
-        **what.document(),
-        "digest": what.digest,
-        "program": program(),
-        "started": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        "command": redact_command(command),
-        "limit": None,
-    }
-    try:
-        (directory / "steps").mkdir(parents=True, exist_ok=True)
-        write_json(path, document)
-    except OSError as error:
-        raise RunDirectoryError(
-            f"search directory {printable(str(directory), 200)} cannot be written: "
-            f"{error.strerror}; name another with --out"
-        ) from None
-    return document, ()
+def _journal(directory: Path) -> Journal[SearchStep]:
+    return Journal(directory, "search", "steps", "steps", _step)
 
 
-def _free(parent: Path, name: str) -> Path:
-    """A directory of this name, or with a number where a step that was cut off left one."""
-    path = parent / name
-    number = 2
-    while path.exists():
-        path = parent / f"{name}-{number}"
-        number += 1
-    return path
+def _opened(what: Search, journal: Journal[SearchStep], command: Sequence[str]) -> dict[str, Any]:
+    """The search's document, of an earlier start where there was one."""
+    begun = journal.begun()
+    if begun is None:
+        notice = {"notice": NOTICE} if what.scenario.case == "specjms" else {}
+        asked = {**notice, **what.document(), "digest": what.digest, "limit": None}
+        return journal.begin(asked, command)
+    if begun.get("digest") != what.digest:
+        raise journal.refused("holds another search, not the one that is asked for")
+    return begun
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > _FILE_LIMIT_BYTES:
-            raise ValueError("too large")
-        document = orjson.loads(path.read_bytes())
-        if not isinstance(document, dict):
-            raise ValueError("no object")
-    except (OSError, ValueError):
-        raise RunDirectoryError(
-            f"{printable(str(path), 200)} cannot be read as a search; name another directory "
-            "with --out"
-        ) from None
-    return document
-
-
-def _write_steps(directory: Path, steps: Sequence[Step]) -> None:
-    lines = [orjson.dumps(asdict(step), option=orjson.OPT_APPEND_NEWLINE) for step in steps]
-    write_atomically(directory / "steps.jsonl", b"".join(lines))
-
-
-def read_steps(directory: Path) -> tuple[Step, ...]:
+def read_steps(directory: Path) -> tuple[SearchStep, ...]:
     """The steps that were written; raises RunDirectoryError where the file is damaged."""
-    path = directory / "steps.jsonl"
-    if not path.exists():
-        return ()
-    try:
-        lines = path.read_bytes()[:_FILE_LIMIT_BYTES].splitlines()
-        return tuple(_step(orjson.loads(line)) for line in lines)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        raise RunDirectoryError(
-            f"{printable(str(path), 200)} is damaged; name another directory with --out"
-        ) from None
+    return _journal(directory).entries()
 
 
-def _step(fields: dict[str, Any]) -> Step:
+def _step(fields: dict[str, Any]) -> SearchStep:
     tried = dict(fields["tried"])
-    reasons = tuple(Why(str(why["code"]), str(why["detail"])) for why in tried["reasons"])
-    return Step(**{**fields, "tried": Tried(**{**tried, "reasons": reasons})})
+    reasons = tuple(Reason(why["code"], str(why["detail"])) for why in tried["reasons"])
+    return SearchStep(**{**fields, "tried": Tried(**{**tried, "reasons": reasons})})
 
 
-def _limit_document(result: SearchResult) -> dict[str, Any]:
-    limit, best = result.limit, result.best
-    assert limit is not None
+def _limit_document(result: SearchResult, limit: Limit) -> dict[str, Any]:
+    best = result.best
     return asdict(limit) | {"own": limit.own, "run": None if best is None else best.run}

@@ -1,34 +1,31 @@
 """Runs a grid: every combination of some fields' values, once or several times, or its limit.
 
     DIR/sweep.json      the grid
-    DIR/points.jsonl    one line a run or search that ended, written as it ends
+    DIR/points.jsonl    one line for each run or search that ended, written as it ends
     DIR/runs/KEY-N/     run directory, or search directory, of repetition N
 
 KEY is the digest of the whole scenario and of what is searched, so that a second start, with the
-same grid or a larger one, keeps what was measured. A point that could not be run is told in its
-line, does not end the sweep, and is tried again by the next start.
+same grid or a larger one, keeps what was measured. The line of a point that could not be run says
+so; it does not end the sweep, and the next start tries it again.
 """
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import orjson
-
-from loadgen.control.coordinator import run
-from loadgen.control.environment import program
+from loadgen.control.coordinator import RunResult, run
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
-from loadgen.control.progress import Progress, Snapshot
-from loadgen.control.redaction import printable, redact_command
-from loadgen.control.rundir import exclusive, require_free, write_atomically, write_json
+from loadgen.control.journal import Journal
+from loadgen.control.progress import Snapshot
+from loadgen.control.redaction import printable
+from loadgen.control.rundir import exclusive
 from loadgen.control.seal import digest_of
-from loadgen.control.search import Search, SearchState, search, step_scenario, vary
+from loadgen.control.search import Search, SearchResult, SearchState, search, step_scenario, vary
 from loadgen.control.worker_pool import WORKER_ENTRY
-from loadgen.errors import LoadgenError, RunDirectoryError, ScenarioError
+from loadgen.errors import LoadgenError, ScenarioError
 from loadgen.workload.fields import redact_url
 from loadgen.workload.scenario import (
     FIELDS,
@@ -36,18 +33,17 @@ from loadgen.workload.scenario import (
     build_scenario,
     scenario_fields,
 )
-from loadgen.workload.search import PRECISION, Aim, Probe
+from loadgen.workload.search import PRECISION, Aim, Limit, Probe
 
 POINTS_LIMIT = 10_000
 _DETAIL_CHARACTERS = 500
-_FILE_LIMIT_BYTES = 64 << 20
 
 MakeSearch = Callable[[Scenario], Search]
 Standing = Literal["closed", "not closed", "at least", "nothing held"]
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SweepPoint:
     """One combination: the swept fields' values as given, and what is played."""
 
     values: Mapping[str, str]
@@ -97,7 +93,7 @@ class Measured:
 class SweepState:
     """Where a sweep stands, for whoever watches."""
 
-    point: Point
+    point: SweepPoint
     number: int
     total: int
     repetition: int
@@ -107,13 +103,13 @@ class SweepState:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """A sweep that ended, or was interrupted and can be gone on with.
+    """A sweep that ended, or was interrupted and can be continued.
 
-    `measured` holds what there is of each point, in the order of the grid.
+    `measured` holds what is known of each point, in the order of the grid.
     """
 
     directory: Path
-    points: tuple[Point, ...]
+    points: tuple[SweepPoint, ...]
     measured: tuple[Measured, ...]
     interrupted: bool
 
@@ -131,7 +127,7 @@ class SweepResult:
 Watch = Callable[[SweepState], None]
 
 
-def points_of(what: Sweep) -> tuple[Point, ...]:
+def points_of(what: Sweep) -> tuple[SweepPoint, ...]:
     """Every combination, checked; raises ScenarioError before anything is run."""
     if what.repeat < 1:
         raise ScenarioError(f"repeat: {what.repeat} is too small; allowed: from 1")
@@ -152,7 +148,7 @@ def points_of(what: Sweep) -> tuple[Point, ...]:
     return tuple(_points(what, names))
 
 
-def _points(what: Sweep, names: Sequence[str]) -> Iterator[Point]:
+def _points(what: Sweep, names: Sequence[str]) -> Iterator[SweepPoint]:
     seen: set[str] = set()
     for combination in itertools.product(*(values for _, values in what.axes)):
         values = dict(zip(names, combination, strict=True))
@@ -166,7 +162,7 @@ def _points(what: Sweep, names: Sequence[str]) -> Iterator[Point]:
         # 10k and 10000 are one value.
         if key not in seen:
             seen.add(key)
-            yield Point(_shown(values), scenario, wanted, key)
+            yield SweepPoint(_shown(values), scenario, wanted, key)
 
 
 def _require_playable(wanted: Search) -> None:
@@ -218,128 +214,97 @@ async def sweep(
     Raises ScenarioError for a combination that cannot be, and RunDirectoryError where the directory
     holds something else or another process is in it.
     """
-    interrupt = Interrupt() if interrupt is None else interrupt
     points = points_of(what)
+    same = {"interrupt": interrupt or Interrupt(), "command": command, "entry": entry}
+    journal = _journal(directory)
+    repetitions = range(1, what.repeat + 1)
+    turns = [(point, repetition) for repetition in repetitions for point in points]
     with exclusive(directory):
-        return await _sweep(what, points, directory, watch, interrupt, command, entry)
-
-
-async def _sweep(
-    what: Sweep,
-    points: tuple[Point, ...],
-    directory: Path,
-    watch: Watch,
-    interrupt: Interrupt,
-    command: Sequence[str],
-    entry: str,
-) -> SweepResult:
-    kept = _opened(what, points, directory, command)
-    total = len(points) * what.repeat
-    number = 0
-    stopped = False
-    for repetition in range(1, what.repeat + 1):
-        for point in points:
-            number += 1
+        kept = _opened(what, points, journal, command)
+        interrupted = False
+        for number, (point, repetition) in enumerate(turns, start=1):
             held = kept.get((point.key, repetition))
             if held is not None and _is_kept(held, directory):
                 # A smaller grid did not know all of the values.
                 kept[point.key, repetition] = replace(held, values=point.values)
                 continue
-            state = SweepState(point, number, total, repetition)
+            state = SweepState(point, number, len(turns), repetition)
             watch(state)
-            one = await _play(what, state, directory, watch, interrupt, command, entry)
+            one = await _played(what, state, journal, watch, same)
             if one is None:
-                stopped = True
+                interrupted = True
                 break
             kept[point.key, repetition] = one
-            _write_points(directory, kept)
-        if stopped:
-            break
-    repetitions = range(1, what.repeat + 1)
-    ordered = [kept.get((point.key, r)) for point in points for r in repetitions]
+            journal.write(kept.values())
+    ordered = [kept.get((point.key, repetition)) for point in points for repetition in repetitions]
     measured = tuple(one for one in ordered if one is not None)
-    return SweepResult(directory, points, measured, stopped)
+    return SweepResult(directory, points, measured, interrupted)
 
 
 def _is_kept(held: Measured, directory: Path) -> bool:
-    """Whether a row need not be measured again: it was, and its files are still there."""
+    """Whether a row need not be measured again: it was, and its files still exist."""
     return not held.error and (held.run is None or (directory / held.run).is_dir())
 
 
-async def _play(
+async def _played(
     what: Sweep,
     state: SweepState,
-    directory: Path,
+    journal: Journal[Measured],
     watch: Watch,
-    interrupt: Interrupt,
-    command: Sequence[str],
-    entry: str,
+    same: Mapping[str, Any],
 ) -> Measured | None:
-    """One repetition of a point; None when it was interrupted."""
-    point = state.point
+    """One repetition of a point; None when it was interrupted. `same` is for every run."""
+    point, directory = state.point, journal.directory
     started = time.monotonic()
     name = f"{point.key}-{state.repetition}"
-
-    def measured(
-        run: Path | None = None,
-        valid: bool = False,
-        limit: Mapping[str, Any] | None = None,
-        error: str = "",
-        status: int = 0,
-    ) -> Measured:
-        return Measured(
-            key=point.key,
-            values=point.values,
-            repetition=state.repetition,
-            run=None if run is None else str(run.relative_to(directory)),
-            valid=valid,
-            seconds=time.monotonic() - started,
-            limit=limit,
-            error=printable(error, _DETAIL_CHARACTERS),
-            status=status,
-        )
-
+    blank = Measured(point.key, point.values, state.repetition, None, False, 0.0)
     try:
         if point.search is not None:
             found = await search(
                 point.search,
-                directory / "runs" / name,
-                watch=lambda searching: watch(_with(state, None, searching)),
-                interrupt=interrupt,
-                command=command,
-                entry=entry,
+                directory / journal.folder / name,
+                watch=lambda searching: watch(replace(state, searching=searching)),
+                **same,
             )
-            if found.limit is None:
-                return None
-            best = found.best
-            path = None
-            if best is not None and best.run is not None:
-                path = found.directory / best.run
-            aim, limit = point.search.aim, asdict(found.limit)
-            stands = standing_of(limit, aim)
-            limit |= {"own": found.limit.own, "field": aim.field, "stands": stands}
-            return measured(path, found.limit.confirmed and stands == "closed", limit)
-        path = _free(directory / "runs", name)
-        result = await run(
-            point.scenario,
-            path,
-            progress=_progress(watch, state),
-            interrupt=interrupt,
-            command=command,
-            faults=what.faults,
-            entry=entry,
-        )
+            one = None if found.limit is None else _of_search(blank, found, found.limit, directory)
+        else:
+            result = await run(
+                point.scenario,
+                journal.new_part(name),
+                progress=lambda snapshot: watch(replace(state, snapshot=snapshot)),
+                faults=what.faults,
+                **same,
+            )
+            one = None if result.interrupted else _of_run(blank, result, directory)
     except RunInterruptedError:
         return None
     except LoadgenError as error:
-        return measured(error=f"{type(error).__name__}: {error}", status=error.exit_status)
-    if result.interrupted:
-        return None
-    if not result.measured:
-        reasons = result.verdict.reasons
-        why = "; ".join(f"{reason.code}: {reason.detail}" for reason in reasons)
-        return measured(error=why or "nothing was measured", status=result.exit_status)
-    return measured(path, result.verdict.valid)
+        one = _failed(blank, f"{type(error).__name__}: {error}", error.exit_status)
+    return None if one is None else replace(one, seconds=time.monotonic() - started)
+
+
+def _of_run(blank: Measured, result: RunResult, directory: Path) -> Measured:
+    if result.measured:
+        path = str(result.directory.relative_to(directory))
+        return replace(blank, run=path, valid=result.verdict.valid)
+    why = "; ".join(f"{reason.code}: {reason.detail}" for reason in result.verdict.reasons)
+    return _failed(blank, why or "nothing was measured", result.exit_status)
+
+
+def _of_search(blank: Measured, found: SearchResult, limit: Limit, directory: Path) -> Measured:
+    aim, best = found.search.aim, found.best
+    path = None if best is None or best.run is None else found.directory / best.run
+    stands = standing_of(asdict(limit), aim)
+    return replace(
+        blank,
+        run=None if path is None else str(path.relative_to(directory)),
+        valid=limit.confirmed and stands == "closed",
+        limit=asdict(limit) | {"own": limit.own, "field": aim.field, "stands": stands},
+    )
+
+
+def _failed(blank: Measured, error: str, status: int) -> Measured:
+    return replace(blank, error=printable(error, _DETAIL_CHARACTERS), status=status)
 
 
 def standing_of(limit: Mapping[str, Any], aim: Aim | None) -> Standing:
@@ -358,38 +323,28 @@ def standing_of(limit: Mapping[str, Any], aim: Aim | None) -> Standing:
     return "closed" if near else "not closed"
 
 
-def _with(
-    state: SweepState, snapshot: Snapshot | None, searching: SearchState | None
-) -> SweepState:
-    return SweepState(state.point, state.number, state.total, state.repetition, snapshot, searching)
-
-
-def _progress(watch: Watch, state: SweepState) -> Progress:
-    return lambda snapshot: watch(_with(state, snapshot, None))
-
-
 # The sweep's directory ------------------------------------------------------------------------
 
 
+def _journal(directory: Path) -> Journal[Measured]:
+    return Journal(directory, "sweep", "points", "runs", lambda fields: Measured(**fields))
+
+
 def _opened(
-    what: Sweep, points: Sequence[Point], directory: Path, command: Sequence[str]
+    what: Sweep,
+    points: Sequence[SweepPoint],
+    journal: Journal[Measured],
+    command: Sequence[str],
 ) -> dict[tuple[str, int], Measured]:
     """What was measured before, by key and repetition; writes the grid."""
-    path = directory / "sweep.json"
-    kept: dict[tuple[str, int], Measured] = {}
-    if path.exists():
-        if _case_of(path) != what.scenario.case:
-            raise RunDirectoryError(
-                f"{printable(str(directory), 200)} holds a sweep of another case; name another "
-                "directory with --out"
-            )
-        kept = {(one.key, one.repetition): one for one in read_points(directory)}
-        _require_grown(what, points, directory, kept.values())
-    else:
-        require_free(directory)
+    begun = journal.begun()
+    kept: tuple[Measured, ...] = ()
+    if begun is not None:
+        if begun.get("case") != what.scenario.case:
+            raise journal.refused("holds a sweep of another case")
+        kept = journal.entries()
+        _require_grown(what, points, journal, kept)
     document = {
-        "schema": 1,
-        "kind": "sweep",
         "case": what.scenario.case,
         "scenario": scenario_fields(what.scenario),
         "axes": [
@@ -397,71 +352,32 @@ def _opened(
         ],
         "repeat": what.repeat,
         "search": what.search is not None,
-        "program": program(),
-        "started": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        "command": redact_command(command),
     }
-    try:
-        (directory / "runs").mkdir(parents=True, exist_ok=True)
-        write_json(path, document)
-    except OSError as error:
-        raise RunDirectoryError(
-            f"sweep directory {printable(str(directory), 200)} cannot be written: "
-            f"{error.strerror}; name another with --out"
-        ) from None
-    return kept
+    journal.begin(document, command)
+    return {(one.key, one.repetition): one for one in kept}
 
 
 def _require_grown(
-    what: Sweep, points: Sequence[Point], directory: Path, kept: Iterable[Measured]
+    what: Sweep,
+    points: Sequence[SweepPoint],
+    journal: Journal[Measured],
+    kept: Sequence[Measured],
 ) -> None:
     """Refuse a grid that leaves out what was measured: its table would take the other's place.
 
-    Keys are of the whole scenario and search, so that this is so for any other option, too. What
-    could not be run is no loss.
+    Keys are of the whole scenario and search, so that this holds for any other option, too. What
+    could not be run may be left out.
     """
     keys = {point.key for point in points}
     lost = [one for one in kept if not one.error]
     lost = [one for one in lost if one.key not in keys or one.repetition > what.repeat]
     if lost:
-        raise RunDirectoryError(
-            f"{printable(str(directory), 200)} holds another sweep: {len(lost)} of its rows would "
-            "not be in the table; name another directory with --out, or ask for the same with "
-            "more values"
+        raise journal.refused(
+            f"holds another sweep: {len(lost)} of its rows would not be in the table; ask for "
+            "the same with more values"
         )
 
 
-def _case_of(path: Path) -> object:
-    try:
-        return orjson.loads(path.read_bytes()[:_FILE_LIMIT_BYTES])["case"]
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-
-
-def _free(parent: Path, name: str) -> Path:
-    """A directory of this name, or with a number where a run that was cut off left one."""
-    path = parent / name
-    number = 2
-    while path.exists():
-        path = parent / f"{name}.{number}"
-        number += 1
-    return path
-
-
-def _write_points(directory: Path, kept: Mapping[tuple[str, int], Measured]) -> None:
-    lines = [orjson.dumps(asdict(one), option=orjson.OPT_APPEND_NEWLINE) for one in kept.values()]
-    write_atomically(directory / "points.jsonl", b"".join(lines))
-
-
 def read_points(directory: Path) -> tuple[Measured, ...]:
-    """What a sweep's directory tells; raises RunDirectoryError where it is damaged."""
-    path = directory / "points.jsonl"
-    if not path.exists():
-        return ()
-    try:
-        lines = path.read_bytes()[:_FILE_LIMIT_BYTES].splitlines()
-        return tuple(Measured(**orjson.loads(line)) for line in lines)
-    except (OSError, ValueError, TypeError):
-        raise RunDirectoryError(
-            f"{printable(str(path), 200)} is damaged; name another directory with --out"
-        ) from None
+    """What was measured of a sweep; raises RunDirectoryError where its file is damaged."""
+    return _journal(directory).entries()

@@ -13,7 +13,7 @@ from typing import Any
 
 from loadgen.control.sweep import (
     Measured,
-    Point,
+    SweepPoint,
     SweepResult,
     standing_of,
 )
@@ -163,7 +163,7 @@ def _joined(texts: Iterable[str]) -> str:
 
 def _row(
     directory: Path,
-    point: Point,
+    point: SweepPoint,
     ones: Sequence[Measured],
     cards: dict[str, tuple[RunRecord, ScoreCard]],
 ) -> SweepRow:
@@ -255,7 +255,7 @@ def _spread(values: Sequence[float]) -> float | None:
     return (max(values) - min(values)) / median if median else None
 
 
-def _numbers(point: Point) -> dict[str, float]:
+def _numbers(point: SweepPoint) -> dict[str, float]:
     """Swept fields as numbers, of a range of sizes its middle.
 
     They are the point's own: a row that was kept from a smaller grid knows less, and one that

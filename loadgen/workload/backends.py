@@ -45,12 +45,12 @@ class Limit:
     detail: str
 
 
-def told_by_backend(
+def by_backend(
     backends: Sequence[BackendFacts], count: Callable[[BackendFacts], int], what: str
 ) -> str:
     """`; 5 connections at backend 2 (URL)` for each backend that counts any; "" for none."""
-    told = [f"{count(b):,} {what} {b.name}" for b in backends if count(b) > 0]
-    return f"; {', '.join(told)}" if told else ""
+    counts = [f"{count(b):,} {what} {b.name}" for b in backends if count(b) > 0]
+    return f"; {', '.join(counts)}" if counts else ""
 
 
 def limit_of(
@@ -58,9 +58,9 @@ def limit_of(
 ) -> Limit:
     """The side that was the limit of a run with these reasons against it (`codes`).
 
-    A broker is told by its process, where that is known; else by where messages stayed: producers
-    that could not send are held back by the front, messages that the front took and no consumer
-    got are between the front and that backend.
+    A broker shows it by its processor time, where that is known; else by where messages stayed:
+    producers that could not send are held back by the front, messages that the front took and no
+    consumer got are between the front and that backend.
     """
     busiest = sorted(
         (

@@ -23,7 +23,7 @@ class RateStepVerdict:
 
 
 def judge_rate_step(step: RateStep, facts: RunFacts, owed: int) -> RateStepVerdict:
-    """The verdict over a step's facts, whose `owed_at_...` are 0: what is owed goes on.
+    """The verdict over a step's facts, whose `owed_at_...` are 0: what is owed is sent in the next.
 
     RATE_MISSED says what the step sent, BACKLOG_GROWS whether what it left owed grew.
     """

@@ -9,7 +9,7 @@ where it stopped, and is tested without a clock or a broker:
     close in  between the highest load that held and the lowest that failed, first where the
               failed step says that the broker stood, then by halving the ratio of the two
     again     a second look at a load that failed although the broker served what it was given
-    confirm   a second run at the limit; where that fails, the search steps back and goes on
+    confirm   a second run at the limit; where that fails, the search steps back first
 
 Each step is a run of its own with its own warm-up. A load that failed is taken to fail above, too.
 """
@@ -23,7 +23,7 @@ from typing import Literal
 from loadgen.errors import ScenarioError
 from loadgen.workload.scenario import FIELDS, Case, Scenario, fields_of
 from loadgen.workload.units import parse_number, parse_seconds, shown
-from loadgen.workload.verdict import Verdict
+from loadgen.workload.verdict import Reason, Verdict
 
 AIMS = ("rate", "devices", "base")
 
@@ -79,14 +79,6 @@ class Aim:
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
-    """Why a load failed: a code of `verdict.CODES`, or HOST_LIMIT where it does not fit here."""
-
-    code: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
 class Tried:
     """One step that was run: whether the load held, else why not.
 
@@ -97,7 +89,7 @@ class Tried:
     load: float
     purpose: Purpose
     valid: bool
-    reasons: tuple[Why, ...] = ()
+    reasons: tuple[Reason, ...] = ()
     served: float | None = None
 
 
@@ -121,7 +113,7 @@ class Limit:
     above: float | None
     confirmed: bool
     ended: Ended
-    reasons: tuple[Why, ...] = ()
+    reasons: tuple[Reason, ...] = ()
 
     @property
     def own(self) -> bool:
@@ -206,7 +198,7 @@ class Require:
     order: bool = True
     duplicates: bool = True
 
-    def unmet(self, verdict: Verdict, expected: int, received: int) -> tuple[Why, ...]:
+    def unmet(self, verdict: Verdict, expected: int, received: int) -> tuple[Reason, ...]:
         """The reasons of a run's verdict that count; `expected` and `received` deliveries."""
         ignored = {
             code
@@ -214,12 +206,12 @@ class Require:
                 ("BACKLOG_GROWS", self.backlog),
                 ("OUT_OF_ORDER", self.order),
                 ("DUPLICATED", self.duplicates),
-                # A message that was held and never came again is none of these deliveries.
+                # A message that was held and never came again is not one of these deliveries.
                 ("LOST", not 0 < expected - received <= self.lost * expected),
             )
             if not counts
         }
-        return tuple(Why(r.code, r.detail) for r in verdict.reasons if r.code not in ignored)
+        return tuple(reason for reason in verdict.reasons if reason.code not in ignored)
 
 
 def requirements(scenario: Scenario, given: Sequence[str]) -> Require:
@@ -285,7 +277,7 @@ def parse_share(value: str) -> float:
 
 
 def bracket_of(tried: Sequence[Tried]) -> tuple[float | None, float | None]:
-    """Highest load that holds and lowest that fails, None where there is none yet.
+    """Highest load that holds and lowest that fails, None as long as there is no such load.
 
     The latest step at a load decides: a second look overrules the first one, a confirmation that
     fails takes back what held.
@@ -349,7 +341,7 @@ def _is_doubtful(aim: Aim, tried: Sequence[Tried], below: float | None) -> bool:
     last = tried[-1]
     if last.valid:
         return False
-    if not any(why.code == "DISCONNECTED" for why in last.reasons):
+    if not any(reason.code == "DISCONNECTED" for reason in last.reasons):
         if last.served is None or last.served < last.load / (1 + aim.precision):
             return False
         if below is not None and last.load <= below * (1 + aim.precision) ** 2:
@@ -387,7 +379,7 @@ def _inside(aim: Aim, load: float, below: float, above: float) -> float:
 
 
 def _tidy(aim: Aim, load: float) -> float:
-    """The load as it is tried and told: whole, or of a few digits."""
+    """The load as it is tried and shown: whole, or of a few digits."""
     if not aim.whole:
         load = float(f"{load:.{DIGITS}g}")
     else:
@@ -395,7 +387,7 @@ def _tidy(aim: Aim, load: float) -> float:
     return min(aim.highest, max(aim.lowest, load))
 
 
-def tell_limit(aim: Aim, limit: Limit) -> str:
+def limit_sentence(aim: Aim, limit: Limit) -> str:
     """The limit in one sentence that never blames the broker for what the generator did."""
     codes = ", ".join(dict.fromkeys(reason.code for reason in limit.reasons))
     whose = f"{aim.field} of the generator, not of the broker" if limit.own else aim.field
@@ -403,7 +395,7 @@ def tell_limit(aim: Aim, limit: Limit) -> str:
         blame = "; the generator was the limit, not the broker" if limit.own else ""
         return f"no {aim.field} from {aim.lowest:,g} up held: {codes or 'nothing was tried'}{blame}"
     if limit.above is None:
-        more = "" if limit.ended == "top of range" else ", with no step left to go on"
+        more = "" if limit.ended == "top of range" else ", with no step left"
         return f"at least {limit.load:,.10g} {aim.field}: nothing that was tried failed{more}"
     sure = "" if limit.confirmed else ", not confirmed"
     wide = limit.above / limit.load - 1

@@ -8,9 +8,9 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from loadgen.workload.backends import BackendFacts, told_by_backend
+from loadgen.workload.backends import BackendFacts, by_backend
 from loadgen.workload.scenario import Case
 
 Code = Literal[
@@ -29,24 +29,9 @@ Code = Literal[
     "CLOCK",
     "AUDIT",
 ]
-CODES: tuple[Code, ...] = (
-    "INTERRUPTED",
-    "WORKER_LOST",
-    "CONNECT_FAILED",
-    "DISCONNECTED",
-    "GENERATOR_SATURATED",
-    "RATE_MISSED",
-    "LOST",
-    "DUPLICATED",
-    "OUT_OF_ORDER",
-    "CORRUPT",
-    "BACKLOG_GROWS",
-    "LATENCY_BOUND",
-    "CLOCK",
-    "AUDIT",
-)
-"""In the order in which reasons are told: what explains others comes first. AUDIT is given by the
-audit of a workload that has one, not by `judge`."""
+CODES: tuple[Code, ...] = get_args(Code)
+"""In the order in which reasons are shown: what explains others comes first. AUDIT comes from the
+audit of a workload that has one, not from `judge`."""
 
 RATE_TOLERANCE = 0.01
 """The published figures have two to three digits; one per cent less is another load."""
@@ -167,9 +152,12 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a run is not valid: the contract's code and one sentence with the numbers."""
+    """Why a run is not valid: the contract's code and one sentence with the numbers.
 
-    code: Code
+    HOST_LIMIT is a search's: it says that a load does not fit on this host.
+    """
+
+    code: Code | Literal["HOST_LIMIT"]
     detail: str
 
 
@@ -184,18 +172,14 @@ class Verdict:
         return not self.reasons
 
     @property
-    def codes(self) -> tuple[Code, ...]:
+    def codes(self) -> tuple[str, ...]:
         return tuple(reason.code for reason in self.reasons)
 
 
 def judge(facts: RunFacts) -> Verdict:
     """The verdict over a run, its reasons in the order of `CODES`."""
-    reasons = []
-    for code, check in _CHECKS:
-        detail = check(facts)
-        if detail:
-            reasons.append(Reason(code, detail))
-    return Verdict(tuple(reasons))
+    details = ((code, check(facts)) for code, check in _CHECKS)
+    return Verdict(tuple(Reason(code, detail) for code, detail in details if detail))
 
 
 def backlog_growth(samples: tuple[BacklogSample, ...]) -> float:
@@ -239,7 +223,7 @@ def _worker_lost(facts: RunFacts) -> str:
 def _connect_failed(facts: RunFacts) -> str:
     if facts.connected >= facts.devices and not facts.connect_failures:
         return ""
-    which = told_by_backend(facts.backends, lambda b: b.connect_failures, "of them at")
+    which = by_backend(facts.backends, lambda b: b.connect_failures, "of them at")
     why = f"; most often: {facts.connect_failure}" if facts.connect_failure else ""
     return (
         f"{facts.connected:,} of {facts.devices:,} devices connected, "
@@ -255,7 +239,7 @@ def _disconnected(facts: RunFacts) -> str:
         if missing <= 0:
             return ""
         return f"{missing:,} of {facts.disconnects:,} devices did not come back"
-    which = told_by_backend(facts.backends, lambda b: b.disconnects, "of them to")
+    which = by_backend(facts.backends, lambda b: b.disconnects, "of them to")
     why = f"; the first: {facts.disconnect}" if facts.disconnect else ""
     return f"{facts.disconnects:,} connections were lost after they had been made{which}{why}"
 
@@ -338,7 +322,7 @@ def _lost(facts: RunFacts) -> str:
             f"{missing:,} of {facts.held_when_cut:,} messages that a consumer had not acknowledged "
             "when it was cut off were not delivered again"
         )
-    which = told_by_backend(facts.backends, lambda b: b.expected - b.received, "of them from")
+    which = by_backend(facts.backends, lambda b: b.expected - b.received, "of them from")
     share = f"({lost / facts.expected:.2%})"
     return f"{lost:,} of {facts.expected:,} deliveries did not arrive {share}{which}"
 

@@ -16,20 +16,20 @@ from loadgen.control import search as control_search
 from loadgen.control import sweep as control_sweep
 from loadgen.control.coordinator import RunResult, run
 from loadgen.control.progress import Snapshot
-from loadgen.control.search import Search, SearchState, Step
+from loadgen.control.search import Search, SearchState, SearchStep
 from loadgen.specjms.report import NOTICE
 from loadgen.workload.rate_step_verdict import judge_rate_step
 from loadgen.workload.rate_steps import RateStep
 from loadgen.workload.scenario import build_scenario
-from loadgen.workload.search import Limit, Probe, Tried, Why, aim_for, requirements
-from loadgen.workload.verdict import RunFacts
+from loadgen.workload.search import Limit, Probe, Tried, aim_for, requirements
+from loadgen.workload.verdict import Reason, RunFacts
 
 HOSTILE = "[red]x[/red]"
 FANIN = build_scenario("fanin", None, {})
 SEARCH = Search(FANIN, aim_for(FANIN, "rate"), requirements(FANIN, []))
-HELD = Step(1, Tried(500, "first", True), "steps/01-500", 4.0, 500.0, 500.0, 0, 1_500.0, 0.2)
-WHY = (Why("LOST", f"9 of 10 {HOSTILE}"),)
-FAILED = Step(2, Tried(1250, "raise", False, WHY), None, 4.0, 1250.0, 900.0, 5, 2e6, 0.3)
+HELD = SearchStep(1, Tried(500, "first", True), "steps/01-500", 4.0, 500.0, 500.0, 0, 1_500.0, 0.2)
+WHY = (Reason("LOST", f"9 of 10 {HOSTILE}"),)
+FAILED = SearchStep(2, Tried(1250, "raise", False, WHY), None, 4.0, 1250.0, 900.0, 5, 2e6, 0.3)
 STATE = SearchState(SEARCH, (HELD, FAILED), Probe(875.5, "close in"))
 
 

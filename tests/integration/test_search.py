@@ -12,7 +12,7 @@ import pytest
 from loadgen.control.coordinator import run
 from loadgen.control.search import Search, SearchState, search
 from loadgen.workload.scenario import Scenario, build_scenario
-from loadgen.workload.search import aim_for, requirements, tell_limit
+from loadgen.workload.search import aim_for, limit_sentence, requirements
 
 CEILING = 3_000
 
@@ -94,7 +94,7 @@ async def test_worker_with_a_small_share_of_a_core_is_the_limit(
     assert result.limit is not None
     assert result.limit.own, [step.tried for step in result.steps]
     assert "GENERATOR_SATURATED" in {why.code for why in result.limit.reasons}
-    assert "the generator" in tell_limit(aim, result.limit)
+    assert "the generator" in limit_sentence(aim, result.limit)
 
 
 async def test_rate_steps_are_judged_on_their_own_and_nothing_is_forgiven(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.workload.backends import BackendFacts, limit_of, told_by_backend
+from loadgen.workload.backends import BackendFacts, by_backend, limit_of
 from loadgen.workload.verdict import RunFacts, judge
 
 ONE = BackendFacts(1, "mqtt://a:1", 5, expected=100, received=100, busy_share=0.3)
@@ -45,9 +45,9 @@ def test_a_backend_that_went_away_is_the_limit() -> None:
 
 
 def test_only_backends_that_count_are_told() -> None:
-    assert told_by_backend((ONE, TWO), lambda b: b.disconnects, "of them to") == ""
+    assert by_backend((ONE, TWO), lambda b: b.disconnects, "of them to") == ""
     gone = BackendFacts(2, "mqtt://b:2", 5, disconnects=3)
-    said = told_by_backend((ONE, gone), lambda b: b.disconnects, "of them to")
+    said = by_backend((ONE, gone), lambda b: b.disconnects, "of them to")
     assert said == "; 3 of them to backend 2 (mqtt://b:2)"
 
 

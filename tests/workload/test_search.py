@@ -14,18 +14,17 @@ from loadgen.workload.search import (
     Probe,
     Require,
     Tried,
-    Why,
     aim_for,
     bracket_of,
+    limit_sentence,
     next_step,
     parse_share,
     requirements,
-    tell_limit,
 )
 from loadgen.workload.verdict import Reason, Verdict
 
 RATE = Aim("rate", start=500, lowest=0.001, highest=1e8)
-LOST = (Why("LOST", "3 deliveries"),)
+LOST = (Reason("LOST", "3 deliveries"),)
 
 Broker = Callable[[float], tuple[bool, float | None]]
 
@@ -166,7 +165,7 @@ def test_nothing_holds() -> None:
         False,
         "nothing held",
     )
-    assert "no rate from 10 up held: LOST" in tell_limit(aim, found)
+    assert "no rate from 10 up held: LOST" in limit_sentence(aim, found)
     assert len(steps) < 6
 
 
@@ -175,7 +174,7 @@ def test_top_of_the_range_is_confirmed_and_told_as_at_least() -> None:
     found, steps = play(aim, ceiling(1e9))
     assert found == Limit(1_000, None, True, "top of range")
     assert steps[-1] == Tried(1_000, "confirm", True, (), 1_000)
-    assert tell_limit(aim, found).startswith("at least 1,000 rate")
+    assert limit_sentence(aim, found).startswith("at least 1,000 rate")
 
 
 def test_whole_loads_are_whole_and_small_ones_end_at_the_next() -> None:
@@ -196,18 +195,18 @@ def test_too_few_steps_end_with_what_is_known() -> None:
     aim = Aim("rate", start=500, lowest=1, highest=1e8, most_steps=3)
     found, _ = play(aim, silent(10_000))
     assert (found.load, found.above, found.ended) == (1_250, None, "out of steps")
-    assert "no step left" in tell_limit(aim, found)
+    assert "no step left" in limit_sentence(aim, found)
 
 
 @pytest.mark.parametrize("code", ["GENERATOR_SATURATED", "WORKER_LOST", "CLOCK", "HOST_LIMIT"])
 def test_own_limit_is_never_told_as_the_brokers(code: str) -> None:
-    reasons = (Why(code, "x"), Why("LOST", "y"))
+    reasons = (Reason(code, "x"), Reason("LOST", "y"))
     found = Limit(1_000, 1_040, True, "confirmed", reasons)
     assert found.own
-    assert "of the generator, not of the broker" in tell_limit(RATE, found)
-    assert "not the broker" in tell_limit(RATE, Limit(None, 10, False, "nothing held", reasons))
+    assert "of the generator, not of the broker" in limit_sentence(RATE, found)
+    assert "not the broker" in limit_sentence(RATE, Limit(None, 10, False, "nothing held", reasons))
     assert not Limit(1_000, 1_040, True, "confirmed", LOST).own
-    assert "generator" not in tell_limit(RATE, Limit(1_000, 1_040, True, "confirmed", LOST))
+    assert "generator" not in limit_sentence(RATE, Limit(1_000, 1_040, True, "confirmed", LOST))
 
 
 def test_bracket_trusts_the_latest_look() -> None:
