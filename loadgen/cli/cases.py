@@ -68,7 +68,8 @@ def check_power_logs(scenario: Scenario) -> None:
     """
     if not scenario.pdu:
         return
-    from loadgen.scorecard.power import log_settings, require_readable
+    from loadgen.scorecard.power_logs import require_readable
+    from loadgen.scorecard.power_settings import log_settings
 
     settings = log_settings(
         scenario.pdu, scenario.pdu_timezone, scenario.pdu_columns, scenario.pdu_offset

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadgen.scorecard.model import ScoreCard, build, wall_window
-from loadgen.scorecard.power import PduLog, log_settings, outlets_over, require_coverage
+from loadgen.scorecard.power import outlets_over, require_coverage
+from loadgen.scorecard.power_settings import PduLog, log_settings
 from loadgen.scorecard.record import load_intervals, open_run
 from loadgen.scorecard.views import views_of
-
-__all__ = ["summarize_run"]
 
 
 def summarize_run(

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.scorecard.model import ScoreCard, build, wall_window
-from loadgen.scorecard.power import PduLog, log_settings, require_coverage
+from loadgen.scorecard.power import require_coverage
+from loadgen.scorecard.power_settings import PduLog, log_settings
 from loadgen.scorecard.record import open_runs
 from loadgen.spark.aggregate import views_of_runs
 from loadgen.spark.power import outlets_of_runs
@@ -14,8 +15,6 @@ from loadgen.spark.session import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["make_scorecards"]
 
 
 def make_scorecards(

@@ -1,6 +1,7 @@
 """Power logs: what is read, what is refused, and the arithmetic of the published figure."""
 
 from datetime import UTC, datetime
+from math import isnan
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -9,22 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import PowerLogError
-from loadgen.scorecard.power import (
+from loadgen.scorecard.power import outlet_power, outlets_over, require_coverage
+from loadgen.scorecard.power_logs import (
+    parse_power_log,
+    read_log,
+    read_power_log,
+    require_readable,
+)
+from loadgen.scorecard.power_settings import (
     LogSettings,
     PduLog,
     distinct_logs,
     host_timezone,
     log_settings,
-    outlet_power,
-    outlets_over,
     parse_columns,
     parse_offset,
-    parse_power_log,
     pdu_log,
-    read_log,
-    read_power_log,
-    require_coverage,
-    require_readable,
     time_zone,
 )
 
@@ -43,7 +44,7 @@ def at(text: str) -> int:
 
 def parse(*lines: str, zone: ZoneInfo | None = None) -> list[tuple[int, float]]:
     samples = parse_power_log("\n".join(lines).encode(), "pdu.log", zone or ZoneInfo("UTC"))
-    return [(sample.wall_ns, sample.watts) for sample in samples]
+    return [*zip(samples["wall_ns"], samples["watts"], strict=True)]
 
 
 @pytest.mark.parametrize("window", [("10:04:05", "10:12:05"), ("10:04:05", "10:13:04")])
@@ -55,8 +56,8 @@ def test_the_published_messages_per_watt(window: tuple[str, str]) -> None:
         outlets.append(
             outlet_power(
                 name,
-                [s.wall_ns for s in samples],
-                [s.watts for s in samples],
+                samples["wall_ns"].to_numpy(),
+                samples["watts"].to_numpy(),
                 at(window[0]),
                 at(window[1]),
             )
@@ -254,7 +255,10 @@ NAMES = "time=recorded at,watts=Active power,outlet=Socket,kwh=Total"
 def read_text(text: str, columns: str | None = None) -> list[tuple[str, int, float, float | None]]:
     named = parse_columns(columns) if columns else None
     samples = parse_power_log(text.encode(), "pdu.csv", ZoneInfo("UTC"), named)
-    return [(s.outlet, s.wall_ns, s.watts, s.kilowatt_hours) for s in samples]
+    return [
+        (outlet, wall_ns, watts, None if isnan(kwh) else kwh)
+        for outlet, wall_ns, watts, kwh in samples.itertuples(index=False)
+    ]
 
 
 def test_serverview_has_a_column_an_outlet() -> None:
@@ -267,6 +271,11 @@ def test_serverview_has_a_column_an_outlet() -> None:
     ]
 
 
+def test_a_quote_that_is_not_closed_is_part_of_the_name() -> None:
+    text = 'time,outlet,watts\n1366970645,19" rack,5\n1366970645,"a, b",6\n'
+    assert [sample[::2] for sample in read_text(text)] == [("19\u201d rack", 5.0), ("a, b", 6.0)]
+
+
 def test_named_columns_and_times_with_a_zone_of_their_own() -> None:
     assert read_text(NAMED, NAMES)[:2] == [
         ("1", at("10:04:05"), 100.0, 1.0),
@@ -275,7 +284,7 @@ def test_named_columns_and_times_with_a_zone_of_their_own() -> None:
     # The zone of the log is for times that have none.
     columns = parse_columns(NAMES)
     samples = parse_power_log(NAMED.encode(), "a", BERLIN, columns)
-    assert samples[0].wall_ns == at("10:04:05")
+    assert samples["wall_ns"][0] == at("10:04:05")
 
 
 @pytest.mark.parametrize(
@@ -304,6 +313,9 @@ def test_ways_to_write_a_time(text: str, columns: str | None) -> None:
         ("time,watts\n1366970645,1,3\n", None, "line 2: 3 columns instead of 2"),
         ("time,watts\n1366970645,-1\n", None, "line 2: watts '-1' is not a number of 0 or more"),
         ("time,watts\n", None, "has no sample"),
+        ("time,watts\n1366970645,-\n", None, "has no sample"),
+        ('time,watts\n1366970645,1"3\n', None, "line 2: watts"),
+        ("time,watts\n1366970645,1\x003\n", None, "line 2: watts"),
         (NAMED.replace("10:05:05", "10:03:05"), NAMES, "line 4: time goes back"),
     ],
 )
