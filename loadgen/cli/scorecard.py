@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["command", "parse_bound"]
-
 
 def parse_bound(text: str) -> float:
     """A share from `5%` or `5`, both five percent; raises ScenarioError."""

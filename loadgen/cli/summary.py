@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from loadgen.scorecard.model import ScoreCard
 
-__all__ = ["summary_lines"]
-
 _WIDTH = 100
 
 

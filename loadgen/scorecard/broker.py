@@ -17,16 +17,6 @@ import orjson
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.text import name
 
-__all__ = [
-    "BrokerLoad",
-    "BrokerMoment",
-    "BrokerRecords",
-    "CountCheck",
-    "Traffic",
-    "broker_load",
-    "read_broker",
-]
-
 FILE = "broker.jsonl"
 LARGEST_BYTES = 256 << 20
 _LATE_NS = 1_500_000_000

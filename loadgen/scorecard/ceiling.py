@@ -7,8 +7,6 @@ from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.sections import Cell, Section
 from loadgen.scorecard.text import name
 
-__all__ = ["ceiling_of"]
-
 
 class _Percentiles(Protocol):
     @property

@@ -18,19 +18,6 @@ from loadgen.scorecard.power import OutletPower
 from loadgen.scorecard.text import name
 from loadgen.scorecard.to_csv import cell
 
-__all__ = [
-    "MORE_COLORS",
-    "Chart",
-    "charts_of",
-    "charts_of_all",
-    "color_of",
-    "comparison_chart",
-    "csv_of",
-    "plot_axis",
-    "plot_layout",
-    "plot_line",
-]
-
 Figure = dict[str, Any]
 
 _SERIES_COLORS = {

@@ -27,19 +27,6 @@ from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.text import name, number
 
-__all__ = [
-    "DEFAULT_BOUND",
-    "SPREAD",
-    "Cell",
-    "Comparison",
-    "Difference",
-    "Line",
-    "Side",
-    "compare",
-    "half_width",
-    "regressions",
-]
-
 DEFAULT_BOUND = 0.05
 """How much worse a run may be than its baseline, as a share of the baseline."""
 

@@ -10,8 +10,6 @@ from typing import Any
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.sections import Cell, Section
 
-__all__ = ["UNVERIFIED", "tls_details", "tls_notice", "tls_sections"]
-
 UNVERIFIED = (
     "TLS without verification: the broker's certificate was not verified, any certificate would "
     "have done, and what verifying one costs is in no figure here."

@@ -6,8 +6,6 @@ from typing import Any
 
 from loadgen.metrics.reducer import summarize
 
-__all__ = ["Latency", "latency_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Latency:

@@ -28,27 +28,6 @@ from loadgen.scorecard.sections import Section, details_of, more_rows, sections_
 from loadgen.scorecard.supply import audit_of, notice_of, supply_details, supply_sections
 from loadgen.scorecard.views import BACKGROUND, TIMED, Views
 
-__all__ = [
-    "CONNECT_SERIES",
-    "Connecting",
-    "Counts",
-    "Curve",
-    "Curves",
-    "GroupTotals",
-    "Histogram",
-    "Moment",
-    "NodePower",
-    "Power",
-    "ProcessMoment",
-    "Reason",
-    "Run",
-    "ScoreCard",
-    "Verdict",
-    "build",
-    "measured_window",
-    "wall_window",
-]
-
 CONNECT_SERIES = ("connect", "tcp", "tls", "connack", "suback")
 """Latency series of devices, not of messages: they belong to no measurement window."""
 

@@ -7,8 +7,6 @@ from typing import Protocol
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.sections import Section
 
-__all__ = ["Outage", "outage_sections", "outages_of"]
-
 _SHOWN = 20
 
 

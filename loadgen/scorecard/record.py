@@ -19,18 +19,6 @@ from loadgen.errors import RunDirectoryError
 from loadgen.metrics.interval import INTERVAL_SCHEMA, RUN_METADATA_KEY
 from loadgen.scorecard.broker import BrokerRecords, read_broker
 
-__all__ = [
-    "Group",
-    "RunFiles",
-    "RunRecord",
-    "load_files",
-    "load_intervals",
-    "open_run",
-    "open_runs",
-    "parse_run",
-    "shown",
-]
-
 SCHEMA = 1
 """Version of run.json that this program understands."""
 

@@ -12,8 +12,6 @@ from loadgen.scorecard.latency import Latency
 from loadgen.scorecard.record import RunRecord
 from loadgen.workload import cases
 
-__all__ = ["TYPES", "Facts", "Row", "in_report_order", "score_rows"]
-
 TYPES = ("Throughput", "Latency", "Connection rate", "Data-center Efficiency")
 """Groups of rows, in the order of the published card."""
 

@@ -9,8 +9,6 @@ from typing import Any
 from loadgen.scorecard.charts import MORE_COLORS, Chart, csv_of, plot_axis, plot_layout, plot_line
 from loadgen.scorecard.model import ScoreCard
 
-__all__ = ["run_charts_of"]
-
 Point = tuple[int, float, float, bool]
 """What is varied, sent and received a second, valid."""
 

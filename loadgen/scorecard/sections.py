@@ -19,8 +19,6 @@ from loadgen.workload.published import (
     counterparts,
 )
 
-__all__ = ["Section", "details_of", "more_rows", "sections_of", "told"]
-
 Rates = Mapping[str, float]
 Cell = str | float | None
 

@@ -11,8 +11,6 @@ from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.sections import Cell, Section
 from loadgen.scorecard.text import NOTICE_CHARACTERS
 
-__all__ = ["audit_of", "notice_of", "supply_details", "supply_sections"]
-
 _FAILED_SHOWN = 10
 
 Document = Mapping[str, Any]

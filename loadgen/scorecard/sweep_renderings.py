@@ -22,8 +22,6 @@ from loadgen.scorecard.to_csv import cell
 from loadgen.scorecard.to_html import page_figure, page_resource, script_hash
 from loadgen.scorecard.to_markdown import escape, markdown_table
 
-__all__ = ["SWEEP_RENDERINGS", "sweep_chart", "table_notes", "text_table", "write_sweep"]
-
 _LINES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "latency": (("avg", "average"), ("p99", "99th percentile")),
     "connburst": (("seconds", "time to connect all"),),

@@ -23,8 +23,6 @@ from loadgen.scorecard.record import RunRecord, open_run
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.text import notice_for
 
-__all__ = ["FIGURES", "MAIN", "Column", "SweepRow", "SweepTable", "figures_of", "table_of"]
-
 Figures = Mapping[str, float | None]
 
 

@@ -5,16 +5,6 @@ from textwrap import wrap
 from loadgen.control.redaction import printable
 from loadgen.specjms.report import NOTICE
 
-__all__ = [
-    "COMMAND_CHARACTERS",
-    "NAME_CHARACTERS",
-    "NOTICE_CHARACTERS",
-    "name",
-    "notice_for",
-    "notice_lines",
-    "number",
-]
-
 NAME_CHARACTERS = 300
 """Longest text of a broker, file or scenario that a rendering repeats."""
 

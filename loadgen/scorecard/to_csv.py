@@ -8,8 +8,6 @@ from loadgen.scorecard.compare import Comparison
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.text import name
 
-__all__ = ["COLUMNS", "cell", "to_csv"]
-
 COLUMNS = (
     *("Type", "Name", "Description", "Unit", "VALUE", "AVG", "50P", "99P", "MAX", "STDV"),
     *("Valid", "Reasons", "Case", "Run", "Started", "Seconds", "Broker"),

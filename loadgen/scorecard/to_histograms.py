@@ -20,8 +20,6 @@ from loadgen.scorecard.compare import Comparison
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.text import name
 
-__all__ = ["HISTOGRAM_SCHEMA", "to_hlog", "to_parquet"]
-
 HISTOGRAM_SCHEMA = pa.schema(
     [
         ("run", pa.string()),

@@ -31,8 +31,6 @@ from loadgen.scorecard.run_charts import run_charts_of
 from loadgen.scorecard.sections import told
 from loadgen.scorecard.text import COMMAND_CHARACTERS, name, number
 
-__all__ = ["page_figure", "page_resource", "script_hash", "to_html"]
-
 _WRONG_ABOVE_ZERO = ("lost", "duplicated", "out_of_order", "corrupt", "connect_failures")
 _GROUP_COLUMNS = ("devices", "sent", "expected", "received", "duplicated", "out_of_order")
 

@@ -15,8 +15,6 @@ from loadgen.scorecard.compare import Comparison
 from loadgen.scorecard.latency import Latency
 from loadgen.scorecard.model import Power, ScoreCard
 
-__all__ = ["SCHEMA", "to_document", "to_json", "to_json_array"]
-
 SCHEMA = 1
 
 

@@ -18,8 +18,6 @@ from loadgen.scorecard.text import (
     number,
 )
 
-__all__ = ["escape", "markdown_table", "to_markdown"]
-
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#!|~&$])")
 
 

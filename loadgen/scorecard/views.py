@@ -15,22 +15,6 @@ import pyarrow.compute as pc
 from loadgen.metrics.histogram import percentiles
 from loadgen.metrics.reducer import reduce_table, reduced_schema
 
-__all__ = [
-    "BACKGROUND",
-    "COURSE_SCHEMA",
-    "COURSE_SERIES",
-    "PROCESS_SCHEMA",
-    "TIMED",
-    "TOTALS_BY",
-    "TOTALS_SCHEMA",
-    "Background",
-    "Views",
-    "course_of",
-    "processes_of",
-    "totals_of",
-    "views_of",
-]
-
 Background = Mapping[str, frozenset[str]]
 """Run id to the names of its groups whose latencies are not the case's result."""
 

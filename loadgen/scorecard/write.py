@@ -13,8 +13,6 @@ from loadgen.scorecard.to_html import to_html
 from loadgen.scorecard.to_json import to_json
 from loadgen.scorecard.to_markdown import to_markdown
 
-__all__ = ["RENDERINGS", "write_renderings"]
-
 RENDERINGS: Mapping[str, Callable[[Sequence[ScoreCard], Sequence[Comparison]], bytes]] = {
     "scorecard.json": to_json,
     "scorecard.csv": to_csv,

@@ -32,8 +32,6 @@ from loadgen.spark.session import reason_in
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Piece", "pieces_of", "views_of_runs"]
-
 _PIECE_FILES = 64
 _PIECE_ROWS = 20_000
 """A piece is cut at the first clean second after so many files or rows: some 100 MB of them."""

@@ -23,8 +23,6 @@ from loadgen.errors import CannotRunError, MissingProgramError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["find_java_home", "java_shim", "open_session", "reason_in"]
-
 OLDEST_JAVA = 17
 """Spark 4.0 release notes: Java 17 or newer."""
 
