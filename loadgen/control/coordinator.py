@@ -148,8 +148,6 @@ async def _run(
     scenario = _with_payload_size(scenario)
     require_free(directory)
     progress(Snapshot("broker"))
-    if scenario.case == "specjms" and entry == WORKER_ENTRY:
-        entry = supply.WORKER_ENTRY
     async with _broker(scenario, faults) as broker:
         plan = await plan_for(scenario, broker.endpoints)
         # Of those that are started here only amqtt lacks anything that a case may need.
@@ -220,7 +218,9 @@ async def _play(
     watched = broker.pids if scenario.case == "bridge" else ()
     async with (
         loads_of(watched) as loads,
-        start_workers(len(plan.workers), monitor.on_frame, entry=entry) as pool,
+        start_workers(
+            len(plan.workers), monitor.on_frame, behaviour=plan.behaviour, entry=entry
+        ) as pool,
     ):
         stepping.set()
         try:

@@ -1,8 +1,9 @@
 """The process that worker processes are forked from.
 
-`python -m loadgen.control.forkserver FD MODULE:FUNCTION` imports and warms the worker once and then
-forks one child for each request that arrives on FD, so that the compiled kernels are shared by
-all workers and the coordinator, which has a running event loop and perhaps threads, never forks.
+`python -m loadgen.control.forkserver FD MODULE:FUNCTION BEHAVIOUR` imports the worker and loads the
+kernels of its behaviour once. It then forks one child for each request that arrives on FD, so that
+all workers share the compiled kernels and the coordinator, which has a running event loop and
+perhaps threads, never forks.
 It is started by path and name, not by multiprocessing: a user's script is not imported again.
 
 Messages on FD (a SOCK_SEQPACKET pair) are JSON objects:
@@ -42,14 +43,14 @@ def _prctl(option: int, value: int | bytes) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _load(entry: str) -> Worker:
-    """The worker function named MODULE:FUNCTION; its module's `warm` runs where there is one."""
+def _load(entry: str, behaviour: str) -> Worker:
+    """The worker function MODULE:FUNCTION; its module's `warm(behaviour)` runs, if it has one."""
     module_name, _, function_name = entry.partition(":")
     module = importlib.import_module(module_name)
     worker: Worker = getattr(module, function_name)
     warm = getattr(module, "warm", None)
     if warm is not None:
-        warm()
+        warm(behaviour)
     return worker
 
 
@@ -129,14 +130,14 @@ def serve(control: socket.socket, worker: Worker) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point: descriptor of the control socket, MODULE:FUNCTION of the worker."""
+    """Entry point: descriptor of the control socket, worker's MODULE:FUNCTION, behaviour."""
     control = socket.socket(fileno=int(arguments[0]))
     # Ctrl-C is for the coordinator to hear; it then steps the workers down in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
-        worker = _load(arguments[1])
+        worker = _load(*arguments[1:])
     except Exception as error:
         traceback.print_exc()
         text = f"{type(error).__name__}: {error}"[:1000]

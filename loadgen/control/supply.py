@@ -48,8 +48,6 @@ from loadgen.workload.verdict import CODES, Reason, Verdict
 
 NS = 1_000_000_000
 FILE_NAME = "specjms.json"
-WORKER_ENTRY = "loadgen.engine.supply_worker:run_worker"
-"""Workers that play a supply chain."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from loadgen.control.forkserver import MESSAGE_LIMIT_BYTES
 from loadgen.control.redaction import printable
 from loadgen.engine.frames import FrameReader, encode_frame
 from loadgen.errors import CannotRunError, LoadgenError
+from loadgen.workload.groups import Behaviour
 
 WORKER_ENTRY = "loadgen.engine.worker:run_worker"
 """Function that a worker process runs, with its end of the channel as the argument."""
@@ -327,12 +328,16 @@ def _forkserver_environment() -> dict[str, str]:
 
 @asynccontextmanager
 async def start_workers(
-    count: int, on_frame: OnFrame, *, entry: str = WORKER_ENTRY
+    count: int,
+    on_frame: OnFrame,
+    *,
+    behaviour: Behaviour = "messaging",
+    entry: str = WORKER_ENTRY,
 ) -> AsyncIterator[WorkerPool]:
     """`count` worker processes, ready for their first command; all are gone at the end.
 
-    `on_frame(row, header, block)` is called for each frame that answers no command. Raises
-    CannotRunError when they cannot be started.
+    `behaviour` is the plan's. `on_frame(row, header, block)` is called for each frame that answers
+    no command. Raises CannotRunError when they cannot be started.
     """
     loop = asyncio.get_running_loop()
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -356,7 +361,7 @@ async def start_workers(
             command = [sys.executable, "-P", "-m", "loadgen.control.forkserver"]
             # Not asyncio's: this one waits for nothing, and needs no child watcher.
             process = subprocess.Popen(  # noqa: ASYNC220
-                [*command, str(theirs.fileno()), entry],
+                [*command, str(theirs.fileno()), entry, behaviour],
                 stdin=subprocess.DEVNULL,
                 stdout=stderr,
                 stderr=stderr,

@@ -1,7 +1,7 @@
 """What the devices of a worker do beyond connecting: which arrays, subscriptions and answers.
 
 A worker is given a function that reads its plan into a `Behaviour`: `plain_messaging` here,
-`supply_chain` in supply_worker.py.
+`supply_chain` in supply_chain.py.
 """
 
 from collections.abc import Callable

@@ -173,14 +173,13 @@ def warm_kernels() -> None:
 
 
 def warm_supply() -> None:
-    """As `warm_kernels`, for workers that play a supply chain."""
+    """Call each kernel of the supply chain once, after `warm_kernels`."""
     from loadgen.engine.supply import chain_table
     from loadgen.engine.supply_fleet import equip
     from loadgen.specjms.options import Choices, model_of
     from loadgen.specjms.plan import SupplyPlan, groups_of_model
     from loadgen.workload.scenario import build_scenario
 
-    warm_kernels()
     model = model_of(Choices(base=1))
     groups = groups_of_model(model, build_scenario("specjms", None, {"base": 1}))
     shares = tuple(Share(at, 0, group.count, 1) for at, group in enumerate(groups))

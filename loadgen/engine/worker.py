@@ -33,23 +33,23 @@ from loadgen.engine.repeat import Repeated, repeat
 from loadgen.engine.reporter import Reporter
 from loadgen.engine.streams import Streams, say_hello_and_goodbye
 from loadgen.engine.subscriptions import Subscriptions
+from loadgen.engine.supply_chain import supply_chain
+from loadgen.engine.warm import warm_kernels, warm_supply
 from loadgen.workload import traffic
 from loadgen.workload.pacer import with_rate
 from loadgen.workload.traffic import CONNECTED, CONNECTED_COUNT, END_NS, MEASURE_NS, STATE
 
 _PR_SET_TIMERSLACK = 29
 _SESSIONS_AT_ONCE = 32
+_BEHAVIOURS: dict[str, ReadPlan] = {"messaging": plain_messaging, "supply_chain": supply_chain}
 
 
 class Worker:
     """The parts of one worker and the commands that step it through a run."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, channel: Channel, read_plan: ReadPlan
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, channel: Channel) -> None:
         self.loop = loop
         self.channel = channel
-        self.read_plan = read_plan
         self.fleet: Fleet
         self.final: Callable[[], Header]
         self.reporter: Reporter
@@ -73,7 +73,8 @@ class Worker:
         """Build the fleet and everything that plays it."""
         row = int(header["worker"])
         live = np.asarray(open_live_page(Path(header["live"]), int(header["workers"])))[row]
-        behaviour = self.read_plan(header["plan"], row, live[: traffic.TOTALS])
+        read_plan = _BEHAVIOURS[header["plan"]["behaviour"]]
+        behaviour = read_plan(header["plan"], row, live[: traffic.TOTALS])
         self.fleet = fleet = behaviour.fleet
         self.final = behaviour.final
         loop = self.loop
@@ -269,19 +270,19 @@ def _keep_time(processors: tuple[int, ...]) -> None:
     gc.disable()
 
 
-def run_worker(sock: socket.socket, read_plan: ReadPlan = plain_messaging) -> None:
+def run_worker(sock: socket.socket) -> None:
     """Body of a worker process: obey the frames on `sock` until it closes."""
 
     async def obey() -> None:
         loop = asyncio.get_running_loop()
         channel = Channel(loop)
-        await channel.obey(sock, Worker(loop, channel, read_plan).commands)
+        await channel.obey(sock, Worker(loop, channel).commands)
 
     uvloop.run(obey())
 
 
-def warm() -> None:
-    """Compile or load every kernel, so that workers forked from here share them."""
-    from loadgen.engine.warm import warm_kernels
-
+def warm(behaviour: str = "messaging") -> None:
+    """Compile or load the kernels that a behaviour needs, for workers forked from here to share."""
     warm_kernels()
+    if behaviour == "supply_chain":
+        warm_supply()

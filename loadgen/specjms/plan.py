@@ -8,7 +8,7 @@ from loadgen.specjms.layout import Part, consumed_by, largest_payload_bytes, par
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES, outputs_of
 from loadgen.specjms.model import Model, mean_suppliers
 from loadgen.specjms.options import model_of_scenario
-from loadgen.workload.groups import DeviceGroup, Publishes, RunPlan, Subscribes, Target
+from loadgen.workload.groups import Behaviour, DeviceGroup, Publishes, RunPlan, Subscribes, Target
 from loadgen.workload.plan import Host, plan_groups
 from loadgen.workload.scenario import Scenario
 
@@ -25,6 +25,7 @@ class SupplyPlan(RunPlan):
     """A plan whose devices are those of a model, in the order of `layout.parts_of`."""
 
     model: Model
+    behaviour: Behaviour = "supply_chain"
 
     @property
     def root(self) -> str:
@@ -55,9 +56,9 @@ def plan_supply(
         username=username,
         password=password,
     )
-    return SupplyPlan(
-        **{field.name: getattr(plan, field.name) for field in fields(plan)}, model=model
-    )
+    same = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    del same["behaviour"]
+    return SupplyPlan(**same, model=model)
 
 
 def groups_of_model(model: Model, scenario: Scenario) -> tuple[DeviceGroup, ...]:

@@ -196,6 +196,9 @@ class WorkerPlan:
     processors: tuple[int, ...] = ()
 
 
+Behaviour = Literal["messaging", "supply_chain"]
+
+
 @dataclass(frozen=True, slots=True)
 class RunPlan:
     """Everything a worker needs to know of a run, but for the moment it starts.
@@ -206,7 +209,8 @@ class RunPlan:
     otherwise all targets lead to the same one. `churn_per_s` devices a second leave and return
     after about `away_s`. `client_id` is a pattern with `{device}` and `{group}`; `clients_file`,
     `payload_file` and `payload_template` are paths that the workers read. With `per_device` a
-    worker's last answer has a row for each of its devices.
+    worker's last answer has a row for each of its devices. `behaviour` says what devices do beyond
+    that (engine/behaviour.py).
     """
 
     run_tag: int
@@ -229,6 +233,7 @@ class RunPlan:
     payload_file: str | None = None
     payload_template: str | None = None
     per_device: bool = False
+    behaviour: Behaviour = "messaging"
 
     def group(self, name: str) -> DeviceGroup:
         return next(group for group in self.groups if group.name == name)

@@ -67,7 +67,7 @@ class Forkserver:
         self.control.settimeout(HANG_S * 5)
         command = [
             *(sys.executable, "-m", "loadgen.control.forkserver"),
-            *(str(theirs.fileno()), "loadgen.engine.worker:run_worker"),
+            *(str(theirs.fileno()), "loadgen.engine.worker:run_worker", "messaging"),
         ]
         root = str(Path(__file__).parents[2])
         self.process = subprocess.Popen(

@@ -10,7 +10,6 @@ import orjson
 import pytest
 
 from loadgen.engine import worker as worker_module
-from loadgen.engine.behaviour import plain_messaging
 from loadgen.engine.channel import Channel
 from loadgen.engine.live import Live, create_live_page
 from loadgen.engine.syscalls import EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, close_descriptor, watch
@@ -151,7 +150,7 @@ async def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_an
 ) -> None:
     """Writable again and a message to acknowledge, both in one look at the socket."""
     loop = asyncio.get_running_loop()
-    made = worker_module.Worker(loop, Channel(loop), plain_messaging)
+    made = worker_module.Worker(loop, Channel(loop))
     group = DeviceGroup("subscribers", 1, subscribes=Subscribes("", 1, topic="t"))
     plan = one_worker_plan(group, port=1)
     create_live_page(tmp_path / "live", 1)

@@ -1,9 +1,5 @@
-"""A worker that plays a share of a supply chain: its handlers answer what they receive.
+"""The supply chain as a behaviour: devices are those of a model, whose handlers answer."""
 
-`run_worker` and `warm` are what the forkserver asks of a worker's module.
-"""
-
-import socket
 from typing import Any
 
 import numpy as np
@@ -14,8 +10,6 @@ from loadgen.engine.fleet import Table, build_fleet
 from loadgen.engine.frames import Header
 from loadgen.engine.supply import chain_table
 from loadgen.engine.supply_fleet import equip
-from loadgen.engine.warm import warm_supply
-from loadgen.engine.worker import run_worker as run_any_worker
 from loadgen.mqtt.packets import Subscribe, Subscription
 from loadgen.specjms import kernels
 from loadgen.specjms.layout import lines_length, parts_of, subscriptions_at
@@ -66,13 +60,3 @@ def supply_chain(document: Any, worker: int, totals: Table) -> Behaviour:
 
     chain = chain_table(chains, fleet.body, fleet.body_crc)
     return Behaviour(fleet, subscribe_packets, chain, final)
-
-
-def run_worker(sock: socket.socket) -> None:
-    """Body of a worker process: obey the frames on `sock` until it closes."""
-    run_any_worker(sock, supply_chain)
-
-
-def warm() -> None:
-    """Compile or load every kernel, so that workers forked from here share them."""
-    warm_supply()
