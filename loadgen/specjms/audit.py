@@ -13,7 +13,7 @@ from typing import Final, Literal
 from loadgen.specjms.destinations import destination_name
 from loadgen.specjms.expected import interaction_messages
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES
-from loadgen.specjms.model import Model, enabled_types, interactions_on, spread_of_suppliers
+from loadgen.specjms.model import Model, answers_to_calls, enabled_types, interactions_on
 
 __all__ = [
     "DELIVERY_LIMIT_MS",
@@ -173,7 +173,7 @@ def _interaction_findings(model: Model, seen: Observed, interaction: int) -> lis
     sent = sum(seen.sent[n] for n, m in enumerate(MESSAGES) if m.interaction == interaction)
     received = sum(seen.received[n] for n, m in enumerate(MESSAGES) if m.interaction == interaction)
     # Each supplier that a call asks is an offer sent; a call and an offer received.
-    drawn = DRAW_SIGMAS * math.sqrt(wanted) * spread_of_suppliers(model) * (interaction == 2)
+    drawn = DRAW_SIGMAS * math.sqrt(wanted) * answers_to_calls(model)[1] * (interaction == 2)
     counted = _within(sent, wanted * each.sent, each.sent + drawn) and _within(
         received, wanted * each.received, each.received + 2 * drawn
     )

@@ -12,8 +12,8 @@ topic and select by properties (jms2009-PS paper, table 2):
 
 A message to one location has that location as its target. Pub/sub messages belong to "HQ", as in
 table 1 of the paper. ProductFamily is one more level or property where all families share a topic.
-MQTT filters know no set: with `broker`, OR is one SUBSCRIBE with a filter for each family, SET a
-SUBSCRIBE for each, and IN a single filter for all families, the receiver discarding the others.
+An MQTT filter cannot name a set: with `broker`, OR is one SUBSCRIBE with a filter for each family,
+SET a SUBSCRIBE for each, and IN a single filter for all families, the receiver discarding the rest.
 """
 
 from dataclasses import dataclass
@@ -22,32 +22,21 @@ from typing import Final
 from loadgen.specjms.messages import MESSAGES, Kind
 from loadgen.specjms.model import Model, families_at, handlers_of
 
-__all__ = [
-    "Selector",
-    "Subscriptions",
-    "destination_name",
-    "location_name",
-    "properties_of",
-    "selector_of",
-    "subscriptions_of",
-    "topic_of",
-    "user_property",
-]
-
 _LEVELS: Final = ("LocationType", "TargetLocationID", "MessageType")
-_SELECTED: Final[dict[str, tuple[str, ...]]] = {
-    "LocationID-MessageType": (),
-    "MessageType": ("TargetLocationID",),
-    "Interaction": ("TargetLocationID", "MessageType"),
-    "LocationType": ("TargetLocationID", "MessageType"),
-    "LocationID": ("MessageType",),
-    "Central": _LEVELS,
-}
-"""Properties that the selector of each target destination names."""
 _FAMILY: Final = "ProductFamily"
 
+# Topic that messages share under each target destination, and the properties that its selector
+# names; LocationID-MessageType has a topic for each and no selector.
+_SHARED: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "MessageType": ("{owner}_{destination}T", ("TargetLocationID",)),
+    "Interaction": ("Interaction{interaction}_T", ("TargetLocationID", "MessageType")),
+    "LocationType": ("{owner}_T", ("TargetLocationID", "MessageType")),
+    "LocationID": ("{target}_T", ("MessageType",)),
+    "Central": ("T", _LEVELS),
+}
+
 Selector = tuple[tuple[bytes, ...], ...]
-"""Terms of which each must hold; a term is the encoded properties of which one must be there."""
+"""Terms that must all hold; a term holds where one of its encoded properties is present."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,69 +52,12 @@ def location_name(kind: Kind, number: int) -> str:
     return f"{kind.name}{number}"
 
 
-def _target(number: int, destination: int) -> str:
-    message = MESSAGES[number]
-    if message.spread != "one":
-        return message.owner.name
-    return location_name(message.consumer, destination)
-
-
-def _is_queue(model: Model, number: int) -> bool:
-    return MESSAGES[number].spread == "one" and model.messages[number].queue
-
-
-def _one_topic_of_families(model: Model, number: int) -> bool:
-    return MESSAGES[number].spread == "family" and model.messages[number].subscription != "family"
-
-
 def destination_name(model: Model, number: int, destination: int) -> str:
     """Name of a destination as the kit's, such as DC3_OrderQ or HQ_ProductFamilyT4."""
     message = MESSAGES[number]
-    kind = "Q" if _is_queue(model, number) else "T"
     family = str(destination) if message.spread == "family" else ""
-    return f"{_target(number, destination)}_{message.destination}{kind}{family}"
-
-
-def _base(model: Model, root: str, number: int, destination: int) -> str:
-    """The topic that messages share, without properties."""
-    message = MESSAGES[number]
-    options = model.messages[number]
-    target = _target(number, destination)
-    kind = "Q" if _is_queue(model, number) else "T"
-    family = ""
-    if message.spread == "family" and not _one_topic_of_families(model, number):
-        family = str(destination)
-    if kind == "Q" or options.target == "LocationID-MessageType":
-        return f"{root}/{target}/{message.destination}{kind}{family}"
-    shared = {
-        "MessageType": f"{message.owner.name}_{message.destination}T",
-        "Interaction": f"Interaction{message.interaction}_T",
-        "LocationType": f"{message.owner.name}_T",
-        "LocationID": f"{target}_T",
-        "Central": "T",
-    }[options.target]
-    return f"{root}/{shared}{family}"
-
-
-def _properties(model: Model, number: int, destination: int) -> dict[str, str]:
-    """Every property of a message to this destination."""
-    message = MESSAGES[number]
-    values = {
-        "LocationType": message.owner.name,
-        "TargetLocationID": _target(number, destination),
-        "MessageType": message.name,
-    }
-    if _one_topic_of_families(model, number):
-        values[_FAMILY] = f"PF{destination}"
-    return values
-
-
-def _selected(model: Model, number: int) -> tuple[str, ...]:
-    """Names of the properties that a consumer selects by; empty for a topic of its own."""
-    if _is_queue(model, number):
-        return ()
-    named = _SELECTED[model.messages[number].target]
-    return (*named, _FAMILY) if _one_topic_of_families(model, number) else named
+    queue_or_topic = "Q" if _is_queue(model, number) else "T"
+    return f"{_target(number, destination)}_{message.destination}{queue_or_topic}{family}"
 
 
 def topic_of(model: Model, root: str, number: int, destination: int) -> str:
@@ -134,12 +66,6 @@ def topic_of(model: Model, root: str, number: int, destination: int) -> str:
     if model.selectors == "client" or not _selected(model, number):
         return base
     return "/".join((base, *_properties(model, number, destination).values()))
-
-
-def user_property(name: str, value: str) -> bytes:
-    """An MQTT 5 user property as it stands in a packet (section 2.2.2.2, identifier 0x26)."""
-    key, text = name.encode(), value.encode()
-    return b"\x26" + len(key).to_bytes(2) + key + len(text).to_bytes(2) + text
 
 
 def properties_of(model: Model, number: int, destination: int) -> bytes:
@@ -153,37 +79,87 @@ def properties_of(model: Model, number: int, destination: int) -> bytes:
 def selector_of(model: Model, number: int, location: int) -> Selector:
     """What a consumer at this location keeps of what it receives; empty for all of it.
 
-    With selectors at the broker nothing is left to select, but for IN (see above), whose
-    families are told apart by the payload.
+    A broker that selects leaves nothing to select, except with IN (see above), where the receiver
+    finds the family in the payload.
     """
     if model.selectors != "client":
         return ()
     terms = []
     for name in _selected(model, number):
         if name == _FAMILY:
-            families = families_at(model, location)
-            terms.append(tuple(user_property(name, f"PF{family}") for family in families))
+            values = [f"PF{family}" for family in families_at(model, location)]
         else:
-            value = _properties(model, number, location)[name]
-            terms.append((user_property(name, value),))
+            values = [_properties(model, number, location)[name]]
+        terms.append(tuple(user_property(name, value) for value in values))
     return tuple(terms)
 
 
 def subscriptions_of(model: Model, root: str, number: int, location: int) -> Subscriptions:
     """What a consumer of a message type at a location subscribes to."""
-    message = MESSAGES[number]
-    options = model.messages[number]
-    if message.spread == "family":
+    packets: tuple[tuple[str, ...], ...]
+    if MESSAGES[number].spread == "family":
         packets = _family_packets(model, root, number, location)
     else:
-        packets = ((_filter(model, root, number, location),),)
-    shared = handlers_of(model, number) > 1 and message.spread == "one"
-    if shared:
-        name = destination_name(model, number, location)
-        packets = tuple(
-            tuple(f"$share/{name}/{pattern}" for pattern in filters) for filters in packets
-        )
-    return Subscriptions(packets, options.qos)
+        pattern = _filter(model, root, number, location)
+        if MESSAGES[number].spread == "one" and handlers_of(model, number) > 1:
+            pattern = f"$share/{destination_name(model, number, location)}/{pattern}"
+        packets = ((pattern,),)
+    return Subscriptions(packets, model.messages[number].qos)
+
+
+def user_property(name: str, value: str) -> bytes:
+    """An MQTT 5 user property as it stands in a packet (section 2.2.2.2, identifier 0x26)."""
+    key, text = name.encode(), value.encode()
+    return b"\x26" + len(key).to_bytes(2) + key + len(text).to_bytes(2) + text
+
+
+def _target(number: int, destination: int) -> str:
+    message = MESSAGES[number]
+    return message.owner.name if message.pubsub else location_name(message.consumer, destination)
+
+
+def _is_queue(model: Model, number: int) -> bool:
+    return not MESSAGES[number].pubsub and model.messages[number].queue
+
+
+def _families_share_a_topic(model: Model, number: int) -> bool:
+    return MESSAGES[number].spread == "family" and model.messages[number].subscription != "family"
+
+
+def _base(model: Model, root: str, number: int, destination: int) -> str:
+    """The topic that messages share, without properties."""
+    message, target = MESSAGES[number], _target(number, destination)
+    own_topic = message.spread == "family" and not _families_share_a_topic(model, number)
+    family = str(destination) if own_topic else ""
+    if _is_queue(model, number):
+        return f"{root}/{target}/{message.destination}Q"
+    if model.messages[number].target == "LocationID-MessageType":
+        return f"{root}/{target}/{message.destination}T{family}"
+    shared = _SHARED[model.messages[number].target][0].format(
+        owner=message.owner.name,
+        destination=message.destination,
+        interaction=message.interaction,
+        target=target,
+    )
+    return f"{root}/{shared}{family}"
+
+
+def _properties(model: Model, number: int, destination: int) -> dict[str, str]:
+    """Every property of a message to this destination."""
+    message = MESSAGES[number]
+    values = (message.owner.name, _target(number, destination), message.name)
+    properties = dict(zip(_LEVELS, values, strict=True))
+    if _families_share_a_topic(model, number):
+        properties[_FAMILY] = f"PF{destination}"
+    return properties
+
+
+def _selected(model: Model, number: int) -> tuple[str, ...]:
+    """Names of the properties that a consumer selects by; empty for a topic of its own."""
+    if _is_queue(model, number):
+        return ()
+    _, named = _SHARED.get(model.messages[number].target, ("", ()))
+    return (*named, _FAMILY) if _families_share_a_topic(model, number) else named
 
 
 def _filter(
@@ -209,9 +185,7 @@ def _family_packets(
         return ()
     subscription = model.messages[number].subscription
     if subscription == "IN" or (subscription != "family" and model.selectors == "client"):
-        # The families share a topic: which of them counts is the receiver's to say.
+        # The families share a topic, and the receiver keeps its own.
         return ((_filter(model, root, number, families[0], any_family=True),),)
     filters = tuple(_filter(model, root, number, family) for family in families)
-    if subscription == "SET":
-        return tuple((pattern,) for pattern in filters)
-    return (filters,)
+    return tuple((pattern,) for pattern in filters) if subscription == "SET" else (filters,)

@@ -10,27 +10,16 @@ from loadgen.specjms.messages import (
     MESSAGES,
     Group,
     Kind,
+    group_of,
     number_of,
 )
-from loadgen.specjms.model import Model, cause_of, families_at, mean_suppliers
+from loadgen.specjms.model import Model, answers_to_calls, families_at, mean_received_by
 from loadgen.specjms.topology import suppliers_of
-
-__all__ = [
-    "Rate",
-    "group_played",
-    "group_rates",
-    "interaction_messages",
-    "location_rates",
-    "mix",
-    "type_rates",
-]
-
-_OFFER, _P_ORDER = number_of("offer"), number_of("pOrder")
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Messages a second."""
+    """Messages per second."""
 
     sent: float = 0.0
     received: float = 0.0
@@ -42,22 +31,18 @@ class Rate:
 def type_rates(model: Model) -> tuple[Rate, ...]:
     """Rates of the whole system, one entry a message type."""
     rates: list[Rate] = []
-    suppliers = mean_suppliers(model.locations.suppliers, model.families)
     for number, message in enumerate(MESSAGES):
-        begun = model.rates[message.interaction - 1]
-        # A chain has one message a step and interaction, but for the offers to one call.
-        sent = begun * suppliers if number == _OFFER else begun
-        copies = {"one": 1.0, "family": suppliers, "all": float(model.locations.supermarkets)}
-        rates.append(Rate(sent, sent * copies[message.spread]))
+        # A chain has one message a step and interaction, except for the offers to a call.
+        each = answers_to_calls(model)[0] if message.name == "offer" else 1.0
+        sent = model.rates[message.interaction - 1] * each
+        rates.append(Rate(sent, sent * mean_received_by(model, number)))
     return tuple(rates)
 
 
 def group_played(model: Model, number: int) -> Group:
     """A type's part of the message mix, by how the model sends it and not as published."""
     options = model.messages[number]
-    if options.queue:
-        return "d" if options.qos > 0 else "c"
-    return "b" if options.qos > 0 else "a"
+    return group_of(pubsub=not options.queue, persistent=options.qos > 0)
 
 
 def group_rates(model: Model) -> dict[Group, Rate]:
@@ -69,7 +54,7 @@ def group_rates(model: Model) -> dict[Group, Rate]:
 
 
 def mix(rates: Mapping[Group, Rate]) -> dict[Group, float]:
-    """Share of each group in the messages received, in per cent; zeros where nothing is."""
+    """Share of each group in the messages received, in per cent; zeros where none were."""
     total = sum(rate.received for rate in rates.values())
     return {group: 100.0 * rate.received / total if total else 0.0 for group, rate in rates.items()}
 
@@ -97,49 +82,35 @@ def _sent_at(model: Model, number: int, kind: Kind, place: int) -> float:
     message = MESSAGES[number]
     if message.sender != kind:
         return 0.0
-    if number in FIRST_OF_INTERACTION:
+    if message.cause is None or message.cause == "offer":  # one pOrder answers all offers of a call
         return model.rates[message.interaction - 1] / model.count_of(kind)
-    if number == _P_ORDER:
-        return model.rates[1] / model.locations.distribution_centers
-    return _received_at(model, cause_of(number), kind, place)
+    return _received_at(model, number_of(message.cause), kind, place)
 
 
 def _received_at(model: Model, number: int, kind: Kind, place: int) -> float:
-    message = MESSAGES[number]
+    message, places = MESSAGES[number], model.locations
     if message.consumer != kind:
         return 0.0
-    places = model.locations
     begun = model.rates[message.interaction - 1]
-    if message.spread == "family":
-        return begun * len(families_at(model, place)) / model.families
     if message.spread == "all":
         return begun
-    if message.interaction == 1:
-        served = {
-            Kind.SM: 1,
-            Kind.DC: places.served_by(place) if kind == Kind.DC else 0,
-            Kind.HQ: sum(
-                places.served_by(dc)
-                for dc in range(place, places.distribution_centers, places.headquarters)
-            ),
-            Kind.SP: 0,
-        }[kind]
-        return begun * served / places.supermarkets
-    if message.interaction == 2:
-        if kind == Kind.SP:
-            chosen = sum(
-                1 / len(suppliers_of(family, places.suppliers))
-                for family in families_at(model, place)
-            )
-            return begun * chosen / model.families
-        centers = 1
-        if kind == Kind.HQ:
-            centers = len(range(place, places.distribution_centers, places.headquarters))
-        share = begun * centers / places.distribution_centers
-        return (
-            share * mean_suppliers(places.suppliers, model.families) if number == _OFFER else share
-        )
-    if kind == Kind.HQ:
-        reporting = len(range(place, places.supermarkets, places.headquarters))
-        return begun * reporting / places.supermarkets
-    return begun / model.count_of(kind)
+    if message.spread == "family":
+        return begun * len(families_at(model, place)) / model.families
+    if kind == Kind.SP:
+        families = families_at(model, place)
+        chosen = sum(1 / len(suppliers_of(family, places.suppliers)) for family in families)
+        return begun * chosen / model.families
+    begins_at = MESSAGES[FIRST_OF_INTERACTION[message.interaction - 1]].sender
+    beginning = model.count_of(begins_at)
+    # How many of the locations that begin the interaction have their messages come to this one.
+    if kind == Kind.HQ and message.sender == Kind.DC and begins_at == Kind.SM:
+        centers = range(place, places.distribution_centers, places.headquarters)
+        leading_here = sum(places.served_by(center) for center in centers)
+    elif kind == Kind.HQ:
+        leading_here = len(range(place, beginning, places.headquarters))
+    elif kind == Kind.DC and begins_at == Kind.SM:
+        leading_here = places.served_by(place)
+    else:
+        leading_here = 1
+    share = begun * leading_here / beginning
+    return share * answers_to_calls(model)[0] if message.name == "offer" else share

@@ -7,57 +7,20 @@ destinations, producers and streams (layout.py), so that a plan need not list th
 import statistics
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
-from loadgen.specjms.messages import (
-    FIRST_OF_INTERACTION,
-    INTERACTIONS,
-    MESSAGES,
-    Kind,
-    outputs_of,
-)
+from loadgen.specjms.messages import INTERACTIONS, MESSAGES, Kind, number_of
 from loadgen.specjms.sizes import CLASS_PERCENT
 from loadgen.specjms.topology import Locations, Topology, families_of, suppliers_of
 
-__all__ = [
-    "BASE_LIMIT",
-    "SUBSCRIPTION_TYPES",
-    "TARGETS",
-    "MessageOptions",
-    "Model",
-    "Selectors",
-    "SubscriptionType",
-    "Target",
-    "destinations_of",
-    "enabled_types",
-    "highest_qos",
-    "mean_suppliers",
-    "received_by",
-    "shares_queues",
-    "spread_of_suppliers",
-    "uses_wildcards",
-]
-
 Target = Literal[
-    "LocationID-MessageType",
-    "MessageType",
-    "Interaction",
-    "LocationType",
-    "LocationID",
-    "Central",
+    "LocationID-MessageType", "MessageType", "Interaction", "LocationType", "LocationID", "Central"
 ]
-TARGETS: Final[tuple[Target, ...]] = (
-    "LocationID-MessageType",
-    "MessageType",
-    "Interaction",
-    "LocationType",
-    "LocationID",
-    "Central",
-)
+TARGETS: Final[tuple[Target, ...]] = get_args(Target)
 """Target destinations of jms2009-PS: which messages share a topic (paper, table 2)."""
 
 SubscriptionType = Literal["family", "IN", "OR", "SET"]
-SUBSCRIPTION_TYPES: Final[tuple[SubscriptionType, ...]] = ("family", "IN", "OR", "SET")
+SUBSCRIPTION_TYPES: Final[tuple[SubscriptionType, ...]] = get_args(SubscriptionType)
 """How a supplier asks for its product families: a topic for each, or one topic for all and a
 selector (paper, section 3.1)."""
 
@@ -94,9 +57,9 @@ class MessageOptions:
 class Model:
     """Everything that decides what is sent to whom, and how often.
 
-    `rates` are interactions begun a second in the whole system, 0 for one that is off; `drivers`
-    those of each interaction at each location that begins it. `check_every` is how many messages
-    go by until one is checked against its CRC-32.
+    `rates` are interactions begun per second in the whole system, 0 for one that is off; `drivers`
+    those of each interaction at each location that begins it. One message in `check_every` is
+    checked against its CRC-32.
     """
 
     topology: Topology
@@ -115,25 +78,32 @@ class Model:
         return self.locations.of(kind)
 
 
+def interactions_on(model: Model) -> tuple[int, ...]:
+    """Interactions that are not off."""
+    return tuple(i for i in INTERACTIONS if model.rates[i - 1] > 0)
+
+
 def enabled_types(model: Model) -> tuple[int, ...]:
     """Numbers of the message types that occur: those of interactions that are not off."""
-    return tuple(
-        number
-        for number, message in enumerate(MESSAGES)
-        if model.rates[message.interaction - 1] > 0
-    )
+    return tuple(n for n, m in enumerate(MESSAGES) if model.rates[m.interaction - 1] > 0)
+
+
+# Suppliers and families -------------------------------------------------------------------------
+
+
+def families_at(model: Model, supplier: int) -> tuple[int, ...]:
+    """Product families that a supplier offers."""
+    return families_of(model.locations.suppliers, model.families)[supplier]
 
 
 @lru_cache(maxsize=8)
-def mean_suppliers(suppliers: int, families: int) -> float:
-    """Mean number of suppliers that answer a call for offers (z), over all families."""
-    return sum(len(suppliers_of(family, suppliers)) for family in range(families)) / families
+def answers_to_calls(model: Model) -> tuple[float, float]:
+    """Mean (z) and standard deviation, over all families, of how many suppliers answer a call."""
+    answers = [len(suppliers_of(f, model.locations.suppliers)) for f in range(model.families)]
+    return statistics.fmean(answers), statistics.pstdev(answers)
 
 
-def spread_of_suppliers(model: Model) -> float:
-    """Standard deviation of how many suppliers a call asks, the family being drawn."""
-    places = model.locations.suppliers
-    return statistics.pstdev(len(suppliers_of(f, places)) for f in range(model.families))
+# Destinations, consumers and producers ----------------------------------------------------------
 
 
 def destinations_of(model: Model, number: int) -> int:
@@ -146,22 +116,16 @@ def destinations_of(model: Model, number: int) -> int:
 
 def received_by(model: Model, number: int, destination: int) -> int:
     """How many consumers must receive each message sent to this destination."""
-    match MESSAGES[number].spread:
-        case "family":
-            return len(suppliers_of(destination, model.locations.suppliers))
-        case "all":
-            return model.locations.supermarkets
-        case _:
-            return 1
+    if MESSAGES[number].spread == "family":
+        return len(suppliers_of(destination, model.locations.suppliers))
+    return model.locations.supermarkets if MESSAGES[number].spread == "all" else 1
 
 
-def producers_of(model: Model, number: int) -> int:
-    """How many devices send a message type: drivers, or the handlers of what causes it."""
-    message = MESSAGES[number]
-    places = model.count_of(message.sender)
-    if message.cause is None:
-        return places * model.drivers[message.interaction - 1]
-    return places * handlers_of(model, cause_of(number))
+def mean_received_by(model: Model, number: int) -> float:
+    """How many consumers receive a message of this type, as the mean over its destinations."""
+    if MESSAGES[number].spread == "family":
+        return answers_to_calls(model)[0]
+    return float(received_by(model, number, 0))
 
 
 def handlers_of(model: Model, number: int) -> int:
@@ -169,32 +133,22 @@ def handlers_of(model: Model, number: int) -> int:
     return 1 if model.shared_connections else model.messages[number].handlers
 
 
-def cause_of(number: int) -> int:
-    """Number of the type that causes this one; raises ValueError for a first message."""
-    for cause in range(len(MESSAGES)):
-        if number in outputs_of(cause):
-            return cause
-    raise ValueError(f"{MESSAGES[number].name} is caused by no message")
-
-
-def families_at(model: Model, supplier: int) -> tuple[int, ...]:
-    """Product families that a supplier offers."""
-    return _families(model.locations.suppliers, model.families)[supplier]
-
-
-@lru_cache(maxsize=8)
-def _families(suppliers: int, families: int) -> tuple[tuple[int, ...], ...]:
-    return families_of(suppliers, families)
+def producers_of(model: Model, number: int) -> int:
+    """How many devices send a message type: drivers, or the handlers of what causes it."""
+    message = MESSAGES[number]
+    if message.cause is None:
+        each = model.drivers[message.interaction - 1]
+    else:
+        each = handlers_of(model, number_of(message.cause))
+    return model.count_of(message.sender) * each
 
 
 def begins(number: int) -> bool:
     """Whether a message of this type begins an interaction."""
-    return number in FIRST_OF_INTERACTION
+    return MESSAGES[number].cause is None
 
 
-def interactions_on(model: Model) -> tuple[int, ...]:
-    """Interactions that are not off."""
-    return tuple(i for i in INTERACTIONS if model.rates[i - 1] > 0)
+# What a broker must offer -----------------------------------------------------------------------
 
 
 def shares_queues(model: Model) -> bool:
@@ -206,12 +160,10 @@ def shares_queues(model: Model) -> bool:
 
 def uses_wildcards(model: Model) -> bool:
     """Whether filters with `+` are needed: messages share a topic and the broker selects."""
-    if model.selectors == "client":
-        return False
-    return any(
+    topics = [options for n in enabled_types(model) if not (options := model.messages[n]).queue]
+    return model.selectors == "broker" and any(
         options.target != "LocationID-MessageType" or options.subscription == "IN"
-        for options in (model.messages[n] for n in enabled_types(model))
-        if not options.queue
+        for options in topics
     )
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 
 from loadgen.specjms.expected import location_rates
 from loadgen.specjms.layout import Part, consumed_by, largest_payload_bytes, parts_of
-from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES, outputs_of
-from loadgen.specjms.model import Model, mean_suppliers
+from loadgen.specjms.messages import FIRST_OF_INTERACTION, outputs_of
+from loadgen.specjms.model import Model, mean_received_by
 from loadgen.specjms.options import model_of_scenario
 from loadgen.workload.groups import Behaviour, DeviceGroup, Publishes, RunPlan, Subscribes, Target
 from loadgen.workload.plan import Host, plan_groups
@@ -93,17 +93,12 @@ def groups_of_model(model: Model, scenario: Scenario) -> tuple[DeviceGroup, ...]
 def _publishes(model: Model, scenario: Scenario, part: Part, stream: int) -> Publishes:
     first = FIRST_OF_INTERACTION[part.subject - 1]
     options = model.messages[first]
-    deliveries = {
-        "one": 1.0,
-        "all": float(model.locations.supermarkets),
-        "family": mean_suppliers(model.locations.suppliers, model.families),
-    }[MESSAGES[first].spread]
     return Publishes(
         topic_prefix=part.name,
         topics=1,
         first_stream=stream,
         rate=model.rates[part.subject - 1],
-        deliveries=math.ceil(deliveries),
+        deliveries=math.ceil(mean_received_by(model, first)),
         qos=options.qos,
         size_bytes=(min(options.sizes_bytes), max(options.sizes_bytes)),
         arrivals=scenario.arrivals,

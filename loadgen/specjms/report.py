@@ -26,7 +26,6 @@ from loadgen.specjms.messages import (
     MESSAGES,
     Group,
     Kind,
-    group_of,
 )
 from loadgen.specjms.model import Model, enabled_types, interactions_on
 from loadgen.specjms.options import changed_options
@@ -266,7 +265,7 @@ def _type_row(model: Model, seen: Supply, number: int) -> dict[str, Any]:
         "interaction": message.interaction,
         "message": message.name,
         "group": group_played(model, number),
-        "published_group": group_of(message),
+        "published_group": message.group,
         "qos": options.qos,
         "durable": options.durable,
         "transacted": options.transacted,

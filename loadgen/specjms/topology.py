@@ -9,20 +9,10 @@ by two and three suppliers alternately, so that each supplier offers five.
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final, Literal
 
 from loadgen.specjms.messages import Kind
-
-__all__ = [
-    "VERTICAL_LOCATIONS",
-    "Locations",
-    "Topology",
-    "families_for",
-    "families_of",
-    "horizontal_locations",
-    "input_rates",
-    "suppliers_of",
-]
 
 Topology = Literal["horizontal", "vertical", "freeform"]
 
@@ -61,49 +51,39 @@ def horizontal_locations(base: int, headquarters: int = 1) -> Locations:
 VERTICAL_LOCATIONS: Final = Locations(10, 2, 5, 1)
 """Locations of the vertical topology, whatever BASE."""
 
-_HORIZONTAL: Final = (
-    ("SM", Fraction("1000") / Fraction("649.6875")),
-    ("DC", Fraction("1000") / Fraction("468.75")),
-    ("", Fraction(6)),
-    ("SM", Fraction(1000) / 296),
-    ("SM", Fraction("1000") / Fraction("86.625")),
-    ("", Fraction(6000, 527)),
-    ("", Fraction(120, 13)),
+_INTERVALS_MS: Final = (
+    (Kind.SM, "649.6875", "1312.5"),
+    (Kind.DC, "468.75", "4687.5"),
+    (None, "500/3", "20000"),
+    (Kind.SM, "296", "1850/3"),
+    (Kind.SM, "86.625", "173.25"),
+    (None, "527/6", "21080/3"),
+    (None, "325/3", "9750"),
 )
-"""Per interaction: for each of which location, and how often a second (296 ms is one in 3.38)."""
-
-_VERTICAL: Final = (
-    Fraction("1") / Fraction("1.3125"),
-    Fraction("1") / Fraction("4.6875"),
-    Fraction(1, 20),
-    Fraction(60, 37),
-    Fraction("1") / Fraction("0.17325"),
-    Fraction(75, 527),
-    Fraction(1) / Fraction("9.75"),
-)
-"""Per interaction: how often a second in the whole system at BASE 1."""
+"""Time between two of each interaction: in the horizontal topology at each location of a kind, or
+in the whole system; in the vertical one in the whole system at BASE 1."""
 
 
 def input_rates(topology: Topology, base: int, locations: Locations) -> tuple[float, ...]:
-    """Interactions begun a second in the whole system, one entry an interaction.
+    """Interactions begun per second in the whole system, one entry an interaction.
 
     Horizontal rates are fixed for each location, vertical ones grow with BASE. Raises ValueError
-    for the freeform topology, whose rates its scenario names.
+    for the freeform topology, whose scenario names the rates.
     """
-    if topology == "vertical":
-        return tuple(float(rate * base) for rate in _VERTICAL)
-    if topology != "horizontal":
+    if topology == "freeform":
         raise ValueError("a freeform topology has no rates of its own")
-    places = {
-        "SM": locations.supermarkets,
-        "DC": locations.distribution_centers,
-        "": 1,
-    }
-    return tuple(float(rate * places[place]) for place, rate in _HORIZONTAL)
+    rates = []
+    for kind, horizontal, vertical in _INTERVALS_MS:
+        if topology == "vertical":
+            rate = base * 1000 / Fraction(vertical)
+        else:
+            rate = (1 if kind is None else locations.of(kind)) * 1000 / Fraction(horizontal)
+        rates.append(float(rate))
+    return tuple(rates)
 
 
 def families_for(suppliers: int) -> int:
-    """Product families for so many suppliers, where a scenario names none."""
+    """Number of product families where the scenario gives none."""
     return 2 * suppliers
 
 
@@ -111,13 +91,14 @@ def suppliers_of(family: int, suppliers: int) -> tuple[int, ...]:
     """Who offers a product family: two suppliers for the even ones, three for the odd ones.
 
     Families are dealt around the circle of suppliers, so that each offers as many as its
-    neighbours; with fewer suppliers than that, all of them.
+    neighbours; where there are fewer suppliers, all of them offer it.
     """
     first = 5 * (family // 2) + 2 * (family % 2)
     count = min(2 + family % 2, suppliers)
     return tuple((first + place) % suppliers for place in range(count))
 
 
+@lru_cache(maxsize=8)
 def families_of(suppliers: int, families: int) -> tuple[tuple[int, ...], ...]:
     """The families that each supplier offers, ascending."""
     offered: list[list[int]] = [[] for _ in range(suppliers)]

@@ -10,7 +10,7 @@ from loadgen.specjms.expected import (
     mix,
     type_rates,
 )
-from loadgen.specjms.messages import GROUPS, MESSAGES, Group, Kind, group_of
+from loadgen.specjms.messages import GROUPS, MESSAGES, Group, Kind
 from loadgen.specjms.model import Model
 from loadgen.specjms.options import Choices, model_of
 
@@ -89,7 +89,7 @@ def test_rates_of_one_location() -> None:
     def by_group(kind: Kind, field: str) -> dict[str, float]:
         totals = dict.fromkeys(GROUPS, 0.0)
         for message, rate in zip(MESSAGES, location_rates(model, kind, 0), strict=True):
-            totals[group_of(message)] += getattr(rate, field)
+            totals[message.group] += getattr(rate, field)
         return {group: value for group, value in totals.items() if value}
 
     d1 = served * l1

@@ -7,7 +7,6 @@ from loadgen.specjms.messages import (
     MESSAGES,
     TYPES,
     Kind,
-    group_of,
     number_of,
     outputs_of,
 )
@@ -100,7 +99,7 @@ def test_each_interaction_begins_with_one_type() -> None:
 def test_groups_of_the_mix() -> None:
     groups: dict[str, set[str]] = {}
     for message in MESSAGES:
-        groups.setdefault(group_of(message), set()).add(message.name)
+        groups.setdefault(message.group, set()).add(message.name)
     assert groups["a"] == {"productAnnouncement", "creditCardHL"}
     assert groups["b"] == {"callForOffers", "priceUpdate"}
     assert groups["c"] == {"statInfoOrderDC", "statInfoShipDC", "statInfoSM"}
