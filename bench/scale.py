@@ -100,7 +100,7 @@ async def _measured(devices: int, rate: float, arguments: argparse.Namespace) ->
     window = rows["devices", "measure", ""]
     process = rows["", "measure", ""]
     delay = summarize(rows.get(("devices", "measure", "send_delay"), {"count": 0}))
-    connected = played.observed.connected
+    connected = played.state.connected
     if connected is None or connected.failures:
         raise floor.FloorError(f"not all of {devices} devices connected: {connected}")
     connect_ns = sum(played.cpu_ns(row, "connect") for row in range(len(plan.workers)))
@@ -113,7 +113,7 @@ async def _measured(devices: int, rate: float, arguments: argparse.Namespace) ->
         workers=len(plan.workers),
         rate=rate,
         sent_per_s=window["sent"] / arguments.seconds,
-        owed=played.observed.owed_at_window_end,
+        owed=played.state.owed_at_window_end,
         cpu_us=process["cpu_ns"] / max(window["sent"], 1) / 1000,
         busy_cores=process["cpu_ns"] / (arguments.seconds * 1e9),
         send_delay_p50_us=delay.p50,

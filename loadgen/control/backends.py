@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from loadgen.control.observed import Observed
+from loadgen.control.run_state import RunState
 from loadgen.control.tasks import beside
 from loadgen.workload.backends import BackendFacts, limit_of
 from loadgen.workload.groups import DeviceGroup, RunPlan
@@ -58,35 +58,35 @@ def _busy_shares(loads: Loads, window: tuple[int, int]) -> tuple[float | None, .
     )
 
 
-def backends_seen(plan: RunPlan, observed: Observed, loads: Loads) -> tuple[BackendFacts, ...]:
+def backends_seen(plan: RunPlan, state: RunState, loads: Loads) -> tuple[BackendFacts, ...]:
     """What is known of each backend of the plan; () for a run without a bridge.
 
     `loads` are those of the front and then the backends.
     """
     consuming = [group for group in plan.groups if group.targets and group.subscribes is not None]
-    shares = _busy_shares(loads, observed.windows.get("measure", (0, 0)))[1:]
+    shares = _busy_shares(loads, state.windows.get("measure", (0, 0)))[1:]
     return tuple(
-        _seen(plan, observed, group, number, shares[number] if shares else None)
+        _seen(plan, state, group, number, shares[number] if shares else None)
         for number, group in enumerate(consuming)
     )
 
 
 def _seen(
-    plan: RunPlan, observed: Observed, group: DeviceGroup, number: int, busy_share: float | None
+    plan: RunPlan, state: RunState, group: DeviceGroup, number: int, busy_share: float | None
 ) -> BackendFacts:
     assert group.subscribes is not None
     senders = group.subscribes.publishers
-    start_ns, end_ns = observed.windows.get("measure", (0, 0))
-    course = observed.groups.under_way((senders, group.name))
+    start_ns, end_ns = state.windows.get("measure", (0, 0))
+    course = state.groups.under_way((senders, group.name))
     during = tuple((at_ns, 0, count) for at_ns, count in course if start_ns <= at_ns <= end_ns)
     return BackendFacts(
         number=number + 1,
         url=target_url(plan.targets[group.targets[0]]),
         consumers=group.count,
-        connect_failures=observed.groups.total(group.name, "connect_failures"),
-        disconnects=observed.groups.total(group.name, "disconnects"),
-        expected=observed.groups.total(senders, "expected", "measure"),
-        received=observed.groups.total(group.name, "received", "measure"),
+        connect_failures=state.groups.total(group.name, "connect_failures"),
+        disconnects=state.groups.total(group.name, "disconnects"),
+        expected=state.groups.total(senders, "expected", "measure"),
+        received=state.groups.total(group.name, "received", "measure"),
         high_water_mark=max((count for _, count in course), default=0),
         growth=backlog_growth(during),
         busy_share=busy_share,

@@ -133,7 +133,7 @@ async def calibrate(
 
 
 def _connects(played: Played, devices: int) -> dict[str, Any]:
-    result = played.observed.connected
+    result = played.state.connected
     if result is None or result.failures or result.done != devices or result.seconds <= 0:
         failed = dict(result.failures) if result else {}
         raise CannotRunError(f"calibration could not connect {devices} devices: {failed}")
@@ -147,7 +147,7 @@ def _connects(played: Played, devices: int) -> dict[str, Any]:
 
 def _rate(played: Played, worker: int, group: str, counter: str) -> dict[str, Any]:
     """Rate seen and processor time of a message, and the rate at which that fills a core."""
-    start_ns, end_ns = played.observed.windows.get("measure", (0, 0))
+    start_ns, end_ns = played.state.windows.get("measure", (0, 0))
     messages, cpu_ns = played.total(worker, group, counter), played.cpu_ns(worker, "measure")
     if not messages or not cpu_ns:
         raise CannotRunError(f"calibration saw no message of {group}; is this host overloaded?")

@@ -26,11 +26,11 @@ from loadgen.control.facts import facts_of, handshakes_of, rate_step_verdicts, r
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.monitor import Monitor, Record
 from loadgen.control.network import difference, network_counters
-from loadgen.control.observed import Observed
 from loadgen.control.phases import PhasePlan, PhaseRunner
 from loadgen.control.progress import Progress, Snapshot, silent
 from loadgen.control.queues import cut_off, spread_of
 from loadgen.control.redaction import printable, redact_command
+from loadgen.control.run_state import RunState
 from loadgen.control.rundir import (
     EventLog,
     IntervalWriter,
@@ -209,12 +209,12 @@ async def _play(
         if scenario.crash_consumer:
             crash = cut_off(pool, plan, scenario.duration / 2, events, cut)
             crashes.append(asyncio.create_task(crash))
-        write_json(manifest, document | _observed(observed, (), before) | {"interrupted": True})
+        write_json(manifest, document | _observed(state, (), before) | {"interrupted": True})
 
     anchor_ns = document["clock"]["monotonic_ns"]
     record = Record(run_id, anchor_ns, events, IntervalWriter(directory, run_id))
     monitor = Monitor(plan, record, progress)
-    observed = monitor.observed
+    state = monitor.state
     watched = broker.pids if scenario.case == "bridge" else ()
     async with (
         loads_of(watched) as loads,
@@ -231,13 +231,13 @@ async def _play(
             await asyncio.gather(*crashes, return_exceptions=True)
         lost = tuple(loss.worker for loss in pool.losses)
         if plan.per_device:
-            await asyncio.to_thread(write_devices, directory, plan, observed.finals)
-        facts = facts_of(scenario, plan, observed, lost)
+            await asyncio.to_thread(write_devices, directory, plan, state.finals)
+        facts = facts_of(scenario, plan, state, lost)
         facts = replace(
             facts,
-            backends=backends_seen(plan, observed, loads),
+            backends=backends_seen(plan, state, loads),
             held_when_cut=int(cut.get("held", 0)),
-            repeated=observed.tally.total("duplicated"),
+            repeated=state.tally.total("duplicated"),
         )
         reviewed = None
         if isinstance(plan, SupplyPlan):
@@ -245,16 +245,16 @@ async def _play(
                 supply.review,
                 directory,
                 plan,
-                observed.finals,
-                observed.windows,
+                state.finals,
+                state.windows,
                 share=mean_share(rate_steps_of(scenario)) if scenario.steps else None,
                 progress_s=scenario.report_every,
             )
             # What a handler sends is caused, not scheduled; most is sent at QoS 1.
             facts = replace(facts, scheduled=reviewed.begun, qos=1)
-        steps = rate_step_verdicts(observed, plan, facts)
+        steps = rate_step_verdicts(state, plan, facts)
         verdict = with_rate_steps(judge(facts), steps)
-        final = document | _observed(observed, lost, before)
+        final = document | _observed(state, lost, before)
         if reviewed is not None:
             final["audit"] = reviewed.summary
             final["observed"]["specjms"] = await asyncio.to_thread(
@@ -262,24 +262,22 @@ async def _play(
             )
             verdict = supply.with_audit(verdict, reviewed.audit)
         if scenario.case == "bridge":
-            window = observed.windows.get("measure", (0, 0))
+            window = state.windows.get("measure", (0, 0))
             final["observed"]["bridge"] = bridge_record(facts, verdict, loads, window)
         if scenario.case == "queue":
             final["observed"]["queue"] = {
-                "spread": spread_of(plan, observed.finals),
+                "spread": spread_of(plan, state.finals),
                 "cut_off": cut or None,
             }
         if steps:
             final["steps"] = [_step_document(step) for step in steps]
-        final["interrupted"] = observed.ending == "interrupted"
+        final["interrupted"] = state.ending == "interrupted"
         final["verdict"] = {
             "valid": verdict.valid,
             "reasons": [asdict(reason) for reason in verdict.reasons],
         }
         write_json(manifest, final)
-    measured = (
-        "measure" in observed.windows if observed.messages else observed.connected is not None
-    )
+    measured = "measure" in state.windows if state.messages else state.connected is not None
     return RunResult(directory, verdict, final["interrupted"], measured, facts, steps)
 
 
@@ -703,25 +701,23 @@ def _document(
     }
 
 
-def _observed(
-    observed: Observed, lost: tuple[int, ...], before: Mapping[str, int]
-) -> dict[str, Any]:
-    """What was observed by now."""
-    connected, subscribed = observed.connected, observed.subscribed
+def _observed(state: RunState, lost: tuple[int, ...], before: Mapping[str, int]) -> dict[str, Any]:
+    """What was seen by now."""
+    connected, subscribed = state.connected, state.subscribed
     document: dict[str, Any] = {
-        "windows": {name: list(window) for name, window in observed.windows.items()},
+        "windows": {name: list(window) for name, window in state.windows.items()},
         "network": difference(before, network_counters()),
         "observed": {
-            "owed_at_window_end": observed.owed_at_window_end,
-            "owed_at_end": observed.owed_at_end,
-            "high_water_mark": observed.high_water_mark if observed.messages else None,
-            "backlog_samples": observed.backlog_samples,
-            "busy_share_max": observed.tally.busy_share_max(),
+            "owed_at_window_end": state.owed_at_window_end,
+            "owed_at_end": state.owed_at_end,
+            "high_water_mark": state.high_water_mark if state.messages else None,
+            "backlog_samples": state.backlog_samples,
+            "busy_share_max": state.tally.busy_share_max(),
             "workers_lost": list(lost),
             "clock_bound_ns": 0,
         },
     }
-    tls = handshakes_of(observed.finals)
+    tls = handshakes_of(state.finals)
     if tls is not None:
         document["observed"]["tls"] = tls
     if connected is not None:

@@ -1,10 +1,10 @@
-"""What was observed of a run, as the facts that the verdict is made of."""
+"""The state of a run as the facts that the verdict is made of."""
 
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from loadgen.control.observed import NS, Observed
+from loadgen.control.run_state import NS, RunState
 from loadgen.workload.groups import RunPlan, sent_rate
 from loadgen.workload.rate_step_verdict import RateStepVerdict
 from loadgen.workload.rate_steps import RateStep, mean_share, rate_steps
@@ -13,14 +13,14 @@ from loadgen.workload.verdict import RunFacts
 
 
 def facts_of(
-    scenario: Scenario, plan: RunPlan, observed: Observed, workers_lost: tuple[int, ...] = ()
+    scenario: Scenario, plan: RunPlan, state: RunState, workers_lost: tuple[int, ...] = ()
 ) -> RunFacts:
     """The facts of a run that was played to its end, or cut."""
-    counts = observed.tally.counts["measure"]
+    counts = state.tally.counts["measure"]
     timed = [group for group in plan.groups if group.timed]
-    start_ns, end_ns = observed.windows.get("measure" if observed.messages else "connect", (0, 0))
-    result = ("measure", "end_to_end") if observed.messages else ("connect", "connect")
-    connected, subscribed = observed.connected, observed.subscribed
+    start_ns, end_ns = state.windows.get("measure" if state.messages else "connect", (0, 0))
+    result = ("measure", "end_to_end") if state.messages else ("connect", "connect")
+    connected, subscribed = state.connected, state.subscribed
     failures = Counter(connected.failures if connected else {})
     failures.update(subscribed.failures if subscribed else {})
     done = connected.done if connected else 0
@@ -34,11 +34,11 @@ def facts_of(
         connected=done,
         connect_failures=failures.total(),
         connect_failure=max(failures, key=lambda reason: failures[reason], default=""),
-        disconnects=observed.tally.total("disconnects"),
-        disconnect=observed.disconnect_reason,
+        disconnects=state.tally.total("disconnects"),
+        disconnect=state.disconnect_reason,
         disconnects_planned=plan.reconnect is not None,
-        reconnects=observed.tally.total("connects") - (connected.done if connected else 0),
-        returned=sum(final.get("returned") or 0 for final in observed.finals.values()),
+        reconnects=state.tally.total("connects") - (connected.done if connected else 0),
+        returned=sum(final.get("returned") or 0 for final in state.finals.values()),
         owed_by_leave=_owed_by_leave(plan),
         connect_rate=connect_rate_of(scenario),
         connect_seconds=connected.seconds if connected else 0.0,
@@ -48,22 +48,22 @@ def facts_of(
         arrivals_random=scenario.arrivals != "constant",
         publishers=sum(group.count for group in plan.groups if group.publishes is not None),
         sent=counts["sent"],
-        owed_at_window_end=observed.owed_at_window_end,
-        owed_at_end=observed.owed_at_end,
+        owed_at_window_end=state.owed_at_window_end,
+        owed_at_end=state.owed_at_end,
         expected=counts["expected"],
         received=counts["received"],
         duplicated=counts["duplicated"],
         out_of_order=counts["out_of_order"],
         corrupt=counts["corrupt"],
-        busy_share=observed.tally.busy_share_max(),
-        send_delay_p99_us=observed.tally.p99_us("measure", "send_delay") if timed else None,
+        busy_share=state.tally.busy_share_max(),
+        send_delay_p99_us=state.tally.p99_us("measure", "send_delay") if timed else None,
         send_tick_us=plan.send_tick_us,
-        pushed_back=any(final.get("pushed_back") for final in observed.finals.values()),
-        backlog=tuple(observed.backlog_samples),
-        latency_p99_us=observed.tally.p99_us(*result),
+        pushed_back=any(final.get("pushed_back") for final in state.finals.values()),
+        backlog=tuple(state.backlog_samples),
+        latency_p99_us=state.tally.p99_us(*result),
         latency_bound_us=None if bound is None else bound * 1e6,
         workers_lost=workers_lost,
-        interrupted=observed.ending == "interrupted",
+        interrupted=state.ending == "interrupted",
     )
 
 
@@ -107,10 +107,10 @@ def rate_steps_of(scenario: Scenario) -> tuple[RateStep, ...]:
 
 
 def rate_step_verdicts(
-    observed: Observed, plan: RunPlan, whole: RunFacts
+    state: RunState, plan: RunPlan, whole: RunFacts
 ) -> tuple[RateStepVerdict, ...]:
     """Each rate step that was played to its end; `whole` are the facts of the run."""
-    if observed.rate_steps is None:
+    if state.rate_steps is None:
         return ()
     rate = sum(sent_rate(group, plan.groups) for group in plan.groups)
-    return observed.rate_steps.verdicts(whole, rate)
+    return state.rate_steps.verdicts(whole, rate)

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.control.observed import NS, nothing_observed, timed_groups
 from loadgen.control.progress import Progress, Snapshot
 from loadgen.control.rate_step_watch import Mark
 from loadgen.control.redaction import printable
+from loadgen.control.run_state import NS, state_before, timed_groups
 from loadgen.control.rundir import EventLog, IntervalWriter
 from loadgen.control.tally import p99_us
 from loadgen.control.tasks import beside
@@ -47,13 +47,13 @@ class Record:
 
 
 class Monitor:
-    """What the workers of one run report, collected in `observed`.
+    """What the workers of one run report, collected in `state`.
 
     `page` is the live page, empty until the workers have one.
     """
 
     def __init__(self, plan: RunPlan, record: Record, progress: Progress) -> None:
-        self.observed = nothing_observed(plan)
+        self.state = state_before(plan)
         self.record = record
         self.page: LivePage = np.zeros((0, LIVE_FIELDS), np.int64)
         self.window_ends: dict[int, tuple[int, int]] = {}
@@ -85,7 +85,7 @@ class Monitor:
             self.note("bad_frame", f"{type(error).__name__}: {error}", row)
 
     def _on_intervals(self, row: int, header: dict[str, Any], block: bytes) -> None:
-        seen, record = self.observed, self.record
+        seen, record = self.state, self.record
         for interval in decode_intervals(header, block):
             known = replace(interval, run=record.run, host=record.host, worker=row)
             for tally in (seen.tally, seen.rate_steps, seen.groups):
@@ -95,8 +95,8 @@ class Monitor:
 
     def _on_event(self, row: int, event: dict[str, Any]) -> None:
         detail = str(event.get("detail") or "")
-        if event["kind"] == "disconnect" and not self.observed.disconnect_reason:
-            self.observed.disconnect_reason = printable(detail, 100)
+        if event["kind"] == "disconnect" and not self.state.disconnect_reason:
+            self.state.disconnect_reason = printable(detail, 100)
         self.record.events.write(
             int(event["time_ns"]),
             str(event["kind"]),
@@ -190,7 +190,7 @@ class Monitor:
 
     async def _sample(self) -> None:
         """While the window is open: high-water mark, backlog, and marks of the rate steps."""
-        seen = self.observed
+        seen = self.state
         while True:
             if self._sampling:
                 page = self.page.copy()

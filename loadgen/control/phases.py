@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from loadgen.control.interrupt import Interrupt
 from loadgen.control.monitor import SAMPLE_S, Monitor
-from loadgen.control.observed import NS, Outcome, outcome_of, timed_groups
 from loadgen.control.rate_step_watch import RateStepWatch
+from loadgen.control.run_state import NS, Outcome, outcome_of, timed_groups
 from loadgen.control.tally import Tally
 from loadgen.control.tasks import finished_or
 from loadgen.control.worker_pool import WorkerLostError, WorkerPool
@@ -81,7 +81,7 @@ def connecting_at_once(workers: int, phases: PhasePlan) -> int:
 
 
 class PhaseRunner:
-    """Plays the phases of one run; afterwards `monitor.observed` says what happened.
+    """Plays the phases of one run; afterwards `monitor.state` says what happened.
 
     `measuring` is called when the window begins.
     """
@@ -99,7 +99,7 @@ class PhaseRunner:
         self._phases = phases
         self._pool = pool
         self._monitor = monitor
-        self._observed = monitor.observed
+        self._state = monitor.state
         self._interrupt = interrupt
         self._measuring = measuring
 
@@ -119,7 +119,7 @@ class PhaseRunner:
                 try:
                     await self._through_phases(directory)
                 except _CutError:
-                    monitor.note("cut", self._observed.ending or "")
+                    monitor.note("cut", self._state.ending or "")
                 except LoadgenError:
                     await self._stop()
                     raise
@@ -136,7 +136,7 @@ class PhaseRunner:
         await self._connect()
         if any(group.subscribes for group in self._plan.groups):
             await self._subscribe()
-        if self._observed.messages:
+        if self._state.messages:
             await self._exchange()
         else:
             await self._hold()
@@ -163,7 +163,7 @@ class PhaseRunner:
         directory.cleanup()
 
     async def _connect(self) -> None:
-        monitor, seen, phases = self._monitor, self._observed, self._phases
+        monitor, seen, phases = self._monitor, self._state, self._phases
         start_ns = monitor.enter("connect")
         workers = len(self._plan.workers)
         devices = [monitor.devices_of(row) for row in range(workers)]
@@ -198,9 +198,9 @@ class PhaseRunner:
         try:
             answers = await self._step(work)
         finally:
-            self._observed.windows["subscribe"] = (start_ns, time.monotonic_ns())
-        self._observed.subscribed = outcome_of(answers, "subscribed", start_ns)
-        self._note_failures("subscribe_failed", self._observed.subscribed)
+            self._state.windows["subscribe"] = (start_ns, time.monotonic_ns())
+        self._state.subscribed = outcome_of(answers, "subscribed", start_ns)
+        self._note_failures("subscribe_failed", self._state.subscribed)
 
     async def _exchange(self) -> None:
         """Warm-up, measure and drain."""
@@ -218,8 +218,8 @@ class PhaseRunner:
         finally:
             self._monitor.stop_sampling()
         await self._drain(end_ns, phases.drain_s)
-        if self._observed.rate_steps is not None:
-            self._observed.rate_steps.sample(self._monitor.mark())
+        if self._state.rate_steps is not None:
+            self._state.rate_steps.sample(self._monitor.mark())
 
     async def _schedule(self, start_ns: int, measure_ns: int, end_ns: int) -> None:
         """Give the workers the moments of the phases, and those at which the rate changes."""
@@ -231,23 +231,23 @@ class PhaseRunner:
             return
         timed = timed_groups(self._plan)
         watch = RateStepWatch(rates, measure_ns, lambda: Tally(timed, ("measure",)))
-        self._observed.rate_steps = watch
+        self._state.rate_steps = watch
         for at_ns, factor in watch.changes(measure_ns, start_ns):
             await self._step(pool.ask_all("rate", at_ns=at_ns, factor=factor))
 
     async def _warm_up(self, start_ns: int, measure_ns: int) -> None:
         if self._phases.warmup_s > 0:
             self._monitor.enter("warm-up", measure_ns)
-            self._observed.windows["warmup"] = (start_ns, measure_ns)
+            self._state.windows["warmup"] = (start_ns, measure_ns)
         await self._until(measure_ns)
 
     async def _measure(self, measure_ns: int, end_ns: int) -> None:
         self._monitor.enter("measure", end_ns)
-        self._observed.windows["measure"] = (measure_ns, end_ns)
+        self._state.windows["measure"] = (measure_ns, end_ns)
         self._measuring()
         self._monitor.sample_backlog(end_ns - measure_ns)
-        if self._observed.rate_steps is not None:
-            await self._through_rate_steps(self._observed.rate_steps)
+        if self._state.rate_steps is not None:
+            await self._through_rate_steps(self._state.rate_steps)
         await self._until(end_ns)
 
     async def _through_rate_steps(self, watch: RateStepWatch) -> None:
@@ -261,7 +261,7 @@ class PhaseRunner:
 
     async def _cut(self, measure_ns: int, end_ns: int) -> None:
         """End the schedule now and let what is under way arrive."""
-        windows, pool = self._observed.windows, self._pool
+        windows, pool = self._state.windows, self._pool
         cut_ns = min(end_ns, time.monotonic_ns() + int(CUT_LEAD_S * NS))
         for name, (start, stop) in list(windows.items()):
             windows[name] = (start, min(stop, cut_ns))
@@ -277,7 +277,7 @@ class PhaseRunner:
 
     async def _drain(self, start_ns: int, drain_s: float, *, cut: bool = False) -> None:
         """Wait until everything sent has arrived, at most `drain_s` seconds."""
-        seen, monitor = self._observed, self._monitor
+        seen, monitor = self._state, self._monitor
         end_ns = start_ns + int(drain_s * NS)
         monitor.enter("drain", end_ns)
         wait = self._unless_insisted if cut else self._step
@@ -311,7 +311,7 @@ class PhaseRunner:
         try:
             await self._until(end_ns)
         finally:
-            self._observed.windows["hold"] = (start_ns, min(end_ns, time.monotonic_ns()))
+            self._state.windows["hold"] = (start_ns, min(end_ns, time.monotonic_ns()))
 
     async def _stop(self) -> None:
         """Let the workers disconnect and end, however far the run came."""
@@ -320,7 +320,7 @@ class PhaseRunner:
         timeout_s = STOP_TIMEOUT_S + sum(map(self._monitor.devices_of, pool.alive)) / 1000
         answers = await self._unless_insisted(pool.stop(timeout_s))
         if answers is not None:
-            self._observed.finals = {row: one.get("final") or {} for row, one in answers.items()}
+            self._state.finals = {row: one.get("final") or {} for row, one in answers.items()}
 
     # Waiting
 
@@ -333,7 +333,7 @@ class PhaseRunner:
         if not task.cancelled():
             with suppress(WorkerLostError):
                 task.result()
-        self._observed.ending = "worker lost" if lost else "interrupted"
+        self._state.ending = "worker lost" if lost else "interrupted"
         raise _CutError
 
     async def _until(self, moment_ns: int) -> None:
@@ -345,7 +345,7 @@ class PhaseRunner:
         if not task.cancelled():
             return task.result()
         self._pool.close_grace_s = 0.0
-        self._observed.ending = "interrupted"
+        self._state.ending = "interrupted"
         return None
 
     def _note_failures(self, kind: str, outcome: Outcome) -> None:

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.monitor import Monitor, Record
-from loadgen.control.observed import Observed
 from loadgen.control.phases import PhasePlan, PhaseRunner
 from loadgen.control.progress import Progress, silent
+from loadgen.control.run_state import RunState
 from loadgen.control.rundir import EventLog, IntervalWriter, claim
 from loadgen.control.worker_pool import start_workers
 from loadgen.errors import CannotRunError
@@ -29,9 +29,9 @@ _NOTHING: Final[Mapping[str, Any]] = {"count": 0}
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of a play: what was observed, and the interval table it wrote."""
+    """What came of a play: the state at its end, and the interval table it wrote."""
 
-    observed: Observed
+    state: RunState
     table: pa.Table
     rows: Mapping[tuple[int, str, str, str], Mapping[str, Any]]
 
@@ -71,7 +71,7 @@ async def play(
                 await PhaseRunner(plan, phases, pool, monitor, interrupt or Interrupt()).play()
         finally:
             events.close(time.monotonic_ns())
-        ending = monitor.observed.ending
+        ending = monitor.state.ending
         if ending == "interrupted":
             raise RunInterruptedError("interrupted; nothing is kept")
         if ending is not None:
@@ -82,4 +82,4 @@ async def play(
         (row["worker"], row["group"], row["phase"], row["series"]): row
         for row in reduce_table(table, by).to_pylist()
     }
-    return Played(monitor.observed, table, rows)
+    return Played(monitor.state, table, rows)

@@ -13,9 +13,9 @@ import pytest
 
 from loadgen.control.interrupt import Interrupt
 from loadgen.control.monitor import Monitor, Record
-from loadgen.control.observed import Observed
 from loadgen.control.phases import PhasePlan, PhaseRunner, connecting_at_once
 from loadgen.control.progress import Snapshot
+from loadgen.control.run_state import RunState
 from loadgen.control.rundir import EventLog, IntervalWriter, claim
 from loadgen.control.worker_pool import WorkerPool, start_workers
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
@@ -61,10 +61,10 @@ def plan_of(workers: int = 2, *, messages: bool = True) -> RunPlan:
 
 
 class Played:
-    """What was observed of fake workers, and what they left in the run directory."""
+    """The state after a play with fake workers, and what they left in the run directory."""
 
-    def __init__(self, observed: Observed, directory: Path, pool: WorkerPool) -> None:
-        self.observed = observed
+    def __init__(self, state: RunState, directory: Path, pool: WorkerPool) -> None:
+        self.state = state
         self.pool = pool
         self.snapshots: list[Snapshot] = []
         self.directory = directory
@@ -108,7 +108,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         workers = len(plan.workers)
         async with start_workers(workers, monitor.on_frame, entry=ENTRY) as pool:
             runner = PhaseRunner(plan, phases, pool, monitor, interrupt or Interrupt(), measuring)
-            played = Played(monitor.observed, directory, pool)
+            played = Played(monitor.state, directory, pool)
             played.snapshots = snapshots
             task = asyncio.create_task(during(played)) if during else None
             try:
@@ -126,25 +126,25 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
 
 async def test_phases_counts_and_rows_of_an_ordinary_run(play: Play) -> None:
     played = await play(phases=replace(PHASES, duration_s=2.0))
-    observed = played.observed
-    assert observed.ending is None
-    assert list(observed.windows) == ["connect", "subscribe", "warmup", "measure", "drain"]
-    start, end = observed.windows["measure"]
+    state = played.state
+    assert state.ending is None
+    assert list(state.windows) == ["connect", "subscribe", "warmup", "measure", "drain"]
+    start, end = state.windows["measure"]
     assert end - start == 2_000_000_000
-    assert observed.windows["warmup"][1] == start
-    assert observed.windows["drain"][0] == end
-    assert observed.connected.done == 30
-    measured = observed.tally.counts["measure"]
+    assert state.windows["warmup"][1] == start
+    assert state.windows["drain"][0] == end
+    assert state.connected.done == 30
+    measured = state.tally.counts["measure"]
     assert measured["sent"] == pytest.approx(2000, abs=4)
     assert measured["received"] == measured["expected"] == 2 * measured["sent"]
     rows = [r for r in played.rows if r["phase"] == "measure" and r["group"] and not r["series"]]
     assert sum(r["sent"] for r in rows) == measured["sent"]
     assert {r["worker"] for r in played.rows} == {0, 1}
     assert {r["run"] for r in played.rows} == {"run-1"}
-    assert observed.tally.series["measure", "end_to_end"].count == measured["received"]
-    assert 0 < observed.tally.busy_share_max() < 0.2
-    assert observed.owed_at_window_end == 0
-    assert observed.finals == {0: {"devices": 15}, 1: {"devices": 15}}
+    assert state.tally.series["measure", "end_to_end"].count == measured["received"]
+    assert 0 < state.tally.busy_share_max() < 0.2
+    assert state.owed_at_window_end == 0
+    assert state.finals == {0: {"devices": 15}, 1: {"devices": 15}}
     assert Snapshot("measuring was called") in played.snapshots
     phases = {snapshot.phase for snapshot in played.snapshots}
     assert {"measure", "warm-up"} <= phases
@@ -163,49 +163,49 @@ async def test_phases_counts_and_rows_of_an_ordinary_run(play: Play) -> None:
 async def test_drain_ends_when_all_arrived_and_lasts_when_some_did_not(play: Play) -> None:
     phases = replace(PHASES, drain_s=0.7)
     played = await play(phases=replace(phases, duration_s=1.5), lose=50)
-    start, end = played.observed.windows["drain"]
+    start, end = played.state.windows["drain"]
     assert end - start >= 700_000_000
-    measured = played.observed.tally.counts["measure"]
+    measured = played.state.tally.counts["measure"]
     assert measured["expected"] - measured["received"] == 100
-    assert played.observed.high_water_mark >= 100
-    opened, closed = played.observed.windows["measure"]
-    assert played.observed.backlog_samples
-    assert all(opened <= at <= closed for at, _, _ in played.observed.backlog_samples)
-    assert max(outstanding for _, _, outstanding in played.observed.backlog_samples) >= 100
+    assert played.state.high_water_mark >= 100
+    opened, closed = played.state.windows["measure"]
+    assert played.state.backlog_samples
+    assert all(opened <= at <= closed for at, _, _ in played.state.backlog_samples)
+    assert max(outstanding for _, _, outstanding in played.state.backlog_samples) >= 100
 
 
 async def test_early_end_of_the_drain(play: Play) -> None:
     played = await play(phases=replace(PHASES, drain_s=600.0))
-    start, end = played.observed.windows["drain"]
+    start, end = played.state.windows["drain"]
     assert end - start < 600_000_000_000
 
 
 async def test_owed_at_the_end_is_added_up(play: Play) -> None:
     played = await play(phases=replace(PHASES, drain_s=0.3), owe=40)
-    assert played.observed.owed_at_window_end == played.observed.owed_at_end == 80
-    start, end = played.observed.windows["drain"]
+    assert played.state.owed_at_window_end == played.state.owed_at_end == 80
+    start, end = played.state.windows["drain"]
     assert end - start >= 300_000_000
-    assert played.observed.owed_oldest_ns == 40_000
-    assert played.observed.tally.counts["measure"]["sent"] == pytest.approx(600 - 80, abs=4)
+    assert played.state.owed_oldest_ns == 40_000
+    assert played.state.tally.counts["measure"]["sent"] == pytest.approx(600 - 80, abs=4)
 
 
 @pytest.mark.parametrize("op", ["configure", "connect", "subscribe", "start"])
 async def test_worker_that_dies_before_the_window_ends_the_run(play: Play, op: str) -> None:
     played = await play(die=op, row=1)
-    assert played.observed.ending == "worker lost"
+    assert played.state.ending == "worker lost"
     assert [loss.worker for loss in played.pool.losses] == [1]
-    assert "measure" not in played.observed.windows
+    assert "measure" not in played.state.windows
     assert any(e["kind"] == "worker_lost" and e["worker"] == 1 for e in played.events)
 
 
 async def test_worker_that_dies_in_the_window_cuts_it(play: Play) -> None:
     played = await play(phases=replace(PHASES, duration_s=300.0), die="measure", row=0)
-    observed = played.observed
-    assert observed.ending == "worker lost"
-    start, end = observed.windows["measure"]
+    state = played.state
+    assert state.ending == "worker lost"
+    start, end = state.windows["measure"]
     assert 0 < end - start < 300_000_000_000
-    assert observed.windows["drain"][0] == end
-    assert observed.tally.counts["measure"]["received"] > 0
+    assert state.windows["drain"][0] == end
+    assert state.tally.counts["measure"]["received"] > 0
     assert "SIGKILL" in played.pool.losses[0].detail
 
 
@@ -224,13 +224,13 @@ async def test_interrupt_keeps_what_was_measured(play: Play) -> None:
         interrupt=interrupt,
         during=lambda played: interrupt_in("measure", interrupt, played),
     )
-    observed = played.observed
-    assert observed.ending == "interrupted"
-    start, end = observed.windows["measure"]
-    measured = observed.tally.counts["measure"]
+    state = played.state
+    assert state.ending == "interrupted"
+    start, end = state.windows["measure"]
+    measured = state.tally.counts["measure"]
     assert measured["sent"] == pytest.approx((end - start) * 1000 / 1e9, abs=4)
     assert measured["received"] == measured["expected"]
-    assert observed.finals.keys() == {0, 1}
+    assert state.finals.keys() == {0, 1}
     assert played.pool.losses == []
 
 
@@ -241,9 +241,9 @@ async def test_interrupt_before_the_window_leaves_no_window(play: Play) -> None:
         interrupt=interrupt,
         during=lambda played: interrupt_in("warm-up", interrupt, played),
     )
-    assert played.observed.ending == "interrupted"
-    assert "measure" not in played.observed.windows
-    start, end = played.observed.windows["warmup"]
+    assert played.state.ending == "interrupted"
+    assert "measure" not in played.state.windows
+    start, end = played.state.windows["warmup"]
     assert end - start < 300_000_000_000
 
 
@@ -254,11 +254,11 @@ async def test_interrupt_while_connecting_keeps_who_connected(play: Play) -> Non
         during=lambda played: interrupt_in("connect", interrupt, played),
         slow_connect=True,
     )
-    assert played.observed.ending == "interrupted"
-    assert played.observed.connected.done == 30
-    start, end = played.observed.windows["connect"]
+    assert played.state.ending == "interrupted"
+    assert played.state.connected.done == 30
+    start, end = played.state.windows["connect"]
     assert start < end
-    assert list(played.observed.windows) == ["connect"]
+    assert list(played.state.windows) == ["connect"]
 
 
 async def test_second_interrupt_does_not_wait_for_a_deaf_worker(play: Play) -> None:
@@ -269,15 +269,15 @@ async def test_second_interrupt_does_not_wait_for_a_deaf_worker(play: Play) -> N
         during=lambda played: interrupt_in("measure", interrupt, played, times=2),
         deaf=True,
     )
-    assert played.observed.ending == "interrupted"
-    assert played.observed.finals == {}
+    assert played.state.ending == "interrupted"
+    assert played.state.finals == {}
 
 
 async def test_worker_deaf_to_stop_is_lost(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadgen.control.phases.STOP_TIMEOUT_S", 0.2)
     played = await play(deaf=True, row=1)
     assert [loss.worker for loss in played.pool.losses] == [1]
-    assert played.observed.finals.keys() == {0}
+    assert played.state.finals.keys() == {0}
 
 
 async def test_silent_worker_is_lost(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,17 +289,17 @@ async def test_silent_worker_is_lost(play: Play, monkeypatch: pytest.MonkeyPatch
         os.kill(played.pool.pids[1], signal.SIGSTOP)
 
     played = await play(phases=replace(PHASES, duration_s=300.0), during=freeze)
-    assert played.observed.ending == "worker lost"
+    assert played.state.ending == "worker lost"
     assert [loss.worker for loss in played.pool.losses] == [1]
     assert "silent" in played.pool.losses[0].detail
 
 
 async def test_some_connect_failures_are_counted(play: Play) -> None:
     played = await play(fail_connect=3, row=0)
-    assert played.observed.connected.done == 27
-    assert played.observed.connected.failures == {"timeout": 3}
+    assert played.state.connected.done == 27
+    assert played.state.connected.failures == {"timeout": 3}
     assert any(e["kind"] == "connect_failed" for e in played.events)
-    assert "measure" in played.observed.windows
+    assert "measure" in played.state.windows
 
 
 async def test_nobody_connected_is_an_error(play: Play) -> None:
@@ -314,10 +314,10 @@ async def test_error_of_a_worker_ends_the_run_as_that_error(play: Play) -> None:
 
 async def test_connections_alone_are_held(play: Play) -> None:
     played = await play(plan=plan_of(messages=False), phases=replace(PHASES, duration_s=0.5))
-    observed = played.observed
-    assert list(observed.windows) == ["connect", "hold"]
-    assert observed.connected.done == 30
-    assert observed.tally.counts["measure"] == {}
+    state = played.state
+    assert list(state.windows) == ["connect", "hold"]
+    assert state.connected.done == 30
+    assert state.tally.counts["measure"] == {}
 
 
 async def test_events_are_escaped_and_hold_no_secret(play: Play) -> None:

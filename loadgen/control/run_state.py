@@ -1,4 +1,4 @@
-"""What was seen of a run, as far as it went."""
+"""Where a run stands: what was seen of it so far."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ def outcome_of(answers: Sequence[Mapping[str, Any]], name: str, start_ns: int) -
 
 
 @dataclass(slots=True)
-class Observed:
+class RunState:
     """Filled while a run is played; what did not take place stays as it is here.
 
     messages          whether the run sends any
@@ -87,10 +87,10 @@ class Observed:
         return "measure" in self.windows if self.messages else self.connected is not None
 
 
-def nothing_observed(plan: RunPlan) -> Observed:
-    """Of a run that has not begun."""
+def state_before(plan: RunPlan) -> RunState:
+    """The state of a run that has not begun."""
     messages = any(group.publishes for group in plan.groups)
-    return Observed(
+    return RunState(
         messages=messages,
         tally=Tally(timed_groups(plan), ("measure",) if messages else ("connect", "subscribe")),
         groups=GroupTally(group.name for group in plan.groups if group.targets),
