@@ -1,4 +1,4 @@
-"""`loadgen tune`: what a host should be like, what this one lacks, and the script that mends it."""
+"""`loadgen tune`: what a host should be like, what this one lacks, and a script that changes it."""
 
 import asyncio
 import inspect
@@ -44,7 +44,7 @@ _Interface = Annotated[
 ]
 
 _CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-"""What holds the options that stand before the case."""
+"""Holds the options that stand before the case."""
 
 
 @app.command("show")
@@ -112,7 +112,7 @@ def _command(case: Case) -> Callable[..., int]:
 
         scenario = read_scenario(case, given)
         endpoints = planned_endpoints(scenario)
-        # What a broker that is started here lacks shall be found, not refused.
+        # What a broker that is started here lacks is to be shown, not refused.
         placed = scenario
         if is_private(scenario):
             placed = scenario.model_copy(update={"broker": ("mqtt://127.0.0.1",)})
@@ -150,27 +150,24 @@ def _compared(given: dict[str, Any], demand: "Demand | None") -> int:
 
 
 def _lines(profile: "Profile", findings: "Sequence[Finding]", *, planned: bool) -> list[str]:
-    short = [f for f in findings if f.state == "short" or f.effect == "costs"]
+    short = [one for one in findings if one.state == "short" or one.effect == "costs"]
     lines = []
-    for finding in short:
-        setting = finding.setting
-        found = finding.found or "nothing"
-        if setting.rule == "stopped":
-            head = f"{setting.name}: {found} is running"
-        else:
-            head = f"{setting.name}: {found}, wanted {_wanted(setting.rule, setting.value)}"
-        lines.append(head)
-        lines.append(f"    {finding.detail if planned else setting.cost}")
-    unknown = [finding.setting.name for finding in findings if finding.state == "unknown"]
+    for one in short:
+        setting, found = one.setting, one.found or "nothing"
+        stopped = setting.rule == "stopped"
+        wanted = " is running" if stopped else f", wanted {_wanted(setting.rule, setting.value)}"
+        lines.append(f"{setting.name}: {found}{wanted}")
+        lines.append(f"    {one.detail if planned else setting.cost}")
+    unknown = [one.setting.name for one in findings if one.state == "unknown"]
     if unknown:
         lines.append(f"cannot be seen here: {', '.join(unknown)}")
-    met = sum(finding.state == "met" for finding in findings)
+    met = sum(one.state == "met" for one in findings)
     lines.append(f"{met} of {len(findings)} settings of {profile.name} are met")
     if planned:
-        felt = [f.setting.name for f in findings if f.effect == "costs"]
+        felt = [one.setting.name for one in findings if one.effect == "costs"]
         lines.append(f"the planned run feels: {', '.join(felt) if felt else 'none of it'}")
     elif short:
-        lines.append(f"what would mend it: loadgen tune script --profile {profile.name}")
+        lines.append(f"to fix this: loadgen tune script --profile {profile.name}")
     return lines
 
 

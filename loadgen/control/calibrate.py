@@ -50,6 +50,11 @@ BATCH_TICK_US: Final = 1_000
 LATENCY_RATE: Final = 10_000.0
 SPARE_DESCRIPTORS: Final = 500
 
+Role = tuple[int, str]
+"""A worker and the group that it plays."""
+SENDERS: Final[Role] = (0, "senders")
+RECEIVERS: Final[Role] = (1, "receivers")
+
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
@@ -81,30 +86,27 @@ async def calibrate(
         raise CannotRunError(
             f"calibration needs more than {SPARE_DESCRIPTORS} open files; raise ulimit -n"
         )
+
+    async def play_on(
+        endpoint: Endpoint, what: str, groups: tuple[DeviceGroup, ...], tick_us: int = 0
+    ) -> Played:
+        progress(Snapshot(f"calibrate: {what}"))
+        phases = PhasePlan(lengths.warmup_s, lengths.measure_s, lengths.drain_s)
+        return await play(_plan(groups, endpoint, tick_us), phases, interrupt=stop)
+
     async with run_sink() as sink:
         (endpoint,) = sink.endpoints
-        progress(Snapshot("calibrate: connects, single sends"))
-        single = await _play(
-            (_sender("senders", devices, SINGLE_RATE),), endpoint, 0, lengths, stop
-        )
-        progress(Snapshot("calibrate: batched sends"))
-        batched = await _play(
-            (_sender("senders", BATCHED_PAIRS, BATCHED_RATE),),
-            endpoint,
-            BATCH_TICK_US,
-            lengths,
-            stop,
-        )
+        many = (_senders(devices, SINGLE_RATE),)
+        single = await play_on(endpoint, "connects, single sends", many)
+        few = (_senders(BATCHED_PAIRS, BATCHED_RATE),)
+        batched = await play_on(endpoint, "batched sends", few, BATCH_TICK_US)
     async with run_reflector() as reflector:
         (endpoint,) = reflector.endpoints
-        progress(Snapshot("calibrate: single receives"))
         spread = _exchange(1, SINGLE_RECEIVERS, SINGLE_RATE / SINGLE_RECEIVERS)
-        received_single = await _play(spread, endpoint, 0, lengths, stop)
-        progress(Snapshot("calibrate: batched receives"))
+        received_single = await play_on(endpoint, "single receives", spread)
         pairs = _exchange(BATCHED_PAIRS, BATCHED_PAIRS, BATCHED_RECEIVE_RATE)
-        received_batched = await _play(pairs, endpoint, BATCH_TICK_US, lengths, stop)
-        progress(Snapshot("calibrate: latency"))
-        timed = await _play(_exchange(1, 1, LATENCY_RATE), endpoint, 0, lengths, stop)
+        received_batched = await play_on(endpoint, "batched receives", pairs, BATCH_TICK_US)
+        timed = await play_on(endpoint, "latency", _exchange(1, 1, LATENCY_RATE))
     return {
         "schema": SCHEMA,
         "key": dict(key),
@@ -113,21 +115,21 @@ async def calibrate(
         "load_average_before": round(load, 2),
         "connect": _connects(single, devices),
         "send": {
-            "single": _rate(single, 0, "senders", "sent"),
-            "batched": _rate(batched, 0, "senders", "sent"),
+            "single": _rate(single, SENDERS, "sent"),
+            "batched": _rate(batched, SENDERS, "sent"),
         },
         "receive": {
-            "single": _rate(received_single, 1, "receivers", "received"),
-            "batched": _rate(received_batched, 1, "receivers", "received"),
+            "single": _rate(received_single, RECEIVERS, "received"),
+            "batched": _rate(received_batched, RECEIVERS, "received"),
         },
         "latency": {
             "rate": LATENCY_RATE,
-            "transit_us": _latency_us(timed, 1, "receivers", "transit"),
-            "end_to_end_us": _latency_us(timed, 1, "receivers", "end_to_end"),
+            "transit_us": _latency_us(timed, RECEIVERS, "transit"),
+            "end_to_end_us": _latency_us(timed, RECEIVERS, "end_to_end"),
         },
         "send_delay": {
-            "single_us": _latency_us(single, 0, "senders", "send_delay"),
-            "latency_us": _latency_us(timed, 0, "senders", "send_delay"),
+            "single_us": _latency_us(single, SENDERS, "send_delay"),
+            "latency_us": _latency_us(timed, SENDERS, "send_delay"),
         },
     }
 
@@ -145,8 +147,9 @@ def _connects(played: Played, devices: int) -> dict[str, Any]:
     }
 
 
-def _rate(played: Played, worker: int, group: str, counter: str) -> dict[str, Any]:
+def _rate(played: Played, who: Role, counter: str) -> dict[str, Any]:
     """Rate seen and processor time of a message, and the rate at which that fills a core."""
+    worker, group = who
     start_ns, end_ns = played.state.windows.get("measure", (0, 0))
     messages, cpu_ns = played.total(worker, group, counter), played.cpu_ns(worker, "measure")
     if not messages or not cpu_ns:
@@ -158,53 +161,44 @@ def _rate(played: Played, worker: int, group: str, counter: str) -> dict[str, An
     }
 
 
-def _latency_us(played: Played, worker: int, group: str, series: str) -> dict[str, float]:
+def _latency_us(played: Played, who: Role, series: str) -> dict[str, float]:
+    worker, group = who
     summary = summarize(played.row(worker, group, "measure", series))
     if not summary.count:
         raise CannotRunError(f"calibration saw no message of {group}; is this host overloaded?")
     return {name: round(float(getattr(summary, name)), 3) for name in PERCENTILES}
 
 
-# Plays ----------------------------------------------------------------------------------------
+# What is played -------------------------------------------------------------------------------
 
 
-def _sender(
-    name: str, count: int, rate: float, deliveries: int = 0, topics: int = 0
-) -> DeviceGroup:
-    topics = topics or count
+def _senders(count: int, rate: float, deliveries: int = 0) -> DeviceGroup:
+    _, name = SENDERS
     return DeviceGroup(
-        name, count, publishes=Publishes(f"calibrate/{name}", topics, 0, rate, deliveries)
+        name, count, publishes=Publishes(f"calibrate/{name}", count, 0, rate, deliveries)
     )
 
 
 def _exchange(senders: int, receivers: int, rate: float) -> tuple[DeviceGroup, ...]:
     """`senders` publish `rate` messages a second; each goes to its share of the receivers."""
     return (
-        _sender("senders", senders, rate, receivers // senders),
-        DeviceGroup("receivers", receivers, subscribes=Subscribes("senders")),
+        _senders(senders, rate, receivers // senders),
+        DeviceGroup(RECEIVERS[1], receivers, subscribes=Subscribes(SENDERS[1])),
     )
 
 
-async def _play(
-    groups: tuple[DeviceGroup, ...],
-    endpoint: Endpoint,
-    tick_us: int,
-    lengths: Lengths,
-    interrupt: Interrupt,
-) -> Played:
+def _plan(groups: tuple[DeviceGroup, ...], endpoint: Endpoint, tick_us: int) -> RunPlan:
     """Each group in a worker of its own, against one broker."""
-    workers = tuple(
-        WorkerPlan(index, (Share(index, 0, group.count, 1),)) for index, group in enumerate(groups)
-    )
-    plan = RunPlan(
+    return RunPlan(
         run_tag=secrets.randbits(32),
         seed=1,
         version=4,
         groups=groups,
         targets=(Target(endpoint.host, endpoint.port),),
-        workers=workers,
+        workers=tuple(
+            WorkerPlan(index, (Share(index, 0, group.count, 1),))
+            for index, group in enumerate(groups)
+        ),
         send_tick_us=tick_us,
         max_packet_bytes=1 << 16,
     )
-    phases = PhasePlan(lengths.warmup_s, lengths.measure_s, lengths.drain_s)
-    return await play(plan, phases, interrupt=interrupt)

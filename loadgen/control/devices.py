@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loadgen.control.redaction import printable
+from loadgen.control.rundir import replacing
 from loadgen.engine.devices import UNKNOWN
 from loadgen.engine.fleet import read_clients
 from loadgen.errors import RunDirectoryError
@@ -33,7 +34,7 @@ DEVICE_SCHEMA = pa.schema(
 """`sent`, `expected`, `received` and `lost` count messages of all phases, and are null where they
 do not apply or cannot be known: `sent` of a device that does not publish; `expected` and `lost` of
 one that does not subscribe, shares a queue with others, or would receive from a worker that was
-lost. `connected` is as of the moment before the devices say goodbye."""
+lost. `connected` is as of the moment before the devices disconnect."""
 
 Column = npt.NDArray[np.int64]
 
@@ -81,13 +82,8 @@ def write_devices(
     table = device_table(plan, finals)
     folder = directory / "devices"
     folder.mkdir(exist_ok=True)
-    path = folder / "part-000000.parquet"
-    hidden = path.with_name(f".{path.name}")
-    try:
+    with replacing(folder / "part-000000.parquet") as hidden:
         pq.write_table(table, hidden, compression="zstd")
-        hidden.replace(path)
-    finally:
-        hidden.unlink(missing_ok=True)
     return table
 
 
@@ -106,18 +102,18 @@ def read_devices(directory: Path) -> pa.Table:
 def _expected(stream: Column, sent: Column, first: Column, streams: Column) -> Column:
     """Messages that were sent of each device's streams; UNKNOWN where not all of these are known.
 
-    A stream has one sender; of one that nobody told of, it is not known what was sent.
+    A stream has one sender; where that gave no answer, it is not known what was sent.
     """
     publishes = stream != UNKNOWN
     length = int(max(stream.max(initial=-1) + 1, (first + streams).max(initial=0)))
     of_stream = np.zeros(length, np.int64)
-    untold = np.ones(length, np.int64)
+    unknown = np.ones(length, np.int64)
     of_stream[stream[publishes]] = sent[publishes]
-    untold[stream[publishes]] = 0
+    unknown[stream[publishes]] = 0
     before = np.concatenate([[0], np.cumsum(of_stream)])
-    untold_before = np.concatenate([[0], np.cumsum(untold)])
+    unknown_before = np.concatenate([[0], np.cumsum(unknown)])
     expected: Column = before[first + streams] - before[first]
-    missing = untold_before[first + streams] > untold_before[first]
+    missing = unknown_before[first + streams] > unknown_before[first]
     expected[missing | (streams == 0)] = UNKNOWN
     return expected
 

@@ -23,7 +23,7 @@ from loadgen.specjms.repetition import Played, no_repetition
 _DRIVER_OUTPUT = ("events.jsonl", "broker.jsonl")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # so that the same run gives the same archive
 _DAMAGED = (KeyError, TypeError, AttributeError, ValueError, IndexError)
-"""What a document raises that has not the parts it should: it was written by somebody else."""
+"""What a document raises that lacks parts which it should have: others may have written it."""
 
 
 def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None) -> Path:
@@ -31,7 +31,7 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
 
     `repeat` is the reproducibility run, RUN-repeat where that is a directory; `out` is
     RUN.jar. Raises RunDirectoryError where a directory holds no audited run of a supply chain or
-    was changed since the run ended, the second run is no repetition of the first, or the archive
+    was changed since the run ended, the second run does not repeat the first, or the archive
     exists or cannot be written.
     """
     main = read_played(run)
@@ -79,7 +79,7 @@ def repeat_directory(run: Path) -> Path:
 
 
 def read_played(directory: Path) -> Played:
-    """What a directory tells of a run of the supply chain; raises RunDirectoryError.
+    """The run of the supply chain in a directory; raises RunDirectoryError.
 
     Every file of results is held against the run's seal: what was changed since the run ended is
     refused, since it would be disclosed as measured.
@@ -95,7 +95,7 @@ def read_played(directory: Path) -> Played:
 
 
 def _named(run: Path) -> Path:
-    """The run with a name of its own: "." and ".." have none that a file beside it could have."""
+    """The run by a name that a file beside it can have, too; "." and ".." are not."""
     return run if run.name not in ("", "..") else run.resolve()
 
 
@@ -106,7 +106,7 @@ def _require_repetition(run: Path, main: Played, repeat: Path, again: Played) ->
         why = "run.json or specjms.json of one of them is damaged"
     if why:
         raise RunDirectoryError(
-            f"{_shown(repeat)} is no repetition of {_shown(run)}: {printable(why, 500)}; "
+            f"{_shown(repeat)} does not repeat {_shown(run)}: {printable(why, 500)}; "
             "name one with --repeat-run"
         )
 

@@ -22,7 +22,7 @@ EVENTS_A_KIND = 1000
 """Events of one kind that are written; the rest is only counted."""
 
 KINDS = 200
-"""Kinds of events that are told apart; an event of one more is dropped."""
+"""Kinds of events; an event of one more is dropped."""
 
 _DETAIL_CHARACTERS = 500
 
@@ -45,7 +45,7 @@ def default_directory(now: datetime, case: str) -> Path:
 def new_directory(now: datetime, case: str) -> Iterator[Path]:
     """A default directory that nobody else gets, also not in the same second.
 
-    It is given back where nothing was put into it.
+    It is removed where nothing was put into it.
     """
     while True:
         path = default_directory(now, case)
@@ -66,7 +66,7 @@ def new_directory(now: datetime, case: str) -> Iterator[Path]:
 
 @contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Keep every other process out of a directory that is gone on with; it is made where it is not.
+    """Keep every other process out of a directory that can be continued; it is made if need be.
 
     Raises RunDirectoryError at once where another one is in it. The lock is on the directory
     itself, so that it leaves no file behind, and is gone with the process, however that ends.
@@ -138,7 +138,7 @@ def claim(path: Path) -> Path:
 
 
 def release(path: Path) -> None:
-    """Give a claimed directory back when the run came to nothing, that is, wrote no run.json."""
+    """Remove what a run left in its directory that came to nothing, that is, wrote no run.json."""
     if (path / "run.json").exists():
         return
     parts = (path / name for name in ("events.jsonl", "broker.jsonl"))
@@ -149,15 +149,21 @@ def release(path: Path) -> None:
         path.rmdir()
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write the file under a hidden name in its directory, then rename it."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A hidden name beside `path` to write a file under, which takes its place afterwards."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with hidden.open("wb") as file:
-            file.write(data)
+        yield hidden
         hidden.replace(path)
     finally:
         hidden.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write the file, or leave what was there."""
+    with replacing(path) as hidden:
+        hidden.write_bytes(data)
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
@@ -180,13 +186,8 @@ class IntervalWriter:
             return
         self._parts = max(second, self._parts + 1)
         table = to_table(rows).replace_schema_metadata({RUN_METADATA_KEY: self._run.encode()})
-        path = self._directory / f"part-{self._parts:06d}.parquet"
-        hidden = path.with_name(f".{path.name}")
-        try:
+        with replacing(self._directory / f"part-{self._parts:06d}.parquet") as hidden:
             pq.write_table(table, hidden, compression="zstd")
-            hidden.replace(path)
-        finally:
-            hidden.unlink(missing_ok=True)
 
 
 class EventLog:
@@ -207,7 +208,7 @@ class EventLog:
         group: str = "",
         device: int | None = None,
     ) -> None:
-        """One line; beyond `EVENTS_A_KIND` of a kind they are counted and told at the end."""
+        """One line; beyond `EVENTS_A_KIND` of a kind they are only counted."""
         kind = printable(kind, 40)
         if kind not in self._counts and len(self._counts) >= KINDS:
             return
@@ -225,7 +226,7 @@ class EventLog:
             )
 
     def close(self, time_ns: int) -> None:
-        """Tell how many events of which kind were left out, and close the file."""
+        """Note how many events of which kind were left out, and close the file."""
         for kind, count in self._counts.items():
             if count > EVENTS_A_KIND:
                 self._append(

@@ -1,4 +1,4 @@
-"""Seals a run directory when the run has ended, and tells later whether it is still the same.
+"""Seals a run directory when the run has ended, and finds out later whether it is still the same.
 
 SHA256SUMS, as `sha256sum -c` reads it, names every file of results with its digest. run.json
 carries, under "digest", the digest of that list (results), of what was asked for (scenario) and of
@@ -33,7 +33,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Integrity:
-    """What a run directory's seal says of it.
+    """What the seal of a run directory says about it.
 
     `digests` are those that run.json carries: results, scenario, record; empty where the run was
     never sealed, as one that was killed. `changes` are texts such as "events.jsonl is missing".
@@ -95,14 +95,14 @@ def verify(run_dir: Path, document: Document) -> Integrity:
     digests = document.get("digest")
     if not isinstance(digests, Mapping) or not digests:
         return Integrity("unsealed", {})
-    told = {str(name)[:40]: printable(str(value), 64) for name, value in digests.items()}
+    named = {str(name)[:40]: printable(str(value), 64) for name, value in digests.items()}
     changes = []
     if digests.get("record") != record_digest(document):
         changes.append("run.json was changed")
     if digests.get("scenario") != scenario_digest(document):
         changes.append("the scenario in run.json was changed")
     changes += _changed_results(run_dir, digests.get("results"))
-    return Integrity("changed" if changes else "intact", told, _shortened(changes))
+    return Integrity("changed" if changes else "intact", named, _shortened(changes))
 
 
 def _changed_results(run_dir: Path, results: object) -> list[str]:

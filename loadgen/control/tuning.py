@@ -1,4 +1,4 @@
-"""Host profiles and how a host compares with one, for itself or for a planned run.
+"""Host profiles, and how a host compares with one, for itself or for a planned run.
 
 A profile is data (`tuning/*.toml`); what a host has is a mapping of setting keys to text
 (`tuning_host.py`). Everything here is a function of the two. Nothing is changed anywhere.
@@ -6,8 +6,9 @@ A profile is data (`tuning/*.toml`); what a host has is a mapping of setting key
 
 import ipaddress
 import math
+import operator
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -130,15 +131,15 @@ class Finding:
     detail: str = ""
 
 
-_TOUCHES: Final[Mapping[str, str]] = {
-    "every": "",
-    "remote": "the broker is on this host",
-    "shared": "the broker is on another host",
-    "latency": "latency is not what is measured",
-    "messages": "no messages are sent",
-    "connects": "it has few connects",
+_TOUCHES: Final[Mapping[str, tuple[Callable[[Demand], bool], str]]] = {
+    "every": (lambda demand: True, ""),
+    "remote": (lambda demand: demand.remote, "the broker is on this host"),
+    "shared": (lambda demand: demand.shared, "the broker is on another host"),
+    "latency": (lambda demand: demand.latency, "latency is not what is measured"),
+    "messages": (lambda demand: demand.messages_per_s > 0, "no messages are sent"),
+    "connects": (lambda demand: demand.connections >= MANY_CONNECTS, "it has few connects"),
 }
-"""Why a run that is not touched is not."""
+"""Which runs feel a setting, and why another run does not."""
 
 
 # Profiles -------------------------------------------------------------------------------------
@@ -189,7 +190,7 @@ def _setting(entry: Mapping[str, Any]) -> Setting:
         if getattr(setting, field) not in get_args(allowed):
             raise ValueError(f"{name}: {field} is none of {', '.join(get_args(allowed))}")
     if setting.needs and setting.needs not in Demand.__dataclass_fields__:
-        raise ValueError(f"{name}: {setting.needs!r} is nothing that a run needs")
+        raise ValueError(f"{name}: {setting.needs!r} is not something that a run needs")
     for field in ("value", "reason", "cost", "source"):
         if not str(getattr(setting, field)).strip():
             raise ValueError(f"{name}: {field} is empty")
@@ -230,11 +231,9 @@ def _met(setting: Setting, found: str, outgoing: range) -> bool:
             has_first, has_last = map(_number, found.split())
             return has_first <= first and has_last >= last
         case "least" | "most":
+            better = operator.ge if setting.rule == "least" else operator.le
             pairs = zip(wanted.split(), found.split(), strict=True)
-            numbers = [(_number(want), _number(have)) for want, have in pairs if want != "-"]
-            if setting.rule == "least":
-                return all(have >= want for want, have in numbers)
-            return all(have <= want for want, have in numbers)
+            return all(better(_number(has), _number(want)) for want, has in pairs if want != "-")
 
 
 def _capacity(setting: Setting, found: str) -> float:
@@ -267,23 +266,17 @@ def compare(
 def _finding(
     setting: Setting, found: str | None, outgoing: range, demand: Demand | None
 ) -> Finding:
-    state: State
-    if found is None:
-        state = "met" if setting.absent == "met" else "unknown"
-    else:
-        try:
-            state = "met" if _met(setting, found, outgoing) else "short"
-        except ValueError:
-            state = "unknown"
+    state = _state(setting, found, outgoing)
     if demand is None:
         return Finding(setting, state, found)
     if found is None or state == "unknown":
         return Finding(setting, state, found, "none")
-    if not _is_touched(setting.touches, demand):
-        return Finding(setting, state, found, "none", f"not felt: {_TOUCHES[setting.touches]}")
+    touched, why_not = _TOUCHES[setting.touches]
+    if not touched(demand):
+        return Finding(setting, state, found, "none", f"not felt: {why_not}")
     if setting.needs:
-        need, capacity = getattr(demand, setting.needs), _capacity(setting, found)
-        if need <= capacity:
+        need = getattr(demand, setting.needs)
+        if need <= _capacity(setting, found):
             return Finding(setting, state, found, "none", f"enough: the run needs {need:,}")
         return Finding(setting, state, found, "costs", f"the run needs {need:,}: {setting.cost}")
     if state == "met":
@@ -291,20 +284,13 @@ def _finding(
     return Finding(setting, state, found, "costs", setting.cost)
 
 
-def _is_touched(touches: Touches, demand: Demand) -> bool:
-    match touches:
-        case "remote":
-            return demand.remote
-        case "shared":
-            return demand.shared
-        case "latency":
-            return demand.latency
-        case "messages":
-            return demand.messages_per_s > 0
-        case "connects":
-            return demand.connections >= MANY_CONNECTS
-        case "every":
-            return True
+def _state(setting: Setting, found: str | None, outgoing: range) -> State:
+    if found is None:
+        return setting.absent
+    try:
+        return "met" if _met(setting, found, outgoing) else "short"
+    except ValueError:
+        return "unknown"
 
 
 def _is_local(host: str) -> bool:
@@ -362,18 +348,18 @@ def tuning_record(profile: Profile, findings: Sequence[Finding]) -> dict[str, An
     """The outcome of a check as run.json keeps it: what was met, what differs, what is unknown."""
     return {
         "profile": profile.name,
-        "met": sum(finding.state == "met" for finding in findings),
-        "unknown": [f.setting.name for f in findings if f.state == "unknown"],
+        "met": sum(one.state == "met" for one in findings),
+        "unknown": [one.setting.name for one in findings if one.state == "unknown"],
         "differences": [
             {
-                "name": finding.setting.name,
-                "area": finding.setting.area,
-                "wanted": finding.setting.value,
-                "found": finding.found,
-                "effect": finding.effect,
-                "detail": finding.detail,
+                "name": one.setting.name,
+                "area": one.setting.area,
+                "wanted": one.setting.value,
+                "found": one.found,
+                "effect": one.effect,
+                "detail": one.detail,
             }
-            for finding in findings
-            if finding.state == "short" or finding.effect == "costs"
+            for one in findings
+            if one.state == "short" or one.effect == "costs"
         ],
     }

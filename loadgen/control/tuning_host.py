@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from loadgen.control.redaction import printable
-from loadgen.control.tuning import Profile
+from loadgen.control.tuning import Area, Profile, Setting
 
 _VALUE_CHARACTERS: Final = 200
 _LIMITS: Final = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
@@ -38,26 +38,16 @@ def observe(
     """
     interface = interface or interface_of(root)
     running = _process_names(root) if any(s.area == "service" for s in profile.settings) else set()
-    found: dict[str, str] = {}
-    for setting in profile.settings:
-        value: str | None
-        match setting.area:
-            case "sysctl":
-                value = _sysctl(root, setting.name)
-            case "limit":
-                value = _limit(setting.name)
-            case "cgroup":
-                value = _cgroup(root, setting.name)
-            case "nic":
-                value = None if interface is None else _nic(root, interface, setting.name)
-            case "cpu":
-                reader = _CPU.get(setting.name)
-                value = None if reader is None else reader(root)
-            case "service":
-                value = " ".join(sorted(running.intersection(setting.value.split("|"))))
-        if value is not None:
-            found[setting.key] = printable(value, _VALUE_CHARACTERS)
-    return found
+    readers: Mapping[Area, Callable[[Setting], str | None]] = {
+        "sysctl": lambda setting: _sysctl(root, setting.name),
+        "limit": lambda setting: _limit(setting.name),
+        "cgroup": lambda setting: _cgroup(root, setting.name),
+        "nic": lambda setting: interface and _nic(root, interface, setting.name),
+        "cpu": lambda setting: _CPU[setting.name](root) if setting.name in _CPU else None,
+        "service": lambda setting: " ".join(sorted(running.intersection(setting.value.split("|")))),
+    }
+    values = ((setting.key, readers[setting.area](setting)) for setting in profile.settings)
+    return {key: printable(value, _VALUE_CHARACTERS) for key, value in values if value is not None}
 
 
 def _text(path: Path) -> str | None:
@@ -77,10 +67,9 @@ def _sysctl(root: Path, name: str) -> str | None:
 
 
 def _limit(name: str) -> str | None:
-    which = _LIMITS.get(name)
-    if which is None:
+    if name not in _LIMITS:
         return None
-    hard = resource.getrlimit(which)[1]
+    hard = resource.getrlimit(_LIMITS[name])[1]
     return "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
 
 
@@ -91,18 +80,10 @@ def _cgroup(root: Path, name: str) -> str | None:
     if own is None:
         return None
     mount = root / "sys/fs/cgroup"
-    values: list[float] = []
     path = mount / own.group(1).lstrip("/")
-    for directory in (path, *path.parents):
-        value = _text(directory / name)
-        if value is not None:
-            values.append(float("inf") if value == "max" else float(value))
-        if directory == mount:
-            break
-    if not values:
-        return None
-    least = min(values)
-    return "max" if least == float("inf") else str(int(least))
+    way_up = [one for one in (path, *path.parents) if one.is_relative_to(mount)]
+    found = [value for one in way_up if (value := _text(one / name)) is not None]
+    return min(found, key=lambda value: float("inf" if value == "max" else value), default=None)
 
 
 def _process_names(root: Path) -> set[str]:
@@ -125,12 +106,9 @@ def _governor(root: Path) -> str | None:
 
 def _idle_exit_us(root: Path) -> str | None:
     """Microseconds to wake from the slowest sleep state that is enabled."""
-    latencies = []
-    for state in (root / "sys/devices/system/cpu/cpu0/cpuidle").glob("state[0-9]*"):
-        latency, disabled = _text(state / "latency"), _text(state / "disable")
-        if latency is not None and latency.isdigit() and disabled != "1":
-            latencies.append(int(latency))
-    return str(max(latencies)) if latencies else None
+    states = (root / "sys/devices/system/cpu/cpu0/cpuidle").glob("state[0-9]*")
+    enabled = [_text(one / "latency") or "" for one in states if _text(one / "disable") != "1"]
+    return max((one for one in enabled if one.isdigit()), key=int, default=None)
 
 
 def _clocksource(root: Path) -> str | None:
@@ -155,7 +133,7 @@ _CPU: Final[Mapping[str, Callable[[Path], str | None]]] = {
 
 
 def interface_of(root: Path = Path("/")) -> str | None:
-    """The interface with the default route, else the first that is up and no loopback."""
+    """The interface with the default route, else the first that is up, but the loopback."""
     try:
         lines = (root / "proc/net/route").read_text("ascii").splitlines()[1:]
     except (OSError, UnicodeDecodeError):

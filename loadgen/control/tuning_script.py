@@ -6,6 +6,7 @@ is kept in a file is said.
 """
 
 import shlex
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -147,46 +148,41 @@ def render_script(profile: Profile, program: str) -> str:
     lines = [_HEAD.format(program=program, name=profile.name, title=profile.title)]
     limits = [setting for setting in profile.settings if setting.area == "limit"]
     for setting in profile.settings:
-        if setting.area == "limit":
-            continue
-        lines += [
-            "",
-            *_comment(f"{setting.name}: {setting.reason}"),
-            *_LINES[setting.area](setting),
-        ]
-    if limits:
-        lines += [""]
-        for setting in limits:
-            lines += _comment(f"{setting.name}: {setting.reason}")
-            title = shlex.quote(_LIMIT_TITLES[setting.name])
-            lines += [f"limit {setting.name} {title} {setting.value}"]
+        if setting.area != "limit":
+            lines += ["", _explained(setting), *_LINES[setting.area](setting)]
+    lines += [""] * bool(limits)
+    for setting in limits:
+        title = shlex.quote(_LIMIT_TITLES[setting.name])
+        lines += [_explained(setting), f"limit {setting.name} {title} {setting.value}"]
     for note in profile.advice:
-        lines += ["", *_comment(f"By hand, {note.name}: {note.text}")]
+        lines += ["", _comment(f"By hand, {note.name}: {note.text}")]
     return "\n".join(lines) + "\n"
 
 
-def _comment(text: str) -> list[str]:
-    """Lines of at most about 95 characters."""
-    lines, line = [], "#"
-    for word in text.split():
-        if len(line) + 1 + len(word) > 95:
-            lines.append(line)
-            line = "#"
-        line += " " + word
-    return [*lines, line]
+def _explained(setting: Setting) -> str:
+    return _comment(f"{setting.name}: {setting.reason}")
+
+
+def _comment(text: str) -> str:
+    return textwrap.fill(
+        text,
+        95,
+        initial_indent="# ",
+        subsequent_indent="# ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _sysctl(setting: Setting) -> list[str]:
     if setting.apply:
         return [f"# At the next boot: {setting.apply}={setting.value.split()[-1]}"]
     name = shlex.quote(setting.name)
-    match setting.rule:
-        case "least" | "most" | "covers":
-            return [f"{setting.rule} {name} {setting.value}"]
-        case "holds":
-            return [f"holds {name} {shlex.quote(setting.value)}"]
-        case _:
-            return [f"value {name} {shlex.quote(setting.value)}"]
+    if setting.rule in ("least", "most", "covers"):
+        return [f"{setting.rule} {name} {setting.value}"]
+    return [
+        f"{'holds' if setting.rule == 'holds' else 'value'} {name} {shlex.quote(setting.value)}"
+    ]
 
 
 def _nic(setting: Setting) -> list[str]:
@@ -233,18 +229,12 @@ def _cpu(setting: Setting) -> list[str]:
             return ["# At the next boot, where the host has it: clocksource=tsc tsc=reliable"]
 
 
-def _service(setting: Setting) -> list[str]:
-    return [f"stop {setting.apply}"]
-
-
-def _cgroup(setting: Setting) -> list[str]:
-    return ["# A setting of the service or container that loadgen runs in: TasksMax=, MemoryMax=."]
-
-
 _LINES: Final[Mapping[str, Callable[[Setting], list[str]]]] = {
     "sysctl": _sysctl,
     "nic": _nic,
     "cpu": _cpu,
-    "service": _service,
-    "cgroup": _cgroup,
+    "service": lambda setting: [f"stop {setting.apply}"],
+    "cgroup": lambda _setting: [
+        "# A setting of the service or container that loadgen runs in: TasksMax=, MemoryMax=."
+    ],
 }

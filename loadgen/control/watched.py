@@ -39,7 +39,7 @@ async def watched_broker(
     one that was not: then the process is `broker_pid`, or what listens at the only endpoint where
     that is on this host. `counts` is whether the broker's counts can be held against ours: a
     broker that forwards to others counts more. Several endpoints that were not started here may
-    be one broker, so their counts are not asked for. Raises UsageError for a pid that is none.
+    be one broker, so their counts are not asked for. Raises UsageError for a pid without a process.
     """
     from loadgen.brokers.watch import is_local, listening_pids, require_process, watching
 
@@ -69,7 +69,7 @@ async def watched_broker(
             try:
                 file.write(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
             except OSError as error:
-                # The run matters more than what is told beside it.
+                # The run matters more than what is recorded beside it.
                 left = 0
                 with suppress(OSError):
                     events.write(entry["time_ns"], "broker_not_watched", str(error.strerror))

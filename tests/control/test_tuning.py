@@ -81,7 +81,7 @@ def test_unknown_profile_names_those_that_exist() -> None:
         ('rule = "atleast"', "rule is none of"),
         ('area = "kernel"', "area is none of"),
         ('touches = "some"', "touches is none of"),
-        ('needs = "luck"', "nothing that a run needs"),
+        ('needs = "luck"', "not something that a run needs"),
         ('reason = " "', "reason is empty"),
         ('colour = "red"', "colour"),
         ("value = [", "Invalid|Unclosed|value"),
