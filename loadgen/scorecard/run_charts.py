@@ -1,22 +1,117 @@
-"""Charts over several runs, as the published report has them for its JMS and MQ cases.
+"""Charts that put several runs side by side, as the published report has them.
 
-Rates by message size, by fan-out ratio and by number of queue managers (here: backends).
+Fan-out and latency by load, rates by message size, by fan-out ratio and by number of queue managers
+(here: backends). `_CHARTS` says what each draws over what; a chart for which the runs do not differ
+is left out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
-from loadgen.scorecard.charts import MORE_COLORS, Chart, csv_of, plot_axis, plot_layout, plot_line
+from loadgen.scorecard.compare import Comparison
+from loadgen.scorecard.figures import Chart, Figure, axis, chart, color_of, from_zero, layout, line
 from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.text import name
 
-Point = tuple[int, float, float, bool]
-"""What is varied, sent and received a second, valid."""
+Point = tuple[Any, ...]
+"""What is varied, the figures, and whether the run is valid."""
+
+
+def _sent(card: ScoreCard) -> float:
+    return card.rates["sent"]
+
+
+def _received(card: ScoreCard) -> float:
+    return card.rates["received"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A line of the chart: `word` ends its name, `figure` is the place of what it shows."""
+
+    word: str
+    figure: int
+    style: Mapping[str, object] = field(default_factory=dict)
+    axis: str = "y"
+
+
+@dataclass(frozen=True, slots=True)
+class _RunChart:
+    """A chart over several runs.
+
+    `line` names the line that a run belongs to ("" for the only one), None for a run that is not
+    drawn; `over` is what is varied, None where the run lacks it; `shown` is that on the axis.
+    `columns` are of the CSV, without `valid`; `figures` are those of each run in it.
+    """
+
+    title: str
+    note: str
+    line: Callable[[ScoreCard], str | None]
+    over: Callable[[ScoreCard], float | None]
+    drawn: tuple[_Drawn, ...]
+    columns: tuple[str, ...]
+    axes: Callable[[list[Any]], Figure]
+    hover: str = "%{y:,.1f} msgs/s"
+    shown: Callable[[Any], object] = lambda at: at
+    figures: tuple[Callable[[ScoreCard], float | None], ...] = (_sent, _received)
+    least_lines: int = 1
 
 
 def run_charts_of(cards: Sequence[ScoreCard]) -> list[Chart]:
-    """The charts for which the runs differ in what is varied; the others are left out."""
-    charts = [_by_size(cards), _fan_out_by_size(cards), _by_backends(cards)]
-    return [chart for chart in charts if chart is not None]
+    """The charts for which the runs differ in what is varied."""
+    return [drawn for kind in _CHARTS if (drawn := _draw(kind, cards)) is not None]
+
+
+def _draw(kind: _RunChart, cards: Sequence[ScoreCard]) -> Chart | None:
+    groups: dict[str, list[Point]] = {}
+    for card in cards:
+        label, at = kind.line(card), kind.over(card)
+        figures = [figure(card) for figure in kind.figures]
+        if label is not None and at is not None and None not in figures:
+            groups.setdefault(label, []).append((at, *figures, card.verdict.valid))
+    groups = {
+        label: sorted(points)
+        for label, points in groups.items()
+        if len({point[0] for point in points}) > 1
+    }
+    if len(groups) < kind.least_lines:
+        return None
+    lines = [
+        line(
+            " ".join(filter(None, (label, drawn.word))),
+            [(kind.shown(point[0]), point[1 + drawn.figure]) for point in points],
+            color_of(place if label else drawn.figure),
+            kind.hover,
+            drawn.axis,
+            marked=True,
+            **drawn.style,
+        )
+        for place, (label, points) in enumerate(groups.items())
+        for drawn in kind.drawn
+    ]
+    rows = [
+        (*([label] if label else []), *point)
+        for label, points in groups.items()
+        for point in points
+    ]
+    varied = sorted({point[0] for points in groups.values() for point in points})
+    return chart(
+        kind.title,
+        kind.note,
+        lines,
+        layout(**kind.axes(varied), **({} if "" in groups else {"showlegend": True})),
+        ((*kind.columns, "valid"), rows),
+    )
+
+
+# --- what a run says ------------------------------------------------------------------------
+
+
+def _integer(card: ScoreCard, key: str) -> int:
+    value = card.run.scenario.get(key)
+    return value if isinstance(value, int) else 0
 
 
 def _size(card: ScoreCard) -> int | None:
@@ -27,120 +122,8 @@ def _size(card: ScoreCard) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def _grouped(
-    cards: Sequence[ScoreCard],
-    label: Callable[[ScoreCard], str | None],
-    varied: Callable[[ScoreCard], int | None],
-) -> dict[str, list[Point]]:
-    """Points of each label in ascending order, of labels with two different values or more."""
-    groups: dict[str, list[Point]] = {}
-    for card in cards:
-        key, at = label(card), varied(card)
-        if key is not None and at is not None:
-            point = (at, card.rates["sent"], card.rates["received"], card.verdict.valid)
-            groups.setdefault(key, []).append(point)
-    return {
-        key: sorted(points)
-        for key, points in groups.items()
-        if len({point[0] for point in points}) > 1
-    }
-
-
-def _integer(card: ScoreCard, name: str) -> int:
-    value = card.run.scenario.get(name)
-    return value if isinstance(value, int) else 0
-
-
-# --- by message size ------------------------------------------------------------------------
-
-
-def _by_size(cards: Sequence[ScoreCard]) -> Chart | None:
-    groups = _grouped(cards, _kind, _size)
-    if not groups:
-        return None
-    data: list[dict[str, Any]] = []
-    rows: list[Sequence[object]] = []
-    for place, (kind, points) in enumerate(groups.items()):
-        color = MORE_COLORS[place % len(MORE_COLORS)]
-        at = [point[0] for point in points]
-        for word, column, dash in (("TX", 1, "dot"), ("RX", 2, "solid")):
-            rates = [float(point[column]) for point in points]
-            trace = plot_line(f"{kind} {word}", at, rates, color, "%{y:,.1f} msgs/s")
-            trace["mode"] = "lines+markers"
-            trace["line"]["dash"] = dash
-            data.append(trace)
-        rows += [(kind, *point) for point in points]
-    sizes = sorted({point[0] for points in groups.values() for point in points})
-    layout = plot_layout(
-        xaxis=plot_axis(
-            "payload, bytes", type="log", tickvals=sizes, ticktext=[f"{s:,}" for s in sizes]
-        ),
-        yaxis=plot_axis("msgs/s", rangemode="tozero"),
-        hovermode="x",
-        showlegend=True,
-    )
-    return Chart(
-        "Rate by message size",
-        "TX is the rate of all publishers together, RX that of all subscribers.",
-        {"data": data, "layout": layout},
-        csv_of(("case", "bytes", "sent_per_s", "received_per_s", "valid"), rows),
-    )
-
-
-def _kind(card: ScoreCard) -> str | None:
-    """What two runs of one line have in common beside the case."""
-    case = card.run.case
-    if case not in ("fanout", "persistent", "queue", "bridge"):
-        return None
-    parts = [case.upper(), f"QoS {_integer(card, 'qos')}"]
-    if case == "fanout":
-        parts.append(f"1:{_integer(card, 'ratio')}")
-    if case == "bridge":
-        parts.append(f"{_backends(card)} backends")
-    return " ".join(parts)
-
-
-# --- by fan-out ratio -----------------------------------------------------------------------
-
-
-def _fan_out_by_size(cards: Sequence[ScoreCard]) -> Chart | None:
-    def label(card: ScoreCard) -> str | None:
-        size = _size(card)
-        return f"{size:,} bytes" if card.run.case == "fanout" and size else None
-
-    groups = _grouped(cards, label, lambda card: _integer(card, "ratio") or None)
-    if len(groups) < 2:
-        return None
-    ratios = sorted({point[0] for points in groups.values() for point in points})
-    data = []
-    rows: list[Sequence[object]] = []
-    for place, (size, points) in enumerate(groups.items()):
-        at = [f"1:{point[0]}" for point in points]
-        color = MORE_COLORS[place % len(MORE_COLORS)]
-        trace = plot_line(size, at, [point[2] for point in points], color, "%{y:,.1f} msgs/s")
-        trace["mode"] = "lines+markers"
-        data.append(trace)
-        rows += [(size, *point) for point in points]
-    layout = plot_layout(
-        xaxis=plot_axis(
-            "fan-out ratio",
-            type="category",
-            categoryorder="array",
-            categoryarray=[f"1:{ratio}" for ratio in ratios],
-        ),
-        yaxis=plot_axis("egress, msgs/s", rangemode="tozero"),
-        hovermode="x",
-        showlegend=True,
-    )
-    return Chart(
-        "Fan-out by ratio and message size",
-        "Rate out of the broker by subscribers a topic, a line for each message size.",
-        {"data": data, "layout": layout},
-        csv_of(("size", "ratio", "ingress_per_s", "egress_per_s", "valid"), rows),
-    )
-
-
-# --- by number of backends ------------------------------------------------------------------
+def _ratio(card: ScoreCard) -> int | None:
+    return _integer(card, "ratio") or None
 
 
 def _backends(card: ScoreCard) -> int:
@@ -150,35 +133,178 @@ def _backends(card: ScoreCard) -> int:
     )
 
 
-def _by_backends(cards: Sequence[ScoreCard]) -> Chart | None:
-    def label(card: ScoreCard) -> str | None:
-        if card.run.case != "bridge":
-            return None
-        durable = ", durable" if card.run.scenario.get("durable") is True else ""
-        return f"QoS {_integer(card, 'qos')}{durable}"
+def _background(card: ScoreCard) -> float:
+    """Messages a second that the background publishes."""
+    groups = (g for g in card.curves.groups if g.name.startswith("background"))
+    return sum(group.counters["sent"] for group in groups) / card.run.seconds
 
-    groups = _grouped(cards, label, _backends)
-    if not groups:
+
+def _latency(column: str) -> Callable[[ScoreCard], float | None]:
+    return lambda card: getattr(card.latency.get("end_to_end"), column, None)
+
+
+def _drawn_over(axis: str) -> Callable[[ScoreCard], str | None]:
+    return lambda card: "" if _AXES.get(card.run.case) == axis else None
+
+
+def _kind(card: ScoreCard) -> str | None:
+    """What two runs of one line have in common beside the case."""
+    case = card.run.case
+    if case not in _BY_SIZE:
         return None
-    data = []
-    rows: list[Sequence[object]] = []
-    for place, (kind, points) in enumerate(groups.items()):
-        color = MORE_COLORS[place % len(MORE_COLORS)]
-        at = [point[0] for point in points]
-        trace = plot_line(kind, at, [point[2] for point in points], color, "%{y:,.1f} msgs/s")
-        trace["mode"] = "lines+markers"
-        data.append(trace)
-        rows += [(kind, *point) for point in points]
-    layout = plot_layout(
-        xaxis=plot_axis("backends", dtick=1),
-        yaxis=plot_axis("forwarded, msgs/s", rangemode="tozero"),
-        hovermode="x",
-        showlegend=True,
-    )
-    return Chart(
+    parts = [case.upper(), f"QoS {_integer(card, 'qos')}"]
+    if _AXES.get(case) == "ratio":
+        parts.append(f"1:{_integer(card, 'ratio')}")
+    if _AXES.get(case) == "backends":
+        parts.append(f"{_backends(card)} backends")
+    return " ".join(parts)
+
+
+def _fan_out_of_size(card: ScoreCard) -> str | None:
+    size = _size(card)
+    return f"{size:,} bytes" if _AXES.get(card.run.case) == "ratio" and size else None
+
+
+def _forwarded(card: ScoreCard) -> str | None:
+    if _AXES.get(card.run.case) != "backends":
+        return None
+    durable = ", durable" if card.run.scenario.get("durable") is True else ""
+    return f"QoS {_integer(card, 'qos')}{durable}"
+
+
+def _share_of_ratio(ratio: int) -> str:
+    return f"1:{ratio}"
+
+
+_AXES = {"fanout": "ratio", "latency": "background", "bridge": "backends"}
+_BY_SIZE = ("fanout", "persistent", "queue", "bridge")
+
+_CHARTS = (
+    _RunChart(
+        "Fan-out",
+        "Rate into the broker (logarithmic, left) and out of it (right) by subscribers a topic.",
+        line=_drawn_over("ratio"),
+        over=_ratio,
+        shown=_share_of_ratio,
+        drawn=(_Drawn("ingress (left)", 0), _Drawn("egress (right)", 1, axis="y2")),
+        columns=("ratio", "ingress_per_s", "egress_per_s"),
+        axes=lambda _: {
+            "xaxis": axis("fan-out ratio", type="category"),
+            "yaxis": axis("ingress, msgs/s", type="log", dtick=1),
+            # Ticks of its own: placed beside those of the other axis they would be odd numbers.
+            "yaxis2": from_zero(
+                "egress, msgs/s", overlaying="y", side="right", showgrid=False, tickmode="auto"
+            ),
+        },
+    ),
+    _RunChart(
+        "Latency by background load",
+        "End-to-end latency of the timed pair beside different background rates.",
+        line=_drawn_over("background"),
+        over=_background,
+        figures=(_latency("avg"), _latency("p99")),
+        drawn=(_Drawn("average", 0), _Drawn("99th percentile", 1)),
+        hover="%{y:,.1f} µs",
+        columns=("background_per_s", "avg_us", "p99_us"),
+        axes=lambda _: {"xaxis": axis("background, msgs/s"), "yaxis": from_zero("µs")},
+    ),
+    _RunChart(
+        "Rate by message size",
+        "TX is the rate of all publishers together, RX that of all subscribers.",
+        line=_kind,
+        over=_size,
+        drawn=(_Drawn("TX", 0, {"dash": "dot"}), _Drawn("RX", 1, {"dash": "solid"})),
+        columns=("case", "bytes", "sent_per_s", "received_per_s"),
+        axes=lambda sizes: {
+            "xaxis": axis(
+                "payload, bytes", type="log", tickvals=sizes, ticktext=[f"{s:,}" for s in sizes]
+            ),
+            "yaxis": from_zero("msgs/s"),
+        },
+    ),
+    _RunChart(
+        "Fan-out by ratio and message size",
+        "Rate out of the broker by subscribers a topic, a line for each message size.",
+        line=_fan_out_of_size,
+        over=_ratio,
+        shown=_share_of_ratio,
+        drawn=(_Drawn("", 1),),
+        columns=("size", "ratio", "ingress_per_s", "egress_per_s"),
+        axes=lambda ratios: {
+            "xaxis": axis(
+                "fan-out ratio",
+                type="category",
+                categoryorder="array",
+                categoryarray=[_share_of_ratio(ratio) for ratio in ratios],
+            ),
+            "yaxis": from_zero("egress, msgs/s"),
+        },
+        least_lines=2,
+    ),
+    _RunChart(
         "Forwarding rate by number of backends",
         "Messages a second that consumers on the backends received, by how many backends there "
         "were (the report's queue managers).",
-        {"data": data, "layout": layout},
-        csv_of(("kind", "backends", "sent_per_s", "forwarded_per_s", "valid"), rows),
+        line=_forwarded,
+        over=_backends,
+        drawn=(_Drawn("", 1),),
+        columns=("kind", "backends", "sent_per_s", "forwarded_per_s"),
+        axes=lambda _: {
+            "xaxis": axis("backends", dtick=1),
+            "yaxis": from_zero("forwarded, msgs/s"),
+        },
+    ),
+)
+
+
+# --- every run of a comparison ---------------------------------------------------------------
+
+
+def comparison_chart(comparison: Comparison) -> Chart | None:
+    """Every run of a comparison as a mark, as its difference from the first side's mean."""
+    firsts = [
+        (item, first.mean)
+        for item in comparison.lines
+        if (first := item.cells[0]) is not None and first.mean
+    ]
+    if not firsts:
+        return None
+    rows: list[tuple[str, str, str, str, float]] = []
+    marks = []
+    for place, side in enumerate(comparison.sides):
+        runs = [
+            (item, 100 * (value / mean - 1), value)
+            for item, mean in firsts
+            if (found := item.cells[place]) is not None
+            for value in found.values
+        ]
+        rows += [(side.label, one.name, one.column, one.unit, value) for one, _, value in runs]
+        marks.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": escape(name(side.label)),
+                "x": [round(share, 4) for _, share, _ in runs],
+                "y": [escape(name(f"{one.name} {one.column}, {one.unit}")) for one, _, _ in runs],
+                "text": [f"{value:,.6g} {escape(name(one.unit))}" for one, _, value in runs],
+                "hovertemplate": "%{text}, %{x:+.2f} %",
+                "marker": {
+                    "color": color_of(place),
+                    "size": 9,
+                    "symbol": ("circle", "diamond", "square", "cross")[place % 4],
+                },
+            }
+        )
+    return chart(
+        f"Runs of {name(comparison.case.upper(), 60)} side by side",
+        "Every run as one mark: how far it is from the mean of the first side.",
+        marks,
+        layout(
+            xaxis=axis("% from the mean of the first", zeroline=True, zerolinecolor="$axis"),
+            yaxis=axis("", type="category", autorange="reversed"),
+            hovermode="closest",
+            showlegend=True,
+        ),
+        (("side", "name", "column", "unit", "value"), rows),
+        height=160 + 24 * len(firsts),
     )

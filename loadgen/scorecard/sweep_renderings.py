@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs
 
 from loadgen.control.rundir import write_atomically
 from loadgen.errors import RunDirectoryError
-from loadgen.scorecard.charts import Chart, color_of, csv_of, plot_axis, plot_layout, plot_line
+from loadgen.scorecard.figures import Chart, Figure, axis, chart, color_of, from_zero, layout, line
 from loadgen.scorecard.sweep_table import MAIN, SweepRow, SweepTable
 from loadgen.scorecard.text import NOTICE_CHARACTERS, name, notice_lines, number
 from loadgen.scorecard.to_csv import cell
@@ -254,59 +254,63 @@ def sweep_chart(table: SweepTable) -> Chart | None:
     and egress on the right one, as in the published report. None where there is no such field.
     """
     rows = [row for row in table.rows if row.runs and (row.limit or not table.searched)]
-    axis = next((a for a in table.axes if _spans(rows, a)), None)
-    if axis is None:
+    swept = next((field for field in table.axes if _spans(rows, field)), None)
+    if swept is None:
         return None
-    others = [other for other in table.axes if other != axis]
-    groups: dict[str, list[SweepRow]] = {}
-    for row in sorted(rows, key=lambda row: row.numbers[axis]):
-        parts = [f"{other}={row.values[other]}" for other in others]
-        if table.mixed and not {"broker", "mqtt"} & {*others}:
-            # No line from one broker to another.
-            parts.append(measured_on(row))
-        label = ", ".join(parts)
-        groups.setdefault(label, []).append(row)
-    lines = _lines(table)
-    two_axes = len(lines) > 1 and table.case == "fanout"
-    data: list[dict[str, Any]] = []
-    for place, (label, members) in enumerate(groups.items()):
-        for line, (key, title) in enumerate(lines):
-            data += _traces(
+    drawn = _lines(table)
+    two_axes = len(drawn) > 1 and table.case == "fanout"
+    lines: list[Figure] = []
+    for place, (label, members) in enumerate(_combinations(table, rows, swept).items()):
+        for which, (key, title) in enumerate(drawn):
+            lines += _traces(
                 f"{title}{', ' if label else ''}{label}",
-                [row.numbers[axis] for row in members],
+                [row.numbers[swept] for row in members],
                 [(_plotted(row, key), _mark(row)) for row in members],
-                color_of(place * len(lines) + line),
+                color_of(place * len(drawn) + which),
                 "y2" if two_axes and key == "egress" else "y",
             )
-    xs = [row.numbers[axis] for row in rows]
+    xs = [row.numbers[swept] for row in rows]
     far = min(xs) > 0 and max(xs) > _WIDE * min(xs)
-    layout = plot_layout(
-        xaxis=plot_axis(axis.replace("_", " "), **({"type": "log"} if far else {})),
-        yaxis=plot_axis(_unit(table), rangemode="tozero"),
-        hovermode="x",
-        showlegend=True,
-    )
+    axes = {"yaxis": from_zero(_unit(table))}
     if two_axes:
-        layout["yaxis"] = plot_axis("ingress, msgs/s", type="log", dtick=1)
-        layout["yaxis2"] = plot_axis("egress, msgs/s", overlaying="y", side="right", showgrid=False)
+        axes = {
+            "yaxis": axis("ingress, msgs/s", type="log", dtick=1),
+            "yaxis2": axis("egress, msgs/s", overlaying="y", side="right", showgrid=False),
+        }
+    words = swept.replace("_", " ")
     more = ("limit_above", "limit_stands") if table.searched else ()
     numbers = [
         (
-            *(row.values[a] for a in table.axes),
-            *(_plotted(row, key) for key, _ in lines),
+            *(row.values[field] for field in table.axes),
+            *(_plotted(row, key) for key, _ in drawn),
             *((row.limit["above"], row.limit["stands"]) if row.limit else ()),
             "true" if row.valid else "false",
         )
         for row in rows
     ]
-    what = "Limit" if table.searched else "Result"
-    return Chart(
-        f"{what} by {axis.replace('_', ' ')}",
-        _chart_note(table, {key for key, _ in lines}),
-        {"data": data, "layout": layout},
-        csv_of((*table.axes, *(key for key, _ in lines), *more, "valid"), numbers),
+    return chart(
+        f"{'Limit' if table.searched else 'Result'} by {words}",
+        _chart_note(table, {key for key, _ in drawn}),
+        lines,
+        layout(xaxis=axis(words, **({"type": "log"} if far else {})), **axes, showlegend=True),
+        ((*table.axes, *(key for key, _ in drawn), *more, "valid"), numbers),
         height=360,
     )
+
+
+def _combinations(
+    table: SweepTable, rows: Sequence[SweepRow], swept: str
+) -> dict[str, list[SweepRow]]:
+    """Rows that differ in the swept field alone, in its order, by what they have in common."""
+    others = [other for other in table.axes if other != swept]
+    groups: dict[str, list[SweepRow]] = {}
+    for row in sorted(rows, key=lambda row: row.numbers[swept]):
+        parts = [f"{other}={row.values[other]}" for other in others]
+        if table.mixed and not {"broker", "mqtt"} & {*others}:
+            # No line from one broker to another.
+            parts.append(measured_on(row))
+        groups.setdefault(", ".join(parts), []).append(row)
+    return groups
 
 
 def _lines(table: SweepTable) -> tuple[tuple[str, str], ...]:
@@ -342,16 +346,17 @@ def _traces(
     points: Sequence[tuple[float | None, str]],
     color: str,
     axis: str,
-) -> list[dict[str, Any]]:
+) -> list[Figure]:
     """A line through what is valid, with a gap where a point is not; those are marks beside it."""
     traces = []
     for mark in dict.fromkeys(("", *(mark for _, mark in points))):
         ys = [value if mark == its else None for value, its in points]
         if all(value is None for value in ys):
             continue
-        trace = plot_line(f"{title}, {mark}" if mark else title, xs, ys, color, "%{y:,.1f}", axis)
-        trace["mode"] = "markers" if mark else "lines+markers"
+        label = f"{title}, {mark}" if mark else title
+        trace = line(label, zip(xs, ys, strict=True), color, "%{y:,.1f}", axis, marked=True)
         if mark:
+            trace["mode"] = "markers"
             trace["marker"] = {"symbol": _SYMBOLS[mark], "size": 10, "color": color}
         traces.append(trace)
     return traces

@@ -23,11 +23,12 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from loadgen.scorecard.broker import CountCheck
-from loadgen.scorecard.charts import Chart, charts_of, charts_of_all, comparison_chart
+from loadgen.scorecard.charts import charts_of
 from loadgen.scorecard.compare import SPREAD, Comparison, regressions
+from loadgen.scorecard.figures import Chart
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.rows import in_report_order
-from loadgen.scorecard.run_charts import run_charts_of
+from loadgen.scorecard.run_charts import comparison_chart, run_charts_of
 from loadgen.scorecard.sections import told
 from loadgen.scorecard.text import COMMAND_CHARACTERS, name, number
 
@@ -48,7 +49,7 @@ def to_html(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = ()) 
     """The page of one run or of several, in the order given, with one table of all on top."""
     script = page_resource("page.js")
     runs = [_run(card, place) for place, card in enumerate(cards)]
-    together = [page_figure(chart) for chart in (*charts_of_all(cards), *run_charts_of(cards))]
+    together = [page_figure(chart) for chart in run_charts_of(cards)]
     cases = ", ".join(dict.fromkeys(name(card.run.case.upper()) for card in cards))
     policy = (
         f"default-src 'none'; script-src {script_hash(get_plotlyjs())} {script_hash(script)}; "

@@ -11,9 +11,9 @@ import orjson
 import pytest
 
 from loadgen.errors import RunDirectoryError
-from loadgen.scorecard.charts import comparison_chart
 from loadgen.scorecard.compare import Comparison, Line, compare, half_width, regressions
 from loadgen.scorecard.model import Reason, ScoreCard, Verdict
+from loadgen.scorecard.run_charts import comparison_chart
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.to_html import to_html
 from loadgen.scorecard.to_json import to_json

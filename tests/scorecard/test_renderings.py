@@ -16,8 +16,9 @@ import plotly.graph_objects as go
 import pytest
 
 from loadgen.errors import RunDirectoryError
-from loadgen.scorecard.charts import charts_of, charts_of_all
+from loadgen.scorecard.charts import charts_of
 from loadgen.scorecard.model import Reason, ScoreCard, Verdict
+from loadgen.scorecard.run_charts import run_charts_of
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.text import number
 from loadgen.scorecard.to_csv import COLUMNS, cell, to_csv
@@ -293,12 +294,12 @@ def test_runs_of_a_case_side_by_side(make: ModuleType, tmp_path: Path) -> None:
         scenario = {"ratio": ratio}
         run = make.fabricate(tmp_path / f"r{ratio}", f"r{ratio}", "fanout", scenario=scenario)
         cards.append(summarize_run(run))
-    (chart,) = charts_of_all(cards)
+    (chart,) = run_charts_of(cards)
     assert chart.title == "Fan-out"
     assert chart.figure["data"][0]["x"] == ["1:1", "1:10"]
     assert chart.figure["layout"]["yaxis"]["type"] == "log"
     assert chart.figure["layout"]["yaxis2"]["side"] == "right"
-    assert charts_of_all(cards[:1]) == []
+    assert run_charts_of(cards[:1]) == []
     assert "Fan-out" in Page(to_html(cards)).text
 
 
