@@ -563,7 +563,7 @@ def _tls_context(plan: RunPlan) -> "ssl.SSLContext | None":
     """How the coordinator itself connects: with the first device's certificate, if each has one."""
     if plan.tls is None:
         return None
-    from loadgen.engine.streams import tls_context, tls_of_device
+    from loadgen.engine.tls import tls_context, tls_of_device
 
     return tls_context(tls_of_device(plan.tls, 0))
 

@@ -11,8 +11,6 @@ import orjson
 
 from loadgen.errors import CannotRunError
 
-__all__ = ["FRAME_LIMIT_BYTES", "FrameReader", "encode_frame"]
-
 FRAME_LIMIT_BYTES = 256 * 1024 * 1024
 _LENGTHS = struct.Struct(">II")
 

@@ -225,7 +225,7 @@ class Lifecycle:
         self._outgoing.discard(connection)
         if row[FLAGS] & STREAMED:
             if self._streams is not None:
-                self._streams.abort(connection)
+                self._streams.close(connection)
         elif row[FD] >= 0:
             os.close(int(row[FD]))
             row[FD] = -1

@@ -11,10 +11,9 @@ import socket
 import ssl
 import sys
 import time
-from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, cast
+from contextlib import ExitStack
+from typing import cast
 
 import numpy as np
 from websockets.client import ClientProtocol
@@ -27,9 +26,8 @@ from websockets.uri import parse_uri
 from loadgen.engine.fleet import Fleet, Table
 from loadgen.engine.supply import receive_supply
 from loadgen.engine.syscalls import open_socket
-from loadgen.errors import BrokerRefusedError, UsageError
-from loadgen.mqtt.codec import encode
-from loadgen.mqtt.packets import Disconnect
+from loadgen.engine.tls import Handshakes
+from loadgen.errors import UsageError
 from loadgen.workload import traffic
 from loadgen.workload.groups import Target, Tls
 from loadgen.workload.traffic import (
@@ -44,13 +42,6 @@ from loadgen.workload.traffic import (
     TCP_NS,
     WRITTEN_NS,
 )
-
-__all__ = ["Streams", "say_hello_and_goodbye", "tls_context", "tls_of_device"]
-
-_SESSIONS_KEPT = 64
-_MOST_NEGOTIATED = 32
-"""Different pairs of version and cipher that are counted apart."""
-_VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 def requeue(fleet: Fleet, connection: int) -> None:
@@ -72,79 +63,7 @@ def unblock(fleet: Fleet, connection: int) -> None:
     requeue(fleet, connection)
 
 
-def _opened(family: int, fleet: Fleet) -> socket.socket:
-    """A socket as those of plain connections are."""
-    descriptor = open_socket(family, fleet.source, fleet.words)
-    if descriptor < 0:
-        raise OSError(-descriptor, os.strerror(-descriptor))
-    return socket.socket(family, socket.SOCK_STREAM, fileno=descriptor)
-
-
-class _ResumingContext(ssl.SSLContext):
-    """A context whose connections resume a session of an earlier one, where there is one.
-
-    A ticket speaks for the server, not for the device: any of the last ones will do.
-    """
-
-    sessions: deque[ssl.SSLSession]
-
-    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
-        if self.sessions and options.get("session") is None:
-            options["session"] = self.sessions[0]
-            self.sessions.rotate(1)
-        return super().wrap_bio(*arguments, **options)
-
-    def keep(self, wrapped: ssl.SSLObject | None) -> None:
-        """Take the session of a connection that has heard from its server, where one is wanted.
-
-        A connection that resumed one shows that those here are still good, and a session is a
-        copy that costs as much as a handshake saves.
-        """
-        if wrapped is None or (wrapped.session_reused and len(self.sessions) == _SESSIONS_KEPT):
-            return
-        session = wrapped.session
-        if session is not None and session.has_ticket:
-            self.sessions.append(session)
-
-
-def tls_of_device(tls: Tls, device: int) -> Tls:
-    """The settings of one device, its number put into the names of certificate and key."""
-    number = str(device)
-    return replace(
-        tls,
-        certificate_file=tls.certificate_file and tls.certificate_file.replace("{device}", number),
-        key_file=tls.key_file and tls.key_file.replace("{device}", number),
-    )
-
-
-def tls_context(tls: Tls) -> ssl.SSLContext:
-    """The client context of a run; raises UsageError for files or ciphers that do not load."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if tls.resume:
-        context = _ResumingContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.sessions = deque(maxlen=_SESSIONS_KEPT)
-    try:
-        if tls.minimum is not None:
-            context.minimum_version = _VERSIONS[tls.minimum]
-        if tls.maximum is not None:
-            context.maximum_version = _VERSIONS[tls.maximum]
-        if tls.ciphers is not None:
-            context.set_ciphers(tls.ciphers)
-        if not tls.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        elif tls.ca_file is not None:
-            context.load_verify_locations(tls.ca_file)
-        else:
-            context.load_default_certs()
-        if tls.certificate_file is not None:
-            context.load_cert_chain(tls.certificate_file, tls.key_file)
-    except (OSError, ssl.SSLError, KeyError) as error:
-        raise UsageError(f"TLS cannot be set up: {error}; check the --tls options") from None
-    return context
-
-
-class _Stream(asyncio.BufferedProtocol):
+class _Stream(asyncio.BaseProtocol):
     """One streamed connection."""
 
     __slots__ = ("connection", "streams", "transport")
@@ -158,56 +77,81 @@ class _Stream(asyncio.BufferedProtocol):
         # uvloop's transports do not inherit from asyncio's.
         self.transport = cast("asyncio.Transport", transport)
 
+    async def opened(self) -> None:
+        """Wait until MQTT may begin."""
+
+    def write(self, data: bytes) -> None:
+        if self.transport is not None:
+            self.transport.write(data)
+
+    def pause_writing(self) -> None:
+        self.streams.fleet.connections[self.connection, FLAGS] |= BLOCKED
+
+    def resume_writing(self) -> None:
+        unblock(self.streams.fleet, self.connection)
+        self.streams.on_events()
+
+    def detach(self) -> asyncio.Transport | None:
+        """Give the transport away; its end is not reported any more."""
+        transport, self.transport = self.transport, None
+        return transport
+
+    def close(self) -> None:
+        """Close it for good; what it has written still goes out."""
+        transport = self.detach()
+        if transport is not None:
+            transport.close()
+
+    def abort(self) -> None:
+        """Close a connection that MQTT never used."""
+        transport = self.detach()
+        if transport is not None:
+            transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.detach() is not None:
+            reason = "closed by the broker" if error is None else type(error).__name__
+            self.streams.failed(self.connection, reason)
+
+
+class _TlsStream(_Stream, asyncio.BufferedProtocol):
+    """One connection over TLS, read straight into the kernels' buffer."""
+
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.streams.get_buffer(self.connection)
 
     def buffer_updated(self, nbytes: int) -> None:
         self.streams.received(self.connection, nbytes)
 
-    def write(self, data: bytes) -> None:
-        if self.transport is not None:
-            self.transport.write(data)
-
-    async def opened(self) -> None:
-        """Wait until MQTT may begin."""
-
-    def pause_writing(self) -> None:
-        self.streams.fleet.connections[self.connection, FLAGS] |= BLOCKED
-
-    def resume_writing(self) -> None:
-        self.streams.resume(self.connection)
-
     def eof_received(self) -> bool:
         return False
 
-    def connection_lost(self, error: Exception | None) -> None:
-        if self.transport is not None:
-            self.transport = None
-            reason = "closed by the broker" if error is None else type(error).__name__
-            self.streams.failed(self.connection, reason)
 
-
-def _framing(target: Target) -> ClientProtocol:
+def websocket(target: Target) -> ClientProtocol:
     """A WebSocket connection's state, which is to ask for the subprotocol `mqtt`."""
     host = f"[{target.host}]" if ":" in target.host else target.host
     uri = parse_uri(f"{target.transport}://{host}:{target.port}{target.path}")
     return ClientProtocol(uri, subprotocols=[Subprotocol("mqtt")])
 
 
-class _WebSocketStream(asyncio.Protocol):
+class _WebSocketStream(_Stream, asyncio.Protocol):
     """One connection over WebSocket (MQTT 5, section 6): binary frames carry the byte stream."""
 
     def __init__(self, streams: "Streams", connection: int, target: Target) -> None:
-        self.streams = streams
-        self.connection = connection
-        self.transport: asyncio.Transport | None = None
-        self.framing = _framing(target)
+        super().__init__(streams, connection)
+        self.framing = websocket(target)
         self.answered: asyncio.Future[None] = streams.loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)
+        super().connection_made(transport)
         self.framing.send_request(self.framing.connect())
         self._flush()
+
+    async def opened(self) -> None:
+        """Wait for the answer to the upgrade; raises InvalidHandshake when it is refused."""
+        await self.answered
+        if self.framing.handshake_exc is not None:
+            raise InvalidHandshake(str(self.framing.handshake_exc))
 
     def data_received(self, data: bytes) -> None:
         self.framing.receive_data(data)
@@ -226,36 +170,25 @@ class _WebSocketStream(asyncio.Protocol):
             self.framing.send_binary(data)
             self._flush()
 
-    async def opened(self) -> None:
-        """Wait for the answer to the upgrade; raises InvalidHandshake when it is no."""
-        await self.answered
-        if self.framing.handshake_exc is not None:
-            raise InvalidHandshake(str(self.framing.handshake_exc))
-
     def _flush(self) -> None:
-        if self.transport is not None:
-            for data in self.framing.data_to_send():
-                if data:
-                    self.transport.write(data)
-
-    def pause_writing(self) -> None:
-        self.streams.fleet.connections[self.connection, FLAGS] |= BLOCKED
-
-    def resume_writing(self) -> None:
-        self.streams.resume(self.connection)
+        for data in self.framing.data_to_send():
+            if data:
+                super().write(data)
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self.answered.done():
+        if self.answered.done():
+            super().connection_lost(error)
+        else:
             self.answered.set_exception(ConnectionResetError(errno.ECONNRESET, "closed"))
             self.answered.exception()
-        elif self.transport is not None:
-            self.transport = None
-            reason = "closed by the broker" if error is None else type(error).__name__
-            self.streams.failed(self.connection, reason)
 
 
 class Streams:
-    """The streamed connections of a worker."""
+    """The streamed connections of a worker.
+
+    `failed(connection, reason)` is called for one that could not be made, or ended; `on_events`
+    when a kernel may have left something for Python; `chain` is as in behaviour.py.
+    """
 
     def __init__(
         self,
@@ -267,111 +200,94 @@ class Streams:
     ) -> None:
         self.fleet = fleet
         self.loop = loop
-        self.chain = chain
         self.on_events = on_events
         self.failed = failed
-        self.tls = fleet.plan.tls or Tls()
-        each_its_own = "{device}" in (self.tls.certificate_file or "")
-        self.context = None if each_its_own else tls_context(self.tls)
-        self.view = memoryview(fleet.buffer.data)
-        self.out = memoryview(fleet.out.data)
+        self.handshakes = Handshakes(fleet.plan.tls or Tls())
+        self._chain = chain
+        self._view = memoryview(fleet.buffer.data)
+        self._out = memoryview(fleet.out.data)
         held_bytes = 4 * fleet.held_ids.shape[1]
-        self.acknowledgements = np.zeros(len(fleet.out) + held_bytes, np.uint8)
-        self.negotiated: Counter[tuple[str, str]] = Counter()
-        self.resumed = 0
-        self.protocols: dict[int, _Stream | _WebSocketStream] = {}
-        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self._acknowledgements = np.zeros(len(fleet.out) + held_bytes, np.uint8)
+        self._protocols: dict[int, _Stream] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    # --- connecting ---------------------------------------------------------------------------
 
     def connect(self, connection: int) -> None:
-        """Begin to connect a device: TCP, then TLS, then CONNECT."""
-        self.fleet.connections[connection, STATE] = CONNECTING
-        self.fleet.connections[connection, SYN_NS] = time.monotonic_ns()
-        self.fleet.connections[connection, TAIL_BYTES] = 0
+        """Begin to connect a device: TCP, then TLS and WebSocket, then CONNECT."""
+        row = self.fleet.connections[connection]
+        row[STATE] = CONNECTING
+        row[SYN_NS] = time.monotonic_ns()
+        row[TAIL_BYTES] = 0
         self.fleet.totals[CONNECTING_COUNT] += 1
-        self.tasks[connection] = self.loop.create_task(self._connect(connection))
+        self._tasks[connection] = self.loop.create_task(self._connect(connection))
 
     async def _connect(self, connection: int) -> None:
-        fleet = self.fleet
-        row = fleet.connections[connection]
-        target = fleet.plan.targets[int(row[traffic.TARGET])]
-        group = int(row[traffic.GROUP])
-        family, address = _socket_name(fleet.addresses[int(row[traffic.TARGET])].tobytes())
-        sock: socket.socket | None = None
-        protocol: _Stream | _WebSocketStream | None = None
         try:
-            sock = _opened(family, fleet)
-            row[SYN_NS] = time.monotonic_ns()
-            await self.loop.sock_connect(sock, address)
-            tcp_ns = time.monotonic_ns()
-            slot = traffic.slot_of(group, traffic.S_TCP, traffic.CONNECT_PHASE)
-            traffic.record(fleet.histograms, fleet.stats, slot, tcp_ns - int(row[SYN_NS]))
-            encrypted = target.transport in ("tls", "wss")
-            transport, protocol = await self.loop.create_connection(
-                lambda: self._protocol(connection, target),
-                sock=sock,
-                ssl=self.context_of(connection) if encrypted else None,
-                server_hostname=target.host if encrypted else None,
-            )
-            now_ns = time.monotonic_ns()
-            if encrypted:
-                slot = traffic.slot_of(group, traffic.S_TLS, traffic.CONNECT_PHASE)
-                traffic.record(fleet.histograms, fleet.stats, slot, now_ns - tcp_ns)
-                self._count_handshake(transport.get_extra_info("ssl_object"))
-            await protocol.opened()
-        except asyncio.CancelledError:
-            # Given up: it must not be taken for the next attempt of this device.
-            _discard(protocol)
-            if sock is not None:
-                sock.close()
-            raise
-        except (OSError, ssl.SSLError, InvalidHandshake, UsageError) as error:
-            _discard(protocol)
-            if sock is not None:
-                sock.close()
-            self.failed(connection, _tls_reason(error))
+            protocol = await self._open(connection)
+        except (OSError, InvalidHandshake, UsageError) as error:
+            self.failed(connection, _reason(error))
             return
         finally:
-            if self.tasks.get(connection) is asyncio.current_task():
-                del self.tasks[connection]
-        now_ns = time.monotonic_ns()
-        self.protocols[connection] = protocol
-        row[TCP_NS] = now_ns
-        row[WRITTEN_NS] = now_ns
+            if self._tasks.get(connection) is asyncio.current_task():
+                del self._tasks[connection]
+        fleet = self.fleet
+        row = fleet.connections[connection]
+        self._protocols[connection] = protocol
+        row[TCP_NS] = row[WRITTEN_NS] = time.monotonic_ns()
         row[STATE] = AWAIT_CONNACK
         start, end = fleet.connect_ends[connection : connection + 2].tolist()
         self.write(connection, fleet.connect_packets[start:end].tobytes())
 
-    def _count_handshake(self, wrapped: ssl.SSLObject | None) -> None:
-        """Note what a handshake ended with, once a connection."""
-        cipher = None if wrapped is None else wrapped.cipher()
-        if wrapped is None or cipher is None:
-            return
-        kind = (wrapped.version() or "", cipher[0])
-        if kind not in self.negotiated and len(self.negotiated) >= _MOST_NEGOTIATED:
-            kind = ("other", "other")
-        self.negotiated[kind] += 1
-        self.resumed += bool(wrapped.session_reused)
+    async def _open(self, connection: int) -> _Stream:
+        """A connection over which MQTT may begin; nothing of it is left when that fails."""
+        row = self.fleet.connections[connection]
+        target = self._target(connection)
+        sockaddr = self.fleet.addresses[int(row[traffic.TARGET])].tobytes()
+        family, address = _socket_name(sockaddr)
+        with ExitStack() as undo:
+            sock = _open_socket(family, self.fleet)
+            undo.callback(sock.close)
+            row[SYN_NS] = time.monotonic_ns()
+            await self.loop.sock_connect(sock, address)
+            tcp_ns = time.monotonic_ns()
+            self._record(connection, traffic.S_TCP, tcp_ns - int(row[SYN_NS]))
+            context = self.context_of(connection)
+            transport, protocol = await self.loop.create_connection(
+                lambda: self._protocol(connection, target),
+                sock=sock,
+                ssl=context,
+                server_hostname=None if context is None else target.host,
+            )
+            undo.callback(protocol.abort)
+            if context is not None:
+                self._record(connection, traffic.S_TLS, time.monotonic_ns() - tcp_ns)
+                self.handshakes.count(transport.get_extra_info("ssl_object"))
+            await protocol.opened()
+            undo.pop_all()
+        return protocol
 
-    def handshakes(self) -> dict[str, Any]:
-        """Connections by version and cipher, and how many resumed a session."""
-        return {
-            "connections": [
-                {"version": version, "cipher": cipher, "count": count}
-                for (version, cipher), count in self.negotiated.items()
-            ],
-            "resumed": self.resumed,
-        }
+    def _target(self, connection: int) -> Target:
+        number = int(self.fleet.connections[connection, traffic.TARGET])
+        return self.fleet.plan.targets[number]
 
-    def _protocol(self, connection: int, target: Target) -> _Stream | _WebSocketStream:
+    def context_of(self, connection: int) -> ssl.SSLContext | None:
+        """The TLS context of a device; None without encryption."""
+        if self._target(connection).transport not in ("tls", "wss"):
+            return None
+        return self.handshakes.context_of(int(self.fleet.device[connection]))
+
+    def _record(self, connection: int, series: int, value_ns: int) -> None:
+        fleet = self.fleet
+        slot = traffic.slot_of(int(fleet.group[connection]), series, traffic.CONNECT_PHASE)
+        traffic.record(fleet.histograms, fleet.stats, slot, value_ns)
+
+    def _protocol(self, connection: int, target: Target) -> _Stream:
         if target.transport in ("ws", "wss"):
             return _WebSocketStream(self, connection, target)
-        return _Stream(self, connection)
+        return _TlsStream(self, connection)
 
-    def context_of(self, connection: int) -> ssl.SSLContext:
-        """The context of a device: its own where each has a certificate of its own."""
-        if self.context is not None:
-            return self.context
-        return tls_context(tls_of_device(self.tls, int(self.fleet.device[connection])))
+    # --- reading ------------------------------------------------------------------------------
 
     def take(self, connection: int, data: bytes) -> None:
         """Handle bytes that came out of WebSocket frames."""
@@ -388,7 +304,7 @@ class Streams:
         tail = int(self.fleet.connections[connection, TAIL_BYTES])
         if tail:
             self.fleet.buffer[:tail] = self.fleet.tails[connection, :tail]
-        return self.view[tail:]
+        return self._view[tail:]
 
     def received(self, connection: int, count: int) -> None:
         """Handle `count` bytes that came into the buffer given before."""
@@ -396,10 +312,10 @@ class Streams:
         row = fleet.connections[connection]
         end = int(row[TAIL_BYTES]) + count
         now_ns = time.monotonic_ns()
-        if isinstance(self.context, _ResumingContext) and row[STATE] == AWAIT_CONNACK:
-            transport = self.protocols[connection].transport
+        if self.handshakes.resume and row[STATE] == AWAIT_CONNACK:
+            transport = self._protocols[connection].transport
             if transport is not None:
-                self.context.keep(transport.get_extra_info("ssl_object"))
+                self.handshakes.keep_session(transport.get_extra_info("ssl_object"))
         position, written = self._receive(end, now_ns, connection)
         rest = end - position
         if rest > fleet.run[traffic.PACKET_LIMIT]:
@@ -409,16 +325,16 @@ class Streams:
             if rest:
                 fleet.tails[connection, :rest] = fleet.buffer[position:end]
         if written:
-            self.write(connection, self.acknowledgements[:written].tobytes())
+            self.write(connection, self._acknowledgements[:written].tobytes())
             row[WRITTEN_NS] = now_ns
         self.on_events()
 
     def _receive(self, end: int, now_ns: int, connection: int) -> tuple[int, int]:
         """Let the kernels have buffer[:end]; where they stopped, and bytes to answer."""
         fleet = self.fleet
-        if self.chain is not None:
+        if self._chain is not None:
             return receive_supply(
-                self.chain,
+                self._chain,
                 fleet.buffer,
                 0,
                 end,
@@ -442,7 +358,7 @@ class Streams:
                 fleet.heap,
                 fleet.events,
                 fleet.control,
-                self.acknowledgements,
+                self._acknowledgements,
                 0,
             )
         return traffic.receive(
@@ -471,93 +387,39 @@ class Streams:
             fleet.control,
             fleet.topics,
             fleet.topic_ends,
-            self.acknowledgements,
+            self._acknowledgements,
             0,
         )
 
-    def resume(self, connection: int) -> None:
-        """A transport's buffer ran low: the device may write again."""
-        unblock(self.fleet, connection)
-        self.on_events()
+    # --- writing ------------------------------------------------------------------------------
 
     def write(self, connection: int, data: bytes) -> None:
         """Hand bytes to the transport, if there is still one."""
-        protocol = self.protocols.get(connection)
+        protocol = self._protocols.get(connection)
         if protocol is not None:
             protocol.write(data)
 
     def write_segments(self, count: int) -> None:
         """Write what `pump` left in `out`: one write a batch."""
         for connection, start, end in self.fleet.segments[:count].tolist():
-            self.write(connection, bytes(self.out[start:end]))
+            self.write(connection, bytes(self._out[start:end]))
 
-    def abort(self, connection: int) -> None:
-        """Close a connection for good; what it has written still goes out."""
-        task = self.tasks.pop(connection, None)
+    def close(self, connection: int) -> None:
+        """Close a connection for good, or give up making it."""
+        task = self._tasks.pop(connection, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
-        protocol = self.protocols.pop(connection, None)
-        if protocol is not None and protocol.transport is not None:
-            transport = protocol.transport
-            protocol.transport = None
-            transport.close()
+        protocol = self._protocols.pop(connection, None)
+        if protocol is not None:
+            protocol.close()
 
 
-def _discard(protocol: _Stream | _WebSocketStream | None) -> None:
-    """Close a connection that MQTT never used; nobody is told of its end."""
-    if protocol is not None and protocol.transport is not None:
-        transport = protocol.transport
-        protocol.transport = None
-        transport.abort()
-
-
-async def say_hello_and_goodbye(
-    target: Target, context: ssl.SSLContext | None, packet: bytes, version: int
-) -> None:
-    """One connection that sends CONNECT `packet`, waits for CONNACK and sends DISCONNECT.
-
-    Raises BrokerRefusedError for another answer, OSError or TimeoutError for none.
-    """
-    async with asyncio.timeout(5):
-        reader, writer = await asyncio.open_connection(target.host, target.port, ssl=context)
-        try:
-            goodbye = encode(Disconnect(), version)
-            if target.transport in ("ws", "wss"):
-                framing = _framing(target)
-                framing.send_request(framing.connect())
-                await _framed(framing, reader, writer)
-                framing.send_binary(packet)
-                answer = await _framed(framing, reader, writer)
-                framing.send_binary(goodbye)
-                writer.write(b"".join(framing.data_to_send()))
-            else:
-                writer.write(packet)
-                answer = await reader.readexactly(4)
-                writer.write(goodbye)
-            if len(answer) < 4 or answer[3] != 0:
-                raise BrokerRefusedError("the broker refused a session's last CONNECT")
-            await writer.drain()
-        finally:
-            writer.close()
-
-
-async def _framed(
-    framing: ClientProtocol, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> bytes:
-    """Send what is to be sent; the data of the next frame, none for the answer to the upgrade."""
-    while True:
-        writer.write(b"".join(framing.data_to_send()))
-        data = await reader.read(4096)
-        if not data:
-            raise ConnectionResetError(errno.ECONNRESET, "closed")
-        framing.receive_data(data)
-        for event in framing.events_received():
-            if isinstance(event, Response):
-                if framing.handshake_exc is not None:
-                    raise BrokerRefusedError("the broker refused a session's last WebSocket")
-                return b""
-            if isinstance(event, Frame) and event.opcode is Opcode.BINARY:
-                return bytes(event.data)
+def _open_socket(family: int, fleet: Fleet) -> socket.socket:
+    """A socket as those of plain connections are."""
+    descriptor = open_socket(family, fleet.source, fleet.words)
+    if descriptor < 0:
+        raise OSError(-descriptor, os.strerror(-descriptor))
+    return socket.socket(family, socket.SOCK_STREAM, fileno=descriptor)
 
 
 def _socket_name(address: bytes) -> tuple[int, tuple[str, int] | tuple[str, int, int, int]]:
@@ -570,7 +432,8 @@ def _socket_name(address: bytes) -> tuple[int, tuple[str, int] | tuple[str, int,
     return family, (socket.inet_ntop(family, address[8:24]), port, 0, scope)
 
 
-def _tls_reason(error: Exception) -> str:
+def _reason(error: Exception) -> str:
+    """Why a connection could not be made, in a few words that many devices share."""
     if isinstance(error, UsageError):
         return str(error)
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -21,7 +21,8 @@ from loadgen.engine.channel import Channel, Command
 from loadgen.engine.churn import Churn
 from loadgen.engine.connector import Connector
 from loadgen.engine.devices import device_columns
-from loadgen.engine.fleet import Fleet, connect_packet, plan_schedule, read_clients
+from loadgen.engine.durable import forget_sessions
+from loadgen.engine.fleet import Fleet, plan_schedule
 from loadgen.engine.frames import Header
 from loadgen.engine.held_acks import HeldAcks
 from loadgen.engine.keep_alive import KeepAlive
@@ -31,7 +32,7 @@ from loadgen.engine.outgoing import Outgoing
 from loadgen.engine.poller import Poller
 from loadgen.engine.repeat import Repeated, repeat
 from loadgen.engine.reporter import Reporter
-from loadgen.engine.streams import Streams, say_hello_and_goodbye
+from loadgen.engine.streams import Streams
 from loadgen.engine.subscriptions import Subscriptions
 from loadgen.engine.supply_chain import supply_chain
 from loadgen.engine.warm import warm_kernels, warm_supply
@@ -40,7 +41,6 @@ from loadgen.workload.pacer import with_rate
 from loadgen.workload.traffic import CONNECTED, CONNECTED_COUNT, END_NS, MEASURE_NS, STATE
 
 _PR_SET_TIMERSLACK = 29
-_SESSIONS_AT_ONCE = 32
 _BEHAVIOURS: dict[str, ReadPlan] = {"messaging": plain_messaging, "supply_chain": supply_chain}
 
 
@@ -208,7 +208,10 @@ class Worker:
             self.lifecycle.stop(connection)
             if connection % 500 == 0:
                 await asyncio.sleep(0)
-        await self._forget_sessions()
+        remaining = await forget_sessions(fleet, self.streams)
+        if remaining:
+            detail = f"{remaining} durable sessions may remain at the broker"
+            self.reporter.event("cleanup", None, detail)
         return {
             "final": self.final()
             | {
@@ -217,38 +220,9 @@ class Worker:
                 "pushed_back": bool(fleet.totals[traffic.PUSHED_BACK]),
                 "spread": _spread_of_queues(fleet),
                 "devices": devices,
-                "tls": None if self.streams is None else self.streams.handshakes(),
+                "tls": None if self.streams is None else self.streams.handshakes.summary(),
             }
         }
-
-    async def _forget_sessions(self) -> None:
-        """Connect durable clients once more with a clean session: the broker forgets them."""
-        fleet = self.fleet
-        plan = fleet.plan
-        durable = [
-            connection
-            for connection in range(len(fleet.connections))
-            if not fleet.group_of(connection).clean_start
-        ]
-        listed = plan.clients_file if durable else None
-        clients = None if listed is None else read_clients(Path(listed))
-        gate = asyncio.Semaphore(_SESSIONS_AT_ONCE)
-
-        async def forget(connection: int) -> None:
-            async with gate:
-                group, device = fleet.group_of(connection), int(fleet.device[connection])
-                packet = connect_packet(plan, group, device, True, clients)
-                target = plan.targets[int(fleet.connections[connection, traffic.TARGET])]
-                context = None
-                if self.streams is not None and target.transport in ("tls", "wss"):
-                    context = self.streams.context_of(connection)
-                await say_hello_and_goodbye(target, context, packet, plan.version)
-
-        results = await asyncio.gather(*map(forget, durable), return_exceptions=True)
-        failed = sum(isinstance(result, BaseException) for result in results)
-        if failed:
-            detail = f"{failed} durable sessions may remain at the broker"
-            self.reporter.event("cleanup", None, detail)
 
 
 def _spread_of_queues(fleet: Fleet) -> dict[str, list[int]]:

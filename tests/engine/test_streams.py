@@ -1,8 +1,6 @@
 """Devices over TLS: the same exchange, the same accounts, and what only TLS can do wrong."""
 
 import asyncio
-import datetime
-import ipaddress
 import ssl
 import zlib
 from collections.abc import Awaitable, Callable
@@ -10,53 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from loadgen.engine.live import Live
-from loadgen.engine.streams import tls_context
-from loadgen.errors import UsageError
 from loadgen.mqtt.packets import Disconnect, Publish
 from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes, Target, Tls
 from tests.engine.harness import MS, Driver, FakeBroker, Session, one_worker_plan, until
 
 StartBroker = Callable[..., Awaitable[FakeBroker]]
-
-
-@pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(certificate, key) for 127.0.0.1, signed by itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "loadgen test")])
-    now = datetime.datetime.now(datetime.UTC)
-    addresses = x509.SubjectAlternativeName(
-        [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
-    )
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=2))
-        .add_extension(addresses, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    folder = tmp_path_factory.mktemp("tls")
-    files = folder / "broker.crt", folder / "broker.key"
-    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    files[1].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return files
 
 
 @pytest.fixture
@@ -327,33 +285,6 @@ async def test_durable_sessions_are_forgotten_over_tls_too(
     await driver.stop()
     assert [session.connect.clean_start for session in broker.sessions] == [False] * 2 + [True] * 2
     assert driver.said("cleanup") == []
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"ca_file": "/no/such/file"},
-        {"certificate_file": "/no/such/file", "key_file": "/no/such/key"},
-        {"ciphers": "NO-SUCH-CIPHER"},
-        {"minimum": "0.9"},
-        {"maximum": "4"},
-    ],
-)
-def test_what_cannot_be_loaded_is_one_clear_error(fields: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="--tls") as caught:
-        tls_context(Tls(**fields))  # type: ignore[arg-type]
-    assert "\n" not in str(caught.value)
-
-
-def test_a_context_holds_what_was_asked(certificate: tuple[Path, Path]) -> None:
-    files = tuple(map(str, certificate))
-    context = tls_context(Tls(files[0], *files, minimum="1.3", maximum="1.3"))
-    assert context.minimum_version == context.maximum_version == ssl.TLSVersion.TLSv1_3
-    assert context.verify_mode == ssl.CERT_REQUIRED
-    assert context.check_hostname
-    open_context = tls_context(Tls(verify=False))
-    assert open_context.verify_mode == ssl.CERT_NONE
-    assert not open_context.check_hostname
 
 
 @pytest.mark.parametrize(
