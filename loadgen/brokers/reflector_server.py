@@ -47,7 +47,7 @@ from loadgen.mqtt.packets import (
     Will,
 )
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties, encode_properties
-from loadgen.mqtt.reason_codes import ReasonCode
+from loadgen.mqtt.reason_codes import ReasonCode, is_failure
 from loadgen.mqtt.topics import Group, SubscriptionTree, filter_matches, split_shared
 
 CONTROL_PREFIX: Final = "$LOADGEN/"
@@ -182,7 +182,9 @@ class Reflector:
                     return position
                 packet, position = decoded
                 if not isinstance(packet, Connect):
-                    raise RemoteProtocolError("the first packet is no CONNECT", 0x82)
+                    raise RemoteProtocolError(
+                        "the first packet is no CONNECT", ReasonCode.PROTOCOL_ERROR
+                    )
                 self._connect(connection, packet)
                 continue
             kind, item_end, a, b, c = next_item(
@@ -549,7 +551,9 @@ class Reflector:
                 "a Topic Alias was not offered", ReasonCode.TOPIC_ALIAS_INVALID
             )
         if properties.subscription_identifier:
-            raise RemoteProtocolError("a client sent a Subscription Identifier", 0x82)
+            raise RemoteProtocolError(
+                "a client sent a Subscription Identifier", ReasonCode.PROTOCOL_ERROR
+            )
         message = Message(
             packet.topic_name.encode(), packet.payload, encode_properties(properties, PUBLISH)
         )
@@ -561,7 +565,7 @@ class Reflector:
         session: Session,
         packet: PubAck | PubRec | PubRel | PubComp,
     ) -> None:
-        if isinstance(packet, PubRec) and packet.reason_code >= 0x80:
+        if isinstance(packet, PubRec) and is_failure(packet.reason_code):
             session.refused(packet.packet_id)
         else:
             session.acknowledged(connection, packet.packet_type, packet.packet_id)
@@ -616,14 +620,16 @@ class Reflector:
         if interval is not None:
             if session.expiry_s == 0 and interval:
                 # Section 3.14.2.2.2.
-                raise RemoteProtocolError("DISCONNECT extends a session that was to end", 0x82)
+                raise RemoteProtocolError(
+                    "DISCONNECT extends a session that was to end", ReasonCode.PROTOCOL_ERROR
+                )
             session.expiry_s = interval
         clean = packet.reason_code != ReasonCode.DISCONNECT_WITH_WILL_MESSAGE
         self.detach(connection, clean=clean)
         connection.end(None)
 
     def _on_unexpected(self, connection: Connection, session: Session, packet: Any) -> None:
-        raise RemoteProtocolError(f"unexpected {type(packet).__name__}", 0x82)
+        raise RemoteProtocolError(f"unexpected {type(packet).__name__}", ReasonCode.PROTOCOL_ERROR)
 
     def _control(self, topic: str, payload: bytes) -> None:
         try:

@@ -29,6 +29,7 @@ from loadgen.mqtt.packets import (
     Unsubscribe,
 )
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
+from loadgen.mqtt.reason_codes import ReasonCode
 
 _BUFFER_BYTES: Final = 1 << 20
 _ANSWER_BYTES: Final = 1 << 16
@@ -199,7 +200,9 @@ class _Connection(asyncio.BufferedProtocol):
             self.close()
             return
         else:
-            raise RemoteProtocolError(f"unexpected {type(packet).__name__}", 0x82)
+            raise RemoteProtocolError(
+                f"unexpected {type(packet).__name__}", ReasonCode.PROTOCOL_ERROR
+            )
         self.transport.write(encode(answer, self.version))
 
 

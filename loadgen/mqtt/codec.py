@@ -84,7 +84,7 @@ _USER_NAME_FLAG: Final = 0x80
 _NO_LOCAL: Final = 0x04
 _RETAIN_AS_PUBLISHED: Final = 0x08
 
-_SUBACK_RETURN_CODES: Final = frozenset((0x00, 0x01, 0x02, 0x80))
+_SUBACK_RETURN_CODES: Final = frozenset((0, 1, 2, ReasonCode.UNSPECIFIED_ERROR))
 _CONNACK_RETURN_CODES: Final = frozenset(int(code) for code in ConnectReturnCode)
 
 

@@ -83,47 +83,38 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class PubAck:
+class _Acknowledgement:
+    packet_id: int
+    reason_code: int = 0
+    properties: Properties = NO_PROPERTIES
+
+
+class PubAck(_Acknowledgement):
     """Spec 3.4."""
 
+    __slots__ = ()
     packet_type: ClassVar[int] = PUBACK
 
-    packet_id: int
-    reason_code: int = 0
-    properties: Properties = NO_PROPERTIES
 
-
-@dataclass(frozen=True, slots=True)
-class PubRec:
+class PubRec(_Acknowledgement):
     """Spec 3.5."""
 
+    __slots__ = ()
     packet_type: ClassVar[int] = PUBREC
 
-    packet_id: int
-    reason_code: int = 0
-    properties: Properties = NO_PROPERTIES
 
-
-@dataclass(frozen=True, slots=True)
-class PubRel:
+class PubRel(_Acknowledgement):
     """Spec 3.6."""
 
+    __slots__ = ()
     packet_type: ClassVar[int] = PUBREL
 
-    packet_id: int
-    reason_code: int = 0
-    properties: Properties = NO_PROPERTIES
 
-
-@dataclass(frozen=True, slots=True)
-class PubComp:
+class PubComp(_Acknowledgement):
     """Spec 3.7."""
 
+    __slots__ = ()
     packet_type: ClassVar[int] = PUBCOMP
-
-    packet_id: int
-    reason_code: int = 0
-    properties: Properties = NO_PROPERTIES
 
 
 @dataclass(frozen=True, slots=True)
