@@ -14,6 +14,7 @@ from typing import Final
 
 import aiomqtt
 
+from loadgen.brokers.client import mqtt_client
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import (
     Mosquitto,
@@ -136,16 +137,7 @@ async def require_forwarding(
             for number, receiver in enumerate(receivers):
                 topics = [(r.backend_topic, 1) for r in routes if r.backend == number]
                 await receiver.subscribe(topics)
-            listening = [
-                asyncio.ensure_future(_collect(receiver, number, token, missing))
-                for number, receiver in enumerate(receivers)
-            ]
-            try:
-                await _send_until_arrived(sender, token, missing, listening, timeout_s)
-            finally:
-                for one in listening:
-                    one.cancel()
-                await asyncio.gather(*listening, return_exceptions=True)
+            await _send_until_arrived(sender, receivers, token, missing, timeout_s)
         if missing:
             raise BrokerRefusedError(_not_carried(front, backends, missing))
 
@@ -154,18 +146,14 @@ async def require_forwarding(
 async def _reached(
     endpoint: Endpoint, version: int, tls_context: ssl.SSLContext | None
 ) -> AsyncIterator[aiomqtt.Client]:
-    client = aiomqtt.Client(
-        endpoint.host,
-        endpoint.port,
-        username=endpoint.username,
-        password=endpoint.password,
-        identifier=f"loadgen-route-{uuid.uuid4().hex[:8]}",
-        protocol=aiomqtt.ProtocolVersion(version),
-        tls_context=tls_context if endpoint.tls else None,
-        timeout=FORWARD_TIMEOUT_S,
-    )
     try:
-        async with client:
+        async with mqtt_client(
+            endpoint,
+            "route",
+            version=version,
+            tls_context=tls_context,
+            timeout_s=FORWARD_TIMEOUT_S,
+        ) as client:
             yield client
     except (aiomqtt.MqttError, OSError) as error:
         reason = str(error).partition("\n")[0][:100]
@@ -174,30 +162,27 @@ async def _reached(
         ) from None
 
 
-async def _collect(
-    receiver: aiomqtt.Client, backend: int, token: bytes, missing: dict[tuple[int, str], Route]
-) -> None:
-    async for message in receiver.messages:
-        if message.payload == token:
-            missing.pop((backend, str(message.topic)), None)
-
-
 async def _send_until_arrived(
     sender: aiomqtt.Client,
+    receivers: Sequence[aiomqtt.Client],
     token: bytes,
-    missing: Mapping[tuple[int, str], Route],
-    listening: Sequence["asyncio.Future[None]"],
+    missing: dict[tuple[int, str], Route],
     timeout_s: float,
 ) -> None:
     loop = asyncio.get_running_loop()
     end_s = loop.time() + timeout_s
     again_s = 0.0
-    while missing and loop.time() < end_s and not any(one.done() for one in listening):
+    while missing and loop.time() < end_s:
         if loop.time() >= again_s:
             for route in list(missing.values()):
                 await sender.publish(route.front_topic, token)
             again_s = loop.time() + _AGAIN_S
         await asyncio.sleep(0.01)
+        for number, receiver in enumerate(receivers):
+            for _ in range(len(receiver.messages)):
+                message = await anext(receiver.messages)
+                if message.payload == token:
+                    missing.pop((number, str(message.topic)), None)
 
 
 def _not_carried(

@@ -3,11 +3,11 @@
 import asyncio
 import contextlib
 import ssl
-import uuid
 from typing import Final
 
 import aiomqtt
 
+from loadgen.brokers.client import client_identifier, mqtt_client
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.probe import probe
 from loadgen.errors import BrokerRefusedError
@@ -52,46 +52,26 @@ async def require_shared(
 
 async def _copies(endpoint: Endpoint, tls_context: ssl.SSLContext | None) -> int:
     """How many messages two consumers of one shared subscription get of `_MESSAGES` sent."""
-    name = f"loadgen-probe-{uuid.uuid4().hex[:8]}"
-    got = 0
-
-    async def consume(consumer: aiomqtt.Client) -> None:
-        nonlocal got
-        async for _ in consumer.messages:
-            got += 1
-
+    name = client_identifier("share")
     async with contextlib.AsyncExitStack() as stack:
-        clients = [
+        sender, *consumers = [
             await stack.enter_async_context(
-                aiomqtt.Client(
-                    endpoint.host,
-                    endpoint.port,
-                    username=endpoint.username,
-                    password=endpoint.password,
-                    identifier=f"{name}-{number}",
-                    protocol=aiomqtt.ProtocolVersion.V5,
-                    tls_context=tls_context if endpoint.tls else None,
-                    timeout=_WAIT_S,
+                mqtt_client(
+                    endpoint, "probe", version=MQTT_5, tls_context=tls_context, timeout_s=_WAIT_S
                 )
             )
-            for number in range(3)
+            for _ in range(3)
         ]
-        for consumer in clients[1:]:
+        for consumer in consumers:
             codes = await consumer.subscribe(f"$share/{name}/{name}", qos=1)
             if any(getattr(code, "is_failure", False) for code in codes):
                 raise aiomqtt.MqttError(f"SUBACK {codes[0]}")
-        consuming = [asyncio.ensure_future(consume(consumer)) for consumer in clients[1:]]
-        try:
-            for _ in range(_MESSAGES):
-                await clients[0].publish(name, b"?", qos=1)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_WAIT_S):
-                    while got < _MESSAGES:
-                        await asyncio.sleep(_SETTLE_S)
-            # A broker that hands every message to both is told by what comes beyond.
-            await asyncio.sleep(_SETTLE_S)
-        finally:
-            for one in consuming:
-                one.cancel()
-            await asyncio.gather(*consuming, return_exceptions=True)
-    return got
+        for _ in range(_MESSAGES):
+            await sender.publish(name, b"?", qos=1)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_WAIT_S):
+                while sum(len(consumer.messages) for consumer in consumers) < _MESSAGES:
+                    await asyncio.sleep(_SETTLE_S)
+        # A broker that hands every message to both shows by what comes beyond.
+        await asyncio.sleep(_SETTLE_S)
+        return sum(len(consumer.messages) for consumer in consumers)

@@ -22,7 +22,6 @@ import re
 import socket
 import ssl
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -31,8 +30,10 @@ from typing import Any, Final
 import aiomqtt
 import psutil
 
+from loadgen.brokers.client import mqtt_client
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.errors import UsageError
+from loadgen.mqtt.topics import filter_matches
 
 Record = dict[str, Any]
 Recorder = Callable[[Record], None]
@@ -137,16 +138,17 @@ def listening_pids(port: int) -> tuple[int, ...]:
 
 # --- $SYS -----------------------------------------------------------------------------------
 
-_PATTERNS: Final = tuple(
-    (count, re.compile(re.escape(topic).replace(r"\+", "[^/]+")))
-    for count, topics in COUNTS.items()
-    for topic in topics
-)
-
 
 def count_of(topic: str) -> str | None:
-    """Which of `COUNTS` a topic tells."""
-    return next((count for count, pattern in _PATTERNS if pattern.fullmatch(topic)), None)
+    """Which of `COUNTS` a topic carries."""
+    return next(
+        (
+            count
+            for count, filters in COUNTS.items()
+            if any(filter_matches(one, topic) for one in filters)
+        ),
+        None,
+    )
 
 
 def _number(payload: object) -> int | None:
@@ -216,16 +218,7 @@ async def _subscribe(
     told = False
     watched = 0
     while True:
-        client = aiomqtt.Client(
-            endpoint.host,
-            endpoint.port,
-            username=endpoint.username,
-            password=endpoint.password,
-            identifier=f"loadgen-watch-{uuid.uuid4().hex[:8]}",
-            transport="websockets" if endpoint.websocket else "tcp",
-            websocket_path=endpoint.path if endpoint.websocket else None,
-            tls_context=(tls_context or ssl.create_default_context()) if endpoint.tls else None,
-        )
+        client = mqtt_client(endpoint, "watch", tls_context=tls_context)
         try:
             async with client:
                 topics = [(topic, 0) for names in COUNTS.values() for topic in names]

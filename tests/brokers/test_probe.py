@@ -214,9 +214,15 @@ def test_probe_can_be_interrupted() -> None:
     [
         (b"HTTP/1.1 403 Forbidden\r\n\r\n", "HTTP 403 Forbidden"),
         (b"HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n", "HTTP 302 Found"),
-        (b"HTTP/1.1 101 Yes\r\nSec-WebSocket-Accept: no\r\n\r\n", "does not fit the key"),
+        (b"HTTP/1.1 101 Yes\r\nSec-WebSocket-Accept: no\r\n\r\n", "missing Connection header"),
+        (
+            b"HTTP/1.1 101 Yes\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Accept: no\r\n\r\n",
+            "invalid Sec-WebSocket-Accept header: no",
+        ),
+        (b"", "closed the connection;"),
         (b"SSH-2.0-\x1b[31m" + b"x" * 900 + b"\r\n\r\n", r"SSH-2.0-\x1b[31mxxx"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "closed the connection after SSH-2.0-OpenSSH_9.2;"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "answered SSH-2.0-OpenSSH_9.2;"),
     ],
 )
 async def test_upgrade_refused_with_the_reason(answer: bytes, said: str) -> None:

@@ -1,0 +1,198 @@
+"""Two ways to talk to a broker before and beside a run, when speed does not matter.
+
+`mqtt_client` makes aiomqtt's client, for whole conversations. `PacketStream` sends and receives
+single packets: for what aiomqtt does not show, the properties of CONNACK, and for peers that may
+not speak MQTT at all. It can be cancelled at any moment and starts no thread.
+"""
+
+import asyncio
+import contextlib
+import ssl
+import uuid
+from collections.abc import AsyncIterator
+from typing import Final, Self
+
+import aiomqtt
+from websockets.client import ClientProtocol
+from websockets.frames import Frame
+from websockets.protocol import State
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
+
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.errors import BrokerRefusedError
+from loadgen.mqtt.codec import decode, encode
+from loadgen.mqtt.packets import Packet
+
+_CLOSE_TIMEOUT_S: Final = 1.0
+_READ_BYTES: Final = 64 << 10
+_PACKET_LIMIT_BYTES: Final = 64 << 10
+_STATUS_BYTES: Final = 512
+_SWITCHING: Final = b"HTTP/1.1 101"
+_SHOWN_CHARACTERS: Final = 120
+
+
+def mqtt_client(
+    endpoint: Endpoint,
+    role: str,
+    *,
+    version: int = 4,
+    tls_context: ssl.SSLContext | None = None,
+    timeout_s: float = 10.0,
+) -> aiomqtt.Client:
+    """A client of this broker, not yet connected; `role` is part of its Client Identifier.
+
+    `tls_context` is used for mqtts and wss (the system's trust when None).
+    """
+    return aiomqtt.Client(
+        endpoint.host,
+        endpoint.port,
+        username=endpoint.username,
+        password=endpoint.password,
+        identifier=client_identifier(role),
+        protocol=aiomqtt.ProtocolVersion(version),
+        transport="websockets" if endpoint.websocket else "tcp",
+        websocket_path=endpoint.path if endpoint.websocket else None,
+        tls_context=tls_context_of(endpoint, tls_context),
+        timeout=timeout_s,
+    )
+
+
+def client_identifier(role: str) -> str:
+    """A Client Identifier that nobody else has."""
+    return f"loadgen-{role}-{uuid.uuid4().hex[:8]}"
+
+
+def tls_context_of(endpoint: Endpoint, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    """The context for this endpoint: None without TLS, the system's trust when none is given."""
+    return (given or ssl.create_default_context()) if endpoint.tls else None
+
+
+def shown(text: str | bytes) -> str:
+    """One printable line of what a peer or a library says, at most 120 characters."""
+    if isinstance(text, bytes):
+        text = text[: 4 * _SHOWN_CHARACTERS].decode("utf-8", "replace")
+    return ascii(text.strip())[1:-1][:_SHOWN_CHARACTERS]
+
+
+class PacketStream:
+    """Control packets over TCP, TLS or WebSocket; made by `packet_stream`."""
+
+    def __init__(
+        self, version: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.version = version
+        self._reader = reader
+        self._writer = writer
+        self._framing: ClientProtocol | None = None
+        self._received = bytearray()
+
+    def send(self, packet: Packet) -> None:
+        """Send one packet; when the peer is closing, `receive` will say so."""
+        data = encode(packet, self.version)
+        if self._framing is None:
+            self._writer.write(data)
+        elif self._framing.state is State.OPEN:
+            self._framing.send_binary(data)
+            self._flush()
+
+    async def receive(self) -> Packet:
+        """The next packet.
+
+        Raises ConnectionError when the broker closes, RemoteProtocolError when what comes is not
+        MQTT, and OSError.
+        """
+        while True:
+            received = bytes(self._received)
+            version = self.version
+            if received[:2] == b"\x20\x02":
+                # A broker that does not speak MQTT 5 may say so in the CONNACK of 3.1.1.
+                version = 4
+            decoded = decode(received, 0, len(received), version, _PACKET_LIMIT_BYTES)
+            if decoded is not None:
+                packet, end = decoded
+                del self._received[:end]
+                return packet
+            data = await self._more()
+            if not data:
+                raise ConnectionResetError("the broker closed the connection")
+            self._received += data
+
+    async def upgrade(self, endpoint: Endpoint) -> Self:
+        """Ask for WebSocket (RFC 6455); BrokerRefusedError says what a server has against it."""
+        uri = parse_uri(f"{endpoint.scheme}://{endpoint.address}{endpoint.path}")
+        self._framing = framing = ClientProtocol(uri, subprotocols=[Subprotocol("mqtt")])
+        framing.send_request(framing.connect())
+        line, newline, answer = b"", b"", b""
+        # What is not "101 Switching Protocols" is refused at once, whatever may follow.
+        while not newline or (line.startswith(_SWITCHING) and framing.state is State.CONNECTING):
+            self._flush()
+            data = await self._reader.read(_READ_BYTES)
+            answer = (answer + data)[:_STATUS_BYTES]
+            line, newline, _ = answer.partition(b"\n")
+            if not data or len(line) == _STATUS_BYTES or framing.handshake_exc is not None:
+                break
+            framing.receive_data(data)
+        if framing.state is not State.OPEN:
+            raise BrokerRefusedError(
+                f"{endpoint.redacted} did not upgrade to WebSocket: "
+                f"{_upgrade_fault(line, framing.handshake_exc)}; check the port, the path and what "
+                "the server allows"
+            )
+        return self
+
+    async def _more(self) -> bytes:
+        framing = self._framing
+        if framing is None:
+            return await self._reader.read(_READ_BYTES)
+        while True:
+            frames = [event for event in framing.events_received() if isinstance(event, Frame)]
+            self._flush()
+            data = b"".join(bytes(frame.data) for frame in frames if not frame.opcode & 8)
+            if data or framing.state is not State.OPEN:
+                return data
+            raw = await self._reader.read(_READ_BYTES)
+            if not raw:
+                return b""
+            framing.receive_data(raw)
+
+    def _flush(self) -> None:
+        if self._framing is not None:
+            self._writer.writelines(self._framing.data_to_send())
+
+
+def _upgrade_fault(line: bytes, error: Exception | None) -> str:
+    protocol, _, status = line.partition(b" ")
+    if not line:
+        return "it closed the connection"
+    if not protocol.startswith(b"HTTP/"):
+        return f"it answered {shown(line)}"
+    if not line.startswith(_SWITCHING) or error is None:
+        return f"HTTP {shown(status)}"
+    return shown(str(error.__cause__ or error))
+
+
+@contextlib.asynccontextmanager
+async def packet_stream(
+    endpoint: Endpoint, version: int, tls_context: ssl.SSLContext | None = None
+) -> AsyncIterator[PacketStream]:
+    """A connection to this broker for the length of the block, without a CONNECT.
+
+    Raises OSError (ssl.SSLError among them) and, where WebSocket is asked for, BrokerRefusedError.
+    """
+    context = tls_context_of(endpoint, tls_context)
+    reader, writer = await asyncio.open_connection(
+        endpoint.host,
+        endpoint.port,
+        ssl=context,
+        server_hostname=endpoint.host if context else None,
+    )
+    try:
+        stream = PacketStream(version, reader, writer)
+        yield await stream.upgrade(endpoint) if endpoint.websocket else stream
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await writer.wait_closed()
+        writer.transport.abort()
