@@ -9,7 +9,6 @@ import orjson
 
 from loadgen.control.redaction import printable
 from loadgen.control.seal import verify
-from loadgen.control.supply import FILE_NAME
 from loadgen.errors import RunDirectoryError
 from loadgen.specjms.disclosure import (
     FILL_IN,
@@ -19,6 +18,7 @@ from loadgen.specjms.disclosure import (
     submission,
 )
 from loadgen.specjms.repetition import Played, no_repetition
+from loadgen.specjms.report import FILE_NAME
 
 _DRIVER_OUTPUT = ("events.jsonl", "broker.jsonl")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # so that the same run gives the same archive

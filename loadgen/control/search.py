@@ -28,7 +28,7 @@ from loadgen.control.rundir import exclusive
 from loadgen.control.seal import digest_of
 from loadgen.control.worker_pool import WORKER_ENTRY
 from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError
-from loadgen.specjms.report import NOTICE
+from loadgen.specjms.model import NOTICE
 from loadgen.workload.scenario import Scenario, build_scenario, scenario_fields
 from loadgen.workload.search import (
     Aim,

@@ -19,7 +19,15 @@ from loadgen.control.progress import Progress, Snapshot, describe
 from loadgen.control.rundir import EventLog, write_json
 from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.metrics.reducer import reduce_table, summarize
-from loadgen.specjms.audit import PROGRESS_LIMIT_S, Audit, DestinationCount
+from loadgen.specjms.audit import (
+    PROGRESS_LIMIT_S,
+    Audit,
+    DestinationCount,
+    Latencies,
+    Observed,
+    TypeCount,
+    audit,
+)
 from loadgen.specjms.kernels import (
     SEEN_ALL_EXPECTED,
     SEEN_ALL_RECEIVED,
@@ -36,18 +44,10 @@ from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES, TYPES
 from loadgen.specjms.missing import name_missing
 from loadgen.specjms.model import Model
 from loadgen.specjms.plan import SupplyPlan
-from loadgen.specjms.report import (
-    Latencies,
-    Seen,
-    Supply,
-    audit_of_supply,
-    audit_summary,
-    report,
-)
+from loadgen.specjms.report import FILE_NAME, audit_summary, report
 from loadgen.workload.verdict import CODES, Reason, Verdict
 
 NS = 1_000_000_000
-FILE_NAME = "specjms.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Review:
     audit: Audit
     summary: dict[str, Any]
     model: Model
-    seen: Supply
+    seen: Observed
     also_changed: tuple[str, ...]
 
 
@@ -74,33 +74,33 @@ def review(
 ) -> Review:
     """Audit the run in this directory.
 
-    `share` is the mean of the rate steps that the run was asked for, of the topology's rates, None
-    for a run without steps; `progress_s` how often it told where it stood.
+    `share` is the mean of the rate steps as a share of the topology's rates, None for a run without
+    steps; `progress_s` how often its progress was reported.
     """
     start_ns, end_ns = windows.get("measure", (0, 0))
     warm_ns, warmed_ns = windows.get("warmup", (0, 0))
-    told = [final["specjms"] for final in finals.values() if final.get("specjms")]
-    silent = len(plan.workers) - len(told)
-    destinations, notes = _destinations(plan.model, told, silent)
+    answers = [final["specjms"] for final in finals.values() if final.get("specjms")]
+    silent = len(plan.workers) - len(answers)
+    destinations, notes = _destinations(plan.model, answers, silent)
     if any(is_local(target.host) for target in plan.targets):
         notes.append("The broker ran on the client's host, which a submission must not do (3.9).")
-    seen = Supply(
+    seen = Observed(
         window_s=(end_ns - start_ns) / NS,
         warmup_s=(warmed_ns - warm_ns) / NS,
         clock_ms=clock_ns / 1e6,
         types=_types(directory, plan.model),
-        inside=_added(told, "inside"),
-        late=_added(told, "late"),
+        inside=_added(answers, "inside"),
+        late=_added(answers, "late"),
         destinations=destinations,
-        discarded=_sum(told, "discarded"),
-        discarded_bytes=_sum(told, "discarded_bytes"),
-        waited=_sum(told, "waited"),
-        calls_open=_sum(told, "calls_open"),
-        calls_dropped=_sum(told, "calls_dropped"),
-        unsent=_sum(told, "unsent"),
+        discarded=_sum(answers, "discarded"),
+        discarded_bytes=_sum(answers, "discarded_bytes"),
+        waited=_sum(answers, "waited"),
+        calls_open=_sum(answers, "calls_open"),
+        calls_dropped=_sum(answers, "calls_dropped"),
+        unsent=_sum(answers, "unsent"),
         workers_silent=silent,
-        duplicated=_sum(told, "duplicated"),
-        out_of_order=_sum(told, "out_of_order"),
+        duplicated=_sum(answers, "duplicated"),
+        out_of_order=_sum(answers, "out_of_order"),
         progress_s=progress_s,
         notes=notes,
     )
@@ -109,9 +109,9 @@ def review(
     if share is not None:
         model = replace(model, rates=tuple(rate * share for rate in model.rates))
         also = (f"rate steps, {share:.1%} of the rates in the mean",)
-    audit = audit_of_supply(model, seen)
+    found = audit(model, seen)
     begun = sum(seen.types[first].sent for first in FIRST_OF_INTERACTION)
-    return Review(begun, audit, audit_summary(audit), model, seen, also)
+    return Review(begun, found, audit_summary(found), model, seen, also)
 
 
 def write_review(directory: Path, found: Review, verdict: Verdict) -> dict[str, Any]:
@@ -157,16 +157,16 @@ def reported(progress: Progress, events: EventLog, every_s: float) -> Progress:
     return show
 
 
-def _sum(told: list[Any], name: str) -> int:
-    return sum(int(one.get(name, 0)) for one in told)
+def _sum(answers: list[Any], name: str) -> int:
+    return sum(int(one.get(name, 0)) for one in answers)
 
 
-def _added(told: list[Any], name: str) -> list[int]:
+def _added(answers: list[Any], name: str) -> list[int]:
     """Sums over the workers, one an interaction."""
-    return [sum(int(one.get(name, [0] * 7)[at]) for one in told) for at in range(7)]
+    return [sum(int(one.get(name, [0] * 7)[at]) for one in answers) for at in range(7)]
 
 
-def _types(directory: Path, model: Model) -> list[Seen]:
+def _types(directory: Path, model: Model) -> list[TypeCount]:
     """Counts and latencies of each message type over the window."""
     names = {part.name: TYPES[part.subject] for part in parts_of(model) if part.role == "handlers"}
     counters: dict[str, Mapping[str, Any]] = {}
@@ -184,7 +184,7 @@ def _types(directory: Path, model: Model) -> list[Seen]:
         # A driver's lateness is charged; a caused message has no schedule that it could miss.
         delivery = "end_to_end" if message.cause is None else "transit"
         found.append(
-            Seen(
+            TypeCount(
                 sent=int(counted.get("sent", 0)),
                 expected=int(counted.get("expected", 0)),
                 received=int(counted.get("received", 0)),
@@ -221,24 +221,24 @@ def _latencies(row: Mapping[str, Any] | None) -> Latencies:
 
 
 def _destinations(
-    model: Model, told: list[Any], silent: int
+    model: Model, answers: list[Any], silent: int
 ) -> tuple[list[DestinationCount], list[str]]:
     """The workers' counts by destination, added up, and notes on what cannot be named."""
     firsts = first_destinations(model)
     counts: dict[int, list[int]] = {}
-    for one in told:
+    for one in answers:
         for row, *values in one.get("seen", []):
             held = counts.setdefault(int(row), [0] * SEEN_FIELDS)
             for at, value in enumerate(values[:SEEN_FIELDS]):
                 held[at] += int(value)
     lost = {row: held[SEEN_ALL_EXPECTED] - held[SEEN_ALL_RECEIVED] for row, held in counts.items()}
-    streams = [one["streams"] for one in told if one.get("streams")]
-    complete = not silent and len(streams) == len(told)
-    holes = [hole for one in told for hole in one.get("holes", [])]
+    streams = [one["streams"] for one in answers if one.get("streams")]
+    complete = not silent and len(streams) == len(answers)
+    holes = [hole for one in answers for hole in one.get("holes", [])]
     named = name_missing(model, lost, holes, streams if complete else None)
     notes = []
     if any(unnamed for _, unnamed in named.values()) and not complete:
-        why = "a worker told nothing" if silent else "there are too many streams to tell of"
+        why = "a worker gave no answer" if silent else "there are too many streams to list"
         notes.append(f"Messages lost at the end of a stream are counted and not named: {why}.")
     found = []
     for row, held in sorted(counts.items()):
@@ -253,11 +253,11 @@ def _destinations(
                 received=held[SEEN_RECEIVED],
                 duplicated=held[SEEN_DUPLICATED],
                 slow=held[SEEN_SLOW],
-                all_sent=held[SEEN_ALL_SENT],
-                all_expected=held[SEEN_ALL_EXPECTED],
-                all_received=held[SEEN_ALL_RECEIVED],
+                sent_in_all=held[SEEN_ALL_SENT],
+                expected_in_all=held[SEEN_ALL_EXPECTED],
+                received_in_all=held[SEEN_ALL_RECEIVED],
                 missing=missing,
-                unnamed=unnamed,
+                missing_unnamed=unnamed,
             )
         )
     return found, notes

@@ -3,7 +3,7 @@
 from textwrap import wrap
 
 from loadgen.control.redaction import printable
-from loadgen.specjms.report import NOTICE
+from loadgen.specjms.model import NOTICE
 
 NAME_CHARACTERS = 300
 """Longest text of a broker, file or scenario that a rendering repeats."""

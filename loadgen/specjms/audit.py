@@ -1,37 +1,19 @@
 """The audit: five tests of every interaction or destination (run rules, section 3.6).
 
 A pure function of counts: what was sent and received in the measurement window, what the model
-asks for, and how the drivers kept their time. That everything arrived is judged of the whole run,
-warm-up and drain included. Every test says what was expected and observed.
+asks for, and how the drivers kept their time. Whether everything arrived is judged over the whole
+run, warm-up and drain included. Every test says what was expected and observed.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
 
 from loadgen.specjms.destinations import destination_name
 from loadgen.specjms.expected import interaction_messages
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES
 from loadgen.specjms.model import Model, answers_to_calls, enabled_types, interactions_on
-
-__all__ = [
-    "DELIVERY_LIMIT_MS",
-    "DELIVERY_PERCENTILE",
-    "MEASURE_MINIMUM_S",
-    "MISSES_LIMIT_PERCENT",
-    "TESTS",
-    "TOLERANCE_PERCENT",
-    "WARMUP_MINIMUM_S",
-    "Audit",
-    "Conduct",
-    "DestinationCount",
-    "Finding",
-    "Observed",
-    "Test",
-    "audit",
-    "run_rules",
-]
 
 TOLERANCE_PERCENT: Final = 5
 """Input rate and number of messages: how far from what the topology asks for."""
@@ -47,22 +29,32 @@ DRAW_SIGMAS: Final = 4
 """How far the suppliers drawn for a few calls may be from their mean."""
 
 Test = Literal["input_rate", "message_count", "pacing", "delivery_time", "delivered"]
-TESTS: Final[tuple[Test, ...]] = (
-    "input_rate",
-    "message_count",
-    "pacing",
-    "delivery_time",
-    "delivered",
-)
+TESTS: Final[tuple[Test, ...]] = get_args(Test)
+
+Latencies = Mapping[str, float | int | None]
+"""One series in µs: count, avg, p50, p90, p99, max; empty without deliveries."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeCount:
+    """What all workers counted of one message type in the window."""
+
+    sent: int = 0
+    expected: int = 0
+    received: int = 0
+    duplicated: int = 0
+    out_of_order: int = 0
+    delivery: Latencies = field(default_factory=dict)
+    end_to_end: Latencies = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class DestinationCount:
-    """What one destination saw: of the interactions begun in the window, and of the whole run.
+    """What one destination saw: of the interactions begun in the window, and in the whole run.
 
-    `expected` are deliveries; `slow` those that took longer than the limit. The counts with `all_`
-    are those of every message of the run, warm-up and drain included. `missing` names what of them
-    did not arrive, `unnamed` is how many messages more there are.
+    `expected` are deliveries; `slow` those that took longer than the limit. Counts `_in_all` are of
+    every message of the run, warm-up and drain included. `missing` names messages that did not
+    arrive, `missing_unnamed` counts those that it does not name.
     """
 
     number: int
@@ -72,38 +64,52 @@ class DestinationCount:
     received: int = 0
     duplicated: int = 0
     slow: int = 0
-    all_sent: int = 0
-    all_expected: int = 0
-    all_received: int = 0
+    sent_in_all: int = 0
+    expected_in_all: int = 0
+    received_in_all: int = 0
     missing: tuple[str, ...] = ()
-    unnamed: int = 0
+    missing_unnamed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a run showed, of the interactions begun within its window.
+    """What a run showed.
 
-    sent, received   by message type
-    inside           interactions begun while the window was open, one entry an interaction
-    late             those of the window's that were begun behind schedule
-    p90_ms           90th percentile of the delivery time by message type, None without deliveries
-    calls_open       calls for offers of the whole run that never had all of their offers
-    calls_dropped    offers for which there was no place to wait in
-    unsent           messages taken whose effects still waited to be sent when the run ended
-    workers_silent   workers that ended without telling what they sent and received
+    Of the interactions begun in the window:
+    types                       one entry a message type
+    inside                      how many were begun, one entry an interaction
+    late                        those of them that were begun behind schedule
+    discarded, discarded_bytes  deliveries that a selector at the receiver refused
+    waited                      messages that had to wait for a place in the in-flight window
+
+    Of the whole run:
+    calls_open                  calls for offers that never had all of their offers
+    calls_dropped               offers for which there was no place to wait in
+    unsent                      messages taken whose effects still waited to be sent at the end
+    workers_silent              workers that ended without a report of what they sent and received
+    duplicated, out_of_order    deliveries
+    progress_s                  how often the run reported its progress
+    notes                       what else a reader must know
     """
 
     window_s: float
-    sent: Sequence[int]
-    received: Sequence[int]
+    warmup_s: float
+    clock_ms: float
+    types: Sequence[TypeCount]
     inside: Sequence[int]
     late: Sequence[int]
-    p90_ms: Sequence[float | None]
     destinations: Sequence[DestinationCount]
+    discarded: int = 0
+    discarded_bytes: int = 0
+    waited: int = 0
     calls_open: int = 0
     calls_dropped: int = 0
     unsent: int = 0
     workers_silent: int = 0
+    duplicated: int = 0
+    out_of_order: int = 0
+    progress_s: float = PROGRESS_LIMIT_S
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +131,7 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        return all(finding.passed for finding in self.findings)
+        return not self.failed
 
     @property
     def failed(self) -> tuple[Finding, ...]:
@@ -135,18 +141,21 @@ class Audit:
         return tuple(finding for finding in self.findings if finding.test == test)
 
 
-def audit(model: Model, observed: Observed) -> Audit:
+def audit(model: Model, seen: Observed) -> Audit:
     """Every test of every interaction and destination that the model has."""
-    # What explains others comes first.
-    findings = _silence(observed)
+    findings: list[Finding] = []
+    if seen.workers_silent:  # first, since it explains the others
+        observed = f"{seen.workers_silent:,} reported nothing, so counts and names are incomplete"
+        expected = "every worker reports what it sent and received"
+        findings.append(Finding("delivered", "workers", False, expected, observed))
     for interaction in interactions_on(model):
-        findings += _interaction_findings(model, observed, interaction)
-    known = {(count.number, count.destination): count for count in observed.destinations}
-    for number in enabled_types(model):
-        rows = [count for (kind, _), count in sorted(known.items()) if kind == number]
-        for count in rows:
-            findings += _destination_findings(model, count, observed.p90_ms[number])
-    return Audit((*findings, *_run_findings(model, observed)))
+        findings += _interaction_findings(model, seen, interaction)
+    enabled = enabled_types(model)
+    for count in sorted(seen.destinations, key=lambda one: (one.number, one.destination)):
+        if count.number in enabled:
+            p90_us = seen.types[count.number].delivery.get("p90")
+            findings += _destination_findings(model, count, p90_us)
+    return Audit((*findings, *_unfinished(model, seen)))
 
 
 def _within(observed: float, expected: float, slack: float) -> bool:
@@ -163,197 +172,138 @@ def _begun_within(begun: int, expected: float) -> bool:
     return nearly or _within(begun, expected, 0.0)
 
 
-def _interaction_findings(model: Model, seen: Observed, interaction: int) -> list[Finding]:
+def _interaction_findings(model: Model, seen: Observed, interaction: int) -> Iterator[Finding]:
     subject = f"interaction {interaction}"
     rate = model.rates[interaction - 1]
-    begun = seen.sent[FIRST_OF_INTERACTION[interaction - 1]]
     window_s = seen.window_s or 1.0
     wanted = rate * window_s
+    inside, late = seen.inside[interaction - 1], seen.late[interaction - 1]
+    yield Finding(
+        "input_rate",
+        subject,
+        _begun_within(inside, wanted),
+        f"{rate:,.6g}/s within {TOLERANCE_PERCENT} %",
+        f"{inside / window_s:,.6g}/s",
+    )
+    types = [seen.types[n] for n, m in enumerate(MESSAGES) if m.interaction == interaction]
+    sent, received = sum(one.sent for one in types), sum(one.received for one in types)
     each = interaction_messages(model)[interaction - 1]
-    sent = sum(seen.sent[n] for n, m in enumerate(MESSAGES) if m.interaction == interaction)
-    received = sum(seen.received[n] for n, m in enumerate(MESSAGES) if m.interaction == interaction)
     # Each supplier that a call asks is an offer sent; a call and an offer received.
     drawn = DRAW_SIGMAS * math.sqrt(wanted) * answers_to_calls(model)[1] * (interaction == 2)
-    counted = _within(sent, wanted * each.sent, each.sent + drawn) and _within(
-        received, wanted * each.received, each.received + 2 * drawn
+    yield Finding(
+        "message_count",
+        subject,
+        _within(sent, wanted * each.sent, each.sent + drawn)
+        and _within(received, wanted * each.received, each.received + 2 * drawn),
+        f"{wanted * each.sent:,.0f} sent and {wanted * each.received:,.0f} received within "
+        f"{TOLERANCE_PERCENT} %",
+        f"{sent:,} sent and {received:,} received",
     )
-    inside = seen.inside[interaction - 1]
-    late = seen.late[interaction - 1]
+    begun = seen.types[FIRST_OF_INTERACTION[interaction - 1]].sent
     if begun:
-        # One that is late is no share yet.
+        # A single late one is not a share yet.
         paced = late <= max(begun * MISSES_LIMIT_PERCENT / 100, 1)
         kept = f"{100.0 * late / begun:.3g} % ({late:,} of {begun:,})"
     else:
         paced, kept = _begun_within(0, wanted), "none begun"
-    return [
-        Finding(
-            "input_rate",
-            subject,
-            _begun_within(inside, wanted),
-            f"{rate:,.6g}/s within {TOLERANCE_PERCENT} %",
-            f"{inside / window_s:,.6g}/s",
-        ),
-        Finding(
-            "message_count",
-            subject,
-            counted,
-            f"{wanted * each.sent:,.0f} sent and {wanted * each.received:,.0f} received within "
-            f"{TOLERANCE_PERCENT} %",
-            f"{sent:,} sent and {received:,} received",
-        ),
-        Finding(
-            "pacing",
-            subject,
-            paced,
-            f"at most {MISSES_LIMIT_PERCENT} % begun late",
-            kept,
-        ),
-    ]
+    yield Finding("pacing", subject, paced, f"at most {MISSES_LIMIT_PERCENT} % begun late", kept)
 
 
 def _destination_findings(
-    model: Model, count: DestinationCount, p90_ms: float | None
-) -> list[Finding]:
+    model: Model, count: DestinationCount, p90_us: float | None
+) -> Iterator[Finding]:
     name = MESSAGES[count.number].name
     subject = f"{name} at {destination_name(model, count.number, count.destination)}"
-    # The percentile keeps the limit exactly when that share of the deliveries does.
-    allowed = count.received * (100 - DELIVERY_PERCENTILE) / 100
-    in_time = count.slow <= allowed and (count.received > 0 or count.expected == 0)
-    told = "nothing was received" if not count.received else f"{count.slow:,} slower"
-    if p90_ms is not None:
-        told += f"; {name} in all: {p90_ms:,.3f} ms"
-    lost = count.all_expected - count.all_received
-    found = []
     if count.expected or count.received:
-        found.append(
-            Finding(
-                "delivery_time",
-                subject,
-                in_time,
-                f"{DELIVERY_PERCENTILE} % of {count.received:,} within {DELIVERY_LIMIT_MS:,} ms",
-                told,
-            )
-        )
-    found.append(
-        Finding(
-            "delivered",
+        # The percentile keeps the limit exactly when that share of the deliveries does.
+        allowed = count.received * (100 - DELIVERY_PERCENTILE) / 100
+        times = f"{count.slow:,} slower" if count.received else "nothing was received"
+        if p90_us is not None:
+            times += f"; {name} in all: {p90_us / 1000:,.3f} ms"
+        yield Finding(
+            "delivery_time",
             subject,
-            lost == 0,
-            f"{count.all_expected:,} deliveries of {count.all_sent:,} messages sent in the whole "
-            "run",
-            f"{count.all_received:,}" + _told_missing(count, lost),
+            count.slow <= allowed and (count.received > 0 or count.expected == 0),
+            f"{DELIVERY_PERCENTILE} % of {count.received:,} within {DELIVERY_LIMIT_MS:,} ms",
+            times,
         )
+    yield Finding(
+        "delivered",
+        subject,
+        count.expected_in_all == count.received_in_all,
+        f"{count.expected_in_all:,} deliveries of {count.sent_in_all:,} messages sent in the whole "
+        "run",
+        f"{count.received_in_all:,}{_missing(count)}",
     )
-    return found
 
 
-def _told_missing(count: DestinationCount, lost: int) -> str:
-    if lost < 0:
-        return f", {-lost:,} more than sent"
-    if lost == 0:
-        return ""
-    names = list(count.missing)
-    if count.unnamed and names:
-        names.append(f"and {count.unnamed:,} more")
-    return f", {lost:,} missing" + (f": {', '.join(names)}" if names else "")
+def _missing(count: DestinationCount) -> str:
+    lost = count.expected_in_all - count.received_in_all
+    if lost <= 0:
+        return f", {-lost:,} more than sent" if lost else ""
+    more = [f"and {count.missing_unnamed:,} more"] if count.missing_unnamed else []
+    names = f": {', '.join([*count.missing, *more])}" if count.missing else ""
+    return f", {lost:,} missing{names}"
 
 
-def _run_findings(model: Model, seen: Observed) -> list[Finding]:
+def _unfinished(model: Model, seen: Observed) -> Iterator[Finding]:
     """What was never sent because something before it did not come to its end."""
-    found = []
     if 2 in interactions_on(model):
-        open_, dropped = seen.calls_open, seen.calls_dropped
-        found.append(
-            Finding(
-                "delivered",
-                "calls for offers",
-                not open_ and not dropped,
-                "every call with all of its offers, in the whole run",
-                f"{open_:,} calls without all offers, {dropped:,} offers dropped",
-            )
+        yield Finding(
+            "delivered",
+            "calls for offers",
+            not seen.calls_open and not seen.calls_dropped,
+            "every call with all of its offers, in the whole run",
+            f"{seen.calls_open:,} calls without all offers, {seen.calls_dropped:,} offers dropped",
         )
     if seen.unsent:
-        found.append(
-            Finding(
-                "delivered",
-                "what messages cause",
-                False,
-                "all of it sent when the run ends",
-                f"{seen.unsent:,} messages whose effects waited for the broker's acknowledgements",
-            )
-        )
-    return found
-
-
-def _silence(seen: Observed) -> list[Finding]:
-    if not seen.workers_silent:
-        return []
-    return [
-        Finding(
+        yield Finding(
             "delivered",
-            "workers",
+            "what messages cause",
             False,
-            "every worker tells what it sent and received",
-            f"{seen.workers_silent:,} told nothing, so that counts and names are not complete",
+            "all of it sent when the run ends",
+            f"{seen.unsent:,} messages whose effects waited for the broker's acknowledgements",
         )
-    ]
 
 
-@dataclass(frozen=True, slots=True)
-class Conduct:
-    """How a run went, as far as the run rules ask and a tool can tell.
+def run_rules(
+    seen: Observed, failures: Sequence[str], *, as_specified: bool
+) -> tuple[tuple[str, bool, str], ...]:
+    """Which run rules a run keeps, as (rule, kept, observed); shorter runs are not compliant.
 
-    duplicated, out_of_order   deliveries of the whole run
-    failures                   codes of the run's verdict, without the audit's own
-    progress_s                 how often the run told where it stood
+    `failures` are the codes of the run's verdict, without the audit's own; `as_specified` whether
+    every option is SPECjms2007's.
     """
-
-    warmup_s: float
-    measure_s: float
-    clock_ms: float
-    duplicated: int = 0
-    out_of_order: int = 0
-    failures: Sequence[str] = ()
-    progress_s: float = PROGRESS_LIMIT_S
-    default_options: bool = True
-
-
-def run_rules(run: Conduct) -> tuple[tuple[str, bool, str], ...]:
-    """Which run rules a run keeps, as (rule, kept, observed); shorter runs are not compliant."""
     return (
         (
             f"warm-up of at least {WARMUP_MINIMUM_S / 60:.0f} min (3.1)",
-            run.warmup_s >= WARMUP_MINIMUM_S,
-            f"{run.warmup_s:,.0f} s",
+            seen.warmup_s >= WARMUP_MINIMUM_S,
+            f"{seen.warmup_s:,.0f} s",
         ),
         (
             f"measurement of at least {MEASURE_MINIMUM_S / 60:.0f} min (3.1)",
-            run.measure_s >= MEASURE_MINIMUM_S,
-            f"{run.measure_s:,.0f} s",
+            seen.window_s >= MEASURE_MINIMUM_S,
+            f"{seen.window_s:,.0f} s",
         ),
         (
             f"clocks within {CLOCK_LIMIT_MS:.0f} ms (3.2)",
-            run.clock_ms <= CLOCK_LIMIT_MS,
-            f"{run.clock_ms:,.3f} ms",
+            seen.clock_ms <= CLOCK_LIMIT_MS,
+            f"{seen.clock_ms:,.3f} ms",
         ),
         (
             f"progress reported every {PROGRESS_LIMIT_S / 60:.0f} min (3.3)",
-            run.progress_s <= PROGRESS_LIMIT_S,
-            f"{run.progress_s:,.6g} s",
+            seen.progress_s <= PROGRESS_LIMIT_S,
+            f"{seen.progress_s:,.6g} s",
         ),
-        (
-            "no failures or exceptions (3.5)",
-            not run.failures,
-            ", ".join(run.failures) or "none",
-        ),
+        ("no failures or exceptions (3.5)", not failures, ", ".join(failures) or "none"),
         (
             "messages in order and not duplicated (4.2)",
-            not run.duplicated and not run.out_of_order,
-            f"{run.duplicated:,} duplicated, {run.out_of_order:,} out of order",
+            not seen.duplicated and not seen.out_of_order,
+            f"{seen.duplicated:,} duplicated, {seen.out_of_order:,} out of order",
         ),
         (
             "workload as specified, without options of freeform or jms2009-PS",
-            run.default_options,
-            "as specified" if run.default_options else "changed",
+            as_specified,
+            "as specified" if as_specified else "changed",
         ),
     )

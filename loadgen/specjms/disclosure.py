@@ -10,8 +10,9 @@ from typing import Any, Final
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from loadgen.specjms.model import NOTICE
 from loadgen.specjms.repetition import Played, shortfalls, valid, verdict_of
-from loadgen.specjms.report import NOTICE, TRANSACTIONS
+from loadgen.specjms.report import TRANSACTIONS
 
 __all__ = ["FILL_IN", "Disclosed", "destination_setup", "server_setup", "submission"]
 

@@ -13,6 +13,14 @@ from loadgen.specjms.messages import INTERACTIONS, MESSAGES, Kind, number_of
 from loadgen.specjms.sizes import CLASS_PERCENT
 from loadgen.specjms.topology import Locations, Topology, families_of, suppliers_of
 
+NOTICE: Final = (
+    "SPECjms2007 is a trademark of the Standard Performance Evaluation Corporation (SPEC). The "
+    "results or findings here have not been reviewed or accepted by SPEC, therefore no comparison "
+    "nor performance inference can be made against any published SPEC result. The official web "
+    "site for SPECjms2007 is located at http://www.spec.org/osg/jms2007."
+)
+"""What the run rules ask of research use, before any figure (section 2.2.2)."""
+
 Target = Literal[
     "LocationID-MessageType", "MessageType", "Interaction", "LocationType", "LocationID", "Central"
 ]

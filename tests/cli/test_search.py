@@ -17,7 +17,7 @@ from loadgen.control import sweep as control_sweep
 from loadgen.control.coordinator import RunResult, run
 from loadgen.control.progress import Snapshot
 from loadgen.control.search import Search, SearchState, SearchStep
-from loadgen.specjms.report import NOTICE
+from loadgen.specjms.model import NOTICE
 from loadgen.workload.rate_step_verdict import judge_rate_step
 from loadgen.workload.rate_steps import RateStep
 from loadgen.workload.scenario import build_scenario

@@ -14,11 +14,11 @@ from loadgen.control import disclosure
 from loadgen.control.disclosure import write_bundle
 from loadgen.control.seal import seal
 from loadgen.errors import RunDirectoryError
-from loadgen.specjms.audit import DestinationCount
+from loadgen.specjms.audit import DestinationCount, Observed, TypeCount, audit
 from loadgen.specjms.expected import type_rates
 from loadgen.specjms.messages import number_of
 from loadgen.specjms.options import Choices, model_of
-from loadgen.specjms.report import Seen, Supply, audit_of_supply, audit_summary, report
+from loadgen.specjms.report import audit_summary, report
 
 NS = 1_000_000_000
 LENGTH_S = 20
@@ -34,10 +34,12 @@ def made(
     length_s = changes.pop("length_s", LENGTH_S)
     model = model_of(Choices(topology=topology, base=base))
     seen = [
-        Seen(*(round(rate * length_s * share) for rate in (one.sent, one.received, one.received)))
+        TypeCount(
+            *(round(rate * length_s * share) for rate in (one.sent, one.received, one.received))
+        )
         for one in type_rates(model)
     ]
-    supply = Supply(
+    supply = Observed(
         window_s=length_s,
         warmup_s=1.0,
         clock_ms=0.0,
@@ -46,7 +48,7 @@ def made(
         late=[0] * 7,
         destinations=[DestinationCount(number_of("offer"), 1, 10, 10, 10)],
     )
-    found = audit_of_supply(model, supply)
+    found = audit(model, supply)
     document = report(model, supply, found)
     run = {
         "schema": 1,

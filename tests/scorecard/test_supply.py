@@ -8,9 +8,10 @@ import pytest
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.sections import Section
 from loadgen.scorecard.supply import supply_sections
+from loadgen.specjms.audit import Observed, TypeCount, audit
 from loadgen.specjms.expected import type_rates
 from loadgen.specjms.options import Choices, model_of
-from loadgen.specjms.report import Seen, Supply, audit_of_supply, report
+from loadgen.specjms.report import report
 
 
 def sections(messages: dict[str, Any], **changed: Any) -> dict[str, Section]:
@@ -20,15 +21,15 @@ def sections(messages: dict[str, Any], **changed: Any) -> dict[str, Section]:
         "warmup_s": 1.0,
         "clock_ms": 0.0,
         "types": [
-            Seen(sent=round(10 * rate.sent), received=round(10 * rate.received))
+            TypeCount(sent=round(10 * rate.sent), received=round(10 * rate.received))
             for rate in type_rates(model)
         ],
         "inside": [round(10 * rate) for rate in model.rates],
         "late": [0] * 7,
         "destinations": [],
     }
-    seen = Supply(**{**fields, **changed})
-    document = json.loads(json.dumps(report(model, seen, audit_of_supply(model, seen))))
+    seen = Observed(**{**fields, **changed})
+    document = json.loads(json.dumps(report(model, seen, audit(model, seen))))
     record = RunRecord("id", "specjms", observed={"specjms": document})
     return {section.title: section for section in supply_sections(record)}
 

@@ -24,7 +24,7 @@ from loadgen.scorecard.sweep_renderings import (
 )
 from loadgen.scorecard.sweep_table import SweepTable, table_of
 from loadgen.scorecard.to_markdown import escape
-from loadgen.specjms.report import NOTICE
+from loadgen.specjms.model import NOTICE
 from loadgen.workload.scenario import build_scenario
 
 HOSTILE = "</script><script>alert(1)</script>|`=cmd"

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from loadgen.specjms.audit import TESTS, Audit, DestinationCount
+from loadgen.specjms.audit import TESTS, Audit, DestinationCount, Observed, TypeCount, audit
 from loadgen.specjms.disclosure import (
     FILL_IN,
     Disclosed,
@@ -16,17 +16,17 @@ from loadgen.specjms.disclosure import (
 )
 from loadgen.specjms.expected import type_rates
 from loadgen.specjms.messages import MESSAGES, number_of
-from loadgen.specjms.model import Model
+from loadgen.specjms.model import NOTICE, Model
 from loadgen.specjms.options import Choices, model_of
 from loadgen.specjms.repetition import Played
-from loadgen.specjms.report import NOTICE, Seen, Supply, audit_of_supply, audit_summary, report
+from loadgen.specjms.report import audit_summary, report
 
 MODEL = model_of(Choices(base=15))
 
 
-def supply(**changed: Any) -> Supply:
+def supply(**changed: Any) -> Observed:
     seen = [
-        Seen(
+        TypeCount(
             sent=round(rate.sent * 2000),
             expected=round(rate.received * 2000),
             received=round(rate.received * 2000),
@@ -43,11 +43,11 @@ def supply(**changed: Any) -> Supply:
         "late": [0] * 7,
         "destinations": [DestinationCount(number_of("offer"), 1, 10, 10, 10, 0, 0, 12, 12, 12)],
     }
-    return Supply(**{**fields, **changed})
+    return Observed(**{**fields, **changed})
 
 
-def reported(model: Model, seen: Supply, **more: Any) -> tuple[dict[str, Any], Audit]:
-    found = audit_of_supply(model, seen)
+def reported(model: Model, seen: Observed, **more: Any) -> tuple[dict[str, Any], Audit]:
+    found = audit(model, seen)
     return report(model, seen, found, **more), found
 
 
@@ -149,11 +149,11 @@ def test_a_failed_test_is_told_with_both_sides() -> None:
         sent=10,
         expected=10,
         received=10,
-        all_sent=12,
-        all_expected=12,
-        all_received=10,
+        sent_in_all=12,
+        expected_in_all=12,
+        received_in_all=10,
         missing=("message 3 from SP1",),
-        unnamed=1,
+        missing_unnamed=1,
     )
     document, found = reported(MODEL, supply(destinations=[lost]))
     assert not found.passed
