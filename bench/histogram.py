@@ -13,7 +13,8 @@ from time import process_time_ns
 
 import numpy as np
 from hdrh.histogram import HdrHistogram
-from numba import njit
+
+from loadgen.compiled import compiled
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -32,7 +33,7 @@ LIBRARY_VALUES = 50_000
 BATCH = 10_000
 
 
-@njit(cache=True)
+@compiled
 def record_each(counts: Int64Array, values_ns: Int64Array) -> None:
     for value_ns in values_ns:
         record(counts, value_ns)

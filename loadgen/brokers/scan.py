@@ -6,9 +6,9 @@ This file knows packets in a buffer, not connections. Positions are indices into
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from loadgen.compiled import compiled
 from loadgen.mqtt.constants import MQTT_5, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from loadgen.mqtt.kernels import INCOMPLETE, OK, ack_fields, frame, publish_fields, write_ack
 
@@ -24,7 +24,7 @@ OTHER: Final = 4
 """Anything else, also what is malformed or too large: for the codec to say."""
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def next_item(
     buffer: NDArray[np.uint8],
     start: int,
@@ -90,7 +90,7 @@ def next_item(
     return RUN, packet_end, topic_start, topic_end, count
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sink_items(
     buffer: NDArray[np.uint8],
     start: int,

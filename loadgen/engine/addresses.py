@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import carray, from_dtype, njit, types  # type: ignore[attr-defined]
+from numba import carray, from_dtype, types  # type: ignore[attr-defined]
 from numba.core.extending import intrinsic
 
+from loadgen.compiled import compiled
 from loadgen.mqtt.in_flight import IN_FLIGHT_DTYPE, SENDER_DTYPE
 
 __all__ = [
@@ -74,51 +75,51 @@ _sender = _pointer_to(_SENDER)
 _in_flight = _pointer_to(_IN_FLIGHT)
 
 
-@njit(cache=True)
+@compiled
 def numbers_at(t: Table, i: int) -> Any:
     return carray(_int64(t[i, 0]), (t[i, 1],))
 
 
-@njit(cache=True)
+@compiled
 def table_at(t: Table, i: int) -> Any:
     return carray(_int64(t[i, 0]), (t[i, 1], t[i, 2]))
 
 
-@njit(cache=True)
+@compiled
 def cube_at(t: Table, i: int) -> Any:
     return carray(_int64(t[i, 0]), (t[i, 1], t[i, 2], t[i, 3]))
 
 
-@njit(cache=True)
+@compiled
 def words_at(t: Table, i: int) -> Any:
     return carray(_int32(t[i, 0]), (t[i, 1],))
 
 
-@njit(cache=True)
+@compiled
 def counts_at(t: Table, i: int) -> Any:
     return carray(_uint32(t[i, 0]), (t[i, 1], t[i, 2]))
 
 
-@njit(cache=True)
+@compiled
 def bytes_at(t: Table, i: int) -> Any:
     return carray(_uint8(t[i, 0]), (t[i, 1],))
 
 
-@njit(cache=True)
+@compiled
 def byte_rows_at(t: Table, i: int) -> Any:
     return carray(_uint8(t[i, 0]), (t[i, 1], t[i, 2]))
 
 
-@njit(cache=True)
+@compiled
 def floats_at(t: Table, i: int) -> Any:
     return carray(_float64(t[i, 0]), (t[i, 1],))
 
 
-@njit(cache=True)
+@compiled
 def senders_at(t: Table, i: int) -> Any:
     return carray(_sender(t[i, 0]), (t[i, 1],))
 
 
-@njit(cache=True)
+@compiled
 def window_at(t: Table, i: int) -> Any:
     return carray(_in_flight(t[i, 0]), (t[i, 1], t[i, 2]))

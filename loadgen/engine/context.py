@@ -6,8 +6,8 @@ other kind is not even compiled.
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from loadgen.compiled import compiled
 from loadgen.engine.addresses import (
     address_table,
     byte_rows_at,
@@ -30,7 +30,7 @@ __all__ = ["address_table", "pump_fleet", "serve_fleet"]
 Table = npt.NDArray[np.int64]
 
 
-@njit(cache=True)
+@compiled
 def _poll(timeout_ms: int, t: Table, chain: Table | None) -> int:
     found: int = poll(
         chain,
@@ -69,7 +69,7 @@ def _poll(timeout_ms: int, t: Table, chain: Table | None) -> int:
     return found
 
 
-@njit(cache=True)
+@compiled
 def pump_fleet(t: Table, chain: Table | None = None) -> int:
     """`reactor.pump` with the arguments of `fleet.pump_arguments`, as an address table."""
     segments: int = pump(
@@ -105,7 +105,7 @@ def pump_fleet(t: Table, chain: Table | None = None) -> int:
     return segments
 
 
-@njit(cache=True)
+@compiled
 def serve_fleet(
     linger_ns: int,
     linger_timer: int,

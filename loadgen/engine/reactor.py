@@ -12,8 +12,8 @@ import errno
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from loadgen.compiled import compiled
 from loadgen.engine.supply import begin_supply, receive_supply, settle_supply
 from loadgen.engine.syscalls import (
     EPOLLERR,
@@ -98,7 +98,7 @@ LINGER = -2
 """The timer that ends a stay in compiled code; its expiry is all it has to tell."""
 
 
-@njit(cache=True)
+@compiled
 def poll(
     chain: Table | None,
     timeout_ms: int,
@@ -291,7 +291,7 @@ def poll(
     return found
 
 
-@njit(cache=True)
+@compiled
 def _answer(
     descriptor: int,
     connection: int,
@@ -313,7 +313,7 @@ def _answer(
         push_bytes(totals, events, control, UNSENT, connection, 0, now_ns, out, sent, end)
 
 
-@njit(cache=True)
+@compiled
 def pump(
     chain: Table | None,
     timer: int,
@@ -504,7 +504,7 @@ def pump(
     return used
 
 
-@njit(cache=True)
+@compiled
 def _whole_messages(batch: Table, count: int, start: int, done: int) -> int:
     """Messages of the batch of which at least one byte was sent: they are on their way."""
     sent = 0
@@ -515,7 +515,7 @@ def _whole_messages(batch: Table, count: int, start: int, done: int) -> int:
     return sent
 
 
-@njit(cache=True)
+@compiled
 def connect_some(
     epoll: int,
     rows: Table,
@@ -556,7 +556,7 @@ def connect_some(
             push_event(totals, events, CONNECT_FAILED, connection, -result, now_ns)
 
 
-@njit(cache=True)
+@compiled
 def ping_idle(
     now_ns: int, keep_alive_ns: Table, pingreq: Bytes, connections: Table, due: Table
 ) -> int:

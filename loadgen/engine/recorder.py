@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from loadgen.compiled import compiled
 from loadgen.engine.fleet import Fleet
 from loadgen.metrics.histogram import sparse
 from loadgen.metrics.interval import COUNTERS, SERIES, Interval
@@ -52,7 +52,7 @@ def process_times() -> ProcessTimes:
     return ProcessTimes(int(cpu), int(wait), resident * _PAGE_BYTES)
 
 
-@njit(cache=True)
+@compiled
 def _add_owed(
     schedule: Table,
     periods_ns: npt.NDArray[np.float64],

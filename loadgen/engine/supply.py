@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from loadgen.compiled import compiled
 from loadgen.engine.addresses import address_table, bytes_at, cube_at, numbers_at, table_at
 from loadgen.specjms import kernels
 from loadgen.specjms.layout import Chains
@@ -34,7 +34,7 @@ def chain_table(chains: Chains, body: Bytes, body_crc: Table) -> Table:
     return address_table(arrays)
 
 
-@njit(cache=True)
+@compiled
 def receive_supply(
     t: Table,
     buffer: Bytes,
@@ -114,7 +114,7 @@ def receive_supply(
     )
 
 
-@njit(cache=True)
+@compiled
 def begin_supply(
     t: Table,
     publisher: int,
@@ -169,7 +169,7 @@ def begin_supply(
     )
 
 
-@njit(cache=True)
+@compiled
 def settle_supply(
     t: Table,
     publisher: int,

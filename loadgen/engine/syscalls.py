@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, types
+from numba import types
 from numba.core.extending import intrinsic
+
+from loadgen.compiled import compiled
 
 __all__ = [
     "EPOLLERR",
@@ -109,27 +111,27 @@ def _first_number(typing_context: Any, pointer: Any) -> Any:
 _first: Any = intrinsic(_first_number)
 
 
-@njit(cache=True)
+@compiled
 def _result(value: int) -> int:
     if value < 0:
         return -int(np.int64(_first(_errno_location())))
     return int(np.int64(value))
 
 
-@njit(cache=True)
+@compiled
 def monotonic_ns(scratch: Table) -> int:
     """CLOCK_MONOTONIC in ns; `scratch` holds two numbers."""
     _clock_gettime(_CLOCK_MONOTONIC, scratch.ctypes.data)
     return int(scratch[0] * 1_000_000_000 + scratch[1])
 
 
-@njit(cache=True)
+@compiled
 def wait_events(epoll: int, events: Words, limit: int, timeout_ms: int) -> int:
     """epoll_wait: number of events, EVENT_WORDS words each."""
     return _result(_epoll_wait(epoll, events.ctypes.data, limit, timeout_ms))
 
 
-@njit(cache=True)
+@compiled
 def watch(epoll: int, descriptor: int, flags: int, data: int, scratch: Words) -> int:
     """Add a descriptor to an epoll set; `scratch` holds EVENT_WORDS words."""
     scratch[:] = 0
@@ -138,25 +140,25 @@ def watch(epoll: int, descriptor: int, flags: int, data: int, scratch: Words) ->
     return _result(_epoll_ctl(epoll, _EPOLL_CTL_ADD, descriptor, scratch.ctypes.data))
 
 
-@njit(cache=True)
+@compiled
 def receive_into(descriptor: int, buffer: Bytes, start: int, end: int) -> int:
     """recv into buffer[start:end]."""
     return _result(_recv(descriptor, buffer.ctypes.data + start, end - start, _MSG))
 
 
-@njit(cache=True)
+@compiled
 def send_from(descriptor: int, buffer: Bytes, start: int, end: int) -> int:
     """send buffer[start:end]."""
     return _result(_send(descriptor, buffer.ctypes.data + start, end - start, _MSG))
 
 
-@njit(cache=True)
+@compiled
 def close_descriptor(descriptor: int) -> int:
     """close."""
     return _result(_close(descriptor))
 
 
-@njit(cache=True)
+@compiled
 def open_socket(family: int, source: Bytes, scratch: Words) -> int:
     """A non-blocking TCP socket without Nagle's delay, bound to `source` if that is not empty.
 
@@ -184,14 +186,14 @@ def open_socket(family: int, source: Bytes, scratch: Words) -> int:
     return descriptor
 
 
-@njit(cache=True)
+@compiled
 def connect_socket(descriptor: int, address: Bytes) -> int:
     """Begin to connect; 0 when begun or done."""
     result = _result(_connect(descriptor, address.ctypes.data, len(address)))
     return 0 if result == -_EINPROGRESS else result
 
 
-@njit(cache=True)
+@compiled
 def socket_error(descriptor: int, scratch: Words) -> int:
     """Pending error of a socket (SO_ERROR), 0 for none."""
     scratch[0] = 0
@@ -201,13 +203,13 @@ def socket_error(descriptor: int, scratch: Words) -> int:
     return int(np.int64(scratch[0]))
 
 
-@njit(cache=True)
+@compiled
 def make_timer() -> int:
     """A timer descriptor on CLOCK_MONOTONIC."""
     return _result(_timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK_CLOEXEC))
 
 
-@njit(cache=True)
+@compiled
 def arm_timer(timer: int, moment_ns: int, scratch: Table) -> int:
     """Let the timer become readable at `moment_ns`, 0 for never; `scratch` holds four numbers.
 

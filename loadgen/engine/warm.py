@@ -1,10 +1,7 @@
 """Compiles every kernel of the hot path, or loads it from the cache, before workers are forked."""
 
-import os
 import selectors
-import shutil
 import time
-from pathlib import Path
 
 import numpy as np
 
@@ -34,9 +31,6 @@ from loadgen.workload.pacer import with_rate
 
 __all__ = ["warm_kernels", "warm_supply"]
 
-_CACHES_KEPT = 3
-_CACHE_AGE_S = 3600
-
 
 def _tiny_fleet() -> Fleet:
     publishes = Publishes("warm", 1, 0, 1.0, 1, qos=1, window=4)
@@ -47,19 +41,6 @@ def _tiny_fleet() -> Fleet:
     worker = WorkerPlan(0, (Share(0, 0, 1, 1), Share(1, 0, 1, 1)))
     plan = RunPlan(1, 1, 4, groups, (Target("127.0.0.1", 1),), (worker,))
     return build_fleet(plan, worker, np.zeros(traffic.TOTALS, np.int64))
-
-
-def _forget_old_kernels() -> None:
-    """Remove what was compiled from earlier sources, but for the last few and recent ones."""
-    own = Path(os.environ["NUMBA_CACHE_DIR"])
-    if not own.name.startswith("kernels-") or not own.is_dir():
-        return
-    os.utime(own)
-    others = [path for path in own.parent.glob("kernels-*") if path != own]
-    ages = sorted((time.time() - path.stat().st_mtime, path) for path in others)
-    for age_s, path in ages[_CACHES_KEPT:]:
-        if age_s > _CACHE_AGE_S:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def warm_kernels() -> None:
@@ -166,7 +147,6 @@ def warm_kernels() -> None:
             fleet.out,
         )
         take_intervals(fleet, now_ns)
-        _forget_old_kernels()
     finally:
         epoll.close()
         close_descriptor(timer)

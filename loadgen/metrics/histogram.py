@@ -19,9 +19,9 @@ from urllib.parse import quote
 
 import numpy as np
 from hdrh.histogram import HdrHistogram
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from loadgen.compiled import compiled
 from loadgen.errors import UsageError
 
 Int64Array = NDArray[np.int64]
@@ -53,7 +53,7 @@ _EXPONENT_OFFSET = 1033
 # --- recording ------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@compiled
 def bucket_index(value_ns: int) -> int:
     """Bucket of a value in nanoseconds, for use in kernels.
 
@@ -66,7 +66,7 @@ def bucket_index(value_ns: int) -> int:
     return int((bits << _HALF_BITS) + (value >> bits))
 
 
-@njit(cache=True)
+@compiled
 def record(counts: Int64Array, value_ns: int) -> None:
     """Count one value in a dense histogram, for use in kernels; clamps as `bucket_index`."""
     counts[bucket_index(value_ns)] += 1

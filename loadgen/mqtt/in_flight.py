@@ -17,9 +17,9 @@ until PUBREL (the second flow of figure 4.3): one bit an identifier.
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from loadgen.compiled import compiled
 from loadgen.mqtt.kernels import OK
 
 __all__ = [
@@ -86,7 +86,7 @@ IN_FLIGHT_DTYPE: Final = np.dtype(
 )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def set_capacity(
     senders: NDArray[np.void], window: NDArray[np.void], row: int, receive_maximum: int
 ) -> int:
@@ -100,7 +100,7 @@ def set_capacity(
     return capacity
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def acquire(
     senders: NDArray[np.void],
     window: NDArray[np.void],
@@ -132,7 +132,7 @@ def acquire(
     return slot + 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _free(senders: NDArray[np.void], window: NDArray[np.void], row: int, packet_id: int) -> None:
     sender = senders[row]
     window[row, packet_id - 1]["state"] = FREE
@@ -145,7 +145,7 @@ def _free(senders: NDArray[np.void], window: NDArray[np.void], row: int, packet_
     sender["in_flight"] = sender["in_flight"] - 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _status(window: NDArray[np.void], row: int, packet_id: int, state: int) -> int:
     """OK when the identifier is under way and waits for what `state` says."""
     if packet_id < 1 or packet_id > window.shape[1]:
@@ -156,7 +156,7 @@ def _status(window: NDArray[np.void], row: int, packet_id: int, state: int) -> i
     return OK if found == state else WRONG_STATE
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def on_puback(
     senders: NDArray[np.void], window: NDArray[np.void], row: int, packet_id: int
 ) -> tuple[int, int]:
@@ -168,7 +168,7 @@ def on_puback(
     return OK, int(window[row, packet_id - 1]["sent_ns"])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def on_pubrec(
     senders: NDArray[np.void], window: NDArray[np.void], row: int, packet_id: int, reason_code: int
 ) -> tuple[int, int]:
@@ -186,7 +186,7 @@ def on_pubrec(
     return OK, int(window[row, packet_id - 1]["sent_ns"])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def on_pubcomp(
     senders: NDArray[np.void], window: NDArray[np.void], row: int, packet_id: int
 ) -> tuple[int, int]:
@@ -198,7 +198,7 @@ def on_pubcomp(
     return OK, int(window[row, packet_id - 1]["sent_ns"])
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _sift_down(
     window: NDArray[np.void], row: int, slots: NDArray[np.int64], root: int, count: int
 ) -> None:
@@ -215,7 +215,7 @@ def _sift_down(
         root = child
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def redelivery_order(
     senders: NDArray[np.void], window: NDArray[np.void], row: int, out: NDArray[np.int64]
 ) -> int:
@@ -238,7 +238,7 @@ def redelivery_order(
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def reset(senders: NDArray[np.void], window: NDArray[np.void], row: int) -> None:
     """Forget all messages under way: CONNACK said that no session was present. Keeps `capacity`."""
     for slot in range(np.int64(senders[row]["cursor"])):
@@ -249,7 +249,7 @@ def reset(senders: NDArray[np.void], window: NDArray[np.void], row: int) -> None
     senders[row]["last_free"] = 0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def accept_qos2(received: NDArray[np.uint8], row: int, packet_id: int) -> bool:
     """A PUBLISH of QoS 2 came: True when it is new, False when it is a repetition (spec 4.3.3).
 
@@ -261,7 +261,7 @@ def accept_qos2(received: NDArray[np.uint8], row: int, packet_id: int) -> bool:
     return bool(known & bit == 0)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def release_qos2(received: NDArray[np.uint8], row: int, packet_id: int) -> bool:
     """A PUBREL came: True when its message was known. The answer is PUBCOMP in both cases."""
     bit = 1 << (packet_id & 7)
@@ -270,14 +270,14 @@ def release_qos2(received: NDArray[np.uint8], row: int, packet_id: int) -> bool:
     return bool(known & bit != 0)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def forget_received(received: NDArray[np.uint8], row: int) -> None:
     """Forget the QoS 2 messages received: CONNACK said that no session was present."""
     for index in range(RECEIVED_BYTES):
         received[row, index] = 0
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def keep_alive_due(
     last_sent_ns: NDArray[np.int64],
     keep_alive_ns: NDArray[np.int64],

@@ -9,9 +9,9 @@ who receives compares it with what was sent.
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from loadgen.compiled import compiled
 from loadgen.mqtt.constants import (
     AUTH,
     CONNACK,
@@ -68,14 +68,14 @@ TOO_LARGE: Final = -2
 _FLAGS_2: Final = 1 << PUBREL | 1 << SUBSCRIBE | 1 << UNSUBSCRIBE
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _u8(buffer: NDArray[np.uint8], position: int) -> int:
     # The unsigned index spares the check for indices that count from the end; the detour over int64
     # keeps the sums of the callers from becoming unsigned, which numba would make floats.
     return int(np.int64(buffer[np.uint64(position)]))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _variable(buffer: NDArray[np.uint8], start: int, end: int) -> tuple[int, int, int]:
     """A variable byte integer (spec 1.5.5): status, value, position after it."""
     if start >= end:
@@ -96,7 +96,7 @@ def _variable(buffer: NDArray[np.uint8], start: int, end: int) -> tuple[int, int
     return MALFORMED, 0, start
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def frame(
     buffer: NDArray[np.uint8], start: int, end: int, limit_bytes: int
 ) -> tuple[int, int, int, int]:
@@ -127,7 +127,7 @@ def frame(
     return OK, first_byte, body_start, body_start + length
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def publish_fields(
     buffer: NDArray[np.uint8], first_byte: int, body_start: int, packet_end: int, version: int
 ) -> tuple[int, int, int, int, int]:
@@ -160,7 +160,7 @@ def publish_fields(
     return OK, topic_start, topic_end, packet_id, position
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def ack_fields(buffer: NDArray[np.uint8], body_start: int, packet_end: int) -> tuple[int, int, int]:
     """The body of PUBACK, PUBREC, PUBREL or PUBCOMP (spec 3.4 to 3.7): (status, packet_id, reason).
 
@@ -183,7 +183,7 @@ def ack_fields(buffer: NDArray[np.uint8], body_start: int, packet_end: int) -> t
     return OK, packet_id, reason_code
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def write_variable(out: NDArray[np.uint8], position: int, value: int) -> int:
     """Write a variable byte integer (spec 1.5.5) and return the position after it."""
     while value >= 0x80:
@@ -194,12 +194,12 @@ def write_variable(out: NDArray[np.uint8], position: int, value: int) -> int:
     return position + 1
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _variable_size(value: int) -> int:
     return 1 + int(value >= 0x80) + int(value >= 0x4000) + int(value >= 0x20_0000)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def write_publish(
     out: NDArray[np.uint8],
     position: int,
@@ -244,7 +244,7 @@ def write_publish(
     return position
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def write_ack(out: NDArray[np.uint8], pos: int, packet_type: int, packet_id: int) -> int:
     """Write PUBACK, PUBREC, PUBREL or PUBCOMP with success, in the four bytes that both versions
     read alike (spec 3.4.2.1), at `out[pos]`; return the position after it.

@@ -7,7 +7,8 @@ call of which an offer was lost keeps its entry until the run ends.
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from loadgen.compiled import compiled
 
 __all__ = ["COMPLETE", "FULL", "JOIN_FIELDS", "OPEN", "join_offer", "make_joins"]
 
@@ -33,7 +34,7 @@ def make_joins(capacity: int) -> Table:
     return np.zeros((rows + 1, JOIN_FIELDS), np.int64)
 
 
-@njit(cache=True)
+@compiled
 def _home(number: int, rows: int) -> int:
     value = ((number & 0xFFFFFFFF) * 0x45D9F3B + (number >> 32) * 0x61C88647) & 0x7FFFFFFF
     value ^= value >> 15
@@ -42,7 +43,7 @@ def _home(number: int, rows: int) -> int:
     return int(value & (rows - 1))
 
 
-@njit(cache=True)
+@compiled
 def join_offer(
     joins: Table, number: int, wanted: int, price: int, supplier: int
 ) -> tuple[int, int]:
@@ -79,7 +80,7 @@ def join_offer(
     return COMPLETE, best
 
 
-@njit(cache=True)
+@compiled
 def _remove(joins: Table, rows: int, row: int) -> None:
     """Free a row and move up what probed past it, so that no search ends too early."""
     joins[rows, 0] -= 1

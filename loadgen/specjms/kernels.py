@@ -37,8 +37,8 @@ Arrays beside those of `traffic` (int64 unless said otherwise):
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from loadgen.compiled import compiled
 from loadgen.mqtt import kernels as mqtt
 from loadgen.mqtt.in_flight import (
     accept_qos2,
@@ -222,7 +222,7 @@ _QUOTA_EXCEEDED = 0x97
 # --- writing -----------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@compiled
 def _variable(out: Bytes, position: int, value: int) -> int:
     """Write a variable byte integer (1.5.5); the position after it."""
     while value >= 0x80:
@@ -233,7 +233,7 @@ def _variable(out: Bytes, position: int, value: int) -> int:
     return position + 1
 
 
-@njit(cache=True)
+@compiled
 def _route(types: Table, note: Numbers, number: int) -> int:
     """Destination of an output, counted from the first one of its type."""
     kind = types[number, T_KIND]
@@ -242,7 +242,7 @@ def _route(types: Table, note: Numbers, number: int) -> int:
     return int(note[FAMILY]) if kind == FAMILIES else 0
 
 
-@njit(cache=True)
+@compiled
 def _stream(types: Table, roles: Table, number: int, destination: int, connection: int) -> int:
     producer = roles[connection, R_PRODUCER]
     if types[number, T_FIXED] == 0:
@@ -250,7 +250,7 @@ def _stream(types: Table, roles: Table, number: int, destination: int, connectio
     return int(types[number, T_STREAM_FIRST] + producer)
 
 
-@njit(cache=True)
+@compiled
 def _write_message(
     note: Numbers,
     number: int,
@@ -308,7 +308,7 @@ def _write_message(
     return int(position + size)
 
 
-@njit(cache=True)
+@compiled
 def _count_sent(
     group: int,
     phase: int,
@@ -334,7 +334,7 @@ def _count_sent(
 # --- handlers ----------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@compiled
 def _send_outputs(
     note: Numbers,
     connection: int,
@@ -419,7 +419,7 @@ def _send_outputs(
     return position, True
 
 
-@njit(cache=True)
+@compiled
 def _line_up(
     note: Numbers,
     connection: int,
@@ -449,7 +449,7 @@ def _line_up(
     return True
 
 
-@njit(cache=True)
+@compiled
 def _leave_line(
     connection: int, totals: Table, roles: Table, waiting: Table, state: Numbers
 ) -> None:
@@ -463,7 +463,7 @@ def _leave_line(
     state[FREE_WAITING] = row
 
 
-@njit(cache=True)
+@compiled
 def _prepare(
     note: Numbers,
     connection: int,
@@ -492,7 +492,7 @@ def _prepare(
     return bool(types[note[TYPE], T_OUTPUTS] > 0)
 
 
-@njit(cache=True)
+@compiled
 def _selected(
     buffer: Bytes,
     start: int,
@@ -518,12 +518,12 @@ def _selected(
     return held
 
 
-@njit(cache=True)
+@compiled
 def _u16(buffer: Bytes, position: int) -> int:
     return int(np.int64(buffer[position])) << 8 | int(np.int64(buffer[position + 1]))
 
 
-@njit(cache=True)
+@compiled
 def _has_property(
     buffer: Bytes, start: int, end: int, wanted: Bytes, wanted_start: int, wanted_end: int
 ) -> bool:
@@ -567,7 +567,7 @@ def _has_property(
     return False
 
 
-@njit(cache=True)
+@compiled
 def _pair_of(
     note: Numbers,
     number: int,
@@ -599,7 +599,7 @@ def _pair_of(
     return -2
 
 
-@njit(cache=True)
+@compiled
 def _acknowledge(
     connection: int,
     packet_id: int,
@@ -645,7 +645,7 @@ def _acknowledge(
     return position
 
 
-@njit(cache=True)
+@compiled
 def receive(
     buffer: Bytes,
     start: int,
@@ -896,7 +896,7 @@ def receive(
     return position, out_position
 
 
-@njit(cache=True)
+@compiled
 def _discard(intended_ns: int, packet_bytes: int, run: Table, state: Numbers) -> None:
     """Count what a selector refused by the rule of what is received: by when it was intended."""
     if phase_of(run, intended_ns) == MEASURE:
@@ -904,7 +904,7 @@ def _discard(intended_ns: int, packet_bytes: int, run: Table, state: Numbers) ->
         state[DISCARDED_BYTES] += packet_bytes
 
 
-@njit(cache=True)
+@compiled
 def _take_message(
     buffer: Bytes,
     properties_at: int,
@@ -1062,7 +1062,7 @@ def _take_message(
 # --- drivers -----------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@compiled
 def _new_note(
     note: Numbers,
     number: int,
@@ -1104,7 +1104,7 @@ def _new_note(
         note[SIZE_CLASS] = 1
 
 
-@njit(cache=True)
+@compiled
 def begin_interactions(
     publisher: int,
     connection: int,
@@ -1212,7 +1212,7 @@ def begin_interactions(
     return position, count
 
 
-@njit(cache=True)
+@compiled
 def settle_interactions(
     publisher: int,
     connection: int,

@@ -24,8 +24,8 @@ trailer's order; what follows is not sent.
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from loadgen.compiled import compiled
 from loadgen.workload.payload import read_i64, read_u32
 
 __all__ = ["NOTE_FIELDS", "NOWHERE", "TRAILER_BYTES", "read_note", "write_note"]
@@ -55,7 +55,7 @@ NOTE_FIELDS = 15
 _MASK = 0xFFFFFFFF
 
 
-@njit(cache=True)
+@compiled
 def _write_u32(out: Bytes, position: int, value: int) -> None:
     out[position] = value & 0xFF
     out[position + 1] = (value >> 8) & 0xFF
@@ -63,7 +63,7 @@ def _write_u32(out: Bytes, position: int, value: int) -> None:
     out[position + 3] = (value >> 24) & 0xFF
 
 
-@njit(cache=True)
+@compiled
 def write_note(out: Bytes, position: int, note: Numbers, number: int) -> None:
     """Write the trailer of a message of type `number` at `position`."""
     out[position] = number
@@ -79,7 +79,7 @@ def write_note(out: Bytes, position: int, note: Numbers, number: int) -> None:
     _write_u32(out, position + 36, note[PRICE] >> 32)
 
 
-@njit(cache=True)
+@compiled
 def read_note(buffer: Bytes, position: int, note: Numbers) -> None:
     """Read the trailer at `position` into the note; what is not sent is set to nothing."""
     note[TYPE] = np.int64(buffer[position])

@@ -9,7 +9,8 @@ lost last message leaves no hole.
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from loadgen.compiled import compiled
 
 __all__ = [
     "DUPLICATE",
@@ -55,7 +56,7 @@ def make_holes(count: int) -> tuple[Table, Table]:
     return holes, np.array([0, 0], np.int64)
 
 
-@njit(cache=True)
+@compiled
 def account(pairs: Table, holes: Table, hole_state: Table, pair: int, sequence: int) -> int:
     """Take note of `sequence` arriving on `pair`; NEW, LATE or DUPLICATE.
 
@@ -81,7 +82,7 @@ def account(pairs: Table, holes: Table, hole_state: Table, pair: int, sequence: 
     return _fill(pairs, holes, hole_state, pair, sequence)
 
 
-@njit(cache=True)
+@compiled
 def _fill(pairs: Table, holes: Table, hole_state: Table, pair: int, sequence: int) -> int:
     before = _NONE
     hole = pairs[pair, PAIR_HOLES]

@@ -14,7 +14,8 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from loadgen.compiled import compiled
 
 __all__ = [
     "ARRIVALS",
@@ -54,7 +55,7 @@ _MASK = 0xFFFFFFFF
 _NEVER_NS = 1 << 61  # seventy years: later than any schedule ends, and sums with it fit
 
 
-@njit(cache=True)
+@compiled
 def random_unit(seed: int, stream: int, number: int) -> float:
     """A number in (0, 1), the same for the same three integers; 32 random bits."""
     value = 0x9E3779B9
@@ -95,7 +96,7 @@ def with_rate(program: Table, at_ns: int, factor: float) -> Table:
     return np.vstack((earlier, np.array([step], np.int64)))
 
 
-@njit(cache=True)
+@compiled
 def clock_of(program: Table, load_ns: int) -> int:
     """Clock (ns) at which the load time `load_ns` is reached."""
     step = len(program) - 1
@@ -109,7 +110,7 @@ def clock_of(program: Table, load_ns: int) -> int:
     return int(program[step, STEP_CLOCK_NS] + ahead_ns)
 
 
-@njit(cache=True)
+@compiled
 def load_time_of(program: Table, clock_ns: int) -> int:
     """Load time (ns) at `clock_ns`."""
     step = len(program) - 1
@@ -121,7 +122,7 @@ def load_time_of(program: Table, clock_ns: int) -> int:
     return int(program[step, STEP_LOAD_NS] + ahead_ns)
 
 
-@njit(cache=True)
+@compiled
 def _load_of_message(
     schedule: Table, periods_ns: Numbers, publisher: int, sequence: int, seed: int
 ) -> int:
@@ -136,7 +137,7 @@ def _load_of_message(
     return int(schedule[publisher, LOAD_NS] + np.int64(-math.log(unit) * period_ns))
 
 
-@njit(cache=True)
+@compiled
 def advance(schedule: Table, periods_ns: Numbers, program: Table, publisher: int, seed: int) -> int:
     """Step the publisher to its next message; the moment (ns) at which that one is due."""
     sequence = schedule[publisher, SEQUENCE] + 1
@@ -170,13 +171,13 @@ def make_schedule(
     return schedule
 
 
-@njit(cache=True)
+@compiled
 def _stand_before_first(schedule: Table, periods_ns: Numbers, program: Table, seed: int) -> None:
     for publisher in range(len(schedule)):
         advance(schedule, periods_ns, program, publisher, seed)
 
 
-@njit(cache=True)
+@compiled
 def owed_messages(
     schedule: Table, periods_ns: Numbers, program: Table, publisher: int, now_ns: int
 ) -> int:
@@ -200,7 +201,7 @@ def owed_messages(
     return owed
 
 
-@njit(cache=True)
+@compiled
 def _due_ns_of(
     schedule: Table, periods_ns: Numbers, program: Table, publisher: int, sequence: int
 ) -> int:
@@ -208,7 +209,7 @@ def _due_ns_of(
     return clock_of(program, _load_of_message(schedule, periods_ns, publisher, sequence, 0))
 
 
-@njit(cache=True)
+@compiled
 def heap_push(heap: Table, size: int, due_ns: int, publisher: int) -> int:
     """Add an entry to heap[:size] (columns due_ns, publisher); the new size."""
     position = size
@@ -224,7 +225,7 @@ def heap_push(heap: Table, size: int, due_ns: int, publisher: int) -> int:
     return size + 1
 
 
-@njit(cache=True)
+@compiled
 def heap_replace(heap: Table, size: int, due_ns: int, publisher: int) -> None:
     """Replace the earliest entry of heap[:size]."""
     position = 0
@@ -243,7 +244,7 @@ def heap_replace(heap: Table, size: int, due_ns: int, publisher: int) -> None:
     heap[position, 1] = publisher
 
 
-@njit(cache=True)
+@compiled
 def heap_pop(heap: Table, size: int) -> int:
     """Remove the earliest entry of heap[:size]; the new size."""
     if size > 1:

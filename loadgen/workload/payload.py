@@ -19,7 +19,8 @@ import zlib
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from loadgen.compiled import compiled
 
 __all__ = [
     "HEADER_BYTES",
@@ -58,7 +59,7 @@ def _crc_tables() -> npt.NDArray[np.uint32]:
 _TABLES = _crc_tables()
 
 
-@njit(cache=True)
+@compiled
 def crc32(crc: int, buffer: Bytes, start: int, end: int) -> int:
     """CRC-32 of buffer[start:end], continuing `crc` (0 at the beginning), as zlib.crc32."""
     state = crc ^ _MASK
@@ -89,7 +90,7 @@ def crc32(crc: int, buffer: Bytes, start: int, end: int) -> int:
     return state ^ _MASK
 
 
-@njit(cache=True)
+@compiled
 def read_u32(buffer: Bytes, position: int) -> int:
     """Unsigned 32-bit little-endian number at `position`."""
     return (
@@ -100,13 +101,13 @@ def read_u32(buffer: Bytes, position: int) -> int:
     )
 
 
-@njit(cache=True)
+@compiled
 def read_i64(buffer: Bytes, position: int) -> int:
     """Signed 64-bit little-endian number at `position`."""
     return read_u32(buffer, position) | read_u32(buffer, position + 4) << 32
 
 
-@njit(cache=True)
+@compiled
 def _write_u32(out: Bytes, position: int, value: int) -> None:
     out[position] = value & 0xFF
     out[position + 1] = (value >> 8) & 0xFF
@@ -114,7 +115,7 @@ def _write_u32(out: Bytes, position: int, value: int) -> None:
     out[position + 3] = (value >> 24) & 0xFF
 
 
-@njit(cache=True)
+@compiled
 def stamp(
     out: Bytes,
     position: int,
@@ -138,13 +139,13 @@ def stamp(
     _write_u32(out, position + _CRC_OFFSET, crc)
 
 
-@njit(cache=True)
+@compiled
 def send_offset_ns(buffer: Bytes, position: int) -> int:
     """Sent − intended of the header at `position`, in ns."""
     return int(np.int64(np.uint32(read_u32(buffer, position + 24)).view(np.float32)))
 
 
-@njit(cache=True)
+@compiled
 def is_intact(buffer: Bytes, start: int, end: int) -> bool:
     """Whether the CRC of the payload buffer[start:end] (32 bytes or more) is right."""
     crc = crc32(0, buffer, start + HEADER_BYTES, end)

@@ -17,8 +17,8 @@ import re
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from loadgen.compiled import compiled
 from loadgen.errors import ScenarioError
 
 __all__ = ["TEMPLATE_FIELDS", "fill_template", "no_template", "read_template"]
@@ -80,7 +80,7 @@ def read_template(text: bytes) -> tuple[Bytes, Table]:
     return np.frombuffer(body, np.uint8), np.array(places, np.int64)
 
 
-@njit(cache=True)
+@compiled
 def fill_template(
     out: Bytes,
     start: int,

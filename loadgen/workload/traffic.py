@@ -20,8 +20,8 @@ Arrays (all int64 unless said otherwise):
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from loadgen.compiled import compiled
 from loadgen.metrics.histogram import bucket_index
 from loadgen.metrics.interval import COUNTERS, SERIES
 from loadgen.mqtt import kernels as mqtt
@@ -232,13 +232,13 @@ _FIXED_HEADER_BYTES = 5  # at most (2.1)
 STAT_COUNT, STAT_SUM, STAT_MIN, STAT_MAX = 0, 1, 2, 3
 
 
-@njit(cache=True)
+@compiled
 def slot_of(group: int, series: int, phase: int) -> int:
     """Row in `histograms` and `stats`."""
     return (group * _SERIES_COUNT + series) * 4 + phase
 
 
-@njit(cache=True)
+@compiled
 def record(histograms: Counts, stats: Table, slot: int, value_ns: int) -> None:
     """Count one latency; clocks that disagree by less than nothing count as 0."""
     value = max(value_ns, 0)
@@ -250,7 +250,7 @@ def record(histograms: Counts, stats: Table, slot: int, value_ns: int) -> None:
     stats[slot, STAT_MAX] = max(stats[slot, STAT_MAX], value)
 
 
-@njit(cache=True)
+@compiled
 def requeue(
     connection: int,
     publisher: int,
@@ -273,7 +273,7 @@ def requeue(
         totals[REARM] = 1
 
 
-@njit(cache=True)
+@compiled
 def reschedule(
     schedule: Table,
     program: Table,
@@ -296,7 +296,7 @@ def reschedule(
             totals[HEAP_SIZE] = heap_push(heap, totals[HEAP_SIZE], due_ns, publisher)
 
 
-@njit(cache=True)
+@compiled
 def phase_of(run: Table, intended_ns: int) -> int:
     """Phase in which a message was intended."""
     if intended_ns < run[MEASURE_NS]:
@@ -306,7 +306,7 @@ def phase_of(run: Table, intended_ns: int) -> int:
     return DRAIN
 
 
-@njit(cache=True)
+@compiled
 def push_event(
     totals: Table, events: Table, kind: int, connection: int, value: int, moment_ns: int
 ) -> None:
@@ -320,7 +320,7 @@ def push_event(
     totals[EVENTS] = row + 1
 
 
-@njit(cache=True)
+@compiled
 def push_bytes(
     totals: Table,
     events: Table,
@@ -343,7 +343,7 @@ def push_bytes(
     totals[CONTROL_BYTES] = offset + end - start
 
 
-@njit(cache=True)
+@compiled
 def room_for_events(totals: Table, control: Bytes, size_bytes: int) -> bool:
     """Whether a step that queues a few events and `size_bytes` of bytes fits."""
     return bool(
@@ -351,7 +351,7 @@ def room_for_events(totals: Table, control: Bytes, size_bytes: int) -> bool:
     )
 
 
-@njit(cache=True)
+@compiled
 def _take_message(
     buffer: Bytes,
     start: int,
@@ -406,7 +406,7 @@ def _take_message(
     return True
 
 
-@njit(cache=True)
+@compiled
 def _respond(
     buffer: Bytes,
     start: int,
@@ -468,7 +468,7 @@ def _respond(
     return int(payload + size)
 
 
-@njit(cache=True)
+@compiled
 def _acknowledged(
     connection: int,
     slot: int,
@@ -501,7 +501,7 @@ def _acknowledged(
         requeue(connection, publisher, connections, run, totals, schedule, heap)
 
 
-@njit(cache=True)
+@compiled
 def _hold(
     connection: int,
     packet_id: int,
@@ -522,7 +522,7 @@ def _hold(
     return release_held(connection, connections, held_ids, out, out_position)
 
 
-@njit(cache=True)
+@compiled
 def release_held(
     connection: int, connections: Table, held_ids: Table, out: Bytes, out_position: int
 ) -> int:
@@ -535,7 +535,7 @@ def release_held(
     return out_position
 
 
-@njit(cache=True)
+@compiled
 def receive(
     buffer: Bytes,
     start: int,
@@ -719,7 +719,7 @@ def receive(
     return position, out_position
 
 
-@njit(cache=True)
+@compiled
 def _connack(
     buffer: Bytes,
     body: int,
@@ -752,13 +752,13 @@ def _connack(
     record(histograms, stats, slot_of(group, S_CONNECT, CONNECT_PHASE), since_syn_ns)
 
 
-@njit(cache=True)
+@compiled
 def _most_bytes(topic_bytes: int, group: int, groups: Table) -> int:
     """More than a PUBLISH of the group takes: topic, payload, header and identifier."""
     return int(topic_bytes + groups[group, SIZE_MOST] + 16)
 
 
-@njit(cache=True)
+@compiled
 def _write_message(
     sequence: int,
     intended_ns: int,
@@ -807,7 +807,7 @@ def _write_message(
     return int(payload + size)
 
 
-@njit(cache=True)
+@compiled
 def redeliver(
     connection: int,
     publisher: int,
@@ -875,7 +875,7 @@ def redeliver(
     return count, position
 
 
-@njit(cache=True)
+@compiled
 def fill_batch(
     publisher: int,
     connection: int,
@@ -964,13 +964,13 @@ def fill_batch(
     return position, count
 
 
-@njit(cache=True)
+@compiled
 def _chance(seed: int, stream: int, sequence: int) -> int:
     """32 random bits of a message, the same whenever it is written; not those of its arrival."""
     return int(random_unit(seed ^ _SALT_CONTENT, stream, sequence) * 4294967296.0)
 
 
-@njit(cache=True)
+@compiled
 def settle_batch(
     publisher: int,
     connection: int,

@@ -1,0 +1,366 @@
+"""`@compiled`: numba kernels whose machine code is kept on disk until what it is made of changes.
+
+Numba's own cache looks at the file that a kernel is in: an edit elsewhere in the file compiles all
+of it again, and an edit of what the kernel calls in another file goes unnoticed. Here the name of
+a cached file is a digest of all that the machine code is made of:
+
+- the bytecode of the function, its default arguments and what it closes over;
+- everything that this bytecode reads by a global name, and so on through what that is made of:
+  other kernels, intrinsics, attributes of our modules, numbers, strings, tuples, dtypes, types;
+- the whole module of a plain function or of a type of ours, since numba finds an overload by the
+  function or type that it is for, not by a name in the kernel; so overloads belong in that module;
+- the types of the arguments, with a function that is handed in as an argument;
+- this file, and the versions of Python, numba, llvmlite and numpy, and the processor.
+
+Comments, docstrings and places within a file do not count. What can change without our noticing
+(say, an object of a class of ours) is refused with TypeError when the kernel is compiled.
+
+A cached file is complete from the moment that it has its name, and is never changed. So any number
+of processes, worktrees and versions share one directory: NUMBA_CACHE_DIR, else `loadgen/kernels`
+in the user's cache directory. Where that cannot be written, each process compiles for itself.
+"""
+
+import dataclasses
+import dis
+import enum
+import functools
+import hashlib
+import inspect
+import os
+import pickle
+import platform
+import re
+import sys
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+
+import llvmlite
+import numba
+import numpy as np
+from numba import config, types
+from numba.core.caching import _Cache
+from numba.core.compiler import CompileResult
+from numba.core.dispatcher import Dispatcher
+from numba.core.extending import _Intrinsic
+from numba.core.serialize import dumps
+from numba.core.typing.templates import Signature
+
+_config: Any = config
+_rebuild: Any = CompileResult._rebuild
+_dumps: Any = dumps
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes, np.dtype, np.generic)
+_SHAPE = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR
+_LEAST_KEPT = 16
+"""Files kept of one kernel, however old: its signatures, and the sources of some worktrees."""
+_KEPT_S = 3600
+
+
+def compiled(kernel: Callable[P, R]) -> Callable[P, R]:
+    """Compile a function with numba when it is first called, or load what was compiled before."""
+    dispatcher: Any = numba.njit(kernel)
+    if dispatcher is not kernel:  # as it is with NUMBA_DISABLE_JIT
+        dispatcher._cache = _KernelCache(dispatcher)
+    return cast(Callable[P, R], dispatcher)
+
+
+def cache_directory() -> Path:
+    """Where compiled kernels are kept."""
+    if _config.CACHE_DIR:
+        return Path(_config.CACHE_DIR)
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "loadgen" / "kernels"
+
+
+@functools.cache
+def _toolchain() -> tuple[object, ...]:
+    """What machine code depends on besides the function and its arguments."""
+    return (
+        Path(__file__).read_bytes(),
+        sys.implementation.cache_tag,
+        platform.python_version(),
+        *(module.__version__ for module in (numba, llvmlite, np)),
+        repr((_config.OPT, _config.BOUNDSCHECK, _config.DEBUGINFO_DEFAULT)),
+    )
+
+
+class _Digest:
+    """One SHA-256 over values and everything that they are made of.
+
+    A function or module met again counts as its number in the order of meeting, which also ends
+    recursion. What is in neither this package nor `module`'s is a library, and counts by name.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._packages = {_package(__name__), _package(module)}
+        self._hash = hashlib.sha256()
+        self._met: dict[int, int] = {}
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+    def _text(self, *words: object) -> None:
+        for word in words:
+            data = word if isinstance(word, bytes) else str(word).encode()
+            self._hash.update(b"%d:" % len(data) + data)
+
+    def _is_met(self, value: object) -> bool:
+        met = len(self._met)
+        number = self._met.setdefault(id(value), met)
+        if number < met:
+            self._text("again", number)
+        return number < met
+
+    def _is_ours(self, module: str) -> bool:
+        return _package(module) in self._packages and module != __name__
+
+    def add(self, value: Any, name: str = "a value") -> None:
+        """Count a value and what it is made of; `name` is for the message of a TypeError."""
+        kind = type(value)
+        self._text(kind.__qualname__)
+        if isinstance(value, _PLAIN):
+            self._text(repr(value))
+        elif isinstance(value, np.ndarray):
+            self._text(value.dtype, value.shape, value.tobytes())
+        elif isinstance(value, tuple | list):
+            self._add_all(value, name)
+        elif isinstance(value, set | frozenset):
+            self._add_all(sorted(value, key=repr), name)
+        elif isinstance(value, dict):
+            self._add_all([part for pair in value.items() for part in pair], name)
+        elif isinstance(value, types.Type | Signature):
+            self._add_type(value)
+        elif isinstance(value, Dispatcher):
+            self.add(value.targetoptions, name)
+            self._add_function(value.py_func)
+        elif isinstance(value, _Intrinsic):
+            self.add(value._ctor_kwargs, name)
+            self._add_function(value._defn)
+        elif isinstance(value, ModuleType):
+            self._add_module(value.__name__)
+        elif isinstance(value, enum.Enum):
+            self._text(value)
+            self.add(value.value, name)
+        elif isinstance(value, enum.EnumType):
+            self._text(value.__qualname__)
+            self._add_all(list(value), name)
+        elif isinstance(value, FunctionType) and self._is_ours(value.__module__):
+            self._add_function(value)
+            self._add_module(value.__module__)
+        elif isinstance(value, type) and self._is_ours(value.__module__):
+            self._text(value.__qualname__)
+            self._add_module(value.__module__)
+        elif dataclasses.is_dataclass(value):
+            self._add_all([getattr(value, f.name) for f in dataclasses.fields(value)], name)
+        elif hasattr(value, "__name__") and not self._is_ours(value.__module__):
+            self._text(value.__module__, value.__name__)
+        elif isinstance(value, functools.partial):
+            self._add_all([value.func, value.args, value.keywords], name)
+        elif not self._is_ours(kind.__module__):
+            self._text(re.sub(" at 0x[0-9a-f]+", "", repr(value)))
+        else:
+            raise TypeError(f"{name}: cannot tell whether a {kind.__qualname__} has changed")
+
+    def _add_all(self, values: Collection[Any], name: str) -> None:
+        self._text(len(values))
+        for value in values:
+            self.add(value, name)
+
+    def _add_type(self, kind: types.Type | Signature) -> None:
+        """A numba type; types within it, and the module of a type that is ours."""
+        if isinstance(kind, Signature):
+            self._add_all([kind.return_type, *kind.args], "a signature")
+        elif isinstance(kind, types.Dispatcher):
+            self.add(kind.dispatcher)
+        elif isinstance(kind, types.ExternalFunction):
+            self._text(kind.symbol, kind.sig)
+        else:
+            self._text(kind)
+            self._add_module(type(kind).__module__)
+            if self._is_ours(type(kind).__module__):
+                self.add(kind.key, str(kind))
+            for part in _types_within(kind):
+                self._add_type(part)
+
+    def _add_function(self, function: Any) -> None:
+        if self._is_met(function):
+            return
+        self._text(function.__module__, function.__qualname__)
+        self._add_all([function.__defaults__, function.__kwdefaults__], function.__qualname__)
+        for cell in function.__closure__ or ():
+            self.add(cell.cell_contents, function.__qualname__)
+        code = _code(function.__code__, function.__doc__)
+        self._add_code(code, function.__globals__, function.__qualname__)
+
+    def _add_module(self, name: str) -> None:
+        """A whole module of ours: its code, and what that reads by global names."""
+        self._text(name)
+        module = sys.modules[name]
+        if not self._is_ours(name) or self._is_met(module):
+            return
+        path = cast(str, module.__file__)
+        code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+        self._add_code(_code(code), vars(module), name)
+
+    def _add_code(self, code: "_Code", names: dict[str, Any], reader: str) -> None:
+        """Code and the values of the global names that it reads.
+
+        Of a module of ours, the attribute that is read counts instead of the module.
+        """
+        self._text(code.digest)
+        for name, *attributes in code.reads:
+            if name not in names:
+                continue
+            value = names[name]
+            for attribute in attributes:
+                if not isinstance(value, ModuleType) or not self._is_ours(value.__name__):
+                    break
+                name += f".{attribute}"
+                value = getattr(value, attribute)
+            self.add(value, f"{reader} reads {name}")
+        for name in code.imports:
+            self._add_module(name)
+
+
+class _Code(NamedTuple):
+    """What a code object says, with the functions nested in it."""
+
+    digest: bytes
+    reads: tuple[tuple[str, ...], ...]
+    """Global names, each with the attributes that are read of it at once."""
+    imports: tuple[str, ...]
+    """Modules imported within functions."""
+
+
+@functools.cache
+def _code(code: CodeType, docstring: str | None = None) -> _Code:
+    nested = [_code(const) for const in code.co_consts if isinstance(const, CodeType)]
+    reads = [read for inner in nested for read in inner.reads]
+    imports = [name for inner in nested for name in inner.imports]
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+    for at, step in enumerate(steps):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            loads = takewhile(lambda s: s.opname in ("LOAD_ATTR", "LOAD_METHOD"), steps[at + 1 :])
+            reads.append((step.argval, *(load.argval for load in loads)))
+        elif step.opname == "IMPORT_NAME" and code.co_name != "<module>":
+            imports.append(step.argval)
+    parts = (
+        code.co_code,
+        *(code.co_flags & _SHAPE, code.co_argcount, code.co_kwonlyargcount),
+        *(code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars),
+        [_constant(const) for const in code.co_consts if const != docstring],
+        [inner.digest for inner in nested],
+    )
+    digest = hashlib.sha256(repr(parts).encode()).digest()
+    return _Code(digest, tuple(dict.fromkeys(reads)), tuple(imports))
+
+
+def _constant(value: object) -> object:
+    """A constant of a code object as something whose repr is the same in every process."""
+    if isinstance(value, frozenset):
+        return "frozenset", sorted(map(repr, value))
+    if isinstance(value, tuple):
+        return [_constant(part) for part in value]
+    return value.co_name if isinstance(value, CodeType) else value
+
+
+def _types_within(kind: types.Type) -> Iterator[types.Type]:
+    """Types that a numba type is built from: element of an array, members of a tuple."""
+    for name in ("dtype", "type", "types", "fields", "members"):
+        part = getattr(kind, name, None)
+        for each in part if isinstance(part, tuple | list) else (part,):
+            if isinstance(each, types.Type):
+                yield each
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+class _KernelCache(_Cache):
+    """The files of one kernel, in numba's interface for them."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        function = dispatcher.py_func
+        self._name = f"{function.__module__}.{function.__qualname__}".replace("<locals>.", "")
+        self._is_enabled = True
+
+    @property
+    def cache_path(self) -> str:
+        return str(cache_directory())
+
+    def enable(self) -> None:
+        self._is_enabled = True
+
+    def disable(self) -> None:
+        self._is_enabled = False
+
+    def flush(self) -> None:
+        for path in self._files():
+            _remove(path)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """What was compiled for these argument types, or None."""
+        target_context.refresh()
+        if not self._is_enabled:
+            return None
+        path = self._path(sig, target_context.codegen())
+        try:
+            parts = pickle.loads(path.read_bytes())
+        except (OSError, EOFError, pickle.UnpicklingError):
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        result: Any = _rebuild(target_context, *parts)
+        # A function among the arguments was unpickled as another object than the caller's.
+        own = result.signature.replace(args=_arguments(sig))
+        return result._replace(signature=own)
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep what has been compiled, if it can be used in another process."""
+        if not self._is_enabled or data.lifted or data.library.has_dynamic_globals:
+            return
+        path = self._path(sig, data.codegen)
+        content: bytes = _dumps(data._reduce())
+        part = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(content)
+            part.replace(path)
+            self._forget_old()
+        except OSError:
+            _remove(part)
+
+    def _path(self, sig: Any, codegen: Any) -> Path:
+        digest = _Digest(self._dispatcher.py_func.__module__)
+        digest.add((_toolchain(), codegen.magic_tuple(), self._dispatcher, _arguments(sig)))
+        return cache_directory() / f"{self._name}-{digest.hexdigest()[:32]}.kernel"
+
+    def _files(self) -> list[Path]:
+        return list(cache_directory().glob(f"{self._name}-*"))
+
+    def _forget_old(self) -> None:
+        """Remove what nobody used lately, but for the last few."""
+        times = sorted(((path.stat().st_mtime, path) for path in self._files()), reverse=True)
+        for used, path in times[_LEAST_KEPT:]:
+            if used < time.time() - _KEPT_S:
+                _remove(path)
+
+
+def _arguments(sig: Any) -> tuple[types.Type, ...]:
+    return sig.args if isinstance(sig, Signature) else tuple(sig)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
