@@ -1,6 +1,7 @@
-"""Brings devices to the broker: paced, bounded in flight, and back again after a break.
+"""Connects devices: paced, bounded in flight, and again with backoff after a loss.
 
-One queue and one tick for all devices of a worker, never a timer or a task for one of them.
+Owns the queue of devices that wait to be connected. One queue and one tick serve all devices of a
+worker; no device has a timer or a task of its own.
 """
 
 import asyncio
@@ -25,13 +26,11 @@ from loadgen.workload.traffic import (
     STATE,
 )
 
-__all__ = ["Connector"]
-
 _TICK_S = 0.001  # the finest that a loop's timer can do
 _IDLE_TICK_S = 0.02
 _EXPIRE_EACH_S = 0.1
 _CATCH_UP_S = 0.02
-"""How much of the rate devices that come back may make up for: a late tick, not a storm."""
+"""How much of the rate reconnecting devices may make up for: a late tick, not a storm."""
 
 
 class Connector:
@@ -49,25 +48,25 @@ class Connector:
         on_events: Callable[[], None],
         lost: Callable[[int, str], None],
     ) -> None:
-        self.fleet = fleet
-        self.loop = loop
-        self.epoll = epoll
-        self.streams = streams
-        self.on_events = on_events
-        self.lost = lost
-        self.queue: deque[int] = deque()
-        self.begun: deque[tuple[int, list[int]]] = deque()
-        self.begun_ns = np.zeros(len(fleet.connections), np.int64)
-        self.returning: list[tuple[float, int]] = []
-        self.attempts: dict[int, int] = {}
-        self.done: asyncio.Future[None] | None = None
-        self.rate: float | None = None
-        self.in_flight = 0
-        self.timeout_ns = 0
-        self.allowance = 0.0
-        self.paced_ns = 0
-        self.ticking = False
-        self.expire_s = 0.0
+        self._fleet = fleet
+        self._loop = loop
+        self._epoll = epoll
+        self._streams = streams
+        self._on_events = on_events
+        self._lost = lost
+        self._queue: deque[int] = deque()
+        self._begun: deque[tuple[int, list[int]]] = deque()
+        self._begun_ns = np.zeros(len(fleet.connections), np.int64)
+        self._returning: list[tuple[float, int]] = []
+        self._attempts: dict[int, int] = {}
+        self._done: asyncio.Future[None] | None = None
+        self._rate: float | None = None
+        self._in_flight = 0
+        self._timeout_ns = 0
+        self._allowance = 0.0
+        self._paced_ns = 0
+        self._ticking = False
+        self._expire_s = 0.0
         # Another order in each worker, or devices of all workers would return at the same moments.
         first = (int(fleet.group[0]), int(fleet.device[0])) if len(fleet.device) else (0, 0)
         self.random = random.Random(f"{fleet.plan.seed} {first}")
@@ -80,88 +79,103 @@ class Connector:
         `first_in_flight` bounds the connects under way until then, `in_flight` those of devices
         that come back afterwards.
         """
-        self.rate = rate
-        self.in_flight = first_in_flight
-        self.timeout_ns = int(timeout_s * 1e9)
-        self.queue.extend(range(len(self.fleet.connections)))
-        self.allowance = 1.0
-        self.paced_ns = time.monotonic_ns()
-        self.done = self.loop.create_future()
+        self._rate = rate
+        self._in_flight = first_in_flight
+        self._timeout_ns = int(timeout_s * 1e9)
+        self._queue.extend(range(len(self._fleet.connections)))
+        self._allowance = 1.0
+        self._paced_ns = time.monotonic_ns()
+        self._done = self._loop.create_future()
         self._tick()
-        await self.done
-        self.done = None
-        self.in_flight = in_flight
+        await self._done
+        self._done = None
+        self._in_flight = in_flight
 
-    def come_back(self, connection: int, policy: Reconnect) -> None:
-        """Let a device that lost its connection return after its wait."""
-        attempt = self.attempts.get(connection, 0)
-        self.attempts[connection] = attempt + 1
+    @property
+    def connecting_all(self) -> bool:
+        """Whether `connect_all` is under way."""
+        return self._done is not None
+
+    def reconnect(self, connection: int, policy: Reconnect) -> None:
+        """Let a device that lost its connection come back after its wait."""
+        attempt = self._attempts.get(connection, 0)
+        self._attempts[connection] = attempt + 1
         wait_s = min(policy.delay_s * 2.0 ** min(attempt, 30), policy.maximum_s)
         wait_s *= 1.0 + policy.jitter * (2.0 * self.random.random() - 1.0)
-        heapq.heappush(self.returning, (self.loop.time() + wait_s, connection))
-        if not self.ticking:
+        heapq.heappush(self._returning, (self._loop.time() + wait_s, connection))
+        if not self._ticking:
             self._tick()
 
-    def returned(self, connection: int) -> bool:
+    def is_away(self, connection: int) -> bool:
+        """Whether the device had been connected and is on its way back."""
+        return connection in self._attempts
+
+    def came_back(self, connection: int) -> bool:
         """Whether a device that got its CONNACK had been away; its next wait is short again."""
-        return self.attempts.pop(connection, None) is not None
+        return self._attempts.pop(connection, None) is not None
 
     def stop(self) -> None:
-        """Bring nobody back any more."""
-        self.queue.clear()
-        self.returning.clear()
+        """Connect no device any more."""
+        self._queue.clear()
+        self._returning.clear()
 
     def _tick(self) -> None:
-        now_s = self.loop.time()
-        while self.returning and self.returning[0][0] <= now_s:
-            self.queue.append(heapq.heappop(self.returning)[1])
-        if now_s >= self.expire_s:
-            self.expire_s = now_s + _EXPIRE_EACH_S
+        now_s = self._loop.time()
+        while self._returning and self._returning[0][0] <= now_s:
+            self._queue.append(heapq.heappop(self._returning)[1])
+        if now_s >= self._expire_s:
+            self._expire_s = now_s + _EXPIRE_EACH_S
             self._expire()
         self.more()
-        under_way = int(self.fleet.totals[CONNECTING_COUNT])
-        self.ticking = bool(self.done is not None or self.queue or self.returning or under_way)
-        if self.ticking:
-            paced = bool(self.rate and self.queue)
-            self.loop.call_later(_TICK_S if paced else _IDLE_TICK_S, self._tick)
+        self._ticking = bool(
+            self.connecting_all or self._queue or self._returning or self._under_way()
+        )
+        if self._ticking:
+            paced = bool(self._rate and self._queue)
+            self._loop.call_later(_TICK_S if paced else _IDLE_TICK_S, self._tick)
 
     def more(self) -> None:
-        """Begin as many connects as pace and bound allow."""
-        fleet = self.fleet
-        under_way = int(fleet.totals[CONNECTING_COUNT])
-        # Each connect may fail at once and leave an event.
-        room = EVENT_LIMIT - int(fleet.totals[EVENTS])
-        count = min(self.in_flight - under_way, len(self.queue), room)
-        if self.rate:
-            now_ns = time.monotonic_ns()
-            self.allowance += (now_ns - self.paced_ns) * self.rate / 1e9
-            self.paced_ns = now_ns
-            if self.done is None:
-                self.allowance = min(self.allowance, max(1.0, self.rate * _CATCH_UP_S))
-            count = min(count, int(self.allowance))
+        """Begin as many connects as pace and bound allow; wanted again whenever one has ended."""
+        count = self._allowed()
         if count > 0:
-            self.allowance -= count
-            connections = [self.queue.popleft() for _ in range(count)]
+            self._allowance -= count
+            connections = [self._queue.popleft() for _ in range(count)]
             now_ns = time.monotonic_ns()
-            self.begun.append((now_ns, connections))
-            self.begun_ns[connections] = now_ns
+            self._begun.append((now_ns, connections))
+            self._begun_ns[connections] = now_ns
             self._begin(connections)
-        elif self.done is not None and not self.queue and under_way == 0 and not self.done.done():
-            self.done.set_result(None)
+        elif (
+            self._done is not None
+            and not self._queue
+            and not self._under_way()
+            and not self._done.done()
+        ):
+            self._done.set_result(None)
 
-    def after_events(self) -> None:
-        """Something ended or failed: there may be room for more connects."""
-        if self.queue or self.done is not None:
-            self.more()
+    def _under_way(self) -> int:
+        return int(self._fleet.totals[CONNECTING_COUNT])
+
+    def _allowed(self) -> int:
+        # Each connect may fail at once and leave an event.
+        room = EVENT_LIMIT - int(self._fleet.totals[EVENTS])
+        count = min(self._in_flight - self._under_way(), len(self._queue), room)
+        if not self._rate:
+            return count
+        now_ns = time.monotonic_ns()
+        self._allowance += (now_ns - self._paced_ns) * self._rate / 1e9
+        self._paced_ns = now_ns
+        if not self.connecting_all:
+            self._allowance = min(self._allowance, max(1.0, self._rate * _CATCH_UP_S))
+        return min(count, int(self._allowance))
 
     def _begin(self, connections: list[int]) -> None:
-        fleet = self.fleet
-        if self.streams is not None:
+        fleet = self._fleet
+        if self._streams is not None:
             for connection in connections:
-                self.streams.connect(connection)
+                self._streams.connect(connection)
             return
         connect_some(
-            self.epoll,
+            self._epoll,
             np.array(connections, np.int64),
             fleet.source,
             fleet.addresses,
@@ -173,19 +187,19 @@ class Connector:
             fleet.events,
         )
         if fleet.totals[EVENTS]:
-            self.loop.call_soon(self.on_events)
+            self._loop.call_soon(self._on_events)
 
     def _expire(self) -> None:
         """Give up on devices that wait longer than the time allowed.
 
         All may wait equally long, so what began first expires first, and only that is looked at.
         """
-        states = self.fleet.connections[:, STATE]
-        limit_ns = time.monotonic_ns() - self.timeout_ns
-        while self.begun and self.begun[0][0] < limit_ns:
-            began_ns, connections = self.begun.popleft()
+        states = self._fleet.connections[:, STATE]
+        limit_ns = time.monotonic_ns() - self._timeout_ns
+        while self._begun and self._begun[0][0] < limit_ns:
+            began_ns, connections = self._begun.popleft()
             for connection in connections:
                 # A device that was lost and tried again since has a later place in the order.
-                latest = self.begun_ns[connection] == began_ns
+                latest = self._begun_ns[connection] == began_ns
                 if latest and states[connection] in (CONNECTING, AWAIT_CONNACK):
-                    self.lost(connection, "no answer in time")
+                    self._lost(connection, "no answer in time")

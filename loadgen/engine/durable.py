@@ -77,7 +77,7 @@ async def _connect_once(
 async def _framed(
     framing: ClientProtocol, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> bytes:
-    """Send what is to be sent; the data of the next frame, none for the answer to the upgrade."""
+    """Flush `framing`, then return the next frame's data; b"" for the answer to the upgrade."""
     while True:
         writer.write(b"".join(framing.data_to_send()))
         data = await reader.read(4096)

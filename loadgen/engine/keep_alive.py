@@ -35,7 +35,7 @@ class KeepAlive:
         self._limits_ns[group] = seconds * _NS
 
     def look(self) -> float:
-        """Ping whoever was silent for most of its keep-alive; seconds until the next look.
+        """Ping devices that were silent for most of their keep-alive; seconds until the next look.
 
         There are eight looks in the shortest keep-alive, and one each second at least, so that no
         device is silent for all of it. A device without a PINGRESP for a keep-alive after its

@@ -123,7 +123,7 @@ class Lifecycle:
                 )
             else:
                 self.lost(connection, _errno_reason(value))
-        self._connector.after_events()
+        self._connector.more()
 
     def _protocol_error(self, connection: int, detail: str) -> None:
         self._reporter.event("protocol", connection, detail)
@@ -163,7 +163,7 @@ class Lifecycle:
         if server_keep_alive_s is not None:
             self._keep_alive.set_by_server(int(row[traffic.GROUP]), server_keep_alive_s)
         self._set_receive_maximum(connection, packet.properties.receive_maximum)
-        if self._connector.returned(connection) or row[traffic.RETURNED_NS]:
+        if self._connector.came_back(connection) or row[traffic.RETURNED_NS]:
             self._resume(connection, packet.session_present)
 
     def _set_receive_maximum(self, connection: int, receive_maximum: int | None) -> None:
@@ -192,7 +192,7 @@ class Lifecycle:
         state = int(row[STATE])
         if state == CLOSED:
             return
-        was_away = connection in self._connector.attempts
+        was_away = self._connector.is_away(connection)
         self._close(connection)
         if state == CONNECTED:
             row[traffic.RETURNED_NS] = traffic.AWAY
@@ -205,16 +205,16 @@ class Lifecycle:
             self._reporter.live[Live.CONNECT_FAILURES] += 1
             column = COUNTERS.index("connect_failures")
             fleet.counters[int(row[traffic.GROUP]), traffic.CONNECT_PHASE, column] += 1
-            if self._connector.done is not None and not was_away:
+            if self._connector.connecting_all and not was_away:
                 self.failures[reason] += 1
         policy = fleet.plan.reconnect
         # A device that left comes back, in several attempts where one is not enough.
         if reason == _LEFT or (policy is None and was_away):
             policy = Reconnect(fleet.plan.away_s, fleet.plan.away_s, 0.5)
         # A device that cannot connect at first is a failure of the run and not tried again.
-        tried = self._connector.done is None or state == CONNECTED or was_away
+        tried = not self._connector.connecting_all or state == CONNECTED or was_away
         if policy is not None and tried and not self._reporter.stopping:
-            self._connector.come_back(connection, policy)
+            self._connector.reconnect(connection, policy)
 
     def _close(self, connection: int) -> None:
         row = self._fleet.connections[connection]

@@ -105,8 +105,8 @@ class Reporter:
     def end_window(self) -> None:
         """The schedule is over: report the backlog that is left."""
         self.enter("drain")
-        owed, age_ns = owed_by_group(self._fleet, time.monotonic_ns())
-        total = int(owed.sum())
+        backlog, age_ns = owed_by_group(self._fleet, time.monotonic_ns())
+        total = int(backlog.sum())
         self.live[Live.OWED] = total
         self._send({"window_end": {"owed": total, "owed_oldest_ns": age_ns}})
 
@@ -117,8 +117,8 @@ class Reporter:
         """
         if self.stopping:
             return None
-        owed, _ = owed_by_group(self._fleet, time.monotonic_ns())
-        self.live[Live.OWED] = int(owed.sum())
-        idle = not self._fleet.totals[traffic.IN_FLIGHT] and not unsent and not owed.any()
-        self.live[Live.FINISHED] = int(idle)
+        backlog, _ = owed_by_group(self._fleet, time.monotonic_ns())
+        self.live[Live.OWED] = int(backlog.sum())
+        in_flight = self._fleet.totals[traffic.IN_FLIGHT]
+        self.live[Live.FINISHED] = int(not in_flight and not unsent and not backlog.any())
         return _DRAIN_S

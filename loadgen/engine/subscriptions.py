@@ -1,4 +1,4 @@
-"""Subscribing: every device once before the run, and again whoever lost its session.
+"""Subscribing: every device once before the run, and again those that lost their session.
 
 Owns who waits for a SUBACK in the subscribe phase, and what failed there.
 """

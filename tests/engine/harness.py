@@ -74,7 +74,7 @@ class Forkserver:
             command, pass_fds=[theirs.fileno()], env={**os.environ, "PYTHONPATH": root}
         )
         theirs.close()
-        self.told: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any]] = []
         try:
             self.wait_for("ready")
         except BaseException:
@@ -83,13 +83,13 @@ class Forkserver:
 
     def wait_for(self, key: str, **fields: Any) -> dict[str, Any]:
         while True:
-            for message in self.told:
+            for message in self.messages:
                 if key in message and fields.items() <= message.items():
-                    self.told.remove(message)
+                    self.messages.remove(message)
                     return message
             data = self.control.recv(8192)
             assert data, "the forkserver ended"
-            self.told.append(orjson.loads(data))
+            self.messages.append(orjson.loads(data))
 
     def start(self, row: int) -> tuple[socket.socket, int]:
         """(our end of the channel, pid) of a new worker."""
@@ -160,12 +160,12 @@ class Driver:
             await self.writer.wait_closed()
         self.listening.cancel()
 
-    def tell(self, op: str, **fields: Any) -> None:
+    def send(self, op: str, **fields: Any) -> None:
         self.writer.write(encode_frame({"op": op, **fields}))
 
     async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """The answer to a command; WorkerRefusedError("Type: message") for an error."""
-        self.tell(op, **fields)
+        self.send(op, **fields)
         found: list[dict[str, Any]] = []
 
         def answered() -> bool:
@@ -176,7 +176,7 @@ class Driver:
         async with asyncio.timeout(HANG_S):
             while not answered():
                 if time.monotonic() - last_beat > 1:
-                    self.tell("beat")
+                    self.send("beat")
                     last_beat = time.monotonic()
                 await asyncio.sleep(0.002)
         assert found, f"the worker ended instead of answering {op}"
@@ -231,7 +231,7 @@ class Driver:
         """Wait, keeping the worker's lease alive."""
         async with asyncio.timeout(HANG_S):
             while not condition():
-                self.tell("beat")
+                self.send("beat")
                 await asyncio.sleep(0.01)
 
     async def finished(self) -> None:

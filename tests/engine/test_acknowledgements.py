@@ -78,7 +78,7 @@ async def test_the_receive_maximum_is_kept(driver: Driver, start_broker: StartBr
     assert len(broker.sessions[0].published) == 100
 
 
-async def test_a_full_window_holds_messages_back_and_owes_them(
+async def test_a_full_window_holds_messages_back_as_a_backlog(
     driver: Driver, start_broker: StartBroker
 ) -> None:
     release = asyncio.Event()
@@ -116,7 +116,7 @@ async def test_a_full_window_holds_messages_back_and_owes_them(
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-async def test_a_message_that_the_broker_refuses_is_told(
+async def test_a_message_that_the_broker_refuses_is_reported(
     driver: Driver, start_broker: StartBroker, qos: int
 ) -> None:
     async def refuse(session: Session) -> None:

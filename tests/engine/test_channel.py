@@ -32,8 +32,8 @@ async def test_an_unknown_command_and_a_beat_are_not_answered(
     driver: Driver, start_broker: StartBroker
 ) -> None:
     broker = await start_broker()
-    driver.tell("beat")
-    driver.tell("no such thing")
+    driver.send("beat")
+    driver.send("no such thing")
     await driver.configure(one_worker_plan(publishers(1), port=broker.port))
     await driver.stop()
     assert driver.answers == []
@@ -55,7 +55,7 @@ async def test_a_worker_that_hears_nothing_ends(
     await driver.connect()
     # Beats keep it alive for longer than the lease.
     for _ in range(24):
-        driver.tell("beat")
+        driver.send("beat")
         await asyncio.sleep(0.05)
     assert not serving.done()
     await asyncio.wait_for(asyncio.shield(serving), HANG_S)

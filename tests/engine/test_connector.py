@@ -94,7 +94,7 @@ class Bench:
         for connection in connections:
             self.begun.append((self.clock.now_s, connection))
             if self.answers(connection):
-                self.connector.returned(connection)
+                self.connector.came_back(connection)
             else:
                 self.clock.call_later(0.0, lambda lost=connection: self.lose(lost))
 
@@ -104,7 +104,7 @@ class Bench:
         self.expired.append((self.clock.now_s, connection))
 
     def lose(self, connection: int) -> None:
-        self.connector.come_back(connection, self.policy)
+        self.connector.reconnect(connection, self.policy)
 
     async def connect_all(self, rate: float | None) -> None:
         connecting = asyncio.ensure_future(
@@ -184,7 +184,7 @@ async def test_jitter_spreads_devices_and_differs_between_workers(
         bench.policy = Reconnect(1.0, 10.0, 0.5)
         for connection in range(100):
             bench.lose(connection)
-        waits.append([moment - bench.clock.now_s for moment, _ in bench.connector.returning])
+        waits.append([moment - bench.clock.now_s for moment, _ in bench.connector._returning])
         bench.connector.stop()
         bench.clock.run(10.0)
         assert bench.begun == []
@@ -216,7 +216,7 @@ async def test_a_device_expires_by_its_latest_attempt(monkeypatch: pytest.Monkey
     states[:] = traffic.CONNECTING
     states[1] = traffic.CONNECTED
     bench.fleet.totals[traffic.CONNECTING_COUNT] = 1
-    bench.connector.ticking = False
+    bench.connector._ticking = False
     bench.policy = Reconnect(10.0, 10.0, 0.0)
     bench.lose(2)  # it tries again ten seconds later, and waits from then on
     bench.clock.run(60.0)
@@ -284,10 +284,10 @@ async def test_a_refused_connack_is_a_failure_with_its_reason(
     await driver.configure(one_worker_plan(publishers(4), port=broker.port, version=version))
     answer = await driver.connect(in_flight=2)
     assert answer["connected"] == 0
-    (told, count), *others = answer["failures"].items()
+    (said, count), *others = answer["failures"].items()
     assert not others
-    assert told.lower().endswith(reason)
-    assert told.startswith("CONNACK ")
+    assert said.lower().endswith(reason)
+    assert said.startswith("CONNACK ")
     assert count == 4
     await driver.stop()
     assert driver.counted("connects") == 0

@@ -184,7 +184,7 @@ async def test_a_broker_that_loses_repeats_reorders_and_spoils_is_found_out(
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-async def test_a_connection_that_drops_mid_run_is_told_and_its_messages_stay_owed(
+async def test_a_connection_that_drops_mid_run_is_reported_and_its_messages_stay_in_the_backlog(
     driver: Driver, start_broker: StartBroker, qos: int
 ) -> None:
     async def drop(session: Session) -> None:
@@ -202,8 +202,8 @@ async def test_a_connection_that_drops_mid_run_is_told_and_its_messages_stay_owe
     await driver.until(lambda: driver.window_ends)
     sent = driver.now(Live.SENT)
     assert 105 <= sent < 150
-    owed = 150 - sent
-    assert driver.window_ends[0]["owed"] == driver.now(Live.OWED) == owed
+    backlog = 150 - sent
+    assert driver.window_ends[0]["owed"] == driver.now(Live.OWED) == backlog
     assert driver.window_ends[0]["owed_oldest_ns"] > 0
     assert driver.now(Live.DISCONNECTS) == 1
     assert driver.now(Live.CONNECTED) == 2
@@ -213,12 +213,12 @@ async def test_a_connection_that_drops_mid_run_is_told_and_its_messages_stay_owe
     assert len(driver.said("disconnect")) == 1
     last = max((row for row in driver.rows if row.group == "publishers"), key=lambda r: r.time_ns)
     rows = [r for r in driver.rows if r.time_ns == last.time_ns and r.group == "publishers"]
-    assert sum(row.owed for row in rows) == owed
+    assert sum(row.owed for row in rows) == backlog
     assert broker.published["t/0"] == broker.published["t/2"] == 50
 
 
 @pytest.mark.parametrize("version", [4, 5])
-async def test_a_disconnect_from_the_broker_is_told_with_its_reason(
+async def test_a_disconnect_from_the_broker_is_reported_with_its_reason(
     driver: Driver, start_broker: StartBroker, version: int
 ) -> None:
     async def dismiss(session: Session) -> None:

@@ -50,9 +50,9 @@ async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
     await driver.connect()
     await driver.start(warmup_ms=0, measure_ms=1000)
     await driver.until(lambda: driver.window_ends)
-    owed = driver.window_ends[0]["owed"]
-    assert owed > 0
-    assert owed == 1000 - driver.now(Live.SENT)
+    backlog = driver.window_ends[0]["owed"]
+    assert backlog > 0
+    assert backlog == 1000 - driver.now(Live.SENT)
     assert driver.window_ends[0]["owed_oldest_ns"] > 0
     assert driver.now(Live.FINISHED) == 0
     assert driver.now(Live.CONNECTED) == 2
@@ -116,7 +116,7 @@ async def test_acknowledgements_to_a_broker_that_does_not_read_follow_later(
             data = await session.reader.read(1 << 20)
             assert data
             received += data
-            driver.tell("beat")
+            driver.send("beat")
     identifiers = np.frombuffer(bytes(received), ">u2").reshape(-1, 2)
     assert (identifiers[:, 0] == 0x4002).all()
     assert np.array_equal(identifiers[:, 1], np.tile(np.arange(1, each + 1), 2 * rounds))

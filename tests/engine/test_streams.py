@@ -198,7 +198,7 @@ async def test_many_devices_connect_without_one_expiring_before_it_began(
     await driver.stop()
 
 
-async def test_a_connection_that_drops_is_told(
+async def test_a_connection_that_drops_is_reported(
     driver: Driver, start_broker: StartBroker, server_context: ssl.SSLContext
 ) -> None:
     async def drop(session: Session) -> None:
@@ -263,8 +263,8 @@ async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
     await driver.connect()
     await driver.start(warmup_ms=0, measure_ms=1000)
     await driver.until(lambda: driver.window_ends)
-    owed = driver.window_ends[0]["owed"]
-    assert owed == 500 - driver.now(Live.SENT) > 0
+    backlog = driver.window_ends[0]["owed"]
+    assert backlog == 500 - driver.now(Live.SENT) > 0
     assert driver.now(Live.FINISHED) == 0
     resume.set()
     session = broker.sessions[0]
@@ -291,7 +291,7 @@ async def test_durable_sessions_are_forgotten_over_tls_too(
     ("tls_version", "cipher", "version"),
     [("1.2", "ECDHE-ECDSA-AES256-GCM-SHA384", "TLSv1.2"), ("1.3", None, "TLSv1.3")],
 )
-async def test_the_last_answer_tells_what_was_negotiated(
+async def test_the_last_answer_says_what_was_negotiated(
     driver: Driver,
     start_broker: StartBroker,
     server_context: ssl.SSLContext,
@@ -310,8 +310,8 @@ async def test_the_last_answer_tells_what_was_negotiated(
     )
     await driver.configure(tls_plan(publishers(10), port=broker.port, tls=tls))
     assert (await driver.connect(in_flight=1))["connected"] == 10
-    told = (await driver.stop())["tls"]
-    (entry,) = told["connections"]
+    said = (await driver.stop())["tls"]
+    (entry,) = said["connections"]
     assert (entry["version"], entry["count"]) == (version, 10)
     assert entry["cipher"] == (cipher or "TLS_AES_256_GCM_SHA384")
-    assert 5 <= told["resumed"] < 10
+    assert 5 <= said["resumed"] < 10

@@ -18,7 +18,7 @@ from tests.engine.harness import (
 
 
 @pytest.mark.parametrize(("version", "code"), [(4, 0x80), (5, 0x87), (5, 0x80)])
-async def test_a_refused_subscription_is_told(
+async def test_a_refused_subscription_is_reported(
     driver: Driver, start_broker: StartBroker, version: int, code: int
 ) -> None:
     async def refuse(session: Session) -> None:
@@ -64,7 +64,7 @@ async def test_a_subscription_with_less_qos_than_asked_for_is_a_failure(
     await driver.stop()
 
 
-async def test_a_subscription_refused_after_a_return_is_told(
+async def test_a_subscription_refused_after_a_return_is_reported(
     driver: Driver, start_broker: StartBroker
 ) -> None:
     async def refuse_the_second(session: Session) -> None:
@@ -87,9 +87,9 @@ async def test_a_subscription_refused_after_a_return_is_told(
     await driver.connect()
     await driver.subscribe()
     await driver.until(lambda: driver.said("subscribe"))
-    (told,) = driver.said("subscribe")
-    assert told.startswith("subscribing again: ")
-    assert "0x80" in told
+    (said,) = driver.said("subscribe")
+    assert said.startswith("subscribing again: ")
+    assert "0x80" in said
     await driver.stop()
 
 

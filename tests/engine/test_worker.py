@@ -157,7 +157,7 @@ async def test_a_run_through_mosquitto_loses_nothing(
 
 
 @pytest.mark.skipif(find_mosquitto() is None, reason="no mosquitto")
-async def test_credentials_are_sent_and_a_refusal_is_told(driver: Driver) -> None:
+async def test_credentials_are_sent_and_a_refusal_is_reported(driver: Driver) -> None:
     settings = MosquittoSettings(username="user", password="right")
     async with run_mosquitto(settings) as broker:
         plan = one_worker_plan(
@@ -299,7 +299,7 @@ async def test_stop_says_goodbye_and_forgets_durable_sessions(
     assert all(not s.connect.properties.session_expiry_interval for s in cleaning)
 
 
-async def test_a_session_that_could_not_be_forgotten_is_told(
+async def test_a_session_that_could_not_be_forgotten_is_reported(
     driver: Driver, start_broker: StartBroker
 ) -> None:
     async def refuse_the_second(session: Session) -> None:
