@@ -17,7 +17,7 @@ from loadgen.specjms.disclosure import (
     server_setup,
     submission,
 )
-from loadgen.specjms.repetition import Played, no_repetition
+from loadgen.specjms.repetition import Played, mismatch
 from loadgen.specjms.report import FILE_NAME
 
 _DRIVER_OUTPUT = ("events.jsonl", "broker.jsonl")
@@ -101,7 +101,7 @@ def _named(run: Path) -> Path:
 
 def _require_repetition(run: Path, main: Played, repeat: Path, again: Played) -> None:
     try:
-        why = no_repetition(main, again)
+        why = mismatch(main, again)
     except _DAMAGED:
         why = "run.json or specjms.json of one of them is damaged"
     if why:

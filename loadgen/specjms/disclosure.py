@@ -4,7 +4,7 @@ Sections and keys are those of the run rules, sections 6.1 and 7, in their order
 person who ran the test can know is marked FILL IN. Pure: documents in, texts out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from xml.etree import ElementTree
@@ -14,11 +14,39 @@ from loadgen.specjms.model import NOTICE
 from loadgen.specjms.repetition import Played, shortfalls, valid, verdict_of
 from loadgen.specjms.report import TRANSACTIONS
 
-__all__ = ["FILL_IN", "Disclosed", "destination_setup", "server_setup", "submission"]
-
 FILL_IN: Final = "FILL IN"
 Document = Mapping[str, Any]
-Section = tuple[str, Mapping[str, str]]
+Known = Mapping[str, Mapping[str, str]]
+"""Values of the keys of each block, as far as a tool can know them."""
+
+_SERVER_CPUS = "server.cpus.num_cores server.cpus.num_chips server.cpus.num_coresperchip"
+_PRODUCT = "id name vendor os avail"
+_HARDWARE = (
+    "id name vendor model processor mhz available filesystem disks networkInterface others "
+    "cpu.num_cores cpu.num_chips cpu.num_coresperchip memory.size cache.l1 cache.l2 cache.others "
+    "os.name os.vendor os.available systems.num notes"
+)
+_FORM: Final[Mapping[str, Mapping[str, str]]] = {
+    "benchmark-info": {
+        "test-info": "submitter.name system.title submitter.spec_license submit.date.long "
+        "result.noncompliant result.noncompliant.reason result.noncompliant.remedy",
+        "sut": f"server.nodes {_SERVER_CPUS} server.instances "
+        f"client.nodes {_SERVER_CPUS.replace('server', 'client')} client.jvms "
+        f"db.nodes {_SERVER_CPUS.replace('server', 'db')} db.instances others",
+        "general-notes": "steady.state.req recoverability.req storage.req other.info",
+        "bom": "bom",
+    },
+    "product-info": {"jms-product": _PRODUCT, "jvm-product": _PRODUCT},
+    "hardware-info": {"jms-server": _HARDWARE, "client-node": _HARDWARE},
+    "node-info": {
+        "jms-server-node": "id name product.jms.id product.jvm.id product.jdbc.id product.other.id "
+        "hw.id instances notes",
+        "client-node": "id name product.jvm.id jvm.instances product.other.id hw.id instances "
+        "agents notes",
+        "other-node": "id name product.other.id hw.id instances notes",
+    },
+}
+"""Sections of submission.xml, their blocks, and the keys of each block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +66,29 @@ class Disclosed:
         """specjms.json of the main run."""
         return self.main.supply
 
+    def part(self, name: str) -> Document:
+        """A table of run.json, empty where the run has none."""
+        return self.run.get(name) or {}
+
 
 def submission(found: Disclosed) -> str:
     """submission.xml: benchmark-info, product-info, hardware-info and node-info."""
+    known = {
+        "benchmark-info": _benchmark(found),
+        "product-info": _products(found),
+        "hardware-info": _hardware(found),
+        "node-info": _nodes(found),
+    }
     root = ElementTree.Element("submission")
     root.append(ElementTree.Comment(f" {escape(NOTICE)} "))
-    for section, parts in _sections(found):
+    for section, blocks in _FORM.items():
         element = ElementTree.SubElement(root, section)
-        for name, properties in parts:
+        for name, keys in blocks.items():
             block = ElementTree.SubElement(element, "properties", {"name": name})
-            for key, value in properties.items():
+            values = known[section].get(name, {})
+            for key in keys.split():
                 entry = ElementTree.SubElement(block, "property", {"key": key})
-                entry.text = _printable(value)
+                entry.text = _printable(values.get(key, FILL_IN))
     ElementTree.indent(root)
     text = ElementTree.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
@@ -60,64 +99,27 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def _sections(found: Disclosed) -> Sequence[tuple[str, Sequence[Section]]]:
-    return (
-        ("benchmark-info", _benchmark(found)),
-        ("product-info", _products(found)),
-        ("hardware-info", _hardware(found)),
-        ("node-info", _nodes(found)),
-    )
+def _text(value: object) -> str:
+    return str(value or FILL_IN)
 
 
-def _benchmark(found: Disclosed) -> Sequence[Section]:
-    run = found.run
-    environment = run.get("environment") or {}
-    plan = run.get("plan") or {}
-    return (
-        (
-            "test-info",
-            {
-                "submitter.name": FILL_IN,
-                "system.title": FILL_IN,
-                "submitter.spec_license": FILL_IN,
-                "submit.date.long": FILL_IN,
-                "result.noncompliant": "yes",
-                "result.noncompliant.reason": "; ".join(_noncompliance(found)),
-                "result.noncompliant.remedy": "",
-            },
-        ),
-        (
-            "sut",
-            {
-                "server.nodes": FILL_IN,
-                "server.cpus.num_cores": FILL_IN,
-                "server.cpus.num_chips": FILL_IN,
-                "server.cpus.num_coresperchip": FILL_IN,
-                "server.instances": str(len((run.get("broker") or {}).get("urls") or [1])),
-                "client.nodes": str(plan.get("hosts") or 1),
-                "client.cpus.num_cores": str(environment.get("cores") or FILL_IN),
-                "client.cpus.num_chips": FILL_IN,
-                "client.cpus.num_coresperchip": FILL_IN,
-                "client.jvms": f"0 (worker processes: {plan.get('workers') or FILL_IN})",
-                "db.nodes": "0",
-                "db.cpus.num_cores": "0",
-                "db.cpus.num_chips": "0",
-                "db.cpus.num_coresperchip": "0",
-                "db.instances": "0",
-                "others": FILL_IN,
-            },
-        ),
-        (
-            "general-notes",
-            {
-                "steady.state.req": FILL_IN,
-                "recoverability.req": FILL_IN,
-                "storage.req": FILL_IN,
-                "other.info": "\n".join((NOTICE, TRANSACTIONS, *_result_lines(found))),
-            },
-        ),
-        ("bom", {"bom": FILL_IN}),
-    )
+def _benchmark(found: Disclosed) -> Known:
+    plan = found.part("plan")
+    return {
+        "test-info": {
+            "result.noncompliant": "yes",
+            "result.noncompliant.reason": "; ".join(_noncompliance(found)),
+            "result.noncompliant.remedy": "",
+        },
+        "sut": {
+            "server.instances": str(len(found.part("broker").get("urls") or [1])),
+            "client.nodes": str(plan.get("hosts") or 1),
+            "client.cpus.num_cores": _text(found.part("environment").get("cores")),
+            "client.jvms": f"0 (worker processes: {_text(plan.get('workers'))})",
+            **{key: "0" for key in _FORM["benchmark-info"]["sut"].split() if key.startswith("db.")},
+        },
+        "general-notes": {"other.info": "\n".join((NOTICE, TRANSACTIONS, *_result_lines(found)))},
+    }
 
 
 def _noncompliance(found: Disclosed) -> list[str]:
@@ -156,114 +158,71 @@ def _result_lines(found: Disclosed) -> list[str]:
     return lines
 
 
-def _products(found: Disclosed) -> Sequence[Section]:
-    broker = found.run.get("broker") or {}
-    environment = found.run.get("environment") or {}
-    system = str(environment.get("os") or FILL_IN)
+def _products(found: Disclosed) -> Known:
+    broker, environment = found.part("broker"), found.part("environment")
+    system = _text(environment.get("os"))
     name = f"{broker.get('name') or ''} {broker.get('version') or ''}".strip()
-    protocol = broker.get("protocol") or ""
-    return (
-        (
-            "jms-product",
-            {
-                "id": "jms",
-                "name": f"{name or FILL_IN} ({protocol})",
-                "vendor": FILL_IN,
-                "os": system if broker.get("started_by_us") else FILL_IN,
-                "avail": FILL_IN,
-            },
-        ),
-        (
-            "jvm-product",
-            {
-                "id": "harness",
-                "name": f"{found.run.get('program') or FILL_IN}, CPython "
-                f"{environment.get('python') or ''} (no JVM)",
-                "vendor": FILL_IN,
-                "os": system,
-                "avail": FILL_IN,
-            },
-        ),
-    )
-
-
-_HARDWARE: Final = (
-    *("id", "name", "vendor", "model", "processor", "mhz", "available", "filesystem", "disks"),
-    *("networkInterface", "others", "cpu.num_cores", "cpu.num_chips", "cpu.num_coresperchip"),
-    *("memory.size", "cache.l1", "cache.l2", "cache.others", "os.name", "os.vendor"),
-    *("os.available", "systems.num", "notes"),
-)
-
-
-def _hardware(found: Disclosed) -> Sequence[Section]:
-    environment = found.run.get("environment") or {}
-    known = {
-        "id": "client",
-        "name": str(environment.get("host") or FILL_IN),
-        "processor": str(environment.get("cpu_model") or FILL_IN),
-        "cpu.num_cores": str(environment.get("cores") or FILL_IN),
-        "memory.size": str(int(environment.get("memory_bytes") or 0) >> 20 or FILL_IN),
-        "os.name": f"{environment.get('os') or FILL_IN}, kernel {environment.get('kernel') or ''}",
-        "systems.num": str((found.run.get("plan") or {}).get("hosts") or 1),
+    program = _text(found.run.get("program"))
+    return {
+        "jms-product": {
+            "id": "jms",
+            "name": f"{_text(name)} ({broker.get('protocol') or ''})",
+            "os": system if broker.get("started_by_us") else FILL_IN,
+        },
+        "jvm-product": {
+            "id": "harness",
+            "name": f"{program}, CPython {environment.get('python') or ''} (no JVM)",
+            "os": system,
+        },
     }
-    here = (found.run.get("broker") or {}).get("started_by_us")
-    server = dict.fromkeys(_HARDWARE, FILL_IN) | {"id": "server"}
-    if here:
+
+
+def _hardware(found: Disclosed) -> Known:
+    environment = found.part("environment")
+    server = {"id": "server"}
+    if found.part("broker").get("started_by_us"):
         server["notes"] = "The broker ran on the client node, which a submission must not do (3.9)."
-    client = {key: known.get(key, FILL_IN) for key in _HARDWARE}
-    return (("jms-server", server), ("client-node", client))
+    return {
+        "jms-server": server,
+        "client-node": {
+            "id": "client",
+            "name": _text(environment.get("host")),
+            "processor": _text(environment.get("cpu_model")),
+            "cpu.num_cores": _text(environment.get("cores")),
+            "memory.size": _text(int(environment.get("memory_bytes") or 0) >> 20),
+            "os.name": f"{_text(environment.get('os'))}, kernel {environment.get('kernel') or ''}",
+            "systems.num": str(found.part("plan").get("hosts") or 1),
+        },
+    }
 
 
-def _nodes(found: Disclosed) -> Sequence[Section]:
-    plan = found.run.get("plan") or {}
-    environment = found.run.get("environment") or {}
+def _nodes(found: Disclosed) -> Known:
+    plan, environment = found.part("plan"), found.part("environment")
     locations = found.supply["locations"]
     tuning = [f"{key} = {value}" for key, value in (environment.get("sysctl") or {}).items()]
-    return (
-        (
-            "jms-server-node",
-            {
-                "id": "server",
-                "name": FILL_IN,
-                "product.jms.id": "jms",
-                "product.jvm.id": "none",
-                "product.jdbc.id": "none",
-                "product.other.id": "none",
-                "hw.id": "server",
-                "instances": FILL_IN,
-                "notes": FILL_IN,
-            },
-        ),
-        (
-            "client-node",
-            {
-                "id": "client",
-                "name": str(environment.get("host") or FILL_IN),
-                "product.jvm.id": "harness",
-                "jvm.instances": str(plan.get("workers") or FILL_IN),
-                "product.other.id": "none",
-                "hw.id": "client",
-                "instances": str(plan.get("hosts") or 1),
-                "agents": ", ".join(f"{count} {kind}" for kind, count in locations.items()),
-                "notes": "\n".join((" ".join(map(str, found.run.get("command") or ())), *tuning)),
-            },
-        ),
-        (
-            "other-node",
-            {
-                "id": FILL_IN,
-                "name": FILL_IN,
-                "product.other.id": FILL_IN,
-                "hw.id": FILL_IN,
-                "instances": FILL_IN,
-                "notes": FILL_IN,
-            },
-        ),
-    )
+    return {
+        "jms-server-node": {
+            "id": "server",
+            "product.jms.id": "jms",
+            **dict.fromkeys(("product.jvm.id", "product.jdbc.id", "product.other.id"), "none"),
+            "hw.id": "server",
+        },
+        "client-node": {
+            "id": "client",
+            "name": _text(environment.get("host")),
+            "product.jvm.id": "harness",
+            "jvm.instances": _text(plan.get("workers")),
+            "product.other.id": "none",
+            "hw.id": "client",
+            "instances": str(plan.get("hosts") or 1),
+            "agents": ", ".join(f"{count} {kind}" for kind, count in locations.items()),
+            "notes": "\n".join((" ".join(map(str, found.run.get("command") or ())), *tuning)),
+        },
+    }
 
 
 def destination_setup(found: Disclosed) -> str:
-    """destinationSetup.txt: MQTT destinations need no set-up; this is what there was."""
+    """destinationSetup.txt: MQTT destinations need no set-up; this lists those of the run."""
     lines = [
         NOTICE,
         "",
@@ -280,16 +239,14 @@ def destination_setup(found: Disclosed) -> str:
 
 def server_setup(found: Disclosed) -> str:
     """JMSServerConfig/serverSetup.txt."""
-    broker = found.run.get("broker") or {}
+    broker = found.part("broker")
     lines = [
-        f"Broker: {broker.get('name') or FILL_IN} {broker.get('version') or ''}",
-        f"Addresses: {', '.join(map(str, broker.get('urls') or [])) or FILL_IN}",
-        f"Protocol: {broker.get('protocol') or FILL_IN}",
+        f"Broker: {_text(broker.get('name'))} {broker.get('version') or ''}",
+        f"Addresses: {_text(', '.join(map(str, broker.get('urls') or [])))}",
+        f"Protocol: {_text(broker.get('protocol'))}",
     ]
     if broker.get("started_by_us"):
-        lines.append(
-            f"It was started and configured by {found.run.get('program') or 'the harness'} for "
-            "this run."
-        )
-    lines += [f"Steps to set up and configure the server: {FILL_IN}"]
+        program = found.run.get("program") or "the harness"
+        lines.append(f"It was started and configured by {program} for this run.")
+    lines.append(f"Steps to set up and configure the server: {FILL_IN}")
     return "\n".join(map(_printable, lines)) + "\n"

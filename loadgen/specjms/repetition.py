@@ -1,8 +1,8 @@
 """The repetition of a run: whether a second run is one, and whether it is equal or better.
 
 Run rules, section 3.4: a second measurement of the same length that does not overlap with the
-first, and a result that is equal or better. The result is BASE, the same in both by then, so a
-repetition is equal where it is valid and its rates are within what the audit tolerates. Pure:
+first, and a result that is equal or better. The result is BASE, and BASE must be the same in both,
+so a repetition is equal where it is valid and its rates are within what the audit tolerates. Pure:
 documents in, texts out.
 """
 
@@ -12,18 +12,15 @@ from typing import Any, Final
 
 from loadgen.specjms.audit import TOLERANCE_PERCENT
 
-__all__ = ["Played", "comparison", "no_repetition", "shortfalls", "valid", "verdict_of"]
-
 Document = Mapping[str, Any]
 
 _FREE: Final = frozenset(
     {"seed", "pdu", "pdu_timezone", "pdu_columns", "pdu_offset", "broker_pid", "report_every"}
 )
-"""Fields of the scenario in which a repetition may differ: none changes what is asked for."""
+"""Fields of the scenario that may differ in a repetition: none changes what is asked for."""
 
-_BROKER: Final = ("name", "version", "protocol")
 _SAME_S: Final = 0.001
-"""A window ends when it was to; one that is off by more was another or was cut off."""
+"""Windows whose lengths differ by more were not asked for alike, or one was cut off."""
 
 _MOST_NAMED: Final = 3
 
@@ -56,45 +53,44 @@ def verdict_of(played: Played) -> str:
     return f"INVALID: {'; '.join(f'{code} ({detail})' for code, detail in reasons)}"
 
 
-def no_repetition(main: Played, again: Played) -> str:
-    """Why the second run is no repetition of the first; empty where it is one."""
+def mismatch(main: Played, again: Played) -> str:
+    """Why the second run is not a repetition of the first; empty where it is one."""
     if main.run.get("id") == again.run.get("id"):
         return "it is the same run"
-    asked = (
-        *((key, main.supply[key], again.supply[key]) for key in ("topology", "base")),
-        *_differing(main.run.get("scenario") or {}, again.run.get("scenario") or {}),
-        *_brokers(main.run.get("broker") or {}, again.run.get("broker") or {}),
-    )
+    asked = [(key, main.supply[key], again.supply[key]) for key in ("topology", "base")]
+    ours, theirs = main.run.get("scenario") or {}, again.run.get("scenario") or {}
+    names = sorted((ours.keys() | theirs.keys()) - _FREE)
+    asked += [(name, ours.get(name), theirs.get(name)) for name in names]
+    ours, theirs = main.run.get("broker") or {}, again.run.get("broker") or {}
+    # The address is not compared: a private broker has another port each time.
+    names = [n for n in ("name", "version", "protocol") if ours.get(n) and theirs.get(n)]
+    asked += [(f"broker's {name}", ours[name], theirs[name]) for name in names]
     other = dict.fromkeys(
-        f"its {name.replace('_', ' ')} is {theirs}, not {ours}"
-        for name, ours, theirs in asked
-        if ours != theirs
+        f"its {name.replace('_', ' ')} is {second}, not {first}"
+        for name, first, second in asked
+        if first != second
     )
     if other:
         more = len(other) - _MOST_NAMED
         return "; ".join([*list(other)[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])])
-    ours, theirs = _window(main), _window(again)
+    return _mismatch_of_windows(_window(main), _window(again))
+
+
+Window = tuple[float, float] | None
+
+
+def _mismatch_of_windows(ours: Window, theirs: Window) -> str:
     if ours is None or theirs is None:
-        return "run.json of one of them does not tell when it was measured"
-    if abs((ours[1] - ours[0]) - (theirs[1] - theirs[0])) > _SAME_S:
-        return f"it was measured for {theirs[1] - theirs[0]:,.1f} s, not {ours[1] - ours[0]:,.1f} s"
+        return "run.json of one of them does not say when it was measured"
+    our_s, their_s = ours[1] - ours[0], theirs[1] - theirs[0]
+    if abs(our_s - their_s) > _SAME_S:
+        return f"it was measured for {their_s:,.1f} s, not {our_s:,.1f} s"
     if ours[0] < theirs[1] and theirs[0] < ours[1]:
         return "their measurement periods overlap"
     return ""
 
 
-def _differing(ours: Document, theirs: Document) -> list[tuple[str, object, object]]:
-    names = sorted((ours.keys() | theirs.keys()) - _FREE)
-    return [(name, ours.get(name), theirs.get(name)) for name in names]
-
-
-def _brokers(ours: Document, theirs: Document) -> list[tuple[str, object, object]]:
-    """The address is not compared: a private broker has another port each time."""
-    told = [(name, ours.get(name), theirs.get(name)) for name in _BROKER]
-    return [(f"broker's {name}", one, other) for name, one, other in told if one and other]
-
-
-def _window(played: Played) -> tuple[float, float] | None:
+def _window(played: Played) -> Window:
     """The measurement period in seconds of the wall clock, as two hosts or boots share it."""
     clock = played.run.get("clock") or {}
     window = (played.run.get("windows") or {}).get("measure")
@@ -105,7 +101,7 @@ def _window(played: Played) -> tuple[float, float] | None:
 
 
 def shortfalls(main: Played, again: Played) -> tuple[str, ...]:
-    """In what a repetition is worse than the run that it repeats; nothing where it is not."""
+    """In what a repetition is worse than the run that it repeats; empty where it is not."""
     found = [] if valid(again) else [f"repetition {verdict_of(again)}"]
     for name, one, other in zip(("sent", "received"), _rates(main), _rates(again), strict=True):
         below = -_percent(one, other)
@@ -120,25 +116,22 @@ def shortfalls(main: Played, again: Played) -> tuple[str, ...]:
 def comparison(main: Played, again: Played) -> str:
     """The two runs in a few sentences: rates, difference, verdicts, and what section 3.4 says."""
     (sent, received), (sent_again, received_again) = _rates(main), _rates(again)
-    not_one = no_repetition(main, again)
-    worse = shortfalls(main, again)
-    if not_one:
-        told = f"the second run is no repetition: {not_one}"
-    elif worse:
-        told = f"the repetition is NOT equal or better: {'; '.join(worse)}"
-    else:
-        told = "the repetition is equal or better"
+    result = "the repetition is equal or better"
+    if worse := shortfalls(main, again):
+        result = f"the repetition is NOT equal or better: {'; '.join(worse)}"
+    if why := mismatch(main, again):
+        result = f"the second run does not repeat the first: {why}"
     verdicts = " and ".join("VALID" if valid(one) else "INVALID" for one in (main, again))
     return (
         f"Reproducibility (run rules, section 3.4): main run and repetition sent {sent:,.1f} and "
         f"{sent_again:,.1f} messages/s ({_percent(sent, sent_again):+.2f} %), received "
         f"{received:,.1f} and {received_again:,.1f} ({_percent(received, received_again):+.2f} %); "
-        f"they are {verdicts}; {told}."
+        f"they are {verdicts}; {result}."
     )
 
 
 def _rates(played: Played) -> tuple[float, float]:
-    """Messages sent and received a second in the window, of all types."""
+    """Messages sent and received per second in the window, of all types."""
     window_s = played.supply["window_s"] or 1.0
     types = played.supply["types"]
     return (

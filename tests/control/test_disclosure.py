@@ -80,8 +80,8 @@ def disclosed(archive: Path) -> tuple[str, str]:
     """result.noncompliant.reason and the notes of an archive's submission."""
     with zipfile.ZipFile(archive) as jar:
         root = ElementTree.fromstring(jar.read("submission/submission.xml"))
-    told = {one.get("key"): one.text or "" for one in root.iter("property")}
-    return told["result.noncompliant.reason"], told["other.info"]
+    values = {one.get("key"): one.text or "" for one in root.iter("property")}
+    return values["result.noncompliant.reason"], values["other.info"]
 
 
 def refusal(run: Path, repeat: Path | None = None) -> str:
@@ -122,7 +122,7 @@ def test_a_verdict_that_was_edited_is_refused(tmp_path: Path) -> None:
     assert "run.json was changed" in refusal(run)
 
 
-def test_a_run_without_a_seal_is_told_as_such(tmp_path: Path) -> None:
+def test_a_run_without_a_seal_is_disclosed_as_such(tmp_path: Path) -> None:
     why, notes = disclosed(write_bundle(made(tmp_path / "r", sealed=False)))
     assert "the main run carries no seal" in why
     assert "VALID, not sealed" in notes
@@ -153,7 +153,7 @@ def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
         ({"id": "r"}, "it is the same run"),
         ({"broker": {"name": "b", "version": "2"}}, "its broker's version is 2, not 1"),
         ({"windows": {"measure": [90 * NS, 95 * NS]}}, "it was measured for 5.0 s, not 20.0 s"),
-        ({"windows": {}}, "does not tell when it was measured"),
+        ({"windows": {}}, "does not say when it was measured"),
     ],
 )
 def test_what_is_no_repetition_is_refused(
@@ -169,13 +169,13 @@ def test_a_run_is_not_its_own_repetition(tmp_path: Path) -> None:
     assert "it is the same run" in refusal(run, run)
 
 
-def test_a_run_beside_it_that_is_no_repetition_is_not_taken_for_one(tmp_path: Path) -> None:
+def test_another_run_beside_it_is_not_taken_for_its_repetition(tmp_path: Path) -> None:
     run = made(tmp_path / "r")
     made(tmp_path / "r-repeat", 90, base=10)
     assert "its base is 10" in refusal(run)
 
 
-def test_a_repetition_that_is_worse_is_told(tmp_path: Path) -> None:
+def test_a_repetition_that_is_worse_is_disclosed(tmp_path: Path) -> None:
     run = made(tmp_path / "r")
     again = made(tmp_path / "again", 90, verdict=DUPLICATED)
     why, notes = disclosed(write_bundle(run, again, tmp_path / "a.jar"))

@@ -1,4 +1,4 @@
-"""Whether a second run repeats the first, and how the two are told apart."""
+"""Whether a second run repeats the first, and how the two compare."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from loadgen.specjms.repetition import (
     Played,
     comparison,
-    no_repetition,
+    mismatch,
     shortfalls,
     valid,
     verdict_of,
@@ -35,24 +35,24 @@ MAIN = played("main", 0)
 
 
 def test_a_second_run_right_after_is_a_repetition() -> None:
-    assert no_repetition(MAIN, played("again", 10)) == ""
-    assert no_repetition(played("again", 10), MAIN) == ""
-    assert "overlap" in no_repetition(MAIN, played("again", 9))
+    assert mismatch(MAIN, played("again", 10)) == ""
+    assert mismatch(played("again", 10), MAIN) == ""
+    assert "overlap" in mismatch(MAIN, played("again", 9))
     # Of another host, or after a restart: only the wall clock is shared.
     later = {"clock": {"monotonic_ns": 0, "wall_ns": 10 * NS}}
-    assert no_repetition(MAIN, played("again", 0, **later)) == ""
+    assert mismatch(MAIN, played("again", 0, **later)) == ""
     earlier = {"clock": {"monotonic_ns": 0, "wall_ns": -10 * NS}}
-    assert "overlap" in no_repetition(MAIN, played("again", 10, **earlier))
+    assert "overlap" in mismatch(MAIN, played("again", 10, **earlier))
 
 
 def test_many_differences_are_counted() -> None:
     other = {"scenario": dict.fromkeys("abcde", 1)}
-    told = no_repetition(MAIN, played("again", 10, **other))
-    assert told == "its a is 1, not None; its b is 1, not None; its base is None, not 5; 3 more"
+    why = mismatch(MAIN, played("again", 10, **other))
+    assert why == "its a is 1, not None; its b is 1, not None; its base is None, not 5; 3 more"
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "words"),
     [
         ({}, "VALID"),
         ({"verdict": INVALID}, "INVALID: LOST (5)"),
@@ -60,10 +60,10 @@ def test_many_differences_are_counted() -> None:
         ({"verdict": None}, "INVALID: INTERRUPTED (the run ended without a verdict)"),
     ],
 )
-def test_the_verdict_in_words(changes: dict[str, Any], told: str) -> None:
+def test_the_verdict_in_words(changes: dict[str, Any], words: str) -> None:
     one = played("r", 0, **changes)
-    assert verdict_of(one) == told
-    assert valid(one) == (told == "VALID")
+    assert verdict_of(one) == words
+    assert valid(one) == (words == "VALID")
 
 
 def test_a_repetition_may_be_better_and_within_tolerance_slower() -> None:
@@ -93,5 +93,6 @@ def test_the_two_in_one_paragraph() -> None:
         "LOST (5)."
     )
     cut_off = played("again", 10, windows={"measure": [0, 5 * NS]})
-    assert "no repetition: it was measured for 5.0 s, not 10.0 s" in comparison(MAIN, cut_off)
+    why = "the second run does not repeat the first: it was measured for 5.0 s, not 10.0 s"
+    assert why in comparison(MAIN, cut_off)
     assert "(+0.00 %)" in comparison(played("main", 0, 1, 1), played("again", 10, 1, 1))
