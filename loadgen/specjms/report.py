@@ -5,7 +5,7 @@ begun in the window, over its length, so that a run can be held against the form
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any, Final
 
 from loadgen.specjms.audit import TESTS, Audit, DestinationCount, Observed, Test, run_rules
@@ -22,6 +22,8 @@ TRANSACTIONS: Final = (
     "acknowledged when all of its outputs are. MQTT has no atomic transaction."
 )
 _FINDINGS_SHOWN: Final = 200
+_COUNTED: Final = tuple(one.name for one in fields(DestinationCount))[2:]
+"""Fields of a destination's counts, after the two that say which destination it is."""
 
 _GROUP_NAMES: Final[dict[Group, str]] = {
     "a": "pub/sub, not persistent",
@@ -156,11 +158,12 @@ def _type_row(model: Model, seen: Observed, number: int) -> dict[str, Any]:
 
 
 def _destination_row(model: Model, one: DestinationCount) -> dict[str, Any]:
-    counts = asdict(one)
-    number = counts.pop("number")
-    name = destination_name(model, number, one.destination)
-    named = {"destination": name, "missing": list(one.missing)}
-    return {"message": MESSAGES[number].name, **counts, **named}
+    return {
+        "message": MESSAGES[one.number].name,
+        "destination": destination_name(model, one.number, one.destination),
+        **{name: getattr(one, name) for name in _COUNTED},
+        "missing": list(one.missing),
+    }
 
 
 def _group_rows(model: Model, seen: Observed) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ def failed(document: dict[str, Any], test: str) -> list[str]:
 async def test_a_sound_run_is_what_the_formulas_say(tmp_path: Path) -> None:
     # Several workers: no account crosses from one to another.
     result, document = await played(tmp_path / "run", workers=3, drivers=2)
-    told = json.loads((tmp_path / "run" / "run.json").read_bytes())
+    manifest = json.loads((tmp_path / "run" / "run.json").read_bytes())
     for name, (sent, expected, received) in counts(
         document, "sent", "expected", "received"
     ).items():
@@ -46,14 +46,14 @@ async def test_a_sound_run_is_what_the_formulas_say(tmp_path: Path) -> None:
         # One interaction more or less, and the draw of z.
         assert row["sent"] == pytest.approx(row["target_sent_per_s"] * whole, abs=4), row
     for test in ("message_count", "delivery_time", "delivered"):
-        assert told["audit"][test]["pass"] is True
-    assert told["observed"]["specjms"]["audit"] == document["audit"]
-    assert "destinations" not in told["observed"]["specjms"]
+        assert manifest["audit"][test]["pass"] is True
+    assert manifest["observed"]["specjms"]["audit"] == document["audit"]
+    assert "destinations" not in manifest["observed"]["specjms"]
     assert {row["message"] for row in document["destinations"]} == set(TYPES)
     assert document["calls_without_all_offers"] == document["discarded"] == 0
     assert not {"LOST", "DUPLICATED", "OUT_OF_ORDER", "CORRUPT"} & set(result.verdict.codes)
     assert "specjms.json" in (tmp_path / "run" / "SHA256SUMS").read_text()
-    assert verify(tmp_path / "run", told).state == "intact"
+    assert verify(tmp_path / "run", manifest).state == "intact"
 
 
 async def test_one_lost_offer_is_found_and_named(tmp_path: Path) -> None:
@@ -76,11 +76,11 @@ async def test_one_lost_offer_is_found_and_named(tmp_path: Path) -> None:
     called = counts(document, "sent")
     assert called["pOrder"][0] < called["callForOffers"][0]
     assert document["calls_without_all_offers"] >= 1
-    # The verdict's own reasons are failures of the run; the audit's are told by the audit.
+    # The verdict's own reasons are failures of the run; the audit reports its own.
     rules = {rule["rule"]: (rule["kept"], rule["observed"]) for rule in document["rules"]}
     assert "LOST" in result.verdict.codes
-    told = ", ".join(code for code in result.verdict.codes if code != "AUDIT")
-    assert rules["no failures or exceptions (3.5)"] == (False, told)
+    codes = ", ".join(code for code in result.verdict.codes if code != "AUDIT")
+    assert rules["no failures or exceptions (3.5)"] == (False, codes)
     assert rules["progress reported every 5 min (3.3)"] == (False, "600 s")
     assert any("on the client's host" in note for note in document["notes"])
 
@@ -107,7 +107,7 @@ async def test_what_is_lost_in_the_warm_up_is_lost(tmp_path: Path) -> None:
     assert losses
 
 
-async def test_what_left_no_hole_is_named_across_workers(tmp_path: Path) -> None:
+async def test_what_left_no_gap_is_named_across_workers(tmp_path: Path) -> None:
     # All of a type that causes nothing: its receiver does not know that there was any.
     result, document = await played(
         tmp_path / "run", "lose=1,only=+/+/POrderConfQ", workers=3, drain=1
@@ -203,7 +203,7 @@ def test_a_bundle_of_something_else_is_refused(tmp_path: Path) -> None:
         write_bundle(tmp_path)
 
 
-async def test_a_broker_without_shared_subscriptions_is_told_before_any_load(
+async def test_a_broker_without_shared_subscriptions_is_refused_before_any_load(
     tmp_path: Path,
 ) -> None:
     directory = tmp_path / "run"

@@ -51,7 +51,7 @@ def test_the_mix_is_called_what_was_played() -> None:
         assert share == pytest.approx(target, abs=0.5)
 
 
-def test_rules_and_notes_are_told() -> None:
+def test_rules_and_notes_are_shown() -> None:
     rules = sections({}, duplicated=2, notes=["The broker ran here."])["Run rules"]
     assert rules.note.endswith("cannot judge the other rules. The broker ran here.")
     assert ("messages in order and not duplicated (4.2)", "NOT KEPT") in [

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.mqtt.topics import filter_matches
 from loadgen.specjms.destinations import (
     Selector,
     destination_name,
@@ -23,7 +24,6 @@ from loadgen.specjms.model import (
     families_at,
 )
 from loadgen.specjms.options import Choices, model_of
-from tests.specjms.harness import filter_matches
 
 ORDER, CALL, PRICE = (number_of(n) for n in ("order", "callForOffers", "priceUpdate"))
 

@@ -36,25 +36,14 @@ PUBLISHED = """
 
 
 def test_every_type_is_as_published() -> None:
-    told = []
+    lines = []
     for message in MESSAGES:
-        words = [
-            str(message.interaction),
-            message.name,
-            "Topic" if message.pubsub else "Queue",
-            message.owner.name,
-        ]
-        words += [
-            letter
-            for letter, on in (
-                ("P", message.persistent),
-                ("T", message.transacted),
-                ("D", message.durable),
-            )
-            if on
-        ]
-        told.append(" ".join(words))
-    assert told == PUBLISHED.strip().splitlines()
+        kind = "Topic" if message.pubsub else "Queue"
+        words = [str(message.interaction), message.name, kind, message.owner.name]
+        columns = zip("PTD", (message.persistent, message.transacted, message.durable), strict=True)
+        words += [letter for letter, on in columns if on]
+        lines.append(" ".join(words))
+    assert lines == PUBLISHED.strip().splitlines()
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_the_mix_is_of_what_was_played() -> None:
     assert document["groups"][1]["name"] == "pub/sub, persistent, durable in part"
 
 
-def test_a_failed_test_is_told_with_both_sides() -> None:
+def test_a_failed_test_says_what_was_expected_and_observed() -> None:
     lost = DestinationCount(
         number_of("offer"),
         2,
@@ -160,9 +160,9 @@ def test_a_failed_test_is_told_with_both_sides() -> None:
     test = document["audit"]["delivered"]
     assert (test["pass"], test["failed"]) == (False, 1)
     assert test["findings"][0]["subject"] == "offer at DC2_IncomingOffersQ"
-    told = audit_summary(found)["delivered"]
-    assert told["pass"] is False
-    assert "10, 2 missing: message 3 from SP1, and 1 more" in told["details"]
+    summary = audit_summary(found)["delivered"]
+    assert summary["pass"] is False
+    assert "10, 2 missing: message 3 from SP1, and 1 more" in summary["details"]
 
 
 RUN = {
@@ -213,7 +213,7 @@ def test_the_submission_has_the_sections_of_the_rules() -> None:
     assert "repetition: none" in (found["benchmark-info/general-notes"]["other.info"] or "")
 
 
-def test_the_repetition_is_told_beside_the_main_run() -> None:
+def test_the_repetition_stands_beside_the_main_run() -> None:
     document, _ = reported(MODEL, supply())
     text = submission(Disclosed(Played(RUN, document), Played(RUN, document)))
     notes = properties(text)["benchmark-info/general-notes"]["other.info"] or ""
