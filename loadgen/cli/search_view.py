@@ -1,8 +1,8 @@
-"""What a person sees of steps: a search while it goes on, and the rate steps of a run."""
+"""What a person sees of steps: those of a search under way, and the rate steps of a run."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from loadgen.control.progress import describe
 from loadgen.scorecard.text import notice_lines
@@ -79,47 +79,44 @@ def _time(us: float) -> str:
     return f"{us / 1_000:.3g} ms" if us < 1_000_000 else f"{us / 1_000_000:.3g} s"
 
 
-@contextmanager
-def search_progress(
-    stream: TextIO,
-    *,
-    quiet: bool = False,
-    heading: Callable[[], str] = lambda: "",
-    notice: str = "",
-) -> Iterator[Callable[["SearchState"], None]]:
-    """A function that shows a search's states on `stream`; `heading` is told above them.
+class Show(Protocol):
+    """Shows where a search stands, under a heading."""
 
-    `notice` is what must stand before any figure; it is told once, and stays.
+    def __call__(self, state: "SearchState", heading: str = "") -> None: ...
+
+
+@contextmanager
+def search_progress(stream: TextIO, *, quiet: bool = False, notice: str = "") -> Iterator[Show]:
+    """What shows a search's states on `stream`.
+
+    `notice` is what must stand before any figure; it is shown once, before the first state, and
+    stays. So a search that is refused is answered in one line.
     """
     if quiet:
-        yield lambda _state: None
+        yield lambda state, heading="": None
     elif stream.isatty():
-        with _live(stream, heading, notice) as show:
+        with _live(stream, notice) as show:
             yield show
     else:
-        yield _plain(stream, heading, notice)
+        yield _plain(stream, notice)
 
 
 @contextmanager
-def _live(
-    stream: TextIO, heading: Callable[[], str], notice: str
-) -> Iterator[Callable[["SearchState"], None]]:
+def _live(stream: TextIO, notice: str) -> Iterator[Show]:
     from rich.console import Console, Group
     from rich.live import Live
     from rich.table import Table
     from rich.text import Text
 
     console = Console(file=stream)
-    untold = notice_lines(notice)
+    notices = iter([notice_lines(notice)])
 
-    def show(state: "SearchState") -> None:
-        # Not before there is a state: a search that is refused is told in one line.
-        if untold:
-            console.print(Text("\n".join(untold)))
-            untold.clear()
-        live.update(drawn(state), refresh=True)
+    def show(state: "SearchState", heading: str = "") -> None:
+        for line in next(notices, []):
+            console.print(Text(line))
+        live.update(drawn(state, heading), refresh=True)
 
-    def drawn(state: "SearchState") -> "RenderableType":
+    def drawn(state: "SearchState", heading: str) -> "RenderableType":
         table = Table(box=None, pad_edge=False)
         for place, title in enumerate(STEP_HEAD):
             table.add_column(title, justify="right" if 2 <= place <= 5 else "left")
@@ -129,8 +126,8 @@ def _live(
             cells[0].stylize("green" if step.tried.valid else "red")
             table.add_row(*cells)
         lines: list[RenderableType] = [Text(bracket_line(state), style="bold"), table]
-        if heading():
-            lines.insert(0, Text(heading()))
+        if heading:
+            lines.insert(0, Text(heading))
         if state.snapshot is not None:
             lines.append(Text(describe(state.snapshot), no_wrap=True, overflow="ellipsis"))
         return Group(*lines)
@@ -140,24 +137,21 @@ def _live(
         yield show
 
 
-def _plain(
-    stream: TextIO, heading: Callable[[], str], notice: str
-) -> Callable[["SearchState"], None]:
-    told: set[tuple[str, int, bool]] = set()
-    untold = notice_lines(notice)
+def _plain(stream: TextIO, notice: str) -> Show:
+    shown: set[tuple[str, int, bool]] = set()
+    notices = iter([notice_lines(notice)])
 
-    def show(state: "SearchState") -> None:
-        key = (heading(), len(state.steps), state.probe is None)
-        if state.snapshot is not None or key in told:
+    def show(state: "SearchState", heading: str = "") -> None:
+        key = (heading, len(state.steps), state.probe is None)
+        if state.snapshot is not None or key in shown:
             return
-        told.add(key)
-        for line in untold:
+        shown.add(key)
+        for line in next(notices, []):
             print(line, file=stream)
-        untold.clear()
         if state.steps:
             print(step_line(state.steps[-1]), file=stream)
         if state.probe is not None:
-            title = f"{heading()}: " if heading() else ""
+            title = f"{heading}: " if heading else ""
             print(f"{title}{bracket_line(state)}", file=stream, flush=True)
 
     return show

@@ -142,38 +142,32 @@ def _played(what: "Sweep", directory: Path, quiet: bool) -> "SweepResult":
     from loadgen.control.sweep import sweep
     from loadgen.scorecard.text import notice_for, notice_lines
 
-    heading = ""
     notice = notice_for(what.scenario.case)
-    untold = notice_lines(notice)
+    notices = iter([notice_lines(notice)])
 
     async def played() -> "SweepResult":
         interrupt = Interrupt()
-        words = ("loadgen", *sys.argv[1:])
-        if what.search is not None:
-            with (
-                listening(interrupt),
-                search_progress(
-                    sys.stderr, quiet=quiet, heading=lambda: heading, notice=notice
-                ) as show,
-            ):
+        with (
+            listening(interrupt),
+            search_progress(sys.stderr, quiet=quiet or what.search is None, notice=notice) as show,
+            progress_on(sys.stderr, quiet=quiet or what.search is not None) as progress,
+        ):
 
-                def watch(state: "SweepState") -> None:
-                    nonlocal heading
-                    heading = _heading(state)
-                    if state.searching is not None:
-                        show(state.searching)
-
-                return await sweep(what, directory, watch=watch, interrupt=interrupt, command=words)
-        with listening(interrupt), progress_on(sys.stderr, quiet=quiet) as progress:
-
-            def follow(state: "SweepState") -> None:
-                if state.snapshot is not None:
+            def watch(state: "SweepState") -> None:
+                if state.searching is not None:
+                    show(state.searching, _heading(state))
+                elif state.snapshot is not None:
                     progress(state.snapshot)
-                elif not quiet:
-                    tell([*untold, _heading(state)])
-                    untold.clear()
+                elif what.search is None and not quiet:
+                    tell([*next(notices, []), _heading(state)])
 
-            return await sweep(what, directory, watch=follow, interrupt=interrupt, command=words)
+            return await sweep(
+                what,
+                directory,
+                watch=watch,
+                interrupt=interrupt,
+                command=("loadgen", *sys.argv[1:]),
+            )
 
     return asyncio.run(played())
 

@@ -89,12 +89,12 @@ def test_lines_of_a_search() -> None:
 
 def test_plain_stream_gets_a_line_a_step() -> None:
     stream = io.StringIO()
-    with search_progress(stream, heading=lambda: "1 of 3") as show:
-        show(SearchState(SEARCH, (), Probe(500, "first")))
-        show(SearchState(SEARCH, (), Probe(500, "first"), Snapshot("measure", devices=5)))
-        show(SearchState(SEARCH, (HELD,), Probe(1250, "raise")))
+    with search_progress(stream) as show:
+        show(SearchState(SEARCH, (), Probe(500, "first")), "1 of 3")
+        show(SearchState(SEARCH, (), Probe(500, "first"), Snapshot("measure", devices=5)), "1 of 3")
+        show(SearchState(SEARCH, (HELD,), Probe(1250, "raise")), "1 of 3")
         limit = Limit(500, 1250, True, "confirmed", WHY)
-        show(SearchState(SEARCH, (HELD, FAILED), None, limit=limit))
+        show(SearchState(SEARCH, (HELD, FAILED), None, limit=limit), "1 of 3")
     lines = stream.getvalue().splitlines()
     assert len(lines) == 4
     assert lines[0].startswith("1 of 3: fanin rate: none held yet")
@@ -111,7 +111,7 @@ def test_terminal_shows_bracket_steps_and_why_they_failed(monkeypatch: pytest.Mo
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    with search_progress(stream, heading=lambda: "1 of 3") as show:
+    with search_progress(stream) as show:
         show(
             SearchState(
                 SEARCH, (HELD, FAILED), STATE.probe, Snapshot("measure", devices=5, connected=4)
