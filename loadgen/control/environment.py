@@ -77,7 +77,7 @@ def _packages() -> dict[str, str]:
 
 
 def _virtual() -> str:
-    """What the host runs inside of, as far as it shows; "" for nothing seen."""
+    """What the host runs inside of, as far as can be seen; "" for nothing."""
     if re.search(r"^flags\s*:.*\bhypervisor\b", _read("/proc/cpuinfo"), re.MULTILINE):
         product = _read("/sys/class/dmi/id/product_name")
         return printable(product, 100) or "hypervisor"
@@ -130,8 +130,8 @@ def identity() -> dict[str, object]:
 def environment(demand: Demand | None = None) -> dict[str, Any]:
     """The record of this host; keys as run.json has them.
 
-    With what a run demands, `tuning` says what each difference from the load host's profile costs.
-    `calibration` is what `loadgen calibrate` found here, if it did.
+    Given what a run demands, `tuning` says what each difference from the load host's profile costs.
+    `calibration` is what `loadgen calibrate` found here, if it was run.
     """
     profile = read_profile("load-host")
     record: dict[str, Any] = {

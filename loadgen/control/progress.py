@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: one live line on a terminal, else a line now and then."""
+"""What a person sees during a run: one live line on a terminal, else a line now and then."""
 
 import time
 from collections.abc import Callable, Iterator

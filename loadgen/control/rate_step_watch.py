@@ -62,13 +62,14 @@ class RateStepWatch:
 
     def opens(self, mark: Mark) -> None:
         """The judged part of the next step begins."""
-        self._opened.append(mark)
-        self._least_missing.append(None)
-        self.sample(mark)
+        self._bound(self._opened, mark)
 
     def closes(self, mark: Mark) -> None:
         """It ends."""
-        self._closed.append(mark)
+        self._bound(self._closed, mark)
+
+    def _bound(self, marks: list[Mark], mark: Mark) -> None:
+        marks.append(mark)
         self._least_missing.append(None)
         self.sample(mark)
 

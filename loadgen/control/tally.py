@@ -1,4 +1,4 @@
-"""Adds up what workers report while a run goes on: counts, series, loops, owed messages."""
+"""Adds up what workers report during a run: counts, series, processor time, messages under way."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -14,6 +14,10 @@ def p99_us(rows: Iterable[Interval]) -> float | None:
         return None
     bucket, count = merge(parts)
     return float(percentiles(count, (99,), bucket)[0]) / 1000
+
+
+def _counted(row: Interval) -> dict[str, int]:
+    return {name: value for name in COUNTERS if (value := getattr(row, name))}
 
 
 class Tally:
@@ -38,11 +42,7 @@ class Tally:
                 self._busy_ns[row.worker] += row.cpu_ns + row.wait_ns
                 self._span_ns[row.worker] += row.span_ns
         elif row.series == "":
-            counts = self.counts[row.phase]
-            for name in COUNTERS:
-                value = getattr(row, name)
-                if value:
-                    counts[name] += value
+            self.counts[row.phase].update(_counted(row))
         elif row.group in self._timed and row.count:
             key = (row.phase, row.series)
             held = self.series.get(key)
@@ -79,11 +79,7 @@ class GroupTally:
         """Count one row."""
         if row.group not in self._groups or row.series:
             return
-        counts = self._counts[row.group, row.phase]
-        for name in COUNTERS:
-            value = getattr(row, name)
-            if value:
-                counts[name] += value
+        self._counts[row.group, row.phase].update(_counted(row))
         self._moved[row.second][row.group] += row.expected - row.received
         self._ended_ns[row.second] = max(self._ended_ns[row.second], row.time_ns + row.span_ns)
 
