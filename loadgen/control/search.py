@@ -170,7 +170,7 @@ async def search(
         faults=what.faults,
         entry=entry,
     )
-    journal = _journal(directory)
+    journal = journal_of(directory)
     with exclusive(directory):
         document = _opened(what, journal, command)
         steps = journal.entries()
@@ -333,7 +333,8 @@ def served_load(what: Search, load: float, facts: RunFacts) -> float | None:
 # The search's directory -----------------------------------------------------------------------
 
 
-def _journal(directory: Path) -> Journal[SearchStep]:
+def journal_of(directory: Path) -> Journal[SearchStep]:
+    """What the steps of a search in this directory are written to."""
     return Journal(directory, "search", "steps", "steps", _step)
 
 
@@ -347,11 +348,6 @@ def _opened(what: Search, journal: Journal[SearchStep], command: Sequence[str]) 
     if begun.get("digest") != what.digest:
         raise journal.refused("holds another search, not the one that is asked for")
     return begun
-
-
-def read_steps(directory: Path) -> tuple[SearchStep, ...]:
-    """The steps that were written; raises RunDirectoryError where the file is damaged."""
-    return _journal(directory).entries()
 
 
 def _step(fields: dict[str, Any]) -> SearchStep:

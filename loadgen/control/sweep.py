@@ -216,7 +216,7 @@ async def sweep(
     """
     points = points_of(what)
     same = {"interrupt": interrupt or Interrupt(), "command": command, "entry": entry}
-    journal = _journal(directory)
+    journal = journal_of(directory)
     repetitions = range(1, what.repeat + 1)
     turns = [(point, repetition) for repetition in repetitions for point in points]
     with exclusive(directory):
@@ -326,7 +326,8 @@ def standing_of(limit: Mapping[str, Any], aim: Aim | None) -> Standing:
 # The sweep's directory ------------------------------------------------------------------------
 
 
-def _journal(directory: Path) -> Journal[Measured]:
+def journal_of(directory: Path) -> Journal[Measured]:
+    """What the rows of a sweep in this directory are written to."""
     return Journal(directory, "sweep", "points", "runs", lambda fields: Measured(**fields))
 
 
@@ -376,8 +377,3 @@ def _require_grown(
             f"holds another sweep: {len(lost)} of its rows would not be in the table; ask for "
             "the same with more values"
         )
-
-
-def read_points(directory: Path) -> tuple[Measured, ...]:
-    """What was measured of a sweep; raises RunDirectoryError where its file is damaged."""
-    return _journal(directory).entries()

@@ -15,7 +15,7 @@ from loadgen.control.search import (
     Search,
     SearchResult,
     SearchState,
-    read_steps,
+    journal_of,
     search,
     served_load,
     step_scenario,
@@ -114,7 +114,7 @@ async def test_finds_the_ceiling_and_leaves_it_in_the_directory(
         "LATENCY_BOUND",
     }
     assert len(lines(tmp_path / "s")) == len(result.steps) == len(runs.played)
-    assert read_steps(tmp_path / "s") == result.steps
+    assert journal_of(tmp_path / "s").entries() == result.steps
     assert all((tmp_path / "s" / str(step.run)).is_dir() for step in result.steps)
     assert SECRET not in "".join(p.read_text() for p in (tmp_path / "s").glob("*.json*"))
     assert states[-1].limit == result.limit
@@ -152,7 +152,7 @@ async def test_search_that_broke_off_goes_on_where_it_stopped(
     runs.before = fall
     with pytest.raises(BrokerUnreachableError):
         await search(wanted(), tmp_path / "s")
-    assert len(read_steps(tmp_path / "s")) == broken_at - 1
+    assert len(journal_of(tmp_path / "s").entries()) == broken_at - 1
     runs.before = lambda number, directory: None
     result = await search(wanted(), tmp_path / "s")
     assert result.limit == whole.limit
@@ -216,7 +216,7 @@ async def test_search_does_not_go_on_with_another_broker(runs: FakeRuns, tmp_pat
     runs.broker = {"name": "mosquitto", "version": "2.0.12"}
     with pytest.raises(RunDirectoryError, match=r"begun on mosquitto 2\.0\.11.* 2\.0\.12 now"):
         await search(wanted(), tmp_path / "s")
-    assert len(read_steps(tmp_path / "s")) == 2
+    assert len(journal_of(tmp_path / "s").entries()) == 2
     runs.broker = {"name": "mosquitto", "version": "2.0.11"}
     assert (await search(wanted(), tmp_path / "s")).exit_status == 0
 

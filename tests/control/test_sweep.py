@@ -10,7 +10,7 @@ from loadgen.control import search as search_shell
 from loadgen.control import sweep as shell
 from loadgen.control.coordinator import RunResult
 from loadgen.control.search import Search
-from loadgen.control.sweep import Sweep, SweepState, points_of, read_points, sweep
+from loadgen.control.sweep import Sweep, SweepState, journal_of, points_of, sweep
 from loadgen.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -101,7 +101,7 @@ async def test_rows_are_kept_by_a_second_start_and_a_larger_grid(
 ) -> None:
     first = await sweep(GRID, tmp_path / "s")
     assert (len(first.measured), first.exit_status) == (6, 0)
-    assert read_points(tmp_path / "s") == first.measured
+    assert journal_of(tmp_path / "s").entries() == first.measured
     runs.played.clear()
     again = await sweep(GRID, tmp_path / "s")
     assert (again.measured, runs.played) == (first.measured, [])
