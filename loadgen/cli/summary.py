@@ -12,67 +12,50 @@ _WIDTH = 100
 
 def summary_lines(card: "ScoreCard") -> list[str]:
     """Verdict with its reasons, the score card's rows, latencies and counts."""
-    from loadgen.scorecard.sections import told as cell
-    from loadgen.scorecard.text import name, notice_lines, number
+    from loadgen.scorecard.latency import COLUMNS
+    from loadgen.scorecard.rows import FIGURES
+    from loadgen.scorecard.text import name, notice_lines, number, text_of
 
-    broker = f"{card.run.broker.get('name') or ''} {card.run.broker.get('version') or ''}".strip()
-    verdict = "VALID" if card.verdict.valid else "INVALID"
+    run = card.run
     lines = [
         *notice_lines(card.notice),
-        f"{card.run.case.upper()}  {verdict}  {name(broker)}, {name(card.run.protocol)}, "
-        f"{number(card.run.seconds)} s, {card.run.workers} workers",
+        f"{run.case.upper()}  {card.verdict.word}  {name(run.broker_name)}, {name(run.protocol)}, "
+        f"{number(run.seconds)} s, {run.workers} workers",
     ]
     lines += [f"  {reason.code}: {name(reason.detail)}" for reason in card.verdict.reasons]
     if card.rows:
-        head = ("", "VALUE", "AVG", "50P", "99P", "MAX", "STDV", "")
         rows = [
-            (
-                row.name,
-                *(number(v) for v in (row.value, row.avg, row.p50, row.p99, row.max, row.stdev)),
-                f"{row.unit}  {name(row.description)}",
-            )
+            (row.name, *map(number, row.figures), f"{row.unit}  {name(row.description)}")
             for row in card.rows
         ]
-        lines += ["", *_aligned([head, *rows], left=(0, 7))]
+        lines += ["", *_aligned([("", *FIGURES.values(), ""), *rows], left=(0, 7))]
     if card.latency:
-        titles = ("latency, µs", "COUNT", "AVG", "50P", "90P", "99P", "99.9P", "MAX", "STDV")
-        series_rows = [
-            (
-                series,
-                *map(
-                    number,
-                    (s.count, s.avg, s.p50, s.p90, s.p99, s.p99_9, s.max, s.stdev),
-                ),
-            )
-            for series, s in card.latency.items()
-        ]
-        lines += ["", *_aligned([titles, *series_rows], left=(0,))]
+        titles = ("latency, µs", *(title.upper() for title in COLUMNS[:-1]), FIGURES["stdev"])
+        series = [(name, *map(number, timed.figures)) for name, timed in card.latency.items()]
+        lines += ["", *_aligned([titles, *series], left=(0,))]
     for section in card.sections:
         lines += ["", *wrap(f"{section.title}. {section.note}", _WIDTH)]
-        cells = [[cell(value) for value in row] for row in section.rows]
+        cells = [[text_of(value) for value in row] for row in section.rows]
         lines += _aligned([section.header, *cells], left=section.texts)
-    counts = card.counts
-    told = [
-        ("sent", counts.sent),
-        ("received", counts.received),
-        ("expected", counts.expected),
-        ("lost", counts.lost),
-        ("duplicated", counts.duplicated),
-        ("out of order", counts.out_of_order),
-        ("corrupt", counts.corrupt),
-        ("connected", card.connect.connected),
-        ("connect failures", counts.connect_failures),
-        ("disconnects", counts.disconnects),
-    ]
-    if counts.high_water_mark is not None:
-        told.append(("high-water mark", counts.high_water_mark))
-    if card.power is not None:
-        told.append(("watts", round(card.power.watts)))
-    lines += ["", ", ".join(f"{label} {number(value)}" for label, value in told)]
+    lines += ["", ", ".join(f"{label} {number(value)}" for label, value in _counts(card))]
     trouble = [f"{key.replace('_', ' ')} {number(n)}" for key, n in card.network.items() if n]
     if trouble:
         lines.append(f"TCP of this host meanwhile: {', '.join(trouble)}")
     return lines
+
+
+def _counts(card: "ScoreCard") -> list[tuple[str, int]]:
+    counts = card.counts
+    keys = ("sent", "received", "expected", "lost", "duplicated", "out_of_order", "corrupt")
+    found = [
+        *((key.replace("_", " "), getattr(counts, key)) for key in keys),
+        ("connected", card.connect.connected),
+        ("connect failures", counts.connect_failures),
+        ("disconnects", counts.disconnects),
+        ("high-water mark", counts.high_water_mark),
+        ("watts", None if card.power is None else round(card.power.watts)),
+    ]
+    return [(label, value) for label, value in found if value is not None]
 
 
 def _aligned(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:

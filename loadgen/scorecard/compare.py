@@ -25,29 +25,16 @@ from typing import Any, Literal
 from loadgen.control.seal import digest_of
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.rows import FIGURES
 from loadgen.scorecard.text import name, number
 
 DEFAULT_BOUND = 0.05
 """How much worse a run may be than its baseline, as a share of the baseline."""
 
 _T_95 = {
-    1: 12.706,
-    2: 4.303,
-    3: 3.182,
-    4: 2.776,
-    5: 2.571,
-    6: 2.447,
-    7: 2.365,
-    8: 2.306,
-    9: 2.262,
-    10: 2.228,
-    12: 2.179,
-    15: 2.131,
-    20: 2.086,
-    30: 2.042,
-    60: 2.000,
-    120: 1.980,
-}
+    1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306,
+    9: 2.262, 10: 2.228, 12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042, 60: 2.000, 120: 1.980,
+}  # fmt: skip
 """Two-sided 95 % quantile of Student's t by degrees of freedom; between two, the lower counts."""
 
 _VOLATILE = frozenset({"seed", "pdu", "pdu_timezone", "pdu_columns", "pdu_offset", "broker_pid"})
@@ -57,22 +44,13 @@ _HIGHER = frozenset(
     {"producers", "msgs/sec", "msgs/Watt", "msgs/sec/U", "msgs/core-sec", "devices/sec"}
 )
 _LOWER = frozenset({"seconds", "microseconds", "joules/msg"})
-_COLUMNS = ("value", "avg", "p50", "p99", "max", "stdev")
-_TITLES = {
-    "value": "VALUE",
-    "avg": "AVG",
-    "p50": "50P",
-    "p99": "99P",
-    "max": "MAX",
-    "stdev": "STDV",
-}
 _GATING = frozenset({"value", "avg", "p50", "p99"})
 """Columns whose change can be a regression; a single worst value or a deviation cannot."""
 
 _LONGEST_LABEL = 120
 _LONGEST_TWIN = 60
 
-SPREAD = {
+_SPREAD = {
     True: "more than the spread",
     False: "within the spread",
     None: "too few runs to know the spread",
@@ -169,6 +147,20 @@ def compare(
     return found
 
 
+def difference_text(difference: Difference | None) -> str:
+    """How much it is, as a share where there is one; "" for none."""
+    if difference is None:
+        return ""
+    if difference.share is None:
+        return number(difference.absolute)
+    return f"{100 * difference.share:+.1f} %"
+
+
+def spread_text(difference: Difference | None) -> str:
+    """Whether it exceeds the spread; "" for none."""
+    return "" if difference is None else _SPREAD[difference.exceeds]
+
+
 def regressions(comparisons: Sequence[Comparison]) -> list[str]:
     """Each regression as one line for people."""
     told = []
@@ -180,10 +172,9 @@ def regressions(comparisons: Sequence[Comparison]) -> list[str]:
             for side, difference in zip(comparison.sides[1:], line.differences, strict=True):
                 if difference is None or not difference.regression:
                     continue
-                assert difference.share is not None
                 told.append(
                     f"{name(line.name, 140)} {line.column} {name(line.unit, 20)}: "
-                    f"{100 * difference.share:+.1f} %, {SPREAD[difference.exceeds]} "
+                    f"{difference_text(difference)}, {spread_text(difference)} "
                     f"({name(side.label, _LONGEST_LABEL)})"
                 )
     return told
@@ -245,14 +236,13 @@ def _side_label(label: str, baseline: bool, against_baseline: bool) -> str:
 
 def _facts(card: ScoreCard) -> dict[str, Any]:
     """What makes two runs repetitions of each other."""
-    broker = card.run.broker
     scenario = {
         key: value
         for key, value in card.run.scenario.items()
         if key not in _VOLATILE and key != "broker"
     }
     return {
-        "broker": f"{broker.get('name') or ''} {broker.get('version') or ''}".strip(),
+        "broker": card.run.broker_name,
         "protocol": card.run.protocol,
         **{f"scenario.{key}": value for key, value in scenario.items()},
         "hosts": card.run.hosts,
@@ -309,7 +299,7 @@ def _lines(
                 name=title,
                 description=description,
                 unit=unit,
-                column=_TITLES[column],
+                column=FIGURES[column],
                 better=better,
                 cells=cells,
                 differences=tuple(_difference(cells[0], cell, better, gates) for cell in cells[1:]),
@@ -324,8 +314,7 @@ def _numbers(card: ScoreCard) -> dict[_Key, tuple[float, str]]:
     seen: dict[tuple[str, str], int] = {}
     for row in card.rows:
         which = seen[row.name, row.unit] = seen.get((row.name, row.unit), -1) + 1
-        for column in _COLUMNS:
-            value = getattr(row, column)
+        for column, value in zip(FIGURES, row.figures, strict=True):
             if value is not None:
                 numbers[row.name, row.unit, which, column] = (float(value), row.description)
     timed = card.latency.get("end_to_end")

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from loadgen.scorecard.text import name
-from loadgen.scorecard.to_csv import cell
+from loadgen.scorecard.text import cell, name
 
 Figure = dict[str, Any]
 Table = tuple[Sequence[str], Iterable[Sequence[object]]]

@@ -6,6 +6,9 @@ from typing import Any
 
 from loadgen.metrics.reducer import summarize
 
+COLUMNS = ("count", "avg", "50p", "90p", "99p", "99.9p", "max", "stdev")
+"""Titles of the figures of a series, in the order of `Latency`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Latency:
@@ -20,10 +23,13 @@ class Latency:
     max: float | None
     stdev: float | None
 
+    @property
+    def figures(self) -> tuple[float | None, ...]:
+        """In the order of `COLUMNS`."""
+        return tuple(getattr(self, key) for key in self.__slots__)
+
 
 def latency_of(row: Mapping[str, Any]) -> Latency:
     """The series of a row of the reduced interval table (`metrics.reducer`)."""
     summary = summarize(row)
-    return Latency(
-        **{name: getattr(summary, name) for name in Latency.__dataclass_fields__},
-    )
+    return Latency(*(getattr(summary, key) for key in Latency.__slots__))

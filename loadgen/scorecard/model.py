@@ -47,6 +47,10 @@ class Verdict:
     valid: bool
     reasons: tuple[Reason, ...]
 
+    @property
+    def word(self) -> str:
+        return "VALID" if self.valid else "INVALID"
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -66,6 +70,13 @@ class Run:
     program: str
     command: tuple[str, ...]
     seed: int | None
+
+    @property
+    def broker_name(self) -> str:
+        """Name and version, as far as they are known."""
+        return " ".join(
+            str(self.broker[key]) for key in ("name", "version") if self.broker.get(key)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Which rows a case has, and their names, types and units, stand in `workload.case
 None there too. A case that `workload.cases` does not know gets its rates.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from loadgen.scorecard.latency import Latency
@@ -14,6 +14,16 @@ from loadgen.workload import cases
 
 TYPES = ("Throughput", "Latency", "Connection rate", "Data-center Efficiency")
 """Groups of rows, in the order of the published card."""
+
+FIGURES = {
+    "value": "VALUE",
+    "avg": "AVG",
+    "p50": "50P",
+    "p99": "99P",
+    "max": "MAX",
+    "stdev": "STDV",
+}
+"""Figures of a row, and the published card's title of each column."""
 
 _NAMES = (
     *("FANIN", "FANOUT", "PERSISTENT", "QUEUE", "BRIDGE", "FANIN.SEC", "FANOUT.SEC"),
@@ -39,6 +49,11 @@ class Row:
     p99: float | None = None
     max: float | None = None
     stdev: float | None = None
+
+    @property
+    def figures(self) -> tuple[float | None, ...]:
+        """In the order of `FIGURES`."""
+        return tuple(getattr(self, key) for key in FIGURES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +91,13 @@ def score_rows(facts: Facts) -> tuple[Row, ...]:
     return tuple(row for spec, row in filled if row.value is not None or not spec.optional)
 
 
-def in_report_order(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """Rows of several runs as one card; rows of the same name stay in the order given."""
-    return tuple(sorted(rows, key=_place))
+def in_report_order(runs: Sequence[Sequence[Row]]) -> list[tuple[int, Row]]:
+    """Rows of several runs as one card, each with its run's place.
+
+    Rows of the same name stay in the order given.
+    """
+    rows = [(place, row) for place, own in enumerate(runs) for row in own]
+    return sorted(rows, key=lambda one: _place(one[1]))
 
 
 def _place(row: Row) -> tuple[int, int, int]:

@@ -43,11 +43,6 @@ class Section:
     texts: tuple[int, ...] = (0,)
 
 
-def told(value: Cell) -> str:
-    """A cell as text."""
-    return number(value) if isinstance(value, (int, float)) else name(value or "")
-
-
 def sections_of(record: RunRecord, rates: Rates) -> tuple[Section, ...]:
     """The sections of one run, those without anything left out."""
     found = (_beside(record, rates), _queues(record), _backends(record))
@@ -167,7 +162,7 @@ def _queues(record: RunRecord) -> Section | None:
     if isinstance(cut, Mapping):
         note += (
             f" Consumer {cut.get('consumer')} was cut off in the middle with "
-            f"{told(_number(cut, 'held'))} messages that it had not acknowledged."
+            f"{number(_number(cut, 'held'))} messages that it had not acknowledged."
         )
     header = ("", "received", "fewest", "most", "mean", "deviation")
     return Section("Spread over the consumers", note, header, tuple(rows))

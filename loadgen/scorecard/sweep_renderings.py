@@ -4,22 +4,16 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import Any
-
-import orjson
-from jinja2 import Environment, StrictUndefined, Template
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from loadgen.control.rundir import write_atomically
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.figures import Chart, Figure, axis, chart, color_of, from_zero, layout, line
+from loadgen.scorecard.page import page_figure, render
 from loadgen.scorecard.sweep_table import MAIN, SweepRow, SweepTable
-from loadgen.scorecard.text import NOTICE_CHARACTERS, name, notice_lines, number
-from loadgen.scorecard.to_csv import cell
-from loadgen.scorecard.to_html import page_figure, page_resource, script_hash
+from loadgen.scorecard.text import NOTICE_CHARACTERS, cell, name, notice_lines, number
+from loadgen.scorecard.to_json import indented
 from loadgen.scorecard.to_markdown import escape, markdown_table
 
 _LINES: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -138,7 +132,7 @@ def to_json(table: SweepTable) -> bytes:
     notice = fields.pop("notice")
     document = {"schema": 1, "kind": "sweep", **({"notice": notice} if notice else {}), **fields}
     document["notes"] = table_notes(table)
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return indented(document)
 
 
 def to_csv(table: SweepTable) -> bytes:
@@ -183,38 +177,20 @@ def to_markdown(table: SweepTable) -> bytes:
 
 
 def to_html(table: SweepTable) -> bytes:
-    """One file that opens offline; the policy lets nothing run but its two scripts."""
-    script = page_resource("page.js")
+    """One file that opens offline."""
     chart = sweep_chart(table)
-    policy = (
-        f"default-src 'none'; script-src {script_hash(get_plotlyjs())} {script_hash(script)}; "
-        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
-    page = _template().render(
-        policy=policy,
+    return render(
+        "sweep.html.j2",
         title=f"Sweep: {name(table.case.upper())}",
         about=" · ".join(name(part) for part in _about(table)),
         notice=table.notice,
-        css=Markup(page_resource("page.css")),
         headings=headings(table),
         rows=[
             {"cells": cells(table, row), "valid": row.valid and row.runs > 0} for row in table.rows
         ],
         notes=table_notes(table),
         chart=None if chart is None else page_figure(chart),
-        plotly=Markup(get_plotlyjs()),
-        script=Markup(script),
     )
-    return page.encode()
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
-    )
-    environment.filters["shown"] = name
-    return environment.from_string(page_resource("sweep.html.j2"))
 
 
 def _about(table: SweepTable) -> list[str]:

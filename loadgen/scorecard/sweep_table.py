@@ -142,17 +142,12 @@ def table_of(result: SweepResult) -> SweepTable:
         ),
         rows=tuple(rows),
         searched=next((str(row.limit["field"]) for row in rows if row.limit), ""),
-        broker=_joined(_broker_of(card) for _, card in cards.values()),
+        broker=_joined(card.run.broker_name for _, card in cards.values()),
         protocol=_joined(card.run.protocol for _, card in cards.values()),
         programs=tuple(dict.fromkeys(card.run.program for _, card in cards.values())),
         # Of the case, not of a card: a limit is a figure too, where no run of it is left.
         notice=notice_for(case),
     )
-
-
-def _broker_of(card: ScoreCard) -> str:
-    broker = card.run.broker
-    return f"{broker.get('name') or ''} {broker.get('version') or ''}".strip()
 
 
 def _joined(texts: Iterable[str]) -> str:
@@ -211,7 +206,7 @@ def _row(
         told=tuple(told),
         limit=limit,
         directories=tuple(one.run for one in ones if one.run is not None),
-        broker=_joined(_broker_of(card) for card in played),
+        broker=_joined(card.run.broker_name for card in played),
         protocol=_joined(card.run.protocol for card in played),
     )
 

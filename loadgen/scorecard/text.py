@@ -38,6 +38,32 @@ def number(value: float | None) -> str:
     return f"{value:.3g}"
 
 
+# OWASP, "CSV Injection": a spreadsheet takes a cell that begins so for a formula; the wide forms
+# are what some of them make of the plain ones.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
+
+def text_of(value: str | float | None) -> str:
+    """A cell of a table as text."""
+    return number(value) if isinstance(value, (int, float)) else name(value or "")
+
+
+def cell(value: object) -> object:
+    """The value for a CSV cell: numbers as they are, texts so that none is taken for a formula."""
+    if value is None:
+        return ""
+    if isinstance(value, (int, float)):
+        return value
+    text = str(value)
+    # The first character that is not a blank decides, and control characters do not survive.
+    return f"'{name(text)}" if text.lstrip(" ").startswith(_FORMULA) else name(text)
+
+
+def counted(count: int, noun: str) -> str:
+    """A number and its noun: 1 worker, 2 workers."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def name(text: object, limit: int = NAME_CHARACTERS) -> str:
     """A text from outside in one printable, bounded line; a renderer escapes it on top."""
     return printable(str(text), limit)

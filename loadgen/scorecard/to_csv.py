@@ -6,17 +6,14 @@ from collections.abc import Sequence
 
 from loadgen.scorecard.compare import Comparison
 from loadgen.scorecard.model import ScoreCard
-from loadgen.scorecard.text import name
+from loadgen.scorecard.rows import FIGURES
+from loadgen.scorecard.text import cell
 
 COLUMNS = (
-    *("Type", "Name", "Description", "Unit", "VALUE", "AVG", "50P", "99P", "MAX", "STDV"),
+    *("Type", "Name", "Description", "Unit", *FIGURES.values()),
     *("Valid", "Reasons", "Case", "Run", "Started", "Seconds", "Broker"),
     *("Scenario digest", "Results digest"),
 )
-
-# OWASP, "CSV Injection": a spreadsheet takes a cell that begins so for a formula; the wide forms
-# are what some of them make of the plain ones.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def to_csv(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> bytes:
@@ -25,29 +22,13 @@ def to_csv(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> bytes:
     writer = csv.writer(table)
     writer.writerow(COLUMNS)
     for card in cards:
-        run = card.run
+        run, digests = card.run, card.integrity.digests
         about = (
-            "VALID" if card.verdict.valid else "INVALID",
-            " ".join(reason.code for reason in card.verdict.reasons),
-            *(run.case, run.id, run.started, run.seconds),
-            f"{run.broker.get('name') or ''} {run.broker.get('version') or ''}".strip(),
-            *(card.integrity.digests.get(key) for key in ("scenario", "results")),
+            *(card.verdict.word, " ".join(reason.code for reason in card.verdict.reasons)),
+            *(run.case, run.id, run.started, run.seconds, run.broker_name),
+            *(digests.get("scenario"), digests.get("results")),
         )
         for row in card.rows:
-            columns = (
-                *(row.type, row.name, row.description, row.unit, row.value),
-                *(row.avg, row.p50, row.p99, row.max, row.stdev),
-            )
-            writer.writerow([cell(value) for value in (*columns, *about)])
+            columns = (row.type, row.name, row.description, row.unit, *row.figures, *about)
+            writer.writerow([cell(value) for value in columns])
     return table.getvalue().encode()
-
-
-def cell(value: object) -> object:
-    """The value for one cell: numbers as they are, texts so that none is taken for a formula."""
-    if value is None:
-        return ""
-    if isinstance(value, (int, float)):
-        return value
-    text = str(value)
-    # The first character that is not a blank decides, and control characters do not survive.
-    return f"'{name(text)}" if text.lstrip(" ").startswith(_FORMULA) else name(text)

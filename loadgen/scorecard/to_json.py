@@ -21,20 +21,20 @@ SCHEMA = 1
 def to_json(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = ()) -> bytes:
     """The document of one card; of several, the cards in the order given under "runs"."""
     documents = [to_document(card) for card in cards]
-    whole = documents[0]
-    if len(documents) > 1:
-        whole = {
-            "schema": SCHEMA,
-            "runs": documents,
-            "comparison": [asdict(comparison) for comparison in comparisons],
-        }
-    return orjson.dumps(whole, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    if len(documents) == 1:
+        return indented(documents[0])
+    comparison = [asdict(comparison) for comparison in comparisons]
+    return indented({"schema": SCHEMA, "runs": documents, "comparison": comparison})
 
 
 def to_json_array(cards: Sequence[ScoreCard]) -> bytes:
     """The documents of the cards, each whole, in one array."""
-    documents = [to_document(card) for card in cards]
-    return orjson.dumps(documents, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return indented([to_document(card) for card in cards])
+
+
+def indented(document: object) -> bytes:
+    """A document as the files hold it."""
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def to_document(card: ScoreCard) -> dict[str, Any]:
@@ -42,17 +42,12 @@ def to_document(card: ScoreCard) -> dict[str, Any]:
 
     Only a notice comes before them.
     """
-    run = asdict(card.run)
-    run["command"] = list(card.run.command)
     return {
         "schema": SCHEMA,
         # Of a case that needs one it precedes every figure, for a reader and for a stream.
         **({"notice": card.notice} if card.notice else {}),
-        "run": run,
-        "verdict": {
-            "valid": card.verdict.valid,
-            "reasons": [asdict(reason) for reason in card.verdict.reasons],
-        },
+        "run": asdict(card.run),
+        "verdict": asdict(card.verdict),
         "rows": [asdict(row) for row in card.rows],
         "counts": asdict(card.counts),
         "latency": {series: _latency(summary) for series, summary in card.latency.items()},
@@ -72,27 +67,15 @@ def _latency(summary: Latency) -> dict[str, float | None]:
 
 
 def _power(power: Power) -> dict[str, Any]:
-    return {
-        "outlets": [
-            {
-                "log": outlet.log,
-                "watts": outlet.watts,
-                "samples": outlet.samples,
-                "coverage": outlet.coverage,
-                "outlet": outlet.outlet,
-                "node": outlet.node,
-                "energy": None if outlet.energy is None else asdict(outlet.energy),
-            }
-            for outlet in power.outlets
-        ],
-        "nodes": [asdict(node) for node in power.nodes],
-        "watts": power.watts,
-        "messages_per_watt": power.messages_per_watt,
-        "joules_per_message": power.joules_per_message,
-        "watts_per_rack_unit": power.watts_per_rack_unit,
-    }
+    """Everything but the course."""
+    document = asdict(power)
+    for outlet in document["outlets"]:
+        del outlet["curve"]
+    return document
 
 
 def _broker(load: BrokerLoad) -> dict[str, Any]:
     """Everything but the course."""
-    return {key: value for key, value in asdict(load).items() if key != "moments"}
+    document = asdict(load)
+    del document["moments"]
+    return document

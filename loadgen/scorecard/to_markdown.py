@@ -6,16 +6,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from loadgen.scorecard.broker import BrokerLoad
-from loadgen.scorecard.compare import SPREAD, Cell, Comparison, Difference
+from loadgen.scorecard.compare import Cell, Comparison, difference_text, spread_text
+from loadgen.scorecard.latency import COLUMNS as LATENCY_COLUMNS
 from loadgen.scorecard.model import ScoreCard
-from loadgen.scorecard.rows import in_report_order
-from loadgen.scorecard.sections import told
+from loadgen.scorecard.rows import FIGURES, in_report_order
 from loadgen.scorecard.text import (
     COMMAND_CHARACTERS,
     NAME_CHARACTERS,
     NOTICE_CHARACTERS,
+    counted,
     name,
     number,
+    text_of,
 )
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#!|~&$])")
@@ -27,22 +29,17 @@ def to_markdown(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = 
     for notice in dict.fromkeys(card.notice for card in cards if card.notice):
         lines += [escape(notice, NOTICE_CHARACTERS), ""]
     several = len(cards) > 1
-    # By identity: rows of two runs can be equal.
-    run = {id(row): card.run.id for card in cards for row in card.rows}
     for card in cards:
         lines += _verdict(card, several)
     lines += markdown_table(
-        (
-            *("Type", "Name", *(("Run",) if several else ()), "Description"),
-            *("VALUE", "AVG", "50P", "99P", "MAX", "STDV"),
-        ),
+        ("Type", "Name", *(("Run",) if several else ()), "Description", *FIGURES.values()),
         (
             (
-                *(row.type, row.name, *((run[id(row)],) if several else ())),
+                *(row.type, row.name, *((cards[place].run.id,) if several else ())),
                 f"{row.description} ({row.unit})",
-                *(number(v) for v in (row.value, row.avg, row.p50, row.p99, row.max, row.stdev)),
+                *map(number, row.figures),
             )
-            for row in in_report_order(tuple(row for card in cards for row in card.rows))
+            for place, row in in_report_order([card.rows for card in cards])
         ),
     )
     for comparison in comparisons:
@@ -58,10 +55,9 @@ def escape(text: object, limit: int = NAME_CHARACTERS) -> str:
 
 
 def _verdict(card: ScoreCard, several: bool) -> list[str]:
-    word = "VALID" if card.verdict.valid else "INVALID"
     about = f"{escape(card.run.case.upper())}: " if several else ""
     return [
-        f"{about}**{word}**",
+        f"{about}**{card.verdict.word}**",
         "",
         *(f"- {escape(reason.code)}: {escape(reason.detail)}" for reason in card.verdict.reasons),
         *([""] if card.verdict.reasons else []),
@@ -70,14 +66,14 @@ def _verdict(card: ScoreCard, several: bool) -> list[str]:
 
 def _details(card: ScoreCard) -> list[str]:
     run = card.run
-    broker = f"{run.broker.get('name') or 'broker'} {run.broker.get('version') or ''}".strip()
+    broker = run.broker_name or "broker"
     command = shlex.join(run.command)
     lines = [
         f"## {escape(run.case.upper())}",
         "",
         f"Run {escape(run.id)}, started {escape(run.started)}, {number(run.seconds)} s measured, "
-        f"{escape(broker)}, {escape(run.protocol)}, {_counted(run.workers, 'worker')} on "
-        f"{_counted(run.hosts, 'host')}.",
+        f"{escape(broker)}, {escape(run.protocol)}, {counted(run.workers, 'worker')} on "
+        f"{counted(run.hosts, 'host')}.",
         "",
         *markdown_table(
             ("count", "value"),
@@ -86,14 +82,11 @@ def _details(card: ScoreCard) -> list[str]:
     ]
     for section in card.sections:
         lines += [f"### {escape(section.title)}", "", escape(section.note, NOTICE_CHARACTERS), ""]
-        lines += markdown_table(section.header, (list(map(told, row)) for row in section.rows))
+        lines += markdown_table(section.header, (list(map(text_of, row)) for row in section.rows))
     if card.latency:
         lines += markdown_table(
-            ("latency, µs", "count", "avg", "50p", "90p", "99p", "99.9p", "max", "stdev"),
-            (
-                (series, *(number(value) for value in asdict(summary).values()))
-                for series, summary in card.latency.items()
-            ),
+            ("latency, µs", *LATENCY_COLUMNS),
+            ((series, *map(number, timed.figures)) for series, timed in card.latency.items()),
         )
     if card.power is not None:
         lines += markdown_table(
@@ -154,7 +147,10 @@ def _comparison(comparison: Comparison) -> list[str]:
     for line in comparison.lines:
         cells = [line.name, line.column, line.unit, _cell(line.cells[0])]
         for cell, difference in zip(line.cells[1:], line.differences, strict=True):
-            cells += [_cell(cell), _share(difference), _spread(difference)]
+            mark = " REGRESSION" if difference and difference.regression else ""
+            cells += [
+                *(_cell(cell), f"{difference_text(difference)}{mark}", spread_text(difference)),
+            ]
         rows.append(cells)
     return [f"## {escape(comparison.case.upper())} side by side", "", *markdown_table(header, rows)]
 
@@ -164,23 +160,6 @@ def _cell(cell: Cell | None) -> str:
         return ""
     about = "" if cell.stdev is None else f" ± {number(cell.stdev)} (n={len(cell.values)})"
     return f"{number(cell.mean)}{about}"
-
-
-def _share(difference: Difference | None) -> str:
-    if difference is None:
-        return ""
-    told = number(difference.absolute)
-    if difference.share is not None:
-        told = f"{100 * difference.share:+.1f} %"
-    return f"{told} REGRESSION" if difference.regression else told
-
-
-def _spread(difference: Difference | None) -> str:
-    return "" if difference is None else SPREAD[difference.exceeds]
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -20,8 +20,8 @@ from loadgen.scorecard.charts import charts_of
 from loadgen.scorecard.model import Reason, ScoreCard, Verdict
 from loadgen.scorecard.run_charts import run_charts_of
 from loadgen.scorecard.summary import summarize_run
-from loadgen.scorecard.text import number
-from loadgen.scorecard.to_csv import COLUMNS, cell, to_csv
+from loadgen.scorecard.text import cell, number
+from loadgen.scorecard.to_csv import COLUMNS, to_csv
 from loadgen.scorecard.to_html import to_html
 from loadgen.scorecard.to_json import to_json, to_json_array
 from loadgen.scorecard.to_markdown import escape, to_markdown

@@ -1,0 +1,87 @@
+"""Pages as one file that opens offline, in light and dark, on a phone and on paper.
+
+Whatever a run, a broker or a scenario brought along is text: jinja2 escapes it, data for charts
+is JSON without a `<`, and the page's own policy lets nothing run but its two scripts (named by
+their hash) and nothing be fetched. A page holds no time of making: the same run gives the same
+bytes.
+"""
+
+import re
+from base64 import b64encode
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from loadgen.scorecard.figures import Chart
+from loadgen.scorecard.text import name, number, text_of
+
+
+def render(template: str, **values: object) -> bytes:
+    """The page of a template that extends base.html.j2."""
+    plotly, script = get_plotlyjs(), _resource("page.js")
+    policy = (
+        f"default-src 'none'; script-src {_hash(plotly)} {_hash(script)}; "
+        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    page = (
+        _environment()
+        .get_template(template)
+        .render(
+            policy=policy,
+            css=Markup(_resource("page.css")),
+            plotly=Markup(plotly),
+            script=Markup(script),
+            **values,
+        )
+    )
+    return page.encode()
+
+
+def page_figure(chart: Chart) -> dict[str, Any]:
+    """A chart with its data and its download as the template puts them in."""
+    return {
+        "title": chart.title,
+        "note": chart.note,
+        "height": chart.height,
+        "slug": re.sub(r"[^a-z0-9]+", "-", chart.title.lower()).strip("-"),
+        "href": f"data:text/csv;charset=utf-8,{quote(chart.table)}",
+        "data": Markup(_json(chart.figure)),
+    }
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(_resource),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {"shown": name, "number": number, "text": text_of}
+    return environment
+
+
+def _resource(file: str) -> str:
+    """Text of a file that comes with the package."""
+    return files("loadgen.scorecard").joinpath(file).read_text("utf-8")
+
+
+def _hash(script: str) -> str:
+    """A script as a Content-Security-Policy names it."""
+    return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
+
+
+def _json(value: object) -> str:
+    """JSON for a script element: nothing in it can close the element or begin a comment."""
+    text = orjson.dumps(value).decode()
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
