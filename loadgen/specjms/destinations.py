@@ -20,20 +20,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from loadgen.specjms.messages import MESSAGES, Kind
-from loadgen.specjms.model import Model, families_at, handlers_of
+from loadgen.specjms.model import Model, Target, families_at, handlers_of
 
 _LEVELS: Final = ("LocationType", "TargetLocationID", "MessageType")
 _FAMILY: Final = "ProductFamily"
 
-# Topic that messages share under each target destination, and the properties that its selector
-# names; LocationID-MessageType has a topic for each and no selector.
-_SHARED: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+_TARGETS: Final[dict[Target, tuple[str, tuple[str, ...]]]] = {
+    "LocationID-MessageType": ("{target}/{destination}T", ()),
     "MessageType": ("{owner}_{destination}T", ("TargetLocationID",)),
     "Interaction": ("Interaction{interaction}_T", ("TargetLocationID", "MessageType")),
     "LocationType": ("{owner}_T", ("TargetLocationID", "MessageType")),
     "LocationID": ("{target}_T", ("MessageType",)),
     "Central": ("T", _LEVELS),
 }
+"""Topic of the messages of each target destination, and the properties that its selector names."""
 
 Selector = tuple[tuple[bytes, ...], ...]
 """Terms that must all hold; a term holds where one of its encoded properties is present."""
@@ -129,19 +129,17 @@ def _families_share_a_topic(model: Model, number: int) -> bool:
 def _base(model: Model, root: str, number: int, destination: int) -> str:
     """The topic that messages share, without properties."""
     message, target = MESSAGES[number], _target(number, destination)
-    own_topic = message.spread == "family" and not _families_share_a_topic(model, number)
-    family = str(destination) if own_topic else ""
     if _is_queue(model, number):
         return f"{root}/{target}/{message.destination}Q"
-    if model.messages[number].target == "LocationID-MessageType":
-        return f"{root}/{target}/{message.destination}T{family}"
-    shared = _SHARED[model.messages[number].target][0].format(
+    own_topic = message.spread == "family" and not _families_share_a_topic(model, number)
+    family = str(destination) if own_topic else ""
+    topic = _TARGETS[model.messages[number].target][0].format(
         owner=message.owner.name,
         destination=message.destination,
         interaction=message.interaction,
         target=target,
     )
-    return f"{root}/{shared}{family}"
+    return f"{root}/{topic}{family}"
 
 
 def _properties(model: Model, number: int, destination: int) -> dict[str, str]:
@@ -158,7 +156,7 @@ def _selected(model: Model, number: int) -> tuple[str, ...]:
     """Names of the properties that a consumer selects by; empty for a topic of its own."""
     if _is_queue(model, number):
         return ()
-    _, named = _SHARED.get(model.messages[number].target, ("", ()))
+    _, named = _TARGETS[model.messages[number].target]
     return (*named, _FAMILY) if _families_share_a_topic(model, number) else named
 
 
