@@ -6,13 +6,16 @@ sends more than it says, or a broker that repeats or drops, shows here.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.text import name
@@ -53,19 +56,6 @@ class BrokerRecords:
     processes: tuple[ProcessSample, ...] = ()
     counts: tuple[CountSample, ...] = ()
     troubles: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """How many PUBLISH packets we sent to and received from the broker, over the whole run.
-
-    Counts of intervals from `since_ns` to `until_ns`, ascending.
-    """
-
-    since_ns: Sequence[int]
-    until_ns: Sequence[int]
-    sent: Sequence[int]
-    received: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +124,16 @@ def read_broker(run_dir: Path) -> BrokerRecords | None:
                     ProcessSample(at, int(load["cpu_ns"]), int(load["resident_bytes"]))
                 )
             elif "count" in record:
-                counts.append(_count(at, record))
+                counts.append(
+                    CountSample(
+                        time_ns=at,
+                        broker=int(record.get("broker", 0)),
+                        topic=name(record["topic"]),
+                        count=str(record["count"]),
+                        value=int(record["value"]),
+                        watched=int(record.get("watched", 0)),
+                    )
+                )
             elif "trouble" in record:
                 troubles.append(name(record["trouble"]))
         except (ValueError, KeyError, TypeError) as error:
@@ -146,21 +145,13 @@ def read_broker(run_dir: Path) -> BrokerRecords | None:
     return BrokerRecords(tuple(processes), tuple(counts), tuple(troubles))
 
 
-def _count(at: int, record: Mapping[str, Any]) -> CountSample:
-    return CountSample(
-        time_ns=at,
-        broker=int(record.get("broker", 0)),
-        topic=name(record["topic"]),
-        count=str(record["count"]),
-        value=int(record["value"]),
-        watched=int(record.get("watched", 0)),
-    )
-
-
 def broker_load(
-    records: BrokerRecords, traffic: Traffic, start_ns: int, end_ns: int, messages: int
+    records: BrokerRecords, course: pa.Table, start_ns: int, end_ns: int, messages: int
 ) -> BrokerLoad:
-    """The broker over a window; `messages` went into and out of it in the window."""
+    """The broker over a window; `messages` went into and out of it in the window.
+
+    `course` is of the whole run, of `views.COURSE_SCHEMA`.
+    """
     cpu_s = _cpu_seconds(records.processes, start_ns, end_ns)
     inside = [s for s in records.processes if start_ns <= s.time_ns <= end_ns]
     return BrokerLoad(
@@ -168,7 +159,7 @@ def broker_load(
         cores=None if cpu_s is None else cpu_s / ((end_ns - start_ns) / 1e9),
         resident_bytes_max=max((s.resident_bytes for s in inside), default=None),
         messages_per_core_second=messages / cpu_s if cpu_s and messages else None,
-        counts=tuple(_checks(records.counts, traffic)),
+        counts=tuple(_checks(records.counts, course.filter(pc.equal(course["series"], "")))),
         dropped=_dropped(records.counts),
         moments=tuple(_moments(records.processes, start_ns)),
         troubles=records.troubles,
@@ -178,18 +169,11 @@ def broker_load(
 # --- processor time -------------------------------------------------------------------------
 
 
-def _running(samples: Sequence[ProcessSample]) -> tuple[list[int], list[int]]:
-    """Times and processor time used since the first; a broker started anew starts from 0."""
-    times, used = [], []
-    total = before = 0
-    for place, sample in enumerate(samples):
-        if place:
-            grown = sample.cpu_ns - before
-            total += grown if grown >= 0 else sample.cpu_ns
-        before = sample.cpu_ns
-        times.append(sample.time_ns)
-        used.append(total)
-    return times, used
+def _used_ns(samples: Sequence[ProcessSample]) -> NDArray[np.int64]:
+    """Processor time used since the first sample; a broker started anew starts from 0."""
+    cpu_ns = np.array([sample.cpu_ns for sample in samples], np.int64)
+    grown = np.diff(cpu_ns)
+    return np.cumsum(np.concatenate(([0], np.where(grown >= 0, grown, cpu_ns[1:]))))
 
 
 def _cpu_seconds(samples: Sequence[ProcessSample], start_ns: int, end_ns: int) -> float | None:
@@ -199,54 +183,55 @@ def _cpu_seconds(samples: Sequence[ProcessSample], start_ns: int, end_ns: int) -
         or samples[-1].time_ns < end_ns - _LATE_NS
     ):
         return None
-    times, used = _running(samples)
     # Relative to the window: nanoseconds since boot would lose digits as floats.
-    relative = np.asarray(times, np.int64) - start_ns
-    first, last = np.interp([0.0, float(end_ns - start_ns)], relative, used)
+    relative = np.array([sample.time_ns - start_ns for sample in samples], np.int64)
+    first, last = np.interp([0.0, float(end_ns - start_ns)], relative, _used_ns(samples))
     return float(last - first) / 1e9
 
 
 def _moments(samples: Sequence[ProcessSample], start_ns: int) -> Iterable[BrokerMoment]:
-    times, used = _running(samples)
-    for place in range(1, len(times)):
-        span_ns = times[place] - times[place - 1]
+    for (before, after), used_ns in zip(pairwise(samples), np.diff(_used_ns(samples)), strict=True):
+        span_ns = after.time_ns - before.time_ns
         if span_ns > 0:
             yield BrokerMoment(
-                at_s=(times[place - 1] - start_ns) / 1e9,
+                at_s=(before.time_ns - start_ns) / 1e9,
                 span_s=span_ns / 1e9,
-                used=(used[place] - used[place - 1]) / span_ns,
-                resident_bytes=samples[place].resident_bytes,
+                used=float(used_ns / span_ns),
+                resident_bytes=after.resident_bytes,
             )
 
 
 # --- counts ---------------------------------------------------------------------------------
 
-_OURS = {"publish_received": "sent", "publish_sent": "received"}
+_OURS = {
+    "publish_received": ("sent",),
+    # What came more than once, damaged or from strangers came from the broker all the same.
+    "publish_sent": ("received", "duplicated", "corrupt", "foreign"),
+}
 """The broker receives what we send."""
 
 
-def _checks(samples: Sequence[CountSample], traffic: Traffic) -> Iterable[CountCheck]:
+def _checks(samples: Sequence[CountSample], counters: pa.Table) -> Iterable[CountCheck]:
+    """Counts of the broker beside ours, as if those of an interval came evenly over it."""
+    since_ns = counters["time_ns"].to_numpy()
+    length_ns = np.maximum(counters["span_ns"].to_numpy(), 1)
     for count, ours in _OURS.items():
-        topics = dict.fromkeys((s.broker, s.topic) for s in samples if s.count == count)
-        spans = [
-            span
-            for key in topics
-            if (span := _span([s for s in samples if (s.broker, s.topic) == key])) is not None
-        ]
-        if not spans or len(spans) < len(topics):
+        every = _spans(samples, count)
+        spans = [span for span in every if span is not None]
+        if not spans or len(spans) < len(every):
             continue
-        total = _Cumulative(traffic.since_ns, traffic.until_ns, getattr(traffic, ours))
-        # Several brokers tell at different moments: between the first and the last of them.
+        passed = sum(counters[name].to_numpy() for name in ours)
+
+        def by(moment_ns: int, passed: NDArray[np.int64] = passed) -> float:
+            return float((np.clip((moment_ns - since_ns) / length_ns, 0.0, 1.0) * passed).sum())
+
+        # Several brokers report at different moments: between the first and the last of them.
         first_ns, last_ns = min(s[0].time_ns for s in spans), max(s[1].time_ns for s in spans)
-        counted = 0
-        for first, last in spans:
-            counted += last.value - first.value
-            if count == "publish_sent":
-                counted -= last.watched - first.watched
-        mine = total.until(last_ns) - total.until(first_ns)
-        uncertain = sum(
-            total.until(end + _LATE_NS) - total.until(end - _LATE_NS) for end in (first_ns, last_ns)
-        )
+        counted = sum(last.value - first.value for first, last in spans)
+        if count == "publish_sent":
+            counted -= sum(last.watched - first.watched for first, last in spans)
+        mine = by(last_ns) - by(first_ns)
+        uncertain = sum(by(end + _LATE_NS) - by(end - _LATE_NS) for end in (first_ns, last_ns))
         yield CountCheck(
             count=count,
             topic=re.sub(r"\s", " ", spans[0][0].topic),
@@ -258,30 +243,26 @@ def _checks(samples: Sequence[CountSample], traffic: Traffic) -> Iterable[CountC
 
 
 def _dropped(samples: Sequence[CountSample]) -> int | None:
-    topics = dict.fromkeys((s.broker, s.topic) for s in samples if s.count == "publish_dropped")
-    spans = [_span([s for s in samples if (s.broker, s.topic) == key]) for key in topics]
-    known = [last.value - first.value for first, last in filter(None, spans)]
+    known = [
+        last.value - first.value for first, last in filter(None, _spans(samples, "publish_dropped"))
+    ]
     return sum(known) if known else None
 
 
-def _span(samples: Sequence[CountSample]) -> tuple[CountSample, CountSample] | None:
-    """First and last word of one topic; None where there is one only, or it started anew."""
-    values = [sample.value for sample in samples]
-    if len(samples) < 2 or values != sorted(values):
-        return None
-    return samples[0], samples[-1]
+def _spans(
+    samples: Sequence[CountSample], count: str
+) -> list[tuple[CountSample, CountSample] | None]:
+    """The first and the last report of a count, by broker and topic.
 
-
-class _Cumulative:
-    """How many by a moment, as if those of an interval came evenly over it."""
-
-    def __init__(
-        self, since_ns: Sequence[int], until_ns: Sequence[int], counts: Sequence[int]
-    ) -> None:
-        self._since = np.asarray(since_ns, np.int64)
-        self._length = np.maximum(np.asarray(until_ns, np.int64) - self._since, 1)
-        self._counts = np.asarray(counts, np.float64)
-
-    def until(self, moment_ns: int) -> float:
-        share = np.clip((moment_ns - self._since) / self._length, 0.0, 1.0)
-        return float((share * self._counts).sum())
+    None where there is only one, or the broker started anew between them.
+    """
+    topics: dict[tuple[int, str], list[CountSample]] = {}
+    for sample in samples:
+        if sample.count == count:
+            topics.setdefault((sample.broker, sample.topic), []).append(sample)
+    return [
+        (own[0], own[-1])
+        if len(own) > 1 and all(a.value <= b.value for a, b in pairwise(own))
+        else None
+        for own in topics.values()
+    ]

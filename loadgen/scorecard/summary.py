@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadgen.scorecard.model import ScoreCard, build, wall_window
+from loadgen.scorecard.build import build, wall_window
+from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.power import outlets_over, require_coverage
 from loadgen.scorecard.power_settings import PduLog, log_settings
 from loadgen.scorecard.record import load_intervals, open_run

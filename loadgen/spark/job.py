@@ -5,7 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.scorecard.model import ScoreCard, build, wall_window
+from loadgen.scorecard.build import build, wall_window
+from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.power import require_coverage
 from loadgen.scorecard.power_settings import PduLog, log_settings
 from loadgen.scorecard.record import open_runs

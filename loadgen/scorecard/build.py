@@ -1,0 +1,270 @@
+"""Builds the score card of one run from its record and the views of its interval table.
+
+Pure: it knows neither Spark nor files.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loadgen.control.seal import Integrity
+from loadgen.errors import RunDirectoryError
+from loadgen.metrics.interval import COUNTERS
+from loadgen.metrics.reducer import reduce_table
+from loadgen.scorecard.broker import broker_load
+from loadgen.scorecard.ceiling import ceiling_of
+from loadgen.scorecard.curves import (
+    backlog_of,
+    course_of,
+    distribution_of,
+    groups_of,
+    histogram_of,
+    phases_of,
+    processes_of,
+)
+from loadgen.scorecard.encryption import tls_details, tls_notice, tls_sections
+from loadgen.scorecard.latency import latency_of
+from loadgen.scorecard.model import (
+    CONNECT_SERIES,
+    Connecting,
+    Counts,
+    Curves,
+    NodePower,
+    Power,
+    Reason,
+    Run,
+    ScoreCard,
+    Verdict,
+)
+from loadgen.scorecard.outages import outage_sections
+from loadgen.scorecard.power import OutletPower
+from loadgen.scorecard.record import RunFiles, RunRecord
+from loadgen.scorecard.rows import Facts, score_rows
+from loadgen.scorecard.sections import details_of, more_rows, sections_of
+from loadgen.scorecard.supply import audit_of, notice_of, supply_details, supply_sections
+from loadgen.scorecard.views import BACKGROUND, Views
+
+_SERIES_ORDER = ("end_to_end", "transit", "send_delay", "acknowledge", *CONNECT_SERIES)
+
+
+def build(
+    run: RunFiles,
+    views: Views,
+    outlets: Sequence[OutletPower] | None = None,
+    rack_units: float | None = None,
+) -> ScoreCard:
+    """The score card of one run from its record and views.
+
+    `outlets` are over `wall_window`, None without power logs; `rack_units` is the height of what
+    was measured. Raises RunDirectoryError where no row belongs to the measurement window.
+    """
+    record = run.record
+    start_ns, end_ns = measured_window(record, views)
+    seconds = (end_ns - start_ns) / 1e9
+    messages = not _is_connect_only(record)
+    totals = views.totals
+    counters = totals.filter(pc.and_(pc.equal(totals["series"], ""), _of_groups(totals)))
+    in_window = counters.filter(pc.equal(counters["phase"], "measure"))
+    sums, whole = _sums(in_window), _sums(counters)
+    rates = {
+        name: sums[name] / seconds if messages else 0.0 for name in ("sent", "expected", "received")
+    }
+    latency_rows = _latency_rows(totals, record.background)
+    latency = {series: latency_of(row) for series, row in latency_rows.items()}
+    broker = None
+    if run.broker is not None:
+        through = sums["sent"] + sums["received"] if messages else 0
+        broker = broker_load(run.broker, views.course, start_ns, end_ns, through)
+    connect = Connecting(
+        connected=whole["connects"] if record.connected is None else record.connected,
+        failures=record.connect_failures,
+        seconds=record.connect_seconds,
+    )
+    power = None if outlets is None else _power(outlets, rates["received"], rack_units)
+    facts = Facts(
+        record=record,
+        rates=rates,
+        latency=latency,
+        connected=connect.connected,
+        connect_seconds=record.connect_seconds,
+        high_water_mark=_optional_int(record.observed.get("high_water_mark")),
+        watts=power.watts if power and outlets else None,
+        rack_units=rack_units,
+        messages_per_core_second=None if broker is None else broker.messages_per_core_second,
+    )
+    course = course_of(record, views.course, start_ns, end_ns)
+    phases = phases_of(record, start_ns, end_ns)
+    notice = " ".join(filter(None, (notice_of(record), tls_notice(record))))
+    return ScoreCard(
+        run=_run(record, seconds),
+        verdict=_verdict(record, run.integrity),
+        rows=(*score_rows(facts), *more_rows(record)),
+        counts=Counts(
+            **{field.name: sums[field.name] for field in fields(Counts) if field.name in sums}
+            | {key: whole[key] for key in ("connects", "connect_failures", "disconnects")},
+            lost=sums["expected"] - sums["received"],
+            high_water_mark=facts.high_water_mark,
+        ),
+        latency=latency,
+        power=power,
+        connect=connect,
+        network=dict(sorted(record.network.items())),
+        rates=rates,
+        broker=broker,
+        integrity=run.integrity,
+        audit=audit_of(record),
+        notice=notice,
+        sections=(
+            *outage_sections(record, course, phases),
+            *sections_of(record, rates),
+            *supply_sections(record),
+            *tls_sections(record),
+            *ceiling_of(record, rates, latency),
+        ),
+        details=details_of(record, rates)
+        | supply_details(record)
+        | tls_details(record)
+        | ({"notice": notice} if notice else {}),
+        curves=Curves(
+            wall_start_ns=_wall_ns(record, start_ns),
+            histograms=tuple(histogram_of(*series) for series in latency_rows.items()),
+            phases=phases,
+            distribution=tuple(distribution_of(*series) for series in latency_rows.items()),
+            course=course,
+            backlog=backlog_of(record, start_ns),
+            processes=processes_of(views.processes, start_ns),
+            groups=groups_of(record, in_window),
+        ),
+    )
+
+
+def measured_window(record: RunRecord, views: Views) -> tuple[int, int]:
+    """The measurement window on the monotonic clock, as (start_ns, end_ns).
+
+    A run that was killed in it did not reach its end: then the last interval of messages intended
+    in the window ends it. For a run without messages (CONNBURST) it is the connect phase. Raises
+    RunDirectoryError where there is none or no row belongs to it.
+    """
+    phase = "connect" if _is_connect_only(record) else "measure"
+    totals = views.totals
+    rows = totals.filter(pc.and_(pc.equal(totals["phase"], phase), _of_groups(totals)))
+    bounds = record.windows.get(phase)
+    if bounds is None or not rows.num_rows:
+        raise RunDirectoryError(
+            f"run {record.id[:80]} has no rows in its {phase} window; it ended before anything "
+            "was measured"
+        )
+    start_ns, end_ns = bounds
+    if end_ns is None or record.valid is None:
+        last_ns = pc.max(pc.add(rows["time_ns"], rows["span_ns"])).as_py()
+        end_ns = max(min(last_ns, end_ns or last_ns), start_ns + 1)
+    if phase == "connect":
+        # A burst that nobody answered has no length, but failures worth a card.
+        end_ns = max(end_ns, start_ns + 1)
+    if end_ns <= start_ns:
+        raise RunDirectoryError(
+            f"run {record.id[:80]} has a {phase} window that ends before it starts"
+        )
+    return start_ns, end_ns
+
+
+def wall_window(record: RunRecord, views: Views) -> tuple[int, int]:
+    """The measurement window in UTC nanoseconds since the epoch, for logs of other machines."""
+    start_ns, end_ns = measured_window(record, views)
+    if not _wall_ns(record, start_ns):
+        raise RunDirectoryError(
+            f"run {record.id[:80]} does not tell its wall clock, so no power log can be joined"
+        )
+    return _wall_ns(record, start_ns), _wall_ns(record, end_ns)
+
+
+def _wall_ns(record: RunRecord, moment_ns: int) -> int:
+    """A moment in UTC nanoseconds since the epoch; 0 where the run has no wall clock."""
+    monotonic_ns, wall_ns = record.clock
+    return moment_ns - monotonic_ns + wall_ns if wall_ns else 0
+
+
+def _is_connect_only(record: RunRecord) -> bool:
+    """Whether the run publishes nothing: then its result is the connect phase."""
+    return record.case == "connburst" or (bool(record.groups) and not record.publishing)
+
+
+def _run(record: RunRecord, seconds: float) -> Run:
+    own = ("seconds", "broker", "protocol")
+    same = {f.name: getattr(record, f.name) for f in fields(Run) if f.name not in own}
+    broker = {key: value for key, value in record.broker.items() if key != "protocol"}
+    protocol = str(record.broker.get("protocol") or "")
+    return Run(**same, seconds=seconds, broker=broker, protocol=protocol)
+
+
+def _verdict(record: RunRecord, integrity: Integrity) -> Verdict:
+    """The verdict of the run; one that never came means that the run was killed.
+
+    A run that was changed after its end is not the run that was judged.
+    """
+    reasons = [Reason(code, detail) for code, detail in record.reasons]
+    cut_off = record.valid is None or record.interrupted
+    if cut_off and all(reason.code != "INTERRUPTED" for reason in reasons):
+        detail = "stopped before its end" if record.interrupted else "ended without a verdict"
+        reasons.append(Reason("INTERRUPTED", f"the run {detail}; what it measured until then"))
+    if integrity.state == "changed":
+        changes = "; ".join(integrity.changes)
+        reasons.append(Reason("CHANGED", f"since the run ended: {changes}"))
+    return Verdict(bool(record.valid) and not reasons, tuple(reasons))
+
+
+def _of_groups(table: pa.Table) -> pa.ChunkedArray:
+    return pc.not_equal(table["group"], "")
+
+
+def _sums(counters: pa.Table) -> dict[str, int]:
+    return {name: pc.sum(counters[name]).as_py() or 0 for name in COUNTERS}
+
+
+def _latency_rows(totals: pa.Table, background: frozenset[str]) -> dict[str, dict[str, Any]]:
+    """Name in the score card to the merged row, ordered: timed groups, then background."""
+    is_connect = pc.is_in(totals["series"], pa.array(CONNECT_SERIES))
+    counted = pc.or_(is_connect, pc.equal(totals["phase"], "measure"))
+    is_series = pc.and_(pc.not_equal(totals["series"], ""), pc.greater(totals["count"], 0))
+    rows = totals.filter(pc.and_(is_series, counted))
+    is_background = pc.is_in(rows["group"], pa.array(sorted(background), pa.string()))
+    merged: dict[str, dict[str, Any]] = {}
+    for prefix, part in (
+        ("", rows.filter(pc.invert(is_background))),
+        (f"{BACKGROUND}.", rows.filter(is_background)),
+    ):
+        found = {row["series"]: row for row in reduce_table(part, ("series",)).to_pylist()}
+        merged |= {f"{prefix}{name}": found[name] for name in sorted(found, key=_series_rank)}
+    return merged
+
+
+def _series_rank(series: str) -> tuple[int, str]:
+    known = _SERIES_ORDER.index(series) if series in _SERIES_ORDER else len(_SERIES_ORDER)
+    return known, series
+
+
+def _power(
+    outlets: Sequence[OutletPower], received_per_s: float, rack_units: float | None
+) -> Power:
+    nodes: dict[str, list[OutletPower]] = {}
+    for outlet in outlets:
+        nodes.setdefault(outlet.node, []).append(outlet)
+    watts = sum(outlet.watts for outlet in outlets)
+    return Power(
+        outlets=tuple(outlets),
+        nodes=tuple(
+            NodePower(node, len(own), sum(outlet.watts for outlet in own))
+            for node, own in nodes.items()
+        ),
+        watts=watts,
+        messages_per_watt=received_per_s / watts if watts else None,
+        joules_per_message=watts / received_per_s if received_per_s else None,
+        watts_per_rack_unit=watts / rack_units if rack_units else None,
+    )
+
+
+def _optional_int(value: object) -> int | None:
+    return None if value is None else int(str(value))
