@@ -4,14 +4,11 @@ import textwrap
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from loadgen import api
-from loadgen.control import search as search_shell
-from loadgen.control import sweep as sweep_shell
-from loadgen.control.coordinator import run as real_run
+from loadgen.control import worker_pool
 from loadgen.errors import RunDirectoryError, ScenarioError
 from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.workload.scenario import Scenario
@@ -24,17 +21,7 @@ FANIN = {"broker": "reflector", "devices": 20, "warmup": 0.1, "duration": 0.5, "
 def _stand_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that play without compiled kernels."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "control"))
-
-    async def played(*given: Any, **named: Any) -> Any:
-        return await real_run(*given, **named, entry="fake_worker:run_worker")
-
-    async def searched(*given: Any, **named: Any) -> Any:
-        named["entry"] = "fake_worker:run_worker"
-        return await real_run(*given, **named)
-
-    monkeypatch.setattr(api, "_play", played)
-    monkeypatch.setattr(search_shell, "run", searched)
-    monkeypatch.setattr(sweep_shell, "run", searched)
+    monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "fake_worker:run_worker")
 
 
 def fanin(**fields: object) -> Scenario:

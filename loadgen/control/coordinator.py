@@ -42,7 +42,7 @@ from loadgen.control.rundir import (
 from loadgen.control.seal import seal
 from loadgen.control.tuning import demand_of
 from loadgen.control.watched import watched_broker
-from loadgen.control.worker_pool import WORKER_ENTRY, start_workers
+from loadgen.control.worker_pool import start_workers
 from loadgen.engine.fleet import read_clients
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, ScenarioError
 from loadgen.specjms.layout import largest_payload_bytes
@@ -105,7 +105,6 @@ async def run(
     interrupt: Interrupt | None = None,
     command: Sequence[str] = (),
     faults: str = "none",
-    entry: str = WORKER_ENTRY,
 ) -> RunResult:
     """Play the scenario and fill the run directory, which must not exist or be empty.
 
@@ -116,7 +115,7 @@ async def run(
     interrupt = Interrupt() if interrupt is None else interrupt
     stepping = asyncio.Event()
     work = asyncio.ensure_future(
-        _run(scenario, directory, progress, interrupt, stepping, command, faults, entry)
+        _run(scenario, directory, progress, interrupt, stepping, command, faults)
     )
     asked = asyncio.ensure_future(interrupt.asked.wait())
     try:
@@ -142,7 +141,6 @@ async def _run(
     stepping: asyncio.Event,
     command: Sequence[str],
     faults: str,
-    entry: str,
 ) -> RunResult:
     _require_available(scenario)
     scenario = _with_payload_size(scenario)
@@ -171,7 +169,6 @@ async def _run(
                     progress,
                     interrupt,
                     stepping,
-                    entry,
                     broker,
                 )
         finally:
@@ -191,7 +188,6 @@ async def _play(
     progress: Progress,
     interrupt: Interrupt,
     stepping: asyncio.Event,
-    entry: str,
     broker: "ServedBroker",
 ) -> RunResult:
     """Everything with workers; run.json is written when the window begins, and at the end."""
@@ -218,9 +214,7 @@ async def _play(
     watched = broker.pids if scenario.case == "bridge" else ()
     async with (
         loads_of(watched) as loads,
-        start_workers(
-            len(plan.workers), monitor.on_frame, behaviour=plan.behaviour, entry=entry
-        ) as pool,
+        start_workers(len(plan.workers), monitor.on_frame, behaviour=plan.behaviour) as pool,
     ):
         stepping.set()
         try:

@@ -26,7 +26,6 @@ from loadgen.control.progress import Snapshot
 from loadgen.control.redaction import printable
 from loadgen.control.rundir import exclusive
 from loadgen.control.seal import digest_of
-from loadgen.control.worker_pool import WORKER_ENTRY
 from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError
 from loadgen.specjms.model import NOTICE
 from loadgen.workload.scenario import Scenario, build_scenario, scenario_fields
@@ -156,7 +155,6 @@ async def search(
     watch: Watch = lambda _state: None,
     interrupt: Interrupt | None = None,
     command: Sequence[str] = (),
-    entry: str = WORKER_ENTRY,
 ) -> SearchResult:
     """Find the limit, in a new directory or in one where the same search was begun.
 
@@ -168,7 +166,6 @@ async def search(
         interrupt=interrupt or Interrupt(),
         command=command,
         faults=what.faults,
-        entry=entry,
     )
     journal = journal_of(directory)
     with exclusive(directory):

@@ -24,7 +24,6 @@ from loadgen.control.redaction import printable
 from loadgen.control.rundir import exclusive
 from loadgen.control.seal import digest_of
 from loadgen.control.search import Search, SearchResult, SearchState, search, step_scenario, vary
-from loadgen.control.worker_pool import WORKER_ENTRY
 from loadgen.errors import LoadgenError, ScenarioError
 from loadgen.workload.fields import redact_url
 from loadgen.workload.scenario import (
@@ -207,7 +206,6 @@ async def sweep(
     watch: Watch = lambda _state: None,
     interrupt: Interrupt | None = None,
     command: Sequence[str] = (),
-    entry: str = WORKER_ENTRY,
 ) -> SweepResult:
     """Play the grid, in a new directory or in that of the same sweep, or of a smaller grid.
 
@@ -215,7 +213,7 @@ async def sweep(
     holds something else or another process is in it.
     """
     points = points_of(what)
-    same = {"interrupt": interrupt or Interrupt(), "command": command, "entry": entry}
+    same = {"interrupt": interrupt or Interrupt(), "command": command}
     journal = journal_of(directory)
     repetitions = range(1, what.repeat + 1)
     turns = [(point, repetition) for repetition in repetitions for point in points]

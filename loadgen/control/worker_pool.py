@@ -332,12 +332,13 @@ async def start_workers(
     on_frame: OnFrame,
     *,
     behaviour: Behaviour = "messaging",
-    entry: str = WORKER_ENTRY,
+    entry: str | None = None,
 ) -> AsyncIterator[WorkerPool]:
     """`count` worker processes, ready for their first command; all are gone at the end.
 
-    `behaviour` is the plan's. `on_frame(row, header, block)` is called for each frame that answers
-    no command. Raises CannotRunError when they cannot be started.
+    `behaviour` is the plan's; `entry` names the function that a worker runs, None for WORKER_ENTRY.
+    `on_frame(row, header, block)` is called for each frame that answers no command. Raises
+    CannotRunError when they cannot be started.
     """
     loop = asyncio.get_running_loop()
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -361,7 +362,7 @@ async def start_workers(
             command = [sys.executable, "-P", "-m", "loadgen.control.forkserver"]
             # Not asyncio's: this one waits for nothing, and needs no child watcher.
             process = subprocess.Popen(  # noqa: ASYNC220
-                [*command, str(theirs.fileno()), entry, behaviour],
+                [*command, str(theirs.fileno()), entry or WORKER_ENTRY, behaviour],
                 stdin=subprocess.DEVNULL,
                 stdout=stderr,
                 stderr=stderr,

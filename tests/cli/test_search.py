@@ -1,7 +1,6 @@
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,9 +11,7 @@ from loadgen.cli.search_view import (
     search_progress,
     step_line,
 )
-from loadgen.control import search as control_search
-from loadgen.control import sweep as control_sweep
-from loadgen.control.coordinator import RunResult, run
+from loadgen.control import worker_pool
 from loadgen.control.progress import Snapshot
 from loadgen.control.search import Search, SearchState, SearchStep
 from loadgen.specjms.model import NOTICE
@@ -146,12 +143,7 @@ QUICK = ("--broker=reflector", "--devices=20", "--warmup=0.1", "--duration=0.5",
 def stand_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that play without compiled kernels."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "control"))
-
-    async def played(*given: Any, **named: Any) -> RunResult:
-        return await run(*given, **named | {"entry": "fake_worker:run_worker"})
-
-    monkeypatch.setattr(control_search, "run", played)
-    monkeypatch.setattr(control_sweep, "run", played)
+    monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "fake_worker:run_worker")
 
 
 @pytest.mark.usefixtures("stand_in_workers")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.control import coordinator
+from loadgen.control import coordinator, worker_pool
 from loadgen.control.coordinator import RunResult, run
 from loadgen.errors import BrokerUnreachableError
 
@@ -28,12 +28,13 @@ class Runs:
         self.played.append(directory)
         if len(self.played) == self.fails_at:
             raise BrokerUnreachableError("nothing listens there any more")
-        return await run(scenario, directory, **named | {"entry": "fake_worker:run_worker"})
+        return await run(scenario, directory, **named)
 
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "control"))
+    monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "fake_worker:run_worker")
     fake = Runs()
     monkeypatch.setattr(coordinator, "run", fake.run)
     return fake

@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.start import serve
-from loadgen.control import coordinator
+from loadgen.control import coordinator, worker_pool
 from loadgen.control.coordinator import RunResult, phases_of, plan_for, run
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.progress import Snapshot
@@ -22,7 +22,6 @@ from loadgen.errors import (
 from loadgen.scorecard.record import open_run
 from loadgen.workload.scenario import Scenario, build_scenario
 
-ENTRY = "fake_worker:run_worker"
 FANIN = {"broker": "reflector", "devices": 100, "rate": 1000, "warmup": 0.1, "duration": 0.6}
 SECRET = "correct-horse-battery"
 
@@ -47,13 +46,13 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
         **wrong: object,
     ) -> RunResult:
         monkeypatch.setenv("FAKE_WORKER", json.dumps(wrong))
+        monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "fake_worker:run_worker")
         return await run(
             scenario or fanin(),
             tmp_path / "run",
             interrupt=interrupt,
             progress=progress,
             command=("loadgen", "fanin"),
-            entry=ENTRY,
         )
 
     return fake
@@ -213,9 +212,9 @@ async def test_occupied_directory_is_refused_before_anything_starts(
 
 async def test_unreachable_broker_is_one_error_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(BrokerUnreachableError, match=r"no broker at mqtt://127\.0\.0\.1:1"):
-        await run(fanin(broker="mqtt://127.0.0.1:1"), tmp_path / "run", entry=ENTRY)
+        await run(fanin(broker="mqtt://127.0.0.1:1"), tmp_path / "run")
     with pytest.raises(BrokerUnreachableError, match="is the name right"):
-        await run(fanin(broker="mqtt://nowhere.invalid"), tmp_path / "run", entry=ENTRY)
+        await run(fanin(broker="mqtt://nowhere.invalid"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -230,13 +229,13 @@ async def test_what_this_version_cannot_play_is_refused(
     case: str, fields: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ScenarioError, match=message):
-        await run(build_scenario(case, None, fields), tmp_path / "run", entry=ENTRY)
+        await run(build_scenario(case, None, fields), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 async def test_host_that_is_too_small_is_told_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(HostLimitError):
-        await run(fanin(devices=9_000_000, workers=1), tmp_path / "run", entry=ENTRY)
+        await run(fanin(devices=9_000_000, workers=1), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

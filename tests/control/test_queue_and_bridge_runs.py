@@ -12,6 +12,7 @@ import pytest
 
 from loadgen.brokers.bridge import bridge_lines, routes_of
 from loadgen.brokers.mosquitto import MosquittoSettings, find_mosquitto, run_mosquitto
+from loadgen.control import worker_pool
 from loadgen.control.coordinator import run
 from loadgen.control.progress import Snapshot
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
@@ -141,10 +142,13 @@ async def test_bridge_that_does_not_forward_is_refused(tmp_path: Path) -> None:
 
 
 @needs_mosquitto
-async def test_receive_maximum_bounds_the_batch_of_both_sides(tmp_path: Path) -> None:
+async def test_receive_maximum_bounds_the_batch_of_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A batch of 1,000 never fills where the broker sends 5 ahead: nothing more would come."""
     settings = MosquittoSettings(max_inflight_messages=5)
     async with run_mosquitto(settings) as broker:
         scenario = queue(broker=broker.endpoints[0].redacted, drain=1)
-        result = await run(scenario, tmp_path / "run", entry="patient_worker:run_worker")
+        monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "patient_worker:run_worker")
+        result = await run(scenario, tmp_path / "run")
     assert result.verdict.valid, result.verdict
