@@ -5,20 +5,18 @@ loads. This file is both ends: `run_amqtt` in the parent, and the child it start
 """
 
 import asyncio
-import contextlib
 import logging
 import ssl
-from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final
 
-from loadgen.brokers.child import Child, Json, Serving, run_child, start_child
+from loadgen.brokers.child import ChildBroker, Json, Serving, run_child, running
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import TlsFiles
 from loadgen.brokers.ports import listen
-from loadgen.errors import CannotRunError, MissingProgramError
+from loadgen.errors import MissingProgramError
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,75 +33,29 @@ class AmqttSettings:
     tls: TlsFiles | None = None
 
 
-class Amqtt:
-    """A running amqtt; made by `run_amqtt`."""
-
-    __slots__ = ("_child", "_port", "_settings", "version")
-
-    name: Final = "amqtt"
-
-    def __init__(self, settings: AmqttSettings) -> None:
-        self.version = version("amqtt")
-        self._settings = settings
-        self._port = settings.port
-        self._child: Child | None = None
-
-    @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """Where it listens, with the login that it wants."""
-        settings = self._settings
-        scheme = "mqtt" if settings.tls is None else "mqtts"
-        login = settings.username, settings.password
-        return (Endpoint(scheme, settings.host, self._port, *login),)
-
-    @property
-    def pid(self) -> int:
-        """Its process; after `start`, the new one."""
-        if self._child is None:
-            raise CannotRunError("amqtt is not running; start it first")
-        return self._child.process.pid
-
-    async def start(self) -> None:
-        """Start it, on the port it had before if it ran before."""
-        await self.stop()
-        settings = self._settings
-        tls = settings.tls
-        config: Json = {
-            "host": settings.host,
-            "port": self._port,
-            "username": settings.username,
-            "password": settings.password,
-            "certificate": None if tls is None else str(tls.certificate),
-            "key": None if tls is None else str(tls.key),
-            "authority": None if tls is None or tls.authority is None else str(tls.authority),
-        }
-        self._child = await start_child("amqtt", "loadgen.brokers.amqtt_broker", config)
-        self._port = self._child.greeting["port"]
-
-    def kill(self) -> None:
-        """End it at once, as a crash would: every session is lost."""
-        if self._child is not None:
-            self._child.kill()
-
-    async def stop(self) -> None:
-        """End it."""
-        child, self._child = self._child, None
-        if child is not None:
-            await child.stop()
-
-
-@contextlib.asynccontextmanager
-async def run_amqtt(settings: AmqttSettings | None = None) -> AsyncIterator[Amqtt]:
+def run_amqtt(settings: AmqttSettings | None = None) -> AbstractAsyncContextManager[ChildBroker]:
     """An amqtt for the length of the block; MissingProgramError where it is not installed."""
+    settings = settings or AmqttSettings()
+    tls = settings.tls
+    login = settings.username, settings.password
+    scheme = "mqtt" if tls is None else "mqtts"
     try:
-        broker = Amqtt(settings or AmqttSettings())
+        stated = version("amqtt")
     except PackageNotFoundError:
         raise MissingProgramError("amqtt is not installed; install it: pip install amqtt") from None
-    try:
-        await broker.start()
-        yield broker
-    finally:
-        await broker.stop()
+    return running(
+        ChildBroker(
+            "amqtt",
+            stated,
+            "loadgen.brokers.amqtt_broker",
+            Endpoint(scheme, settings.host, settings.port, *login),
+            username=settings.username,
+            password=settings.password,
+            certificate=None if tls is None else str(tls.certificate),
+            key=None if tls is None else str(tls.key),
+            authority=None if tls is None or tls.authority is None else str(tls.authority),
+        )
+    )
 
 
 async def serve(config: Json) -> Serving:

@@ -12,13 +12,15 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeVar
 
 import uvloop
 
 from loadgen.brokers import process
+from loadgen.brokers.endpoints import Endpoint
 from loadgen.errors import CannotRunError, LoadgenError
 
 Json = dict[str, Any]
@@ -101,6 +103,74 @@ class Child:
             if lines:
                 return ": " + ascii(lines[-1][:_MAX_SHOWN_CHARACTERS])[1:-1]
         return ""
+
+
+class ChildBroker:
+    """A broker of ours in a process of its own; made by `running`.
+
+    It is `module`, run as a program, and gets `config` besides the host and port of `endpoint`;
+    port 0 chooses one.
+    """
+
+    def __init__(
+        self, name: str, version: str, module: str, endpoint: Endpoint, **config: Any
+    ) -> None:
+        self.name = name
+        self.version = version
+        self._module = module
+        self._endpoint = endpoint
+        self._config = config
+        self._child: Child | None = None
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Where it listens, with the login that it wants."""
+        return (self._endpoint,)
+
+    @property
+    def pid(self) -> int:
+        """Its process; after `start`, the new one."""
+        return self._running().process.pid
+
+    async def start(self) -> None:
+        """Start it, on the port it had before if it ran before; its sessions are gone."""
+        await self.stop()
+        where: Json = {"host": self._endpoint.host, "port": self._endpoint.port}
+        self._child = await start_child(self.name, self._module, where | self._config)
+        self._endpoint = replace(self._endpoint, port=self._child.greeting["port"])
+
+    async def ask(self, **question: Any) -> Json:
+        """What it answers to one question; CannotRunError when it is gone or says no."""
+        return await self._running().ask(question)
+
+    def kill(self) -> None:
+        """End it at once, as a crash would: every session and count is lost."""
+        if self._child is not None:
+            self._child.kill()
+
+    async def stop(self) -> None:
+        """End it."""
+        child, self._child = self._child, None
+        if child is not None:
+            await child.stop()
+
+    def _running(self) -> Child:
+        if self._child is None:
+            raise CannotRunError(f"{self.name} is not running; start it first")
+        return self._child
+
+
+BrokerT = TypeVar("BrokerT", bound=ChildBroker)
+
+
+@contextlib.asynccontextmanager
+async def running(broker: BrokerT) -> AsyncIterator[BrokerT]:
+    """The broker, started, for the length of the block; CannotRunError when it does not start."""
+    try:
+        await broker.start()
+        yield broker
+    finally:
+        await broker.stop()
 
 
 async def start_child(name: str, module: str, config: Mapping[str, Any]) -> Child:

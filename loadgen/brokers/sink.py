@@ -5,17 +5,16 @@ be calibrated against something that costs next to nothing. Run as a module it i
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from typing import Final, cast
 
 import numpy as np
 
-from loadgen.brokers.child import Child, Json, Serving, run_child, start_child
+from loadgen.brokers.child import ChildBroker, Json, Serving, run_child, running
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.ports import listen
 from loadgen.brokers.scan import OTHER, sink_items
-from loadgen.errors import CannotRunError, RemoteProtocolError
+from loadgen.errors import RemoteProtocolError
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_5
 from loadgen.mqtt.packets import (
@@ -37,67 +36,22 @@ _LIMIT_BYTES: Final = _BUFFER_BYTES // 2
 _BACKLOG: Final = 4096
 
 
-class Sink:
+class Sink(ChildBroker):
     """A running sink; made by `run_sink`."""
 
-    __slots__ = ("_child", "_host", "_port")
-
-    name: Final = "sink"
-    version: Final = "loadgen sink"
-
     def __init__(self, host: str, port: int) -> None:
-        self._host = host
-        self._port = port
-        self._child: Child | None = None
-
-    @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """Where it listens."""
-        return (Endpoint("mqtt", self._host, self._port),)
-
-    @property
-    def pid(self) -> int:
-        """Its process; after `start`, the new one."""
-        return self._running().process.pid
-
-    async def start(self) -> None:
-        """Start it, on the port it had before if it ran before."""
-        await self.stop()
-        config: Json = {"host": self._host, "port": self._port}
-        self._child = await start_child("sink", "loadgen.brokers.sink", config)
-        self._port = self._child.greeting["port"]
+        endpoint = Endpoint("mqtt", host, port)
+        super().__init__("sink", "loadgen sink", "loadgen.brokers.sink", endpoint)
 
     async def received(self) -> int:
         """PUBLISH packets swallowed since it started."""
-        number: int = (await self._running().ask({}))["received"]
+        number: int = (await self.ask())["received"]
         return number
 
-    def kill(self) -> None:
-        """End it at once."""
-        if self._child is not None:
-            self._child.kill()
 
-    async def stop(self) -> None:
-        """End it."""
-        child, self._child = self._child, None
-        if child is not None:
-            await child.stop()
-
-    def _running(self) -> Child:
-        if self._child is None:
-            raise CannotRunError("the sink is not running; start it first")
-        return self._child
-
-
-@contextlib.asynccontextmanager
-async def run_sink(*, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[Sink]:
+def run_sink(*, host: str = "127.0.0.1", port: int = 0) -> AbstractAsyncContextManager[Sink]:
     """A sink for the length of the block; `port` 0 chooses one."""
-    broker = Sink(host, port)
-    try:
-        await broker.start()
-        yield broker
-    finally:
-        await broker.stop()
+    return running(Sink(host, port))
 
 
 class _Drain:
