@@ -19,21 +19,13 @@ from loadgen.mqtt.constants import (
     AUTH,
     CONNACK,
     CONNECT,
-    DISCONNECT,
     MAX_REMAINING_LENGTH,
     MQTT_3_1_1,
     MQTT_5,
     PACKET_NAMES,
-    PINGREQ,
-    PINGRESP,
-    PUBACK,
-    PUBCOMP,
     PUBLISH,
-    PUBREC,
     PUBREL,
-    SUBACK,
     SUBSCRIBE,
-    UNSUBACK,
     UNSUBSCRIBE,
     WILL,
 )
@@ -97,10 +89,13 @@ def encode(packet: Packet, version: int) -> bytes:
     Raises LocalProtocolError when the packet cannot be said in that version or breaks a rule of it.
     """
     _require(version in (MQTT_3_1_1, MQTT_5), f"protocol version {version} is neither 4 nor 5")
-    flags, body = _ENCODERS[packet.packet_type](packet, version)
-    first_byte = packet.packet_type << 4 | flags
-    name = f"Remaining Length of {PACKET_NAMES[packet.packet_type]}"
-    return first_byte.to_bytes(1, "big") + write_variable(len(body), name) + body
+    packet_type = packet.packet_type
+    body = _ENCODERS[type(packet)](packet, version)
+    flags = _RESERVED_FLAGS.get(packet_type, 0)
+    if isinstance(packet, Publish):
+        flags = packet.dup << 3 | packet.qos << 1 | packet.retain
+    name = f"Remaining Length of {PACKET_NAMES[packet_type]}"
+    return bytes((packet_type << 4 | flags,)) + write_variable(len(body), name) + body
 
 
 def _require(condition: bool, complaint: str) -> None:
@@ -143,7 +138,36 @@ def _reason_byte(code: int, packet_type: int, version: int) -> bytes:
     return code.to_bytes(1, "big")
 
 
-def _encode_connect(packet: Connect, version: int) -> tuple[int, bytes]:
+def _reason_and_properties(
+    packet: PubAck | PubRec | PubRel | PubComp | Disconnect, version: int
+) -> bytes:
+    """Spec 3.4.2.1 and 3.14.2.1: both may be left out, from the end."""
+    packet_type = packet.packet_type
+    properties = _property_bytes(packet.properties, packet_type, version)
+    if version == MQTT_3_1_1:
+        name = PACKET_NAMES[packet_type]
+        _require(packet.reason_code == 0, f"{name} of MQTT 3.1.1 has no reason code")
+        return b""
+    reason = _reason_byte(packet.reason_code, packet_type, version)
+    if properties != b"\0":
+        return reason + properties
+    return reason if packet.reason_code != 0 else b""
+
+
+def _packet_id_and_properties(
+    packet: Subscribe | SubAck | Unsubscribe | UnsubAck, version: int
+) -> bytes:
+    properties = _property_bytes(packet.properties, packet.packet_type, version)
+    return _packet_id_bytes(packet.packet_id) + properties
+
+
+def _filter_bytes(topic_filter: str, version: int) -> bytes:
+    fault = topic_filter_fault(topic_filter, version)
+    _require(fault is None, f"Topic Filter {fault}")
+    return write_utf8(topic_filter, "Topic Filter")
+
+
+def _encode_connect(packet: Connect, version: int) -> bytes:
     _require(
         packet.protocol_version == version,
         f"CONNECT of protocol version {packet.protocol_version} on a connection of {version}",
@@ -173,30 +197,28 @@ def _encode_connect(packet: Connect, version: int) -> tuple[int, bytes]:
         )
         flags |= _PASSWORD_FLAG
         payload += write_binary(packet.password, "Password")
-    body = (
+    return (
         write_utf8(_PROTOCOL_NAME, "Protocol Name")
         + bytes((version, flags))
         + write_u16(packet.keep_alive, "Keep Alive")
         + _property_bytes(packet.properties, CONNECT, version)
         + payload
     )
-    return 0, body
 
 
-def _encode_connack(packet: ConnAck, version: int) -> tuple[int, bytes]:
+def _encode_connack(packet: ConnAck, version: int) -> bytes:
     _require(
         not (packet.session_present and packet.reason_code != 0),
         "CONNACK that refuses must not say Session Present",
     )
-    body = (
+    return (
         bytes((packet.session_present,))
         + _reason_byte(packet.reason_code, CONNACK, version)
         + _property_bytes(packet.properties, CONNACK, version)
     )
-    return 0, body
 
 
-def _encode_publish(packet: Publish, version: int) -> tuple[int, bytes]:
+def _encode_publish(packet: Publish, version: int) -> bytes:
     _check_qos(packet.qos, "QoS")
     _require(packet.qos > 0 or not packet.dup, "DUP must be 0 with QoS 0")
     if packet.topic_name or packet.properties.topic_alias is None:
@@ -206,35 +228,18 @@ def _encode_publish(packet: Publish, version: int) -> tuple[int, bytes]:
         body += _packet_id_bytes(packet.packet_id)
     else:
         _require(packet.packet_id == 0, "PUBLISH with QoS 0 has no Packet Identifier")
-    body += _property_bytes(packet.properties, PUBLISH, version)
-    return packet.dup << 3 | packet.qos << 1 | packet.retain, body + packet.payload
+    return body + _property_bytes(packet.properties, PUBLISH, version) + packet.payload
 
 
-def _encode_ack(packet: PubAck | PubRec | PubRel | PubComp, version: int) -> tuple[int, bytes]:
-    packet_type = packet.packet_type
-    body = _packet_id_bytes(packet.packet_id)
-    properties = _property_bytes(packet.properties, packet_type, version)
-    if version == MQTT_3_1_1:
-        _require(
-            packet.reason_code == 0, f"{PACKET_NAMES[packet_type]} of MQTT 3.1.1 has no reason code"
-        )
-    else:
-        reason = _reason_byte(packet.reason_code, packet_type, version)
-        # Spec 3.4.2.1: both may be left out, from the end.
-        if properties != b"\0":
-            body += reason + properties
-        elif packet.reason_code != 0:
-            body += reason
-    return _RESERVED_FLAGS.get(packet_type, 0), body
+def _encode_ack(packet: PubAck | PubRec | PubRel | PubComp, version: int) -> bytes:
+    return _packet_id_bytes(packet.packet_id) + _reason_and_properties(packet, version)
 
 
-def _encode_subscribe(packet: Subscribe, version: int) -> tuple[int, bytes]:
-    body = _packet_id_bytes(packet.packet_id)
-    body += _property_bytes(packet.properties, SUBSCRIBE, version)
+def _encode_subscribe(packet: Subscribe, version: int) -> bytes:
+    body = _packet_id_and_properties(packet, version)
     _require(bool(packet.subscriptions), "SUBSCRIBE needs at least one Topic Filter")
     for subscription in packet.subscriptions:
-        fault = topic_filter_fault(subscription.topic_filter, version)
-        _require(fault is None, f"Topic Filter {fault}")
+        body += _filter_bytes(subscription.topic_filter, version)
         _check_qos(subscription.qos, "Maximum QoS")
         _require(
             subscription.retain_handling in (0, 1, 2),
@@ -253,82 +258,47 @@ def _encode_subscribe(packet: Subscribe, version: int) -> tuple[int, bytes]:
             not (subscription.no_local and subscription.topic_filter.startswith("$share/")),
             "No Local must not be set on a Shared Subscription",
         )
-        body += write_utf8(subscription.topic_filter, "Topic Filter")
         body += bytes((options | subscription.qos,))
-    return _RESERVED_FLAGS[SUBSCRIBE], body
+    return body
 
 
-def _encode_suback(packet: SubAck, version: int) -> tuple[int, bytes]:
-    _require(bool(packet.reason_codes), "SUBACK needs at least one reason code")
-    return 0, (
-        _packet_id_bytes(packet.packet_id)
-        + _property_bytes(packet.properties, SUBACK, version)
-        + b"".join(_reason_byte(code, SUBACK, version) for code in packet.reason_codes)
-    )
-
-
-def _encode_unsubscribe(packet: Unsubscribe, version: int) -> tuple[int, bytes]:
-    body = _packet_id_bytes(packet.packet_id)
-    body += _property_bytes(packet.properties, UNSUBSCRIBE, version)
-    _require(bool(packet.topic_filters), "UNSUBSCRIBE needs at least one Topic Filter")
-    for topic_filter in packet.topic_filters:
-        fault = topic_filter_fault(topic_filter, version)
-        _require(fault is None, f"Topic Filter {fault}")
-        body += write_utf8(topic_filter, "Topic Filter")
-    return _RESERVED_FLAGS[UNSUBSCRIBE], body
-
-
-def _encode_unsuback(packet: UnsubAck, version: int) -> tuple[int, bytes]:
+def _encode_suback(packet: SubAck | UnsubAck, version: int) -> bytes:
+    has_codes = isinstance(packet, SubAck) or version == MQTT_5
+    name = PACKET_NAMES[packet.packet_type]
     _require(
-        bool(packet.reason_codes) == (version == MQTT_5),
-        "UNSUBACK carries reason codes in MQTT 5 and none in MQTT 3.1.1",
+        bool(packet.reason_codes) == has_codes,
+        f"{name} needs at least one reason code" if has_codes else f"{name} has no reason codes",
     )
-    return 0, (
-        _packet_id_bytes(packet.packet_id)
-        + _property_bytes(packet.properties, UNSUBACK, version)
-        + b"".join(_reason_byte(code, UNSUBACK, version) for code in packet.reason_codes)
+    return _packet_id_and_properties(packet, version) + b"".join(
+        _reason_byte(code, packet.packet_type, version) for code in packet.reason_codes
     )
 
 
-def _encode_ping(packet: PingReq | PingResp, version: int) -> tuple[int, bytes]:
-    return 0, b""
+def _encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
+    _require(bool(packet.topic_filters), "UNSUBSCRIBE needs at least one Topic Filter")
+    filters = [_filter_bytes(topic_filter, version) for topic_filter in packet.topic_filters]
+    return _packet_id_and_properties(packet, version) + b"".join(filters)
 
 
-def _encode_disconnect(packet: Disconnect, version: int) -> tuple[int, bytes]:
-    properties = _property_bytes(packet.properties, DISCONNECT, version)
-    if version == MQTT_3_1_1:
-        _require(packet.reason_code == 0, "DISCONNECT of MQTT 3.1.1 has no reason code")
-        return 0, b""
-    reason = _reason_byte(packet.reason_code, DISCONNECT, version)
-    if properties != b"\0":
-        return 0, reason + properties
-    return 0, reason if packet.reason_code != 0 else b""
-
-
-def _encode_auth(packet: Auth, version: int) -> tuple[int, bytes]:
+def _encode_auth(packet: Auth, version: int) -> bytes:
     _require(version == MQTT_5, "MQTT 3.1.1 has no AUTH")
     reason = _reason_byte(packet.reason_code, AUTH, version)
     properties = encode_properties(packet.properties, AUTH)
     # Spec 3.15.2.1: unlike in DISCONNECT, reason code and Property Length go together.
-    return 0, b"" if packet.reason_code == 0 and properties == b"\0" else reason + properties
+    return b"" if packet.reason_code == 0 and properties == b"\0" else reason + properties
 
 
-_ENCODERS: Final[dict[int, Callable[[Any, int], tuple[int, bytes]]]] = {
-    CONNECT: _encode_connect,
-    CONNACK: _encode_connack,
-    PUBLISH: _encode_publish,
-    PUBACK: _encode_ack,
-    PUBREC: _encode_ack,
-    PUBREL: _encode_ack,
-    PUBCOMP: _encode_ack,
-    SUBSCRIBE: _encode_subscribe,
-    SUBACK: _encode_suback,
-    UNSUBSCRIBE: _encode_unsubscribe,
-    UNSUBACK: _encode_unsuback,
-    PINGREQ: _encode_ping,
-    PINGRESP: _encode_ping,
-    DISCONNECT: _encode_disconnect,
-    AUTH: _encode_auth,
+_ENCODERS: Final[dict[type, Callable[[Any, int], bytes]]] = {
+    Connect: _encode_connect,
+    ConnAck: _encode_connack,
+    Publish: _encode_publish,
+    **dict.fromkeys((PubAck, PubRec, PubRel, PubComp), _encode_ack),
+    Subscribe: _encode_subscribe,
+    **dict.fromkeys((SubAck, UnsubAck), _encode_suback),
+    Unsubscribe: _encode_unsubscribe,
+    **dict.fromkeys((PingReq, PingResp), lambda packet, version: b""),
+    Disconnect: _reason_and_properties,
+    Auth: _encode_auth,
 }
 
 
@@ -371,7 +341,10 @@ def decode(
     if packet_end > end:
         return None
     reader = Reader(bytes(view[body_start:packet_end]), name)
-    packet = _DECODERS[packet_type](reader, flags, version)
+    if packet_type == PUBLISH:
+        packet: Packet = _decode_publish(reader, flags, version)
+    else:
+        packet = _DECODERS[packet_type](reader, version)
     reader.finish()
     return packet, packet_end
 
@@ -411,9 +384,19 @@ def _properties(reader: Reader, packet_type: int, version: int) -> Properties:
     return decode_properties(reader, packet_type) if version == MQTT_5 else NO_PROPERTIES
 
 
-def _optional_properties(reader: Reader, packet_type: int) -> Properties:
-    # Spec 3.4.2.2.1: where nothing follows the reason code, the Property Length is 0.
-    return decode_properties(reader, packet_type) if reader.remaining_bytes else NO_PROPERTIES
+def _optional_reason(reader: Reader, packet_type: int, version: int) -> tuple[int, Properties]:
+    """Spec 3.4.2.1 and 3.14.2.1: both may be left out, from the end."""
+    if version == MQTT_3_1_1 or not reader.remaining_bytes:
+        return 0, NO_PROPERTIES
+    reason_code = reader.u8("Reason Code")
+    has_properties = reader.remaining_bytes > 0
+    return reason_code, decode_properties(reader, packet_type) if has_properties else NO_PROPERTIES
+
+
+def _reason_codes(reader: Reader) -> tuple[int, ...]:
+    if not reader.remaining_bytes:
+        raise reader.fault("no reason code", ReasonCode.PROTOCOL_ERROR)
+    return tuple(reader.rest())
 
 
 def _topic_name(reader: Reader, field: str) -> str:
@@ -430,7 +413,7 @@ def _topic_filter(reader: Reader, version: int) -> str:
     return topic_filter
 
 
-def _decode_connect(reader: Reader, _flags: int, _version: int) -> Connect:
+def _decode_connect(reader: Reader, _version: int) -> Connect:
     protocol_name = reader.utf8("Protocol Name")
     version = reader.u8("Protocol Version")
     if protocol_name != _PROTOCOL_NAME or version not in (MQTT_3_1_1, MQTT_5):
@@ -474,7 +457,7 @@ def _decode_connect(reader: Reader, _flags: int, _version: int) -> Connect:
     )
 
 
-def _decode_connack(reader: Reader, _flags: int, version: int) -> ConnAck:
+def _decode_connack(reader: Reader, version: int) -> ConnAck:
     acknowledge_flags = reader.u8("Connect Acknowledge Flags")
     if acknowledge_flags > 1:
         raise reader.fault("reserved Connect Acknowledge Flags are set")
@@ -501,19 +484,16 @@ def _decode_publish(reader: Reader, flags: int, version: int) -> Publish:
 
 
 def _ack_decoder(
-    make: Callable[[int, int, Properties], Packet], packet_type: int
-) -> Callable[[Reader, int, int], Packet]:
-    def decode_ack(reader: Reader, _flags: int, version: int) -> Packet:
+    make: type[PubAck] | type[PubRec] | type[PubRel] | type[PubComp],
+) -> Callable[[Reader, int], Packet]:
+    def decode_ack(reader: Reader, version: int) -> Packet:
         packet_id = reader.packet_id()
-        if version == MQTT_3_1_1 or not reader.remaining_bytes:
-            return make(packet_id, 0, NO_PROPERTIES)
-        reason_code = reader.u8("Reason Code")
-        return make(packet_id, reason_code, _optional_properties(reader, packet_type))
+        return make(packet_id, *_optional_reason(reader, make.packet_type, version))
 
     return decode_ack
 
 
-def _decode_subscribe(reader: Reader, _flags: int, version: int) -> Subscribe:
+def _decode_subscribe(reader: Reader, version: int) -> Subscribe:
     packet_id = reader.packet_id()
     properties = _properties(reader, SUBSCRIBE, version)
     subscriptions: list[Subscription] = []
@@ -541,16 +521,13 @@ def _decode_subscribe(reader: Reader, _flags: int, version: int) -> Subscribe:
     return Subscribe(packet_id, tuple(subscriptions), properties)
 
 
-def _decode_suback(reader: Reader, _flags: int, version: int) -> SubAck:
+def _decode_suback(reader: Reader, version: int) -> SubAck:
     packet_id = reader.packet_id()
-    properties = _properties(reader, SUBACK, version)
-    reason_codes = tuple(reader.rest())
-    if not reason_codes:
-        raise reader.fault("no reason code", ReasonCode.PROTOCOL_ERROR)
-    return SubAck(packet_id, reason_codes, properties)
+    properties = _properties(reader, SubAck.packet_type, version)
+    return SubAck(packet_id, _reason_codes(reader), properties)
 
 
-def _decode_unsubscribe(reader: Reader, _flags: int, version: int) -> Unsubscribe:
+def _decode_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
     packet_id = reader.packet_id()
     properties = _properties(reader, UNSUBSCRIBE, version)
     topic_filters: list[str] = []
@@ -559,52 +536,35 @@ def _decode_unsubscribe(reader: Reader, _flags: int, version: int) -> Unsubscrib
     return Unsubscribe(packet_id, tuple(topic_filters), properties)
 
 
-def _decode_unsuback(reader: Reader, _flags: int, version: int) -> UnsubAck:
+def _decode_unsuback(reader: Reader, version: int) -> UnsubAck:
     packet_id = reader.packet_id()
     if version == MQTT_3_1_1:
         return UnsubAck(packet_id)
-    properties = _properties(reader, UNSUBACK, version)
-    reason_codes = tuple(reader.rest())
-    if not reason_codes:
-        raise reader.fault("no reason code", ReasonCode.PROTOCOL_ERROR)
-    return UnsubAck(packet_id, reason_codes, properties)
+    properties = decode_properties(reader, UnsubAck.packet_type)
+    return UnsubAck(packet_id, _reason_codes(reader), properties)
 
 
-def _decode_pingreq(_reader: Reader, _flags: int, _version: int) -> PingReq:
-    return PingReq()
+def _decode_disconnect(reader: Reader, version: int) -> Disconnect:
+    return Disconnect(*_optional_reason(reader, Disconnect.packet_type, version))
 
 
-def _decode_pingresp(_reader: Reader, _flags: int, _version: int) -> PingResp:
-    return PingResp()
-
-
-def _decode_disconnect(reader: Reader, _flags: int, version: int) -> Disconnect:
-    if version == MQTT_3_1_1 or not reader.remaining_bytes:
-        return Disconnect()
-    reason_code = reader.u8("Reason Code")
-    return Disconnect(reason_code, _optional_properties(reader, DISCONNECT))
-
-
-def _decode_auth(reader: Reader, _flags: int, _version: int) -> Auth:
+def _decode_auth(reader: Reader, _version: int) -> Auth:
     if not reader.remaining_bytes:
         return Auth()
     return Auth(reader.u8("Reason Code"), decode_properties(reader, AUTH))
 
 
-_DECODERS: Final[dict[int, Callable[[Reader, int, int], Packet]]] = {
+# Without PUBLISH, which alone has flags of its own.
+_DECODERS: Final[dict[int, Callable[[Reader, int], Packet]]] = {
     CONNECT: _decode_connect,
     CONNACK: _decode_connack,
-    PUBLISH: _decode_publish,
-    PUBACK: _ack_decoder(PubAck, PUBACK),
-    PUBREC: _ack_decoder(PubRec, PUBREC),
-    PUBREL: _ack_decoder(PubRel, PUBREL),
-    PUBCOMP: _ack_decoder(PubComp, PUBCOMP),
+    **{make.packet_type: _ack_decoder(make) for make in (PubAck, PubRec, PubRel, PubComp)},
     SUBSCRIBE: _decode_subscribe,
-    SUBACK: _decode_suback,
+    SubAck.packet_type: _decode_suback,
     UNSUBSCRIBE: _decode_unsubscribe,
-    UNSUBACK: _decode_unsuback,
-    PINGREQ: _decode_pingreq,
-    PINGRESP: _decode_pingresp,
-    DISCONNECT: _decode_disconnect,
+    UnsubAck.packet_type: _decode_unsuback,
+    PingReq.packet_type: lambda reader, version: PingReq(),
+    PingResp.packet_type: lambda reader, version: PingResp(),
+    Disconnect.packet_type: _decode_disconnect,
     AUTH: _decode_auth,
 }
