@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 
@@ -220,20 +220,13 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
+@dataclass(frozen=True, slots=True)
 class Serving:
     """What a child offers once it serves: its greeting, how it answers, how it closes."""
 
-    __slots__ = ("answer", "close", "greeting")
-
-    def __init__(
-        self,
-        greeting: Json,
-        answer: Callable[[Json], Json],
-        close: Callable[[], Awaitable[None]],
-    ) -> None:
-        self.greeting = greeting
-        self.answer = answer
-        self.close = close
+    greeting: Json
+    answer: Callable[[Json], Json]
+    close: Callable[[], Awaitable[None]]
 
 
 def run_child(serve: Callable[[Json], Coroutine[Any, Any, Serving]]) -> None:
@@ -266,7 +259,7 @@ async def _serve_channel(
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
     except OSError:
-        # The parent is gone; nobody is left to tell.
+        # The parent is gone.
         pass
     finally:
         if serving is not None:

@@ -199,9 +199,9 @@ class Connection(asyncio.BufferedProtocol):
         "holds",
         "host",
         "keep_alive_s",
+        "partial",
         "seen_tick",
         "session",
-        "tail",
         "transport",
         "version",
     )
@@ -212,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
         self.session: Session | None = None
         self.version = MQTT_5
         # The bytes of a packet that has not come whole.
-        self.tail = b""
+        self.partial = b""
         self.keep_alive_s = 0
         self.seen_tick = host.tick
         self.closed = False
@@ -233,32 +233,32 @@ class Connection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._pause_if_held)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        host, tail = self.host, self.tail
-        if not tail:
+        host, partial = self.host, self.partial
+        if not partial:
             return host.view
-        if len(tail) + _READ_BYTES > len(host.view):
-            host.grow_buffer(2 * len(tail) + _READ_BYTES)
-        host.view[: len(tail)] = tail
-        return host.view[len(tail) :]
+        if len(partial) + _READ_BYTES > len(host.view):
+            host.grow_buffer(2 * len(partial) + _READ_BYTES)
+        host.view[: len(partial)] = partial
+        return host.view[len(partial) :]
 
     def buffer_updated(self, nbytes: int) -> None:
         host = self.host
-        end = len(self.tail) + nbytes
+        end = len(self.partial) + nbytes
         if host.stalled:
-            self.tail = bytes(host.view[:end])
+            self.partial = bytes(host.view[:end])
         else:
             self._consume(end)
 
     def catch_up(self) -> None:
         """Serve what was read though the broker was stalled."""
-        if self.tail and not self.closed:
-            # Copies the tail to the beginning of the view, as before a read.
+        if self.partial and not self.closed:
+            # Copies the partial packet to the beginning of the view, as before a read.
             self.get_buffer(-1)
-            self._consume(len(self.tail))
+            self._consume(len(self.partial))
 
     def _consume(self, end: int) -> None:
         host = self.host
-        self.tail = b""
+        self.partial = b""
         self.seen_tick = host.tick
         try:
             position = host.consume(self, end)
@@ -267,7 +267,7 @@ class Connection(asyncio.BufferedProtocol):
             self.end(error.reason_code)
             return
         if position < end and not self.closed:
-            self.tail = bytes(host.view[position:end])
+            self.partial = bytes(host.view[position:end])
 
     def pause_writing(self) -> None:
         self.blocked = True
@@ -296,7 +296,7 @@ class Connection(asyncio.BufferedProtocol):
         if reason_code is not None and self.version == MQTT_5 and self.session is not None:
             self.transport.write(disconnect(reason_code))
         self.closed = True
-        self.tail = b""
+        self.partial = b""
         self.host.detach(self, clean=False)
         self.transport.close()
 
@@ -304,7 +304,7 @@ class Connection(asyncio.BufferedProtocol):
         """Close at once, as a broken network would."""
         if not self.closed:
             self.closed = True
-            self.tail = b""
+            self.partial = b""
             self.host.detach(self, clean=False)
             self.transport.abort()
 

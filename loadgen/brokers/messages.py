@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from loadgen.mqtt.constants import MQTT_5, PUBLISH, PUBREL
 from loadgen.mqtt.reason_codes import ConnectReturnCode, ReasonCode
+from loadgen.mqtt.wire import write_variable
 
 _DUP: Final = 0x08
 
@@ -53,7 +54,7 @@ def publish_packet(item: Outgoing, packet_id: int, version: int, *, dup: bool) -
     parts.append(message.payload)
     body = b"".join(parts)
     flags = item.qos << 1 | item.retain | (_DUP if dup else 0)
-    return bytes((PUBLISH << 4 | flags,)) + _variable(len(body)) + body
+    return bytes((PUBLISH << 4 | flags,)) + write_variable(len(body), "Remaining Length") + body
 
 
 def acknowledgement(packet_type: int, packet_id: int) -> bytes:
@@ -73,14 +74,3 @@ def refusal(reason_code: int, version: int) -> bytes:
         return bytes((0x20, 3, 0, reason_code, 0))
     code = _RETURN_CODES.get(reason_code, ConnectReturnCode.SERVER_UNAVAILABLE)
     return bytes((0x20, 2, 0, code))
-
-
-def _variable(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

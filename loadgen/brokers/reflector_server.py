@@ -9,12 +9,12 @@ one topic goes to its subscribers as it came, in one write; everything else goes
 """
 
 import asyncio
-import dataclasses
 import json
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,7 @@ from loadgen.mqtt.reason_codes import ReasonCode, is_failure
 from loadgen.mqtt.topics import Group, SubscriptionTree, filter_matches, split_shared
 
 CONTROL_PREFIX: Final = "$LOADGEN/"
+_CONTROL_BYTES: Final = CONTROL_PREFIX.encode()
 FAULTS_TOPIC: Final = "$LOADGEN/faults"
 """A message published here sets the faults; its payload is what `parse_faults` reads."""
 COUNTS_TOPIC: Final = "$LOADGEN/counts"
@@ -67,23 +68,17 @@ _CONNECT_TIMEOUT_S: Final = 30
 _BACKLOG: Final = 4096
 
 
-class Route:
-    """Where messages of one topic go, resolved once."""
+class Route(NamedTuple):
+    """Where messages of one topic go, resolved once.
 
-    __slots__ = ("control", "groups", "selected", "targets", "text")
+    `control` is a topic of the reflector itself, `selected` one that faults may concern.
+    """
 
-    def __init__(
-        self,
-        text: str,
-        targets: list[tuple[Session, Subscription]],
-        groups: list[Group[Session, Subscription]],
-        selected: bool,
-    ) -> None:
-        self.text = text
-        self.targets = targets
-        self.groups = groups
-        self.control = text.startswith(CONTROL_PREFIX)
-        self.selected = selected
+    text: str
+    targets: tuple[tuple[Session, Subscription], ...]
+    groups: tuple[Group[Session, Subscription], ...]
+    control: bool
+    selected: bool
 
 
 class Reflector:
@@ -104,7 +99,7 @@ class Reflector:
         self._tree: SubscriptionTree[Session, Subscription] = SubscriptionTree()
         self._routes: dict[bytes, Route] = {}
         self._retained: dict[str, Outgoing] = {}
-        self._waiting: deque[tuple[Connection, Message, int, bool, int]] = deque()
+        self._waiting: deque[tuple[Connection, Outgoing, int]] = deque()
         self._held_by_ceiling: list[Connection] = []
         self._next_service_ns = 0
         self._pump: asyncio.TimerHandle | None = None
@@ -138,7 +133,7 @@ class Reflector:
         sessions = self._sessions.values()
         held = self.mischief.held + sum(len(s.pending) + len(s.delay_line) for s in sessions)
         connected = sum(1 for s in sessions if s.connection is not None)
-        return dataclasses.replace(
+        return replace(
             self.ledger.counts, held=held, waiting=len(self._waiting), connected=connected
         )
 
@@ -182,9 +177,7 @@ class Reflector:
                     return position
                 packet, position = decoded
                 if not isinstance(packet, Connect):
-                    raise RemoteProtocolError(
-                        "the first packet is no CONNECT", ReasonCode.PROTOCOL_ERROR
-                    )
+                    raise _protocol_error("the first packet is no CONNECT")
                 self._connect(connection, packet)
                 continue
             kind, item_end, a, b, c = next_item(
@@ -199,12 +192,11 @@ class Reflector:
                     self._forward_run(connection, route, topic, position, item_end, c)
                 else:
                     for i in range(c):
-                        payload = bytes(view[payloads[i] : starts[i + 1]])
-                        self._accept(connection, Message(topic, payload), 0, False, 0)
+                        self._accept(connection, self._item_of_run(topic, i), 0)
             elif kind == SINGLE:
                 flags = view[position]
                 message = Message(bytes(view[a:b]), bytes(view[payloads[0] : item_end]))
-                self._accept(connection, message, flags >> 1 & 3, bool(flags & 1), c)
+                self._accept(connection, Outgoing(message, flags >> 1 & 3, bool(flags & 1)), c)
             elif kind == ACK:
                 session.acknowledged(connection, a >> 4, b)
             else:
@@ -232,7 +224,8 @@ class Reflector:
             if known is None or subscription.qos > known.qos:
                 best[session] = subscription
         selected = not self.faults.only or filter_matches(self.faults.only, text)
-        route = Route(text, list(best.items()), found.groups, selected)
+        control = text.startswith(CONTROL_PREFIX)
+        route = Route(text, tuple(best.items()), tuple(found.groups), control, selected)
         if len(self._routes) >= _MAX_ROUTES:
             self._routes.clear()
         self._routes[topic] = route
@@ -243,85 +236,69 @@ class Reflector:
     def _forward_run(
         self, connection: Connection, route: Route, topic: bytes, start: int, end: int, count: int
     ) -> None:
-        counts, view, version = self.ledger.counts, self.view, connection.version
-        counts.received += count
+        view, starts = self.view, self._starts
+        self.ledger.counts.received += count
         whole = bytes(view[start:end])
         for session, subscription in route.targets:
-            target = session.connection
-            if target is not None and target.version == version and not session.delay_line:
-                if subscription.no_local and session is connection.session:
-                    continue
-                if len(whole) > session.maximum_packet_bytes:
-                    self._forward_one_by_one(session, topic, count)
-                    continue
-                target.write(whole)
-                counts.delivered += count
-                if target.blocked:
-                    connection.wait_for(target)
-            elif target is None:
-                counts.discarded += count
-            elif not (subscription.no_local and session is connection.session):
-                self._forward_one_by_one(session, topic, count)
+            if subscription.no_local and session is connection.session:
+                continue
+            if not self._forward(connection, session, whole, count):
+                self._forward_one_by_one(session, topic, range(count))
         for group in route.groups:
-            self._forward_to_group(connection, group, topic, count)
+            turns: dict[Session, list[int]] = {}
+            for i in range(count):
+                turns.setdefault(_whose_turn(group), []).append(i)
+            for session, numbers in turns.items():
+                data = b"".join(view[starts[i] : starts[i + 1]] for i in numbers)
+                if not self._forward(connection, session, data, len(numbers)):
+                    self._forward_one_by_one(session, topic, numbers)
 
-    def _forward_one_by_one(self, session: Session, topic: bytes, count: int) -> None:
-        for i in range(count):
-            self.mischief.follow(session, Outgoing(self._message_of_run(topic, i), 0, False))
+    def _forward(
+        self, connection: Connection, session: Session, packets: bytes, count: int
+    ) -> bool:
+        """Pass whole packets on as they came; False where each must be looked at."""
+        target = session.connection
+        if target is None:
+            self.ledger.counts.discarded += count
+            return True
+        if (
+            target.version != connection.version
+            or session.delay_line
+            or len(packets) > session.maximum_packet_bytes
+        ):
+            return False
+        target.write(packets)
+        self.ledger.counts.delivered += count
+        if target.blocked:
+            connection.wait_for(target)
+        return True
 
-    def _forward_to_group(
-        self,
-        connection: Connection,
-        group: Group[Session, Subscription],
-        topic: bytes,
-        count: int,
-    ) -> None:
-        view, starts = self.view, self._starts
-        parts: dict[Session, list[memoryview]] = {}
-        for i in range(count):
-            session = _whose_turn(group)
-            target = session.connection
-            if target is None:
-                self.ledger.counts.discarded += 1
-            elif (
-                target.version != connection.version
-                or session.delay_line
-                or session.maximum_packet_bytes != FOREVER
-            ):
-                self.mischief.follow(session, Outgoing(self._message_of_run(topic, i), 0, False))
-            else:
-                parts.setdefault(session, []).append(view[starts[i] : starts[i + 1]])
-        for session, packets in parts.items():
-            assert session.connection is not None
-            session.connection.write(b"".join(packets))
-            self.ledger.counts.delivered += len(packets)
-            if session.connection.blocked:
-                connection.wait_for(session.connection)
+    def _forward_one_by_one(self, session: Session, topic: bytes, numbers: Sequence[int]) -> None:
+        for i in numbers:
+            self.mischief.follow(session, self._item_of_run(topic, i))
 
-    def _message_of_run(self, topic: bytes, i: int) -> Message:
-        return Message(topic, bytes(self.view[self._payloads[i] : self._starts[i + 1]]))
+    def _item_of_run(self, topic: bytes, i: int) -> Outgoing:
+        payload = bytes(self.view[self._payloads[i] : self._starts[i + 1]])
+        return Outgoing(Message(topic, payload), 0, False)
 
     # --- one message -----------------------------------------------------------------------------
 
-    def _accept(
-        self, connection: Connection, message: Message, qos: int, retain: bool, packet_id: int
-    ) -> None:
+    def _accept(self, connection: Connection, item: Outgoing, packet_id: int) -> None:
         """Serve a PUBLISH, or let it wait under a ceiling."""
         if connection.closed:
             return
-        if not self.faults.ceiling or message.topic.startswith(CONTROL_PREFIX.encode()):
-            self._serve(connection, message, qos, retain, packet_id)
+        if not self.faults.ceiling or item.message.topic.startswith(_CONTROL_BYTES):
+            self._serve(connection, item, packet_id)
             return
-        self._waiting.append((connection, message, qos, retain, packet_id))
+        self._waiting.append((connection, item, packet_id))
         if len(self._waiting) > _MAX_WAITING:
             connection.hold()
             self._held_by_ceiling.append(connection)
         if self._pump is None:
             self._serve_waiting()
 
-    def _serve(
-        self, connection: Connection, message: Message, qos: int, retain: bool, packet_id: int
-    ) -> None:
+    def _serve(self, connection: Connection, item: Outgoing, packet_id: int) -> None:
+        message, qos, _ = item
         route = self._routes.get(message.topic) or self._make_route(message.topic)
         session = connection.session
         if qos == 2 and session is not None and packet_id in session.received:
@@ -332,7 +309,7 @@ class Reflector:
             self._control(route.text, message.payload)
         else:
             self.ledger.counts.received += 1
-            self.publish(route, message, qos, retain, connection)
+            self.publish(route, item, connection)
         if qos == 1:
             connection.write(acknowledgement(PUBACK, packet_id))
         elif qos == 2 and session is not None:
@@ -342,46 +319,32 @@ class Reflector:
             self.ledger.counts.dropped += 1
             connection.cut()
 
-    def publish(
-        self,
-        route: Route,
-        message: Message,
-        qos: int,
-        retain: bool,
-        publisher: Connection | None,
-    ) -> None:
+    def publish(self, route: Route, item: Outgoing, publisher: Connection | None) -> None:
         """Give a message to everybody who subscribed to its topic."""
-        if retain:
-            if message.payload:
-                self._retained[route.text] = Outgoing(message, qos, True)
-            else:
-                self._retained.pop(route.text, None)
+        message, qos, retain = item
+        if retain and message.payload:
+            self._retained[route.text] = item
+        elif retain:
+            self._retained.pop(route.text, None)
         origin = None if publisher is None else publisher.session
-        for session, subscription in route.targets:
+        targets = route.targets
+        if route.groups:
+            turns = [(group, _whose_turn(group)) for group in route.groups]
+            targets += tuple((session, group.members[session]) for group, session in turns)
+        for session, subscription in targets:
             if subscription.no_local and session is origin:
                 continue
+            target = session.connection
+            if target is not None and target.blocked and publisher is not None:
+                publisher.wait_for(target)
             keep = retain and subscription.retain_as_published
-            self._offer(
-                route, session, Outgoing(message, min(qos, subscription.qos), keep), publisher
-            )
-        for group in route.groups:
-            session = _whose_turn(group)
-            subscription = group.members[session]
-            keep = retain and subscription.retain_as_published
-            self._offer(
-                route, session, Outgoing(message, min(qos, subscription.qos), keep), publisher
-            )
-
-    def _offer(
-        self, route: Route, session: Session, item: Outgoing, publisher: Connection | None
-    ) -> None:
-        target = session.connection
-        if target is not None and target.blocked and publisher is not None:
-            publisher.wait_for(target)
-        if self.mischief.active and route.selected:
-            self.mischief.offer(session, item)
-        else:
-            self.mischief.follow(session, item)
+            delivery = item
+            if retain != keep or qos > subscription.qos:
+                delivery = Outgoing(message, min(qos, subscription.qos), keep)
+            if self.mischief.active and route.selected:
+                self.mischief.offer(session, delivery)
+            else:
+                self.mischief.follow(session, delivery)
 
     # --- ceiling, stall --------------------------------------------------------------------------
 
@@ -396,10 +359,10 @@ class Reflector:
         if now_ns - self._next_service_ns > max(50_000_000, interval_ns):
             self._next_service_ns = now_ns
         while self._waiting and not self.stalled and self._next_service_ns <= now_ns:
-            connection, message, qos, retain, packet_id = self._waiting.popleft()
+            connection, item, packet_id = self._waiting.popleft()
             self._next_service_ns = int(self._next_service_ns + interval_ns)
             try:
-                self._serve(connection, message, qos, retain, packet_id)
+                self._serve(connection, item, packet_id)
             except RemoteProtocolError as error:
                 self.ledger.counts.protocol_errors += 1
                 connection.end(error.reason_code)
@@ -512,11 +475,11 @@ class Reflector:
             )
 
     def _publish_will(self, will: Will) -> None:
-        plain = dataclasses.replace(will.properties, will_delay_interval=None)
+        plain = replace(will.properties, will_delay_interval=None)
         message = Message(will.topic.encode(), will.payload, encode_properties(plain, PUBLISH))
         route = self._routes.get(message.topic) or self._make_route(message.topic)
         if not route.control:
-            self.publish(route, message, will.qos, will.retain, None)
+            self.publish(route, Outgoing(message, will.qos, will.retain), None)
 
     def _end_session(self, session: Session) -> None:
         del self._sessions[session.client_id]
@@ -551,13 +514,11 @@ class Reflector:
                 "a Topic Alias was not offered", ReasonCode.TOPIC_ALIAS_INVALID
             )
         if properties.subscription_identifier:
-            raise RemoteProtocolError(
-                "a client sent a Subscription Identifier", ReasonCode.PROTOCOL_ERROR
-            )
+            raise _protocol_error("a client sent a Subscription Identifier")
         message = Message(
             packet.topic_name.encode(), packet.payload, encode_properties(properties, PUBLISH)
         )
-        self._accept(connection, message, packet.qos, packet.retain, packet.packet_id)
+        self._accept(connection, Outgoing(message, packet.qos, packet.retain), packet.packet_id)
 
     def _on_ack(
         self,
@@ -589,7 +550,7 @@ class Reflector:
     def _send_retained(self, session: Session, subscription: Subscription, known: bool) -> None:
         topic_filter = subscription.topic_filter
         if topic_filter == COUNTS_TOPIC:
-            text = json.dumps(dataclasses.asdict(self.snapshot())).encode()
+            text = json.dumps(asdict(self.snapshot())).encode()
             session.send(Outgoing(Message(COUNTS_TOPIC.encode(), text), 0, True))
         # Section 3.8.3.1, Retain Handling; shared subscriptions get none (section 4.8.2).
         handling = subscription.retain_handling
@@ -620,16 +581,14 @@ class Reflector:
         if interval is not None:
             if session.expiry_s == 0 and interval:
                 # Section 3.14.2.2.2.
-                raise RemoteProtocolError(
-                    "DISCONNECT extends a session that was to end", ReasonCode.PROTOCOL_ERROR
-                )
+                raise _protocol_error("DISCONNECT extends a session that was to end")
             session.expiry_s = interval
         clean = packet.reason_code != ReasonCode.DISCONNECT_WITH_WILL_MESSAGE
         self.detach(connection, clean=clean)
         connection.end(None)
 
     def _on_unexpected(self, connection: Connection, session: Session, packet: Any) -> None:
-        raise RemoteProtocolError(f"unexpected {type(packet).__name__}", ReasonCode.PROTOCOL_ERROR)
+        raise _protocol_error(f"unexpected {type(packet).__name__}")
 
     def _control(self, topic: str, payload: bytes) -> None:
         try:
@@ -640,6 +599,10 @@ class Reflector:
             raise RemoteProtocolError(
                 str(error), ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
             ) from None
+
+
+def _protocol_error(detail: str) -> RemoteProtocolError:
+    return RemoteProtocolError(detail, ReasonCode.PROTOCOL_ERROR)
 
 
 def _whose_turn(group: Group[Session, Subscription]) -> Session:
@@ -682,7 +645,7 @@ async def serve(config: Json) -> Serving:
         if "faults" in question:
             reflector.set_faults(parse_faults(question["faults"]))
         dropped = reflector.drop_connections(question["drop"]) if "drop" in question else 0
-        return {"counts": dataclasses.asdict(reflector.snapshot()), "dropped": dropped}
+        return {"counts": asdict(reflector.snapshot()), "dropped": dropped}
 
     async def close() -> None:
         server.close()

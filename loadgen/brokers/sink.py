@@ -68,7 +68,7 @@ class _Drain:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    __slots__ = ("closed", "connected", "drain", "tail", "transport", "version")
+    __slots__ = ("closed", "connected", "drain", "partial", "transport", "version")
 
     def __init__(self, drain: _Drain) -> None:
         self.drain = drain
@@ -76,7 +76,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.version = MQTT_5
         self.connected = False
         self.closed = False
-        self.tail = b""
+        self.partial = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop transports are no subclass of asyncio.Transport.
@@ -88,22 +88,22 @@ class _Connection(asyncio.BufferedProtocol):
         self.drain.connections.discard(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        view, tail = self.drain.view, self.tail
-        if not tail:
+        view, partial = self.drain.view, self.partial
+        if not partial:
             return view
-        view[: len(tail)] = tail
-        return view[len(tail) :]
+        view[: len(partial)] = partial
+        return view[len(partial) :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        end = len(self.tail) + nbytes
-        self.tail = b""
+        end = len(self.partial) + nbytes
+        self.partial = b""
         try:
             position = self._swallow(end)
         except RemoteProtocolError:
             self.close()
             return
         if position < end and not self.closed:
-            self.tail = bytes(self.drain.view[position:end])
+            self.partial = bytes(self.drain.view[position:end])
 
     def close(self) -> None:
         self.closed = True
