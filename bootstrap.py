@@ -38,7 +38,7 @@ def install() -> int:
         status = run([sys.executable, "-m", "venv", "--without-pip", ENVIRONMENT])
         if status:
             return status
-    pip = [sys.executable, "-m", "pip", "--python", PYTHON, "install", "--quiet"]
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", PYTHON, "install", "--quiet"]
     status = run([*pip, "--editable", ".[dev]"])
     if status == 0:
         STAMP.write_text(wanted)

@@ -28,12 +28,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import floor
 import psutil
 import pyarrow.parquet as pq
 
+from bench import floor
 from loadgen.control.coordinator import run
 from loadgen.control.progress import Snapshot
 from loadgen.errors import LoadgenError

@@ -14,7 +14,6 @@ import shutil
 import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,11 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import floor
-import player
-
+from bench import floor, player
 from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes
 
 RATE = 10_000

@@ -6,18 +6,13 @@ Prints nanoseconds of processor time a value and how many times faster than the 
 best of several rounds, because anything else on the machine only ever adds.
 """
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from time import process_time_ns
 
 import numpy as np
 from hdrh.histogram import HdrHistogram
 
 from loadgen.compiled import compiled
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from loadgen.metrics.histogram import (
     HIGHEST_NS,
     SIGNIFICANT_DIGITS,

@@ -23,10 +23,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import floor
-
+from bench import floor
 from loadgen.control.phases import PhasePlan
 from loadgen.control.play import play
 from loadgen.errors import LoadgenError

@@ -27,8 +27,6 @@ import psutil
 import pyarrow.parquet as pq
 from hdrh.histogram import HdrHistogram
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from loadgen.control.rundir import IntervalWriter, write_json
 from loadgen.control.seal import seal
 from loadgen.metrics.histogram import HIGHEST_NS, empty, lowest_values, record_many, sparse
@@ -130,14 +128,15 @@ def rows_of(
     }
     sent = RATE // WORKERS
     draw = random.integers(0, POOL, 3)
-    publishers, subscriber = {"group": "publishers"}, {"group": "subscriber"}
+    publishers: dict[str, Any] = about | {"group": "publishers"}
+    subscriber: dict[str, Any] = about | {"group": "subscriber"}
     return [
         Interval(**about, cpu_ns=int(random.uniform(0.2, 0.5) * NS), resident_bytes=200 << 20),
-        Interval(**about, **publishers, sent=sent, expected=sent, connected=sent),
-        Interval(**about, **subscriber, received=sent, connected=1),
-        Interval(**about, **publishers, series="send_delay", **delays[draw[0]]),
-        Interval(**about, **subscriber, series="end_to_end", **latencies[draw[1]]),
-        Interval(**about, **subscriber, series="transit", **latencies[draw[2]]),
+        Interval(**publishers, sent=sent, expected=sent, connected=sent),
+        Interval(**subscriber, received=sent, connected=1),
+        Interval(**publishers, series="send_delay", **delays[draw[0]]),
+        Interval(**subscriber, series="end_to_end", **latencies[draw[1]]),
+        Interval(**subscriber, series="transit", **latencies[draw[2]]),
     ]
 
 

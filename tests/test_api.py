@@ -2,8 +2,9 @@ import asyncio
 import re
 import textwrap
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -20,8 +21,7 @@ FANIN = {"broker": "reflector", "devices": 20, "warmup": 0.1, "duration": 0.5, "
 @pytest.fixture(autouse=True)
 def _stand_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that play without compiled kernels."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent / "control"))
-    monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "fake_worker:run_worker")
+    monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "tests.control.fake_worker:run_worker")
 
 
 def fanin(**fields: object) -> Scenario:
@@ -122,8 +122,8 @@ async def test_runs_that_start_in_one_second_have_directories_of_their_own(
 
     class Stopped(datetime):
         @classmethod
-        def now(cls, tz: object = None) -> datetime:
-            return moment
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return cls.fromtimestamp(moment.timestamp(), tz)
 
     monkeypatch.setattr(api, "datetime", Stopped)
     results = await asyncio.gather(*(api.run_async(fanin()) for _ in range(2)))

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from loadgen.brokers.scan import ACK, MORE, OTHER, RUN, SINGLE, next_item, sink_items
 from loadgen.errors import RemoteProtocolError
 from loadgen.mqtt.codec import decode, encode
-from loadgen.mqtt.constants import MQTT_5
+from loadgen.mqtt.constants import MQTT_5, PUBACK
 from loadgen.mqtt.packets import (
     Packet,
     PingReq,
@@ -59,8 +59,8 @@ def _walk(data: bytes, version: int, room: int) -> tuple[list[Packet], int]:
             qos, retain, dup = flags >> 1 & 3, bool(flags & 1), bool(flags & 8)
             found.append(Publish(data[a:b].decode(), payload, qos, retain, dup, c))
         elif kind == ACK:
-            made = {4: PubAck, 5: PubRec, 6: PubRel, 7: PubComp}[a >> 4]
-            found.append(made(b))
+            acks = PubAck(b), PubRec(b), PubRel(b), PubComp(b)
+            found.append(acks[(a >> 4) - PUBACK])
         else:
             assert kind == OTHER
             decoded = decode(data, position, len(data), version, _LIMIT)

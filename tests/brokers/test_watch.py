@@ -69,6 +69,7 @@ def test_processor_time_and_memory_include_what_was_started() -> None:
     finally:
         subprocess.run(["kill", *map(str, children_of(process.pid)), str(process.pid)], check=True)
         process.wait()
+        assert process.stdout is not None
         process.stdout.close()
     assert load_of((process.pid,)) is None
     with pytest.raises(UsageError, match="there is no process"):

@@ -4,11 +4,11 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from loadgen.cli import main as program
 from loadgen.cli.main import app, main
 from loadgen.errors import CannotRunError
 from loadgen.workload.scenario import CASES
@@ -101,7 +101,7 @@ def test_unexpected_error_is_one_line_with_the_place_of_its_traceback(
         raise RuntimeError("first\nsecond mqtt://me:s3cret@h")
 
     monkeypatch.setattr("loadgen.brokers.start.serve_forever", fail)
-    monkeypatch.setattr(program.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     status, line = complaint(capsys, "broker", "auto")
     assert status == 3
     assert "RuntimeError: first second mqtt://me:***@h" in line

@@ -5,7 +5,6 @@ Cards are made without Spark here, which gives the same ones (tests/spark).
 
 import sys
 from collections.abc import Sequence
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,18 +26,6 @@ PDU = Path(__file__).parents[1] / "scorecard" / "pdu"
 IN_THE_TABLES = 1_366_970_765  # 2013-04-26T10:06:05Z
 
 Captured = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def make() -> ModuleType:
-    path = Path(__file__).parents[1] / "scorecard" / "fabricate.py"
-    name = "fabricate_runs"
-    if name not in sys.modules:
-        spec = spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
 
 
 @pytest.fixture(autouse=True)

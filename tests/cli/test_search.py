@@ -142,8 +142,7 @@ QUICK = ("--broker=reflector", "--devices=20", "--warmup=0.1", "--duration=0.5",
 @pytest.fixture
 def stand_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that play without compiled kernels."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "control"))
-    monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "fake_worker:run_worker")
+    monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "tests.control.fake_worker:run_worker")
 
 
 @pytest.mark.usefixtures("stand_in_workers")

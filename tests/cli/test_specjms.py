@@ -33,8 +33,7 @@ class Runs:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "control"))
-    monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "fake_worker:run_worker")
+    monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "tests.control.fake_worker:run_worker")
     fake = Runs()
     monkeypatch.setattr(coordinator, "run", fake.run)
     return fake

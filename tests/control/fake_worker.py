@@ -21,6 +21,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -77,8 +78,11 @@ class FakeWorker:
             self.rows(time.monotonic_ns())
             self.send({"re": "stop", "final": {"devices": self.devices}})
             return True
-        answers = {"configure": self.configured, "connect": self.connect}
-        answer = answers.get(op, lambda _header: {})(header)
+        answers: dict[str, Callable[..., dict[str, Any]]] = {
+            "configure": self.configured,
+            "connect": self.connect,
+        }
+        answer = answers[op](header) if op in answers else {}
         if op == "subscribe":
             now = time.monotonic_ns()
             answer = {"subscribed": 1, "failures": {}, "first_ns": now, "last_ns": now}
@@ -175,7 +179,7 @@ class FakeWorker:
             self.rows(now)
 
     def lost(self, sent: dict[str, int]) -> int:
-        return min(self.wrong.get("lose", 0), sent["measure"] * self.deliveries)
+        return min(int(self.wrong.get("lose", 0)), sent["measure"] * self.deliveries)
 
     def rows(self, now: int) -> None:
         base = {

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from typing import Any
 
 from loadgen.control.backends import _busy_shares, loads_of
 from loadgen.control.tally import GroupTally
@@ -40,13 +41,14 @@ def test_groups_are_counted_apart() -> None:
 def test_what_is_under_way_adds_up_over_seconds_and_workers() -> None:
     tally = GroupTally(["p", "c"])
     # Rows of a second come late and from several workers.
-    for second, group, worker, counts in (
+    counted: tuple[tuple[int, str, int, dict[str, Any]], ...] = (
         (1, "p", 0, {"expected": 10}),
         (2, "c", 1, {"received": 4}),
         (1, "p", 1, {"expected": 5}),
         (2, "p", 0, {"expected": 1}),
         (3, "c", 1, {"received": 12}),
-    ):
+    )
+    for second, group, worker, counts in counted:
         tally.add(row(second, group, worker, **counts))
     assert tally.under_way(("p", "c")) == [
         (2 * SECOND_NS, 15),
@@ -57,7 +59,9 @@ def test_what_is_under_way_adds_up_over_seconds_and_workers() -> None:
 
 
 def test_busy_shares_are_those_of_the_window() -> None:
-    loads = [(at, (at // 2, None, 7)) for at in range(0, 1001, 100)]
+    loads: list[tuple[int, tuple[int | None, ...]]] = [
+        (at, (at // 2, None, 7)) for at in range(0, 1001, 100)
+    ]
     assert _busy_shares(loads, (200, 800)) == (0.5, None, 0.0)
     assert _busy_shares(loads, (210, 290)) == ()
     assert _busy_shares([], (0, 1000)) == ()

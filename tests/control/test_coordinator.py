@@ -46,7 +46,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
         **wrong: object,
     ) -> RunResult:
         monkeypatch.setenv("FAKE_WORKER", json.dumps(wrong))
-        monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "fake_worker:run_worker")
+        monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "tests.control.fake_worker:run_worker")
         return await run(
             scenario or fanin(),
             tmp_path / "run",
@@ -344,8 +344,8 @@ async def test_a_device_without_its_certificate_is_found_before_anyone_is_asked(
         "tls_key": f"{tmp_path}/{{device}}.key",
     }
     # Of many devices only the ends of each group are looked at.
-    number = missing if checked > 30 or not there else f"29{missing[-4:]}"
-    with pytest.raises(ScenarioError, match=f"^{field}: .*/{number} cannot be read and device"):
+    named = missing if checked > 30 or not there else f"29{missing[-4:]}"
+    with pytest.raises(ScenarioError, match=f"^{field}: .*/{named} cannot be read and device"):
         await run(build_scenario("fanin", None, given), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -66,7 +66,8 @@ def subscribing(**changes: list[int]) -> dict[str, Any]:
 def rows(finals: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
     table = device_table(PLAN, finals)
     assert table.schema == DEVICE_SCHEMA
-    return table.to_pylist()
+    found: list[dict[str, Any]] = table.to_pylist()
+    return found
 
 
 def test_what_a_device_lost_is_what_others_sent_it_and_did_not_arrive() -> None:

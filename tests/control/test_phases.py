@@ -30,7 +30,7 @@ from loadgen.workload.groups import (
     WorkerPlan,
 )
 
-ENTRY = "fake_worker:run_worker"
+ENTRY = "tests.control.fake_worker:run_worker"
 PHASES = PhasePlan(warmup_s=0.1, duration_s=0.6, drain_s=3.0)
 
 

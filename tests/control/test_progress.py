@@ -1,8 +1,8 @@
 import io
+import time
 
 import pytest
 
-from loadgen.control import progress
 from loadgen.control.progress import Snapshot, describe, progress_on
 
 SNAPSHOT = Snapshot(
@@ -37,7 +37,7 @@ def test_line_leaves_out_what_is_not_known() -> None:
 
 def test_plain_output_is_a_line_a_phase_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     stream = io.StringIO()
     with progress_on(stream) as show:
         for _ in range(100):

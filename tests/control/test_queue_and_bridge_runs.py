@@ -149,6 +149,6 @@ async def test_receive_maximum_bounds_the_batch_of_both_sides(
     settings = MosquittoSettings(max_inflight_messages=5)
     async with run_mosquitto(settings) as broker:
         scenario = queue(broker=broker.endpoints[0].redacted, drain=1)
-        monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "patient_worker:run_worker")
+        monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "tests.control.patient_worker:run_worker")
         result = await run(scenario, tmp_path / "run")
     assert result.verdict.valid, result.verdict

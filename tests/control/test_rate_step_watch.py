@@ -1,3 +1,6 @@
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from loadgen.control.rate_step_watch import Mark, RateStepWatch
@@ -19,7 +22,7 @@ def mark(at_s: float, expected: int, missing: int = 0, owed: int = 0, pushed: in
     return Mark(START + int(at_s * S), expected, expected, expected - missing, owed, pushed)
 
 
-def play(own: RateStepWatch, marks: dict[float, Mark]) -> None:
+def play(own: RateStepWatch, marks: Mapping[Any, Mark]) -> None:
     """Feed marks in time order; those at a bound open or close a step."""
     bounds = {(at - START) / S: True for at, _ in own.bounds}
     bounds |= {(at - START) / S: False for _, at in own.bounds}

@@ -186,7 +186,9 @@ async def test_interrupt_before_a_step_measured_anything(
     assert (result.limit, result.exit_status) == (None, 130)
 
 
-async def test_step_whose_broker_went_away_is_not_kept(runs: FakeRuns, tmp_path: Path) -> None:
+async def test_step_whose_broker_went_away_is_not_kept(
+    runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody listens at the broker's address when the step has ended."""
     lost = RunFacts(case="fanin", disconnects=3, latency_bound_us=1.0)
     usual = runs.judged
@@ -194,7 +196,7 @@ async def test_step_whose_broker_went_away_is_not_kept(runs: FakeRuns, tmp_path:
     def away(scenario: Scenario) -> RunFacts:
         return lost if len(runs.played) == 2 else usual(scenario)
 
-    runs.judged = away
+    monkeypatch.setattr(runs, "judged", away)
     with pytest.raises(BrokerUnreachableError, match="not kept"):
         await search(wanted(), tmp_path / "s")
     assert len(lines(tmp_path / "s")) == 1

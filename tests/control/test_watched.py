@@ -59,7 +59,7 @@ async def test_what_listens_on_this_host_is_found(
     tmp_path: Path, events: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker of somebody else: here this process, that cannot be told from ourselves."""
-    monkeypatch.setattr(watched.os, "getpid", lambda: 1)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = Endpoint("mqtt", "127.0.0.1", listener.getsockname()[1])
         async with watched_broker(

@@ -13,10 +13,10 @@ import pytest
 from loadgen.control.worker_pool import WorkerLostError, start_workers
 from loadgen.errors import BrokerRefusedError, CannotRunError
 
-HERE = Path(__file__).parent
+ROOT = str(Path(__file__).parents[2])
 
 
-ENTRY = "echo_worker:run_worker"
+ENTRY = "tests.control.echo_worker:run_worker"
 
 
 def ignored(_row: int, _header: object, _block: bytes) -> None:
@@ -181,20 +181,21 @@ def test_script_without_main_guard_runs_once(tmp_path: Path) -> None:
 
             print("script")
 
+            entry = "tests.control.echo_worker:run_worker"
+
             async def main():
-                async with start_workers(3, print, entry="echo_worker:run_worker") as pool:
+                async with start_workers(3, print, entry=entry) as pool:
                     print(len(await pool.ask_all("echo", text="x")))
 
             asyncio.run(main())
             """
         )
     )
-    path = os.pathsep.join([str(HERE), str(Path.cwd())])
     done = subprocess.run(
         [sys.executable, str(script)],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": path},
+        env=os.environ | {"PYTHONPATH": ROOT},
         check=False,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("script\n3\n", "", 0)
@@ -208,8 +209,10 @@ def test_workers_die_with_a_killed_coordinator(tmp_path: Path) -> None:
             import asyncio, os, signal
             from loadgen.control.worker_pool import start_workers
 
+            entry = "tests.control.echo_worker:run_worker"
+
             async def main():
-                async with start_workers(3, print, entry="echo_worker:run_worker") as pool:
+                async with start_workers(3, print, entry=entry) as pool:
                     await pool.ask(1, "deaf")
                     print(*pool.pids, flush=True)
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -218,12 +221,11 @@ def test_workers_die_with_a_killed_coordinator(tmp_path: Path) -> None:
             """
         )
     )
-    path = os.pathsep.join([str(HERE), str(Path.cwd())])
     done = subprocess.run(
         [sys.executable, str(script)],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": path},
+        env=os.environ | {"PYTHONPATH": ROOT},
         check=False,
     )
     pids = [int(pid) for pid in done.stdout.split()]

@@ -6,7 +6,6 @@ import gc
 import ipaddress
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -17,8 +16,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from loadgen.engine.worker import warm
 from tests.engine.harness import Behaviour, Driver, FakeBroker, Forkserver, well_behaved

@@ -3,9 +3,10 @@
 import asyncio
 import heapq
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from loadgen.brokers.ports import free_port
 from loadgen.engine import connector as connector_module
 from loadgen.engine.connector import Connector
+from loadgen.engine.fleet import Fleet
 from loadgen.engine.live import Live
 from loadgen.errors import HostLimitError
 from loadgen.mqtt.packets import ConnAck
@@ -74,13 +76,14 @@ class Bench:
         self.clock = Time()
         self.begun: list[tuple[float, int]] = []
         self.answers: Callable[[int], bool] = lambda _connection: True
-        self.fleet: Any = SimpleNamespace(
+        fleet: object = SimpleNamespace(
             connections=np.zeros((devices, traffic.CONNECTION_FIELDS), np.int64),
             totals=np.zeros(traffic.TOTALS, np.int64),
             group=np.zeros(devices, np.int64),
             device=np.arange(first_device, first_device + devices),
             plan=SimpleNamespace(seed=1),
         )
+        self.fleet = cast(Fleet, fleet)
         loop: Any = self.clock
         monkeypatch.setattr(
             connector_module, "time", SimpleNamespace(monotonic_ns=lambda: int(loop.now_s * 1e9))
@@ -96,7 +99,7 @@ class Bench:
             if self.answers(connection):
                 self.connector.came_back(connection)
             else:
-                self.clock.call_later(0.0, lambda lost=connection: self.lose(lost))
+                self.clock.call_later(0.0, partial(self.lose, connection))
 
     def expire(self, connection: int, reason: str) -> None:
         assert reason == "no answer in time"

@@ -4,6 +4,7 @@ import socket
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from tests.engine.harness import one_worker_plan
 S = 10**9
 
 
-def sample(version: int = 4, **fields: object) -> RunPlan:
+def sample(version: int = 4, **fields: Any) -> RunPlan:
     return one_worker_plan(
         DeviceGroup("publishers", 6, Publishes("p", 3, 10, 12.0, 2, 1, size_bytes=(40, 90))),
         DeviceGroup("quiet", 2, Publishes("q", 2, 100, 1.0, 0), clean_start=False),
@@ -111,10 +112,12 @@ def test_every_device_has_its_connect_packet(version: int) -> None:
     assert len(seen) == len(fleet.connections)
     durable = plan.groups[1]
     data = connect_packet(plan, durable, 1, True)
-    packet, _ = decode(data, 0, len(data), version) or (None, 0)
-    assert isinstance(packet, Connect)
-    assert packet.clean_start
-    assert packet.properties.session_expiry_interval is None
+    decoded = decode(data, 0, len(data), version)
+    assert decoded is not None
+    first, _ = decoded
+    assert isinstance(first, Connect)
+    assert first.clean_start
+    assert first.properties.session_expiry_interval is None
 
 
 def test_shares_of_all_workers_make_the_whole() -> None:

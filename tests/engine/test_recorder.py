@@ -15,6 +15,7 @@ from loadgen.engine.recorder import (
     process_times,
     take_intervals,
 )
+from loadgen.metrics.histogram import bucket_index
 from loadgen.metrics.interval import COUNTERS, SERIES, Interval
 from loadgen.mqtt.in_flight import acquire, set_capacity
 from loadgen.workload import traffic
@@ -88,7 +89,7 @@ def test_every_count_and_latency_is_in_one_row_and_starts_again() -> None:
         assert (row.min_ns, row.max_ns) == (min(found), max(found))
         assert row.bucket_count.sum() == len(found)
         assert (np.diff(row.bucket) > 0).all()
-        indices = [traffic.bucket_index(value) for value in found]
+        indices = [bucket_index(value) for value in found]
         assert np.repeat(row.bucket, row.bucket_count).tolist() == sorted(indices)
     again = rows_of(fleet, START_NS + 2 * S)
     assert all(row.series == "" for row in again)

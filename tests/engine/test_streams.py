@@ -139,8 +139,8 @@ async def test_a_client_certificate_is_shown(
         await session.behave()
 
     broker = await start_broker(look, ssl=server_context)
-    files = (str(path) for path in certificate)
-    tls = Tls(str(certificate[0]), *files)
+    own, key = map(str, certificate)
+    tls = Tls(own, own, key)
     await driver.configure(tls_plan(publishers(1), port=broker.port, tls=tls))
     assert (await driver.connect())["connected"] == 1
     assert seen == [((("commonName", "loadgen test"),),)]

@@ -2,6 +2,7 @@
 
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,15 +21,15 @@ from loadgen.workload.groups import Tls
         {"maximum": "4"},
     ],
 )
-def test_what_cannot_be_loaded_is_one_clear_error(fields: dict[str, str]) -> None:
+def test_what_cannot_be_loaded_is_one_clear_error(fields: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="--tls") as caught:
-        tls_context(Tls(**fields))  # type: ignore[arg-type]
+        tls_context(Tls(**fields))
     assert "\n" not in str(caught.value)
 
 
 def test_a_context_holds_what_was_asked(certificate: tuple[Path, Path]) -> None:
-    files = tuple(map(str, certificate))
-    context = tls_context(Tls(files[0], *files, minimum="1.3", maximum="1.3"))
+    own, key = map(str, certificate)
+    context = tls_context(Tls(own, own, key, minimum="1.3", maximum="1.3"))
     assert context.minimum_version == context.maximum_version == ssl.TLSVersion.TLSv1_3
     assert context.verify_mode == ssl.CERT_REQUIRED
     assert context.check_hostname

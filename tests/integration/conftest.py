@@ -1,11 +1,8 @@
 """Workers as in `tests/engine`, here against real brokers."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from loadgen.brokers.certificates import CertificateFiles, make_certificates
 from loadgen.brokers.mosquitto import TlsFiles, find_mosquitto

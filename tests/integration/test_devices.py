@@ -100,7 +100,7 @@ async def test_devices_of_a_broker_that_was_killed_return_without_a_storm(driver
                 before_s = time.monotonic()
                 connected = driver.now(Live.CONNECTED)
                 seen.append((before_s, time.monotonic(), connected))
-                driver.tell("beat")
+                driver.send("beat")
                 await asyncio.sleep(0.001)
         await driver.stop()
     for first, (before_s, _, fewer) in enumerate(seen):

@@ -1,5 +1,6 @@
 """Hypothesis strategies: every control packet, in either version, as the spec allows it."""
 
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import settings
@@ -153,15 +154,20 @@ def publishes(draw: st.DrawFn, version: int) -> Publish:
 
 @st.composite
 def acks(draw: st.DrawFn, version: int) -> Packet:
-    make, packet_type = draw(
-        st.sampled_from(((PubAck, PUBACK), (PubRec, PUBREC), (PubRel, PUBREL), (PubComp, PUBCOMP)))
+    acknowledgements: tuple[tuple[Callable[..., Packet], int], ...] = (
+        (PubAck, PUBACK),
+        (PubRec, PUBREC),
+        (PubRel, PUBREL),
+        (PubComp, PUBCOMP),
     )
+    make, packet_type = draw(st.sampled_from(acknowledgements))
     codes = REASON_CODES[packet_type] if version == MQTT_5 else {0}
-    return make(
+    packet: Packet = make(
         draw(packet_ids),
         draw(st.sampled_from(sorted(codes))),
         draw(properties(packet_type, version)),
     )
+    return packet
 
 
 @st.composite

@@ -233,8 +233,10 @@ class TestWindow:
     def test_sequence_uses_all_its_bits(self) -> None:
         senders, window = _arrays()
         set_capacity(senders, window, 0, 2)
-        assert acquire(senders, window, 0, 1, np.uint64(2**64 - 1), 0, 0) == 1
-        assert acquire(senders, window, 0, 1, np.uint64(2**63), 0, 0) == 2
+        half: Any = np.uint64(2**63)  # numba takes a Python int for an int64
+        highest: Any = np.uint64(2**64 - 1)
+        assert acquire(senders, window, 0, 1, highest, 0, 0) == 1
+        assert acquire(senders, window, 0, 1, half, 0, 0) == 2
         assert _order(senders, window, 0) == [1, 0]
 
 

@@ -32,7 +32,7 @@ from tests.mqtt.strategies import (
 _LIMIT = constants.MAX_REMAINING_LENGTH
 
 
-def _plain(kernel: Any) -> Callable[..., Any]:
+def _plain(kernel: Callable[..., Any]) -> Any:
     """The Python function of a kernel; the kernel itself where numba is switched off."""
     return getattr(kernel, "py_func", kernel)
 

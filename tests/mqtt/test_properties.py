@@ -32,7 +32,8 @@ from loadgen.mqtt.wire import Reader
 from tests.mqtt.strategies import QUICK, properties
 
 _CARRIERS = [t for t in range(WILL, AUTH + 1) if t not in (PINGREQ, PINGRESP)]
-_PAHO = PahoProperties(PacketTypes.CONNECT)
+_paho_properties: Any = PahoProperties
+_PAHO = _paho_properties(PacketTypes.CONNECT)
 
 
 def _decoded(data: bytes, packet_type: int) -> Properties:
@@ -97,7 +98,7 @@ class TestRoundTrip:
         ours = data.draw(properties(CONNECT))
         # paho-mqtt refuses more, though the spec gives all four bytes (3.1.2.11.4).
         assume((ours.maximum_packet_size or 1) <= 268_435_455)
-        theirs = PahoProperties(PacketTypes.CONNECT)
+        theirs = _paho_properties(PacketTypes.CONNECT)
         for row in PROPERTY_TABLE:
             value = getattr(ours, row.attribute)
             if value not in (None, ()):

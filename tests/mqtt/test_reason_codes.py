@@ -48,7 +48,8 @@ class TestTable:
         assert reason_name(0xA2) == "Wildcard Subscriptions not supported (0xA2)"
 
     def test_names_of_zero_are_one_member(self) -> None:
-        assert ReasonCode.SUCCESS is ReasonCode.NORMAL_DISCONNECTION is ReasonCode.GRANTED_QOS_0
+        same = {ReasonCode.SUCCESS, ReasonCode.NORMAL_DISCONNECTION, ReasonCode.GRANTED_QOS_0}
+        assert len(same) == 1
 
     def test_failure_begins_at_0x80(self) -> None:
         assert [code for code in (0x00, 0x19, 0x7F, 0x80, 0xFF) if is_failure(code)] == [0x80, 0xFF]

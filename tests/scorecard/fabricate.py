@@ -196,7 +196,7 @@ def rows_of(
                 continue
             sent = int(group.publishes.rate) // workers
             expected = sent * group.publishes.deliveries
-            mean_us = 120.0 if group.timed else 900.0
+            mean_us = 120 if group.timed else 900
             to = next(g for g in groups if g.subscribes and g.subscribes.publishers == group.name)
             for worker in range(workers):
                 row(

@@ -75,7 +75,7 @@ def test_an_encrypted_backend_behind_a_plain_broker_is_told_too() -> None:
 def test_what_workers_negotiated_is_added_up_and_shown(tmp_path: Path) -> None:
     new = {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384", "count": 700}
     old = {"version": "TLSv1.2", "cipher": "ECDHE-RSA-AES256-GCM-SHA384", "count": 3}
-    workers = {
+    workers: dict[int, dict[str, Any]] = {
         0: {"tls": {"connections": [old, new], "resumed": 5}},
         1: {"tls": {"connections": [new], "resumed": 6}},
         2: {"tls": None},

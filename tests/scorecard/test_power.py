@@ -363,7 +363,8 @@ def test_a_log_as_it_is_given(tmp_path: Path) -> None:
 def test_an_outlet_twice_or_not_there(tmp_path: Path) -> None:
     log = tmp_path / "a.csv"
     log.write_text(NAMED)
-    for twice in ([log, f"{log}#1"], [f"{log}#1,2", f"{log}#2"]):
+    given: tuple[list[str | Path], ...] = ([log, f"{log}#1"], [f"{log}#1,2", f"{log}#2"])
+    for twice in given:
         with pytest.raises(PowerLogError, match="is given twice"):
             distinct_logs(twice)
     assert len(distinct_logs([f"{log}#1", f"{log}#2"])) == 2

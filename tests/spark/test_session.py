@@ -1,6 +1,7 @@
 """Which Java is used, and how the runtime without the vector module is reached."""
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from loadgen.spark import session
 from loadgen.spark.session import find_java_home, java_shim, reason_in
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def test_java_home_then_path_then_the_wheel(
     assert find_java_home() == on_path
     # The wheel's runtime is real: the module that it lacks would stop it from starting.
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(session.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     home = find_java_home()
     assert home.is_relative_to(tmp_path / "cache")
     assert (home / "bin" / "java").stat().st_mode & stat.S_IXOTH

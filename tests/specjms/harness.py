@@ -25,7 +25,7 @@ from loadgen.specjms.layout import (
 )
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES, TYPES
 from loadgen.specjms.model import Model
-from loadgen.specjms.trailer import read_note
+from loadgen.specjms.trailer import NOTE_FIELDS, TRAILER_BYTES, read_note
 from loadgen.workload import traffic
 from loadgen.workload.accounting import make_holes
 from loadgen.workload.pacer import make_program, make_schedule
@@ -246,8 +246,8 @@ class World:
 def note_of(packet: Publish) -> dict[str, int]:
     """Stream and trailer of a message."""
     data = np.frombuffer(bytearray(packet.payload), np.uint8)
-    note = np.zeros(kernels.NOTE_FIELDS, np.int64)
-    read_note(data, len(data) - kernels.TRAILER_BYTES, note)
+    note = np.zeros(NOTE_FIELDS, np.int64)
+    read_note(data, len(data) - TRAILER_BYTES, note)
     names = ("type", "interaction", "size_class", "suppliers", "family")
     found = dict(zip(names, note[:5].tolist(), strict=True))
     found |= dict(zip(("SM", "DC", "SP", "HQ"), note[5:9].tolist(), strict=True))

@@ -9,13 +9,10 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from loadgen.metrics.interval import COUNTERS, SERIES
 from loadgen.mqtt.codec import encode
@@ -382,9 +379,9 @@ class TestAccounts:
             assert len(texts) <= NAMED_LIMIT
             assert sum(map(_messages, texts)) + unnamed == missing[row]
             assert unnamed == 0 or len(texts) == NAMED_LIMIT
-        texts = [text for texts, _ in found.values() for text in texts]
+        said = [text for texts, _ in found.values() for text in texts]
         for part in (" from SM", " from SP", " from HQ", " at SM", " at SP"):
-            assert any(part in text for text in texts), part
+            assert any(part in text for text in said), part
 
     def test_what_was_lost_in_the_warm_up_is_counted_of_the_run(self) -> None:
         world = World(made())

@@ -39,14 +39,14 @@ def test_a_second_run_right_after_is_a_repetition() -> None:
     assert mismatch(played("again", 10), MAIN) == ""
     assert "overlap" in mismatch(MAIN, played("again", 9))
     # Of another host, or after a restart: only the wall clock is shared.
-    later = {"clock": {"monotonic_ns": 0, "wall_ns": 10 * NS}}
+    later: dict[str, Any] = {"clock": {"monotonic_ns": 0, "wall_ns": 10 * NS}}
     assert mismatch(MAIN, played("again", 0, **later)) == ""
-    earlier = {"clock": {"monotonic_ns": 0, "wall_ns": -10 * NS}}
+    earlier: dict[str, Any] = {"clock": {"monotonic_ns": 0, "wall_ns": -10 * NS}}
     assert "overlap" in mismatch(MAIN, played("again", 10, **earlier))
 
 
 def test_many_differences_are_counted() -> None:
-    other = {"scenario": dict.fromkeys("abcde", 1)}
+    other: dict[str, Any] = {"scenario": dict.fromkeys("abcde", 1)}
     why = mismatch(MAIN, played("again", 10, **other))
     assert why == "its a is 1, not None; its b is 1, not None; its base is None, not 5; 3 more"
 

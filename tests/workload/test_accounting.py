@@ -192,7 +192,7 @@ def test_a_small_pool_never_invents_or_loses_holes(
         book.check_pool()
 
 
-def _plain(kernel: Any) -> Callable[..., Any]:
+def _plain(kernel: Callable[..., Any]) -> Any:
     return getattr(kernel, "py_func", kernel)
 
 

@@ -93,7 +93,7 @@ def test_how_clients_connect() -> None:
     assert [note for note in found.notes if note.startswith("topicAliasMaxOut: left out")]
 
 
-def login(user: str, password: str = SECRET) -> dict[str, str]:
+def login(user: str, password: str = SECRET) -> dict[str, Any]:
     return {"username": user, "password": base64.b64encode(password.encode()).decode()}
 
 

@@ -427,7 +427,7 @@ def test_publishers_leave_the_heap_in_order() -> None:
 # --- plain Python ---------------------------------------------------------------------------
 
 
-def _plain(kernel: Any) -> Callable[..., Any]:
+def _plain(kernel: Callable[..., Any]) -> Any:
     return getattr(kernel, "py_func", kernel)
 
 

@@ -28,7 +28,7 @@ I63 = (1 << 63) - 1
 LATEST_NS = 1 << 62
 
 
-def _plain(kernel: Any) -> Callable[..., Any]:
+def _plain(kernel: Callable[..., Any]) -> Any:
     """The Python function of a kernel; the kernel itself where numba is switched off."""
     return getattr(kernel, "py_func", kernel)
 

@@ -157,7 +157,7 @@ class TestBuild:
 
     def test_a_scenario_cannot_be_changed(self) -> None:
         with pytest.raises(ValidationError):
-            Scenario(case="fanin").devices = 3  # type: ignore[misc]
+            Scenario(case="fanin").devices = 3
 
     def test_connects_are_paced_by_the_rate_in_connburst_only(self) -> None:
         assert connect_rate_of(build_scenario("connburst", None, {"rate": 5})) == 5

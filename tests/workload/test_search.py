@@ -1,6 +1,7 @@
 import math
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -199,7 +200,7 @@ def test_too_few_steps_end_with_what_is_known() -> None:
 
 
 @pytest.mark.parametrize("code", ["GENERATOR_SATURATED", "WORKER_LOST", "CLOCK", "HOST_LIMIT"])
-def test_own_limit_is_never_told_as_the_brokers(code: str) -> None:
+def test_own_limit_is_never_told_as_the_brokers(code: Any) -> None:
     reasons = (Reason(code, "x"), Reason("LOST", "y"))
     found = Limit(1_000, 1_040, True, "confirmed", reasons)
     assert found.own

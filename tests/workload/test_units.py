@@ -71,7 +71,7 @@ def test_sizes_and_ranges(text: object, size: tuple[int, int]) -> None:
     assert parse_size(text) == size
 
 
-REFUSED = [
+REFUSED: list[object] = [
     None,
     True,
     "",
