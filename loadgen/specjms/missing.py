@@ -5,8 +5,10 @@ sender knows how many there were. So workers tell both, and what is missing is n
 them together: holes, and tails, after which nothing came.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from loadgen.specjms.layout import (
     first_streams,
 )
 from loadgen.specjms.messages import MESSAGES
-from loadgen.specjms.model import Model, enabled_types, producers_of
+from loadgen.specjms.model import Model, producers_of
 from loadgen.specjms.topology import suppliers_of
 from loadgen.workload.accounting import HOLE_FIRST, HOLE_LAST, HOLE_LINK, PAIR_HOLES, PAIR_NEXT
 
@@ -32,7 +34,7 @@ Range = tuple[int, int, int, int]
 """Stream, consumer, first and last sequence; the consumer is 0 where a stream has only one."""
 
 NAMED_LIMIT = 5
-"""Names a destination; what is beyond is counted."""
+"""Names per destination; further messages are counted."""
 STREAMS_LIMIT = 1_000_000
 """Streams of which a worker tells; one that has more names holes only."""
 
@@ -78,39 +80,28 @@ def tell_streams(model: Model, chains: Chains) -> dict[str, list[list[int]]] | N
 def name_missing(
     model: Model,
     lost: Mapping[int, int],
-    holes: Iterable[Sequence[int]],
+    gaps: Iterable[Sequence[int]],
     streams: Sequence[Mapping[str, Any]] | None,
 ) -> dict[int, tuple[tuple[str, ...], int]]:
     """Names of what did not arrive by destination, and how many messages are not among them.
 
-    `lost` are deliveries by destination, as the counts have them; `holes` and `streams` what
-    all workers told, `streams` None where not all did: then no tail can be told from a silence.
+    `lost` are deliveries by destination, as the counts have them; `gaps` and `streams` are of all
+    workers, `streams` None where a worker did not report them: the end of a stream is then unknown.
     """
-    found: defaultdict[int, list[Range]] = defaultdict(list)
-    first_of = first_streams(model)
-    places = first_destinations(model)
-    wanted = {row for row, count in lost.items() if count > 0}
-
-    def take(number: int, entry: Range) -> None:
-        row = places[number] + destination_of_stream(model, number, entry[0] - first_of[number])
-        if row in wanted and len(found[row]) < NAMED_LIMIT:
-            found[row].append(entry)
-
-    for stream, consumer, first, last in holes:
-        number = _type_of(first_of, int(stream))
-        take(number, (int(stream), int(consumer), int(first), int(last)))
-    for number in enabled_types(model) if streams is not None else ():
-        rows = range(places[number], places[number + 1])
-        if streams is not None and any(row in wanted for row in rows):
-            for entry in _tails(model, number, streams):
-                take(number, entry)
+    first_of, places = first_streams(model), first_destinations(model)
+    wanted = sorted(row for row, count in lost.items() if count > 0)
+    found: dict[int, list[Range]] = {row: [] for row in wanted}
+    types = sorted({type_at(places, row) for row in wanted}) if streams is not None else []
+    ends = (_missing_at_ends(model, number, streams or ()) for number in types)
+    for stream, consumer, first, last in chain(gaps, *ends):
+        number = type_at(first_of, stream)
+        row = places[number] + destination_of_stream(model, number, stream - first_of[number])
+        if row in found and len(found[row]) < NAMED_LIMIT:
+            found[row].append((stream, consumer, first, last))
     named = {}
-    for row in wanted:
-        number = next(n for n in range(len(MESSAGES)) if places[n] <= row < places[n + 1])
-        shown = sorted(found[row])
-        told = sum(last - first + 1 for _, _, first, last in shown)
-        texts = tuple(_text(model, number, first_of[number], entry) for entry in shown)
-        named[row] = texts, lost[row] - told
+    for row, ranges in found.items():
+        count = sum(last - first + 1 for _, _, first, last in ranges)
+        named[row] = tuple(_text(model, first_of, one) for one in sorted(ranges)), lost[row] - count
     return named
 
 
@@ -136,21 +127,16 @@ def _accounts(model: Model, chains: Chains) -> Iterable[tuple[int, int, int, Tab
             yield number, consumer, base, range(firsts[number], firsts[number + 1])
 
 
-def _type_of(firsts: Sequence[int], stream: int) -> int:
-    return next(n for n in range(len(MESSAGES)) if firsts[n] <= stream < firsts[n + 1])
-
-
-def _tails(
+def _missing_at_ends(
     model: Model, number: int, streams: Sequence[Mapping[str, Any]]
-) -> Iterable[tuple[int, int, int, int]]:
+) -> Iterator[Range]:
     """What was sent of a type's streams after the last message that a consumer had of each."""
-    firsts = first_streams(model)
-    first, end = firsts[number], firsts[number + 1]
+    first, end = first_streams(model)[number : number + 2]
     sent: list[tuple[int, int]] = []
     following: dict[tuple[int, int], int] = {}
-    for told in streams:
-        sent += [one for one in zip(*told["sent"], strict=True) if first <= one[0] < end]
-        for stream, consumer, sequence in zip(*told["heard"], strict=True):
+    for one in streams:
+        sent += [used for used in zip(*one["sent"], strict=True) if first <= used[0] < end]
+        for stream, consumer, sequence in zip(*one["heard"], strict=True):
             if first <= stream < end:
                 following[stream, consumer] = sequence
     for stream, count in sorted(sent):
@@ -171,14 +157,18 @@ def _consumers(model: Model, number: int, stream: int) -> Sequence[int]:
             return (0,)
 
 
-def _text(model: Model, number: int, first_stream: int, entry: Range) -> str:
+def _text(model: Model, first_of: Sequence[int], entry: Range) -> str:
     """`message 17 from SP4`."""
     stream, consumer, first, last = entry
-    message = MESSAGES[number]
-    producers = producers_of(model, number)
+    number = type_at(first_of, stream)
+    message, producers = MESSAGES[number], producers_of(model, number)
     each = producers // model.count_of(message.sender)
-    sender = location_name(message.sender, (stream - first_stream) % producers // each)
-    receiver = location_name(message.consumer, consumer)
-    to = f" at {receiver}" if message.spread != "one" else ""
+    sender = location_name(message.sender, (stream - first_of[number]) % producers // each)
+    to = f" at {location_name(message.consumer, consumer)}" if message.pubsub else ""
     which = f"message {first}" if first == last else f"messages {first} to {last}"
     return f"{which} from {sender}{to}"
+
+
+def type_at(firsts: Sequence[int], number: int) -> int:
+    """Type of a stream or destination, given the first one of each type."""
+    return bisect_right(firsts, number) - 1
