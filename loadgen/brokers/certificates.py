@@ -85,7 +85,9 @@ def make_certificates(
         _write(files.authority, _pem(authority))
         _write(files.authority_key, _key_pem(authority_key), 0o600)
         server_key = _new_key(key)
-        server = _signed(authority, authority_key, server_key, _plain_name(hosts[0]), until, names)
+        # A common name is only for people; what counts is the list of alternative names.
+        common_name = hosts[0][:NAME_CHARACTERS]
+        server = _signed(authority, authority_key, server_key, common_name, until, names)
         _write(files.certificate, _pem(server))
         _write(files.key, _key_pem(server_key), 0o600)
         if clients:
@@ -114,11 +116,6 @@ def _host_names(hosts: Sequence[str]) -> x509.SubjectAlternativeName:
                 ) from None
             names.append(x509.DNSName(host))
     return x509.SubjectAlternativeName(names)
-
-
-def _plain_name(host: str) -> str:
-    # A common name is only for people; what counts is the list of alternative names.
-    return host[:NAME_CHARACTERS]
 
 
 def _check(clients: int, client_name: str, days: int) -> None:
@@ -179,23 +176,23 @@ def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
-def _usage(*, signs_certificates: bool, enciphers_keys: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
+def _begun(
+    subject: x509.Name, key: _Key, until: datetime, issuer: x509.Name, issuer_key: _Key, *, ca: bool
+) -> x509.CertificateBuilder:
+    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    usage = x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
-        key_encipherment=enciphers_keys,
+        # RSA key exchange of TLS 1.2 needs encipherment; an ECDSA key cannot do it.
+        key_encipherment=isinstance(key, rsa.RSAPrivateKey) and not ca,
         data_encipherment=False,
         key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
+        key_cert_sign=ca,
+        crl_sign=ca,
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _begun(
-    subject: x509.Name, issuer: x509.Name, key: _Key, until: datetime
-) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -204,20 +201,16 @@ def _begun(
         .serial_number(x509.random_serial_number())
         .not_valid_before(datetime.now(UTC) - _CLOCKS_APART)
         .not_valid_after(until)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(own, critical=False)
+        .add_extension(signed_by, critical=False)
+        .add_extension(x509.BasicConstraints(ca, path_length=0 if ca else None), critical=True)
+        .add_extension(usage, critical=True)
     )
 
 
 def _authority(key: _Key, until: datetime) -> x509.Certificate:
     name = _name(f"loadgen test authority {x509.random_serial_number() & 0xFFFFFFFF:08x}")
-    own = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
-    return (
-        _begun(name, name, key, until)
-        .add_extension(own, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True, enciphers_keys=False), critical=True)
-        .sign(key, hashes.SHA256())
-    )
+    return _begun(name, key, until, name, key, ca=True).sign(key, hashes.SHA256())
 
 
 def _signed(
@@ -229,16 +222,10 @@ def _signed(
     hosts: x509.SubjectAlternativeName | None,
 ) -> x509.Certificate:
     """A server's certificate for `hosts`, or a client's where that is None."""
+    subject, issuer = _name(common_name), authority.subject
     purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
-    # RSA key exchange of TLS 1.2 needs encipherment; an ECDSA key cannot do it.
-    enciphers = isinstance(key, rsa.RSAPrivateKey)
-    builder = (
-        _begun(_name(common_name), authority.subject, key, until)
-        .add_extension(issuer, critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False, enciphers_keys=enciphers), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+    builder = _begun(subject, key, until, issuer, authority_key, ca=False).add_extension(
+        x509.ExtendedKeyUsage([purpose]), critical=False
     )
     if hosts is not None:
         builder = builder.add_extension(hosts, critical=False)

@@ -57,7 +57,7 @@ class Child:
         self._lock = asyncio.Lock()
 
     async def ask(self, question: Mapping[str, Any]) -> Json:
-        """The child's answer to one question; CannotRunError when it is gone or says no."""
+        """The child's answer to one question; CannotRunError when it has ended or refuses."""
         async with self._lock:
             try:
                 self._writer.write(json.dumps(question).encode() + b"\n")
@@ -140,7 +140,7 @@ class ChildBroker:
         self._endpoint = replace(self._endpoint, port=self._child.greeting["port"])
 
     async def ask(self, **question: Any) -> Json:
-        """What it answers to one question; CannotRunError when it is gone or says no."""
+        """What it answers to one question; CannotRunError when it has ended or refuses."""
         return await self._running().ask(question)
 
     def kill(self) -> None:
@@ -259,7 +259,7 @@ async def _serve_channel(
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
     except OSError:
-        # The parent is gone.
+        # The parent has ended.
         pass
     finally:
         if serving is not None:

@@ -5,6 +5,7 @@ This file knows the QoS exchanges and back-pressure, but neither topics nor faul
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
 from loadgen.brokers.faults import Counts
@@ -21,14 +22,12 @@ _WRITE_HIGH_BYTES: Final = 8 << 20
 _MAX_HELD_BYTES: Final = 1 << 30
 
 
+@dataclass(slots=True)
 class Ledger:
     """What all sessions of a broker write their counts to, and the memory that they share."""
 
-    __slots__ = ("counts", "held_bytes")
-
-    def __init__(self) -> None:
-        self.counts = Counts()
-        self.held_bytes = 0
+    counts: Counts = field(default_factory=Counts)
+    held_bytes: int = 0
 
 
 class Host(Protocol):
@@ -47,52 +46,33 @@ class Host(Protocol):
         """Make `view` at least `size` bytes long."""
 
     def detach(self, connection: "Connection", *, clean: bool) -> None:
-        """The connection is gone."""
+        """The connection has ended."""
 
 
+@dataclass(slots=True, eq=False)
 class Session:
     """What the broker keeps for a Client Identifier (MQTT 5, section 4.1)."""
 
-    __slots__ = (
-        "client_id",
-        "connection",
-        "delay_line",
-        "delay_timer",
-        "expiry_s",
-        "expiry_timer",
-        "inflight",
-        "ledger",
-        "maximum_packet_bytes",
-        "next_packet_id",
-        "pending",
-        "received",
-        "subscriptions",
-        "will",
-        "will_timer",
-        "window",
-    )
-
-    def __init__(self, client_id: str, ledger: Ledger) -> None:
-        self.client_id = client_id
-        self.ledger = ledger
-        self.connection: Connection | None = None
-        self.subscriptions: dict[str, Subscription] = {}
-        self.expiry_s = 0
-        self.expiry_timer: asyncio.TimerHandle | None = None
-        self.will: Will | None = None
-        self.will_timer: asyncio.TimerHandle | None = None
-        # Towards the client: Receive Maximum, and what is sent and not acknowledged, in its order;
-        # None once PUBREC has come and PUBCOMP is awaited.
-        self.window = 65535
-        self.maximum_packet_bytes = FOREVER
-        self.inflight: dict[int, Outgoing | None] = {}
-        self.pending: deque[Outgoing] = deque()
-        self.next_packet_id = 1
-        # From the client: QoS 2 messages that were served and await PUBREL.
-        self.received: set[int] = set()
-        # Deliveries with the time when they are due; of `mischief`.
-        self.delay_line: deque[tuple[int, Outgoing]] = deque()
-        self.delay_timer: asyncio.TimerHandle | None = None
+    client_id: str
+    ledger: Ledger
+    connection: "Connection | None" = None
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    expiry_s: int = 0
+    expiry_timer: asyncio.TimerHandle | None = None
+    will: Will | None = None
+    will_timer: asyncio.TimerHandle | None = None
+    # Towards the client: Receive Maximum, and what is sent and not acknowledged, in its order;
+    # None once PUBREC has come and PUBCOMP is awaited.
+    window: int = 65535
+    maximum_packet_bytes: int = FOREVER
+    inflight: dict[int, Outgoing | None] = field(default_factory=dict)
+    pending: deque[Outgoing] = field(default_factory=deque)
+    next_packet_id: int = 1
+    # From the client: QoS 2 messages that were served and await PUBREL.
+    received: set[int] = field(default_factory=set)
+    # Deliveries with the time when they are due; of `mischief`.
+    delay_line: deque[tuple[int, Outgoing]] = field(default_factory=deque)
+    delay_timer: asyncio.TimerHandle | None = None
 
     def send(self, item: Outgoing) -> None:
         """Deliver now, or when the client is there and its window has room."""
@@ -191,20 +171,6 @@ class Session:
 
 class Connection(asyncio.BufferedProtocol):
     """One network connection: reads into the buffer that all share, writes with back-pressure."""
-
-    __slots__ = (
-        "blocked",
-        "closed",
-        "held_up",
-        "holds",
-        "host",
-        "keep_alive_s",
-        "partial",
-        "seen_tick",
-        "session",
-        "transport",
-        "version",
-    )
 
     def __init__(self, host: Host) -> None:
         self.host = host

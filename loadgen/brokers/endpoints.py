@@ -84,7 +84,7 @@ def parse_endpoint(text: str) -> Endpoint:
     scheme, separator, rest = text.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
         # What follows may hold a password, so it is not repeated.
-        raise UsageError("broker is no URL; write it like mqtt://host:1883")
+        raise UsageError("broker is not a URL; write it like mqtt://host:1883")
     scheme = scheme.lower()
     if scheme not in DEFAULT_PORTS:
         known = ", ".join(DEFAULT_PORTS)
@@ -148,7 +148,7 @@ def _split_location(location: str) -> tuple[str, str | None]:
         try:
             address = ipaddress.IPv6Address(inside)
         except ValueError:
-            raise UsageError(f"broker host [{_shown(inside)}] is no IPv6 address") from None
+            raise UsageError(f"broker host [{_shown(inside)}] is not an IPv6 address") from None
         return str(address), after[1:] if after else None
     host, colon, port = location.partition(":")
     if ":" in port:
@@ -171,15 +171,15 @@ def _parse_host(host: str) -> str:
         try:
             host = host.encode("idna").decode("ascii")
         except UnicodeError:
-            raise UsageError(f"broker host {_shown(host)} is no valid name") from None
+            raise UsageError(f"broker host {_shown(host)} is not a valid name") from None
     labels = host.removesuffix(".").split(".")
     if labels[-1].isdigit():
         try:
             return str(ipaddress.IPv4Address(host))
         except ValueError:
-            raise UsageError(f"broker host {_shown(host)} is no IPv4 address") from None
+            raise UsageError(f"broker host {_shown(host)} is not an IPv4 address") from None
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise UsageError(f"broker host {_shown(host)} is no valid name")
+        raise UsageError(f"broker host {_shown(host)} is not a valid name")
     return host.lower()
 
 

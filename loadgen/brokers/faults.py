@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from loadgen.errors import UsageError
+from loadgen.mqtt.constants import MQTT_3_1_1
+from loadgen.mqtt.topics import topic_filter_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,11 @@ class Faults:
             raise UsageError("fault refuse must be a failure reason code from 0x80 to 0xff")
         if not 0.0 <= self.ceiling <= 1e9:
             raise UsageError("fault ceiling must be from 0 (none) to 1e9 messages a second")
-        if not self.only.isprintable() or "," in self.only or not _is_filter(self.only):
+        if (
+            not self.only.isprintable()
+            or "," in self.only
+            or (self.only and topic_filter_fault(self.only, MQTT_3_1_1))
+        ):
             raise UsageError("fault only must be a topic filter without commas")
 
     @property
@@ -114,17 +120,15 @@ class Faults:
 
     def __str__(self) -> str:
         """The text that `parse_faults` reads; "none" for no fault."""
-        parts = [f"{name}={getattr(self, name)}" for name in _CHANCES if getattr(self, name)]
-        if self.delay_ns:
-            parts.append(f"delay={self.delay_ns}ns@{self.delay_share}")
-        if self.stall_ns:
-            parts.append(f"stall={self.stall_ns}ns")
-        if self.refuse:
-            parts.append(f"refuse={self.refuse:#x}@{self.refuse_share}")
-        if self.ceiling:
-            parts.append(f"ceiling={self.ceiling!r}")
-        if self.only:
-            parts.append(f"only={self.only}")
+        texts = {name: getattr(self, name) for name in _CHANCES}
+        texts |= {
+            "delay": self.delay_ns and f"{self.delay_ns}ns@{self.delay_share}",
+            "stall": self.stall_ns and f"{self.stall_ns}ns",
+            "refuse": self.refuse and f"{self.refuse:#x}@{self.refuse_share}",
+            "ceiling": self.ceiling and repr(self.ceiling),
+            "only": self.only,
+        }
+        parts = [f"{name}={text}" for name, text in texts.items() if text]
         if parts and self.seed != 1:
             parts.append(f"seed={self.seed}")
         return ",".join(parts) or "none"
@@ -170,7 +174,7 @@ class Counts:
 
 
 def parse_faults(text: str) -> Faults:
-    """Faults written as `name=value,name=value`; empty or `none` is no fault.
+    """Faults written as `name=value,name=value`; empty or `none` means no faults.
 
     lose repeat reorder corrupt drop: a share, `0.01` or `1/100`; delay and refuse: `VALUE@SHARE`,
     share 1 when absent; delay and stall in `ns us ms s m h`; refuse a reason code, `135` or `0x87`;
@@ -187,31 +191,32 @@ def parse_faults(text: str) -> Faults:
         if name in given:
             raise UsageError(f"fault {name} is given twice")
         try:
-            given |= _PARSERS[name](name, value)
+            given |= _PARSERS[name](value)
         except ValueError:
             raise UsageError(f"fault {name} has the unreadable value {value[:40]!a}") from None
     return Faults(**given)  # type: ignore[arg-type]
 
 
-def _parse_chance(name: str, value: str) -> dict[str, object]:
-    if value.startswith("1/"):
-        every = int(value[2:])
-        if every < 1:
-            raise ValueError(value)
-        return {name: Chance(every=every)}
-    return {name: Chance(probability=float(value))}
+def _parse_chance(value: str) -> Chance:
+    if not value.startswith("1/"):
+        return Chance(probability=float(value))
+    every = int(value[2:])
+    if every < 1:
+        raise ValueError(value)
+    return Chance(every=every)
 
 
-def _parse_delay(name: str, value: str) -> dict[str, object]:
-    amount, at, share = value.partition("@")
-    given: dict[str, object] = {"delay_ns": _parse_time_ns(amount)}
-    return given | _parse_chance("delay_share", share) if at else given
+def _parse_shared(
+    name: str, share_name: str, parse: Callable[[str], int]
+) -> Callable[[str], dict[str, object]]:
+    """Reads `VALUE@SHARE`, or `VALUE` alone."""
 
+    def parse_both(text: str) -> dict[str, object]:
+        value, at, share = text.partition("@")
+        given: dict[str, object] = {name: parse(value)}
+        return given | {share_name: _parse_chance(share)} if at else given
 
-def _parse_refuse(name: str, value: str) -> dict[str, object]:
-    code, at, share = value.partition("@")
-    given: dict[str, object] = {"refuse": int(code, 0)}
-    return given | _parse_chance("refuse_share", share) if at else given
+    return parse_both
 
 
 def _parse_time_ns(value: str) -> int:
@@ -226,30 +231,28 @@ def _parse_rate(value: str) -> float:
     return float(value.rstrip("kM") if scale != 1.0 else value) * scale
 
 
-def _is_filter(text: str) -> bool:
-    levels = text.split("/")
-    plain = all(level in ("+", "#") or not set("+#") & set(level) for level in levels)
-    return plain and "#" not in levels[:-1]
+def _parse_one(name: str, parse: Callable[[str], object]) -> Callable[[str], dict[str, object]]:
+    return lambda text: {name: parse(text)}
 
 
 _MAX_TIME_NS: Final = 3_600_000_000_000
 _TIME: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(ns|us|ms|s|m|h)")
 _UNITS_NS: Final = {
     "ns": 1,
-    "us": 1_000,
-    "ms": 1_000_000,
+    "us": 10**3,
+    "ms": 10**6,
     "s": 10**9,
-    "m": 60 * 10**9,
-    "h": 3600 * 10**9,
+    "m": 6 * 10**10,
+    "h": 36 * 10**11,
 }
 _SCALES: Final = {"k": 1e3, "M": 1e6}
 _CHANCES: Final = ("lose", "repeat", "reorder", "corrupt", "drop")
-_PARSERS: Final[dict[str, Callable[[str, str], dict[str, object]]]] = {
-    **dict.fromkeys(_CHANCES, _parse_chance),
-    "delay": _parse_delay,
-    "stall": lambda name, value: {"stall_ns": _parse_time_ns(value)},
-    "refuse": _parse_refuse,
-    "ceiling": lambda name, value: {name: _parse_rate(value)},
-    "only": lambda name, value: {name: value},
-    "seed": lambda name, value: {name: int(value)},
+_PARSERS: Final[dict[str, Callable[[str], dict[str, object]]]] = {
+    **{name: _parse_one(name, _parse_chance) for name in _CHANCES},
+    "delay": _parse_shared("delay_ns", "delay_share", _parse_time_ns),
+    "stall": _parse_one("stall_ns", _parse_time_ns),
+    "refuse": _parse_shared("refuse", "refuse_share", lambda text: int(text, 0)),
+    "ceiling": _parse_one("ceiling", _parse_rate),
+    "only": _parse_one("only", str),
+    "seed": _parse_one("seed", int),
 }

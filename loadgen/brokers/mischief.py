@@ -20,20 +20,6 @@ _SWAP_TIMEOUT_S: Final = 0.5
 class Mischief:
     """Draws the dice of `faults` for every delivery, does what they say, and counts it."""
 
-    __slots__ = (
-        "_corrupt",
-        "_delay",
-        "_faults",
-        "_ledger",
-        "_loop",
-        "_lose",
-        "_reorder",
-        "_repeat",
-        "_swaps",
-        "active",
-        "stalled",
-    )
-
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._loop = asyncio.get_running_loop()

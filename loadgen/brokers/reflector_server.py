@@ -177,7 +177,7 @@ class Reflector:
                     return position
                 packet, position = decoded
                 if not isinstance(packet, Connect):
-                    raise _protocol_error("the first packet is no CONNECT")
+                    raise _protocol_error("the first packet is not CONNECT")
                 self._connect(connection, packet)
                 continue
             kind, item_end, a, b, c = next_item(
@@ -454,7 +454,7 @@ class Reflector:
         session.resume(connection)
 
     def detach(self, connection: Connection, *, clean: bool) -> None:
-        """The connection is gone: keep or end its session, publish its will if it must be."""
+        """The connection has ended: keep or end its session, publish its will if it must be."""
         session = connection.session
         if session is None or session.connection is not connection:
             return

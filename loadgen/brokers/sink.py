@@ -136,7 +136,7 @@ class _Connection(asyncio.BufferedProtocol):
         if isinstance(packet, Connect) and not self.connected:
             self.version = packet.protocol_version
             self.connected = True
-            # A session cannot be kept, so a client without an identifier is told any.
+            # A session cannot be kept, so any identifier will do for a client without one.
             properties = NO_PROPERTIES
             if self.version == MQTT_5:
                 name = None if packet.client_id else f"sink-{id(self):x}"

@@ -3,7 +3,7 @@
 Processor time and memory are read from this host's process table, once a second, for the broker's
 processes and everything they started. What a broker counts it publishes under $SYS, which is no
 standard: `COUNTS` names the topics of the brokers that are understood. Only those are subscribed
-to, because some brokers tell of every connecting client there as well.
+to, because some brokers report every connecting client there, too.
 
 Records are plain dicts, ready for broker.jsonl:
 
@@ -215,7 +215,7 @@ def _record_load(pids: Callable[[], Iterable[int]], record: Recorder) -> None:
 async def _subscribe(
     place: int, endpoint: Endpoint, record: Recorder, tls_context: ssl.SSLContext | None
 ) -> None:
-    told = False
+    reported = False
     watched = 0
     while True:
         client = mqtt_client(endpoint, "watch", tls_context=tls_context)
@@ -239,8 +239,8 @@ async def _subscribe(
                             }
                         )
         except (aiomqtt.MqttError, OSError, ValueError) as error:
-            if not told:
-                told = True
+            if not reported:
+                reported = True
                 words = str(error).partition("\n")[0][:_LONGEST_TOPIC]
                 record({"time_ns": time.monotonic_ns(), "trouble": f"$SYS: {words}"})
         await asyncio.sleep(_AGAIN_S)

@@ -22,7 +22,7 @@ def command(
 ) -> int:
     """Run a broker until Ctrl-C; its URL goes to stdout.
 
-    The reflector and the sink are instruments, no systems under test.
+    The reflector and the sink are instruments, not systems under test.
 
     Example: loadgen broker mosquitto --port 1884
     """

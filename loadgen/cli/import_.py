@@ -67,8 +67,8 @@ def mqttbench(
     else:
         _write(out, found.toml, 0o644)
     case = found.scenario.case
-    told = [f"play it with: loadgen {case} --scenario {out or 'FILE'}", *found.notes]
-    print("\n".join(told), file=sys.stderr)
+    notes = [f"play it with: loadgen {case} --scenario {out or 'FILE'}", *found.notes]
+    print("\n".join(notes), file=sys.stderr)
     return 0
 
 

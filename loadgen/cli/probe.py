@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,32 +24,26 @@ def command(
     """
     facts = asyncio.run(_probed(broker))
     versions = {4: "3.1.1", 5: "5"}
-    told = {
+    shown = asdict(facts)
+    del shown["endpoint"], shown["versions"]
+    shown = {
         "broker": facts.endpoint.redacted,
-        "version": facts.version,
+        "version": shown.pop("version"),
         "mqtt": [versions[version] for version in facts.versions],
-        "receive_maximum": facts.receive_maximum,
-        "maximum_qos": facts.maximum_qos,
-        "maximum_packet_size_bytes": facts.maximum_packet_size_bytes,
-        "topic_alias_maximum": facts.topic_alias_maximum,
-        "server_keep_alive_s": facts.server_keep_alive_s,
-        "retain_available": facts.retain_available,
-        "wildcard_subscription_available": facts.wildcard_subscription_available,
-        "subscription_identifier_available": facts.subscription_identifier_available,
-        "shared_subscription_available": facts.shared_subscription_available,
+        **shown,
     }
     if json_:
-        print(json.dumps(told, indent=2))
+        print(json.dumps(shown, indent=2))
         return 0
-    width = max(map(len, told))
-    for name, value in told.items():
+    width = max(map(len, shown))
+    for name, value in shown.items():
         print(f"{name.replace('_', ' '):<{width}}  {_shown(value)}")
     return 0
 
 
 def _shown(value: object) -> str:
     if value is None:
-        return "not told"
+        return "not stated"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):

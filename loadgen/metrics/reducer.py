@@ -242,7 +242,7 @@ def _list_sums(column: pa.ListArray) -> Int64Array:
 
 @dataclass(frozen=True, slots=True)
 class LatencySummary:
-    """Latencies of one series in microseconds; all but `count` are None when there are none.
+    """Latencies of one series in microseconds; without any, all but `count` are None.
 
     `avg`, `min` and `max` are exact. Percentiles and `stdev` are the hdrhistogram library's: a
     percentile is the highest value of its bucket, so that one in the bucket of the greatest

@@ -6,7 +6,7 @@ from typing import Final
 MQTT_3_1_1: Final = 4
 MQTT_5: Final = 5
 
-# Spec 2.1.2. WILL is no packet: Will Properties have their own column in the property table.
+# Spec 2.1.2. WILL is not a packet: Will Properties have their own column in the property table.
 WILL: Final = 0
 CONNECT: Final = 1
 CONNACK: Final = 2

@@ -10,9 +10,9 @@ knows (perftools/mqttbench, client list version 2):
                       objects with topicStr, qos, retain; ${COUNT:x-y} in a topic stands for many
     cleanSession      before MQTT 5; in MQTT 5 cleanStart and sessionExpiryIntervalSecs
 
-Rates are not in the list: mqttbench takes them from its command line. A list that is none of our
-cases is refused with the first thing that cannot be expressed; what is left out without changing
-what is measured is told in `notes`.
+Rates are not in the list: mqttbench takes them from its command line. A list that fits
+no case is refused with the first thing that cannot be expressed. `notes` say what is left out
+without changing what is measured.
 """
 
 import base64
@@ -22,11 +22,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from loadgen.errors import ScenarioError
-from loadgen.mqtt.topics import filter_matches
+from loadgen.mqtt.topics import filter_matches, split_shared
 from loadgen.workload.scenario import FIELDS, Case, Scenario, build_scenario, to_toml
 from loadgen.workload.units import shown
 
@@ -41,22 +41,15 @@ _VERSIONS: Final[Mapping[str, tuple[str, bool]]] = MappingProxyType(
         "WS5": ("5", True),
     }
 )
-_SCHEMES: Final = MappingProxyType(
-    {
-        (False, False): "mqtt",
-        (False, True): "mqtts",
-        (True, False): "ws",
-        (True, True): "wss",
-    }
+_OPTIONS: Final = (
+    *("clientCertPath", "clientKeyPath", "lastWillMsg"),
+    *("reconnectDelayUSecs", "connectionTimeoutSecs"),
 )
-"""By (WebSocket, TLS)."""
-
 _READ: Final = frozenset(
     (
         *("_id", "version", "dst", "dstPort", "useTLS", "username", "password"),
         *("publishTopics", "subscriptions", "cleanSession", "cleanStart"),
-        *("sessionExpiryIntervalSecs", "clientCertPath", "clientKeyPath"),
-        *("reconnectDelayUSecs", "connectionTimeoutSecs", "lastWillMsg"),
+        *("sessionExpiryIntervalSecs", *_OPTIONS),
     )
 )
 _LEFT_OUT: Final[Mapping[str, str]] = MappingProxyType(
@@ -80,6 +73,7 @@ _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 _TOPIC_FIELDS: Final = frozenset(("topicStr", "qos", "retain"))
+_CANNOT: Final = "cannot be expressed"
 _COUNT: Final = re.compile(r"\$\{COUNT:(\d{1,9})-(\d{1,9})\}", re.IGNORECASE)
 
 
@@ -100,8 +94,8 @@ class _Client:
     name: str
     version: str
     url: str
-    publishes: tuple[str, ...]
-    subscribes: tuple[str, ...]
+    publishes: str | None
+    subscribes: str | None
     qos: frozenset[int]
     durable: bool
     login: tuple[str | None, str | None]
@@ -125,12 +119,13 @@ def import_clients(document: object, clients_file: str | None = None) -> Importe
     first group. Raises ScenarioError, one line that names what cannot be expressed.
     """
     if not isinstance(document, list) or not document:
-        raise ScenarioError("mqttbench: the file holds no list of clients; allowed: a JSON array")
+        raise _unlike("the file does not hold a list of clients; allowed: a JSON array")
     if len(document) > CLIENTS_LIMIT:
-        raise ScenarioError(f"mqttbench: {len(document):,} clients are more than {CLIENTS_LIMIT:,}")
+        raise _unlike(f"{len(document):,} clients are more than {CLIENTS_LIMIT:,}")
     clients = [_client(number, entry) for number, entry in enumerate(document)]
-    case, fields, first, second = _case(clients)
-    fields |= _common(clients, case)
+    choice = _case(clients)
+    case, first, second = choice.case, choice.first, choice.second
+    fields = choice.fields | _common(clients, case)
     user = _common_user(first, second, clients_file)
     urls = dict.fromkeys(client.url for client in clients)
     fields["broker"] = tuple(_with_user(url, user) for url in urls)
@@ -154,149 +149,139 @@ def _name(line: str) -> str:
 # One client -------------------------------------------------------------------------------------
 
 
-def _refuse(number: int, field: str, what: str) -> ScenarioError:
-    return ScenarioError(f"mqttbench: client {number}: {field}: {what}")
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One object of the list, or one topic in it, `field` being the name for messages."""
+
+    number: int
+    values: Mapping[str, object]
+    field: str = ""
+
+    def refusal(self, field: str, what: str) -> ScenarioError:
+        return _unlike(f"client {self.number}: {self.field or field}: {what}")
+
+    def text(self, field: str) -> str:
+        value = self.values.get(field, "")
+        if not isinstance(value, str) or len(value) > TOPIC_LIMIT:
+            raise self.refusal(field, f"{shown(value)} is not text")
+        return value
+
+    def whole(self, field: str, most: int) -> int:
+        value = self.values.get(field, 0)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise self.refusal(field, f"{shown(value)} is not a whole number from 0 to {most:,}")
+        return value
+
+    def flag(self, field: str) -> bool:
+        value = self.values.get(field, False)
+        if not isinstance(value, bool):
+            raise self.refusal(field, f"{shown(value)} is neither true nor false")
+        return value
 
 
-def _client(number: int, entry: object) -> _Client:
-    if not isinstance(entry, Mapping):
-        raise ScenarioError(f"mqttbench: client {number} is no JSON object")
+def _client(number: int, values: object) -> _Client:
+    if not isinstance(values, Mapping):
+        raise _unlike(f"client {number} is not a JSON object")
+    entry = _Entry(number, values)
     for field, why in _REFUSED.items():
-        if entry.get(field):
-            raise _refuse(number, field, f"cannot be expressed: {why}")
-    for field in entry:
+        if values.get(field):
+            raise entry.refusal(field, f"{_CANNOT}: {why}")
+    for field in values:
         if field not in _READ and field not in _LEFT_OUT and field not in _REFUSED:
-            raise _refuse(number, shown(field, 40), "is no field of a client list")
-    version = entry.get("version")
+            raise entry.refusal(shown(field, 40), "is not a field of a client list")
+    version = values.get("version")
     if not isinstance(version, str) or version not in _VERSIONS:
-        raise _refuse(
-            number,
-            "version",
-            f"{shown(version)} cannot be expressed; allowed: TCP4, TCP5, WS4, WS5",
-        )
+        raise entry.refusal("version", f"{shown(version)} {_CANNOT}; allowed: TCP4, TCP5, WS4, WS5")
     mqtt, websocket = _VERSIONS[version]
-    published, publish_qos = _topics(number, entry, "publishTopics")
-    subscribed, subscribe_qos = _topics(number, entry, "subscriptions")
+    published, publish_qos = _topic(entry, "publishTopics")
+    subscribed, subscribe_qos = _topic(entry, "subscriptions")
     if published and subscribed:
-        raise _refuse(
-            number, "publishTopics", "cannot be expressed together with subscriptions of one client"
-        )
-    for field, topics in (("publishTopics", published), ("subscriptions", subscribed)):
-        if len(topics) > 1:
-            raise _refuse(
-                number, field, f"{len(topics):,} topics cannot be expressed; allowed: one"
-            )
-    if any(character in topic for topic in published for character in "+#"):
-        raise _refuse(number, "publishTopics", "a topic to publish to has no wildcard")
+        raise entry.refusal("publishTopics", f"{_CANNOT} together with subscriptions of one client")
+    if published is not None and _is_wild(published):
+        raise entry.refusal("publishTopics", "a topic to publish to has no wildcard")
     return _Client(
         number=number,
-        name=_text(number, entry, "_id"),
+        name=entry.text("_id"),
         version=mqtt,
-        url=_url(number, entry, websocket),
+        url=_url(entry, websocket),
         publishes=published,
         subscribes=subscribed,
         qos=publish_qos | subscribe_qos,
-        durable=_is_durable(number, entry, mqtt),
-        login=_login(number, entry),
-        options={
-            name: entry[name]
-            for name in (
-                *("clientCertPath", "clientKeyPath", "lastWillMsg"),
-                *("reconnectDelayUSecs", "connectionTimeoutSecs"),
-            )
-            if name in entry
-        },
+        durable=_is_durable(entry, mqtt),
+        login=_login(entry),
+        options={name: values[name] for name in _OPTIONS if name in values},
     )
 
 
-def _text(number: int, entry: Mapping[str, object], field: str) -> str:
-    value = entry.get(field, "")
-    if not isinstance(value, str) or len(value) > TOPIC_LIMIT:
-        raise _refuse(number, field, f"{shown(value)} is no text")
-    return value
-
-
-def _whole(number: int, entry: Mapping[str, object], field: str, most: int) -> int:
-    value = entry.get(field, 0)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise _refuse(number, field, f"{shown(value)} is no whole number from 0 to {most:,}")
-    return value
-
-
-def _flag(number: int, entry: Mapping[str, object], field: str) -> bool:
-    value = entry.get(field, False)
-    if not isinstance(value, bool):
-        raise _refuse(number, field, f"{shown(value)} is neither true nor false")
-    return value
-
-
-def _url(number: int, entry: Mapping[str, object], websocket: bool) -> str:
-    host = _text(number, entry, "dst")
+def _url(entry: _Entry, websocket: bool) -> str:
+    host = entry.text("dst")
     if not re.fullmatch(r"[A-Za-z0-9._:-]{1,255}", host):
-        raise _refuse(number, "dst", f"{shown(host)} is no address or name")
-    port = _whole(number, entry, "dstPort", 65_535)
+        raise entry.refusal("dst", f"{shown(host)} is not an address or name")
+    port = entry.whole("dstPort", 65_535)
     if port == 0:
-        raise _refuse(number, "dstPort", "is missing")
-    scheme = _SCHEMES[websocket, _flag(number, entry, "useTLS")]
+        raise entry.refusal("dstPort", "is missing")
+    scheme = ("ws" if websocket else "mqtt") + ("s" if entry.flag("useTLS") else "")
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _is_durable(number: int, entry: Mapping[str, object], mqtt: str) -> bool:
+def _is_durable(entry: _Entry, mqtt: str) -> bool:
     # Left out, it is false to mqttbench.
-    clean = _flag(number, entry, "cleanSession")
-    _flag(number, entry, "cleanStart")
+    clean = entry.flag("cleanSession")
+    entry.flag("cleanStart")
     if mqtt == "5":
-        return _whole(number, entry, "sessionExpiryIntervalSecs", 0xFFFFFFFF) > 0
+        return entry.whole("sessionExpiryIntervalSecs", 0xFFFFFFFF) > 0
     return not clean
 
 
-def _login(number: int, entry: Mapping[str, object]) -> tuple[str | None, str | None]:
-    password = _text(number, entry, "password")
+def _login(entry: _Entry) -> tuple[str | None, str | None]:
     try:
-        plain = base64.b64decode(password, validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        raise _refuse(number, "password", "is not base64 of text") from None
-    return _text(number, entry, "username") or None, plain or None
+        password = base64.b64decode(entry.text("password"), validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise entry.refusal("password", "is not base64 of text") from None
+    return entry.text("username") or None, password or None
 
 
-def _topics(
-    number: int, entry: Mapping[str, object], field: str
-) -> tuple[tuple[str, ...], frozenset[int]]:
-    """Topics of one client with ${COUNT} filled in, and their QoS."""
-    listed = entry.get(field) or []
+def _topic(entry: _Entry, field: str) -> tuple[str | None, frozenset[int]]:
+    """The topic of one client (None for none) with ${COUNT} filled in, and its QoS."""
+    listed = entry.values.get(field) or []
     if not isinstance(listed, list) or not all(isinstance(item, Mapping) for item in listed):
-        raise _refuse(number, field, "is no list of topics")
-    topics: list[str] = []
-    qos: set[int] = set()
-    for item in listed:
-        for name, value in item.items():
+        raise entry.refusal(field, "is not a list of topics")
+    found: list[tuple[str, int]] = []
+    for values in listed:
+        item = _Entry(entry.number, values, field)
+        for name, value in values.items():
             if name not in _TOPIC_FIELDS and value:
-                raise _refuse(number, field, f"{shown(name, 40)} cannot be expressed")
-        if item.get("retain") and field == "publishTopics":
-            raise _refuse(number, field, "retain cannot be expressed: messages are not retained")
-        qos.add(_whole(number, item, "qos", 2))
-        topics += _counted(number, field, _text(number, item, "topicStr"))
-    return tuple(topics), frozenset(qos)
+                raise item.refusal(field, f"{shown(name, 40)} {_CANNOT}")
+        if values.get("retain") and field == "publishTopics":
+            raise item.refusal(field, f"retain {_CANNOT}: messages are not retained")
+        qos = item.whole("qos", 2)
+        found.append((_counted(item, item.text("topicStr")), qos))
+    if len(found) > 1:
+        raise entry.refusal(field, f"{len(found):,} topics {_CANNOT}; allowed: one")
+    return (found[0][0], frozenset((found[0][1],))) if found else (None, frozenset())
 
 
-def _counted(number: int, field: str, topic: str) -> Iterable[str]:
-    found = _COUNT.search(topic)
+def _counted(item: _Entry, topic: str) -> str:
     if not topic:
-        raise _refuse(number, field, "a topic without topicStr")
+        raise item.refusal("topicStr", "a topic without topicStr")
+    found = _COUNT.search(topic)
     if found is None:
-        return (topic,)
+        return topic
     first, last = int(found[1]), int(found[2])
     if last > first:
-        raise _refuse(number, field, f"{shown(topic)} is several topics; allowed: one")
-    return (topic[: found.start()] + str(first) + topic[found.end() :],)
+        raise item.refusal("topicStr", f"{shown(topic)} is several topics; allowed: one")
+    return topic[: found.start()] + str(first) + topic[found.end() :]
 
 
 # All clients ------------------------------------------------------------------------------------
 
-_Choice = tuple[Case, dict[str, object], Sequence[_Client], Sequence[_Client]]
+
+def _unlike(what: str) -> ScenarioError:
+    """The error for a list that is not a case of ours."""
+    return ScenarioError(f"mqttbench: {what}")
 
 
-def _same(clients: Iterable[_Client], field: str, value: Callable[[_Client], object]) -> object:
+def _same(clients: Iterable[_Client], field: str, value: Callable[[_Client], Any]) -> Any:
     """What all clients have alike; ScenarioError names two that differ."""
     first: tuple[int, object] | None = None
     for client in clients:
@@ -304,185 +289,180 @@ def _same(clients: Iterable[_Client], field: str, value: Callable[[_Client], obj
         if first is None:
             first = client.number, own
         elif own != first[1]:
-            raise ScenarioError(
-                f"mqttbench: {field} cannot be expressed: clients {first[0]} and {client.number} "
-                "differ in it; allowed: the same in all"
+            raise _unlike(
+                f"{field} {_CANNOT}: clients {first[0]} and {client.number} differ in it; allowed: "
+                "the same in all"
             )
     return None if first is None else first[1]
 
 
-def _case(clients: Sequence[_Client]) -> _Choice:
+@dataclass(frozen=True, slots=True)
+class _Choice:
     """Which case the topics make, its own fields, and its two groups of clients."""
+
+    case: Case
+    fields: dict[str, object]
+    first: Sequence[_Client]
+    second: Sequence[_Client]
+
+
+def _case(clients: Sequence[_Client]) -> _Choice:
     senders = [client for client in clients if client.publishes]
     readers = [client for client in clients if client.subscribes]
     idle = [client for client in clients if not client.publishes and not client.subscribes]
     if idle and (senders or readers):
-        raise ScenarioError(
-            f"mqttbench: client {idle[0].number} only connects while others publish or subscribe, "
-            "which cannot be expressed"
+        raise _unlike(
+            f"client {idle[0].number} only connects while others publish or subscribe, "
+            f"which {_CANNOT}"
         )
     if not senders:
-        return _connburst(clients, readers)
+        return _Choice("connburst", _connburst(clients, readers), clients, ())
     if not readers:
-        raise ScenarioError(
-            "mqttbench: nobody subscribes, which cannot be expressed: each message is accounted for"
-        )
+        raise _unlike(f"nobody subscribes, which {_CANNOT}: each message is accounted for")
     _same(clients, "qos", lambda client: client.qos)
-    sent = Counter(client.publishes[0] for client in senders)
-    wild = [client for client in readers if _is_wild(client.subscribes[0])]
-    if wild:
-        return _fanin(senders, readers, sent)
-    shares = [client for client in readers if client.subscribes[0].startswith("$share/")]
-    if shares:
-        return _queue(senders, readers, sent)
-    return _exact(senders, readers, sent)
+    sent = Counter(client.publishes or "" for client in senders)
+    read = Counter(client.subscribes or "" for client in readers)
+    case: Case
+    if any(map(_is_wild, read)):
+        case, fields = "fanin", _fanin(senders, readers, sent)
+    elif any(topic.startswith("$share/") for topic in read):
+        case, fields = "queue", _queue(readers, sent, read)
+    else:
+        case, fields = _exact(senders, readers, sent, read)
+    return _Choice(case, fields, senders, readers)
 
 
-def _connburst(clients: Sequence[_Client], readers: Sequence[_Client]) -> _Choice:
+def _connburst(clients: Sequence[_Client], readers: Sequence[_Client]) -> dict[str, object]:
     fields: dict[str, object] = {"devices": len(clients)}
     if readers:
-        topic = _same(readers, "topicStr of subscriptions", lambda client: client.subscribes[0])
-        if _is_wild(str(topic)) or str(topic).startswith("$"):
-            raise ScenarioError(
-                f"mqttbench: subscription {shown(topic)} without publishers cannot be expressed"
-            )
+        topic = _same(readers, "topicStr of subscriptions", lambda client: client.subscribes)
+        if _is_wild(topic) or topic.startswith("$"):
+            raise _unlike(f"subscription {shown(topic)} without publishers {_CANNOT}")
         fields |= {"subscribe": True, "qos": _qos(readers)}
-    return "connburst", fields, clients, ()
+    return fields
 
 
 def _fanin(
     senders: Sequence[_Client], readers: Sequence[_Client], sent: Mapping[str, int]
-) -> _Choice:
+) -> dict[str, object]:
     if len(readers) > 1:
-        raise ScenarioError(
-            f"mqttbench: {len(readers):,} subscribers, some with wildcards, cannot be expressed; "
-            "allowed: one wildcard subscriber to all, or subscribers without wildcards"
+        raise _unlike(
+            f"{len(readers):,} subscribers, some with wildcards, {_CANNOT}; allowed: one wildcard "
+            "subscriber to all, or subscribers without wildcards"
         )
-    pattern = readers[0].subscribes[0]
+    pattern = readers[0].subscribes or ""
     if pattern.startswith("$"):
-        raise ScenarioError(f"mqttbench: subscription {shown(pattern)} cannot be expressed")
+        raise _unlike(f"subscription {shown(pattern)} {_CANNOT}")
     _one_topic_each(sent)
-    missed = next((c for c in senders if not filter_matches(pattern, c.publishes[0])), None)
+    missed = next((c for c in senders if not filter_matches(pattern, c.publishes or "")), None)
     if missed is not None:
-        raise ScenarioError(
-            f"mqttbench: subscription {shown(pattern)} does not cover the topic of client "
-            f"{missed.number}, which cannot be expressed"
+        raise _unlike(
+            f"subscription {shown(pattern)} does not cover the topic of client {missed.number}, "
+            f"which {_CANNOT}"
         )
-    return "fanin", {"devices": len(senders)} | _durable(senders, readers), senders, readers
+    return {"devices": len(senders)} | _durable([*senders, *readers])
 
 
 def _one_topic_each(sent: Mapping[str, int]) -> None:
     common = next((topic for topic, count in sent.items() if count > 1), None)
     if common is not None:
-        raise ScenarioError(
-            f"mqttbench: {sent[common]:,} publishers of {shown(common)} cannot be expressed here; "
-            "allowed: a topic for each"
+        raise _unlike(
+            f"{sent[common]:,} publishers of {shown(common)} {_CANNOT} here; allowed: a topic for "
+            "each"
         )
 
 
 def _queue(
-    senders: Sequence[_Client], readers: Sequence[_Client], sent: Mapping[str, int]
-) -> _Choice:
-    names = Counter(client.subscribes[0] for client in readers)
+    readers: Sequence[_Client], sent: Mapping[str, int], read: Mapping[str, int]
+) -> dict[str, object]:
     topics: dict[str, int] = {}
-    for name, count in names.items():
-        share, _, topic = name.removeprefix("$share/").partition("/")
-        if not name.startswith("$share/") or not share or topic in topics:
-            raise ScenarioError(
-                f"mqttbench: subscription {shown(name)} beside shared ones cannot be expressed"
-            )
+    for name, count in read.items():
+        share, topic = split_shared(name)
+        if share is None or topic in topics:
+            raise _unlike(f"subscription {shown(name)} beside shared ones {_CANNOT}")
         topics[topic] = count
     _same_topics(sent, topics)
-    fields = {
+    return {
         "queues": len(topics),
         "producers": _even(sent, "publishers"),
         "consumers": _even(topics, "subscribers"),
         "durable": _same(readers, "cleanSession", lambda client: client.durable),
     }
-    return "queue", fields, senders, readers
 
 
 def _exact(
-    senders: Sequence[_Client], readers: Sequence[_Client], sent: Mapping[str, int]
-) -> _Choice:
+    senders: Sequence[_Client],
+    readers: Sequence[_Client],
+    sent: Mapping[str, int],
+    read: Mapping[str, int],
+) -> tuple[Case, dict[str, object]]:
     """Subscribers that name their topic: fanout, or pairs with durable subscribers."""
-    read = Counter(client.subscribes[0] for client in readers)
     _same_topics(sent, read)
     ratio = _even(read, "subscribers")
     producers = _even(sent, "publishers")
     durable = _same(readers, "cleanSession", lambda client: client.durable)
     if ratio == 1 and durable and _qos(readers) > 0:
-        fields: dict[str, object] = {"pairs": len(read), "producers": producers}
-        return "persistent", fields, senders, readers
+        return "persistent", {"pairs": len(read), "producers": producers}
     _one_topic_each(sent)
-    fields = {"topics": len(read), "ratio": ratio} | _durable(senders, readers)
-    return "fanout", fields, senders, readers
+    return "fanout", {"topics": len(read), "ratio": ratio} | _durable([*senders, *readers])
 
 
-def _durable(senders: Sequence[_Client], readers: Sequence[_Client]) -> dict[str, object]:
-    if _qos(readers) == 0:
+def _durable(clients: Sequence[_Client]) -> dict[str, object]:
+    if _qos(clients) == 0:
         return {}
-    return {"durable": _same([*senders, *readers], "cleanSession", lambda client: client.durable)}
+    return {"durable": _same(clients, "cleanSession", lambda client: client.durable)}
 
 
 def _same_topics(sent: Mapping[str, int], read: Mapping[str, int]) -> None:
     for topic in sent.keys() ^ read.keys():
         who = "no subscriber" if topic in sent else "no publisher"
-        raise ScenarioError(f"mqttbench: topic {shown(topic)} has {who}, which cannot be expressed")
+        raise _unlike(f"topic {shown(topic)} has {who}, which {_CANNOT}")
 
 
 def _even(counts: Mapping[str, int], what: str) -> int:
     least, most = min(counts.values()), max(counts.values())
     if least != most:
-        raise ScenarioError(
-            f"mqttbench: topics with {least:,} and with {most:,} {what} cannot be expressed; "
-            "allowed: the same number each"
+        raise _unlike(
+            f"topics with {least:,} and with {most:,} {what} {_CANNOT}; allowed: the same number "
+            "each"
         )
     return most
 
 
 def _qos(clients: Sequence[_Client]) -> int:
-    both = _same(clients, "qos", lambda client: client.qos)
-    assert isinstance(both, frozenset)
-    if len(both) != 1:
-        raise ScenarioError(
-            f"mqttbench: client {clients[0].number}: several qos cannot be expressed"
-        )
-    return int(next(iter(both)))
+    (qos,) = _same(clients, "qos", lambda client: client.qos)
+    return int(qos)
 
 
 def _common(clients: Sequence[_Client], case: Case) -> dict[str, object]:
     """Fields that every case has, alike in all clients."""
+    willing = next((client for client in clients if client.options.get("lastWillMsg")), None)
+    if willing is not None:
+        raise _unlike(f"client {willing.number}: lastWillMsg: {_CANNOT}; give it with --will")
     fields: dict[str, object] = {"mqtt": _same(clients, "version", lambda client: client.version)}
     _same(clients, "useTLS or WebSocket", lambda client: client.url.partition(":")[0])
     if case != "connburst":
         fields["qos"] = _qos(clients)
-    for name, field in (("clientCertPath", "tls_certificate"), ("clientKeyPath", "tls_key")):
+    for name, field, converted in _COMMON_OPTIONS:
         value = _same(clients, name, lambda client, name=name: client.options.get(name))  # type: ignore[misc]
         if value:
-            fields[field] = value
-    delay = _same(clients, "reconnectDelayUSecs", _option("reconnectDelayUSecs"))
-    if delay:
-        fields["reconnect"] = max(_number("reconnectDelayUSecs", delay) / 1e6, 0.01)
-    timeout = _same(clients, "connectionTimeoutSecs", _option("connectionTimeoutSecs"))
-    if timeout:
-        fields["connect_timeout"] = _number("connectionTimeoutSecs", timeout)
-    willing = [client for client in clients if client.options.get("lastWillMsg")]
-    if willing:
-        raise _refuse(
-            willing[0].number, "lastWillMsg", "cannot be expressed; give the topic with --will"
-        )
+            fields[field] = converted(name, value)
     return fields
-
-
-def _option(name: str) -> Callable[[_Client], object]:
-    return lambda client: client.options.get(name)
 
 
 def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-        raise ScenarioError(f"mqttbench: {name}: {shown(value)} is no number")
+        raise _unlike(f"{name}: {shown(value)} is not a number")
     return float(value)
+
+
+_COMMON_OPTIONS: Final[Sequence[tuple[str, str, Callable[[str, Any], object]]]] = (
+    ("clientCertPath", "tls_certificate", lambda name, value: value),
+    ("clientKeyPath", "tls_key", lambda name, value: value),
+    ("reconnectDelayUSecs", "reconnect", lambda name, us: max(_number(name, us) / 1e6, 0.01)),
+    ("connectionTimeoutSecs", "connect_timeout", _number),
+)
+"""Option of a client, field of the scenario, and how its value is converted."""
 
 
 def _common_user(
