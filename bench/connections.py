@@ -32,10 +32,10 @@ import psutil
 import pyarrow.parquet as pq
 
 from bench import floor
+from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import run
 from loadgen.control.progress import Snapshot
 from loadgen.errors import LoadgenError
-from loadgen.workload.scenario import build_scenario
 from loadgen.workload.units import parse_count
 
 SINK_SPARE = 200

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
+from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import run as _play
 from loadgen.control.devices import read_devices
 from loadgen.control.interrupt import Interrupt
@@ -38,7 +39,7 @@ from loadgen.scorecard.record import load_intervals, open_run
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.sweep_renderings import write_sweep
 from loadgen.scorecard.sweep_table import SweepTable, table_of
-from loadgen.workload.scenario import Scenario, build_scenario, read_toml
+from loadgen.workload.scenario import Scenario, read_toml
 from loadgen.workload.search import MOST_STEPS, PRECISION, Limit, aim_for, requirements
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Plays one case and shows its score card: what the five case commands have in common."""
+"""Plays one case and shows its score card: what the commands of the cases have in common."""
 
 import asyncio
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loadgen.cli.options import (
     Flags,
@@ -17,25 +17,28 @@ from loadgen.cli.options import (
     with_options,
 )
 from loadgen.errors import LoadgenError, PowerLogError, RunDirectoryError
-from loadgen.workload.scenario import Case, Scenario
+from loadgen.workload.case import Case
+from loadgen.workload.scenario import Scenario
 
 if TYPE_CHECKING:
     from loadgen.control.coordinator import RunResult
     from loadgen.scorecard.model import ScoreCard
 
-__all__ = ["case_command", "play", "score"]
 
-
-def case_command(case: Case) -> Callable[..., int]:
+def case_command(case: Case[Any]) -> Callable[..., int]:
     """The command that runs this case."""
 
     def command(given: Flags) -> int:
-        scenario = read_scenario(case, given)
-        check_power_logs(scenario)
-        result = play(scenario, given["out"], quiet=given["quiet"])
-        return show(result, scenario, as_json=given["json_"], quiet=given["quiet"])
+        return play_and_show(read_scenario(case, given), given)
 
     return with_options(command, [*case_options(case), *run_options()], help_of(case))
+
+
+def play_and_show(scenario: Scenario, given: Flags) -> int:
+    """Run the scenario as the options of a run say; returns the exit status."""
+    check_power_logs(scenario)
+    result = play(scenario, given["out"], quiet=given["quiet"])
+    return show(result, scenario, as_json=given["json_"], quiet=given["quiet"])
 
 
 def play(
@@ -83,18 +86,19 @@ def score(directory: Path, scenario: Scenario) -> "ScoreCard":
     from loadgen.scorecard.summary import summarize_run
     from loadgen.scorecard.write import write_renderings
 
+    rack_units: Any = scenario.plain().get("rack_units")
     try:
         card = summarize_run(
             directory,
             scenario.pdu,
             scenario.pdu_timezone,
-            scenario.rack_units,
+            rack_units,
             pdu_columns=scenario.pdu_columns,
             pdu_offset=scenario.pdu_offset,
         )
     except PowerLogError:
         # What was measured must not be without a score card for the sake of a log.
-        write_renderings([summarize_run(directory, rack_units=scenario.rack_units)], directory)
+        write_renderings([summarize_run(directory, rack_units=rack_units)], directory)
         raise
     write_renderings([card], directory)
     return card

@@ -1,38 +1,23 @@
 """`loadgen demo`: all five cases at a size that suits this machine, on one score card."""
 
 import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-__all__ = ["command", "sizes"]
+from loadgen.cases.registry import CASES, build_scenario
 
 _CONNECTS_SPARE = 1_000
 """Descriptors left to the broker and a worker for everything but devices."""
 
-_MOSQUITTO: Mapping[str, Mapping[str, object]] = {
-    "fanin": {"devices": 10_000, "duration": 8, "warmup": 2},
-    "fanout": {"topics": 10, "ratio": 100, "rate": 200, "duration": 8, "warmup": 2},
-    "persistent": {"pairs": 10, "rate": 1_000, "duration": 8, "warmup": 2},
-    "latency": {"devices": 1_000, "rate": 10_000, "duration": 8, "warmup": 2},
-    "connburst": {"devices": 10_000, "duration": 2},
-}
-_AMQTT: Mapping[str, Mapping[str, object]] = {
-    "fanin": {"devices": 500, "duration": 8, "warmup": 2},
-    "fanout": {"topics": 5, "ratio": 20, "rate": 10, "duration": 8, "warmup": 2},
-    "persistent": {"pairs": 5, "rate": 100, "duration": 8, "warmup": 2},
-    "latency": {"devices": 100, "rate": 200, "duration": 8, "warmup": 2},
-    "connburst": {"devices": 500, "duration": 2},
-}
-"""A broker in Python serves about a fortieth of what Mosquitto does."""
-
 
 def sizes(broker: str, cores: int, descriptors: int) -> dict[str, dict[str, object]]:
     """Fields of each case for a broker of this name on this host."""
-    chosen = {case: dict(fields) for case, fields in _sizes_of(broker).items()}
+    # A broker in Python serves about a fortieth of what Mosquitto does.
+    size = "amqtt" if broker == "amqtt" else "mosquitto"
+    chosen = {case.name: dict(case.demo[size]) for case in CASES.values() if case.demo}
     for fields in chosen.values():
         for name in ("devices", "rate"):
             if name in fields and cores < 2:
@@ -41,10 +26,6 @@ def sizes(broker: str, cores: int, descriptors: int) -> dict[str, dict[str, obje
             most = max(10, descriptors - _CONNECTS_SPARE)
             fields["devices"] = min(int(str(fields["devices"])), most)
     return chosen
-
-
-def _sizes_of(broker: str) -> Mapping[str, Mapping[str, object]]:
-    return _AMQTT if broker == "amqtt" else _MOSQUITTO
 
 
 def command(
@@ -75,7 +56,6 @@ def command(
     from loadgen.control.rundir import default_directory, require_free
     from loadgen.scorecard.write import write_renderings
     from loadgen.spark.job import make_scorecards
-    from loadgen.workload.scenario import build_scenario
 
     directory = default_directory(datetime.now(UTC), "demo") if out is None else out
     require_free(directory)

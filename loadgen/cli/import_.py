@@ -50,7 +50,7 @@ def mqttbench(
 
     Example: loadgen import mqttbench FANIN-Q1-100KPUB.json --out fanin.toml
     """
-    from loadgen.workload.mqttbench import import_clients
+    from loadgen.cli.mqttbench import import_clients
 
     for path in (out, clients):
         if path is not None and path.exists():
@@ -84,7 +84,7 @@ def _parsed(path: Path) -> object:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        from loadgen.workload.mqttbench import without_comments
+        from loadgen.cli.mqttbench import without_comments
     try:
         return orjson.loads(without_comments(data.decode("utf-8-sig")))
     except (orjson.JSONDecodeError, UnicodeDecodeError) as error:

@@ -14,33 +14,24 @@ from typing import Annotated
 
 import typer
 
+from loadgen.cases.registry import CASES
 from loadgen.cli import (
-    bridge,
     broker,
     calibrate,
     certificates,
-    connburst,
     demo,
-    fanin,
-    fanout,
     import_,
-    latency,
-    persistent,
     plan,
     probe,
-    queue,
-    request,
     scorecard,
     search,
-    specjms,
     sweep,
     tune,
 )
+from loadgen.cli.cases import case_command
+from loadgen.cli.variants import variants_app
 from loadgen.control.redaction import printable, scrub
 from loadgen.errors import LoadgenError
-from loadgen.workload.cases import CASE_INFO
-
-__all__ = ["app", "main"]
 
 _MESSAGE_CHARACTERS = 1_000
 _USAGE_STATUS = 2
@@ -58,20 +49,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_CASE_COMMANDS = {
-    "fanin": fanin.command,
-    "fanout": fanout.command,
-    "persistent": persistent.command,
-    "latency": latency.command,
-    "connburst": connburst.command,
-    "queue": queue.command,
-    "bridge": bridge.command,
-    "request": request.command,
-}
-for _case, _info in CASE_INFO.items():
-    if _case in _CASE_COMMANDS:
-        app.command(_case, short_help=_info.summary)(_CASE_COMMANDS[_case])
-app.add_typer(specjms.app, name="specjms")
+for _case in CASES.values():
+    if _case.variants is None:
+        app.command(_case.name, short_help=_case.summary)(case_command(_case))
+    else:
+        app.add_typer(variants_app(_case, _case.variants), name=_case.name)
 app.command("demo")(demo.command)
 app.command("scorecard")(scorecard.command)
 app.add_typer(search.app, name="search")

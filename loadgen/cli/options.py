@@ -12,19 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from loadgen.errors import ScenarioError
-from loadgen.workload.cases import CASE_INFO
-from loadgen.workload.fields import FieldSpec
-from loadgen.workload.scenario import (
-    CASES,
-    Case,
-    Scenario,
-    build_scenario,
-    fields_of,
-    read_toml,
-)
-
-__all__ = ["Flags", "case_options", "named_values", "read_scenario", "with_options"]
+from loadgen.cases.registry import CASES, build_scenario
+from loadgen.errors import ScenarioError, UsageError
+from loadgen.workload.case import Case
+from loadgen.workload.fields import Field, Flag
+from loadgen.workload.scenario import Scenario, read_toml
 
 Flags = Mapping[str, Any]
 """Options as given: text, a list of texts or a boolean; None for what was not."""
@@ -32,81 +24,39 @@ Flags = Mapping[str, Any]
 NOT_YET = ("hosts",)
 """Fields of the scenario that this version cannot play: they get no option."""
 
-_METAVARS = {
-    "count": "N",
-    "rate": "N",
-    "ratio": "N",
-    "seconds": "TIME",
-    "size": "BYTES",
-    "network": "CIDR",
-}
-
 _FILE_LIMIT_BYTES = 4 << 20
 
-
-def _metavar(spec: FieldSpec) -> str:
-    if spec.kind == "choice":
-        return "|".join(spec.choices)
-    return _METAVARS.get(spec.kind) or spec.unit.upper() or "TEXT"
+_CONNECTION_FIELDS = (
+    *("broker", "mqtt", "connect_timeout", "keep_alive", "source_address", "broker_pid"),
+)
 
 
-def _default(spec: FieldSpec) -> str:
-    """What an option that is not given means, as the end of its help."""
-    if spec.default is None:
-        return f" [default: {spec.absent}]" if spec.absent else ""
-    if isinstance(spec.default, bool):
-        return f" [default: {'on' if spec.default else 'off'}]"
-    if isinstance(spec.default, tuple):
-        if spec.kind == "size":
-            low, high = spec.default
-            return f" [default: {low if low == high else f'{low}-{high}'}]"
-        return f" [default: {', '.join(spec.default)}]" if spec.default else ""
-    if isinstance(spec.default, float):
-        return f" [default: {spec.default:g}]"
-    return f" [default: {spec.default}]"
-
-
-def _panel(spec: FieldSpec) -> str:
-    if spec.name.startswith("tls_"):
+def _panel(field: Field) -> str:
+    if field.name.startswith("tls_"):
         return "TLS"
-    if spec.name.startswith("pdu") or spec.name == "rack_units":
+    if field.name.startswith("pdu") or field.name == "rack_units":
         return "Power"
-    if spec.name in (
-        "broker",
-        "mqtt",
-        "connect_timeout",
-        "keep_alive",
-        "source_address",
-        "broker_pid",
-    ):
+    if field.name in _CONNECTION_FIELDS:
         return "Broker and connections"
-    return "Load" if spec.cases != CASES or spec.name in ("rate", "qos") else "Run"
+    return "Run" if field.name in Scenario.fields() else "Load"
 
 
-def _parameter(spec: FieldSpec) -> inspect.Parameter:
-    names = [spec.option]
-    annotation: Any = str | None
-    if spec.kind == "flag":
-        names = [f"{spec.option}/--no-{spec.option[2:]}"]
-        annotation = bool | None
-    elif spec.repeatable:
-        annotation = list[str] | None
+def _parameter(field: Field) -> inspect.Parameter:
+    flag = isinstance(field, Flag)
+    annotation: Any = list[str] | None if field.repeatable else str | None
+    default = field.shown_default
     option = typer.Option(
-        *names,
-        help=spec.description + _default(spec),
-        metavar=None if spec.kind == "flag" else _metavar(spec),
+        f"{field.option}/--no-{field.option[2:]}" if flag else field.option,
+        help=field.description + (f" [default: {default}]" if default else ""),
+        metavar=None if flag else field.metavar,
         show_default=False,
-        rich_help_panel=_panel(spec),
+        rich_help_panel=_panel(field),
     )
-    return inspect.Parameter(
-        spec.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[annotation, option],
-    )
+    return parameter(field.name, bool | None if flag else annotation, None, option)
 
 
-def _plain(name: str, annotation: Any, default: Any, option: Any) -> inspect.Parameter:
+def parameter(name: str, annotation: Any, default: Any, option: Any) -> inspect.Parameter:
+    """A keyword parameter that typer makes an option of."""
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -115,10 +65,10 @@ def _plain(name: str, annotation: Any, default: Any, option: Any) -> inspect.Par
     )
 
 
-def case_options(case: Case) -> list[inspect.Parameter]:
+def case_options(case: Case[Any]) -> list[inspect.Parameter]:
     """The options that choose a scenario of this case."""
     own = [
-        _plain(
+        parameter(
             "scenario",
             Path | None,
             None,
@@ -128,7 +78,7 @@ def case_options(case: Case) -> list[inspect.Parameter]:
                 metavar="FILE",
             ),
         ),
-        _plain(
+        parameter(
             "set_",
             list[str] | None,
             None,
@@ -137,13 +87,13 @@ def case_options(case: Case) -> list[inspect.Parameter]:
             ),
         ),
     ]
-    fields = [spec for spec in fields_of(case) if spec.name not in NOT_YET]
-    return [*map(_parameter, sorted(fields, key=lambda spec: spec.cases == CASES)), *own]
+    fields = [field for field in case.scenario.fields().values() if field.name not in NOT_YET]
+    return [*map(_parameter, fields), *own]
 
 
 def json_option() -> inspect.Parameter:
     """`--json`."""
-    return _plain(
+    return parameter(
         "json_", bool, False, typer.Option("--json", help="The result as JSON on stdout.")
     )
 
@@ -151,7 +101,7 @@ def json_option() -> inspect.Parameter:
 def run_options() -> list[inspect.Parameter]:
     """The options that every run takes beside its scenario's."""
     return [
-        _plain(
+        parameter(
             "out",
             Path | None,
             None,
@@ -163,7 +113,7 @@ def run_options() -> list[inspect.Parameter]:
             ),
         ),
         json_option(),
-        _plain("quiet", bool, False, typer.Option("--quiet", help="Show no progress.")),
+        parameter("quiet", bool, False, typer.Option("--quiet", help="Show no progress.")),
     ]
 
 
@@ -181,10 +131,23 @@ def with_options(
     return command
 
 
-def help_of(case: Case) -> str:
+def help_of(case: Case[Any]) -> str:
     """Help text of a case's command: what it is and an example."""
-    info = CASE_INFO[case]
-    return f"{info.summary}\n\nExample: {info.example}"
+    return f"{case.summary}\n\nExample: {case.example}"
+
+
+def add_cases(
+    app: typer.Typer, command: Callable[[Case[Any]], Callable[..., int]], question: str
+) -> None:
+    """Give `app` a command for each case, and `question` for a line that names none."""
+
+    def root(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            raise UsageError(f"{question}: which case? allowed: {', '.join(CASES)}")
+
+    app.callback(invoke_without_command=True)(root)
+    for case in CASES.values():
+        app.command(case.name, short_help=case.summary)(command(case))
 
 
 def named_values(pairs: Sequence[str]) -> dict[str, object]:
@@ -201,9 +164,9 @@ def named_values(pairs: Sequence[str]) -> dict[str, object]:
     return values
 
 
-def read_scenario(case: Case, given: Flags) -> Scenario:
+def read_scenario(case: Case[Any], given: Flags) -> Scenario:
     """The scenario that options, `--set` and `--scenario` make; raises ScenarioError."""
-    known = {spec.name for spec in fields_of(case)}
+    known = case.scenario.fields()
     flags = {
         name: value
         for name, value in given.items()
@@ -214,7 +177,7 @@ def read_scenario(case: Case, given: Flags) -> Scenario:
             raise ScenarioError(f"{name}: given as an option and with --set; give it once")
         flags[name] = value
     path = given.get("scenario")
-    return build_scenario(case, None if path is None else _file(path), flags)
+    return build_scenario(case.name, None if path is None else _file(path), flags)
 
 
 def _file(path: Path) -> dict[str, object]:

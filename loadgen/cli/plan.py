@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from loadgen.cases.registry import resolve
 from loadgen.cli.options import (
     Flags,
+    add_cases,
     case_options,
     help_of,
     json_option,
     read_scenario,
     with_options,
 )
-from loadgen.errors import UsageError
-from loadgen.workload.cases import CASE_INFO, backends_of
-from loadgen.workload.scenario import CASES, Case, Scenario
+from loadgen.workload.case import Case
+from loadgen.workload.workload import Brokers
 
 if TYPE_CHECKING:
     from loadgen.brokers.endpoints import Endpoint
-
-__all__ = ["app", "planned_endpoints"]
 
 app = typer.Typer(
     help="What a run would need: workers, descriptors, ports and memory. Runs nothing.",
@@ -31,31 +30,27 @@ app = typer.Typer(
 )
 
 
-def planned_endpoints(scenario: Scenario) -> "list[Endpoint]":
-    """Where the scenario's brokers are, those included that a run would start."""
+def planned_endpoints(brokers: Brokers) -> "list[Endpoint]":
+    """Where these brokers are, those included that a run would start."""
     from loadgen.brokers.endpoints import Endpoint, parse_broker
 
-    parsed = [parse_broker(text) for text in scenario.broker]
     # A broker that would be started here listens on loopback.
     here = Endpoint("mqtt", "127.0.0.1", 1883)
+    parsed = [parse_broker(address) for address in brokers.addresses]
     endpoints = [item if isinstance(item, Endpoint) else here for item in parsed]
-    # So do several, each at a port of its own.
-    endpoints += [replace(here, port=2884 + n) for n in range(scenario.instances - 1)]
-    # Behind a bridge that would be started here, each is an address of its own.
-    for number in range(backends_of(scenario)):
-        behind = parse_broker(scenario.backend[number]) if scenario.backend else here
-        assert isinstance(behind, Endpoint)
-        endpoints.append(behind if scenario.backend else replace(here, port=1884 + number))
-    return endpoints
+    # So do several, each at a port of its own, and those behind a bridge.
+    endpoints += [replace(here, port=2884 + n) for n in range(brokers.instances - 1)]
+    behind = brokers.backends if brokers.private else 0
+    return endpoints + [replace(here, port=1884 + n) for n in range(behind)]
 
 
-def _command(case: Case) -> Callable[..., int]:
+def _command(case: Case[Any]) -> Callable[..., int]:
     def command(given: Flags) -> int:
         from loadgen.control.coordinator import plan_for
         from loadgen.workload.plan import describe
 
-        scenario = read_scenario(case, given)
-        described = describe(asyncio.run(plan_for(scenario, planned_endpoints(scenario))))
+        workload = resolve(read_scenario(case, given))
+        described = describe(asyncio.run(plan_for(workload, planned_endpoints(workload.brokers))))
         print(json.dumps(described, indent=2) if given["json_"] else "\n".join(_lines(described)))
         return 0
 
@@ -85,11 +80,4 @@ def _lines(described: Mapping[str, Any]) -> list[str]:
     ]
 
 
-@app.callback(invoke_without_command=True)
-def _root(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        raise UsageError(f"plan: which case? allowed: {', '.join(CASES)}")
-
-
-for _case in CASES:
-    app.command(_case, short_help=CASE_INFO[_case].summary)(_command(_case))
+add_cases(app, _command, "plan")

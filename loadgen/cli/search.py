@@ -14,6 +14,7 @@ import typer
 from loadgen.cli.cases import score, tell
 from loadgen.cli.options import (
     Flags,
+    add_cases,
     case_options,
     named_values,
     read_scenario,
@@ -21,8 +22,8 @@ from loadgen.cli.options import (
     with_options,
 )
 from loadgen.errors import ScenarioError, UsageError
-from loadgen.workload.cases import CASE_INFO
-from loadgen.workload.scenario import CASES, FIELDS, Case, Scenario, fields_of
+from loadgen.workload.case import Case
+from loadgen.workload.scenario import Scenario
 from loadgen.workload.search import (
     AIMS,
     MOST_STEPS,
@@ -113,7 +114,7 @@ def searched(scenario: Scenario, given: Flags, what: str) -> "Search":
 
 def _window_s(text: str) -> float:
     """A length that a measurement window may have; raises ValueError."""
-    seconds = FIELDS["duration"].read(text)
+    seconds = Scenario.fields()["duration"].read(text)
     assert isinstance(seconds, float)
     return seconds
 
@@ -145,29 +146,29 @@ def _read(name: str, reader: Callable[[str], float], text: str) -> float:
         raise ScenarioError(f"{name.replace('_', '-')}: {error}") from None
 
 
-def _command(case: Case) -> Callable[..., int]:
+def _command(case: Case[Any]) -> Callable[..., int]:
     def command(given: Flags) -> int:
         from loadgen.control.rundir import default_directory
 
         if given["for_"] is None:
             raise UsageError(f"--for: what is searched? allowed: {', '.join(AIMS)}")
         what = searched(read_scenario(case, given), given, given["for_"])
-        out = given["out"] or default_directory(datetime.now(UTC), f"search-{case}")
+        out = given["out"] or default_directory(datetime.now(UTC), f"search-{case.name}")
         result = _played(what, out, given["quiet"])
         return _show(result, as_json=given["json_"], quiet=given["quiet"])
 
     doc = (
-        f"The highest load of {case} that is still valid.\n\nA second start with the same options "
-        "and --out goes on where the first stopped.\n\n"
-        f"Example: loadgen search {case} --for {_example(case)}"
+        f"The highest load of {case.name} that is still valid.\n\nA second start with the same "
+        "options and --out goes on where the first stopped.\n\n"
+        f"Example: loadgen search {case.name} --for {_example(case)}"
     )
     return with_options(
         command, [*search_options(required=True), *case_options(case), *run_options()], doc
     )
 
 
-def _example(case: Case) -> str:
-    return next(aim for aim in AIMS if any(spec.name == aim for spec in fields_of(case)))
+def _example(case: Case[Any]) -> str:
+    return next(aim for aim in AIMS if aim in case.scenario.fields())
 
 
 def _played(what: "Search", directory: Path, quiet: bool) -> "SearchResult":
@@ -233,11 +234,4 @@ def result_lines(result: "SearchResult") -> Sequence[str]:
     ]
 
 
-@app.callback(invoke_without_command=True)
-def _root(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        raise UsageError(f"search: which case? allowed: {', '.join(CASES)}")
-
-
-for _case in CASES:
-    app.command(_case, short_help=CASE_INFO[_case].summary)(_command(_case))
+add_cases(app, _command, "search")

@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loadgen.cli.cases import tell
-from loadgen.cli.options import Flags, case_options, read_scenario, run_options, with_options
+from loadgen.cli.options import (
+    Flags,
+    add_cases,
+    case_options,
+    read_scenario,
+    run_options,
+    with_options,
+)
 from loadgen.cli.search import search_options, searched
 from loadgen.errors import ScenarioError, UsageError
-from loadgen.workload.cases import CASE_INFO
-from loadgen.workload.scenario import CASES, Case
+from loadgen.workload.case import Case
 from loadgen.workload.units import parse_count
 
 if TYPE_CHECKING:
@@ -31,7 +37,7 @@ app = typer.Typer(
 Axes = tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def _options(case: Case) -> list[inspect.Parameter]:
+def _options(case: Case[Any]) -> list[inspect.Parameter]:
     own: list[tuple[str, Any, object, Any]] = [
         (
             "set_",
@@ -80,7 +86,7 @@ def _axes(pairs: list[str]) -> Axes:
     return tuple(axes)
 
 
-def _wanted(case: Case, given: Flags) -> "Sweep":
+def _wanted(case: Case[Any], given: Flags) -> "Sweep":
     """The sweep that the options ask for; raises ScenarioError."""
     from loadgen.control.sweep import Sweep
 
@@ -114,7 +120,7 @@ def _wanted(case: Case, given: Flags) -> "Sweep":
     )
 
 
-def _command(case: Case) -> Callable[..., int]:
+def _command(case: Case[Any]) -> Callable[..., int]:
     def command(given: Flags) -> int:
         from loadgen.control.rundir import new_directory
         from loadgen.control.sweep import points_of
@@ -122,15 +128,19 @@ def _command(case: Case) -> Callable[..., int]:
         what = _wanted(case, given)
         points_of(what)
         out = given["out"]
-        new = new_directory(datetime.now(UTC), f"sweep-{case}") if out is None else nullcontext(out)
+        new = (
+            new_directory(datetime.now(UTC), f"sweep-{case.name}")
+            if out is None
+            else nullcontext(out)
+        )
         with new as directory:
             result = _played(what, directory, given["quiet"])
         return _show(result, as_json=given["json_"], quiet=given["quiet"])
 
     doc = (
-        f"Every combination of some fields of {case}, in one table and chart.\n\nA second start "
-        "with the same --out keeps what was measured.\n\nExample: "
-        f"loadgen sweep {case} --set size=32,256,1024 --search"
+        f"Every combination of some fields of {case.name}, in one table and chart.\n\nA second "
+        "start with the same --out keeps what was measured.\n\nExample: "
+        f"loadgen sweep {case.name} --set size=32,256,1024 --search"
     )
     return with_options(command, _options(case), doc)
 
@@ -200,11 +210,4 @@ def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
     return result.exit_status
 
 
-@app.callback(invoke_without_command=True)
-def _root(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        raise UsageError(f"sweep: which case? allowed: {', '.join(CASES)}")
-
-
-for _case in CASES:
-    app.command(_case, short_help=CASE_INFO[_case].summary)(_command(_case))
+add_cases(app, _command, "sweep")

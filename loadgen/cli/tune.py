@@ -4,15 +4,15 @@ import asyncio
 import inspect
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loadgen.cases.registry import CASES, resolve
 from loadgen.cli.options import Flags, case_options, help_of, read_scenario, with_options
 from loadgen.cli.plan import planned_endpoints
-from loadgen.workload.cases import CASE_INFO
-from loadgen.workload.scenario import CASES, Case
+from loadgen.workload.case import Case
 
 if TYPE_CHECKING:
     from loadgen.control.tuning import Demand, Finding, Profile
@@ -104,26 +104,26 @@ def _root(
     raise typer.Exit(status)
 
 
-def _command(case: Case) -> Callable[..., int]:
+def _command(case: Case[Any]) -> Callable[..., int]:
     def command(given: Flags) -> int:
         from loadgen.control.coordinator import plan_for
         from loadgen.control.tuning import demand_of
-        from loadgen.workload.plan import is_private
 
-        scenario = read_scenario(case, given)
-        endpoints = planned_endpoints(scenario)
-        # What a broker that is started here lacks is to be shown, not refused.
-        placed = scenario
-        if is_private(scenario):
-            placed = scenario.model_copy(update={"broker": ("mqtt://127.0.0.1",)})
-        plan = asyncio.run(plan_for(placed, endpoints))
-        return _compared(given["context"].obj, demand_of(scenario, plan))
+        workload = resolve(read_scenario(case, given))
+        brokers = workload.brokers
+        placed = workload
+        if brokers.private:
+            # What a broker that is started here lacks shall be found, not refused.
+            elsewhere = replace(brokers, names=("mqtt://127.0.0.1",))
+            placed = replace(workload, brokers=elsewhere)
+        plan = asyncio.run(plan_for(placed, planned_endpoints(brokers)))
+        return _compared(given["context"].obj, demand_of(workload, plan))
 
     return with_options(command, [_CONTEXT, *case_options(case)], help_of(case))
 
 
-for _case in CASES:
-    _check.command(_case, short_help=f"For a run of {_case}: {CASE_INFO[_case].summary}")(
+for _case in CASES.values():
+    _check.command(_case.name, short_help=f"For a run of {_case.name}: {_case.summary}")(
         _command(_case)
     )
 

@@ -22,7 +22,6 @@ from loadgen.brokers.reflector import run_reflector
 from loadgen.brokers.sink import run_sink
 from loadgen.control.calibration import SCHEMA
 from loadgen.control.interrupt import Interrupt
-from loadgen.control.phases import PhasePlan
 from loadgen.control.play import Played, play
 from loadgen.control.progress import Progress, Snapshot, silent
 from loadgen.errors import CannotRunError
@@ -36,6 +35,7 @@ from loadgen.workload.groups import (
     Target,
     WorkerPlan,
 )
+from loadgen.workload.workload import PhasePlan
 
 NS: Final = 1_000_000_000
 PERCENTILES: Final = ("p50", "p90", "p99", "max")

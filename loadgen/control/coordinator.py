@@ -18,17 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from loadgen.brokers.endpoints import Endpoint, parse_broker
-from loadgen.control import supply
-from loadgen.control.backends import backends_seen, bridge_record, loads_of
+from loadgen.brokers.watch import is_local
+from loadgen.cases.registry import resolve
+from loadgen.control.backends import loads_of
+from loadgen.control.crashes import crash_brokers, cut_off
 from loadgen.control.devices import write_devices
 from loadgen.control.environment import environment, host_of, program
-from loadgen.control.facts import facts_of, handshakes_of, rate_step_verdicts, rate_steps_of
+from loadgen.control.facts import facts_of, handshakes_of, rate_step_verdicts
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.monitor import Monitor, Record
 from loadgen.control.network import difference, network_counters
-from loadgen.control.phases import PhasePlan, PhaseRunner
-from loadgen.control.progress import Progress, Snapshot, silent
-from loadgen.control.queues import cut_off, spread_of
+from loadgen.control.phases import PhaseRunner
+from loadgen.control.progress import Progress, Snapshot, reported, silent
 from loadgen.control.redaction import printable, redact_command
 from loadgen.control.run_state import RunState
 from loadgen.control.rundir import (
@@ -42,28 +43,19 @@ from loadgen.control.rundir import (
 from loadgen.control.seal import seal
 from loadgen.control.tuning import demand_of
 from loadgen.control.watched import watched_broker
+from loadgen.control.window import window_rows
 from loadgen.control.worker_pool import start_workers
 from loadgen.engine.fleet import read_clients
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, ScenarioError
-from loadgen.specjms.layout import largest_payload_bytes
-from loadgen.specjms.model import highest_qos, shares_queues, uses_wildcards
-from loadgen.specjms.options import model_of_scenario
-from loadgen.specjms.plan import SupplyPlan, groups_of_model, plan_supply
-from loadgen.workload.cases import backends_of, groups_of
-from loadgen.workload.groups import DeviceGroup, RunPlan, Target
+from loadgen.workload.case import Evidence
+from loadgen.workload.groups import DeviceGroup, RunPlan, Target, Tls
 from loadgen.workload.payload import HEADER_BYTES
 from loadgen.workload.plan import describe, plan_run
 from loadgen.workload.rate_step_verdict import RateStepVerdict, with_rate_steps
-from loadgen.workload.rate_steps import mean_share
-from loadgen.workload.scenario import (
-    SIZE_MAXIMUM_BYTES,
-    Scenario,
-    connect_rate_of,
-    processors_of,
-    scenario_fields,
-)
+from loadgen.workload.scenario import SIZE_MAXIMUM_BYTES, MessagingScenario, Scenario
 from loadgen.workload.template import read_template
 from loadgen.workload.verdict import RunFacts, Verdict, judge
+from loadgen.workload.workload import Bridge, Brokers, Workload
 
 if TYPE_CHECKING:
     import ssl
@@ -142,26 +134,26 @@ async def _run(
     command: Sequence[str],
     faults: str,
 ) -> RunResult:
-    _require_available(scenario)
-    scenario = _with_payload_size(scenario)
+    workload = resolve(_with_payload_size(scenario))
+    _require_available(workload)
     require_free(directory)
     progress(Snapshot("broker"))
-    async with _broker(scenario, faults) as broker:
-        plan = await plan_for(scenario, broker.endpoints)
+    async with _broker(workload.brokers, faults) as broker:
+        plan = await plan_for(workload, broker.endpoints)
         # Of those that are started here only amqtt lacks anything that a case may need.
         if not broker.started_by_us or broker.name == "amqtt":
-            broker = replace(broker, version=await _asked(scenario, plan, broker.endpoints))
-        await _tried(scenario, plan, broker.endpoints)
+            broker = replace(broker, version=await _asked(workload, plan, broker.endpoints))
+        await _tried(workload, plan, broker.endpoints)
         claim(directory)
         events = EventLog(directory, broker.secrets)
         try:
-            document = _document(scenario, plan, broker, command)
+            document = _document(workload, plan, broker, command)
             progress(Snapshot("workers"))
-            if scenario.case == "specjms":
-                progress = supply.reported(progress, events, scenario.report_every)
-            async with _watched(scenario, plan, broker, directory, events):
+            if workload.report_every_s is not None:
+                progress = reported(progress, events, workload.report_every_s)
+            async with _watched(workload, plan, broker, directory, events):
                 result = await _play(
-                    scenario,
+                    workload,
                     plan,
                     directory,
                     document,
@@ -180,7 +172,7 @@ async def _run(
 
 
 async def _play(
-    scenario: Scenario,
+    workload: Workload,
     plan: RunPlan,
     directory: Path,
     document: dict[str, Any],
@@ -199,11 +191,12 @@ async def _play(
     cut: dict[str, Any] = {}
 
     def measuring() -> None:
-        if scenario.crash_broker:
-            crash = _crash(broker.brokers, scenario.duration / 2, events)
+        middle_s = workload.phases.duration_s / 2
+        if workload.crash == "broker":
+            crash = crash_brokers(broker.brokers, middle_s, events)
             crashes.append(asyncio.create_task(crash))
-        if scenario.crash_consumer:
-            crash = cut_off(pool, plan, scenario.duration / 2, events, cut)
+        if workload.crash == "consumer":
+            crash = cut_off(pool, plan, middle_s, events, cut)
             crashes.append(asyncio.create_task(crash))
         write_json(manifest, document | _observed(state, (), before) | {"interrupted": True})
 
@@ -211,14 +204,14 @@ async def _play(
     record = Record(run_id, anchor_ns, events, IntervalWriter(directory, run_id))
     monitor = Monitor(plan, record, progress)
     state = monitor.state
-    watched = broker.pids if scenario.case == "bridge" else ()
+    watched = broker.pids if workload.brokers.bridge is not None else ()
     async with (
         loads_of(watched) as loads,
         start_workers(len(plan.workers), monitor.on_frame, behaviour=plan.behaviour) as pool,
     ):
         stepping.set()
         try:
-            await PhaseRunner(plan, phases_of(scenario), pool, monitor, interrupt, measuring).play()
+            await PhaseRunner(plan, workload.phases, pool, monitor, interrupt, measuring).play()
         finally:
             for crash in crashes:
                 crash.cancel()
@@ -226,43 +219,35 @@ async def _play(
         lost = tuple(loss.worker for loss in pool.losses)
         if plan.per_device:
             await asyncio.to_thread(write_devices, directory, plan, state.finals)
-        facts = facts_of(scenario, plan, state, lost)
         facts = replace(
-            facts,
-            backends=backends_seen(plan, state, loads),
+            facts_of(workload, plan, state, lost),
             held_when_cut=int(cut.get("held", 0)),
             repeated=state.tally.total("duplicated"),
         )
-        reviewed = None
-        if isinstance(plan, SupplyPlan):
-            reviewed = await asyncio.to_thread(
-                supply.review,
-                directory,
-                plan,
-                state.finals,
-                state.windows,
-                share=mean_share(rate_steps_of(scenario)) if scenario.steps else None,
-                progress_s=scenario.report_every,
-            )
-            # What a handler sends is caused, not scheduled; most is sent at QoS 1.
-            facts = replace(facts, scheduled=reviewed.begun, qos=1)
+        evidence = Evidence(
+            workload=workload,
+            plan=plan,
+            facts=facts,
+            finals=state.finals,
+            windows=state.windows,
+            counts=state.groups,
+            loads=loads,
+            cut_off=cut,
+            broker_is_local=lambda: any(is_local(target.host) for target in plan.targets),
+            window_rows=lambda: window_rows(directory),
+        )
+        review = await asyncio.to_thread(workload.case.review, evidence)
+        facts = review.facts
         steps = rate_step_verdicts(state, plan, facts)
-        verdict = with_rate_steps(judge(facts), steps)
+        found = await asyncio.to_thread(review.conclude, with_rate_steps(judge(facts), steps))
+        verdict = found.verdict
         final = document | _observed(state, lost, before)
-        if reviewed is not None:
-            final["audit"] = reviewed.summary
-            final["observed"]["specjms"] = await asyncio.to_thread(
-                supply.write_review, directory, reviewed, verdict
-            )
-            verdict = supply.with_audit(verdict, reviewed.audit)
-        if scenario.case == "bridge":
-            window = state.windows.get("measure", (0, 0))
-            final["observed"]["bridge"] = bridge_record(facts, verdict, loads, window)
-        if scenario.case == "queue":
-            final["observed"]["queue"] = {
-                "spread": spread_of(plan, state.finals),
-                "cut_off": cut or None,
-            }
+        if found.audit is not None:
+            final["audit"] = found.audit
+        if found.observed is not None:
+            final["observed"][workload.case.name] = found.observed
+        for name, content in found.files.items():
+            await asyncio.to_thread(write_json, directory / name, content)
         if steps:
             final["steps"] = [_step_document(step) for step in steps]
         final["interrupted"] = state.ending == "interrupted"
@@ -295,85 +280,64 @@ def _step_document(found: RateStepVerdict) -> dict[str, Any]:
     }
 
 
-def phases_of(scenario: Scenario) -> PhasePlan:
-    """How long the phases take; CONNBURST's pause after the connects adds to its hold."""
-    pause_s = scenario.warmup if scenario.case == "connburst" else 0.0
-    rates = rate_steps_of(scenario)
-    return PhasePlan(
-        warmup_s=scenario.warmup,
-        duration_s=sum(step.seconds for step in rates) or scenario.duration + pause_s,
-        rates=rates,
-        drain_s=scenario.drain,
-        connect_rate=connect_rate_of(scenario),
-        in_flight=scenario.in_flight,
-        timeout_s=scenario.connect_timeout,
-    )
-
-
 _FILES_CHECKED = 10_000
 """Up to so many devices the files of all are looked for, which takes a moment."""
 
 
-def _require_available(scenario: Scenario) -> None:
-    """Refuse broker URLs that are none, and what this version cannot play."""
-    for entry in (*scenario.broker, *scenario.backend):
-        parse_broker(entry)
-    if scenario.case == "specjms":
-        groups = groups_of_model(model_of_scenario(scenario), scenario)
-    else:
-        groups = groups_of(scenario)
-    if scenario.hosts != 1:
+def _require_available(workload: Workload) -> None:
+    """Refuse what is not a broker's URL, and what this version or this host cannot play."""
+    for address in workload.brokers.addresses:
+        parse_broker(address)
+    if workload.hosts != 1:
         raise ScenarioError("hosts: this version runs on one host; leave it at 1")
-    missing = set(processors_of(scenario.affinity)) - os.sched_getaffinity(0)
+    missing = set(workload.processors) - os.sched_getaffinity(0)
     if missing:
         usable = ",".join(map(str, sorted(os.sched_getaffinity(0))))
         raise ScenarioError(
-            f"affinity: processor {min(missing)} is none that this process may use; "
-            f"allowed: {usable[:100]}"
+            f"affinity: this process may not use processor {min(missing)}; allowed: {usable[:100]}"
         )
-    _require_certificates(scenario, groups)
-    if scenario.clients_file is not None:
-        clients = read_clients(Path(scenario.clients_file))
-        wanted = groups[0].count
-        if scenario.mqtt == "3.1.1" and any(p and not u for _, u, p in clients[:wanted]):
+    _require_certificates(workload.tls, workload.groups)
+    if workload.clients_file is not None:
+        clients = read_clients(Path(workload.clients_file))
+        wanted = workload.groups[0].count
+        if workload.version == 4 and any(p and not u for _, u, p in clients[:wanted]):
             raise ScenarioError(
-                f"clients_file: {scenario.clients_file} has a password without a username, which "
+                f"clients_file: {workload.clients_file} has a password without a username, which "
                 "MQTT 3.1.1 does not allow; use mqtt 5"
             )
         if len(clients) < wanted:
             raise ScenarioError(
-                f"clients_file: {scenario.clients_file} has {len(clients):,} rows and "
+                f"clients_file: {workload.clients_file} has {len(clients):,} rows and "
                 f"{wanted:,} devices need one each"
             )
-        _require_other_names(scenario, groups, [own for own, _, _ in clients[:wanted]])
+        _require_other_names(workload, [own for own, _, _ in clients[:wanted]])
 
 
-def _require_other_names(
-    scenario: Scenario, groups: Sequence[DeviceGroup], listed: Sequence[str]
-) -> None:
+def _require_other_names(workload: Workload, listed: Sequence[str]) -> None:
     """Refuse a file that names a device as the pattern names one of another group."""
-    if scenario.client_id is None:
+    if workload.client_id is None:
         return
     names = set(listed)
-    for number, group in enumerate(groups[1:], 1):
-        pattern = scenario.client_id.replace("{group}", str(number))
+    for number, group in enumerate(workload.groups[1:], 1):
+        pattern = workload.client_id.replace("{group}", str(number))
         for device in range(group.count):
             if pattern.replace("{device}", str(device)) in names:
                 raise ScenarioError(
-                    f"clients_file: {scenario.clients_file} has the client_id that the pattern "
+                    f"clients_file: {workload.clients_file} has the client_id that the pattern "
                     f"client_id gives to device {device:,} of the {group.name}; allowed: another "
                     "for each device"
                 )
 
 
-def _require_certificates(scenario: Scenario, groups: Sequence[DeviceGroup]) -> None:
+def _require_certificates(tls: Tls, groups: Sequence[DeviceGroup]) -> None:
     """Refuse TLS files that are not there: every device's, or of many each group's ends."""
     devices = range(max(group.count for group in groups))
     some = {0} | {group.count - 1 for group in groups if group.count}
-    for field in ("tls_ca", "tls_certificate", "tls_key"):
-        given = getattr(scenario, field) or ""
+    files = {"ca": tls.ca_file, "certificate": tls.certificate_file, "key": tls.key_file}
+    for name, given in files.items():
         if not given:
             continue
+        field = f"tls_{name}"
         numbers: Sequence[int] = (0,)
         if field != "tls_ca" and "{device}" in given:
             numbers = devices if len(devices) <= _FILES_CHECKED else sorted(some)
@@ -389,6 +353,8 @@ def _require_certificates(scenario: Scenario, groups: Sequence[DeviceGroup]) -> 
 
 def _with_payload_size(scenario: Scenario) -> Scenario:
     """The scenario with the size that its payload file or template gives a message."""
+    if not isinstance(scenario, MessagingScenario):
+        return scenario
     name = "payload" if scenario.payload_template is None else "payload_template"
     given = scenario.payload or scenario.payload_template
     if given is None:
@@ -412,17 +378,6 @@ def _with_payload_size(scenario: Scenario) -> Scenario:
     return scenario.model_copy(update={"size": (size_bytes, size_bytes)})
 
 
-async def _crash(brokers: Sequence["RunningBroker"], wait_s: float, events: EventLog) -> None:
-    """Kill the private brokers in the middle of the window and start them again."""
-    await asyncio.sleep(wait_s)
-    for broker in brokers:
-        events.write(time.monotonic_ns(), "broker_killed", f"{broker.name} was killed on request")
-        broker.kill()
-    for broker in brokers:
-        await broker.start()
-        events.write(time.monotonic_ns(), "broker_started", f"{broker.name} was started again")
-
-
 # The broker -----------------------------------------------------------------------------------
 
 
@@ -440,21 +395,20 @@ class ServedBroker:
 
 
 @asynccontextmanager
-async def _broker(scenario: Scenario, faults: str) -> AsyncIterator[ServedBroker]:
-    """The broker that the scenario names, started here where it is one of ours."""
-    if scenario.case == "bridge":
-        async with _bridge(scenario) as bridge:
-            yield bridge
+async def _broker(wanted: Brokers, faults: str) -> AsyncIterator[ServedBroker]:
+    """The brokers that are asked for, started here where they are private."""
+    if wanted.bridge is not None:
+        async with _bridge(wanted, wanted.bridge) as served_bridge:
+            yield served_bridge
         return
     # Starting brokers needs the MQTT stack; a module that only reads run directories does not.
     from loadgen.brokers.start import serve
 
-    stores = scenario.case == "persistent" and scenario.broker[0] not in ("reflector", "sink")
-    urls = any("://" in entry for entry in scenario.broker)
+    able = wanted.private and wanted.names[0] not in ("reflector", "sink")
     async with serve(
-        scenario.broker,
-        instances=scenario.instances,
-        persistence=stores and not urls,
+        wanted.names,
+        instances=wanted.instances,
+        persistence=wanted.stores and able,
         faults=faults,
     ) as served:
         yield ServedBroker(
@@ -469,10 +423,10 @@ async def _broker(scenario: Scenario, faults: str) -> AsyncIterator[ServedBroker
 
 
 @asynccontextmanager
-async def _bridge(scenario: Scenario) -> AsyncIterator[ServedBroker]:
+async def _bridge(wanted: Brokers, bridge: Bridge) -> AsyncIterator[ServedBroker]:
     """Front and backends, in this order; started here unless URLs name them."""
-    if scenario.backend:
-        parsed = [parse_broker(url) for url in (*scenario.broker, *scenario.backend)]
+    if bridge.urls:
+        parsed = [parse_broker(url) for url in wanted.addresses]
         endpoints = tuple(endpoint for endpoint in parsed if isinstance(endpoint, Endpoint))
         if len({endpoint.scheme for endpoint in endpoints}) > 1:
             raise ScenarioError("backend: another scheme than broker; allowed: the same in all")
@@ -481,61 +435,49 @@ async def _bridge(scenario: Scenario) -> AsyncIterator[ServedBroker]:
         return
     from loadgen.brokers.bridge import serve_bridge
 
-    routes = _routes(scenario)
     async with serve_bridge(
-        routes, backends_of(scenario), scenario.qos, persistence=scenario.durable
-    ) as bridge:
+        _routes(bridge), bridge.backends, bridge.qos, persistence=bridge.durable
+    ) as served:
         yield ServedBroker(
-            name=bridge.front.name,
-            version=bridge.front.version,
-            endpoints=tuple(one.endpoints[0] for one in bridge.brokers),
+            name=served.front.name,
+            version=served.front.version,
+            endpoints=tuple(one.endpoints[0] for one in served.brokers),
             started_by_us=True,
-            pids=tuple(one.pid for one in bridge.brokers),
-            brokers=bridge.brokers,
+            pids=tuple(one.pid for one in served.brokers),
+            brokers=served.brokers,
         )
 
 
-def _routes(scenario: Scenario) -> "tuple[Route, ...]":
+def _routes(bridge: Bridge) -> "tuple[Route, ...]":
     from loadgen.brokers.bridge import routes_of
 
-    return routes_of(
-        backends_of(scenario), scenario.topics, scenario.front_root, scenario.backend_root
-    )
+    return routes_of(bridge.backends, bridge.topics, bridge.front_root, bridge.backend_root)
 
 
-async def _tried(scenario: Scenario, plan: RunPlan, endpoints: Sequence[Endpoint]) -> None:
+async def _tried(workload: Workload, plan: RunPlan, endpoints: Sequence[Endpoint]) -> None:
     """Refuse a broker without shared subscriptions, and a bridge that does not forward."""
-    context = _tls_context(plan) if scenario.case in ("queue", "bridge", "specjms") else None
-    if scenario.case == "queue":
+    needs, bridge = workload.needs, workload.brokers.bridge
+    if needs.shared:
         from loadgen.brokers.shared import require_shared
 
         for endpoint in endpoints:
-            await require_shared(endpoint, tls_context=context)
-    if isinstance(plan, SupplyPlan) and shares_queues(plan.model):
-        from loadgen.brokers.shared import require_shared
-
-        for endpoint in endpoints:
-            await require_shared(
-                endpoint,
-                tls_context=context,
-                lacks="which several event handlers of one queue need; use --handlers 1",
-            )
-    if scenario.case == "bridge":
+            await require_shared(endpoint, tls_context=_tls_context(plan), lacks=needs.shared)
+    if bridge is not None:
         from loadgen.brokers.bridge import FORWARD_TIMEOUT_S, require_forwarding
 
-        fronts = len(scenario.broker)
+        fronts = len(workload.brokers.names)
         await require_forwarding(
             endpoints[:fronts],
             endpoints[fronts:],
-            _routes(scenario),
+            _routes(bridge),
             version=plan.version,
-            tls_context=context,
-            timeout_s=min(FORWARD_TIMEOUT_S, scenario.connect_timeout),
+            tls_context=_tls_context(plan),
+            timeout_s=min(FORWARD_TIMEOUT_S, workload.phases.timeout_s),
         )
 
 
 def _watched(
-    scenario: Scenario, plan: RunPlan, broker: ServedBroker, directory: Path, events: EventLog
+    workload: Workload, plan: RunPlan, broker: ServedBroker, directory: Path, events: EventLog
 ) -> AbstractAsyncContextManager[None]:
     """Watches the broker of this run for the length of the block."""
     own = broker.brokers
@@ -546,9 +488,9 @@ def _watched(
         endpoints=[one.endpoints[0] for one in own] or broker.endpoints,
         # Asked for each time: a broker that crashes on request comes back as another process.
         own_pids=(lambda: [one.pid for one in own]) if own else None,
-        broker_pid=scenario.broker_pid,
+        broker_pid=workload.broker_pid,
         # A message that is forwarded is counted by two brokers.
-        counts=scenario.case != "bridge",
+        counts=workload.brokers.bridge is None,
         tls_context=_tls_context(plan),
     )
 
@@ -562,74 +504,47 @@ def _tls_context(plan: RunPlan) -> "ssl.SSLContext | None":
     return tls_context(tls_of_device(plan.tls, 0))
 
 
-async def _asked(scenario: Scenario, plan: RunPlan, endpoints: Sequence[Endpoint]) -> str:
+async def _asked(workload: Workload, plan: RunPlan, endpoints: Sequence[Endpoint]) -> str:
     """Version of the broker at these endpoints, each of which must be able to play the case."""
     from loadgen.brokers.probe import probe
 
     context = _tls_context(plan)
-    if scenario.clients_file is not None and endpoints[0].username is None:
-        _, username, password = read_clients(Path(scenario.clients_file))[0]
+    if workload.clients_file is not None and endpoints[0].username is None:
+        _, username, password = read_clients(Path(workload.clients_file))[0]
         endpoints = [replace(one, username=username, password=password) for one in endpoints]
     found = await asyncio.gather(*(probe(e, tls_context=context) for e in endpoints))
-    wanted = 4 if scenario.mqtt == "3.1.1" else 5
-    payload_bytes = scenario.size[1]
-    if isinstance(plan, SupplyPlan):
-        payload_bytes = largest_payload_bytes(plan.model)
+    needs = workload.needs
     for facts in found:
         where = facts.endpoint.redacted
-        if wanted not in facts.versions:
+        if needs.version not in facts.versions:
             raise BrokerRefusedError(
-                f"{where} does not speak MQTT {scenario.mqtt}; {_without_version(scenario, plan)}"
+                f"{where} does not speak MQTT {workload.protocol}; {needs.older}"
             )
-        qos = highest_qos(plan.model) if isinstance(plan, SupplyPlan) else scenario.qos
         highest = facts.maximum_qos
-        if highest is not None and qos > highest:
-            setting = f"--qos {highest}"
-            if isinstance(plan, SupplyPlan):
-                setting = f'--messages \'{{"all": {{"qos": {highest}}}}}\''
+        if highest is not None and needs.qos > highest:
             raise BrokerRefusedError(
-                f"{where} allows QoS {highest} at most and the scenario asks for {qos}; "
-                f"use {setting}"
+                f"{where} allows QoS {highest} at most and the scenario asks for {needs.qos}; "
+                f"use {needs.qos_option.format(highest=highest)}"
             )
         limit_bytes = facts.maximum_packet_size_bytes
-        if limit_bytes is not None and payload_bytes >= limit_bytes:
+        if limit_bytes is not None and needs.payload_bytes >= limit_bytes:
             raise BrokerRefusedError(
                 f"{where} takes packets of {limit_bytes:,} bytes at most and payloads have up to "
-                f"{payload_bytes:,}; raise the broker's limit, or make them smaller"
+                f"{needs.payload_bytes:,}; raise the broker's limit, or make them smaller"
             )
-        wildcards = isinstance(plan, SupplyPlan) and uses_wildcards(plan.model)
-        if facts.wildcard_subscription_available is False and scenario.case == "fanin":
-            raise BrokerRefusedError(f"{where} allows no wildcard subscription, which fanin needs")
-        if facts.wildcard_subscription_available is False and wildcards:
-            raise BrokerRefusedError(
-                f"{where} allows no wildcard subscription, which selectors at the broker need; "
-                "use --selectors client"
-            )
+        if facts.wildcard_subscription_available is False and needs.wildcards:
+            raise BrokerRefusedError(f"{where} allows no wildcard subscription, {needs.wildcards}")
     return found[0].version
 
 
-def _without_version(scenario: Scenario, plan: RunPlan) -> str:
-    """What a user can do whose broker does not speak the scenario's version."""
-    if scenario.mqtt == "3.1.1":
-        return "use --mqtt 5"
-    if scenario.case == "queue":
-        return "queue needs it; take another broker, or fanout with --ratio 1"
-    settings = ["--mqtt 3.1.1"]
-    if isinstance(plan, SupplyPlan):
-        settings += ["--handlers 1"] * shares_queues(plan.model)
-        settings += ["--selectors broker"] * (plan.model.selectors == "client")
-    return f"use {' '.join(settings)}"
-
-
-async def plan_for(scenario: Scenario, endpoints: Sequence[Endpoint]) -> RunPlan:
+async def plan_for(workload: Workload, endpoints: Sequence[Endpoint]) -> RunPlan:
     """The plan for this host against these endpoints, with a new run tag."""
     logins = {(endpoint.username, endpoint.password) for endpoint in endpoints}
     if len(logins) > 1:
         raise ScenarioError("broker: the URLs have different users; allowed: the same in all")
     ((username, password),) = logins
-    planner = plan_supply if scenario.case == "specjms" else plan_run
-    return planner(
-        scenario,
+    return plan_run(
+        workload,
         host_of(),
         tuple([await _target(endpoint) for endpoint in endpoints]),
         secrets.randbits(32),
@@ -668,27 +583,27 @@ async def _target(endpoint: Endpoint) -> Target:
 
 
 def _document(
-    scenario: Scenario, plan: RunPlan, broker: ServedBroker, command: Sequence[str]
+    workload: Workload, plan: RunPlan, broker: ServedBroker, command: Sequence[str]
 ) -> dict[str, Any]:
     """What is known of a run before it begins; the keys that `_observed` adds are still missing."""
     now = datetime.now(UTC)
     clock = {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
     return {
         "schema": 1,
-        "id": f"{now:%Y%m%dT%H%M%SZ}-{scenario.case}-{plan.run_tag:08x}",
-        "case": scenario.case,
+        "id": f"{now:%Y%m%dT%H%M%SZ}-{workload.case.name}-{plan.run_tag:08x}",
+        "case": workload.case.name,
         "program": program(),
         "started": f"{now:%Y-%m-%dT%H:%M:%SZ}",
         "command": redact_command(command or sys.argv, broker.secrets),
-        "scenario": scenario_fields(scenario),
+        "scenario": workload.given,
         "plan": {"hosts": 1, **describe(plan)},
-        "seed": scenario.seed,
-        "environment": environment(demand_of(scenario, plan)),
+        "seed": workload.seed,
+        "environment": environment(demand_of(workload, plan)),
         "broker": {
             "name": broker.name,
             "version": printable(broker.version, 200),
             "urls": [endpoint.redacted for endpoint in broker.endpoints],
-            "protocol": f"MQTT {scenario.mqtt}",
+            "protocol": f"MQTT {workload.protocol}",
             "started_by_us": broker.started_by_us,
         },
         "clock": clock,

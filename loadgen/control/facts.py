@@ -7,13 +7,12 @@ from typing import Any
 from loadgen.control.run_state import NS, RunState
 from loadgen.workload.groups import RunPlan, sent_rate
 from loadgen.workload.rate_step_verdict import RateStepVerdict
-from loadgen.workload.rate_steps import RateStep, mean_share, rate_steps
-from loadgen.workload.scenario import Scenario, connect_rate_of
 from loadgen.workload.verdict import RunFacts
+from loadgen.workload.workload import Workload
 
 
 def facts_of(
-    scenario: Scenario, plan: RunPlan, state: RunState, workers_lost: tuple[int, ...] = ()
+    workload: Workload, plan: RunPlan, state: RunState, workers_lost: tuple[int, ...] = ()
 ) -> RunFacts:
     """The facts of a run that was played to its end, or cut."""
     counts = state.tally.counts["measure"]
@@ -26,10 +25,10 @@ def facts_of(
     done = connected.done if connected else 0
     if subscribed is not None:
         done -= sum(subscribed.failures.values())
-    bound = scenario.latency_bound
     return RunFacts(
-        case=scenario.case,
-        qos=scenario.qos,
+        qos=workload.needs.qos,
+        connects_only=workload.case.connects_only,
+        send_delay_limit_us=workload.case.send_delay_limit_us,
         devices=sum(group.count for group in plan.groups),
         connected=done,
         connect_failures=failures.total(),
@@ -40,12 +39,12 @@ def facts_of(
         reconnects=state.tally.total("connects") - (connected.done if connected else 0),
         returned=sum(final.get("returned") or 0 for final in state.finals.values()),
         owed_by_leave=_owed_by_leave(plan),
-        connect_rate=connect_rate_of(scenario),
+        connect_rate=workload.phases.connect_rate,
         connect_seconds=connected.seconds if connected else 0.0,
         window_s=(end_ns - start_ns) / NS,
         target_rate=sum(sent_rate(group, plan.groups) for group in plan.groups)
-        * mean_share(rate_steps_of(scenario)),
-        arrivals_random=scenario.arrivals != "constant",
+        * workload.mean_share,
+        arrivals_random=workload.arrivals_random,
         publishers=sum(group.count for group in plan.groups if group.publishes is not None),
         sent=counts["sent"],
         owed_at_window_end=state.owed_at_window_end,
@@ -61,7 +60,7 @@ def facts_of(
         pushed_back=any(final.get("pushed_back") for final in state.finals.values()),
         backlog=tuple(state.backlog_samples),
         latency_p99_us=state.tally.p99_us(*result),
-        latency_bound_us=None if bound is None else bound * 1e6,
+        latency_bound_us=workload.latency_bound_us,
         workers_lost=workers_lost,
         interrupted=state.ending == "interrupted",
     )
@@ -99,11 +98,6 @@ def handshakes_of(finals: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | N
         ],
         "resumed": resumed,
     }
-
-
-def rate_steps_of(scenario: Scenario) -> tuple[RateStep, ...]:
-    """The rate steps that the scenario asks for; none for an even rate."""
-    return rate_steps(scenario.steps, scenario.duration, scenario.warmup)
 
 
 def rate_step_verdicts(

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -25,7 +24,7 @@ from loadgen.control.worker_pool import WorkerLostError, WorkerPool
 from loadgen.engine.live import Live, create_live_page
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, LoadgenError
 from loadgen.workload.groups import RunPlan
-from loadgen.workload.rate_steps import RateStep
+from loadgen.workload.workload import PhasePlan
 
 T = TypeVar("T")
 
@@ -42,24 +41,6 @@ SETTLE_S = 0.2
 STOP_TIMEOUT_S = 10.0
 """For a worker to close its connections; a second for each thousand is added."""
 _IN_FLIGHT_EACH = 64  # with more under way a worker has as many answers at each wake as it needs
-
-
-@dataclass(frozen=True, slots=True)
-class PhasePlan:
-    """How long the phases take, and how connections are opened.
-
-    `connect_rate` is connects a second of all workers, None as fast as `in_flight` (connects under
-    way at once, of all workers) allows. `rates` are steps of the rate within `duration_s`, none for
-    an even one.
-    """
-
-    warmup_s: float
-    duration_s: float
-    drain_s: float
-    connect_rate: float | None = None
-    in_flight: int = 64
-    timeout_s: float = 30.0
-    rates: tuple[RateStep, ...] = ()
 
 
 class _CutError(Exception):

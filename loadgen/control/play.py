@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.monitor import Monitor, Record
-from loadgen.control.phases import PhasePlan, PhaseRunner
+from loadgen.control.phases import PhaseRunner
 from loadgen.control.progress import Progress, silent
 from loadgen.control.run_state import RunState
 from loadgen.control.rundir import EventLog, IntervalWriter, claim
@@ -23,6 +23,7 @@ from loadgen.control.worker_pool import start_workers
 from loadgen.errors import CannotRunError
 from loadgen.metrics.reducer import reduce_table
 from loadgen.workload.groups import RunPlan
+from loadgen.workload.workload import PhasePlan
 
 _NOTHING: Final[Mapping[str, Any]] = {"count": 0}
 

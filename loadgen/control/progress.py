@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
 
+from loadgen.control.rundir import EventLog
+
 PLAIN_EVERY_S = 5.0
 
 _BEFORE = {
@@ -93,5 +95,20 @@ def _plain(stream: TextIO) -> Progress:
         if snapshot.phase != shown_phase or now - shown_at >= PLAIN_EVERY_S:
             shown_phase, shown_at = snapshot.phase, now
             print(describe(snapshot), file=stream, flush=True)
+
+    return show
+
+
+def reported(progress: Progress, events: EventLog, every_s: float) -> Progress:
+    """`progress` that also writes where the run stands into the event log, now and then."""
+    last_s = time.monotonic()
+
+    def show(snapshot: Snapshot) -> None:
+        nonlocal last_s
+        progress(snapshot)
+        now_s = time.monotonic()
+        if now_s - last_s >= every_s and snapshot.devices:
+            last_s = now_s
+            events.write(time.monotonic_ns(), "progress", describe(snapshot))
 
     return show

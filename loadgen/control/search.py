@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 
 from loadgen.brokers.endpoints import parse_broker
+from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.control.coordinator import RunResult, run
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.journal import Journal
@@ -27,8 +28,8 @@ from loadgen.control.redaction import printable
 from loadgen.control.rundir import exclusive
 from loadgen.control.seal import digest_of
 from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError
-from loadgen.specjms.model import NOTICE
-from loadgen.workload.scenario import Scenario, build_scenario, scenario_fields
+from loadgen.workload.case import Case
+from loadgen.workload.scenario import Scenario
 from loadgen.workload.search import (
     Aim,
     Limit,
@@ -65,6 +66,10 @@ class Search:
     faults: str = "none"
 
     @property
+    def case(self) -> Case[Any]:
+        return CASES[self.scenario.case]
+
+    @property
     def digest(self) -> str:
         """What makes two searches the same one."""
         return digest_of(self.document())
@@ -73,7 +78,7 @@ class Search:
         """What is searched as plain JSON values, without any password."""
         return {
             "case": self.scenario.case,
-            "scenario": scenario_fields(self.scenario),
+            "scenario": self.scenario.plain(),
             "aim": asdict(self.aim),
             "require": asdict(self.require),
             "step_s": self.step_s,
@@ -218,7 +223,7 @@ async def _played(
     facts = result.facts
     reasons = what.require.unmet(result.verdict, facts.expected, facts.received)
     window_s = facts.window_s or 1.0
-    messages = facts.case != "connburst"
+    messages = not what.case.connects_only
     return SearchStep(
         number=number,
         tried=Tried(
@@ -263,7 +268,7 @@ async def _require_broker(scenario: Scenario) -> None:
 
     Then no load failed: the step is not kept, and is played again when the search is continued.
     """
-    for url in (*scenario.broker, *scenario.backend):
+    for url in resolve(scenario).brokers.addresses:
         endpoint = parse_broker(url)
         if isinstance(endpoint, str):
             continue
@@ -301,12 +306,13 @@ def served_load(what: Search, load: float, facts: RunFacts) -> float | None:
 
     What was asked for less what piled up over the window, or was lost.
     """
-    if facts.case == "connburst":
+    if what.case.connects_only:
         if facts.connect_rate is None or not facts.connect_seconds:
             return None
         return min(load, facts.connected / facts.connect_seconds)
     scales = what.aim.field in _SCALES and (
-        what.aim.field != "devices" or (what.scenario.rate is None and facts.case == "fanin")
+        what.aim.field != "devices"
+        or (what.case.scales_by_devices and what.scenario.plain()["rate"] is None)
     )
     if not (scales and facts.begun and facts.expected and facts.target_rate and facts.window_s):
         return None
@@ -321,7 +327,7 @@ def served_load(what: Search, load: float, facts: RunFacts) -> float | None:
         # Samples a second apart do not reach both ends of the window.
         growth *= facts.window_s * NS / (backlog[-1][0] - backlog[0][0])
     short = max(growth, facts.expected - facts.received, 0.0) / asked
-    if facts.case == "latency":
+    if what.case.timed_pair:
         # The background is in these sums: they tell that all was served, not how much was.
         return load if short < 1 - 1 / (1 + what.aim.precision) else None
     return load * max(0.0, 1.0 - short)
@@ -339,7 +345,7 @@ def _opened(what: Search, journal: Journal[SearchStep], command: Sequence[str]) 
     """The search's document, of an earlier start where there was one."""
     begun = journal.begun()
     if begun is None:
-        notice = {"notice": NOTICE} if what.scenario.case == "specjms" else {}
+        notice = {"notice": what.case.notice} if what.case.notice else {}
         asked = {**notice, **what.document(), "digest": what.digest, "limit": None}
         return journal.begin(asked, command)
     if begun.get("digest") != what.digest:

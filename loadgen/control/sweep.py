@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import RunResult, run
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.journal import Journal
@@ -25,13 +26,8 @@ from loadgen.control.rundir import exclusive
 from loadgen.control.seal import digest_of
 from loadgen.control.search import Search, SearchResult, SearchState, search, step_scenario, vary
 from loadgen.errors import LoadgenError, ScenarioError
-from loadgen.workload.fields import redact_url
-from loadgen.workload.scenario import (
-    FIELDS,
-    Scenario,
-    build_scenario,
-    scenario_fields,
-)
+from loadgen.workload.fields import Texts, redact_url
+from loadgen.workload.scenario import Scenario
 from loadgen.workload.search import PRECISION, Aim, Limit, Probe
 
 POINTS_LIMIT = 10_000
@@ -134,7 +130,7 @@ def points_of(what: Sweep) -> tuple[SweepPoint, ...]:
     for name in names:
         if names.count(name) > 1:
             raise ScenarioError(f"{name}: swept twice; give all its values at once")
-        texts = name in FIELDS and FIELDS[name].kind == "texts"
+        texts = isinstance(what.scenario.fields().get(name), Texts)
         if name == "case" or (texts and name != "broker"):
             raise ScenarioError(f"{name}: it cannot be swept; run a sweep for each")
     total = what.repeat
@@ -192,7 +188,7 @@ def _shown(values: Mapping[str, str]) -> dict[str, str]:
 
 def _key(scenario: Scenario, wanted: Search | None, faults: str) -> str:
     document = {
-        "scenario": scenario_fields(scenario),
+        "scenario": scenario.plain(),
         "search": None if wanted is None else wanted.document(),
         "faults": faults,
     }
@@ -345,7 +341,7 @@ def _opened(
         _require_grown(what, points, journal, kept)
     document = {
         "case": what.scenario.case,
-        "scenario": scenario_fields(what.scenario),
+        "scenario": what.scenario.plain(),
         "axes": [
             [name, [_shown({name: value})[name] for value in values]] for name, values in what.axes
         ],

@@ -15,8 +15,8 @@ from typing import Any, Final, Literal, get_args
 
 from loadgen.errors import UsageError
 from loadgen.workload.groups import RunPlan, sent_rate
-from loadgen.workload.plan import broker_descriptors, is_private, needs_of
-from loadgen.workload.scenario import Scenario
+from loadgen.workload.plan import broker_descriptors, needs_of
+from loadgen.workload.workload import Workload
 
 Area = Literal["limit", "cgroup", "sysctl", "nic", "cpu", "service"]
 Rule = Literal["least", "most", "is", "covers", "holds", "stopped"]
@@ -302,7 +302,7 @@ def _is_local(host: str) -> bool:
         return False
 
 
-def demand_of(scenario: Scenario, plan: RunPlan) -> Demand:
+def demand_of(workload: Workload, plan: RunPlan) -> Demand:
     """What this plan takes of a load host and, where the broker is on it, of that."""
     needs = needs_of(plan)
     devices = sum(group.count for group in plan.groups)
@@ -324,23 +324,23 @@ def demand_of(scenario: Scenario, plan: RunPlan) -> Demand:
     sockets = devices + here
     # One message under way for each device, at most what a tenth of a second brings.
     queued = min(devices, messages / 10) * QUEUED_BYTES
-    broker = broker_descriptors(scenario, plan.groups, len(plan.targets))
+    broker = broker_descriptors(workload.brokers, plan.groups, len(plan.targets))
     return Demand(
-        descriptors=max(needs.descriptors, broker if is_private(scenario) else 0),
+        descriptors=max(needs.descriptors, broker if workload.brokers.private else 0),
         broker_descriptors=broker,
         open_files=len(plan.workers) * 200 + sockets,
         ports=needs.ports,
         processes=len(plan.workers) + HELPERS,
         connections=devices,
         hash_entries=-(-sockets // SOCKETS_A_BUCKET),
-        in_flight=min(scenario.in_flight, devices),
+        in_flight=min(workload.phases.in_flight, devices),
         memory_bytes=needs.memory_bytes,
         tcp_pages=math.ceil(queued / PAGE_BYTES),
         megabits_per_s=math.ceil(wire_bytes * 8 / 1e6),
         messages_per_s=messages,
         remote=not all(local),
         shared=any(local),
-        latency=scenario.case == "latency" or scenario.latency_bound is not None,
+        latency=workload.case.timed_pair or workload.latency_bound_us is not None,
     )
 
 

@@ -41,7 +41,7 @@ def supply_chain(document: Any, worker: int, totals: Table) -> Behaviour:
         """Counts by destination, of the window and of the run, and what is known of the streams."""
         touched = np.flatnonzero(chains.seen.any(axis=1))
         return {
-            "specjms": {
+            "supply": {
                 "seen": [[int(row), *chains.seen[row].tolist()] for row in touched],
                 "late": chains.begins[kernels.BEGUN_LATE].tolist(),
                 "inside": chains.begins[kernels.BEGUN_INSIDE].tolist(),

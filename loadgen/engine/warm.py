@@ -158,10 +158,9 @@ def warm_supply() -> None:
     from loadgen.engine.supply_fleet import equip
     from loadgen.specjms.options import Choices, model_of
     from loadgen.specjms.plan import SupplyPlan, groups_of_model
-    from loadgen.workload.scenario import build_scenario
 
     model = model_of(Choices(base=1))
-    groups = groups_of_model(model, build_scenario("specjms", None, {"base": 1}))
+    groups = groups_of_model(model)
     shares = tuple(Share(at, 0, group.count, 1) for at, group in enumerate(groups))
     worker = WorkerPlan(0, shares)
     plan = SupplyPlan(

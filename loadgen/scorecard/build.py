@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from loadgen.cases.registry import CASES
 from loadgen.control.seal import Integrity
 from loadgen.errors import RunDirectoryError
 from loadgen.metrics.interval import COUNTERS
@@ -189,7 +190,9 @@ def _wall_ns(record: RunRecord, moment_ns: int) -> int:
 
 def _is_connect_only(record: RunRecord) -> bool:
     """Whether the run publishes nothing: then its result is the connect phase."""
-    return record.case == "connburst" or (bool(record.groups) and not record.publishing)
+    case = CASES.get(record.case)
+    connects_only = case is not None and case.connects_only
+    return connects_only or (bool(record.groups) and not record.publishing)
 
 
 def _run(record: RunRecord, seconds: float) -> Run:

@@ -83,6 +83,12 @@ class RunRecord:
     """(code, detail)"""
 
     @property
+    def own(self) -> Object:
+        """What its case observed (`workload.case.Conclusion.observed`), if anything."""
+        found = self.observed.get(self.case)
+        return found if isinstance(found, dict) else {}
+
+    @property
     def background(self) -> frozenset[str]:
         """Names of the groups whose latencies are not the case's result."""
         return frozenset(group.name for group in self.groups if not group.timed)

@@ -1,16 +1,17 @@
 """The rows of the published score card, filled with what a run measured.
 
-Which rows a case has, and their names, types and units, stand in `workload.cases`; here each
-`Measure` becomes a number. A row whose value or statistics the published card leaves empty has
-None there too. A case that `workload.cases` does not know gets its rates.
+Which rows a case has, and their names, types and units, stand in its module of `loadgen.cases`;
+here each `Measure` becomes a number. A row whose value or statistics the published card leaves
+empty has None there too. An unknown case gets its rates.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from loadgen.cases.registry import CASES
 from loadgen.scorecard.latency import Latency
 from loadgen.scorecard.record import RunRecord
-from loadgen.workload import cases
+from loadgen.workload.case import Measure
 
 TYPES = ("Throughput", "Latency", "Connection rate", "Data-center Efficiency")
 """Groups of rows, in the order of the published card."""
@@ -149,7 +150,7 @@ def _per_rack_unit(facts: Facts) -> float | None:
     return facts.rates["received"] / facts.rack_units if facts.rack_units else None
 
 
-_VALUES: Mapping[cases.Measure, Callable[[Facts], float | None]] = {
+_VALUES: Mapping[Measure, Callable[[Facts], float | None]] = {
     "producers": lambda facts: _producers(facts),
     "ingress_rate": _rate("sent"),
     "egress_rate": _rate("received"),
@@ -163,27 +164,11 @@ _VALUES: Mapping[cases.Measure, Callable[[Facts], float | None]] = {
     "latency": lambda facts: None,
     "connect_seconds": lambda facts: _connect_seconds(facts),
     "base": lambda facts: _base(facts),
+    "high_water_mark": lambda facts: facts.high_water_mark,
 }
 
-_SERIES: Mapping[cases.Measure, str] = {"latency": "end_to_end"}
+_SERIES: Mapping[Measure, str] = {"latency": "end_to_end"}
 """From the intended moment of sending, so that a late sender is charged."""
-
-_MORE: Mapping[str, tuple[_Spec, ...]] = {
-    "fanin": (
-        _Spec(Row("Throughput", "FANIN", "Sent rate.", "msgs/sec"), _rate("sent")),
-        _Spec(Row("Throughput", "FANIN", "Received rate.", "msgs/sec"), _rate("received")),
-        _Spec(
-            Row("Throughput", "FANIN", "High-water mark of the subscription.", "messages"),
-            lambda facts: facts.high_water_mark,
-            optional=True,
-        ),
-    ),
-    "specjms": (
-        _Spec(Row("Throughput", "jms@{topology}", "Sent rate.", "msgs/sec"), _rate("sent")),
-        _Spec(Row("Throughput", "jms@{topology}", "Received rate.", "msgs/sec"), _rate("received")),
-    ),
-}
-"""Rows beside those of the published card."""
 
 
 def _efficiency(case: str) -> tuple[_Spec, ...]:
@@ -220,23 +205,21 @@ def _efficiency(case: str) -> tuple[_Spec, ...]:
 
 
 def _specs(case: str) -> tuple[_Spec, ...]:
-    info = next((info for name, info in cases.CASE_INFO.items() if name == case), None)
-    if info is None:
+    if case not in CASES:
         name = case.upper()
         return (
             _Spec(Row("Throughput", name, "Ingress rate.", "msgs/sec"), _rate("sent")),
             _Spec(Row("Throughput", name, "Egress rate.", "msgs/sec"), _rate("received")),
         )
-    published = (
+    return tuple(
         _Spec(
             Row(row.type, row.name, row.description, row.unit),
             _VALUES[row.measure],
             _SERIES.get(row.measure),
-            optional=bool(row.needs) or row.measure == "base",
+            optional=bool(row.needs) or row.measure in ("base", "high_water_mark"),
         )
-        for row in info.rows
+        for row in CASES[case].rows
     )
-    return (*published, *_MORE.get(case, ()))
 
 
 # --- what descriptions say ------------------------------------------------------------------
@@ -250,13 +233,16 @@ class _Words(dict[str, str]):
 
 
 def _words(facts: Facts) -> _Words:
-    """Fields of `workload.cases` descriptions, taken from the groups that were really played."""
+    """Fields of the rows' descriptions, taken from the groups that were really played."""
     publishing = facts.record.publishing
     timed = [group for group in publishing if group.timed]
     background = [group for group in publishing if not group.timed]
+    case = CASES.get(facts.record.case)
+    paired = case is not None and case.timed_pair
+    counted = background if paired else publishing or facts.record.groups
     subscribe = facts.record.scenario.get("subscribe") is True
     words = _Words(
-        devices=f"{sum(g.count for g in background or facts.record.groups):,}",
+        devices=f"{sum(group.count for group in counted):,}",
         background_rate=_plain(sum(g.rate or 0.0 for g in background)),
         rack_units=_plain(facts.rack_units or 0.0),
         subscribed=" and subscribed" if subscribe else "",
@@ -283,8 +269,6 @@ def _words(facts: Facts) -> _Words:
         "backends": _told(backends),
         "durable": ", durable consumers" if scenario.get("durable") is True else "",
     }
-    if facts.record.case in ("bridge", "request"):
-        words["devices"] = f"{sum(g.count for g in publishing):,}"
     return words
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
+from loadgen.cases.registry import style_of
 from loadgen.scorecard.compare import Comparison
 from loadgen.scorecard.figures import Chart, Figure, axis, chart, color_of, from_zero, layout, line
 from loadgen.scorecard.model import ScoreCard
@@ -144,29 +145,29 @@ def _latency(column: str) -> Callable[[ScoreCard], float | None]:
 
 
 def _drawn_over(axis: str) -> Callable[[ScoreCard], str | None]:
-    return lambda card: "" if _AXES.get(card.run.case) == axis else None
+    return lambda card: "" if style_of(card.run.case).axis == axis else None
 
 
 def _kind(card: ScoreCard) -> str | None:
     """What two runs of one line have in common beside the case."""
     case = card.run.case
-    if case not in _BY_SIZE:
+    if not style_of(case).by_size:
         return None
     parts = [case.upper(), f"QoS {_integer(card, 'qos')}"]
-    if _AXES.get(case) == "ratio":
+    if style_of(case).axis == "ratio":
         parts.append(f"1:{_integer(card, 'ratio')}")
-    if _AXES.get(case) == "backends":
+    if style_of(case).axis == "backends":
         parts.append(f"{_backends(card)} backends")
     return " ".join(parts)
 
 
 def _fan_out_of_size(card: ScoreCard) -> str | None:
     size = _size(card)
-    return f"{size:,} bytes" if _AXES.get(card.run.case) == "ratio" and size else None
+    return f"{size:,} bytes" if style_of(card.run.case).axis == "ratio" and size else None
 
 
 def _forwarded(card: ScoreCard) -> str | None:
-    if _AXES.get(card.run.case) != "backends":
+    if style_of(card.run.case).axis != "backends":
         return None
     durable = ", durable" if card.run.scenario.get("durable") is True else ""
     return f"QoS {_integer(card, 'qos')}{durable}"
@@ -175,9 +176,6 @@ def _forwarded(card: ScoreCard) -> str | None:
 def _share_of_ratio(ratio: int) -> str:
     return f"1:{ratio}"
 
-
-_AXES = {"fanout": "ratio", "latency": "background", "bridge": "backends"}
-_BY_SIZE = ("fanout", "persistent", "queue", "bridge")
 
 _CHARTS = (
     _RunChart(

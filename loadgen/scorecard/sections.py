@@ -9,15 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loadgen.cases.registry import CASES
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.rows import Row
 from loadgen.scorecard.text import name, number
-from loadgen.workload.published import (
-    PUBLISHED_SOURCE,
-    RELATIONS,
-    PublishedFigure,
-    counterparts,
-)
+from loadgen.workload.case import PUBLISHED_SOURCE, PublishedFigure
 
 Rates = Mapping[str, float]
 Cell = str | float | None
@@ -62,16 +58,13 @@ def details_of(record: RunRecord, rates: Rates) -> dict[str, Any]:
                 "value": figure.value,
                 "high_water_mark": figure.high_water_mark,
             },
-            "relation": RELATIONS.get(figure.name, ""),
+            "relation": figure.relation,
         }
         for figure in _figures(record)
     ]
     if published:
         details["published"] = published
-    for key in ("queue", "bridge"):
-        if isinstance(record.observed.get(key), Mapping):
-            details[key] = record.observed[key]
-    return details
+    return details | ({record.case: dict(record.own)} if record.own else {})
 
 
 def more_rows(record: RunRecord) -> tuple[Row, ...]:
@@ -108,7 +101,8 @@ def more_rows(record: RunRecord) -> tuple[Row, ...]:
 
 def _figures(record: RunRecord) -> tuple[PublishedFigure, ...]:
     qos = record.publishing[0].qos if record.publishing else 0
-    figures = counterparts(record.case, record.scenario.get("published"), qos)
+    case = CASES.get(record.case)
+    figures = case.counterparts(record.scenario.get("published"), qos) if case else ()
     return tuple(figure for figure in figures if figure.measure in _OURS)
 
 
@@ -128,7 +122,7 @@ def _beside(record: RunRecord, rates: Rates) -> Section | None:
     note = (
         f"{PUBLISHED_SOURCE}: the limits of that report's appliance and network, a yardstick for "
         "what the case is about. Ours is the rate that was played, a limit only where a search "
-        f"found it. {RELATIONS.get(figures[0].name, '')}"
+        f"found it. {figures[0].relation}"
     )
     header = ("ours", "msgs/sec", "published", "msgs/sec")
     return Section("Beside the published score card", note.strip(), header, rows, texts=(0, 2))
@@ -137,13 +131,8 @@ def _beside(record: RunRecord, rates: Rates) -> Section | None:
 # --- queues ---------------------------------------------------------------------------------
 
 
-def _queue(record: RunRecord) -> Mapping[str, Any]:
-    found = record.observed.get("queue")
-    return found if isinstance(found, Mapping) else {}
-
-
 def _spread(record: RunRecord) -> Mapping[str, Any] | None:
-    spread = _queue(record).get("spread")
+    spread = record.own.get("spread")
     return spread if isinstance(spread, Mapping) else None
 
 
@@ -157,7 +146,7 @@ def _queues(record: RunRecord) -> Section | None:
         (f"queue {one.get('queue')}", *(_number(one, key) for key in keys))
         for one in _objects(spread.get("queues"))
     ]
-    cut = _queue(record).get("cut_off")
+    cut = record.own.get("cut_off")
     note = "Messages of the window that the consumers of a queue took, each by one of them."
     if isinstance(cut, Mapping):
         note += (
@@ -172,15 +161,14 @@ def _queues(record: RunRecord) -> Section | None:
 
 
 def _each_backend(record: RunRecord) -> list[Mapping[str, Any]]:
-    bridge = record.observed.get("bridge")
-    return _objects(bridge.get("backends")) if isinstance(bridge, Mapping) else []
+    return _objects(record.own.get("backends"))
 
 
 def _backends(record: RunRecord) -> Section | None:
     backends = _each_backend(record)
     if not backends:
         return None
-    bridge = record.observed["bridge"]
+    bridge = record.own
     limit = bridge.get("limit")
     said = limit if isinstance(limit, Mapping) else {}
     rows: list[tuple[Cell, ...]] = [

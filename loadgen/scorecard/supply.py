@@ -27,9 +27,9 @@ def audit_of(record: RunRecord) -> Mapping[str, Any] | None:
 
 
 def supply_details(record: RunRecord) -> dict[str, Any]:
-    """For scorecard.json: `notice` and `specjms`, those that there are."""
-    document = _document(record)
-    return {"notice": notice_of(record), "specjms": dict(document)} if document else {}
+    """For scorecard.json: the `notice`, if there is one."""
+    notice = notice_of(record)
+    return {"notice": notice} if notice else {}
 
 
 def supply_sections(record: RunRecord) -> tuple[Section, ...]:
@@ -42,8 +42,7 @@ def supply_sections(record: RunRecord) -> tuple[Section, ...]:
 
 
 def _document(record: RunRecord) -> Document:
-    found = record.observed.get("specjms")
-    return found if isinstance(found, Mapping) else {}
+    return record.own if "audit" in record.own or "notice" in record.own else {}
 
 
 def _audit(document: Document) -> Section:

@@ -7,19 +7,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from loadgen.cases.registry import CASES, style_of
 from loadgen.control.rundir import write_atomically
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.figures import Chart, Figure, axis, chart, color_of, from_zero, layout, line
 from loadgen.scorecard.page import page_figure, render
-from loadgen.scorecard.sweep_table import MAIN, SweepRow, SweepTable
+from loadgen.scorecard.sweep_table import SweepRow, SweepTable
 from loadgen.scorecard.text import NOTICE_CHARACTERS, cell, name, notice_lines, number
 from loadgen.scorecard.to_json import indented
 from loadgen.scorecard.to_markdown import escape, markdown_table
 
-_LINES: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "latency": (("avg", "average"), ("p99", "99th percentile")),
-    "connburst": (("seconds", "time to connect all"),),
-}
 EGRESS_NOTE = (
     "Egress counts what was delivered of the messages that were due in the window, also after its "
     "end, by the seconds of the window: of a broker that falls behind it shows what was asked, not "
@@ -234,7 +231,7 @@ def sweep_chart(table: SweepTable) -> Chart | None:
     if swept is None:
         return None
     drawn = _lines(table)
-    two_axes = len(drawn) > 1 and table.case == "fanout"
+    two_axes = len(drawn) > 1 and style_of(table.case).two_axes
     lines: list[Figure] = []
     for place, (label, members) in enumerate(_combinations(table, rows, swept).items()):
         for which, (key, title) in enumerate(drawn):
@@ -293,9 +290,7 @@ def _lines(table: SweepTable) -> tuple[tuple[str, str], ...]:
     """Key and name of what is drawn: the limit where one was searched, else figures."""
     if table.searched:
         return (("limit", f"limit: {table.searched}"),)
-    if table.case == "fanout":
-        return (("ingress", "ingress (left)"), ("egress", "egress (right)"))
-    return _LINES.get(table.case, (("egress", "egress"),))
+    return style_of(table.case).lines
 
 
 def _plotted(row: SweepRow, key: str) -> float | None:
@@ -355,7 +350,8 @@ def _spans(rows: Sequence[SweepRow], axis: str) -> bool:
 
 def _unit(table: SweepTable) -> str:
     if table.searched:
-        unit = "connects/s" if table.case == "connburst" else "msgs/s"
+        case = CASES.get(table.case)
+        unit = "connects/s" if case is not None and case.connects_only else "msgs/s"
         return f"limit, {unit}" if table.searched == "rate" else f"limit: {table.searched}"
-    main = MAIN.get(table.case, "egress")
+    main = style_of(table.case).main
     return {"avg": "µs", "seconds": "s"}.get(main, "msgs/s")

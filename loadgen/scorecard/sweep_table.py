@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from loadgen.cases.registry import CASES, style_of
 from loadgen.control.sweep import (
     Measured,
     SweepPoint,
@@ -55,17 +56,6 @@ FIGURES: Mapping[str, Column] = {
         Column("stdev", "STDV", "µs"),
     )
 }
-
-_COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "fanin": ("producers", "ingress", "egress", "high_water_mark", "p99"),
-    "fanout": ("ratio", "topics", "consumers", "producers", "ingress", "egress", "p99"),
-    "latency": ("background", "avg", "p50", "p99", "max", "stdev"),
-    "connburst": ("devices", "seconds", "p99"),
-}
-_OTHER_COLUMNS = ("producers", "consumers", "ingress", "egress", "p99")
-
-MAIN: Mapping[str, str] = {"latency": "avg", "connburst": "seconds"}
-"""The figure that a case is about, where that is not the egress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +121,7 @@ def table_of(result: SweepResult) -> SweepTable:
         if ones:
             rows.append(_row(result.directory, point, ones, cards))
     case = result.points[0].scenario.case if result.points else ""
-    wanted = _COLUMNS.get(case, _OTHER_COLUMNS)
+    wanted = style_of(case).columns
     return SweepTable(
         case=case,
         axes=axes,
@@ -177,7 +167,7 @@ def _row(
             continue
         cards[one.run] = (record, card)
         played.append(card)
-        main = MAIN.get(record.case, "egress")
+        main = style_of(record.case).main
         found.append(figures_of(record, card))
         if one.limit is None:
             told |= dict.fromkeys(reason.code for reason in card.verdict.reasons)
@@ -268,7 +258,9 @@ def _numbers(point: SweepPoint) -> dict[str, float]:
 
 def figures_of(record: RunRecord, card: ScoreCard) -> dict[str, float | None]:
     """The figures of one run by the keys of `FIGURES`; None where the run has none."""
-    burst = record.case == "connburst"
+    case = CASES.get(record.case)
+    burst = case is not None and case.connects_only
+    axis = style_of(record.case).axis
     background = [
         group
         for group in card.curves.groups
@@ -278,12 +270,12 @@ def figures_of(record: RunRecord, card: ScoreCard) -> dict[str, float | None]:
     latency = card.latency.get("connect" if burst else "end_to_end")
     ratio = record.scenario.get("ratio")
     return {
-        "ratio": float(ratio) if isinstance(ratio, int) and record.case == "fanout" else None,
+        "ratio": float(ratio) if isinstance(ratio, int) and axis == "ratio" else None,
         "topics": sum(group.topics for group in record.publishing) or None,
         "producers": sum(group.count for group in record.publishing) or None,
         "consumers": sum(g.count for g in record.groups if g.rate is None and not burst) or None,
         "devices": sum(group.count for group in record.groups),
-        "background": sent / card.run.seconds if record.case == "latency" else None,
+        "background": sent / card.run.seconds if axis == "background" else None,
         "ingress": None if burst else card.rates["sent"],
         "egress": None if burst else card.rates["received"],
         "high_water_mark": card.counts.high_water_mark,

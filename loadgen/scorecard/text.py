@@ -2,8 +2,8 @@
 
 from textwrap import wrap
 
+from loadgen.cases.registry import CASES
 from loadgen.control.redaction import printable
-from loadgen.specjms.model import NOTICE
 
 NAME_CHARACTERS = 300
 """Longest text of a broker, file or scenario that a rendering repeats."""
@@ -19,7 +19,7 @@ _WIDTH = 100
 
 def notice_for(case: str) -> str:
     """What must stand before any figure of this case's runs; empty for a case that needs none."""
-    return NOTICE if case == "specjms" else ""
+    return CASES[case].notice if case in CASES else ""
 
 
 def notice_lines(notice: str) -> list[str]:

@@ -6,7 +6,6 @@ the parameters of jms2009-PS may be set in every topology, and the result then s
 """
 
 import difflib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -38,10 +37,7 @@ from loadgen.specjms.topology import (
 )
 from loadgen.specjms.trailer import TRAILER_BYTES
 from loadgen.workload.payload import HEADER_BYTES
-from loadgen.workload.scenario import Scenario
 from loadgen.workload.units import shown
-
-__all__ = ["Choices", "changed_options", "choices_of", "model_of", "model_of_scenario"]
 
 HANDLERS_LIMIT: Final = 100
 LOCATIONS_LIMIT: Final = 100_000
@@ -400,30 +396,3 @@ def _check_protocol(model: Model, mqtt: str) -> None:
                     "shared_connections: a connection of several receivers has no selector of one; "
                     "use selectors = broker"
                 )
-
-
-def choices_of(scenario: Scenario) -> Choices:
-    """What a scenario says of the workload."""
-    tables = {
-        name: json.loads(text)
-        for name in ("locations", "interactions", "messages", "quantities")
-        if (text := getattr(scenario, name)) is not None
-    }
-    return Choices(
-        topology=scenario.topology,
-        base=scenario.base,
-        headquarters=scenario.headquarters,
-        handlers=scenario.handlers,
-        drivers=scenario.drivers,
-        selectors=scenario.selectors,
-        mqtt=scenario.mqtt,
-        families=scenario.families,
-        shared_connections=scenario.shared_connections,
-        check_every=scenario.check_every,
-        **tables,
-    )
-
-
-def model_of_scenario(scenario: Scenario) -> Model:
-    """The model of a scenario of this case; raises ScenarioError."""
-    return model_of(choices_of(scenario))

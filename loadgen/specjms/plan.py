@@ -4,15 +4,17 @@ import math
 from dataclasses import dataclass, fields
 
 from loadgen.specjms.expected import location_rates
-from loadgen.specjms.layout import Part, consumed_by, largest_payload_bytes, parts_of
+from loadgen.specjms.layout import Part, consumed_by, parts_of
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, outputs_of
 from loadgen.specjms.model import Model, mean_received_by
-from loadgen.specjms.options import model_of_scenario
-from loadgen.workload.groups import Behaviour, DeviceGroup, Publishes, RunPlan, Subscribes, Target
-from loadgen.workload.plan import Host, plan_groups
-from loadgen.workload.scenario import Scenario
-
-__all__ = ["SupplyPlan", "groups_of_model", "plan_supply"]
+from loadgen.workload.groups import (
+    Arrivals,
+    Behaviour,
+    DeviceGroup,
+    Publishes,
+    RunPlan,
+    Subscribes,
+)
 
 RECEIVE_US = 8.0
 CAUSE_US = 5.0
@@ -33,80 +35,62 @@ class SupplyPlan(RunPlan):
         return f"lg{self.run_tag:08x}"
 
 
-def plan_supply(
-    scenario: Scenario,
-    host: Host,
-    targets: tuple[Target, ...],
-    run_tag: int,
-    *,
-    username: str | None = None,
-    password: str | None = None,
-) -> SupplyPlan:
-    """Spread a supply chain over workers; as `workload.plan.plan_run`, and raises as it does."""
-    model = model_of_scenario(scenario)
-    plan = plan_groups(
-        scenario,
-        host,
-        targets,
-        run_tag,
-        groups_of_model(model, scenario),
-        loads=[_load(model, part) for part in parts_of(model)],
-        portions=[part.places if part.count else 0 for part in parts_of(model)],
-        largest_bytes=largest_payload_bytes(model),
-        username=username,
-        password=password,
-    )
+def supply_plan(plan: RunPlan, model: Model) -> SupplyPlan:
+    """The plan of these groups (`groups_of_model`), with their model for the workers."""
     same = {field.name: getattr(plan, field.name) for field in fields(plan)}
     del same["behaviour"]
     return SupplyPlan(**same, model=model)
 
 
-def groups_of_model(model: Model, scenario: Scenario) -> tuple[DeviceGroup, ...]:
-    """The groups of a model; a driver's stream is its number over all drivers."""
-    groups = []
-    stream = 0
-    for part in parts_of(model):
-        publishes = subscribes = None
-        durable = False
-        if part.role == "drivers":
-            publishes = _publishes(model, scenario, part, stream)
-            stream += part.count
-        else:
-            consumed = consumed_by(model, part)
-            durable = any(model.messages[n].durable for n in consumed)
-            qos = max(model.messages[n].qos for n in consumed)
-            # The filters are the model's; a topic here only says that nobody's are derived.
-            subscribes = Subscribes("", qos, topic=part.name)
-        groups.append(
-            DeviceGroup(
-                part.name,
-                part.count,
-                publishes=publishes,
-                subscribes=subscribes,
-                clean_start=not durable,
-                keep_alive_s=round(scenario.keep_alive),
-            )
-        )
-    return tuple(groups)
+def groups_of_model(
+    model: Model, arrivals: Arrivals = "constant", window: int = 100
+) -> tuple[DeviceGroup, ...]:
+    """The groups of a model; a driver's stream is its number over all drivers.
+
+    `window` is how many messages a driver may have unacknowledged.
+    """
+    return tuple(_group(model, part, arrivals, window) for part in parts_of(model))
 
 
-def _publishes(model: Model, scenario: Scenario, part: Part, stream: int) -> Publishes:
+def _group(model: Model, part: Part, arrivals: Arrivals, window: int) -> DeviceGroup:
+    publishes = subscribes = None
+    durable = False
+    if part.role == "drivers":
+        publishes = _publishes(model, part, arrivals, window)
+    else:
+        consumed = consumed_by(model, part)
+        durable = any(model.messages[n].durable for n in consumed)
+        qos = max(model.messages[n].qos for n in consumed)
+        # The filters are the model's; a topic here only says that nobody's are derived.
+        subscribes = Subscribes("", qos, topic=part.name)
+    return DeviceGroup(
+        part.name,
+        part.count,
+        publishes=publishes,
+        subscribes=subscribes,
+        clean_start=not durable,
+        cores=_cores(model, part),
+        parts=part.places if part.count else 0,
+    )
+
+
+def _publishes(model: Model, part: Part, arrivals: Arrivals, window: int) -> Publishes:
     first = FIRST_OF_INTERACTION[part.subject - 1]
     options = model.messages[first]
     return Publishes(
         topic_prefix=part.name,
         topics=1,
-        first_stream=stream,
+        first_stream=0,
         rate=model.rates[part.subject - 1],
         deliveries=math.ceil(mean_received_by(model, first)),
         qos=options.qos,
         size_bytes=(min(options.sizes_bytes), max(options.sizes_bytes)),
-        arrivals=scenario.arrivals,
-        window=scenario.inflight_window,
+        arrivals=arrivals,
+        window=window,
     )
 
 
-def _load(model: Model, part: Part) -> float:
+def _cores(model: Model, part: Part) -> float:
     """Cores that one device takes."""
     if part.role == "drivers":
         return model.rates[part.subject - 1] / part.count * BEGIN_US * 1e-6

@@ -1,7 +1,9 @@
-"""What a field of a scenario may hold: its kind, its bounds, and how a value is read.
+"""What a field of a scenario may hold: one small class for each kind of field.
 
-A spec reads a value however it was given, text from a command line or a number from TOML, bounds
-it, and says in one line what is allowed.
+A kind reads a value however it was given, text from a command line or a number from TOML, bounds
+it, and says in one line what is allowed. A field of a scenario is declared with it:
+
+    topics: Annotated[int, Count("Topics.", "topics", 1, 1_000_000)] = 10
 """
 
 import difflib
@@ -9,9 +11,9 @@ import ipaddress
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -19,60 +21,27 @@ from pydantic_core import CoreSchema, core_schema
 from loadgen.workload.rate_steps import read_steps
 from loadgen.workload.units import parse_count, parse_number, parse_seconds, parse_size, shown
 
-__all__ = ["CASES", "Case", "FieldSpec", "did_you_mean", "redact_url"]
-
-Case = Literal[
-    "fanin",
-    "fanout",
-    "persistent",
-    "latency",
-    "connburst",
-    "queue",
-    "bridge",
-    "request",
-    "specjms",
-]
-CASES: tuple[Case, ...] = get_args(Case)
-
 TEXT_LIMIT = 4096
 LIST_LIMIT = 1024
 
-Kind = Literal[
-    "choice",
-    "count",
-    "rate",
-    "ratio",
-    "seconds",
-    "size",
-    "flag",
-    "text",
-    "texts",
-    "network",
-    "table",
-    "steps",
-]
 
-
-@dataclass(frozen=True, slots=True)
-class FieldSpec:
+@dataclass(frozen=True)
+class Field:
     """What one scenario field means and what it may hold.
 
-    `minimum` and `maximum` are in `unit`; `cases` are those that understand the field; `absent`
-    says what None means and is empty where None is not allowed. `name` and `default` are filled
-    from the model (`FIELDS`) or the case (`fields_of`).
+    `absent` says what None means and is empty where None is not allowed. `name` and `default` are
+    filled in from the scenario class (`Scenario.fields`).
     """
 
-    kind: Kind
     description: str
     unit: str = ""
-    minimum: float = 0
-    maximum: float = 0
-    choices: tuple[str, ...] = ()
-    cases: tuple[Case, ...] = CASES
+    _: KW_ONLY
     absent: str = ""
-    whole: bool = False
     name: str = ""
     default: object = None
+
+    repeatable: ClassVar[bool] = False
+    """Whether the option may be given several times."""
 
     @property
     def option(self) -> str:
@@ -80,44 +49,35 @@ class FieldSpec:
         return "--" + self.name.replace("_", "-")
 
     @property
-    def repeatable(self) -> bool:
-        """Whether the option may be given several times."""
-        return self.kind == "texts"
+    def metavar(self) -> str:
+        """What stands for the value in a help text."""
+        return self.unit.upper() or "TEXT"
 
     @property
     def allowed(self) -> str:
         """What the field may hold, as the end of a sentence."""
-        match self.kind:
-            case "choice":
-                return " or ".join(self.choices)
-            case "count":
-                text = f"a whole number from {self.minimum:,.0f} to {self.maximum:,.0f}"
-            case "rate" | "ratio":
-                text = f"a number from {self.minimum:,g} to {self.maximum:,.0f}"
-            case "seconds":
-                whole = "whole seconds" if self.whole else "a time"
-                text = f"{whole} from {self.minimum:g} to {self.maximum:,.0f} s (10, 500ms, 5m)"
-            case "size":
-                text = f"{self.minimum:,.0f} to {self.maximum:,.0f} bytes, or MIN-MAX as 32-256"
-            case "flag":
-                return "true or false"
-            case "network":
-                return "local addresses as 127.0.0.0/16 or 192.0.2.7"
-            case "text" | "texts":
-                return "text of one line"
-            case "steps":
-                return "shares of the rate, each with its time, as 50%,75%:20s,100%"
-            case "table":
-                return "a table as TOML or JSON has it"
-        return f"{text}, or auto" if self.absent else text
+        raise NotImplementedError
+
+    @property
+    def shown_default(self) -> str:
+        """The default as a help text shows it, "" for none."""
+        return self.absent if self.default is None else str(self.default)
+
+    def is_absent(self, value: object) -> bool:
+        """Whether the value says that the field is not given."""
+        return value is None
 
     def read(self, value: object) -> object:
-        """The value as the model holds it; ValueError says in one line what is wrong with it."""
-        if value is None or (value == "auto" and self.kind in _BOUNDED and self.absent):
-            if not self.absent:
-                raise ValueError("nothing is given")
-            return None
-        return _READERS[self.kind](self, value)
+        """The value as the scenario holds it; ValueError says in one line what is wrong with it."""
+        if not self.is_absent(value):
+            return self.parse(value)
+        if not self.absent:
+            raise ValueError("nothing is given")
+        return None
+
+    def parse(self, value: object) -> object:
+        """`read` of a value that is given."""
+        raise NotImplementedError
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -125,65 +85,181 @@ class FieldSpec:
         return core_schema.no_info_before_validator_function(self.read, handler(source))
 
 
-def _within(spec: FieldSpec, value: object, number: float) -> None:
-    if number < spec.minimum:
-        raise ValueError(f"{shown(value)} is too small")
-    if number > spec.maximum:
-        raise ValueError(f"{shown(value)} is too large")
+# Numbers --------------------------------------------------------------------------------------
 
 
-def _read_count(spec: FieldSpec, value: object) -> int:
-    # Not through Decimal limits: a seed may use all 63 bits of a TOML integer.
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        number = value
-    elif isinstance(value, str) and re.fullmatch(r"[0-9]{1,20}", value):
-        number = int(value)
-    else:
-        number = parse_count(value)
-    _within(spec, value, number)
-    return number
+@dataclass(frozen=True)
+class Bounded(Field):
+    """A number from `minimum` to `maximum`, both in `unit`; "auto" means that none is given."""
+
+    minimum: float = 0
+    maximum: float = 0
+
+    def is_absent(self, value: object) -> bool:
+        return value is None or (value == "auto" and bool(self.absent))
+
+    @property
+    def metavar(self) -> str:
+        return "N"
+
+    @property
+    def allowed(self) -> str:
+        return f"{self.range}, or auto" if self.absent else self.range
+
+    @property
+    def range(self) -> str:
+        """The bounds in words."""
+        return f"a number from {self.minimum:,g} to {self.maximum:,.0f}"
+
+    @property
+    def shown_default(self) -> str:
+        return f"{self.default:g}" if isinstance(self.default, float) else super().shown_default
+
+    def parse(self, value: object) -> float:
+        return self.bounded(value, parse_number(value))
+
+    def bounded(self, value: object, number: float) -> float:
+        """The number; raises ValueError where it is out of bounds."""
+        if number < self.minimum:
+            raise ValueError(f"{shown(value)} is too small")
+        if number > self.maximum:
+            raise ValueError(f"{shown(value)} is too large")
+        return number
 
 
-def _read_number(spec: FieldSpec, value: object) -> float:
-    number = parse_number(value)
-    _within(spec, value, number)
-    return number
+class Rate(Bounded):
+    """A number of something a second."""
 
 
-def _read_seconds(spec: FieldSpec, value: object) -> float:
-    seconds = parse_seconds(value)
-    _within(spec, value, seconds)
-    if spec.whole and seconds != int(seconds):
-        raise ValueError(f"{shown(value)} is not in whole seconds")
-    return seconds
+class Ratio(Bounded):
+    """A number that need not be whole."""
 
 
-def _read_size(spec: FieldSpec, value: object) -> tuple[int, int]:
-    smallest, largest = parse_size(value)
-    _within(spec, value, smallest)
-    _within(spec, value, largest)
-    return smallest, largest
+class Count(Bounded):
+    """A whole number."""
+
+    @property
+    def range(self) -> str:
+        return f"a whole number from {self.minimum:,.0f} to {self.maximum:,.0f}"
+
+    def parse(self, value: object) -> int:
+        # Not through Decimal limits: a seed may use all 63 bits of a TOML integer.
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            number = value
+        elif isinstance(value, str) and re.fullmatch(r"[0-9]{1,20}", value):
+            number = int(value)
+        else:
+            number = parse_count(value)
+        self.bounded(value, number)
+        return number
 
 
-def _read_choice(spec: FieldSpec, value: object) -> str:
-    text = str(value) if isinstance(value, (int, float)) and value is not True else value
-    if isinstance(text, str) and text in spec.choices:
-        return text
-    raise ValueError(f"{shown(value)} is not one of them{did_you_mean(value, spec.choices)}")
+@dataclass(frozen=True)
+class Seconds(Bounded):
+    """A time in seconds, `whole` ones where it must be a whole number of them."""
+
+    _: KW_ONLY
+    whole: bool = False
+
+    @property
+    def metavar(self) -> str:
+        return "TIME"
+
+    @property
+    def range(self) -> str:
+        what = "whole seconds" if self.whole else "a time"
+        return f"{what} from {self.minimum:g} to {self.maximum:,.0f} s (10, 500ms, 5m)"
+
+    def parse(self, value: object) -> float:
+        seconds = self.bounded(value, parse_seconds(value))
+        if self.whole and seconds != int(seconds):
+            raise ValueError(f"{shown(value)} is not in whole seconds")
+        return seconds
+
+
+class Size(Bounded):
+    """Smallest and largest size in bytes."""
+
+    @property
+    def metavar(self) -> str:
+        return "BYTES"
+
+    @property
+    def range(self) -> str:
+        return f"{self.minimum:,.0f} to {self.maximum:,.0f} bytes, or MIN-MAX as 32-256"
+
+    @property
+    def shown_default(self) -> str:
+        assert isinstance(self.default, tuple)
+        low, high = self.default
+        return str(low) if low == high else f"{low}-{high}"
+
+    def parse(self, value: object) -> tuple[int, int]:  # type: ignore[override]
+        smallest, largest = parse_size(value)
+        self.bounded(value, smallest)
+        self.bounded(value, largest)
+        return smallest, largest
+
+
+# Words ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Choice(Field):
+    """One of a few words."""
+
+    _: KW_ONLY
+    choices: tuple[str, ...] = ()
+
+    @property
+    def metavar(self) -> str:
+        return "|".join(self.choices)
+
+    @property
+    def allowed(self) -> str:
+        return " or ".join(self.choices)
+
+    def parse(self, value: object) -> str:
+        text = str(value) if isinstance(value, (int, float)) and value is not True else value
+        if isinstance(text, str) and text in self.choices:
+            return text
+        raise ValueError(f"{shown(value)} is not one of them{did_you_mean(value, self.choices)}")
 
 
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
-def _read_flag(_spec: FieldSpec, value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.lower() in _FLAGS:
-        return _FLAGS[value.lower()]
-    raise ValueError(f"{shown(value)} is neither true nor false")
+class Flag(Field):
+    """On or off."""
+
+    @property
+    def allowed(self) -> str:
+        return "true or false"
+
+    @property
+    def shown_default(self) -> str:
+        return "on" if self.default else "off"
+
+    def parse(self, value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.lower() in _FLAGS:
+            return _FLAGS[value.lower()]
+        raise ValueError(f"{shown(value)} is neither true nor false")
 
 
-def _read_text(_spec: FieldSpec, value: object) -> str:
+class Text(Field):
+    """One line of text."""
+
+    @property
+    def allowed(self) -> str:
+        return "text of one line"
+
+    def parse(self, value: object) -> object:
+        return _line(value)
+
+
+def _line(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{shown(value)} is not text")
     if not value.strip():
@@ -198,21 +274,78 @@ def _read_text(_spec: FieldSpec, value: object) -> str:
     return value
 
 
-def _read_texts(spec: FieldSpec, value: object) -> tuple[str, ...]:
-    items = [value] if isinstance(value, str) else value
-    if not isinstance(items, (list, tuple)):
-        raise ValueError(f"{shown(value)} is neither text nor a list of texts")
-    if len(items) > LIST_LIMIT:
-        raise ValueError(f"{len(items)} entries are more than {LIST_LIMIT}")
-    return tuple(_read_text(spec, item) for item in items)
+class Texts(Text):
+    """Several lines of text, each of an option of its own."""
+
+    repeatable = True
+
+    @property
+    def shown_default(self) -> str:
+        assert isinstance(self.default, tuple)
+        return ", ".join(self.default)
+
+    def parse(self, value: object) -> tuple[str, ...]:
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, (list, tuple)):
+            raise ValueError(f"{shown(value)} is neither text nor a list of texts")
+        if len(items) > LIST_LIMIT:
+            raise ValueError(f"{len(items)} entries are more than {LIST_LIMIT}")
+        return tuple(map(_line, items))
 
 
-def _read_network(spec: FieldSpec, value: object) -> str:
-    text = _read_text(spec, value)
-    try:
-        return str(ipaddress.ip_network(text, strict=False))
-    except ValueError:
-        raise ValueError(f"{shown(value)} is not an address or network") from None
+class Network(Text):
+    """Local addresses."""
+
+    @property
+    def metavar(self) -> str:
+        return "CIDR"
+
+    @property
+    def allowed(self) -> str:
+        return "local addresses as 127.0.0.0/16 or 192.0.2.7"
+
+    def parse(self, value: object) -> str:
+        text = _line(value)
+        try:
+            return str(ipaddress.ip_network(text, strict=False))
+        except ValueError:
+            raise ValueError(f"{shown(value)} is not an address or network") from None
+
+
+class RateSteps(Field):
+    """Shares of the rate, one after the other."""
+
+    @property
+    def allowed(self) -> str:
+        return "shares of the rate, each with its time, as 50%,75%:20s,100%"
+
+    def parse(self, value: object) -> str:
+        return read_steps(value)
+
+
+class Table(Field):
+    """A table as canonical JSON text: equal tables are equal texts."""
+
+    @property
+    def allowed(self) -> str:
+        return "a table as TOML or JSON has it"
+
+    def parse(self, value: object) -> str:
+        if isinstance(value, str):
+            if len(value) > TEXT_LIMIT * 16:
+                raise ValueError("the text is too long")
+            value = _table_of_text(value)
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{shown(value)} is not a table")
+        try:
+            text = json.dumps(value, sort_keys=True, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            raise ValueError(
+                "it holds something other than text, numbers, lists and tables"
+            ) from None
+        if len(text) > TEXT_LIMIT * 16:
+            raise ValueError("the table is too large")
+        return text
 
 
 def _table_of_text(text: str) -> object:
@@ -225,41 +358,11 @@ def _table_of_text(text: str) -> object:
     raise ValueError(f"{shown(text)} is neither JSON nor TOML")
 
 
-def _read_table(_spec: FieldSpec, value: object) -> str:
-    """A table as canonical JSON text: equal tables are equal texts."""
-    if isinstance(value, str):
-        if len(value) > TEXT_LIMIT * 16:
-            raise ValueError("the text is too long")
-        value = _table_of_text(value)
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{shown(value)} is not a table")
-    try:
-        text = json.dumps(value, sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        raise ValueError("it holds something that is no text, number, list or table") from None
-    if len(text) > TEXT_LIMIT * 16:
-        raise ValueError("the table is too large")
-    return text
-
-
-_BOUNDED = ("count", "rate", "ratio", "seconds")
-_READERS: Mapping[Kind, Callable[[FieldSpec, object], object]] = {
-    "choice": _read_choice,
-    "count": _read_count,
-    "rate": _read_number,
-    "ratio": _read_number,
-    "seconds": _read_seconds,
-    "size": _read_size,
-    "flag": _read_flag,
-    "text": _read_text,
-    "texts": _read_texts,
-    "network": _read_network,
-    "table": _read_table,
-    "steps": lambda _spec, value: read_steps(value),
-}
+# Messages -------------------------------------------------------------------------------------
 
 
 def did_you_mean(value: object, known: tuple[str, ...]) -> str:
+    """`; did you mean 'rate'?` where a known word is close, else ""."""
     close = difflib.get_close_matches(str(value)[:TEXT_LIMIT], known, n=1) if value else []
     return f"; did you mean {close[0]!r}?" if close else ""
 

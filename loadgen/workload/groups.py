@@ -1,6 +1,6 @@
 """What a run plays: groups of like devices, and which worker plays which of them.
 
-A scenario is turned into `DeviceGroup`s (`cases.py`), a `RunPlan` spreads them over workers
+A case turns a scenario into `DeviceGroup`s (`loadgen.cases`), a `RunPlan` spreads them over workers
 (`plan.py`), and a worker expands its shares into arrays. Everything that can be derived from a
 device's number is derived, so that a plan for a million devices is a few hundred bytes.
 
@@ -13,28 +13,6 @@ topic are contiguous and a subscriber needs two numbers to know what it must rec
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
-
-__all__ = [
-    "DeviceGroup",
-    "Publishes",
-    "Reconnect",
-    "Responds",
-    "RunPlan",
-    "Share",
-    "Subscribes",
-    "Target",
-    "Tls",
-    "Will",
-    "WorkerPlan",
-    "client_id",
-    "device_of_share",
-    "sent_rate",
-    "streams_received",
-    "target_number",
-    "topic_filter",
-    "topic_name",
-    "topic_number",
-]
 
 Arrivals = Literal["constant", "uniform", "poisson"]
 Version = Literal[4, 5]
@@ -117,6 +95,11 @@ class DeviceGroup:
     `timed` marks the group whose latencies are the case's result; the series of other groups are
     reported as background. `clean_start` False asks the broker to keep the session. With
     `targets`, numbers of the plan's targets, the devices use these in turn and no others.
+
+    For the planner: `cores`, what one device takes of a processor, and `parts`, into how many parts
+    of neighbouring devices the group may be divided among workers; both follow from rates and
+    topics where they are None. With `each_broker` there is a device for each broker that stands
+    for itself, however many there are.
     """
 
     name: str
@@ -129,6 +112,9 @@ class DeviceGroup:
     keep_alive_s: int = 300
     will: Will | None = None
     targets: tuple[int, ...] = ()
+    cores: float | None = None
+    parts: int | None = None
+    each_broker: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +156,16 @@ class Target:
     port: int
     transport: Literal["tcp", "tls", "ws", "wss"] = "tcp"
     path: str = "/mqtt"
+
+
+_SCHEMES = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
+
+
+def target_url(target: Target) -> str:
+    """The target as URL, without any user or password."""
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    path = target.path if target.transport in ("ws", "wss") else ""
+    return f"{_SCHEMES[target.transport]}://{host}:{target.port}{path}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""From a scenario to a plan that fits the host: workers, shares, source addresses, pacing.
+"""From a workload to a plan that fits the host: workers, shares, source addresses, pacing.
 
 The cost model behind the number of workers, measured on one core of a current x86 server: a socket
 call costs some microseconds whatever it carries, a message well under one. So a publisher that
@@ -7,34 +7,21 @@ sends one message at a time costs about ten times one that sends what fell due i
 
 import ipaddress
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from loadgen.errors import HostLimitError, ScenarioError
-from loadgen.workload.cases import backends_of, brokers_of, groups_of
 from loadgen.workload.groups import (
     DeviceGroup,
-    Reconnect,
     RunPlan,
     Share,
     Target,
-    Tls,
     WorkerPlan,
     sent_rate,
+    target_url,
 )
-from loadgen.workload.scenario import FIELDS, Scenario, processors_of
-
-__all__ = [
-    "Host",
-    "Needs",
-    "broker_descriptors",
-    "describe",
-    "is_private",
-    "needs_of",
-    "plan_groups",
-    "plan_run",
-    "target_url",
-]
+from loadgen.workload.scenario import INSTANCES_LIMIT
+from loadgen.workload.workload import Brokers, Workload, rooted
 
 SPARE_DESCRIPTORS = 200
 """A worker's own files, pipes, libraries and the connects that are being closed and retried."""
@@ -99,7 +86,7 @@ class Needs:
 
 
 def plan_run(
-    scenario: Scenario,
+    workload: Workload,
     host: Host,
     targets: tuple[Target, ...],
     run_tag: int,
@@ -107,122 +94,70 @@ def plan_run(
     username: str | None = None,
     password: str | None = None,
 ) -> RunPlan:
-    """Spread the scenario's devices over workers.
+    """Spread the workload's devices over workers.
 
-    Workers are as many as descriptors, ports and load ask for (`scenario.workers` overrides, but
-    never more than devices). The timed pair of LATENCY gets a worker of its own where there are
-    two. With several hosts, each with these limits, worker w runs on host w modulo hosts.
+    Workers are as many as descriptors, ports and load ask for (`workload.workers` overrides, but
+    never more than there are parts to play). The timed pair of LATENCY gets a worker of its own
+    where there are two. With several hosts, each with these limits, worker w runs on host w modulo
+    hosts.
 
-    Raises HostLimitError, one line that says what would make it fit, and ScenarioError where the
-    scenario contradicts the targets.
+    Raises HostLimitError, one line that says how to make it fit, and ScenarioError where the
+    workload contradicts the targets.
     """
     if not targets:
         raise ScenarioError("broker: no address is known; give --broker mqtt://host:1883")
     if not 0 <= run_tag < 1 << 32:
         raise ValueError(f"run tag {run_tag} does not fit into 32 bits")
-    if password is not None and username is None and scenario.mqtt == "3.1.1":
+    if password is not None and username is None and workload.version == 4:
         raise ScenarioError("a password needs a user name in MQTT 3.1.1; add one or use --mqtt 5")
-    groups = groups_of(scenario, f"lg{run_tag:08x}")
-    return plan_groups(
-        scenario,
-        host,
-        targets,
-        run_tag,
-        groups,
-        loads=[_send_load(group, groups) + _receive_load(group, groups) for group in groups],
-        portions=[_portions(group, groups) for group in groups],
-        largest_bytes=scenario.size[1],
-        username=username,
-        password=password,
-    )
-
-
-def plan_groups(
-    scenario: Scenario,
-    host: Host,
-    targets: tuple[Target, ...],
-    run_tag: int,
-    groups: tuple[DeviceGroup, ...],
-    *,
-    loads: Sequence[float],
-    portions: Sequence[int],
-    largest_bytes: int,
-    username: str | None = None,
-    password: str | None = None,
-) -> RunPlan:
-    """Spread these groups over workers; raises as `plan_run`.
-
-    One entry a group: `loads` the cores that one device takes, `portions` into how many parts it
-    can be divided, of neighbouring devices where it has fewer parts than devices.
-    `largest_bytes` is the largest payload.
-    """
-    _require_brokers_fit(scenario, host, groups)
-    fitting = _fitting_workers(scenario, host, targets, groups, loads, portions)
-    workers = _pinned(fitting, scenario.affinity)
+    groups = rooted(workload.groups, f"lg{run_tag:08x}")
+    _require_brokers_fit(workload.brokers, host, groups)
+    crowd = _Crowd(workload, host, targets, tuple(_costed(group, groups) for group in groups))
+    workers = _pinned(_fitting_workers(crowd), workload.processors)
     encrypted = any(target.transport in ("tls", "wss") for target in targets)
     plan = RunPlan(
         run_tag=run_tag,
-        seed=scenario.seed,
-        version=4 if scenario.mqtt == "3.1.1" else 5,
+        seed=workload.seed,
+        version=workload.version,
         groups=groups,
         targets=targets,
         workers=workers,
         username=username,
         password=password,
-        tls=_tls(scenario) if encrypted else None,
-        send_tick_us=_send_tick_us(scenario, groups, workers),
-        max_packet_bytes=_packet_limit(largest_bytes),
-        reconnect=_reconnect(scenario),
-        separate_brokers=brokers_of(scenario) > 1,
-        churn_per_s=scenario.churn or 0.0,
-        away_s=scenario.away,
-        client_id=scenario.client_id,
-        clients_file=scenario.clients_file,
-        payload_file=scenario.payload,
-        payload_template=scenario.payload_template,
-        per_device=scenario.per_device,
+        tls=workload.tls if encrypted else None,
+        send_tick_us=_send_tick_us(workload.send_tick_us, groups, workers),
+        max_packet_bytes=_packet_limit(workload.needs.payload_bytes),
+        reconnect=workload.reconnect,
+        separate_brokers=workload.brokers.apart > 1,
+        churn_per_s=workload.churn_per_s,
+        away_s=workload.away_s,
+        client_id=workload.client_id,
+        clients_file=workload.clients_file,
+        payload_file=workload.payload_file,
+        payload_template=workload.payload_template,
+        per_device=workload.per_device,
     )
+    _require_memory(plan, host, workload.hosts)
+    return workload.case.plan(workload, plan)
+
+
+def _require_memory(plan: RunPlan, host: Host, hosts: int) -> None:
     memory = needs_of(plan).memory_bytes
-    available = int(host.memory_bytes * scenario.hosts * MEMORY_SHARE)
+    available = int(host.memory_bytes * hosts * MEMORY_SHARE)
     if memory > available:
-        devices = _devices(groups)
         raise HostLimitError(
-            f"{devices:,} devices in {len(workers)} workers need {memory / 2**30:.1f} GiB "
-            f"of memory and may use {available / 2**30:.1f}: ask for fewer devices or workers, "
-            "or spread over more --hosts"
+            f"{_devices(plan.groups):,} devices in {len(plan.workers)} workers need "
+            f"{memory / 2**30:.1f} GiB of memory and may use {available / 2**30:.1f}: ask for "
+            "fewer devices or workers, or spread over more --hosts"
         )
-    return plan
 
 
 def _devices(groups: Iterable[DeviceGroup]) -> int:
     return sum(group.count for group in groups)
 
 
-def _tls(scenario: Scenario) -> Tls:
-    # A list of ciphers is for TLS 1.2 alone: beside 1.3 it would change nothing.
-    version = scenario.tls_version or (None if scenario.tls_ciphers is None else "1.2")
-    return Tls(
-        ca_file=scenario.tls_ca,
-        certificate_file=scenario.tls_certificate,
-        key_file=scenario.tls_key,
-        verify=scenario.tls_verify,
-        minimum=version,
-        maximum=version,
-        ciphers=scenario.tls_ciphers,
-        resume=scenario.tls_resume,
-    )
-
-
-def _reconnect(scenario: Scenario) -> Reconnect | None:
-    if scenario.reconnect is None and not (scenario.crash_broker or scenario.crash_consumer):
-        return None
-    delay_s = 0.1 if scenario.reconnect is None else scenario.reconnect
-    return Reconnect(delay_s, max(delay_s, scenario.reconnect_max))
-
-
-def _pinned(workers: tuple[WorkerPlan, ...], affinity: str | None) -> tuple[WorkerPlan, ...]:
+def _pinned(workers: tuple[WorkerPlan, ...], processors: tuple[int, ...]) -> tuple[WorkerPlan, ...]:
     """The workers with a processor each, in turn."""
-    processors = processors_of(affinity)
     if not processors:
         return workers
     return tuple(
@@ -237,6 +172,44 @@ def _packet_limit(payload_bytes: int) -> int:
 
 
 # Load -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Costed:
+    """A group with `cores`, what one device takes, and `parts`, into which it can be divided."""
+
+    group: DeviceGroup
+    cores: float
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Crowd:
+    """What is to be spread over workers, and where."""
+
+    workload: Workload
+    host: Host
+    targets: tuple[Target, ...]
+    costed: tuple[_Costed, ...]
+
+    @property
+    def groups(self) -> tuple[DeviceGroup, ...]:
+        return tuple(one.group for one in self.costed)
+
+    @property
+    def cores(self) -> float:
+        return sum(one.cores * one.group.count for one in self.costed)
+
+    @property
+    def has_background(self) -> bool:
+        return any(not group.timed and group.responds is None for group in self.groups)
+
+
+def _costed(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> _Costed:
+    cores, parts = group.cores, group.parts
+    if cores is None:
+        cores = _send_load(group, groups) + _receive_load(group, groups)
+    return _Costed(group, cores, _parts(group, groups) if parts is None else parts)
 
 
 def _messages_per_call(rate: float) -> float:
@@ -262,61 +235,7 @@ def _receive_load(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> float:
     return rate * (RECEIVE_CALL_US / _messages_per_call(rate) + RECEIVE_US) * 1e-6
 
 
-# Workers and shares ---------------------------------------------------------------------------
-
-
-def _fitting_workers(
-    scenario: Scenario,
-    host: Host,
-    targets: tuple[Target, ...],
-    groups: tuple[DeviceGroup, ...],
-    loads: Sequence[float],
-    portions: Sequence[int],
-) -> tuple[WorkerPlan, ...]:
-    most = _most_workers(groups, portions)
-    held = host.descriptors - SPARE_DESCRIPTORS
-    if held < 1:
-        raise HostLimitError(
-            f"a process may open only {host.descriptors} files here and a worker needs "
-            f"{SPARE_DESCRIPTORS} and one for each device: raise the limit (ulimit -n)"
-        )
-    if scenario.workers is not None:
-        count = min(scenario.workers, most)
-    else:
-        count = min(_workers_for_load(scenario, host, groups, loads), most)
-    while True:
-        shares = _spread(groups, loads, portions, count)
-        problem = _descriptor_problem(shares, held, count)
-        if not problem:
-            workers, problem = _with_sources(scenario, host, targets, groups, shares)
-            if not problem:
-                return workers
-        if scenario.workers is not None or count >= min(most, WORKERS_LIMIT):
-            raise HostLimitError(problem)
-        # Descriptors bound the number from below; from there on one by one.
-        count = max(min(-(-_devices(groups) // held), most, WORKERS_LIMIT), count + 1)
-
-
-def _workers_for_load(
-    scenario: Scenario, host: Host, groups: tuple[DeviceGroup, ...], loads: Sequence[float]
-) -> int:
-    spare = max(1, host.cores * scenario.hosts - 1)
-    total = sum(load * group.count for load, group in zip(loads, groups, strict=True))
-    wanted = min(spare, max(1, math.ceil(total / WORKER_LOAD)))
-    if _background(groups):
-        wanted = max(2, wanted)
-    hosts = scenario.hosts
-    return -(-wanted // hosts) * hosts
-
-
-def _most_workers(groups: tuple[DeviceGroup, ...], portions: Sequence[int]) -> int:
-    """How many workers there can be without one that has nothing to do."""
-    if not _background(groups):
-        return sum(portions)
-    return 1 + sum(parts for group, parts in zip(groups, portions, strict=True) if not group.timed)
-
-
-def _portions(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> int:
+def _parts(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> int:
     """Into how many parts a group can be divided: its devices, or the queues they consume.
 
     The consumers of one queue share its account, which one worker keeps.
@@ -330,51 +249,83 @@ def _portions(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> int:
     return min(queues, group.count)
 
 
-def _background(groups: tuple[DeviceGroup, ...]) -> bool:
-    return any(not group.timed and group.responds is None for group in groups)
+# Workers and shares ---------------------------------------------------------------------------
 
 
-def _lanes(
-    groups: tuple[DeviceGroup, ...], loads: Sequence[float], workers: int
-) -> list[tuple[range, list[int]]]:
+def _fitting_workers(crowd: _Crowd) -> tuple[WorkerPlan, ...]:
+    host, wanted = crowd.host, crowd.workload.workers
+    held = host.descriptors - SPARE_DESCRIPTORS
+    if held < 1:
+        raise HostLimitError(
+            f"a process may open only {host.descriptors} files here and a worker needs "
+            f"{SPARE_DESCRIPTORS} and one for each device: raise the limit (ulimit -n)"
+        )
+    most = _most_workers(crowd)
+    count = min(_workers_for_load(crowd) if wanted is None else wanted, most)
+    while True:
+        shares = _spread(crowd, count)
+        problem = _descriptor_problem(shares, held, count)
+        if not problem:
+            workers, problem = _with_sources(crowd, shares)
+            if not problem:
+                return workers
+        if wanted is not None or count >= min(most, WORKERS_LIMIT):
+            raise HostLimitError(problem)
+        # Descriptors bound the number from below; from there on one by one.
+        count = max(min(-(-_devices(crowd.groups) // held), most, WORKERS_LIMIT), count + 1)
+
+
+def _workers_for_load(crowd: _Crowd) -> int:
+    hosts = crowd.workload.hosts
+    spare = max(1, crowd.host.cores * hosts - 1)
+    wanted = min(spare, max(1, math.ceil(crowd.cores / WORKER_LOAD)))
+    if crowd.has_background:
+        wanted = max(2, wanted)
+    return -(-wanted // hosts) * hosts
+
+
+def _most_workers(crowd: _Crowd) -> int:
+    """How many workers there can be without one that has nothing to do."""
+    if not crowd.has_background:
+        return sum(one.parts for one in crowd.costed)
+    return 1 + sum(one.parts for one in crowd.costed if not one.group.timed)
+
+
+def _lanes(crowd: _Crowd, workers: int) -> list[tuple[range, list[int]]]:
     """Which workers play which groups (by index)."""
-    everyone = list(range(len(groups)))
+    everyone = list(range(len(crowd.costed)))
     if workers == 1:
         return [(range(1), everyone)]
-    if _background(groups):
-        timed = [index for index in everyone if groups[index].timed]
-        others = [index for index in everyone if not groups[index].timed]
+    if crowd.has_background:
+        timed = [index for index in everyone if crowd.costed[index].group.timed]
+        others = [index for index in everyone if not crowd.costed[index].group.timed]
         return [(range(1), timed), (range(1, workers), others)]
     # One device that alone outweighs half a worker's part would lift its worker above the rest.
-    total = sum(load * group.count for load, group in zip(loads, groups, strict=True))
     heavy = [
         index
-        for index in everyone
-        if groups[index].count == 1 and loads[index] > 0.5 * total / workers
+        for index, one in enumerate(crowd.costed)
+        if one.group.count == 1 and one.cores > 0.5 * crowd.cores / workers
     ]
-    if heavy and len(heavy) < min(workers, len(groups)):
+    if heavy and len(heavy) < min(workers, len(crowd.costed)):
         last = workers - len(heavy)
         alone = [(range(last + at, last + at + 1), [index]) for at, index in enumerate(heavy)]
         return [(range(last), [i for i in everyone if i not in heavy]), *alone]
     return [(range(workers), everyone)]
 
 
-def _spread(
-    groups: tuple[DeviceGroup, ...], loads: Sequence[float], portions: Sequence[int], workers: int
-) -> list[tuple[Share, ...]]:
+def _spread(crowd: _Crowd, workers: int) -> list[tuple[Share, ...]]:
     """Shares of each worker; a group's devices are dealt out one by one, like cards.
 
     Neighbouring devices have neighbouring places in the schedule, so dealing keeps the schedule of
-    every worker even. Each group goes on where the one before stopped, so that groups of a few
+    every worker even. Each group begins where the one before stopped, so that groups of a few
     devices do not all meet in the first worker. Queues are dealt whole, neighbours together.
     """
     shares: list[list[Share]] = [[] for _ in range(workers)]
-    for lane, members in _lanes(groups, loads, workers):
+    for lane, members in _lanes(crowd, workers):
         step = len(lane)
         dealt = 0
         for index in members:
-            count = groups[index].count
-            parts = portions[index]
+            count, parts = crowd.costed[index].group.count, crowd.costed[index].parts
             for place, worker in enumerate(lane):
                 start = (place - dealt) % step
                 if start >= parts:
@@ -409,57 +360,52 @@ def _descriptor_problem(shares: list[tuple[Share, ...]], held: int, workers: int
 # Private brokers --------------------------------------------------------------------------------
 
 
-def is_private(scenario: Scenario) -> bool:
-    """Whether the brokers are started here, and so have this host's limits."""
-    return not any("://" in entry for entry in scenario.broker)
-
-
-def broker_descriptors(
-    scenario: Scenario, groups: tuple[DeviceGroup, ...], targets: int = 1
-) -> int:
+def broker_descriptors(brokers: Brokers, groups: tuple[DeviceGroup, ...], targets: int = 1) -> int:
     """What the fullest broker process may have open; `targets` counts where URLs name them."""
-    if is_private(scenario):
-        targets = brokers_of(scenario) + backends_of(scenario)
-    everyone = [Share(index, 0, group.count, 1) for index, group in enumerate(groups)]
-    most = _most_to_one_target(everyone, groups, targets, brokers_of(scenario) > 1)
+    if brokers.private:
+        targets = brokers.apart + brokers.backends
+    most = _most_to_one_target(_everyone(groups), groups, targets, brokers.apart > 1)
     # The front of a bridge connects to each backend.
-    return most + backends_of(scenario) + BROKER_SPARE_DESCRIPTORS
+    return most + brokers.backends + BROKER_SPARE_DESCRIPTORS
 
 
-def _require_brokers_fit(scenario: Scenario, host: Host, groups: tuple[DeviceGroup, ...]) -> None:
+def _require_brokers_fit(brokers: Brokers, host: Host, groups: tuple[DeviceGroup, ...]) -> None:
     """Refuse more connections than a broker that is started here may have open."""
-    if not is_private(scenario):
+    if not brokers.private:
         return
-    needed = broker_descriptors(scenario, groups)
+    needed = broker_descriptors(brokers, groups)
     if needed <= host.descriptors:
         return
-    instances = _fitting_instances(scenario, host, groups)
+    instances = _fitting_instances(brokers, host, groups)
     spread = f"use --instances {instances}, or " if instances else ""
-    brokers = brokers_of(scenario) + backends_of(scenario)
-    whose = "the private broker" if brokers == 1 else f"one of the {brokers:,} private brokers"
+    count = brokers.apart + brokers.backends
+    whose = "the private broker" if count == 1 else f"one of the {count:,} private brokers"
     raise HostLimitError(
         f"{whose} would have {needed:,} files open, one for each connection, and may open "
         f"{host.descriptors:,}: {spread}raise the limit (ulimit -n {needed})"
     )
 
 
-def _fitting_instances(
-    scenario: Scenario, host: Host, groups: tuple[DeviceGroup, ...]
-) -> int | None:
+def _fitting_instances(brokers: Brokers, host: Host, groups: tuple[DeviceGroup, ...]) -> int | None:
     """The fewest private brokers that have few enough connections each, if any number does."""
-    limits = FIELDS["instances"]
-    if scenario.case == "bridge" or scenario.case not in limits.cases:
+    if not brokers.may_be_several:
         return None
     held = max(1, host.descriptors - BROKER_SPARE_DESCRIPTORS)
-    fewest = max(scenario.instances + 1, -(-_devices(groups) // held))
-    for instances in range(fewest, int(limits.maximum or 0) + 1):
-        wider = scenario.model_copy(update={"instances": instances})
-        if broker_descriptors(wider, groups_of(wider)) <= host.descriptors:
+    fewest = max(brokers.instances + 1, -(-_devices(groups) // held))
+    for instances in range(fewest, INSTANCES_LIMIT + 1):
+        wider = tuple(
+            replace(group, count=instances) if group.each_broker else group for group in groups
+        )
+        if broker_descriptors(replace(brokers, instances=instances), wider) <= host.descriptors:
             return instances
     return None
 
 
 # Ports and source addresses ---------------------------------------------------------------------
+
+
+def _everyone(groups: tuple[DeviceGroup, ...]) -> list[Share]:
+    return [Share(index, 0, group.count, 1) for index, group in enumerate(groups)]
 
 
 def _most_to_one_target(
@@ -497,23 +443,19 @@ def _topics_of(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> int:
 
 
 def _with_sources(
-    scenario: Scenario,
-    host: Host,
-    targets: tuple[Target, ...],
-    groups: tuple[DeviceGroup, ...],
-    shares: list[tuple[Share, ...]],
+    crowd: _Crowd, shares: list[tuple[Share, ...]]
 ) -> tuple[tuple[WorkerPlan, ...], str]:
-    """Worker plans with a source address each where needed, or what more workers would mend.
+    """Worker plans with a source address each where needed, or why more workers are needed.
 
     Raises HostLimitError where more workers would not help.
     """
-    usable = int(host.local_ports * USABLE_PORT_SHARE)
-    network = scenario.source_address
+    workload, groups, targets = crowd.workload, crowd.groups, crowd.targets
+    separate = workload.brokers.apart > 1
+    usable = int(crowd.host.local_ports * USABLE_PORT_SHARE)
+    network = workload.source_address
     if network is None:
-        everyone = [Share(index, 0, group.count, 1) for index, group in enumerate(groups)]
-        separate = brokers_of(scenario) > 1
-        shared = _most_to_one_target(everyone, groups, len(targets), separate)
-        on_one_host = -(-shared // scenario.hosts)
+        shared = _most_to_one_target(_everyone(groups), groups, len(targets), separate)
+        on_one_host = -(-shared // workload.hosts)
         if on_one_host <= usable:
             return tuple(WorkerPlan(w, own) for w, own in enumerate(shares)), ""
         if not all(_is_loopback(target.host) for target in targets):
@@ -534,7 +476,7 @@ def _with_sources(
     )
     used: dict[str | None, int] = {}
     for plan in plans:
-        most = _most_to_one_target(plan.shares, groups, len(targets), brokers_of(scenario) > 1)
+        most = _most_to_one_target(plan.shares, groups, len(targets), separate)
         used[plan.source_address] = used.get(plan.source_address, 0) + most
     worst = max(used.values())
     if worst > usable:
@@ -570,15 +512,15 @@ def _check_family(
 
 
 def _send_tick_us(
-    scenario: Scenario, groups: tuple[DeviceGroup, ...], workers: tuple[WorkerPlan, ...]
+    wanted_us: int | None, groups: tuple[DeviceGroup, ...], workers: tuple[WorkerPlan, ...]
 ) -> int:
     """How long a due message may wait for others, in microseconds.
 
     Only timed groups decide: a background that must send in ticks would do so by falling behind,
     and the timed pair must not wait for it.
     """
-    if scenario.send_tick is not None:
-        return round(scenario.send_tick * 1e6)
+    if wanted_us is not None:
+        return wanted_us
     fastest = busiest = 0.0
     for worker in workers:
         sends = 0.0
@@ -616,16 +558,6 @@ def needs_of(plan: RunPlan) -> Needs:
         memory_bytes=len(plan.workers) * WORKER_BYTES + devices * each,
         ports=max(ports.values(), default=0),
     )
-
-
-_SCHEMES = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
-
-
-def target_url(target: Target) -> str:
-    """The target as URL, without any user or password."""
-    host = f"[{target.host}]" if ":" in target.host else target.host
-    path = target.path if target.transport in ("ws", "wss") else ""
-    return f"{_SCHEMES[target.transport]}://{host}:{target.port}{path}"
 
 
 def describe(plan: RunPlan) -> dict[str, object]:

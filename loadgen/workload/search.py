@@ -21,8 +21,9 @@ from types import MappingProxyType
 from typing import Literal
 
 from loadgen.errors import ScenarioError
-from loadgen.workload.scenario import FIELDS, Case, Scenario, fields_of
-from loadgen.workload.units import parse_number, parse_seconds, shown
+from loadgen.workload.fields import Bounded, Count
+from loadgen.workload.scenario import Scenario
+from loadgen.workload.units import parse_number, shown
 from loadgen.workload.verdict import Reason, Verdict
 
 AIMS = ("rate", "devices", "base")
@@ -136,20 +137,19 @@ def aim_for(
     """
     if what not in AIMS:
         raise ScenarioError(f"for: {shown(what)} is unknown; allowed: {', '.join(AIMS)}")
-    specs = {spec.name: spec for spec in fields_of(scenario.case)}
-    fields = {aim: aim for aim in AIMS} | {"devices": _GROWS.get(scenario.case, "devices")}
+    known = scenario.fields()
+    fields = {aim: aim for aim in AIMS} | {"devices": scenario.grows}
     field = fields[what]
-    if field not in specs:
-        known = ", ".join(aim for aim in AIMS if fields[aim] in specs)
-        raise ScenarioError(f"for: {scenario.case} has no {field}; allowed: {known}")
-    spec = specs[field]
-    whole = spec.kind == "count"
+    spec = known.get(field)
+    if not isinstance(spec, Bounded):
+        others = ", ".join(aim for aim in AIMS if fields[aim] in known)
+        raise ScenarioError(f"for: {scenario.case} has no {field}; allowed: {others}")
+    whole = isinstance(spec, Count)
     lowest = max(spec.minimum, 1.0 if whole else 0.0)
     if start is None:
         start = _START.get(field, 1.0)
-        if field == "rate" and scenario.case == "fanout":
-            # The broker's work is in the deliveries.
-            start = max(5.0, start / scenario.ratio)
+        if field == "rate":
+            start = max(5.0, start / scenario.deliveries())
         start = min(max(start, lowest), spec.maximum if highest is None else highest)
     return Aim(
         field=field,
@@ -162,26 +162,10 @@ def aim_for(
     )
 
 
-_GROWS: Mapping[Case, str] = MappingProxyType({"fanout": "ratio", "persistent": "pairs"})
 _START: Mapping[str, float] = MappingProxyType({"rate": 500.0, "devices": 500.0})
 
 
 # What a step must hold ------------------------------------------------------------------------
-
-P99_S: Mapping[str, float | None] = MappingProxyType(
-    {
-        "latency": 0.01,
-        "persistent": 0.5,
-        "connburst": 1.0,
-        "bridge": 0.5,
-        "queue": 0.5,
-        "specjms": None,
-    }
-)
-P99_OTHERS_S = 0.1
-"""A message that is late by this much has waited: whatever the window's length, a queue that grows
-shows. LATENCY is about less, stored messages and connects take longer. A supply chain is held to
-its audit's bound alone, 5 s for 90 % of each destination (SPECjms2007, run rules 3.6.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +177,7 @@ class Require:
     """
 
     lost: float = 0.0
-    p99_s: float | None = P99_OTHERS_S
+    p99_s: float | None = Scenario.search_p99_s
     backlog: bool = True
     order: bool = True
     duplicates: bool = True
@@ -233,7 +217,7 @@ def requirements(scenario: Scenario, given: Sequence[str]) -> Require:
         except ValueError as error:
             raise ScenarioError(f"require: {name}: {error}; allowed: {name}={example}") from None
     bound = scenario.latency_bound
-    values.setdefault("p99_s", P99_S.get(scenario.case, P99_OTHERS_S) if bound is None else bound)
+    values.setdefault("p99_s", scenario.search_p99_s if bound is None else bound)
     return Require(**values)  # type: ignore[arg-type]
 
 
@@ -254,11 +238,8 @@ def _read_requirement(name: str, value: str) -> object:
     if name == "p99":
         if value == "off":
             return None
-        seconds = parse_seconds(value)
-        spec = FIELDS["latency_bound"]
-        if not spec.minimum <= seconds <= spec.maximum:
-            raise ValueError(f"{shown(value)} is out of range")
-        return seconds
+        # The bounds of the field that a step's scenario gets.
+        return Scenario.fields()["latency_bound"].parse(value)
     if value not in ("on", "off"):
         raise ValueError(f"{shown(value)} is neither on nor off")
     return value == "on"

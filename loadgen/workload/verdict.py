@@ -6,12 +6,9 @@ made long afterwards come to the same verdict. Each bound is a constant with its
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
-
-from loadgen.workload.backends import BackendFacts, by_backend
-from loadgen.workload.scenario import Case
 
 Code = Literal[
     "INTERRUPTED",
@@ -44,9 +41,8 @@ CONNECT_MOMENT_S = 0.005
 BUSY_SHARE_LIMIT = 0.95
 """A loop with less than a twentieth of its time idle may be what limits the result."""
 SEND_DELAY_LIMIT_US = 100_000
-"""A p99 send delay above this is no longer jitter of a busy host but a generator behind."""
-PAIR_SEND_DELAY_LIMIT_US = 20_000
-"""For LATENCY, whose result contains the send delay; several scheduler slices of a shared core."""
+"""A p99 send delay above this is no longer jitter of a busy host but a generator behind. A case
+whose result contains the send delay has a lower limit of its own."""
 BACKLOG_FLOOR_MESSAGES = 100
 """Messages on their way through buffers come and go in this number at any rate."""
 BACKLOG_FLOOR_S = 0.1
@@ -62,10 +58,47 @@ BacklogSample = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
+class BackendFacts:
+    """One backend: `number` counts from 1, `url` has no password.
+
+    consumers        planned; connect_failures and disconnects are theirs
+    expected         deliveries of the window's messages on its topics; received: those that came
+    high_water_mark  most messages between producers and its consumers, in samples a second apart
+    growth           by how many messages that number rose over the window
+    busy_share       of its process, None where it is not known
+    """
+
+    number: int
+    url: str
+    consumers: int
+    connect_failures: int = 0
+    disconnects: int = 0
+    expected: int = 0
+    received: int = 0
+    high_water_mark: int = 0
+    growth: float = 0.0
+    busy_share: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"backend {self.number} ({self.url})"
+
+
+def by_backend(
+    backends: Sequence[BackendFacts], count: Callable[[BackendFacts], int], what: str
+) -> str:
+    """`; 5 connections at backend 2 (URL)` for each backend that counts any; "" for none."""
+    counts = [f"{count(b):,} {what} {b.name}" for b in backends if count(b) > 0]
+    return f"; {', '.join(counts)}" if counts else ""
+
+
+@dataclass(frozen=True, slots=True)
 class RunFacts:
     """What `judge` needs to know of a run; counts are of messages intended inside the window.
 
-    case, qos            of the scenario
+    qos                  of the scenario
+    connects_only        no messages: the rate is that of the connects
+    send_delay_limit_us  the p99 send delay above which the generator was too late
     devices              planned devices; connected: those that connected (and subscribed if asked)
     connect_failures     failed connects and subscriptions
     connect_failure      the reason that most of them had, "" where none is known
@@ -102,8 +135,9 @@ class RunFacts:
     repeated             deliveries that arrived more than once, of messages of any phase
     """
 
-    case: Case
     qos: int = 0
+    connects_only: bool = False
+    send_delay_limit_us: float = SEND_DELAY_LIMIT_US
     devices: int = 0
     connected: int = 0
     connect_failures: int = 0
@@ -182,6 +216,12 @@ def judge(facts: RunFacts) -> Verdict:
     return Verdict(tuple(Reason(code, detail) for code, detail in details if detail))
 
 
+def with_reason(verdict: Verdict, code: Code, detail: str) -> Verdict:
+    """The verdict with one reason more, in its place."""
+    reasons = (*verdict.reasons, Reason(code, detail))
+    return Verdict(tuple(sorted(reasons, key=lambda reason: CODES.index(reason.code))))
+
+
 def backlog_growth(samples: tuple[BacklogSample, ...]) -> float:
     """By how many messages owed and outstanding grew from the first sample to the last.
 
@@ -250,7 +290,7 @@ def _generator_saturated(facts: RunFacts) -> str:
             f"the busiest worker had {facts.busy_share:.1%} of its time taken, above "
             f"{BUSY_SHARE_LIMIT:.0%}: add workers or cores, or lower the load"
         )
-    limit: float = PAIR_SEND_DELAY_LIMIT_US if facts.case == "latency" else SEND_DELAY_LIMIT_US
+    limit = facts.send_delay_limit_us
     bound = facts.latency_bound_us
     if bound is not None and (facts.latency_p99_us or 0.0) > bound:
         # A bound that is missed by our own delay says nothing of the broker.
@@ -266,7 +306,7 @@ def _generator_saturated(facts: RunFacts) -> str:
 
 
 def _rate_missed(facts: RunFacts) -> str:
-    if facts.case == "connburst":
+    if facts.connects_only:
         return _connect_rate_missed(facts)
     target = facts.target_rate * facts.window_s
     if target > 0 and not facts.begun:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.cases.registry import build_scenario
 from loadgen.cli.main import main
-from loadgen.workload.scenario import build_scenario, read_toml
+from loadgen.workload.scenario import read_toml
 
-EXAMPLE = Path(__file__).parents[1] / "workload" / "mqttbench" / "fanin-q1.json"
+EXAMPLE = Path(__file__).parent / "mqttbench" / "fanin-q1.json"
 
 
 def test_a_list_goes_to_standard_output_and_what_is_left_out_beside_it(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.cases.registry import CASES
 from loadgen.cli.main import app, main
 from loadgen.errors import CannotRunError
-from loadgen.workload.scenario import CASES
 
 HEAVY = ("numba", "numpy", "pyarrow", "pyspark", "pandas", "plotly", "loadgen.engine")
 

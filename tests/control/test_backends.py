@@ -4,7 +4,8 @@ import asyncio
 import os
 from typing import Any
 
-from loadgen.control.backends import _busy_shares, loads_of
+from loadgen.cases.bridge import busy_shares
+from loadgen.control.backends import loads_of
 from loadgen.control.tally import GroupTally
 from loadgen.metrics.interval import Interval
 
@@ -62,9 +63,9 @@ def test_busy_shares_are_those_of_the_window() -> None:
     loads: list[tuple[int, tuple[int | None, ...]]] = [
         (at, (at // 2, None, 7)) for at in range(0, 1001, 100)
     ]
-    assert _busy_shares(loads, (200, 800)) == (0.5, None, 0.0)
-    assert _busy_shares(loads, (210, 290)) == ()
-    assert _busy_shares([], (0, 1000)) == ()
+    assert busy_shares(loads, (200, 800)) == (0.5, None, 0.0)
+    assert busy_shares(loads, (210, 290)) == ()
+    assert busy_shares([], (0, 1000)) == ()
 
 
 async def test_processes_are_sampled_while_the_block_lasts() -> None:

@@ -7,16 +7,16 @@ import pytest
 
 from loadgen.brokers.endpoints import Endpoint, parse_endpoint
 from loadgen.brokers.probe import BrokerFacts
+from loadgen.cases.registry import build_scenario, resolve
 from loadgen.control import coordinator
 from loadgen.errors import BrokerRefusedError
-from loadgen.workload.scenario import Case, build_scenario
 
 ENDPOINT = parse_endpoint("mqtt://127.0.0.1:1")
 ABLE = BrokerFacts(ENDPOINT, "b 1", (4, 5), 65_535, 2, None, 0, None, True, True, True, True)
 
 
 async def told(
-    monkeypatch: pytest.MonkeyPatch, facts: BrokerFacts, case: Case, **fields: Any
+    monkeypatch: pytest.MonkeyPatch, facts: BrokerFacts, case: str, **fields: Any
 ) -> str:
     """The refusal, "" for none."""
 
@@ -24,10 +24,10 @@ async def told(
         return facts
 
     monkeypatch.setattr("loadgen.brokers.probe.probe", probe)
-    scenario = build_scenario(case, None, fields)
-    plan = await coordinator.plan_for(scenario, (ENDPOINT,))
+    workload = resolve(build_scenario(case, None, fields))
+    plan = await coordinator.plan_for(workload, (ENDPOINT,))
     try:
-        await coordinator._asked(scenario, plan, (ENDPOINT,))
+        await coordinator._asked(workload, plan, (ENDPOINT,))
     except BrokerRefusedError as error:
         assert "\n" not in str(error)
         return str(error)
@@ -76,7 +76,7 @@ OLD = replace(ABLE, versions=(4,), maximum_qos=None, shared_subscription_availab
 async def test_the_setting_that_is_named_avoids_the_refusal(
     monkeypatch: pytest.MonkeyPatch,
     facts: BrokerFacts,
-    case: Case,
+    case: str,
     fields: dict[str, Any],
     setting: str,
     avoids: dict[str, Any],

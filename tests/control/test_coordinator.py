@@ -8,8 +8,9 @@ import pytest
 
 from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.start import serve
+from loadgen.cases.registry import build_scenario, resolve
 from loadgen.control import coordinator, worker_pool
-from loadgen.control.coordinator import RunResult, phases_of, plan_for, run
+from loadgen.control.coordinator import RunResult, plan_for, run
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.progress import Snapshot
 from loadgen.errors import (
@@ -20,7 +21,7 @@ from loadgen.errors import (
     ScenarioError,
 )
 from loadgen.scorecard.record import open_run
-from loadgen.workload.scenario import Scenario, build_scenario
+from loadgen.workload.scenario import Scenario
 
 FANIN = {"broker": "reflector", "devices": 100, "rate": 1000, "warmup": 0.1, "duration": 0.6}
 SECRET = "correct-horse-battery"
@@ -241,14 +242,15 @@ async def test_host_that_is_too_small_is_told_before_anything_starts(tmp_path: P
 
 async def test_tag_differs_from_run_to_run() -> None:
     async with serve("reflector") as served:
-        tags = {(await plan_for(fanin(), served.endpoints)).run_tag for _ in range(3)}
+        tags = {(await plan_for(resolve(fanin()), served.endpoints)).run_tag for _ in range(3)}
     assert len(tags) == 3
 
 
 def test_pause_of_connburst_is_part_of_its_hold() -> None:
-    phases = phases_of(build_scenario("connburst", None, {"warmup": 2, "duration": 3, "rate": 50}))
+    times = {"warmup": 2, "duration": 3, "rate": 50}
+    phases = resolve(build_scenario("connburst", None, times)).phases
     assert (phases.duration_s, phases.connect_rate) == (5.0, 50.0)
-    phases = phases_of(build_scenario("fanin", None, {"warmup": 2, "duration": 3, "rate": 50}))
+    phases = resolve(build_scenario("fanin", None, times)).phases
     assert (phases.warmup_s, phases.duration_s, phases.connect_rate) == (2.0, 3.0, None)
 
 

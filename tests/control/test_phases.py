@@ -13,7 +13,7 @@ import pytest
 
 from loadgen.control.interrupt import Interrupt
 from loadgen.control.monitor import Monitor, Record
-from loadgen.control.phases import PhasePlan, PhaseRunner, connecting_at_once
+from loadgen.control.phases import PhaseRunner, connecting_at_once
 from loadgen.control.progress import Snapshot
 from loadgen.control.run_state import RunState
 from loadgen.control.rundir import EventLog, IntervalWriter, claim
@@ -29,6 +29,7 @@ from loadgen.workload.groups import (
     Target,
     WorkerPlan,
 )
+from loadgen.workload.workload import PhasePlan
 
 ENTRY = "tests.control.fake_worker:run_worker"
 PHASES = PhasePlan(warmup_s=0.1, duration_s=0.6, drain_s=3.0)

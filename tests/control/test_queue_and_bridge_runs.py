@@ -12,12 +12,13 @@ import pytest
 
 from loadgen.brokers.bridge import bridge_lines, routes_of
 from loadgen.brokers.mosquitto import MosquittoSettings, find_mosquitto, run_mosquitto
+from loadgen.cases.registry import build_scenario
 from loadgen.control import worker_pool
 from loadgen.control.coordinator import run
 from loadgen.control.progress import Snapshot
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
 from loadgen.scorecard.summary import summarize_run
-from loadgen.workload.scenario import Scenario, build_scenario
+from loadgen.workload.scenario import Scenario
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed")
 

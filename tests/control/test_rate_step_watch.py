@@ -36,7 +36,7 @@ def play(own: RateStepWatch, marks: Mapping[Any, Mark]) -> None:
 
 
 def whole(**changed: object) -> RunFacts:
-    return RunFacts(case="fanin", devices=3, publishers=2, **changed)  # type: ignore[arg-type]
+    return RunFacts(devices=3, publishers=2, **changed)  # type: ignore[arg-type]
 
 
 def test_judged_parts_and_rate_changes() -> None:

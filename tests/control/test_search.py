@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from loadgen.brokers.ports import listen
+from loadgen.cases.registry import build_scenario
 from loadgen.control import search as shell
 from loadgen.control.coordinator import RunResult
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
@@ -22,7 +23,7 @@ from loadgen.control.search import (
     vary,
 )
 from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError, ScenarioError
-from loadgen.workload.scenario import Scenario, build_scenario
+from loadgen.workload.scenario import Scenario
 from loadgen.workload.search import Probe, Require, aim_for, requirements
 from loadgen.workload.verdict import Reason, RunFacts, Verdict, judge
 
@@ -44,7 +45,6 @@ def facts_at(rate: float, ceiling: float, window_s: float = 10.0) -> RunFacts:
     over = max(0.0, rate - ceiling)
     seconds = range(int(window_s))
     return RunFacts(
-        case="fanin",
         window_s=window_s,
         target_rate=rate,
         sent=round(rate * window_s),
@@ -190,7 +190,7 @@ async def test_step_whose_broker_went_away_is_not_kept(
     runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody listens at the broker's address when the step has ended."""
-    lost = RunFacts(case="fanin", disconnects=3, latency_bound_us=1.0)
+    lost = RunFacts(disconnects=3, latency_bound_us=1.0)
     usual = runs.judged
 
     def away(scenario: Scenario) -> RunFacts:
@@ -319,13 +319,13 @@ def test_what_a_failed_step_says_the_broker_served(rate: float, ceiling: float) 
 
 def test_served_load_where_it_cannot_be_told() -> None:
     what = wanted()
-    assert served_load(what, 100, RunFacts(case="fanin", window_s=1, target_rate=100)) is None
+    assert served_load(what, 100, RunFacts(window_s=1, target_rate=100)) is None
     pairs = build_scenario("persistent", None, {})
     other = Search(pairs, aim_for(pairs, "devices"), what.require)
     assert served_load(other, 10, facts_at(1000, 100)) is None
     burst = build_scenario("connburst", None, {})
     connects = Search(burst, aim_for(burst, "rate"), what.require)
-    slow = RunFacts(case="connburst", connected=1000, connect_seconds=4, connect_rate=500)
+    slow = RunFacts(connected=1000, connect_seconds=4, connect_rate=500)
     assert served_load(connects, 500, slow) == 250
 
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
+from loadgen.cases.registry import build_scenario, resolve
 from loadgen.control.coordinator import RunResult, run
 from loadgen.control.disclosure import write_bundle
 from loadgen.control.seal import verify
 from loadgen.errors import BrokerRefusedError, RunDirectoryError, ScenarioError
 from loadgen.specjms.messages import TYPES
-from loadgen.specjms.options import model_of_scenario
-from loadgen.workload.scenario import build_scenario
 
 
 async def played(
@@ -216,4 +215,4 @@ async def test_a_broker_without_shared_subscriptions_is_refused_before_any_load(
 def test_version_3_names_the_setting_that_avoids_it() -> None:
     scenario = build_scenario("specjms", None, {"mqtt": "3.1.1"})
     with pytest.raises(ScenarioError, match="handlers = 1"):
-        model_of_scenario(scenario)
+        resolve(scenario)

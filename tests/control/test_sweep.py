@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from loadgen.cases.registry import build_scenario
 from loadgen.control import search as search_shell
 from loadgen.control import sweep as shell
 from loadgen.control.coordinator import RunResult
@@ -19,7 +20,7 @@ from loadgen.errors import (
     RunDirectoryError,
     ScenarioError,
 )
-from loadgen.workload.scenario import Scenario, build_scenario
+from loadgen.workload.scenario import Scenario
 from loadgen.workload.search import aim_for, requirements
 from loadgen.workload.verdict import Reason, RunFacts, Verdict
 
@@ -44,7 +45,7 @@ class FakeRuns:
         self.played.append(scenario)
         verdict = self.says(scenario)
         make(directory)
-        facts = RunFacts(case="fanout", sent=100, expected=100, received=100, window_s=1)
+        facts = RunFacts(sent=100, expected=100, received=100, window_s=1)
         return RunResult(directory, verdict, len(self.played) == self.cut_at, self.measures, facts)
 
 

@@ -3,6 +3,7 @@ import re
 
 import pytest
 
+from loadgen.cases.registry import build_scenario, resolve
 from loadgen.control.tuning import (
     Demand,
     Finding,
@@ -18,7 +19,6 @@ from loadgen.control.tuning import (
 from loadgen.errors import UsageError
 from loadgen.workload.groups import Target
 from loadgen.workload.plan import Host, plan_run
-from loadgen.workload.scenario import Case, build_scenario
 
 HOST = Host(cores=2, descriptors=20_000, memory_bytes=24 << 30, local_ports=28_232)
 PORTS = "sysctl:net.ipv4.ip_local_port_range"
@@ -38,9 +38,9 @@ def finding(
     return compare(Profile("p", "t", (one,)), observed, demand)[0]
 
 
-def demand(case: Case = "fanin", host: str = "127.0.0.1", **fields: object) -> Demand:
+def demand(case: str = "fanin", host: str = "127.0.0.1", **fields: object) -> Demand:
     scenario = build_scenario(case, None, {"broker": f"mqtt://{host}"} | fields)
-    return demand_of(scenario, plan_run(scenario, HOST, (Target(host, 1883),), 1))
+    return demand_of(resolve(scenario), plan_run(resolve(scenario), HOST, (Target(host, 1883),), 1))
 
 
 @pytest.mark.parametrize("name", profile_names())

@@ -7,9 +7,9 @@ from pathlib import Path
 import aiomqtt
 
 from loadgen.brokers.mosquitto import run_mosquitto
+from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import run
 from loadgen.scorecard.summary import summarize_run
-from loadgen.workload.scenario import build_scenario
 
 HANG_S = 30.0
 WARM_UP_S, WINDOW_S = 0.5, 1.5

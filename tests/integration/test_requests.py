@@ -11,9 +11,9 @@ import pytest
 from loadgen.brokers.certificates import CertificateFiles
 from loadgen.brokers.mosquitto import MosquittoSettings, TlsFiles, run_mosquitto
 from loadgen.brokers.start import serve
+from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import RunResult, run
 from loadgen.scorecard.summary import summarize_run
-from loadgen.workload.scenario import build_scenario
 
 HANG_S = 30.0
 SHORT = {"warmup": 0.2, "duration": 1.5, "drain": 3}

@@ -13,15 +13,15 @@ import pytest
 from loadgen.brokers.certificates import CertificateFiles
 from loadgen.brokers.mosquitto import MosquittoSettings, TlsFiles, run_mosquitto
 from loadgen.brokers.start import serve
+from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import RunResult, run
 from loadgen.errors import BrokerRefusedError, ScenarioError
-from loadgen.workload.scenario import Case, build_scenario
 
 SECRET = "correct-horse-battery"
 SHORT = {"warmup": 0.1, "duration": 1.5}
 
 
-async def play(tmp_path: Path, case: Case, **fields: Any) -> RunResult:
+async def play(tmp_path: Path, case: str, **fields: Any) -> RunResult:
     scenario = build_scenario(case, None, {**SHORT, **fields})
     return await run(scenario, tmp_path / "run", command=("loadgen", case))
 
@@ -190,7 +190,7 @@ async def test_devices_with_certificates_of_their_own(
     ],
 )
 async def test_what_cannot_be_used_is_one_line_before_anything_starts(
-    tmp_path: Path, case: Case, fields: dict[str, Any], message: str
+    tmp_path: Path, case: str, fields: dict[str, Any], message: str
 ) -> None:
     large = tmp_path / "large"
     large.write_bytes(bytes(262_145))

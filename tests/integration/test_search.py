@@ -9,9 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import run
 from loadgen.control.search import Search, SearchState, search
-from loadgen.workload.scenario import Scenario, build_scenario
+from loadgen.workload.scenario import Scenario
 from loadgen.workload.search import aim_for, limit_sentence, requirements
 
 CEILING = 3_000

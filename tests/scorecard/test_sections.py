@@ -108,11 +108,11 @@ def test_every_rendering_has_the_sections(tmp_path: Path) -> None:
     directory = make.fabricate(tmp_path / "run", case="fanout")
     path = directory / "run.json"
     document = orjson.loads(path.read_bytes())
-    document["observed"] |= {"queue": QUEUE, "bridge": BRIDGE}
+    document["observed"] |= {"fanout": QUEUE | BRIDGE}
     path.write_bytes(orjson.dumps(document))
     card = summarize_run(directory)
     page, text = to_html([card]).decode(), to_markdown([card]).decode()
     for words in ("Beside the published score card", "Spread over the consumers", "Backends"):
         assert words in page and words in text
     assert "mqtt://&lt;i&gt;" in page and "mqtt://<i>" not in page
-    assert orjson.loads(to_json([card]))["bridge"]["limit"]["side"] == "backend"
+    assert orjson.loads(to_json([card]))["fanout"]["limit"]["side"] == "backend"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from loadgen.cases.registry import build_scenario
 from loadgen.control.sweep import Measured, Sweep, SweepResult, points_of
 from loadgen.scorecard.sweep_renderings import (
     cells,
@@ -25,7 +26,6 @@ from loadgen.scorecard.sweep_renderings import (
 from loadgen.scorecard.sweep_table import SweepTable, table_of
 from loadgen.scorecard.to_markdown import escape
 from loadgen.specjms.model import NOTICE
-from loadgen.workload.scenario import build_scenario
 
 HOSTILE = "</script><script>alert(1)</script>|`=cmd"
 LIMIT = {

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
+from loadgen.cases.registry import build_scenario
+from loadgen.cases.specjms import SupplyChain, choices_of
 from loadgen.errors import ScenarioError
 from loadgen.specjms.messages import MESSAGES, number_of
-from loadgen.specjms.options import Choices, changed_options, choices_of, model_of
+from loadgen.specjms.options import Choices, changed_options, model_of
 from loadgen.specjms.topology import Locations
-from loadgen.workload.scenario import build_scenario
 
 ORDER, CALL = number_of("order"), number_of("callForOffers")
 
@@ -201,6 +202,7 @@ def test_a_scenario_says_it_all() -> None:
         },
         {"families": "9", "check_every": "10"},
     )
+    assert isinstance(scenario, SupplyChain)
     choices = choices_of(scenario)
     assert choices.locations == {"SM": 4}
     model = model_of(choices)

@@ -10,19 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import HostLimitError, ScenarioError
 from loadgen.specjms.layout import parts_of
-from loadgen.specjms.plan import SupplyPlan, plan_supply
+from loadgen.specjms.plan import SupplyPlan
 from loadgen.workload.groups import Target, device_of_share
-from loadgen.workload.plan import Host, describe
-from loadgen.workload.scenario import build_scenario
+from loadgen.workload.plan import Host, describe, plan_run
 
 HOST = Host(cores=8, descriptors=20_000, memory_bytes=32 << 30, local_ports=28_000)
 
 
 def planned(host: Host = HOST, **fields: Any) -> SupplyPlan:
     scenario = build_scenario("specjms", None, fields)
-    return plan_supply(scenario, host, (Target("127.0.0.1", 1883),), 0xABC)
+    plan = plan_run(resolve(scenario), host, (Target("127.0.0.1", 1883),), 0xABC)
+    assert isinstance(plan, SupplyPlan)
+    return plan
 
 
 @settings(max_examples=25)

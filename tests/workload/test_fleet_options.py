@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.engine.churn import may_leave
 from loadgen.errors import ScenarioError
-from loadgen.workload.cases import groups_of
 from loadgen.workload.groups import (
+    DeviceGroup,
     Reconnect,
     RunPlan,
     Target,
@@ -21,15 +22,20 @@ from loadgen.workload.groups import (
     topic_number,
 )
 from loadgen.workload.plan import Host, needs_of, plan_run
-from loadgen.workload.scenario import CASES, FIELDS, Case, build_scenario
+from loadgen.workload.workload import rooted
+
+
+def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:
+    return rooted(resolve(scenario).groups, root)
+
 
 HOST = Host(cores=4, descriptors=20_000, memory_bytes=64 << 30, local_ports=28_000)
 
 
-def plan_of(case: Case, targets: int = 1, **fields: Any) -> RunPlan:
+def plan_of(case: str, targets: int = 1, **fields: Any) -> RunPlan:
     scenario = build_scenario(case, None, fields)
     where = tuple(Target(f"127.0.0.{n + 1}", 1883) for n in range(targets))
-    return plan_run(scenario, HOST, where, 1)
+    return plan_run(resolve(scenario), HOST, where, 1)
 
 
 @pytest.mark.parametrize(
@@ -44,14 +50,14 @@ def plan_of(case: Case, targets: int = 1, **fields: Any) -> RunPlan:
         ),
         ("request", {"churn": 1}, "churn: at QoS 0 .* nobody may; allowed: with qos 2"),
         ("request", {"churn": 1, "qos": 1}, "churn: at QoS 1 "),
-        ("fanin", {"will": "a/#"}, "will: 'a/#' is no topic to publish to; allowed"),
-        ("fanin", {"will": "+/{device}"}, "will: '[+]/{device}' is no topic"),
+        ("fanin", {"will": "a/#"}, "will: 'a/#' is not a topic to publish to; allowed"),
+        ("fanin", {"will": "+/{device}"}, "will: '[+]/{device}' is not a topic"),
         ("fanin", {"will": "a\0"}, "will: "),
         ("fanin", {"will": "x" * 65_536}, "will: "),
         ("fanin", {"will": "w/{foo}"}, "will: {foo} is not known; allowed: .* {device}"),
         ("fanin", {"will": "w/{device:07}"}, "will: {device:07} is not known"),
-        ("fanin", {"affinity": "0,x"}, "affinity: '0,x' is no list"),
-        ("fanin", {"affinity": "3-1"}, "affinity: '3-1' is no list"),
+        ("fanin", {"affinity": "0,x"}, "affinity: '0,x' is not a list"),
+        ("fanin", {"affinity": "3-1"}, "affinity: '3-1' is not a list"),
         ("fanin", {"reconnect": 0}, "reconnect: 0 is too small"),
         ("connburst", {"churn": 1}, "churn: connburst does not understand it"),
         ("fanin", {"instances": 2, "broker": "mqtt://a"}, "instances: brokers given by URL"),
@@ -71,7 +77,7 @@ def plan_of(case: Case, targets: int = 1, **fields: Any) -> RunPlan:
     ],
 )
 def test_what_contradicts_itself_is_refused(
-    case: Case, fields: dict[str, Any], message: str
+    case: str, fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ScenarioError, match=f"^{message}"):
         build_scenario(case, None, fields)
@@ -82,7 +88,7 @@ def test_what_contradicts_itself_is_refused(
     [(case, {}) for case in CASES if case != "specjms"]
     + [("latency", {"devices": 0}), ("bridge", {"backends": 3})],
 )
-def test_a_pattern_needs_the_group_where_several_use_it(case: Case, fields: dict[str, Any]) -> None:
+def test_a_pattern_needs_the_group_where_several_use_it(case: str, fields: dict[str, Any]) -> None:
     groups = len(groups_of(build_scenario(case, None, fields)))
     assert build_scenario(case, None, fields | {"client_id": "{group}-{device}"})
     for listed, using in (({}, groups), ({"clients_file": "c.csv"}, groups - 1)):
@@ -94,9 +100,11 @@ def test_a_pattern_needs_the_group_where_several_use_it(case: Case, fields: dict
                 build_scenario(case, None, given)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case in FIELDS["churn"].cases])
+@pytest.mark.parametrize(
+    "case", [name for name, case in CASES.items() if "churn" in case.scenario.fields()]
+)
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_churn_is_refused_only_where_nobodymay_leave(case: Case, qos: int) -> None:
+def test_churn_is_refused_only_where_nobody_may_leave(case: str, qos: int) -> None:
     if (case == "persistent" and qos == 0) or (case == "queue" and qos != 1):
         return
     try:
@@ -140,7 +148,7 @@ def test_exactly_once_over_two_connections_needs_a_session(
 
 
 @pytest.mark.parametrize("case", ["fanin", "fanout"])
-def test_durable_keeps_every_session(case: Case) -> None:
+def test_durable_keeps_every_session(case: str) -> None:
     for durable in (False, True):
         scenario = build_scenario(case, None, {"qos": 1, "durable": durable})
         assert {group.clean_start for group in groups_of(scenario)} == {not durable}
@@ -170,7 +178,7 @@ def test_workers_take_processors_in_turn() -> None:
     ratio=st.integers(1, 5),
 )
 def test_every_message_finds_its_subscribers_at_its_own_broker(
-    brokers: int, case: Case, size: int, ratio: int
+    brokers: int, case: str, size: int, ratio: int
 ) -> None:
     fields: dict[str, Any] = {
         "fanin": {"devices": size},
@@ -205,7 +213,7 @@ def test_every_message_finds_its_subscribers_at_its_own_broker(
     workers=st.integers(1, 9),
 )
 def test_ports_are_enough_for_the_block_of_each_broker(
-    brokers: int, case: Case, size: int, workers: int
+    brokers: int, case: str, size: int, workers: int
 ) -> None:
     fields: dict[str, Any] = {
         "fanin": {"devices": size},

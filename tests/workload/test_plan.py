@@ -7,17 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import HostLimitError, ScenarioError
-from loadgen.workload.groups import RunPlan, Target, WorkerPlan
+from loadgen.workload.groups import RunPlan, Target, WorkerPlan, target_url
 from loadgen.workload.plan import (
     SPARE_DESCRIPTORS,
     Host,
     describe,
     needs_of,
     plan_run,
-    target_url,
 )
-from loadgen.workload.scenario import Case, build_scenario
 
 GIB = 1 << 30
 SMALL = Host(cores=2, descriptors=20_000, memory_bytes=24 * GIB, local_ports=28_000)
@@ -27,15 +26,15 @@ REMOTE = (Target("192.0.2.7", 1883),)
 
 
 def plan(
-    case: Case, host: Host = SMALL, targets: tuple[Target, ...] = LOOPBACK, **flags: object
+    case: str, host: Host = SMALL, targets: tuple[Target, ...] = LOOPBACK, **flags: object
 ) -> RunPlan:
     # A broker that is started here has the host's limits, too: see TestPrivateBrokers.
     scenario = build_scenario(case, None, {"broker": "mqtt://127.0.0.1"} | flags)
-    return plan_run(scenario, host, targets, 0x1234)
+    return plan_run(resolve(scenario), host, targets, 0x1234)
 
 
 def refusal(
-    case: Case, host: Host = SMALL, targets: tuple[Target, ...] = LOOPBACK, **flags: object
+    case: str, host: Host = SMALL, targets: tuple[Target, ...] = LOOPBACK, **flags: object
 ) -> str:
     with pytest.raises(HostLimitError) as caught:
         plan(case, host, targets, **flags)
@@ -56,7 +55,7 @@ def held(worker: WorkerPlan) -> int:
     return sum(share.count for share in worker.shares)
 
 
-FLAGS: dict[Case, st.SearchStrategy[dict[str, object]]] = {
+FLAGS: dict[str, st.SearchStrategy[dict[str, object]]] = {
     "fanin": st.fixed_dictionaries({"devices": st.integers(1, 300)}),
     "fanout": st.fixed_dictionaries({"topics": st.integers(1, 9), "ratio": st.integers(1, 30)}),
     "persistent": st.fixed_dictionaries({"pairs": st.integers(1, 40)}),
@@ -70,7 +69,7 @@ FLAGS: dict[Case, st.SearchStrategy[dict[str, object]]] = {
 @given(st.data(), st.sampled_from(sorted(FLAGS)), st.sampled_from([None, 1, 2, 3, 7, 64]))
 @settings(max_examples=200, deadline=None)
 def test_the_shares_of_all_workers_partition_every_group(
-    data: st.DataObject, case: Case, workers: int | None
+    data: st.DataObject, case: str, workers: int | None
 ) -> None:
     flags = data.draw(FLAGS[case])
     host = Host(2, SPARE_DESCRIPTORS + data.draw(st.integers(40, 400)), 24 * GIB, 28_000)
@@ -269,7 +268,7 @@ class TestLimits:
 
     def test_a_run_tag_has_32_bits(self) -> None:
         with pytest.raises(ValueError, match="32 bits"):
-            plan_run(build_scenario("fanin", None, {}), SMALL, LOOPBACK, 1 << 32)
+            plan_run(resolve(build_scenario("fanin", None, {})), SMALL, LOOPBACK, 1 << 32)
 
     def test_a_million_devices_fit_a_small_host(self) -> None:
         made = plan("connburst", devices="1M")
@@ -320,7 +319,7 @@ class TestPrivateBrokers:
             ("connburst", {"broker": "reflector", "devices": "1M", "instances": 51}),
         ],
     )
-    def test_documented_examples_fit_20_000(self, case: Case, flags: dict[str, int]) -> None:
+    def test_documented_examples_fit_20_000(self, case: str, flags: dict[str, int]) -> None:
         assert plan(case, SMALL, LOOPBACK * flags["instances"], **flags)
 
 
@@ -348,7 +347,7 @@ class TestPacing:
 class TestContents:
     def test_what_the_scenario_says(self) -> None:
         scenario = build_scenario("fanin", None, {"mqtt": "5", "seed": 9})
-        made = plan_run(scenario, SMALL, LOOPBACK, 7, username="me", password="s3cret")
+        made = plan_run(resolve(scenario), SMALL, LOOPBACK, 7, username="me", password="s3cret")
         assert (made.version, made.seed, made.run_tag) == (5, 9, 7)
         assert (made.username, made.password, made.tls) == ("me", "s3cret", None)
         assert plan("fanin").version == 4
@@ -357,14 +356,14 @@ class TestContents:
         scenario = build_scenario("fanin", None, {})
         prefixes = set()
         for tag in (1, 2):
-            publishes = plan_run(scenario, SMALL, LOOPBACK, tag).groups[0].publishes
+            publishes = plan_run(resolve(scenario), SMALL, LOOPBACK, tag).groups[0].publishes
             assert publishes is not None
             prefixes.add(publishes.topic_prefix)
         assert prefixes == {"lg00000001/fanin", "lg00000002/fanin"}
 
     def test_ciphers_are_offered_with_the_only_version_that_has_them(self) -> None:
         scenario = build_scenario("fanin", None, {"broker": "mqtts://h", "tls_ciphers": "AES"})
-        made = plan_run(scenario, SMALL, (Target("127.0.0.1", 8883, "tls"),), 1)
+        made = plan_run(resolve(scenario), SMALL, (Target("127.0.0.1", 8883, "tls"),), 1)
         assert made.tls is not None
         assert made.tls.minimum == made.tls.maximum == "1.2"
 
@@ -374,16 +373,16 @@ class TestContents:
             None,
             {"broker": "mqtts://h", "tls_ca": "ca.pem", "tls_verify": False, "tls_version": "1.2"},
         )
-        made = plan_run(scenario, SMALL, (Target("127.0.0.1", 8883, "tls"),), 1)
+        made = plan_run(resolve(scenario), SMALL, (Target("127.0.0.1", 8883, "tls"),), 1)
         assert made.tls is not None
         assert (made.tls.ca_file, made.tls.verify) == ("ca.pem", False)
         assert made.tls.minimum == made.tls.maximum == "1.2"
 
     def test_a_password_alone_needs_mqtt_5(self) -> None:
         with pytest.raises(ScenarioError, match="needs a user name"):
-            plan_run(build_scenario("fanin", None, {}), SMALL, LOOPBACK, 1, password="x")
+            plan_run(resolve(build_scenario("fanin", None, {})), SMALL, LOOPBACK, 1, password="x")
         five = build_scenario("fanin", None, {"mqtt": 5})
-        assert plan_run(five, SMALL, LOOPBACK, 1, password="x").password == "x"
+        assert plan_run(resolve(five), SMALL, LOOPBACK, 1, password="x").password == "x"
 
     @pytest.mark.parametrize(
         ("size", "limit"), [("32", 1 << 16), ("61440", 1 << 16), ("61441", 1 << 17)]
@@ -395,7 +394,7 @@ class TestContents:
 class TestDescribe:
     def test_is_plain_and_secret_free(self) -> None:
         scenario = build_scenario("latency", None, {})
-        made = plan_run(scenario, SMALL, LOOPBACK, 7, username="me", password="s3cret")
+        made = plan_run(resolve(scenario), SMALL, LOOPBACK, 7, username="me", password="s3cret")
         text = json.dumps(describe(made))
         assert "s3cret" not in text
         found = json.loads(text)

@@ -2,17 +2,31 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import ScenarioError
-from loadgen.workload.cases import backends_of, groups_of
-from loadgen.workload.groups import RunPlan, Target, target_number, topic_filter, topic_number
+from loadgen.workload.fields import Choice
+from loadgen.workload.groups import (
+    DeviceGroup,
+    RunPlan,
+    Target,
+    target_number,
+    topic_filter,
+    topic_number,
+)
 from loadgen.workload.plan import SPARE_DESCRIPTORS, Host, needs_of, plan_run
-from loadgen.workload.published import PUBLISHED, RELATIONS, counterparts
-from loadgen.workload.scenario import COUNTERPARTS, Scenario, build_scenario, read_toml
+from loadgen.workload.scenario import Scenario, read_toml
+from loadgen.workload.workload import rooted
+
+
+def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:
+    return rooted(resolve(scenario).groups, root)
+
 
 HOST = Host(cores=2, descriptors=20_000, memory_bytes=24 << 30, local_ports=28_000)
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -60,7 +74,7 @@ class TestQueue:
         scenario = build_scenario("queue", None, {**flags, "workers": workers})
         # Descriptors for the whole, or what is asked for could be refused.
         host = Host(2, SPARE_DESCRIPTORS + queues * (consumers + producers) + spare, 24 << 30, 9999)
-        plan = plan_run(scenario, host, targets(1), 7)
+        plan = plan_run(resolve(scenario), host, targets(1), 7)
         where: dict[int, int] = {}
         seen: list[list[int]] = [[], []]
         for worker in plan.workers:
@@ -88,7 +102,7 @@ class TestQueue:
             ({"batch": 70_000}, "too large"),
             ({"queues": 1_000_000, "consumers": 100}, "devices in all"),
             ({"inflight_window": 5}, "does not understand"),
-            ({"published": "WMQDURABLE"}, "another case"),
+            ({"published": "WMQDURABLE"}, "is not one of them"),
         ],
     )
     def test_refusals(self, flags: dict[str, object], message: str) -> None:
@@ -110,7 +124,7 @@ class TestBridge:
             topics=topics,
             rate=1000,
         )
-        assert backends_of(scenario) == backends
+        assert resolve(scenario).brokers.backends == backends
         groups = groups_of(scenario, "lg0")
         plan = RunPlan(1, 1, 4, groups, targets(fronts + backends), ())
         sending = [group for group in groups if group.publishes is not None]
@@ -135,12 +149,12 @@ class TestBridge:
         assert consumers.subscribes.topic_prefix == "c/1"
 
     def test_all_producers_count_against_the_ports_of_the_front(self) -> None:
-        plan = plan_run(bridge(devices=10_000, backends=3), HOST, targets(4), 7)
+        plan = plan_run(resolve(bridge(devices=10_000, backends=3)), HOST, targets(4), 7)
         assert needs_of(plan).ports == 10_000
         assert {worker.source_address for worker in plan.workers} == {None}
         # The front is started here and needs descriptors of its own.
         host = replace(HOST, descriptors=40_000)
-        crowded = plan_run(bridge(devices=35_000, backends=3), host, targets(4), 7)
+        crowded = plan_run(resolve(bridge(devices=35_000, backends=3)), host, targets(4), 7)
         assert all(worker.source_address for worker in crowded.workers)
 
     def test_durable_consumers_keep_their_session(self) -> None:
@@ -156,14 +170,14 @@ class TestBridge:
             ({"acknowledge_every": 2}, "allowed: with qos 1"),
             ({"devices": 3}, "fewer than the 5 topics"),
             ({"devices": 9, "backends": 2}, "fewer than the 10 topics"),
-            ({"broker": "amqtt"}, "no bridge that is started here"),
+            ({"broker": "amqtt"}, "not a bridge that is started here"),
             ({"broker": "mqtt://u:secret@h"}, "with backend"),
             ({"backend": "mqtt://h"}, "front broker is missing"),
-            ({"broker": "mqtt://h", "backend": "mosquitto"}, "backend: 'mosquitto' is no URL"),
+            ({"broker": "mqtt://h", "backend": "mosquitto"}, "backend: 'mosquitto' is not a URL"),
             ({"broker": "mqtt://h", "backend": "http://h"}, "unknown scheme"),
             ({"broker": "mqtt://h", "backend": "mqtt://i", "backends": 2}, "leave it out"),
-            ({"front_root": "a/#"}, "no beginning of a topic"),
-            ({"backend_root": "a/"}, "no beginning of a topic"),
+            ({"front_root": "a/#"}, "not the beginning of a topic"),
+            ({"backend_root": "a/"}, "not the beginning of a topic"),
             ({"instances": 2}, "one front"),
         ],
     )
@@ -183,31 +197,42 @@ def test_persistent_with_several_producers_and_withheld_acknowledgements() -> No
         build_scenario("persistent", None, {**flags, "qos": 2})
 
 
+CHOICES: dict[str, tuple[str, ...]] = {
+    name: field.choices
+    for name, case in CASES.items()
+    if isinstance(field := case.scenario.fields().get("published"), Choice)
+}
+
+
 class TestPublished:
     def test_every_row_over_jms_and_mq_has_a_case_a_figure_and_a_relation(self) -> None:
-        names = {name for names in COUNTERPARTS.values() for name in names}
-        figures = {figure.name for figure in PUBLISHED}
+        names = {name for names in CHOICES.values() for name in names}
+        figures = {figure.name for case in CASES.values() for figure in case.published}
+        relations = {f.name: f.relation for c in CASES.values() for f in c.published if f.relation}
         rows = {"JMSPUBSUB", "JMSQUEUE", "JMSPERSISTENT", "JMSFANOUT", "WMQPUBSUB", "WMQDURABLE"}
-        assert rows <= names <= figures and set(RELATIONS) == rows
+        assert rows <= names <= figures and set(relations) == rows
         # What a rendering repeats is bounded.
-        assert all(len(text) <= 300 and text.isprintable() for text in RELATIONS.values())
+        assert all(len(text) <= 300 and text.isprintable() for text in relations.values())
 
     def test_the_scenario_chooses_the_row(self) -> None:
-        assert [f.name for f in counterparts("fanout")] == ["FANOUT", "FANOUT"]
-        assert [f.value for f in counterparts("fanout", "JMSFANOUT")] == [210_000, 6_300_000]
-        assert [f.value for f in counterparts("fanout", "JMSQUEUE")] == [162_000, 16_200_000]
-        assert [f.name for f in counterparts("bridge", None, 0)] == ["WMQPUBSUB"]
-        assert [f.name for f in counterparts("bridge", None, 1)] == ["WMQDURABLE"]
-        assert counterparts("nonsense") == ()
+        fanout, bridge = CASES["fanout"].counterparts, CASES["bridge"].counterparts
+        assert [f.name for f in fanout()] == ["FANOUT", "FANOUT"]
+        assert [f.name for f in fanout(None, 1)] == ["FANOUT", "FANOUT"]
+        assert [f.value for f in fanout("JMSFANOUT")] == [210_000, 6_300_000]
+        assert [f.value for f in fanout("JMSQUEUE")] == [162_000, 16_200_000]
+        assert [f.name for f in bridge(None, 0)] == ["WMQPUBSUB"]
+        assert [f.name for f in bridge(None, 1)] == ["WMQDURABLE"]
+        assert [f.name for f in bridge("WMQPUBSUB", 1)] == ["WMQPUBSUB"]
+        assert CASES["request"].counterparts() == ()
 
-    @pytest.mark.parametrize("name", [n for names in COUNTERPARTS.values() for n in names])
+    @pytest.mark.parametrize("name", [n for names in CHOICES.values() for n in names])
     def test_every_row_has_scenario_files(self, name: str) -> None:
         for suffix in ("", "-published"):
             path = SCENARIOS / f"{name.lower()}{suffix}.toml"
             file = read_toml(path.read_text())
             scenario = build_scenario(str(file["case"]), file, {})
             assert scenario.published in (name, None)
-            assert name in COUNTERPARTS[scenario.case]
+            assert name in CHOICES[scenario.case]
             assert scenario.size == ((100, 100) if name in LARGER else (32, 32))
 
 

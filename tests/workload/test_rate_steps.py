@@ -1,9 +1,10 @@
 import pytest
 
+from loadgen.cases.registry import build_scenario
 from loadgen.errors import ScenarioError
 from loadgen.workload.rate_step_verdict import judge_rate_step, with_rate_steps
 from loadgen.workload.rate_steps import RateStep, mean_share, rate_steps, read_steps
-from loadgen.workload.scenario import build_scenario, read_toml, to_toml
+from loadgen.workload.scenario import read_toml, to_toml
 from loadgen.workload.verdict import Reason, RunFacts, Verdict
 
 NS = 1_000_000_000
@@ -53,7 +54,7 @@ STEP = RateStep(0.5, 10.0, 0.0)
 
 
 def facts(**changed: object) -> RunFacts:
-    values = {"case": "fanin", "window_s": 10.0, "target_rate": 100.0, "publishers": 1}
+    values = {"window_s": 10.0, "target_rate": 100.0, "publishers": 1}
     counts = {"sent": 1000, "expected": 1000, "received": 1000}
     return RunFacts(**(values | counts | changed))  # type: ignore[arg-type]
 

@@ -2,10 +2,12 @@
 
 import zlib
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from loadgen.cases.registry import build_scenario, resolve
 from loadgen.engine.fleet import Fleet, build_fleet
 from loadgen.errors import ScenarioError
 from loadgen.metrics.interval import COUNTERS, SERIES
@@ -13,11 +15,23 @@ from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.in_flight import set_capacity
 from loadgen.mqtt.packets import PubAck, Publish
 from loadgen.workload import traffic
-from loadgen.workload.cases import groups_of
-from loadgen.workload.groups import RunPlan, Share, Target, WorkerPlan, sent_rate, topic_filter
+from loadgen.workload.groups import (
+    DeviceGroup,
+    RunPlan,
+    Share,
+    Target,
+    WorkerPlan,
+    sent_rate,
+    topic_filter,
+)
 from loadgen.workload.payload import HEADER_BYTES, stamp
-from loadgen.workload.scenario import build_scenario
 from loadgen.workload.traffic import CONNECTED, END_NS, MEASURE_NS, STATE, receive, slot_of
+from loadgen.workload.workload import rooted
+
+
+def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:
+    return rooted(resolve(scenario).groups, root)
+
 
 TAG = 77
 FROM_NS = 1_000_000

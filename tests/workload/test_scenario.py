@@ -11,25 +11,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import ScenarioError
-from loadgen.workload.cases import groups_of, rows_of
-from loadgen.workload.fields import FieldSpec, redact_url
-from loadgen.workload.groups import Target
-from loadgen.workload.plan import Host, plan_run
-from loadgen.workload.scenario import (
-    CASE_DEFAULTS,
-    CASES,
-    COUNTERPARTS,
-    FIELDS,
-    Case,
-    Scenario,
-    build_scenario,
-    connect_rate_of,
-    fields_of,
-    read_toml,
-    scenario_fields,
-    to_toml,
+from loadgen.workload.fields import (
+    Bounded,
+    Choice,
+    Count,
+    Field,
+    Flag,
+    Network,
+    RateSteps,
+    Seconds,
+    Size,
+    Table,
+    Text,
+    Texts,
+    redact_url,
 )
+from loadgen.workload.groups import DeviceGroup, Target
+from loadgen.workload.plan import Host, plan_run
+from loadgen.workload.scenario import Scenario, read_toml, to_toml
+from loadgen.workload.workload import rooted
+
+
+def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:
+    return rooted(resolve(scenario).groups, root)
+
+
+FIELDS = [(name, f) for name, case in CASES.items() for f in case.scenario.fields().values()]
+IDS = [f"{case}-{field.name}" for case, field in FIELDS]
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
@@ -56,63 +66,67 @@ def refused(case: str, flags: dict[str, object], file: dict[str, object] | None 
 
 class TestFields:
     def test_the_fields_that_users_script_against_exist(self) -> None:
-        assert set(CONTRACT_FIELDS.split()) <= set(FIELDS)
+        assert set(CONTRACT_FIELDS.split()) <= {field.name for _, field in FIELDS}
 
-    @pytest.mark.parametrize("spec", FIELDS.values(), ids=FIELDS)
-    def test_every_field_can_be_documented(self, spec: FieldSpec) -> None:
+    @pytest.mark.parametrize(("case", "spec"), FIELDS, ids=IDS)
+    def test_every_field_can_be_documented(self, case: str, spec: Field) -> None:
         assert spec.description.endswith(".")
-        assert spec.allowed
-        assert spec.cases and set(spec.cases) <= set(CASES)
+        assert spec.allowed and spec.metavar
         assert spec.option == "--" + spec.name.replace("_", "-")
-        if spec.kind in ("count", "rate", "ratio", "seconds", "size"):
+        if isinstance(spec, Bounded):
             assert spec.minimum < spec.maximum
-        if spec.kind == "choice":
-            assert len(spec.choices) >= 2
+        if isinstance(spec, Choice):
+            assert spec.choices
 
-    @pytest.mark.parametrize("spec", FIELDS.values(), ids=FIELDS)
-    def test_none_is_allowed_exactly_where_its_meaning_is_told(self, spec: FieldSpec) -> None:
-        if spec.name != "case":
-            assert (spec.default is None) == bool(spec.absent)
+    @pytest.mark.parametrize(("case", "spec"), FIELDS, ids=IDS)
+    def test_none_is_allowed_exactly_where_its_meaning_is_told(
+        self, case: str, spec: Field
+    ) -> None:
+        assert (spec.default is None) == bool(spec.absent)
 
     @pytest.mark.parametrize("case", CASES)
-    def test_defaults_of_a_case_are_fields_it_understands(self, case: Case) -> None:
-        understood = {spec.name: spec for spec in fields_of(case)}
-        for name, value in CASE_DEFAULTS[case].items():
-            assert understood[name].default == value
-            read = understood[name].read(value)
-            assert read == (str(value) if understood[name].kind == "choice" else value)
+    def test_defaults_read_as_themselves(self, case: str) -> None:
+        for spec in CASES[case].scenario.fields().values():
+            value = spec.default
+            as_text = isinstance(spec, Choice) and value is not None
+            assert spec.read(value) == (str(value) if as_text else value)
 
     @pytest.mark.parametrize(
         "spec",
-        [spec for spec in FIELDS.values() if spec.kind in ("count", "rate", "ratio", "seconds")],
+        {
+            spec.name: spec
+            for _, spec in FIELDS
+            if isinstance(spec, Bounded) and not isinstance(spec, Size)
+        }.values(),
         ids=lambda spec: spec.name,
     )
-    def test_bounds_hold_on_both_sides(self, spec: FieldSpec) -> None:
+    def test_bounds_hold_on_both_sides(self, spec: Bounded) -> None:
         assert spec.read(spec.minimum) == spec.minimum
         if spec.name != "seed":  # beyond what a float can hold; see TestRefusals
             assert spec.read(spec.maximum) == spec.maximum
             with pytest.raises(ValueError, match="too large"):
                 spec.read(int(spec.maximum) + 1)
         with pytest.raises(ValueError, match=r"too small|negative"):
-            below = spec.minimum - 1 if spec.kind == "count" else math.nextafter(spec.minimum, -1)
+            below = (
+                spec.minimum - 1 if isinstance(spec, Count) else math.nextafter(spec.minimum, -1)
+            )
             spec.read(below)
 
     def test_devices_of_zero_are_offered_to_latency_only(self) -> None:
         least = {
             case: spec.minimum
-            for case in CASES
-            for spec in fields_of(case)
-            if spec.name == "devices"
+            for case, spec in FIELDS
+            if spec.name == "devices" and isinstance(spec, Bounded)
         }
         assert least == {"fanin": 1, "latency": 0, "connburst": 1, "bridge": 1, "request": 1}
 
 
 class TestBuild:
     @pytest.mark.parametrize("case", CASES)
-    def test_a_case_needs_nothing_else(self, case: Case) -> None:
+    def test_a_case_needs_nothing_else(self, case: str) -> None:
         scenario = build_scenario(case, None, {})
         assert scenario.case == case
-        assert scenario == Scenario(case=case)
+        assert scenario == CASES[case].scenario()
 
     def test_flags_win_over_the_file_and_the_file_over_the_case(self) -> None:
         assert build_scenario("fanout", None, {}).ratio == 100
@@ -157,12 +171,15 @@ class TestBuild:
 
     def test_a_scenario_cannot_be_changed(self) -> None:
         with pytest.raises(ValidationError):
-            Scenario(case="fanin").devices = 3
+            setattr(build_scenario("fanin", None, {}), "devices", 3)  # noqa: B010
 
     def test_connects_are_paced_by_the_rate_in_connburst_only(self) -> None:
-        assert connect_rate_of(build_scenario("connburst", None, {"rate": 5})) == 5
-        assert connect_rate_of(build_scenario("fanin", None, {"rate": 5})) is None
-        assert connect_rate_of(build_scenario("fanin", None, {"connect_rate": 9})) == 9
+        def connect_rate(case: str, **fields: object) -> float | None:
+            return resolve(build_scenario(case, None, fields)).phases.connect_rate
+
+        assert connect_rate("connburst", rate=5) == 5
+        assert connect_rate("fanin", rate=5) is None
+        assert connect_rate("fanin", connect_rate=9) == 9
 
 
 class TestTables:
@@ -184,27 +201,28 @@ class TestTables:
 class TestRefusals:
     def test_an_unknown_key_is_compared_with_the_known(self) -> None:
         assert refused("fanin", {"ratee": 1}) == "'ratee': unknown key; did you mean 'rate'?"
-        assert "fanin understands broker, devices" in refused("fanin", {}, {"zzz": 1})
+        assert "fanin understands devices, rate" in refused("fanin", {}, {"zzz": 1})
 
     def test_a_field_of_another_case_is_refused(self) -> None:
         assert "fanin does not understand it; allowed: with fanout" in refused(
             "fanin", {}, {"ratio": 3}
         )
-        with pytest.raises(ValidationError, match="fanin does not understand it"):
-            Scenario(case="fanin", ratio=3)
+        with pytest.raises(ValidationError, match="Extra inputs"):
+            CASES["fanin"].scenario.model_validate({"ratio": 3})
 
     @pytest.mark.parametrize("case", CASES)
-    def test_what_a_case_does_not_understand_is_refused(self, case: Case) -> None:
-        for name, spec in FIELDS.items():
-            if case not in spec.cases:
-                assert refused(case, {name: 1}).startswith(f"{name}: ")
+    def test_what_a_case_does_not_understand_is_refused(self, case: str) -> None:
+        others = {field.name for _, field in FIELDS} - CASES[case].scenario.fields().keys()
+        assert others
+        for name in others:
+            assert refused(case, {name: 1}).startswith(f"{name}: {case} does not understand it")
 
     @pytest.mark.parametrize(
         ("flags", "start"),
         [
             ({"devices": "-5"}, "devices: '-5' is negative; allowed: a whole number from"),
             ({"devices": "20M"}, "devices: '20M' is too large; allowed:"),
-            ({"devices": 0}, "devices: 0 is too small for fanin"),
+            ({"devices": 0}, "devices: 0 is too small; allowed: a whole number from 1 to"),
             ({"devices": 2.5}, "devices: 2.5 is not a whole number"),
             ({"devices": True}, "devices: True is not a number"),
             ({"rate": "nan"}, "rate: 'nan' is not a number"),
@@ -259,7 +277,11 @@ class TestRefusals:
         [
             ("persistent", {"qos": 0}, "qos: 0 is not stored"),
             ("persistent", {"crash_broker": True, "broker": "mqtt://h"}, "crash_broker: only"),
-            ("fanout", {"rate": "auto"}, "rate: nothing is given and fanout needs it"),
+            (
+                "fanout",
+                {"rate": "auto"},
+                "rate: 'auto' is not a number such as 10k or 2.5M; allowed:",
+            ),
             ("fanout", {"topics": "1M", "ratio": 10}, "ratio: 1,000,000 topics of 10"),
             ("latency", {"devices": 0, "background_rate": 1}, "background_rate: there are no"),
             ("nonsense", {}, "case: 'nonsense' is unknown; allowed: fanin, fanout"),
@@ -286,7 +308,7 @@ class TestRefusals:
 
 class TestToml:
     @pytest.mark.parametrize("case", CASES)
-    def test_defaults_read_back_equal(self, case: Case) -> None:
+    def test_defaults_read_back_equal(self, case: str) -> None:
         scenario = build_scenario(case, None, {})
         assert build_scenario(case, read_toml(to_toml(scenario)), {}) == scenario
 
@@ -307,7 +329,7 @@ class TestToml:
 
     def test_passwords_are_left_out(self) -> None:
         scenario = build_scenario("fanin", {"broker": ["mqtt://me:s3cret@h:1", "mqtt://u@i"]}, {})
-        assert scenario_fields(scenario)["broker"] == ["mqtt://me@h:1", "mqtt://u@i"]
+        assert scenario.plain()["broker"] == ["mqtt://me@h:1", "mqtt://u@i"]
         assert "s3cret" not in to_toml(scenario)
 
     @pytest.mark.parametrize(
@@ -326,30 +348,28 @@ class TestToml:
         assert redact_url(url) == without
 
 
-def values_of(spec: FieldSpec) -> st.SearchStrategy[Any]:
+def values_of(spec: Field) -> st.SearchStrategy[Any]:
     """Values that a field takes."""
-    least, most = spec.minimum, min(spec.maximum, 2**53)
-    by_kind: dict[str, st.SearchStrategy[Any]] = {
-        "choice": st.sampled_from(spec.choices or ("",)),
-        "count": st.integers(math.ceil(least), int(most)),
-        "rate": st.floats(least, most),
-        "ratio": st.floats(least, most),
-        "seconds": st.integers(math.ceil(least), int(most))
-        if spec.whole
-        else st.floats(least, most),
-        "size": st.tuples(
-            st.integers(int(least), int(most)), st.integers(int(least), int(most))
-        ).map(lambda pair: tuple(sorted(pair))),
-        "flag": st.booleans(),
-        "text": TEXTS,
-        "texts": st.lists(TEXTS, max_size=3),
-        "table": st.dictionaries(
+    if isinstance(spec, Choice):
+        return st.sampled_from(spec.choices)
+    by_kind: dict[type[Field], st.SearchStrategy[Any]] = {
+        Flag: st.booleans(),
+        Text: TEXTS,
+        Texts: st.lists(TEXTS, max_size=3),
+        Table: st.dictionaries(
             st.sampled_from(("order", "1", "SM")), st.integers() | st.lists(st.booleans())
         ),
-        "network": st.sampled_from(("127.0.0.0/16", "10.1.2.3", "fd00::/64")),
-        "steps": st.sampled_from(("50%", "50%,75%:20s,100%", "0.5%:500ms")),
+        Network: st.sampled_from(("127.0.0.0/16", "10.1.2.3", "fd00::/64")),
+        RateSteps: st.sampled_from(("50%", "50%,75%:20s,100%", "0.5%:500ms")),
     }
-    return by_kind[spec.kind]
+    if not isinstance(spec, Bounded):
+        return by_kind[type(spec)]
+    least, most = spec.minimum, min(spec.maximum, 2**53)
+    whole = st.integers(math.ceil(least), int(most))
+    if isinstance(spec, Size):
+        return st.tuples(whole, whole).map(lambda pair: tuple(sorted(pair)))
+    is_whole = isinstance(spec, Count) or (isinstance(spec, Seconds) and spec.whole)
+    return whole if is_whole else st.floats(least, most)
 
 
 TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=20).filter(
@@ -366,7 +386,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     # SPECjms2007 has tables of its own, with tests of their own.
     case = draw(st.sampled_from([case for case in CASES if case != "specjms"]))
     given_fields: dict[str, object] = {"broker": draw(BROKERS)}
-    for spec in fields_of(case):
+    for spec in CASES[case].scenario.fields().values():
         if spec.name not in ("broker", "crash_broker") and draw(st.booleans()):
             given_fields[spec.name] = draw(values_of(spec))
     if "client_id" in given_fields:
@@ -409,8 +429,6 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         given_fields.pop("payload_template", None)
     if case in ("fanin", "fanout") and "durable" in given_fields:
         given_fields["qos"] = draw(st.sampled_from((1, 2)))
-    if given_fields.get("published") not in COUNTERPARTS.get(case, ()):
-        given_fields.pop("published", None)
     if case == "fanout":
         given_fields["topics"] = draw(st.integers(1, 50))
         given_fields["ratio"] = draw(st.integers(1, 50))
@@ -427,13 +445,15 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 @settings(max_examples=150, deadline=None)
 def test_any_scenario_survives_toml_and_plain_fields(scenario: Scenario) -> None:
     assert build_scenario(scenario.case, read_toml(to_toml(scenario)), {}) == scenario
-    assert Scenario.model_validate(scenario_fields(scenario)) == scenario
+    assert type(scenario).model_validate(scenario.plain()) == scenario
 
 
 @given(
-    st.sampled_from(CASES),
+    st.sampled_from(list(CASES)),
     st.dictionaries(
-        st.one_of(st.sampled_from(list(FIELDS)), st.text(max_size=20)),
+        st.one_of(
+            st.sampled_from(sorted({field.name for _, field in FIELDS})), st.text(max_size=20)
+        ),
         st.recursive(
             st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=50)),
             lambda inner: (
@@ -445,7 +465,7 @@ def test_any_scenario_survives_toml_and_plain_fields(scenario: Scenario) -> None
     ),
 )
 @settings(max_examples=300, deadline=None)
-def test_any_file_gives_a_scenario_or_one_line(case: Case, file: dict[str, object]) -> None:
+def test_any_file_gives_a_scenario_or_one_line(case: str, file: dict[str, object]) -> None:
     try:
         scenario = build_scenario(case, file, {})
     except ScenarioError as error:
@@ -474,7 +494,7 @@ class TestFiles:
             fronts = [f"mqtt://10.10.{net}.222:16901" for net in range(16)]
             brokers = {"broker": fronts, "backend": "mqtt://10.10.16.222:16901"}
         scenario = build_scenario(str(file["case"]), file, brokers)
-        assert groups_of(scenario) and rows_of(scenario)
+        assert groups_of(scenario)
         if suffix:
             assert "Source:" in text and "Performance Benchmarks" in text
             host = Host(cores=12, descriptors=200_000, memory_bytes=98 << 30, local_ports=60_000)
@@ -482,11 +502,11 @@ class TestFiles:
         else:
             host = Host(cores=2, descriptors=20_000, memory_bytes=8 << 30, local_ports=28_000)
             targets = (Target("127.0.0.1", 1883), *(Target("127.0.0.1", 1884),) * 3)
-        plan = plan_run(scenario, host, targets, 1)
+        plan = plan_run(resolve(scenario), host, targets, 1)
         assert len(plan.workers) <= host.cores
 
     def test_published_sizes(self) -> None:
-        def load(case: Case) -> Scenario:
+        def load(case: str) -> Scenario:
             text = (SCENARIOS / f"{case}-published.toml").read_text(encoding="utf-8")
             return build_scenario(case, read_toml(text), {})
 

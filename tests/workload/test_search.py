@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.cases.registry import build_scenario
 from loadgen.errors import ScenarioError
-from loadgen.workload.scenario import build_scenario
 from loadgen.workload.search import (
     Aim,
     Limit,

@@ -4,16 +4,18 @@ from typing import Any
 
 import pytest
 
-from loadgen.control.queues import spread_of
+from loadgen.cases.queue import spread_of
+from loadgen.cases.registry import build_scenario, resolve
 from loadgen.workload.groups import RunPlan, Target
 from loadgen.workload.plan import Host, plan_run
-from loadgen.workload.scenario import build_scenario
 
 
 def plan(workers: int = 2) -> RunPlan:
     flags = {"queues": 3, "consumers": 2, "workers": workers}
     host = Host(4, 20_000, 8 << 30, 28_000)
-    return plan_run(build_scenario("queue", None, flags), host, (Target("127.0.0.1", 1),), 7)
+    return plan_run(
+        resolve(build_scenario("queue", None, flags)), host, (Target("127.0.0.1", 1),), 7
+    )
 
 
 def finals(made: RunPlan, taken: list[int]) -> dict[int, dict[str, Any]]:
@@ -47,9 +49,3 @@ def test_a_worker_that_said_nothing_leaves_the_spread_unknown() -> None:
     said = finals(made, [1] * 6)
     del said[1]
     assert spread_of(made, said) is None
-
-
-def test_other_cases_have_no_spread() -> None:
-    host = Host(4, 20_000, 8 << 30, 28_000)
-    made = plan_run(build_scenario("fanin", None, {}), host, (Target("127.0.0.1", 1),), 7)
-    assert spread_of(made, {}) is None

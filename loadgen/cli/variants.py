@@ -1,63 +1,78 @@
-"""`loadgen specjms horizontal | vertical | freeform`, and `loadgen specjms bundle RUN`."""
+"""Commands of a case whose variants are commands of their own: `loadgen specjms horizontal` ...
 
-import inspect
+Such a case is a benchmark with run rules: its runs can be repeated, and a run and its repetition be
+put into one archive (`loadgen specjms bundle RUN`).
+"""
+
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadgen.cli.cases import check_power_logs, play, show, tell
-from loadgen.cli.options import Flags, case_options, read_scenario, run_options, with_options
+from loadgen.cli.cases import check_power_logs, play, play_and_show, show, tell
+from loadgen.cli.options import (
+    Flags,
+    case_options,
+    help_of,
+    parameter,
+    read_scenario,
+    run_options,
+    with_options,
+)
 from loadgen.errors import RunDirectoryError, UsageError
+from loadgen.workload.case import Case, Variants
 
 if TYPE_CHECKING:
     from loadgen.scorecard.model import ScoreCard
     from loadgen.workload.scenario import Scenario
 
-__all__ = ["app"]
-
-_TOPOLOGIES = {
-    "horizontal": "Scale by locations: BASE supermarkets, traffic of each location fixed.",
-    "vertical": "Scale by traffic: ten supermarkets, rates that grow with BASE.",
-    "freeform": "Locations, rates, sizes and options as the scenario says.",
-}
-_REPEAT = inspect.Parameter(
+_REPEAT = parameter(
     "repeat",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=False,
-    annotation=Annotated[
-        bool,
-        typer.Option(
-            "--repeat",
-            help="Run a second time, into DIR-repeat, to show reproducibility; with --json the "
-            "result is an array of both score cards.",
-        ),
-    ],
-)
-
-app = typer.Typer(
-    help="The supermarket supply chain of SPECjms2007 and jms2009-PS, with its audit.\n\n"
-    "Example: loadgen specjms horizontal --base 100 --duration 60",
-    add_completion=False,
+    bool,
+    False,
+    typer.Option(
+        "--repeat",
+        help="Run a second time, into DIR-repeat, to show reproducibility; with --json the "
+        "result is an array of both score cards.",
+    ),
 )
 
 
-def _command(topology: str) -> Callable[..., int]:
+def variants_app(case: Case[Any], variants: Variants) -> typer.Typer:
+    """The command group of a case with these variants."""
+    app = typer.Typer(help=help_of(case), add_completion=False)
+
+    def root(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            known = ", ".join(variants.commands)
+            raise UsageError(f"{case.name}: which {variants.field}? allowed: {known}, or bundle")
+
+    app.callback(invoke_without_command=True)(root)
+    app.command("bundle")(bundle)
+    for value, (summary, options) in variants.commands.items():
+        command = _command(
+            case,
+            variants.field,
+            value,
+            f"{summary}\n\nExample: loadgen {case.name} {value} {options}",
+        )
+        app.command(value, short_help=summary)(command)
+    return app
+
+
+def _command(case: Case[Any], field: str, value: str, doc: str) -> Callable[..., int]:
     def command(given: Flags) -> int:
-        scenario = read_scenario("specjms", {**given, "topology": topology})
-        check_power_logs(scenario)
+        scenario = read_scenario(case, {**given, field: value})
         if given["repeat"]:
+            check_power_logs(scenario)
             return _twice(scenario, given)
-        result = play(scenario, given["out"], quiet=given["quiet"])
-        return show(result, scenario, as_json=given["json_"], quiet=given["quiet"])
+        return play_and_show(scenario, given)
 
-    example = "--scenario my.toml" if topology == "freeform" else "--base 100 --duration 60"
-    doc = f"{_TOPOLOGIES[topology]}\n\nExample: loadgen specjms {topology} {example}"
-    fields = [p for p in case_options("specjms") if p.name != "topology"]
+    fields = [option for option in case_options(case) if option.name != field]
     return with_options(command, [*fields, *run_options(), _REPEAT], doc)
 
 
@@ -67,7 +82,7 @@ def _twice(scenario: "Scenario", given: Flags) -> int:
     from loadgen.control.rundir import default_directory, require_free
     from loadgen.scorecard.to_json import to_json_array
 
-    directory = given["out"] or default_directory(datetime.now(UTC), "specjms")
+    directory = given["out"] or default_directory(datetime.now(UTC), scenario.case)
     again = repeat_directory(directory)
     for path in (directory, again):
         # Both before either: the main run may take an hour.
@@ -107,7 +122,6 @@ def _compared(directory: Path, again: Path) -> list[str]:
     return wrap(told, 100)
 
 
-@app.command("bundle")
 def bundle(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
     repeat: Annotated[
@@ -138,13 +152,3 @@ def bundle(
 
     print(write_bundle(run, repeat, out))
     return 0
-
-
-@app.callback(invoke_without_command=True)
-def _root(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        raise UsageError(f"specjms: which topology? allowed: {', '.join(_TOPOLOGIES)}, or bundle")
-
-
-for _topology, _summary in _TOPOLOGIES.items():
-    app.command(_topology, short_help=_summary)(_command(_topology))

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.cases.registry import build_scenario
+from loadgen.cli.mqttbench import import_clients, without_comments
 from loadgen.errors import ScenarioError
-from loadgen.workload.mqttbench import import_clients, without_comments
-from loadgen.workload.scenario import build_scenario, read_toml
+from loadgen.workload.scenario import read_toml
 
 EXAMPLE = Path(__file__).parent / "mqttbench" / "fanin-q1.json"
 SECRET = "correct-horse-battery"

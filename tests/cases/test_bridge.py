@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.workload.backends import BackendFacts, by_backend, limit_of
-from loadgen.workload.verdict import RunFacts, judge
+from loadgen.cases.bridge import limit_of
+from loadgen.workload.verdict import BackendFacts, RunFacts, by_backend, judge
 
 ONE = BackendFacts(1, "mqtt://a:1", 5, expected=100, received=100, busy_share=0.3)
 TWO = BackendFacts(2, "mqtt://b:2", 5, expected=100, received=100, busy_share=0.4)
@@ -61,7 +61,6 @@ def test_only_backends_that_count_are_told() -> None:
 )
 def test_verdict_names_the_backend(backend: BackendFacts, code: str) -> None:
     facts = RunFacts(
-        case="bridge",
         devices=20,
         connected=20 - backend.connect_failures,
         connect_failures=backend.connect_failures,
@@ -81,7 +80,6 @@ def test_verdict_names_the_backend(backend: BackendFacts, code: str) -> None:
 
 def test_what_a_consumer_held_must_come_again() -> None:
     facts = RunFacts(
-        case="queue",
         qos=1,
         disconnects=1,
         reconnects=1,

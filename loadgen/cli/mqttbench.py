@@ -25,9 +25,10 @@ from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote
 
+from loadgen.cases.registry import CASES, build_scenario
 from loadgen.errors import ScenarioError
 from loadgen.mqtt.topics import filter_matches, split_shared
-from loadgen.workload.scenario import FIELDS, Case, Scenario, build_scenario, to_toml
+from loadgen.workload.scenario import Scenario, to_toml
 from loadgen.workload.units import shown
 
 CLIENTS_LIMIT: Final = 10_000_000
@@ -72,6 +73,10 @@ _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         "userProperties": "user properties in CONNECT",
     }
 )
+_UNSAID: Final[Mapping[str, object]] = MappingProxyType(
+    {"qos": 0, "mqtt": "3.1.1", "durable": False}
+)
+"""What a client does of which the list says nothing; anything else is written down."""
 _TOPIC_FIELDS: Final = frozenset(("topicStr", "qos", "retain"))
 _CANNOT: Final = "cannot be expressed"
 _COUNT: Final = re.compile(r"\$\{COUNT:(\d{1,9})-(\d{1,9})\}", re.IGNORECASE)
@@ -131,19 +136,19 @@ def import_clients(document: object, clients_file: str | None = None) -> Importe
     fields["broker"] = tuple(_with_user(url, user) for url in urls)
     if clients_file is not None:
         fields["clients_file"] = clients_file
-    given = {name: value for name, value in fields.items() if value != FIELDS[name].default}
+    known = CASES[case].scenario.fields()
+    given = {
+        name: value
+        for name, value in fields.items()
+        if value != known[name].default or value != _UNSAID.get(name, value)
+    }
     scenario = build_scenario(case, None, given)
-    lines = [line for line in to_toml(scenario).splitlines() if _name(line) in {"case", *given}]
     return ImportedScenario(
         scenario=scenario,
-        toml="\n".join(lines) + "\n",
+        toml=to_toml(scenario, {"case", *given}),
         clients=tuple((c.name or f"device-{c.number}", *c.login) for c in first),
         notes=tuple(_notes(document, case, first, second, clients_file)),
     )
-
-
-def _name(line: str) -> str:
-    return line.partition(" ")[0]
 
 
 # One client -------------------------------------------------------------------------------------
@@ -300,7 +305,7 @@ def _same(clients: Iterable[_Client], field: str, value: Callable[[_Client], Any
 class _Choice:
     """Which case the topics make, its own fields, and its two groups of clients."""
 
-    case: Case
+    case: str
     fields: dict[str, object]
     first: Sequence[_Client]
     second: Sequence[_Client]
@@ -322,7 +327,7 @@ def _case(clients: Sequence[_Client]) -> _Choice:
     _same(clients, "qos", lambda client: client.qos)
     sent = Counter(client.publishes or "" for client in senders)
     read = Counter(client.subscribes or "" for client in readers)
-    case: Case
+    case: str
     if any(map(_is_wild, read)):
         case, fields = "fanin", _fanin(senders, readers, sent)
     elif any(topic.startswith("$share/") for topic in read):
@@ -395,7 +400,7 @@ def _exact(
     readers: Sequence[_Client],
     sent: Mapping[str, int],
     read: Mapping[str, int],
-) -> tuple[Case, dict[str, object]]:
+) -> tuple[str, dict[str, object]]:
     """Subscribers that name their topic: fanout, or pairs with durable subscribers."""
     _same_topics(sent, read)
     ratio = _even(read, "subscribers")
@@ -434,7 +439,7 @@ def _qos(clients: Sequence[_Client]) -> int:
     return int(qos)
 
 
-def _common(clients: Sequence[_Client], case: Case) -> dict[str, object]:
+def _common(clients: Sequence[_Client], case: str) -> dict[str, object]:
     """Fields that every case has, alike in all clients."""
     willing = next((client for client in clients if client.options.get("lastWillMsg")), None)
     if willing is not None:
@@ -486,7 +491,7 @@ def _with_user(url: str, user: str | None) -> str:
 
 def _notes(
     document: Sequence[Mapping[str, object]],
-    case: Case,
+    case: str,
     first: Sequence[_Client],
     second: Sequence[_Client],
     clients_file: str | None,

@@ -1,10 +1,12 @@
 """The five cases as groups of devices and rows of the score card."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.workload.cases import CASE_INFO, groups_of, rate_of, rows_of
+from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.workload.groups import (
     DeviceGroup,
     RunPlan,
@@ -13,9 +15,29 @@ from loadgen.workload.groups import (
     topic_name,
     topic_number,
 )
-from loadgen.workload.published import PUBLISHED, RELATIONS
-from loadgen.workload.scenario import CASES, COUNTERPARTS, Case, Scenario, build_scenario
+from loadgen.workload.scenario import Scenario
+from loadgen.workload.workload import rooted
 
+
+def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:
+    return rooted(resolve(scenario).groups, root)
+
+
+GROUPS = {
+    "fanin": ("publishers", "subscriber"),
+    "fanout": ("publishers", "subscribers"),
+    "persistent": ("publishers", "subscribers"),
+    "latency": (
+        "background_publishers",
+        "background_subscribers",
+        "pair_publisher",
+        "pair_subscriber",
+    ),
+    "connburst": ("devices",),
+    "queue": ("producers", "consumers"),
+    "bridge": ("producers_1", "consumers_1"),
+    "request": ("requesters", "responders"),
+}
 TYPES = {
     "FANIN": "Throughput",
     "FANOUT": "Throughput",
@@ -33,13 +55,13 @@ ALIKE = tuple(case for case in CASES if case != "specjms")
 """The cases whose groups are known here; those of a supply chain are its model's."""
 
 
-def groups(case: Case, **flags: object) -> dict[str, DeviceGroup]:
+def groups(case: str, **flags: object) -> dict[str, DeviceGroup]:
     return {group.name: group for group in groups_of(build_scenario(case, None, flags), "r")}
 
 
 @pytest.mark.parametrize("case", ALIKE)
-def test_groups_have_the_names_that_results_use(case: Case) -> None:
-    assert tuple(groups(case)) == CASE_INFO[case].groups
+def test_groups_have_the_names_that_results_use(case: str) -> None:
+    assert tuple(groups(case)) == GROUPS[case]
 
 
 def test_fanin_gives_each_publisher_a_topic_and_a_message_a_second() -> None:
@@ -176,57 +198,46 @@ def test_topics_of_different_groups_do_not_meet(scenario: Scenario) -> None:
                 assert owners[topic_filter(plan, group, device)] == group.subscribes.publishers
 
 
+FIGURES = tuple(figure for case in CASES.values() for figure in case.published)
+
+
 class TestRows:
     @pytest.mark.parametrize("case", CASES)
-    def test_rows_are_those_of_the_published_score_card(self, case: Case) -> None:
-        info = CASE_INFO[case]
-        assert info.case == case and info.example.startswith(f"loadgen {case} ")
+    def test_rows_are_those_of_the_published_score_card(self, case: str) -> None:
+        info = CASES[case]
+        assert info.name == case and info.example.startswith(f"loadgen {case} ")
         for row in info.rows:
             assert row.type == TYPES[row.name]
+            assert row.description.endswith((".", ")"))
         assert info.rows[0].name == ("jms@{topology}" if case == "specjms" else case.upper())
 
-    @pytest.mark.parametrize("case", CASES)
-    def test_descriptions_are_filled_in(self, case: Case) -> None:
-        for row in rows_of(build_scenario(case, None, {})):
-            assert "{" not in row.name + row.description and row.description.endswith((".", ")"))
-
-    def test_latency_has_the_distribution_and_the_others_a_value(self) -> None:
-        columns = {row.name: row.columns for info in CASE_INFO.values() for row in info.rows}
-        for name in ("LATENCY", "REQUEST"):
-            assert columns.pop(name) == ("avg", "p50", "p99", "max", "stdev")
-        assert set(columns.values()) == {("value",)}
-
-    def test_efficiency_rows_need_their_figures(self) -> None:
-        def names(**flags: object) -> list[str]:
-            return [row.name for row in rows_of(build_scenario("persistent", None, flags))]
-
-        assert names() == ["PERSISTENT"]
-        assert names(rack_units=2) == ["PERSISTENT", "PERSISTENT.MPU"]
-        assert names(pdu="a.csv") == ["PERSISTENT", "PERSISTENT.MPW"]
-
-    def test_descriptions_tell_the_numbers(self) -> None:
-        (row,) = rows_of(build_scenario("fanin", None, {"devices": 1000, "rate": 250}))
-        assert "0.25 msgs/sec each" in row.description and "32 bytes" in row.description
-        (row,) = rows_of(build_scenario("latency", None, {"devices": "150k", "size": "32-64"}))
-        assert "150,000 producers" in row.description and "32-64 bytes" in row.description
-
     def test_every_measure_is_published_once(self) -> None:
-        rows = {(row.name, row.measure) for info in CASE_INFO.values() for row in info.rows}
-        figures = [(figure.name, figure.measure) for figure in PUBLISHED]
+        rows = {
+            (row.name, row.measure)
+            for case in CASES.values()
+            for row in case.rows
+            if not row.beside
+        }
+        figures = [(figure.name, figure.measure) for figure in FIGURES]
         # Rows over JMS and MQ are published under other names than ours.
         ours = {row for row in rows if row[0] in {name for name, _ in figures}}
-        theirs = {figure for figure in figures if figure[0] not in RELATIONS}
+        theirs = {(f.name, f.measure) for f in FIGURES if not f.relation}
         assert len(figures) == len(set(figures)) and theirs == ours
-        measures = {row.measure for case in COUNTERPARTS for row in CASE_INFO[case].rows}
+        measures = {
+            row.measure
+            for case in CASES.values()
+            if "published" in case.scenario.fields()
+            for row in case.rows
+        }
         assert measures <= {measure for _, measure in figures}
 
     def test_published_figures_agree_with_each_other(self) -> None:
-        values = {f.measure: f.value for f in PUBLISHED if f.name not in RELATIONS}
+        values = {f.measure: f.value for f in FIGURES if not f.relation}
         assert values["egress_rate"] == 100 * (values["ingress_rate"] or 0)
         assert values["messages_per_rack_unit"] == (values["persistent_rate"] or 0) / 2
 
 
-def test_rates() -> None:
-    assert rate_of(build_scenario("connburst", None, {"rate": 5})) == 0
-    assert rate_of(build_scenario("fanin", None, {"devices": 5})) == 5
-    assert rate_of(build_scenario("latency", None, {"rate": 5})) == 5
+def test_cases_are_found_in_their_order() -> None:
+    places = [case.place for case in CASES.values()]
+    assert places == sorted(places) and len(set(places)) == len(places)
+    assert all(CASES[name].name == name for name in CASES)

@@ -1,0 +1,55 @@
+"""BROADCAST: one publisher, and many subscribers of its one topic."""
+
+from typing import Annotated, Literal
+
+from loadgen.workload.case import Case, RowSpec
+from loadgen.workload.fields import Count
+from loadgen.workload.groups import DeviceGroup, Subscribes
+from loadgen.workload.scenario import InflightWindow, MessagingScenario, TotalRate
+from loadgen.workload.workload import ROOT
+
+
+class Broadcast(MessagingScenario):
+    """Fields of BROADCAST, beside those that every case with messages has."""
+
+    case: Literal["broadcast"] = "broadcast"
+    rate: TotalRate = 10.0
+    subscribers: Annotated[int, Count("Subscribers.", "devices", 1, 1_000_000)] = 1_000
+    inflight_window: InflightWindow = 100
+
+
+def _groups(scenario: Broadcast) -> tuple[DeviceGroup, ...]:
+    publishes = scenario.publishes(
+        f"{ROOT}/broadcast",
+        topics=1,
+        rate=scenario.rate,
+        deliveries=scenario.subscribers,
+        window=scenario.inflight_window,
+    )
+    return (
+        DeviceGroup("publisher", 1, publishes=publishes),
+        DeviceGroup(
+            "subscribers",
+            scenario.subscribers,
+            subscribes=Subscribes("publisher", scenario.qos),
+        ),
+    )
+
+
+CASE = Case(
+    place=25,
+    summary="One publisher, and many subscribers of its one topic.",
+    example="loadgen broadcast --subscribers 10k --rate 10",
+    scenario=Broadcast,
+    groups=_groups,
+    rows=(
+        RowSpec(
+            "Throughput",
+            "BROADCAST",
+            "egress_rate",
+            "Rate out of the broker at QoS {qos} to {ratio} subscribers. Message size, {size} "
+            "bytes.",
+            "msgs/sec",
+        ),
+    ),
+)

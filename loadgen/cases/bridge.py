@@ -1,0 +1,340 @@
+"""BRIDGE: producers at one broker, consumers at others that it forwards to.
+
+Ours; it stands for WMQPUBSUB and WMQDURABLE.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Literal
+
+from loadgen.workload.case import (
+    Case,
+    ChartStyle,
+    Conclusion,
+    Evidence,
+    Loads,
+    PublishedFigure,
+    Review,
+    RowSpec,
+)
+from loadgen.workload.fields import Choice, Count, Flag, Text, Texts, redact_url
+from loadgen.workload.groups import DeviceGroup, Subscribes, target_url
+from loadgen.workload.scenario import (
+    DEVICES_LIMIT,
+    AcknowledgeEvery,
+    InflightWindow,
+    MessagingScenario,
+    RateByDevices,
+    durable_complaints,
+    url_complaints,
+    withheld_complaints,
+)
+from loadgen.workload.units import shown
+from loadgen.workload.verdict import BackendFacts, Verdict, backlog_growth
+from loadgen.workload.workload import Bridge, Workload
+
+BUSY_SHARE = 0.9
+"""A broker process without a tenth of its time idle is what limits a rate that was missed."""
+
+
+class BridgeScenario(MessagingScenario):
+    """Fields of BRIDGE."""
+
+    search_p99_s = 0.5
+
+    case: Literal["bridge"] = "bridge"
+    devices: Annotated[
+        int, Count("Simulated devices: the publishers.", "devices", 1, DEVICES_LIMIT)
+    ] = 1_000
+    rate: RateByDevices = None
+    topics: Annotated[int, Count("Topics of each backend.", "topics", 1, 1_000_000)] = 5
+    backend: Annotated[
+        tuple[str, ...],
+        Texts(
+            "Broker behind the bridge, as URL, once for each backend; the front brokers are given "
+            "by broker.",
+            "URL",
+        ),
+    ] = ()
+    backends: Annotated[
+        int | None,
+        Count(
+            "Private backends to start.",
+            "brokers",
+            1,
+            100,
+            absent="1, or as many as backend has",
+        ),
+    ] = None
+    front_root: Annotated[
+        str,
+        Text(
+            "Topics of the producers: FRONT_ROOT/B/T, B the backend from 1 on, T from 0 on.",
+            "topic",
+        ),
+    ] = "loadgen/front"
+    backend_root: Annotated[str, Text("The same topics as a backend names them.", "topic")] = (
+        "loadgen/back"
+    )
+    acknowledge_every: AcknowledgeEvery = 1
+    durable: Annotated[bool, Flag("The consumers' subscriptions on the backends are durable.")] = (
+        False
+    )
+    inflight_window: InflightWindow = 100
+    published: Annotated[
+        str | None,
+        Choice(
+            "Row of the published score card to show beside the result.",
+            choices=("WMQPUBSUB", "WMQDURABLE"),
+            absent="by QoS",
+        ),
+    ] = None
+
+    @property
+    def count(self) -> int:
+        """How many brokers are behind the bridge."""
+        return self.backends or len(self.backend) or 1
+
+    def group_count(self) -> int:
+        return 2 * self.count
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        for url in self.backend:
+            yield from url_complaints("backend", url)
+        yield from self._place_complaints()
+        topics = self.topics * self.count
+        if self.devices < topics:
+            yield (
+                f"devices: fewer than the {topics:,} topics; allowed: one producer a topic or more"
+            )
+        for name in ("front_root", "backend_root"):
+            root = getattr(self, name)
+            if not re.fullmatch(r"[^#+$/][^#+]{0,199}(?<!/)", root):
+                yield (
+                    f"{name}: {shown(root)} is not the beginning of a topic; "
+                    "allowed: as loadgen/front"
+                )
+        yield from durable_complaints(self.durable, self.qos)
+        yield from withheld_complaints(self.acknowledge_every, self.qos)
+
+    def _place_complaints(self) -> Iterator[str]:
+        urls = [entry for entry in self.broker if "://" in entry]
+        if not self.backend and (urls or self.broker[0] not in ("auto", "mosquitto")):
+            yield (
+                f"broker: {shown(redact_url(self.broker[0]))} is not a bridge that is started "
+                "here; allowed: auto, mosquitto, or URLs with backend"
+            )
+        if self.backend and not urls:
+            yield "backend: the front broker is missing; allowed: with broker as URL"
+        if self.backends not in (None, len(self.backend)) and self.backend:
+            yield f"backends: {self.backends} are not those of backend; leave it out"
+        if self.instances > 1 or self.separate_brokers:
+            yield "instances: a bridge has one front; leave it and separate_brokers out"
+
+
+def _groups(scenario: BridgeScenario) -> tuple[DeviceGroup, ...]:
+    # Topics are the scenario's, whatever the run: a bridge maps them by its configuration.
+    fronts, backends, topics = len(scenario.broker), scenario.count, scenario.topics
+    rate_each = 1.0 if scenario.rate is None else scenario.rate / scenario.devices
+    groups: list[DeviceGroup] = []
+    for backend in range(backends):
+        each, more = divmod(scenario.devices, backends)
+        count = each + (backend < more)
+        senders = f"producers_{backend + 1}"
+        groups += (
+            DeviceGroup(
+                senders,
+                count,
+                publishes=scenario.publishes(
+                    f"{scenario.front_root}/{backend + 1}",
+                    topics,
+                    rate_each * count,
+                    window=scenario.inflight_window,
+                ),
+                targets=tuple(range(fronts)),
+            ),
+            DeviceGroup(
+                f"consumers_{backend + 1}",
+                topics,
+                subscribes=Subscribes(
+                    senders,
+                    scenario.qos,
+                    acknowledge_every=scenario.acknowledge_every,
+                    topic_prefix=f"{scenario.backend_root}/{backend + 1}",
+                ),
+                clean_start=not scenario.durable,
+                targets=(fronts + backend,),
+            ),
+        )
+    return tuple(groups)
+
+
+def _resolve(scenario: BridgeScenario, workload: Workload) -> Workload:
+    bridge = Bridge(
+        backends=scenario.count,
+        urls=scenario.backend,
+        topics=scenario.topics,
+        front_root=scenario.front_root,
+        backend_root=scenario.backend_root,
+        qos=scenario.qos,
+        durable=scenario.durable,
+    )
+    brokers = replace(workload.brokers, bridge=bridge, may_be_several=False)
+    return replace(workload, brokers=brokers)
+
+
+# After the run ------------------------------------------------------------------------------------
+
+Side = Literal["none", "generator", "front", "backend", "front or backend"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Which side limited the rate, and the figures that say so."""
+
+    side: Side
+    detail: str
+
+
+def limit_of(
+    backends: Sequence[BackendFacts], front_busy: float | None, codes: Sequence[str]
+) -> Limit:
+    """The side that was the limit of a run with these reasons against it (`codes`).
+
+    A broker is judged by its process, where that is known; else by where messages stayed: producers
+    that could not send are held back by the front, messages that the front took and no consumer
+    got are between the front and that backend.
+    """
+    busiest = sorted(
+        (
+            *((front_busy, 0, "the front broker") for _ in range(front_busy is not None)),
+            *((b.busy_share, b.number, b.name) for b in backends if b.busy_share is not None),
+        ),
+        reverse=True,
+    )
+    nearest = f"; {busiest[0][2]} used {busiest[0][0]:.0%} of a processor" if busiest else ""
+    if "GENERATOR_SATURATED" in codes:
+        return Limit("generator", f"the load generator had no time left{nearest}")
+    gone = [b.name for b in backends if b.disconnects]
+    if gone:
+        return Limit("backend", f"{', '.join(gone)} lost its consumers")
+    if not {"RATE_MISSED", "BACKLOG_GROWS", "LOST"} & set(codes):
+        return Limit("none", f"all that was asked for was forwarded{nearest}")
+    if busiest and (busiest[0][0] or 0.0) >= BUSY_SHARE:
+        share, number, name = busiest[0]
+        return Limit("backend" if number else "front", f"{name} used {share:.0%} of a processor")
+    if "RATE_MISSED" in codes:
+        return Limit("front", f"the front broker took fewer messages than were due{nearest}")
+    most = max(backends, key=lambda b: (b.growth, b.expected - b.received), default=None)
+    where = "" if most is None else f" in front of {most.name}"
+    return Limit("front or backend", f"messages stayed behind the front broker{where}{nearest}")
+
+
+def busy_shares(loads: Loads, window: tuple[int, int]) -> tuple[float | None, ...]:
+    """Share of the window in which each process had something to do, 0 to 1; None if unknown."""
+    inside = [sample for sample in loads if window[0] <= sample[0] <= window[1]]
+    if len(inside) < 2:
+        return ()
+    (first_ns, first), (last_ns, last) = inside[0], inside[-1]
+    return tuple(
+        None if a is None or b is None else min(1.0, (b - a) / (last_ns - first_ns))
+        for a, b in zip(first, last, strict=True)
+    )
+
+
+def backends_seen(evidence: Evidence) -> tuple[BackendFacts, ...]:
+    """What is known of each backend of the plan."""
+    groups = evidence.plan.groups
+    consuming = [group for group in groups if group.targets and group.subscribes is not None]
+    window = evidence.windows.get("measure", (0, 0))
+    shares = busy_shares(evidence.loads, window)[1:]
+    return tuple(
+        _seen(evidence, group, number, shares[number] if shares else None)
+        for number, group in enumerate(consuming)
+    )
+
+
+def _seen(
+    evidence: Evidence, group: DeviceGroup, number: int, busy_share: float | None
+) -> BackendFacts:
+    assert group.subscribes is not None
+    counts, senders = evidence.counts, group.subscribes.publishers
+    start_ns, end_ns = evidence.windows.get("measure", (0, 0))
+    course = counts.under_way((senders, group.name))
+    during = tuple((at_ns, 0, count) for at_ns, count in course if start_ns <= at_ns <= end_ns)
+    return BackendFacts(
+        number=number + 1,
+        url=target_url(evidence.plan.targets[group.targets[0]]),
+        consumers=group.count,
+        connect_failures=counts.total(group.name, "connect_failures"),
+        disconnects=counts.total(group.name, "disconnects"),
+        expected=counts.total(senders, "expected", "measure"),
+        received=counts.total(group.name, "received", "measure"),
+        high_water_mark=max((count for _, count in course), default=0),
+        growth=backlog_growth(during),
+        busy_share=busy_share,
+    )
+
+
+def _review(evidence: Evidence) -> Review:
+    facts = replace(evidence.facts, backends=backends_seen(evidence))
+
+    def conclude(verdict: Verdict) -> Conclusion:
+        window = evidence.windows.get("measure", (0, 0))
+        front = next(iter(busy_shares(evidence.loads, window)), None)
+        record = {
+            "front_busy_share": front,
+            "limit": asdict(limit_of(facts.backends, front, verdict.codes)),
+            "backends": [
+                asdict(backend) | {"rate": backend.received / (facts.window_s or 1.0)}
+                for backend in facts.backends
+            ],
+        }
+        return Conclusion(verdict, record)
+
+    return Review(facts, conclude)
+
+
+CASE = Case(
+    place=70,
+    summary="Producers at one broker, consumers at others that it forwards to.",
+    example="loadgen bridge --backends 2 --devices 10k --qos 1 --durable",
+    scenario=BridgeScenario,
+    groups=_groups,
+    resolve=_resolve,
+    review=_review,
+    rows=(
+        RowSpec(
+            "Throughput",
+            "BRIDGE",
+            "forwarding_rate",
+            "Forwarding rate at QoS {qos} from {devices} producers to {backends} backends, "
+            "{topics} topics each{durable}. Message size, {size} bytes.",
+            "msgs/sec",
+        ),
+    ),
+    published=(
+        PublishedFigure(
+            "WMQPUBSUB",
+            "forwarding_rate",
+            value=230_000,
+            high_water_mark=10,
+            relation="100,000 producers at QoS 0, 5 topics for each backend, 32 bytes. There "
+            "WebSphere MQ queue managers behind the appliance, here MQTT brokers behind a bridge.",
+        ),
+        PublishedFigure(
+            "WMQDURABLE",
+            "forwarding_rate",
+            value=92_000,
+            high_water_mark=6_000,
+            relation="100,000 producers at QoS 1, 5 topics for each of 4 backends, 32 bytes, "
+            "durable consumers. There they committed 200 messages at a time at WebSphere MQ queue "
+            "managers, whose disks were the limit; here durable sessions at MQTT brokers, 200 "
+            "acknowledgements sent together.",
+            least_qos=1,
+        ),
+    ),
+    charts=ChartStyle(axis="backends", by_size=True),
+)

@@ -1,0 +1,100 @@
+"""FANIN: many publishers, each with a topic of its own, and one wildcard subscriber.
+
+Source: "IBM MessageSight Appliance v1.0 Performance Benchmarks" (2013), section "Test cases
+descriptions", as of all cases that the report has.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from loadgen.workload.case import Case, ChartStyle, PublishedFigure, RowSpec
+from loadgen.workload.fields import Count, Flag
+from loadgen.workload.groups import DeviceGroup, Subscribes
+from loadgen.workload.scenario import (
+    DEVICES_LIMIT,
+    InflightWindow,
+    MessagingScenario,
+    RateByDevices,
+    durable_complaints,
+)
+from loadgen.workload.workload import ROOT, Workload
+
+
+class Fanin(MessagingScenario):
+    """Fields of FANIN."""
+
+    case: Literal["fanin"] = "fanin"
+    devices: Annotated[
+        int, Count("Simulated devices: the publishers.", "devices", 1, DEVICES_LIMIT)
+    ] = 1_000
+    rate: RateByDevices = None
+    durable: Annotated[bool, Flag("The broker keeps the sessions of all devices.")] = False
+    inflight_window: InflightWindow = 100
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        yield from durable_complaints(self.durable, self.qos)
+
+
+def _groups(scenario: Fanin) -> tuple[DeviceGroup, ...]:
+    count = scenario.devices
+    rate = float(count) if scenario.rate is None else scenario.rate
+    return (
+        DeviceGroup(
+            "publishers",
+            count,
+            publishes=scenario.publishes(
+                f"{ROOT}/fanin", count, rate, window=scenario.inflight_window
+            ),
+            clean_start=not scenario.durable,
+        ),
+        DeviceGroup(
+            "subscriber",
+            1,
+            subscribes=Subscribes("publishers", scenario.qos, wildcard=True),
+            clean_start=not scenario.durable,
+            each_broker=True,
+        ),
+    )
+
+
+def _resolve(_scenario: Fanin, workload: Workload) -> Workload:
+    return replace(workload, needs=replace(workload.needs, wildcards="which fanin needs"))
+
+
+CASE = Case(
+    place=10,
+    summary="Many publishers, each with a topic of its own, and one wildcard subscriber.",
+    example="loadgen fanin --devices 10k --duration 30",
+    scenario=Fanin,
+    groups=_groups,
+    resolve=_resolve,
+    rows=(
+        RowSpec(
+            "Throughput",
+            "FANIN",
+            "producers",
+            "Producers served at QoS {qos}, {each} msgs/sec each, all read by one wildcard "
+            "subscription. Message size, {size} bytes.",
+            "producers",
+        ),
+        RowSpec("Throughput", "FANIN", "ingress_rate", "Sent rate.", "msgs/sec", beside=True),
+        RowSpec("Throughput", "FANIN", "egress_rate", "Received rate.", "msgs/sec", beside=True),
+        RowSpec(
+            "Throughput",
+            "FANIN",
+            "high_water_mark",
+            "High-water mark of the subscription.",
+            "messages",
+            beside=True,
+        ),
+    ),
+    published=(PublishedFigure("FANIN", "producers", value=400_000, high_water_mark=277),),
+    scales_by_devices=True,
+    charts=ChartStyle(columns=("producers", "ingress", "egress", "high_water_mark", "p99")),
+    demo={
+        "mosquitto": {"devices": 10_000, "duration": 8, "warmup": 2},
+        "amqtt": {"devices": 500, "duration": 8, "warmup": 2},
+    },
+)

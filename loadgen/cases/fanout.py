@@ -1,0 +1,128 @@
+"""FANOUT: topics with one publisher and many subscribers each."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from loadgen.workload.case import Case, ChartStyle, PublishedFigure, RowSpec
+from loadgen.workload.fields import Choice, Count, Flag
+from loadgen.workload.groups import DeviceGroup, Subscribes
+from loadgen.workload.scenario import (
+    DEVICES_LIMIT,
+    InflightWindow,
+    MessagingScenario,
+    TotalRate,
+    durable_complaints,
+)
+from loadgen.workload.workload import ROOT
+
+
+class Fanout(MessagingScenario):
+    """Fields of FANOUT."""
+
+    grows = "ratio"
+
+    case: Literal["fanout"] = "fanout"
+    rate: TotalRate = 200.0
+    topics: Annotated[int, Count("Topics, with one publisher each.", "topics", 1, 1_000_000)] = 10
+    ratio: Annotated[int, Count("Subscribers of each topic.", "subscribers", 1, 1_000_000)] = 100
+    durable: Annotated[bool, Flag("The broker keeps the sessions of all devices.")] = False
+    inflight_window: InflightWindow = 100
+    published: Annotated[
+        str | None,
+        Choice(
+            "Row of the published score card to show beside the result.",
+            choices=("FANOUT", "JMSPUBSUB", "JMSFANOUT"),
+            absent="FANOUT",
+        ),
+    ] = None
+
+    def deliveries(self) -> float:
+        # The broker's work is in the deliveries.
+        return self.ratio
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        yield from durable_complaints(self.durable, self.qos)
+        if self.topics * (self.ratio + 1) > DEVICES_LIMIT:
+            yield (
+                f"ratio: {self.topics:,} topics of {self.ratio:,} subscribers are too many; "
+                f"allowed: {DEVICES_LIMIT:,} devices in all"
+            )
+
+
+def _groups(scenario: Fanout) -> tuple[DeviceGroup, ...]:
+    topics, ratio = scenario.topics, scenario.ratio
+    return (
+        DeviceGroup(
+            "publishers",
+            topics,
+            publishes=scenario.publishes(
+                f"{ROOT}/fanout",
+                topics,
+                scenario.rate,
+                deliveries=ratio,
+                window=scenario.inflight_window,
+            ),
+            clean_start=not scenario.durable,
+        ),
+        DeviceGroup(
+            "subscribers",
+            topics * ratio,
+            subscribes=Subscribes("publishers", scenario.qos),
+            clean_start=not scenario.durable,
+        ),
+    )
+
+
+_LIKE_JMSPUBSUB = (
+    "10 producers and 10 consumers with a topic each, 32 bytes, nothing acknowledged. There over "
+    "the JMS client with asynchronous sends, here MQTT QoS 0."
+)
+_LIKE_JMSFANOUT = (
+    "10 topics, 30 consumers each, 100 bytes, nothing acknowledged. There over the JMS client, "
+    "here MQTT QoS 0. (The report's table names 100 bytes, its command line 32.)"
+)
+
+CASE = Case(
+    place=20,
+    summary="Topics with one publisher and many subscribers each.",
+    example="loadgen fanout --topics 10 --ratio 100 --rate 200",
+    scenario=Fanout,
+    groups=_groups,
+    rows=(
+        RowSpec(
+            "Throughput",
+            "FANOUT",
+            "ingress_rate",
+            "Rate into the broker at QoS {qos}, {topics} topics. Message size, {size} bytes. "
+            "Fanout ratio 1:{ratio}. (Ingress)",
+            "msgs/sec",
+        ),
+        RowSpec(
+            "Throughput",
+            "FANOUT",
+            "egress_rate",
+            "Rate out of the broker at QoS {qos}, {topics} topics. Message size, {size} bytes. "
+            "Fanout ratio 1:{ratio}. (Egress)",
+            "msgs/sec",
+        ),
+    ),
+    published=(
+        PublishedFigure("FANOUT", "ingress_rate", value=162_000),
+        PublishedFigure("FANOUT", "egress_rate", value=16_200_000),
+        PublishedFigure("JMSPUBSUB", "egress_rate", value=1_400_000, relation=_LIKE_JMSPUBSUB),
+        PublishedFigure("JMSFANOUT", "ingress_rate", value=210_000, relation=_LIKE_JMSFANOUT),
+        PublishedFigure("JMSFANOUT", "egress_rate", value=6_300_000, relation=_LIKE_JMSFANOUT),
+    ),
+    charts=ChartStyle(
+        columns=("ratio", "topics", "consumers", "producers", "ingress", "egress", "p99"),
+        lines=(("ingress", "ingress (left)"), ("egress", "egress (right)")),
+        two_axes=True,
+        axis="ratio",
+        by_size=True,
+    ),
+    demo={
+        "mosquitto": {"topics": 10, "ratio": 100, "rate": 200, "duration": 8, "warmup": 2},
+        "amqtt": {"topics": 5, "ratio": 20, "rate": 10, "duration": 8, "warmup": 2},
+    },
+)

@@ -1,0 +1,117 @@
+"""LATENCY: one timed pair while background publishers load the broker."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from loadgen.workload.case import Case, ChartStyle, PublishedFigure, RowSpec
+from loadgen.workload.fields import Count, Rate
+from loadgen.workload.groups import DeviceGroup, Subscribes
+from loadgen.workload.scenario import (
+    DEVICES_LIMIT,
+    RATE_LIMIT,
+    Duration,
+    InflightWindow,
+    MessagingScenario,
+)
+from loadgen.workload.workload import ROOT
+
+SEND_DELAY_LIMIT_US = 20_000
+"""The result contains the send delay; several scheduler slices of a shared core."""
+
+
+class Latency(MessagingScenario):
+    """Fields of LATENCY."""
+
+    search_p99_s = 0.01
+
+    case: Literal["latency"] = "latency"
+    devices: Annotated[
+        int,
+        Count("Simulated devices: the background publishers.", "devices", 0, DEVICES_LIMIT),
+    ] = 1_000
+    rate: Annotated[
+        float, Rate("Messages a second of the timed pair.", "1/s", 0.001, RATE_LIMIT)
+    ] = 10_000.0
+    topics: Annotated[int, Count("Topics of the background.", "topics", 1, 1_000_000)] = 10
+    background_rate: Annotated[
+        float | None,
+        Rate(
+            "Messages a second in total over all background publishers.",
+            "1/s",
+            0.001,
+            RATE_LIMIT,
+            absent="one message a second for each background device",
+        ),
+    ] = None
+    duration: Duration = 20.0
+    inflight_window: InflightWindow = 100
+
+    def group_count(self) -> int:
+        return 4 if self.devices else 2
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        if self.devices == 0 and self.background_rate is not None:
+            yield "background_rate: there are no background devices; allowed: with devices above 0"
+
+
+def _groups(scenario: Latency) -> tuple[DeviceGroup, ...]:
+    given, window = scenario.background_rate, scenario.inflight_window
+    rate = float(scenario.devices) if given is None else given
+    # A topic without a publisher would only cost a subscriber that hears nothing.
+    topics = min(scenario.topics, scenario.devices)
+    background = (
+        DeviceGroup(
+            "background_publishers",
+            scenario.devices,
+            publishes=scenario.publishes(f"{ROOT}/background", topics, rate, window=window),
+            timed=False,
+        ),
+        DeviceGroup(
+            "background_subscribers",
+            topics,
+            subscribes=Subscribes("background_publishers", scenario.qos),
+            timed=False,
+        ),
+    )
+    pair = (
+        DeviceGroup(
+            "pair_publisher",
+            1,
+            publishes=scenario.publishes(f"{ROOT}/pair", 1, scenario.rate, window=window),
+        ),
+        DeviceGroup("pair_subscriber", 1, subscribes=Subscribes("pair_publisher", scenario.qos)),
+    )
+    return (*background, *pair) if scenario.devices else pair
+
+
+CASE = Case(
+    place=40,
+    summary="One timed pair while background publishers load the broker.",
+    example="loadgen latency --devices 10k --rate 10k --duration 1m",
+    scenario=Latency,
+    groups=_groups,
+    rows=(
+        RowSpec(
+            "Latency",
+            "LATENCY",
+            "latency",
+            "Application to application latency at {rate} msgs/sec, QoS {qos}, while {devices} "
+            "producers publish {background_rate} msgs/sec in all. Message size, {size} bytes.",
+            "microseconds",
+        ),
+    ),
+    published=(PublishedFigure("LATENCY", "latency", avg=84, p50=83, p99=144, max=427, stdev=25),),
+    timed_pair=True,
+    send_delay_limit_us=SEND_DELAY_LIMIT_US,
+    charts=ChartStyle(
+        columns=("background", "avg", "p50", "p99", "max", "stdev"),
+        main="avg",
+        lines=(("avg", "average"), ("p99", "99th percentile")),
+        axis="background",
+    ),
+    demo={
+        "mosquitto": {"devices": 1_000, "rate": 10_000, "duration": 8, "warmup": 2},
+        "amqtt": {"devices": 100, "rate": 200, "duration": 8, "warmup": 2},
+    },
+)

@@ -1,0 +1,159 @@
+"""PERSISTENT: pairs of a publisher and a durable subscriber, stored by the broker."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from loadgen.workload.case import Case, ChartStyle, PublishedFigure, RowSpec
+from loadgen.workload.fields import Choice, Count, Flag, Ratio
+from loadgen.workload.groups import DeviceGroup, Subscribes
+from loadgen.workload.scenario import (
+    AcknowledgeEvery,
+    InflightWindow,
+    MessagingScenario,
+    Producers,
+    Qos,
+    TotalRate,
+    withheld_complaints,
+)
+from loadgen.workload.workload import ROOT, Workload
+
+
+class Persistent(MessagingScenario):
+    """Fields of PERSISTENT."""
+
+    grows = "pairs"
+    search_p99_s = 0.5
+
+    case: Literal["persistent"] = "persistent"
+    rate: TotalRate = 1_000.0
+    qos: Qos = 1
+    pairs: Annotated[
+        int,
+        Count(
+            "Pairs of one publisher and one durable subscriber, each with its own topic.",
+            "pairs",
+            1,
+            1_000_000,
+        ),
+    ] = 10
+    producers: Producers = 1
+    acknowledge_every: AcknowledgeEvery = 1
+    inflight_window: InflightWindow = 100
+    crash_broker: Annotated[
+        bool,
+        Flag("Kill and restart the private broker within the window; nothing may be lost."),
+    ] = False
+    rack_units: Annotated[
+        float | None,
+        Ratio(
+            "Height of the broker's machine, for messages a second and rack unit.",
+            "U",
+            0.1,
+            10_000,
+            absent="no PERSISTENT.MPU row",
+        ),
+    ] = None
+    published: Annotated[
+        str | None,
+        Choice(
+            "Row of the published score card to show beside the result.",
+            choices=("PERSISTENT", "JMSPERSISTENT"),
+            absent="PERSISTENT",
+        ),
+    ] = None
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        if self.qos == 0:
+            yield "qos: 0 is not stored by a broker; allowed: 1 or 2 for persistent"
+        yield from withheld_complaints(self.acknowledge_every, self.qos)
+        if self.crash_broker and self.broker not in (("auto",), ("mosquitto",)):
+            yield (
+                "crash_broker: only a private broker may be killed; allowed: with broker mosquitto"
+            )
+
+
+def _groups(scenario: Persistent) -> tuple[DeviceGroup, ...]:
+    pairs = scenario.pairs
+    return (
+        DeviceGroup(
+            "publishers",
+            pairs * scenario.producers,
+            publishes=scenario.publishes(
+                f"{ROOT}/persistent", pairs, scenario.rate, window=scenario.inflight_window
+            ),
+        ),
+        DeviceGroup(
+            "subscribers",
+            pairs,
+            subscribes=Subscribes(
+                "publishers", scenario.qos, acknowledge_every=scenario.acknowledge_every
+            ),
+            clean_start=False,
+        ),
+    )
+
+
+def _resolve(scenario: Persistent, workload: Workload) -> Workload:
+    return replace(
+        workload,
+        brokers=replace(workload.brokers, stores=True),
+        reconnect=scenario.reconnecting(always=scenario.crash_broker),
+        crash="broker" if scenario.crash_broker else "",
+    )
+
+
+CASE = Case(
+    place=30,
+    summary="Pairs of a publisher and a durable subscriber, stored by the broker.",
+    example="loadgen persistent --pairs 10 --rate 1k --rack-units 2 --pdu outlet1.csv",
+    scenario=Persistent,
+    groups=_groups,
+    resolve=_resolve,
+    rows=(
+        RowSpec(
+            "Throughput",
+            "PERSISTENT",
+            "persistent_rate",
+            "Rate of messages kept for durable sessions at QoS {qos}, {pairs} pairs. Message "
+            "size, {size} bytes.",
+            "msgs/sec",
+        ),
+        RowSpec(
+            "Data-center Efficiency",
+            "PERSISTENT.MPW",
+            "messages_per_watt",
+            "PERSISTENT rate divided by the broker's mean watts over the measurement window, "
+            "summed over its outlets.",
+            "msgs/Watt",
+            needs="pdu",
+        ),
+        RowSpec(
+            "Data-center Efficiency",
+            "PERSISTENT.MPU",
+            "messages_per_rack_unit",
+            "PERSISTENT rate divided by the {rack_units} rack units of the broker.",
+            "msgs/sec/U",
+            needs="rack_units",
+        ),
+    ),
+    published=(
+        PublishedFigure("PERSISTENT", "persistent_rate", value=460_000, high_water_mark=137),
+        PublishedFigure("PERSISTENT.MPW", "messages_per_watt", value=1_523),
+        PublishedFigure("PERSISTENT.MPU", "messages_per_rack_unit", value=230_000),
+        PublishedFigure(
+            "JMSPERSISTENT",
+            "persistent_rate",
+            value=350_000,
+            relation="3 producers a topic, one durable consumer that acknowledges 100 messages at "
+            "a time, 100 bytes, stored on disk. There JMS client acknowledgement, one for the "
+            "hundred; here a PUBACK for each, sent together.",
+        ),
+    ),
+    charts=ChartStyle(by_size=True),
+    demo={
+        "mosquitto": {"pairs": 10, "rate": 1_000, "duration": 8, "warmup": 2},
+        "amqtt": {"pairs": 5, "rate": 100, "duration": 8, "warmup": 2},
+    },
+)

@@ -1,0 +1,211 @@
+"""QUEUE: each message of a topic goes to one of its consumers. Ours; it stands for JMSQUEUE."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from loadgen.workload.case import (
+    Case,
+    ChartStyle,
+    Conclusion,
+    Evidence,
+    PublishedFigure,
+    Review,
+    RowSpec,
+)
+from loadgen.workload.fields import Choice, Count, Flag
+from loadgen.workload.groups import DeviceGroup, RunPlan, Subscribes
+from loadgen.workload.scenario import (
+    DEVICES_LIMIT,
+    MessagingScenario,
+    Producers,
+    Protocol,
+    Qos,
+    TotalRate,
+    durable_complaints,
+)
+from loadgen.workload.verdict import Verdict
+from loadgen.workload.workload import ROOT, Workload
+
+QUEUES_SHOWN = 100
+"""Queues that are listed one by one; of more, the first."""
+
+
+class Queue(MessagingScenario):
+    """Fields of QUEUE."""
+
+    search_p99_s = 0.5
+
+    case: Literal["queue"] = "queue"
+    rate: TotalRate = 5_000.0
+    qos: Qos = 1
+    mqtt: Protocol = "5"
+    queues: Annotated[
+        int,
+        Count("Queues: shared subscriptions, each to a topic of its own.", "queues", 1, 1_000_000),
+    ] = 10
+    consumers: Annotated[
+        int,
+        Count("Consumers of each queue; a message goes to one of them.", "consumers", 1, 1_000_000),
+    ] = 10
+    producers: Producers = 1
+    batch: Annotated[
+        int,
+        Count(
+            "Messages of a unit: the most that a producer has in flight, which sends the next when "
+            "all are acknowledged; a consumer acknowledges as many at a time. The Receive Maximum "
+            "that the broker names bounds both.",
+            "messages",
+            1,
+            65_535,
+        ),
+    ] = 100
+    durable: Annotated[
+        bool,
+        Flag(
+            "The broker keeps the sessions of the consumers: what one of them held when it was "
+            "cut off waits for it."
+        ),
+    ] = True
+    crash_consumer: Annotated[
+        bool,
+        Flag(
+            "Cut one consumer off in the middle of the window and let it return; nothing may be "
+            "lost."
+        ),
+    ] = False
+    published: Annotated[
+        str | None,
+        Choice(
+            "Row of the published score card to show beside the result.",
+            choices=("JMSQUEUE",),
+            absent="JMSQUEUE",
+        ),
+    ] = None
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        if self.qos != 1:
+            yield f"qos: {self.qos} has no acknowledgement to withhold; allowed: 1 for queue"
+        if self.mqtt != "5":
+            yield f"mqtt: {self.mqtt} has no shared subscriptions; allowed: 5 for queue"
+        if self.queues * (self.consumers + self.producers) > DEVICES_LIMIT:
+            yield f"consumers: there are too many; allowed: {DEVICES_LIMIT:,} devices in all"
+        yield from durable_complaints(self.durable, self.qos)
+
+
+def _groups(scenario: Queue) -> tuple[DeviceGroup, ...]:
+    queues, batch = scenario.queues, scenario.batch
+    publishes = scenario.publishes(f"{ROOT}/queue", queues, scenario.rate, window=batch)
+    return (
+        DeviceGroup(
+            "producers", queues * scenario.producers, publishes=replace(publishes, unit=batch)
+        ),
+        DeviceGroup(
+            "consumers",
+            queues * scenario.consumers,
+            subscribes=Subscribes(
+                "producers", scenario.qos, shared="consumers", acknowledge_every=batch
+            ),
+            clean_start=not scenario.durable,
+        ),
+    )
+
+
+def _resolve(scenario: Queue, workload: Workload) -> Workload:
+    return replace(
+        workload,
+        needs=replace(
+            workload.needs,
+            shared="which queue needs; take another broker, or fanout with --ratio 1",
+            older="queue needs it; take another broker, or fanout with --ratio 1",
+        ),
+        reconnect=scenario.reconnecting(always=scenario.crash_consumer),
+        crash="consumer" if scenario.crash_consumer else "",
+    )
+
+
+# After the run ------------------------------------------------------------------------------------
+
+
+def spread_of(plan: RunPlan, finals: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Messages of the window that each consumer took, over all and by queue.
+
+    `finals` are the workers' last answers by number. None where a worker gave none: then the spread
+    is not known.
+    """
+    taken: dict[int, int] = {}
+    consumers = plan.group("consumers")
+    index = plan.groups.index(consumers)
+    for number, worker in enumerate(plan.workers):
+        shares = [share for share in worker.shares if share.group == index]
+        devices = [d for share in shares for d in range(share.start, share.stop, share.step)]
+        counts = (finals.get(number, {}).get("spread") or {}).get(consumers.name) or []
+        if len(counts) != len(devices):
+            return None
+        taken |= zip(devices, counts, strict=True)
+    publishes = plan.group("producers").publishes
+    assert publishes is not None
+    queues: dict[int, list[int]] = {}
+    for device in sorted(taken):
+        queue = device * publishes.topics // consumers.count
+        queues.setdefault(queue, []).append(taken[device])
+    return {
+        "consumers": len(taken),
+        **_spread(list(taken.values())),
+        "queues": [
+            {"queue": number, **_spread(counts)}
+            for number, counts in list(queues.items())[:QUEUES_SHOWN]
+        ],
+    }
+
+
+def _spread(counts: Sequence[int]) -> dict[str, float]:
+    return {
+        "received": sum(counts),
+        "min": min(counts),
+        "max": max(counts),
+        "mean": statistics.fmean(counts),
+        "stdev": statistics.pstdev(counts),
+    }
+
+
+def _review(evidence: Evidence) -> Review:
+    def conclude(verdict: Verdict) -> Conclusion:
+        spread = spread_of(evidence.plan, evidence.finals)
+        return Conclusion(verdict, {"spread": spread, "cut_off": dict(evidence.cut_off) or None})
+
+    return Review(evidence.facts, conclude)
+
+
+CASE = Case(
+    place=60,
+    summary="Queues: each message of a topic goes to one of its consumers.",
+    example="loadgen queue --queues 10 --consumers 10 --rate 5k",
+    scenario=Queue,
+    groups=_groups,
+    resolve=_resolve,
+    review=_review,
+    rows=(
+        RowSpec(
+            "Throughput",
+            "QUEUE",
+            "queue_rate",
+            "Rate through {topics} queues at QoS {qos}, {consumers} consumers each, {batch} "
+            "messages in flight as one unit. Message size, {size} bytes.",
+            "msgs/sec",
+        ),
+    ),
+    published=(
+        PublishedFigure(
+            "JMSQUEUE",
+            "queue_rate",
+            value=800_000,
+            relation="10 queues of 10 consumers, 32 bytes. There transacted JMS sessions of 100 "
+            "messages; here QoS 1 to shared subscriptions, a batch in flight as one unit and its "
+            "acknowledgements sent together: no transaction, so nothing is rolled back as a whole.",
+        ),
+    ),
+    charts=ChartStyle(by_size=True),
+)

@@ -1,0 +1,111 @@
+"""Every case by its name, found by looking into this package, and scenarios built by that name.
+
+A module of `loadgen.cases` that has a `CASE` is a case; nothing else lists them.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import ValidationError
+
+import loadgen.cases
+from loadgen.errors import ScenarioError
+from loadgen.workload.case import Case, ChartStyle
+from loadgen.workload.fields import Field, did_you_mean
+from loadgen.workload.scenario import Scenario
+from loadgen.workload.units import shown
+from loadgen.workload.workload import Workload
+from loadgen.workload.workload import resolve as resolve_case
+
+
+def _found() -> dict[str, Case[Any]]:
+    names = (module.name for module in pkgutil.iter_modules(loadgen.cases.__path__))
+    modules = [
+        importlib.import_module(f"{loadgen.cases.__name__}.{name}")
+        for name in names
+        if f"{loadgen.cases.__name__}.{name}" != __name__
+    ]
+    found = [module.CASE for module in modules if isinstance(getattr(module, "CASE", None), Case)]
+    return {case.name: case for case in sorted(found, key=lambda case: case.place)}
+
+
+CASES: Mapping[str, Case[Any]] = MappingProxyType(_found())
+"""Every case, in the order of help texts and tables."""
+
+
+def case_of(name: str) -> Case[Any]:
+    """The case of this name; raises ScenarioError."""
+    if name not in CASES:
+        known = tuple(CASES)
+        raise ScenarioError(
+            f"case: {shown(name)} is unknown; allowed: {', '.join(known)}"
+            f"{did_you_mean(name, known)}"
+        )
+    return CASES[name]
+
+
+def style_of(name: str) -> ChartStyle:
+    """How runs of a case are drawn; a case that is not known, like one that says nothing."""
+    return CASES[name].charts if name in CASES else ChartStyle()
+
+
+def resolve(scenario: Scenario) -> Workload:
+    """What a run of this scenario asks for; raises ScenarioError for what cannot be."""
+    return resolve_case(CASES[scenario.case], scenario)
+
+
+def build_scenario(
+    name: str, file: Mapping[str, object] | None, flags: Mapping[str, object]
+) -> Scenario:
+    """The scenario of a case from its defaults, then a file's keys, then flags.
+
+    Keys may be written with `-` or `_`. A flag of None was not given. Raises ScenarioError, one
+    line that names the key, its value and what is allowed.
+    """
+    case = case_of(name)
+    named = _underscored(file or {})
+    file_case = named.pop("case", name)
+    if file_case != name:
+        raise ScenarioError(f"case: the file is for {shown(file_case)}; allowed: {name} here")
+    given = _underscored({key: value for key, value in flags.items() if value is not None})
+    given.pop("case", None)
+    values = {**named, **given}
+    fields = case.scenario.fields()
+    for key in values.keys() - fields.keys():
+        raise ScenarioError(_not_understood(case, key))
+    try:
+        scenario: Scenario = case.scenario.model_validate(values)
+    except ValidationError as error:
+        raise ScenarioError(_one_line(error, fields)) from None
+    return scenario
+
+
+def _underscored(keys: Mapping[str, object]) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for key, value in keys.items():
+        name = key.replace("-", "_")
+        if name in values:
+            raise ScenarioError(f"{shown(name)}: given twice, once with - and once with _")
+        values[name] = value
+    return values
+
+
+def _not_understood(case: Case[Any], name: str) -> str:
+    owners = [other.name for other in CASES.values() if name in other.scenario.fields()]
+    if owners:
+        return f"{name}: {case.name} does not understand it; allowed: with {', '.join(owners)}"
+    known = tuple(case.scenario.fields())
+    hint = did_you_mean(name, known) or f"; {case.name} understands {', '.join(known)}"
+    return f"{shown(name)}: unknown key{hint}"
+
+
+def _one_line(error: ValidationError, fields: Mapping[str, Field]) -> str:
+    """First complaint of pydantic as `name: what is wrong; allowed: ...`."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    cause = first.get("ctx", {}).get("error")
+    complaint = str(cause) if cause is not None else str(first["msg"])
+    return f"{name}: {complaint}; allowed: {fields[name].allowed}" if name in fields else complaint

@@ -1,0 +1,90 @@
+"""REQUEST: devices that ask and devices that answer. Ours; no report has it."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from loadgen.workload.case import Case, RowSpec
+from loadgen.workload.fields import Count
+from loadgen.workload.groups import DeviceGroup, Responds, Subscribes
+from loadgen.workload.scenario import (
+    DEVICES_LIMIT,
+    InflightWindow,
+    MessagingScenario,
+    RateByDevices,
+)
+from loadgen.workload.workload import ROOT
+
+
+class Request(MessagingScenario):
+    """Fields of REQUEST."""
+
+    case: Literal["request"] = "request"
+    devices: Annotated[
+        int, Count("Simulated devices: those that ask.", "devices", 1, DEVICES_LIMIT)
+    ] = 1_000
+    rate: RateByDevices = None
+    responders: Annotated[
+        int,
+        Count(
+            "Devices that answer; each has a topic on which its part of the devices asks.",
+            "devices",
+            1,
+            1_000_000,
+        ),
+    ] = 10
+    inflight_window: InflightWindow = 100
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        if self.responders > self.devices:
+            yield (
+                f"responders: {self.responders:,} are more than the {self.devices:,} devices that "
+                f"ask; allowed: up to {self.devices:,}"
+            )
+        # Who asks also waits for an answer, and only QoS 2 gives it a session that is kept.
+        if self.churn is not None and self.qos < 2:
+            yield (
+                f"churn: at QoS {self.qos} a device of request that leaves loses its responses, so "
+                "nobody may; allowed: with qos 2"
+            )
+
+
+def _groups(scenario: Request) -> tuple[DeviceGroup, ...]:
+    responders, responses = scenario.responders, f"{ROOT}/response"
+    rate = float(scenario.devices) if scenario.rate is None else scenario.rate
+    return (
+        DeviceGroup(
+            "requesters",
+            scenario.devices,
+            publishes=scenario.publishes(
+                f"{ROOT}/request", responders, rate, window=scenario.inflight_window
+            ),
+            subscribes=Subscribes("requesters", scenario.qos, topic_prefix=responses, answers=True),
+        ),
+        DeviceGroup(
+            "responders",
+            responders,
+            subscribes=Subscribes("requesters", scenario.qos),
+            responds=Responds(responses, scenario.qos, scenario.inflight_window),
+            timed=False,
+        ),
+    )
+
+
+CASE = Case(
+    place=80,
+    summary="Devices that ask and devices that answer, timed until the answer is there.",
+    example="loadgen request --devices 1k --responders 10 --rate 5k",
+    scenario=Request,
+    groups=_groups,
+    rows=(
+        RowSpec(
+            "Latency",
+            "REQUEST",
+            "latency",
+            "From the moment of a request to its response, {rate} requests/sec from {devices} "
+            "devices, QoS {qos}, {responders} responders. Message size, {size} bytes.",
+            "microseconds",
+        ),
+    ),
+)

@@ -1,0 +1,309 @@
+"""SPECJMS: the supermarket supply chain of SPECjms2007 and jms2009-PS, with its audit.
+
+Its model, formulas and audit are `loadgen.specjms`; they are imported where they are needed,
+because they come with compiled kernels.
+"""
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from loadgen.specjms.model import NOTICE, Model, highest_qos, shares_queues, uses_wildcards
+from loadgen.workload.case import Case, Conclusion, Evidence, Review, RowSpec, Variants
+from loadgen.workload.fields import Choice, Count, Flag, Seconds, Table
+from loadgen.workload.groups import DeviceGroup, RunPlan
+from loadgen.workload.scenario import (
+    Drain,
+    Duration,
+    InflightWindow,
+    Protocol,
+    PublishingScenario,
+    Warmup,
+)
+from loadgen.workload.verdict import Verdict, with_reason
+from loadgen.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from loadgen.specjms.audit import Audit
+    from loadgen.specjms.options import Choices
+
+
+class SupplyChain(PublishingScenario):
+    """Fields of the supply chain."""
+
+    search_p99_s = None
+    """Its audit's bound alone, 5 s for 90 % of each destination (SPECjms2007, run rules 3.6.2)."""
+
+    case: Literal["specjms"] = "specjms"
+    duration: Duration = 60.0
+    warmup: Warmup = 10.0
+    drain: Drain = 30.0
+    mqtt: Protocol = "5"
+    topology: Annotated[
+        Literal["horizontal", "vertical", "freeform"],
+        Choice(
+            "How the supply chain grows with base: by locations, by traffic of each, or as the "
+            "scenario says.",
+            choices=("horizontal", "vertical", "freeform"),
+        ),
+    ] = "horizontal"
+    base: Annotated[int, Count("BASE, by which the workload is scaled.", "", 1, 20_000)] = 10
+    handlers: Annotated[
+        int,
+        Count(
+            "Event handlers of each queue at each location; several share a subscription.",
+            "handlers",
+            1,
+            100,
+        ),
+    ] = 2
+    drivers: Annotated[
+        int,
+        Count("Drivers of each interaction at each location that begins it.", "drivers", 1, 100),
+    ] = 1
+    headquarters: Annotated[
+        int,
+        Count("Instances of the headquarters, each with queues of its own.", "locations", 1, 1_000),
+    ] = 1
+    selectors: Annotated[
+        Literal["broker", "client"],
+        Choice(
+            "Where messages that share a topic are selected: by topic levels and filters, or by "
+            "user properties at the receiver, which discards the rest.",
+            choices=("broker", "client"),
+        ),
+    ] = "broker"
+    messages: Annotated[
+        str | None,
+        Table(
+            "Options of message types, as order = {queue = false, target = 'Central'}: "
+            "transacted, persistent, qos, durable, queue, target, subscription, handlers; sizes "
+            "(freeform).",
+            "table",
+            absent="as SPECjms2007 has them",
+        ),
+    ] = None
+    interactions: Annotated[
+        str | None,
+        Table(
+            "Interactions by number: drivers, and in freeform the rate, 0 for off.",
+            "table",
+            absent="all, at the rates of the topology",
+        ),
+    ] = None
+    locations: Annotated[
+        str | None,
+        Table(
+            "Numbers of locations SM, DC, SP and HQ (freeform).",
+            "table",
+            absent="those of the horizontal topology",
+        ),
+    ] = None
+    quantities: Annotated[
+        str | None,
+        Table(
+            "Quantities x of the message sizes, three values each, and percent, the share of each "
+            "class (freeform).",
+            "table",
+            absent="documented defaults of about 2 KB a message",
+        ),
+    ] = None
+    families: Annotated[
+        int | None,
+        Count(
+            "Product families, of which each is offered by two or three suppliers (freeform).",
+            "families",
+            1,
+            100_000,
+            absent="twice as many as suppliers",
+        ),
+    ] = None
+    shared_connections: Annotated[
+        bool, Flag("All event handlers of a location use one connection (freeform).")
+    ] = False
+    check_every: Annotated[
+        int,
+        Count(
+            "Messages of which one is checked against its CRC-32 (freeform).",
+            "messages",
+            1,
+            1_000_000,
+        ),
+    ] = 1
+    report_every: Annotated[
+        float,
+        Seconds("How often the run's progress is reported as a line and an event.", "s", 1, 86_400),
+    ] = 300.0
+    inflight_window: InflightWindow = 100
+
+
+def choices_of(scenario: SupplyChain) -> "Choices":
+    """What a scenario says of the supply chain, its tables read."""
+    from loadgen.specjms.options import Choices
+
+    tables = {
+        name: json.loads(text)
+        for name in ("locations", "interactions", "messages", "quantities")
+        if (text := getattr(scenario, name)) is not None
+    }
+    return Choices(
+        topology=scenario.topology,
+        base=scenario.base,
+        headquarters=scenario.headquarters,
+        handlers=scenario.handlers,
+        drivers=scenario.drivers,
+        selectors=scenario.selectors,
+        mqtt=scenario.mqtt,
+        families=scenario.families,
+        shared_connections=scenario.shared_connections,
+        check_every=scenario.check_every,
+        **tables,
+    )
+
+
+def model_of_scenario(scenario: SupplyChain) -> Model:
+    """The model of a scenario; raises ScenarioError."""
+    from loadgen.specjms.options import model_of
+
+    return model_of(choices_of(scenario))
+
+
+def _groups(scenario: SupplyChain) -> tuple[DeviceGroup, ...]:
+    from loadgen.specjms.plan import groups_of_model
+
+    model = model_of_scenario(scenario)
+    return groups_of_model(model, scenario.arrivals, scenario.inflight_window)
+
+
+def _resolve(scenario: SupplyChain, workload: Workload) -> Workload:
+    from loadgen.specjms.layout import largest_payload_bytes
+
+    model = model_of_scenario(scenario)
+    shares = shares_queues(model)
+    older = ["--mqtt 3.1.1" if workload.version == 5 else "--mqtt 5"]
+    if workload.version == 5:
+        older += ["--handlers 1"] * shares + ["--selectors broker"] * (model.selectors == "client")
+    needs = replace(
+        workload.needs,
+        qos=highest_qos(model),
+        qos_option="""--messages '{{"all": {{"qos": {highest}}}}}'""",
+        payload_bytes=largest_payload_bytes(model),
+        wildcards="which selectors at the broker need; use --selectors client"
+        if uses_wildcards(model)
+        else "",
+        shared="which several event handlers of one queue need; use --handlers 1" if shares else "",
+        older=f"use {' '.join(older)}",
+    )
+    return replace(workload, needs=needs, report_every_s=scenario.report_every, model=model)
+
+
+def _plan(workload: Workload, plan: RunPlan) -> RunPlan:
+    from loadgen.specjms.plan import supply_plan
+
+    return supply_plan(plan, workload.model)
+
+
+# After the run ------------------------------------------------------------------------------------
+
+
+def _review(evidence: Evidence) -> Review:
+    from loadgen.specjms.audit import audit
+    from loadgen.specjms.messages import FIRST_OF_INTERACTION
+    from loadgen.specjms.report import FILE_NAME, audit_summary, report
+    from loadgen.specjms.review import supply_seen
+
+    workload, model = evidence.workload, evidence.workload.model
+    answers = [final["supply"] for final in evidence.finals.values() if final.get("supply")]
+    local = "The broker ran on the client's host, which a submission must not do (3.9)."
+    seen = supply_seen(
+        model,
+        answers,
+        len(evidence.plan.workers) - len(answers),
+        evidence.windows,
+        evidence.window_rows(),
+        progress_s=workload.report_every_s or 0.0,
+        notes=[local] if evidence.broker_is_local() else [],
+    )
+    also_changed: tuple[str, ...] = ()
+    if workload.phases.rates:
+        share = workload.mean_share
+        model = replace(model, rates=tuple(rate * share for rate in model.rates))
+        also_changed = (f"rate steps, {share:.1%} of the rates in the mean",)
+    audited = audit(model, seen)
+
+    def conclude(verdict: Verdict) -> Conclusion:
+        document = report(model, seen, audited, also_changed=also_changed, failures=verdict.codes)
+        # Of a large run the destinations alone are megabytes; they stay in their file.
+        short = {name: value for name, value in document.items() if name != "destinations"}
+        return Conclusion(
+            _with_audit(verdict, audited), short, audit_summary(audited), {FILE_NAME: document}
+        )
+
+    # What a handler sends is caused, not scheduled; most is sent at QoS 1.
+    begun = sum(seen.types[first].sent for first in FIRST_OF_INTERACTION)
+    return Review(replace(evidence.facts, scheduled=begun, qos=1), conclude)
+
+
+def _with_audit(verdict: Verdict, audit: "Audit") -> Verdict:
+    """The verdict with the audit's reason, where it has one."""
+    failed = audit.failed
+    if not failed:
+        return verdict
+    first = failed[0]
+    detail = (
+        f"{len(failed)} of {len(audit.findings)} tests failed; {first.test} of {first.subject}: "
+        f"expected {first.expected}, observed {first.observed}"
+    )
+    return with_reason(verdict, "AUDIT", detail)
+
+
+_EXAMPLE = "--base 100 --duration 60"
+
+CASE = Case(
+    place=90,
+    summary="The supermarket supply chain of SPECjms2007 and jms2009-PS, with its audit.",
+    example=f"loadgen specjms horizontal {_EXAMPLE}",
+    scenario=SupplyChain,
+    groups=_groups,
+    resolve=_resolve,
+    plan=_plan,
+    review=_review,
+    rows=(
+        RowSpec(
+            "Throughput",
+            "jms@{topology}",
+            "base",
+            "BASE of the supply chain, {topology} topology. Not reviewed or accepted by SPEC.",
+            "BASE",
+        ),
+        RowSpec(
+            "Throughput", "jms@{topology}", "ingress_rate", "Sent rate.", "msgs/sec", beside=True
+        ),
+        RowSpec(
+            "Throughput",
+            "jms@{topology}",
+            "egress_rate",
+            "Received rate.",
+            "msgs/sec",
+            beside=True,
+        ),
+    ),
+    notice=NOTICE,
+    variants=Variants(
+        "topology",
+        {
+            "horizontal": (
+                "Scale by locations: BASE supermarkets, traffic of each location fixed.",
+                _EXAMPLE,
+            ),
+            "vertical": (
+                "Scale by traffic: ten supermarkets, rates that grow with BASE.",
+                _EXAMPLE,
+            ),
+            "freeform": (
+                "Locations, rates, sizes and options as the scenario says.",
+                "--scenario my.toml",
+            ),
+        },
+    ),
+)

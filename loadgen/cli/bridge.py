@@ -1,7 +1,0 @@
-"""`loadgen bridge`."""
-
-from loadgen.cli.cases import case_command
-
-__all__ = ["command"]
-
-command = case_command("bridge")

@@ -1,7 +1,0 @@
-"""`loadgen fanout`."""
-
-from loadgen.cli.cases import case_command
-
-__all__ = ["command"]
-
-command = case_command("fanout")

@@ -1,7 +1,0 @@
-"""`loadgen latency`."""
-
-from loadgen.cli.cases import case_command
-
-__all__ = ["command"]
-
-command = case_command("latency")

@@ -1,0 +1,159 @@
+"""After a run of the supply chain: what it showed, from interval rows and workers' last answers.
+
+Counts by message type come from the run's own interval table, so that what is audited is what is
+recorded; those by destination come from the workers' last answers.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loadgen.metrics.reducer import summarize
+from loadgen.specjms.audit import DestinationCount, Latencies, Observed, TypeCount
+from loadgen.specjms.kernels import (
+    SEEN_ALL_EXPECTED,
+    SEEN_ALL_RECEIVED,
+    SEEN_ALL_SENT,
+    SEEN_DUPLICATED,
+    SEEN_EXPECTED,
+    SEEN_FIELDS,
+    SEEN_RECEIVED,
+    SEEN_SENT,
+    SEEN_SLOW,
+)
+from loadgen.specjms.layout import first_destinations, parts_of
+from loadgen.specjms.messages import MESSAGES, TYPES
+from loadgen.specjms.missing import name_missing
+from loadgen.specjms.model import Model
+
+NS = 1_000_000_000
+
+
+def supply_seen(
+    model: Model,
+    answers: Sequence[Mapping[str, Any]],
+    silent: int,
+    windows: Mapping[str, tuple[int, int]],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    progress_s: float,
+    notes: Sequence[str] = (),
+) -> Observed:
+    """What a run showed.
+
+    `answers` are what the workers counted by destination, `silent` how many workers gave none.
+    `rows` are the window's interval rows, merged by group and series; `progress_s` is how often the
+    run reported where it stood.
+    """
+    start_ns, end_ns = windows.get("measure", (0, 0))
+    warm_ns, warmed_ns = windows.get("warmup", (0, 0))
+    destinations, more = _destinations(model, answers, silent)
+    return Observed(
+        window_s=(end_ns - start_ns) / NS,
+        warmup_s=(warmed_ns - warm_ns) / NS,
+        clock_ms=0.0,
+        types=_types(rows, model),
+        inside=_added(answers, "inside"),
+        late=_added(answers, "late"),
+        destinations=destinations,
+        discarded=_sum(answers, "discarded"),
+        discarded_bytes=_sum(answers, "discarded_bytes"),
+        waited=_sum(answers, "waited"),
+        calls_open=_sum(answers, "calls_open"),
+        calls_dropped=_sum(answers, "calls_dropped"),
+        unsent=_sum(answers, "unsent"),
+        workers_silent=silent,
+        duplicated=_sum(answers, "duplicated"),
+        out_of_order=_sum(answers, "out_of_order"),
+        progress_s=progress_s,
+        notes=[*more, *notes],
+    )
+
+
+def _sum(answers: Sequence[Mapping[str, Any]], name: str) -> int:
+    return sum(int(one.get(name, 0)) for one in answers)
+
+
+def _added(answers: Sequence[Mapping[str, Any]], name: str) -> list[int]:
+    """Sums over the workers, one an interaction."""
+    return [sum(int(one.get(name, [0] * 7)[at]) for one in answers) for at in range(7)]
+
+
+def _types(rows: Sequence[Mapping[str, Any]], model: Model) -> list[TypeCount]:
+    """Counts and latencies of each message type over the window."""
+    names = {part.name: TYPES[part.subject] for part in parts_of(model) if part.role == "handlers"}
+    counters: dict[str, Mapping[str, Any]] = {}
+    series: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for row in rows:
+        if row["group"] not in names:
+            continue
+        if row["series"] == "":
+            counters[names[row["group"]]] = row
+        else:
+            series[names[row["group"]], row["series"]] = row
+    found = []
+    for message in MESSAGES:
+        counted = counters.get(message.name, {})
+        # A driver's lateness is charged; a caused message has no schedule that it could miss.
+        delivery = "end_to_end" if message.cause is None else "transit"
+        found.append(
+            TypeCount(
+                sent=int(counted.get("sent", 0)),
+                expected=int(counted.get("expected", 0)),
+                received=int(counted.get("received", 0)),
+                duplicated=int(counted.get("duplicated", 0)),
+                out_of_order=int(counted.get("out_of_order", 0)),
+                delivery=_latencies(series.get((message.name, delivery))),
+                end_to_end=_latencies(series.get((message.name, "end_to_end"))),
+            )
+        )
+    return found
+
+
+def _latencies(row: Mapping[str, Any] | None) -> Latencies:
+    if row is None or not row["count"]:
+        return {}
+    summary = summarize(row)
+    return {name: getattr(summary, name) for name in ("count", "avg", "p50", "p90", "p99", "max")}
+
+
+def _destinations(
+    model: Model, answers: Sequence[Mapping[str, Any]], silent: int
+) -> tuple[list[DestinationCount], list[str]]:
+    """The workers' counts by destination, added up, and notes on what cannot be named."""
+    firsts = first_destinations(model)
+    counts: dict[int, list[int]] = {}
+    for one in answers:
+        for row, *values in one.get("seen", []):
+            held = counts.setdefault(int(row), [0] * SEEN_FIELDS)
+            for at, value in enumerate(values[:SEEN_FIELDS]):
+                held[at] += int(value)
+    lost = {row: held[SEEN_ALL_EXPECTED] - held[SEEN_ALL_RECEIVED] for row, held in counts.items()}
+    streams = [one["streams"] for one in answers if one.get("streams")]
+    complete = not silent and len(streams) == len(answers)
+    holes = [hole for one in answers for hole in one.get("holes", [])]
+    named = name_missing(model, lost, holes, streams if complete else None)
+    notes = []
+    if any(unnamed for _, unnamed in named.values()) and not complete:
+        why = "a worker gave no answer" if silent else "there are too many streams to list"
+        notes.append(f"Messages lost at the end of a stream are counted and not named: {why}.")
+    found = []
+    for row, held in sorted(counts.items()):
+        number = next(n for n in range(len(MESSAGES)) if firsts[n] <= row < firsts[n + 1])
+        missing, unnamed = named.get(row, ((), 0))
+        found.append(
+            DestinationCount(
+                number=number,
+                destination=row - firsts[number],
+                sent=held[SEEN_SENT],
+                expected=held[SEEN_EXPECTED],
+                received=held[SEEN_RECEIVED],
+                duplicated=held[SEEN_DUPLICATED],
+                slow=held[SEEN_SLOW],
+                sent_in_all=held[SEEN_ALL_SENT],
+                expected_in_all=held[SEEN_ALL_EXPECTED],
+                received_in_all=held[SEEN_ALL_RECEIVED],
+                missing=missing,
+                missing_unnamed=unnamed,
+            )
+        )
+    return found, notes

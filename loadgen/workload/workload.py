@@ -1,0 +1,332 @@
+"""A scenario, resolved: everything that its run asks for, before any host or broker is known.
+
+`resolve` asks the scenario once. Planning, broker, preflight, phases and verdict read the
+`Workload`, and nobody goes back to the scenario.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+from loadgen.workload.case import Case
+from loadgen.workload.groups import DeviceGroup, Reconnect, Tls, Version, Will
+from loadgen.workload.rate_steps import RateStep, mean_share, rate_steps
+from loadgen.workload.scenario import (
+    FleetScenario,
+    MessagingScenario,
+    PublishingScenario,
+    Scenario,
+    processors_of,
+)
+
+S = TypeVar("S", bound=Scenario)
+
+ROOT = "$run"
+"""First level of a topic that is the run's own; no publisher may use a name with `$` before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhasePlan:
+    """How long the phases take, and how connections are opened.
+
+    `connect_rate` is connects a second of all workers, None as fast as `in_flight` (connects under
+    way at once, of all workers) allows. `rates` are steps of the rate within `duration_s`, none for
+    an even one.
+    """
+
+    warmup_s: float
+    duration_s: float
+    drain_s: float
+    connect_rate: float | None = None
+    in_flight: int = 64
+    timeout_s: float = 30.0
+    rates: tuple[RateStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """Brokers behind the front brokers, to which those forward.
+
+    `urls` is empty where `backends` private ones are started. The topics of backend B, from 1 on,
+    are FRONT_ROOT/B/T in front and BACKEND_ROOT/B/T behind, T from 0 below `topics`.
+    """
+
+    backends: int
+    urls: tuple[str, ...]
+    topics: int
+    front_root: str
+    backend_root: str
+    qos: int
+    durable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """Which brokers a run asks for.
+
+    `names` are one name of a private broker, or URLs. `instances` private ones are started, each a
+    broker of its own; `separate` says the same of several URLs. Private ones keep on disk what
+    they hold where the run `stores`. `may_be_several`: the case can be spread over `instances`.
+    """
+
+    names: tuple[str, ...]
+    instances: int = 1
+    separate_urls: bool = False
+    stores: bool = False
+    bridge: Bridge | None = None
+    may_be_several: bool = False
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Names and URLs of all, those behind the bridge last."""
+        return (*self.names, *(self.bridge.urls if self.bridge is not None else ()))
+
+    @property
+    def private(self) -> bool:
+        """Whether they are started here, and so have this host's limits."""
+        return not any("://" in name for name in self.names)
+
+    @property
+    def apart(self) -> int:
+        """How many brokers that do not know each other."""
+        if self.instances > 1:
+            return self.instances
+        return len(self.names) if self.separate_urls else 1
+
+    @property
+    def backends(self) -> int:
+        """How many brokers are behind the bridge; 0 without one."""
+        return 0 if self.bridge is None else self.bridge.backends
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerNeeds:
+    """What a broker must be able to do, and what a user can do where it is not.
+
+    version, qos     `qos_option` is the option for a broker that allows QoS {highest} at most
+    payload_bytes    of the largest message
+    wildcards        why wildcard subscriptions are needed, "" where they are not
+    shared           why shared subscriptions are needed, "" where they are not
+    older            what helps where the broker does not speak `version`
+    """
+
+    version: Version
+    qos: int = 0
+    qos_option: str = "--qos {highest}"
+    payload_bytes: int = 0
+    wildcards: str = ""
+    shared: str = ""
+    older: str = "use --mqtt 3.1.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What a run asks for.
+
+    case, given           the case; the scenario as plain JSON values without passwords
+    groups                of devices, the publishing ones owning the streams from 0 on in this
+                          order; topics that are the run's own begin with `ROOT`
+    phases, brokers, needs
+    version, tls          of every connection; `tls` is used where targets are encrypted
+    reconnect             how devices come back that lose their connection; None: they stay away
+    churn_per_s, away_s   devices a second that leave on request, and for how long
+    client_id             pattern with {device} and {group}; None for identifiers of the run's own
+    clients_file, payload_file, payload_template
+                          paths
+    per_device            whether workers give a row for each device at the end
+    arrivals_random       whether schedules are drawn at random
+    seed, hosts, workers, source_address, processors, send_tick_us
+                          how it is to be spread and paced; None where the planner decides
+    latency_bound_us      None where latency is not judged
+    broker_pid            process of the broker to watch, None for those that are found
+    crash                 what is killed in the middle of the window: the private brokers, or the
+                          connection of one consumer
+    report_every_s        how often events tell where the run stands, None for never
+    model                 what the case's own `plan` and `review` work with
+    """
+
+    case: Case[Any]
+    given: Mapping[str, object]
+    groups: tuple[DeviceGroup, ...] = ()
+    phases: PhasePlan
+    brokers: Brokers
+    needs: BrokerNeeds
+    version: Version
+    tls: Tls
+    reconnect: Reconnect | None = None
+    churn_per_s: float = 0.0
+    away_s: float = 1.0
+    client_id: str | None = None
+    clients_file: str | None = None
+    payload_file: str | None = None
+    payload_template: str | None = None
+    per_device: bool = False
+    arrivals_random: bool = False
+    seed: int = 1
+    hosts: int = 1
+    workers: int | None = None
+    source_address: str | None = None
+    processors: tuple[int, ...] = ()
+    send_tick_us: int | None = None
+    latency_bound_us: float | None = None
+    broker_pid: int | None = None
+    crash: Literal["", "broker", "consumer"] = ""
+    report_every_s: float | None = None
+    model: Any = None
+
+    @property
+    def protocol(self) -> str:
+        """Version of MQTT as people write it."""
+        return "3.1.1" if self.version == 4 else "5"
+
+    @property
+    def mean_share(self) -> float:
+        """Share of the target rate over all rate steps."""
+        return mean_share(self.phases.rates)
+
+
+def resolve(case: Case[S], scenario: S) -> Workload:
+    """The workload of a scenario of this case; raises ScenarioError for what cannot be."""
+    version: Version = 4 if scenario.mqtt == "3.1.1" else 5
+    bound_s = scenario.latency_bound
+    workload = Workload(
+        case=case,
+        given=scenario.plain(),
+        phases=PhasePlan(
+            warmup_s=scenario.warmup,
+            duration_s=scenario.duration,
+            drain_s=scenario.drain,
+            in_flight=scenario.in_flight,
+            timeout_s=scenario.connect_timeout,
+        ),
+        brokers=Brokers(scenario.broker),
+        needs=BrokerNeeds(version, older=f"use --mqtt {'5' if version == 4 else '3.1.1'}"),
+        version=version,
+        tls=_tls(scenario),
+        seed=scenario.seed,
+        hosts=scenario.hosts,
+        workers=scenario.workers,
+        source_address=scenario.source_address,
+        processors=processors_of(scenario.affinity),
+        latency_bound_us=None if bound_s is None else bound_s * 1e6,
+        broker_pid=scenario.broker_pid,
+    )
+    if isinstance(scenario, PublishingScenario):
+        workload = _publishing(workload, scenario)
+    if isinstance(scenario, FleetScenario):
+        workload = _fleet(workload, scenario)
+    if isinstance(scenario, MessagingScenario):
+        workload = _messaging(workload, scenario)
+    workload = case.resolve(scenario, workload)
+    return replace(workload, groups=_finished(case.groups(scenario), workload, scenario))
+
+
+def _tls(scenario: Scenario) -> Tls:
+    # A list of ciphers is for TLS 1.2 alone: beside 1.3 it would change nothing.
+    version = scenario.tls_version or (None if scenario.tls_ciphers is None else "1.2")
+    return Tls(
+        ca_file=scenario.tls_ca,
+        certificate_file=scenario.tls_certificate,
+        key_file=scenario.tls_key,
+        verify=scenario.tls_verify,
+        minimum=version,
+        maximum=version,
+        ciphers=scenario.tls_ciphers,
+        resume=scenario.tls_resume,
+    )
+
+
+def _publishing(workload: Workload, scenario: PublishingScenario) -> Workload:
+    rates = rate_steps(scenario.steps, scenario.duration, scenario.warmup)
+    tick_s = scenario.send_tick
+    return replace(
+        workload,
+        phases=replace(
+            workload.phases,
+            duration_s=sum(step.seconds for step in rates) or scenario.duration,
+            rates=rates,
+            connect_rate=scenario.connect_rate,
+        ),
+        send_tick_us=None if tick_s is None else round(tick_s * 1e6),
+        arrivals_random=scenario.arrivals != "constant",
+    )
+
+
+def _fleet(workload: Workload, scenario: FleetScenario) -> Workload:
+    return replace(
+        workload,
+        brokers=replace(
+            workload.brokers,
+            instances=scenario.instances,
+            separate_urls=scenario.separate_brokers,
+            may_be_several=True,
+        ),
+        needs=replace(workload.needs, qos=scenario.qos),
+        reconnect=scenario.reconnecting(),
+        client_id=scenario.client_id,
+        clients_file=scenario.clients_file,
+        per_device=scenario.per_device,
+    )
+
+
+def _messaging(workload: Workload, scenario: MessagingScenario) -> Workload:
+    return replace(
+        workload,
+        needs=replace(workload.needs, payload_bytes=scenario.size[1]),
+        churn_per_s=scenario.churn or 0.0,
+        away_s=scenario.away,
+        payload_file=scenario.payload,
+        payload_template=scenario.payload_template,
+    )
+
+
+def _finished(
+    groups: tuple[DeviceGroup, ...], workload: Workload, scenario: Scenario
+) -> tuple[DeviceGroup, ...]:
+    """The groups with their streams, and with what is alike in all of them."""
+    topic = scenario.will if isinstance(scenario, FleetScenario) else None
+    # Exactly once over two connections needs a session at both ends (MQTT 5, 4.3.3 and 4.4).
+    return_later = workload.reconnect is not None or workload.churn_per_s > 0
+    finished: list[DeviceGroup] = []
+    stream = 0
+    for group in groups:
+        publishes = group.publishes
+        if publishes is not None:
+            publishes = replace(publishes, first_stream=stream)
+            stream += group.count
+        keeps = publishes is not None and publishes.qos == 2 and return_later
+        finished.append(
+            replace(
+                group,
+                count=workload.brokers.apart if group.each_broker else group.count,
+                publishes=publishes,
+                keep_alive_s=round(scenario.keep_alive),
+                will=Will(topic) if topic is not None and not finished else None,
+                clean_start=group.clean_start and not keeps,
+            )
+        )
+    return tuple(finished)
+
+
+def rooted(groups: tuple[DeviceGroup, ...], root: str) -> tuple[DeviceGroup, ...]:
+    """The groups with `root` as the first level of the topics that are the run's own."""
+    return tuple(_rooted(group, root) for group in groups)
+
+
+def _rooted(group: DeviceGroup, root: str) -> DeviceGroup:
+    def own(topic: str) -> str:
+        return root + topic.removeprefix(ROOT) if topic.startswith(f"{ROOT}/") else topic
+
+    publishes, subscribes, responds = group.publishes, group.subscribes, group.responds
+    if publishes is not None:
+        publishes = replace(publishes, topic_prefix=own(publishes.topic_prefix))
+    if subscribes is not None:
+        topic, prefix = subscribes.topic, subscribes.topic_prefix
+        subscribes = replace(
+            subscribes,
+            topic=None if topic is None else own(topic),
+            topic_prefix=None if prefix is None else own(prefix),
+        )
+    if responds is not None:
+        responds = replace(responds, topic_prefix=own(responds.topic_prefix))
+    return replace(group, publishes=publishes, subscribes=subscribes, responds=responds)

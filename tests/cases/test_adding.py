@@ -1,0 +1,113 @@
+"""A case is added by its module alone: the one that docs/adding-a-case.md shows."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.cases.registry import CASES
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "adding-a-case.md"
+MODULE = ROOT / "docs" / "examples" / "broadcast.py"
+
+PROGRAM = """
+import sys
+import loadgen.cases
+loadgen.cases.__path__.append(sys.argv.pop(1))
+from loadgen.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def loadgen(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The program with the example in its package."""
+    added = tmp_path / "cases"
+    added.mkdir(exist_ok=True)
+    (added / MODULE.name).write_text(MODULE.read_text())
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(added), *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_page_shows_the_module_that_is_tested() -> None:
+    assert f"```python\n{MODULE.read_text()}```" in PAGE.read_text()
+    assert MODULE.stem not in CASES
+
+
+@pytest.mark.parametrize("words", [(), ("plan",), ("search",), ("sweep",)])
+def test_commands_and_help_follow(tmp_path: Path, words: tuple[str, ...]) -> None:
+    shown = loadgen(tmp_path, *words, "broadcast", "--help").stdout
+    assert "--subscribers" in shown and "[default: 1000]" in shown
+    assert "--payload-template" in shown and "--ratio" not in shown
+
+
+def test_refusals_follow(tmp_path: Path) -> None:
+    refused = loadgen(tmp_path, "broadcast", "--subscribers", "0")
+    assert refused.returncode == 2
+    assert "subscribers: '0' is too small; allowed: a whole number from 1" in refused.stderr
+    assert "allowed: with broadcast" in loadgen(tmp_path, "fanin", "--set", "subscribers=1").stderr
+
+
+def test_a_plan_follows(tmp_path: Path) -> None:
+    done = loadgen(tmp_path, "plan", "broadcast", "--json", "--subscribers=70", "--workers=3")
+    plan: dict[str, Any] = json.loads(done.stdout)
+    assert {group["name"]: group["count"] for group in plan["groups"]} == {
+        "publisher": 1,
+        "subscribers": 70,
+    }
+    assert plan["groups"][0]["publishes"]["deliveries"] == 70
+    assert plan["workers"] == 3
+
+
+def test_a_run_and_its_score_card_follow(tmp_path: Path) -> None:
+    words = ("--broker=reflector", "--warmup=0.2", "--duration=1", "--subscribers=20", "--rate=50")
+    done = loadgen(tmp_path, "broadcast", *words, "--json", "--out=run")
+    card: dict[str, Any] = json.loads(done.stdout)
+    assert card["run"]["case"] == "broadcast" and card["run"]["scenario"]["subscribers"] == 20
+    counts = card["counts"]
+    assert counts["expected"] == counts["received"] == 20 * counts["sent"] > 0
+    (row,) = (row for row in card["rows"] if row["name"] == "BROADCAST")
+    assert row["value"] == pytest.approx(1000, rel=0.1)
+    assert "to 20 subscribers. Message size, 32 bytes." in row["description"]
+
+
+# What a name in quotes may still be outside of `loadgen.cases`: a word of its own, or another
+# program's.
+WORDS = {
+    "scorecard/to_json.py": {"latency"},  # a key of scorecard.json
+    "scorecard/rows.py": {"latency"},  # a measure
+    "scorecard/sections.py": {"queue"},  # the number of one
+    "scorecard/ceiling.py": {"latency"},  # a key of calibration
+    "control/calibrate.py": {"latency"},
+    "cli/calibrate.py": {"latency"},
+    "control/tuning.py": {"latency"},  # what a setting of the host touches
+    "control/tuning_host.py": {"latency"},  # a file of sysfs
+    "workload/case.py": {"latency"},  # a measure
+    "specjms/options.py": {"queue", "persistent"},  # options of a message type
+    "specjms/report.py": {"queue"},
+    "cli/mqttbench.py": {"fanin", "fanout", "persistent", "queue", "connburst"},  # what lists are
+    "api.py": {"fanin"},  # an example
+}
+
+
+def test_nothing_else_names_a_case() -> None:
+    package = ROOT / "loadgen"
+    found: dict[str, set[str]] = {}
+    name = re.compile(rf"[\"']({'|'.join(CASES)})[\"']")
+    for path in sorted(package.rglob("*.py")):
+        file = path.relative_to(package).as_posix()
+        named = set(name.findall(path.read_text())) - WORDS.get(file, set())
+        if named and not file.startswith("cases/"):
+            found[file] = named
+    assert found == {}
