@@ -46,11 +46,10 @@ async def _measured(key: dict[str, object], *, quiet: bool) -> dict[str, Any]:
     from loadgen.control.calibrate import calibrate
     from loadgen.control.calibration import keep
     from loadgen.control.environment import host_of
-    from loadgen.control.interrupt import Interrupt, listening
+    from loadgen.control.interrupt import listening
     from loadgen.control.progress import progress_on
 
-    interrupt = Interrupt()
-    with listening(interrupt), progress_on(sys.stderr, quiet=quiet) as progress:
+    with listening() as interrupt, progress_on(sys.stderr, quiet=quiet) as progress:
         result = await calibrate(key, host_of().descriptors, progress=progress, interrupt=interrupt)
     keep(result)
     return result

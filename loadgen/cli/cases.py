@@ -46,7 +46,7 @@ def play(
 ) -> "RunResult":
     """Run the scenario into `out`, with progress on stderr; Ctrl-C ends it in order."""
     from loadgen.control.coordinator import run
-    from loadgen.control.interrupt import Interrupt, listening
+    from loadgen.control.interrupt import listening
     from loadgen.control.progress import progress_on
     from loadgen.control.rundir import new_directory
 
@@ -54,8 +54,7 @@ def play(
     words = command or ("loadgen", *sys.argv[1:])
 
     async def played() -> "RunResult":
-        interrupt = Interrupt()
-        with listening(interrupt), progress_on(sys.stderr, quiet=quiet) as progress:
+        with listening() as interrupt, progress_on(sys.stderr, quiet=quiet) as progress:
             return await run(
                 scenario, directory, progress=progress, interrupt=interrupt, command=words
             )

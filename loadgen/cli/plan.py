@@ -46,7 +46,7 @@ def planned_endpoints(brokers: Brokers) -> "list[Endpoint]":
 
 def _command(case: Case[Any]) -> Callable[..., int]:
     def command(given: Flags) -> int:
-        from loadgen.control.coordinator import plan_for
+        from loadgen.control.targets import plan_for
         from loadgen.workload.plan import describe
 
         workload = resolve(read_scenario(case, given))

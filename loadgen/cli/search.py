@@ -4,10 +4,10 @@ import asyncio
 import inspect
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,6 +17,7 @@ from loadgen.cli.options import (
     add_cases,
     case_options,
     named_values,
+    parameter,
     read_scenario,
     run_options,
     with_options,
@@ -79,16 +80,13 @@ def search_options(*, required: bool) -> list[inspect.Parameter]:
         ("most_steps", "--most-steps", "N", f"Steps at most. [default: {MOST_STEPS}]", str | None),
     ]
     return [
-        inspect.Parameter(
+        parameter(
             name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[
-                kind,
-                typer.Option(
-                    option, metavar=metavar, help=text, rich_help_panel="Search", show_default=False
-                ),
-            ],
+            kind,
+            None,
+            typer.Option(
+                option, metavar=metavar, help=text, rich_help_panel="Search", show_default=False
+            ),
         )
         for name, option, metavar, text, kind in texts
     ]
@@ -119,24 +117,22 @@ def _window_s(text: str) -> float:
     return seconds
 
 
+_BOUNDS: Mapping[str, tuple[str, Callable[[str], float]]] = {
+    "from_": ("start", parse_number),
+    "to": ("highest", parse_number),
+    "precision": ("precision", parse_share),
+    "most_steps": ("most_steps", parse_count),
+}
+"""Options of a search: the argument of `aim_for` that each is, and how it is read."""
+
+
 def _aim(scenario: Scenario, given: Flags, what: str) -> Aim:
-    first, last, precision, steps = (
-        None if given[name] is None else _read(name.rstrip("_"), reader, given[name])
-        for name, reader in (
-            ("from_", parse_number),
-            ("to", parse_number),
-            ("precision", parse_share),
-            ("most_steps", parse_count),
-        )
-    )
-    return aim_for(
-        scenario,
-        what,
-        start=first,
-        highest=last,
-        precision=PRECISION if precision is None else precision,
-        most_steps=MOST_STEPS if steps is None else int(steps),
-    )
+    bounds: dict[str, Any] = {
+        argument: _read(option.rstrip("_"), reader, given[option])
+        for option, (argument, reader) in _BOUNDS.items()
+        if given[option] is not None
+    }
+    return aim_for(scenario, what, **bounds)
 
 
 def _read(name: str, reader: Callable[[str], float], text: str) -> float:
@@ -159,7 +155,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
 
     doc = (
         f"The highest load of {case.name} that is still valid.\n\nA second start with the same "
-        "options and --out goes on where the first stopped.\n\n"
+        "options and --out continues where the first stopped.\n\n"
         f"Example: loadgen search {case.name} --for {_example(case)}"
     )
     return with_options(
@@ -173,15 +169,17 @@ def _example(case: Case[Any]) -> str:
 
 def _played(what: "Search", directory: Path, quiet: bool) -> "SearchResult":
     from loadgen.cli.search_view import search_progress
-    from loadgen.control.interrupt import Interrupt, listening
+    from loadgen.control.interrupt import listening
     from loadgen.control.search import search
     from loadgen.scorecard.text import notice_for
 
     notice = notice_for(what.scenario.case)
 
     async def played() -> "SearchResult":
-        interrupt = Interrupt()
-        with listening(interrupt), search_progress(sys.stderr, quiet=quiet, notice=notice) as watch:
+        with (
+            listening() as interrupt,
+            search_progress(sys.stderr, quiet=quiet, notice=notice) as watch,
+        ):
             return await search(
                 what,
                 directory,
@@ -200,8 +198,8 @@ def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:
     if result.limit is None:
         tell(
             [
-                f"loadgen: interrupted after {len(result.steps)} steps; the same command with "
-                f"--out {result.directory} goes on"
+                f"loadgen: interrupted after {len(result.steps)} steps; continue with the same "
+                f"command and --out {result.directory}"
             ]
         )
         return result.exit_status

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -16,6 +16,7 @@ from loadgen.cli.options import (
     Flags,
     add_cases,
     case_options,
+    parameter,
     read_scenario,
     run_options,
     with_options,
@@ -38,8 +39,8 @@ Axes = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def _options(case: Case[Any]) -> list[inspect.Parameter]:
-    own: list[tuple[str, Any, object, Any]] = [
-        (
+    own = [
+        parameter(
             "set_",
             list[str] | None,
             None,
@@ -49,30 +50,21 @@ def _options(case: Case[Any]) -> list[inspect.Parameter]:
                 help="Values of a scenario field to combine with all others; repeatable.",
             ),
         ),
-        (
+        parameter(
             "search",
             bool,
             False,
             typer.Option("--search", help="Find the limit of each combination."),
         ),
-        (
+        parameter(
             "repeat",
             str,
             "1",
             typer.Option("--repeat", metavar="N", help="How often each is measured."),
         ),
     ]
-    parameters = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=default,
-            annotation=Annotated[kind, option],
-        )
-        for name, kind, default, option in own
-    ]
     fields = [option for option in case_options(case) if option.name != "set_"]
-    return [*parameters, *search_options(required=False), *fields, *run_options()]
+    return [*own, *search_options(required=False), *fields, *run_options()]
 
 
 def _axes(pairs: list[str]) -> Axes:
@@ -147,7 +139,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
 
 def _played(what: "Sweep", directory: Path, quiet: bool) -> "SweepResult":
     from loadgen.cli.search_view import search_progress
-    from loadgen.control.interrupt import Interrupt, listening
+    from loadgen.control.interrupt import listening
     from loadgen.control.progress import progress_on
     from loadgen.control.sweep import sweep
     from loadgen.scorecard.text import notice_for, notice_lines
@@ -156,9 +148,8 @@ def _played(what: "Sweep", directory: Path, quiet: bool) -> "SweepResult":
     notices = iter([notice_lines(notice)])
 
     async def played() -> "SweepResult":
-        interrupt = Interrupt()
         with (
-            listening(interrupt),
+            listening() as interrupt,
             search_progress(sys.stderr, quiet=quiet or what.search is None, notice=notice) as show,
             progress_on(sys.stderr, quiet=quiet or what.search is not None) as progress,
         ):
@@ -205,7 +196,9 @@ def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
     if not quiet:
         notes = table_notes(table)
         if result.interrupted:
-            notes.append(f"interrupted; the same command with --out {result.directory} goes on")
+            notes.append(
+                f"interrupted; the same command with --out {result.directory} continues it"
+            )
         tell([*notes, f"results: {result.directory}, page: {paths['table.html']}"])
     return result.exit_status
 

@@ -106,7 +106,7 @@ def _root(
 
 def _command(case: Case[Any]) -> Callable[..., int]:
     def command(given: Flags) -> int:
-        from loadgen.control.coordinator import plan_for
+        from loadgen.control.targets import plan_for
         from loadgen.control.tuning import demand_of
 
         workload = resolve(read_scenario(case, given))

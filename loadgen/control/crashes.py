@@ -1,6 +1,5 @@
-"""What is broken on request in the middle of a run's window: the brokers, or a consumer."""
+"""What a run breaks on request in the middle of its window: its brokers, or one consumer."""
 
-import asyncio
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,11 +12,8 @@ if TYPE_CHECKING:
     from loadgen.brokers.start import RunningBroker
 
 
-async def crash_brokers(
-    brokers: Sequence["RunningBroker"], wait_s: float, events: EventLog
-) -> None:
-    """Kill the private brokers in the middle of the window and start them again."""
-    await asyncio.sleep(wait_s)
+async def crash_brokers(brokers: Sequence["RunningBroker"], events: EventLog) -> None:
+    """Kill the private brokers and start them again."""
     for broker in brokers:
         events.write(time.monotonic_ns(), "broker_killed", f"{broker.name} was killed on request")
         broker.kill()
@@ -26,14 +22,12 @@ async def crash_brokers(
         events.write(time.monotonic_ns(), "broker_started", f"{broker.name} was started again")
 
 
-async def cut_off(
-    pool: WorkerPool, plan: RunPlan, wait_s: float, events: EventLog, record: dict[str, Any]
-) -> None:
-    """Cut off a consumer in the middle of the group after `wait_s`; `record` tells which.
+async def cut_off_consumer(pool: WorkerPool, plan: RunPlan, events: EventLog) -> dict[str, Any]:
+    """Cut off a consumer in the middle of its group; says which.
 
-    `record` gets `consumer`, its number, and `held`, the messages it had not acknowledged.
+    `consumer` is its number and `held` the messages that it had not acknowledged; nothing where it
+    was not connected.
     """
-    await asyncio.sleep(wait_s)
     index, group = next(
         (index, group)
         for index, group in enumerate(plan.groups)
@@ -47,9 +41,10 @@ async def cut_off(
         if share.group == index and device in range(share.start, share.stop, share.step)
     )
     answer = await pool.ask(row, "drop", group=index, device=device)
-    if answer["dropped"]:
-        record |= {"consumer": device, "held": answer["held"]}
-        detail = f"cut off on request with {answer['held']} messages not acknowledged"
-        events.write(
-            time.monotonic_ns(), "consumer_cut", detail, worker=row, group=group.name, device=device
-        )
+    if not answer["dropped"]:
+        return {}
+    detail = f"cut off on request with {answer['held']} messages not acknowledged"
+    events.write(
+        time.monotonic_ns(), "consumer_cut", detail, worker=row, group=group.name, device=device
+    )
+    return {"consumer": device, "held": answer["held"]}

@@ -30,14 +30,15 @@ class Interrupt:
 
 
 @contextmanager
-def listening(interrupt: Interrupt) -> Iterator[None]:
-    """SIGINT and SIGTERM mean `interrupt.request`, while a loop runs in the main thread."""
+def listening() -> Iterator[Interrupt]:
+    """An interrupt that SIGINT and SIGTERM request, while a loop runs in the main thread."""
+    interrupt = Interrupt()
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGINT, signal.SIGTERM)
     for number in numbers:
         loop.add_signal_handler(number, interrupt.request)
     try:
-        yield
+        yield interrupt
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)

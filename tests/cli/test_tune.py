@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.control import coordinator, tuning_host
+from loadgen.control import targets, tuning_host
 from loadgen.control.tuning import Profile, read_profile
 from loadgen.workload.plan import Host
 
@@ -109,7 +109,7 @@ def test_a_broker_started_here_that_lacks_descriptors_is_found_and_not_refused(
 ) -> None:
     host(monkeypatch, nofile="2000")
     hosted = Host(cores=2, descriptors=2_000, memory_bytes=24 << 30, local_ports=28_000)
-    monkeypatch.setattr(coordinator, "host_of", lambda: hosted)
+    monkeypatch.setattr(targets, "host_of", lambda: hosted)
     words = ["tune", "check", "fanin", "--devices", "10k", "--instances", count]
     short = count == "1"
     assert main(words) == short

@@ -9,10 +9,11 @@ import pytest
 from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.start import serve
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.control import coordinator, worker_pool
-from loadgen.control.coordinator import RunResult, plan_for, run
+from loadgen.control import preflight, worker_pool
+from loadgen.control.coordinator import RunResult, run
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.progress import Snapshot
+from loadgen.control.targets import plan_for
 from loadgen.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -334,7 +335,7 @@ async def test_a_device_without_its_certificate_is_found_before_anyone_is_asked(
     there: int,
     missing: str,
 ) -> None:
-    monkeypatch.setattr(coordinator, "_FILES_CHECKED", checked)
+    monkeypatch.setattr(preflight, "FILES_CHECKED", checked)
     for number in range(30):
         for kind in ("pem", "key"):
             if number < there or kind != missing[-3:]:

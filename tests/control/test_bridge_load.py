@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from loadgen.cases.bridge import busy_shares
-from loadgen.control.backends import loads_of
+from loadgen.control.bridge_load import loads_of
 from loadgen.control.tally import GroupTally
 from loadgen.metrics.interval import Interval
 

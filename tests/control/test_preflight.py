@@ -8,7 +8,9 @@ import pytest
 from loadgen.brokers.endpoints import Endpoint, parse_endpoint
 from loadgen.brokers.probe import BrokerFacts
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.control import coordinator
+from loadgen.control import preflight
+from loadgen.control.broker_provider import ServedBroker
+from loadgen.control.targets import plan_for
 from loadgen.errors import BrokerRefusedError
 
 ENDPOINT = parse_endpoint("mqtt://127.0.0.1:1")
@@ -25,9 +27,9 @@ async def told(
 
     monkeypatch.setattr("loadgen.brokers.probe.probe", probe)
     workload = resolve(build_scenario(case, None, fields))
-    plan = await coordinator.plan_for(workload, (ENDPOINT,))
+    plan = await plan_for(workload, (ENDPOINT,))
     try:
-        await coordinator._asked(workload, plan, (ENDPOINT,))
+        await preflight._asked(workload, plan, ServedBroker("external", "unknown", (ENDPOINT,)))
     except BrokerRefusedError as error:
         assert "\n" not in str(error)
         return str(error)

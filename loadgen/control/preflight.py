@@ -1,0 +1,257 @@
+"""What is checked before a run: a check returns, or raises the one error that says what to do."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadgen.brokers.endpoints import parse_broker
+from loadgen.control.broker_provider import ServedBroker, routes
+from loadgen.control.redaction import printable
+from loadgen.engine import tls
+from loadgen.engine.fleet import read_clients
+from loadgen.errors import BrokerRefusedError, ScenarioError
+from loadgen.workload.groups import RunPlan
+from loadgen.workload.payload import HEADER_BYTES
+from loadgen.workload.scenario import SIZE_MAXIMUM_BYTES, MessagingScenario, Scenario
+from loadgen.workload.template import read_template
+from loadgen.workload.workload import BrokerNeeds, Workload
+
+if TYPE_CHECKING:
+    import ssl
+
+    from loadgen.brokers.probe import BrokerFacts
+
+FILES_CHECKED = 10_000
+"""The files of all devices are looked for up to this number of devices; it takes a moment."""
+
+
+def check_host(workload: Workload) -> None:
+    """Check what can be checked before any broker is known, in the order of `_ON_THIS_HOST`."""
+    for check in _ON_THIS_HOST:
+        check(workload)
+
+
+async def check_broker(workload: Workload, plan: RunPlan, broker: ServedBroker) -> ServedBroker:
+    """Ask the broker whether it can play the workload; returns it with its version."""
+    # Of those that are started here only amqtt lacks anything that a case may need.
+    if not broker.started_by_us or broker.name == "amqtt":
+        broker = replace(broker, version=await _asked(workload, plan, broker))
+    for check in _AT_THE_BROKER:
+        await check(workload, plan, broker)
+    return broker
+
+
+def tls_context(plan: RunPlan) -> "ssl.SSLContext | None":
+    """How the coordinator itself connects: with the first device's certificate, if each has one."""
+    return None if plan.tls is None else tls.tls_context(tls.tls_of_device(plan.tls, 0))
+
+
+def with_payload_size(scenario: Scenario) -> Scenario:
+    """The scenario with the size that its payload file or template gives a message."""
+    if not isinstance(scenario, MessagingScenario):
+        return scenario
+    name = "payload" if scenario.payload_template is None else "payload_template"
+    given = scenario.payload or scenario.payload_template
+    if given is None:
+        return scenario
+    path = Path(given)
+    if path.exists() and not path.is_file():
+        raise ScenarioError(f"{name}: {given} is not a file")
+    try:
+        size_bytes = HEADER_BYTES + path.stat().st_size
+        with path.open("rb") as file:
+            if scenario.payload_template is not None:
+                text = file.read(SIZE_MAXIMUM_BYTES + 1)
+                size_bytes = HEADER_BYTES + len(read_template(text)[0])
+    except OSError as error:
+        raise ScenarioError(f"{name}: {given} cannot be read: {error.strerror}") from None
+    if size_bytes > SIZE_MAXIMUM_BYTES:
+        raise ScenarioError(
+            f"{name}: with its header a message has {size_bytes:,} bytes; allowed: "
+            f"{SIZE_MAXIMUM_BYTES:,} at most"
+        )
+    return scenario.model_copy(update={"size": (size_bytes, size_bytes)})
+
+
+# On this host ---------------------------------------------------------------------------------
+
+
+def _broker_urls(workload: Workload) -> None:
+    bridge = workload.brokers.bridge
+    for entry in (*workload.brokers.names, *(bridge.urls if bridge else ())):
+        parse_broker(entry)
+
+
+def _one_host(workload: Workload) -> None:
+    if workload.hosts != 1:
+        raise ScenarioError("hosts: this version runs on one host; leave it at 1")
+
+
+def _processors(workload: Workload) -> None:
+    usable = os.sched_getaffinity(0)
+    missing = set(workload.processors) - usable
+    if missing:
+        raise ScenarioError(
+            f"affinity: this process may not use processor {min(missing)}; "
+            f"allowed: {','.join(map(str, sorted(usable)))[:100]}"
+        )
+
+
+def _certificates(workload: Workload) -> None:
+    """TLS files exist: every device's, or of many each group's first and last."""
+    counts = [group.count for group in workload.groups if group.count]
+    devices: Sequence[int] = range(max(counts, default=0))
+    if len(devices) > FILES_CHECKED:
+        devices = sorted({0} | {count - 1 for count in counts})
+    files = workload.tls
+    for field, given, numbers in (
+        ("tls_ca", files.ca_file, (0,)),
+        ("tls_certificate", files.certificate_file, devices),
+        ("tls_key", files.key_file, devices),
+    ):
+        each = field != "tls_ca" and "{device}" in (given or "")
+        for number in (numbers if each else (0,)) if given else ():
+            assert given is not None
+            path = given.replace("{device}", str(number)) if each else given
+            if not os.access(path, os.R_OK):
+                whose = f"device {number:,}" if each else "every device"
+                raise ScenarioError(
+                    f"{field}: {printable(path, 200)} cannot be read and {whose} needs it; "
+                    "allowed: files that exist, with {device} from 0 on"
+                )
+
+
+def _clients(workload: Workload) -> None:
+    """The file of clients suits the first group, and names no device of another one."""
+    if workload.clients_file is None:
+        return
+    clients = read_clients(Path(workload.clients_file))
+    wanted = workload.groups[0].count
+    listed = clients[:wanted]
+    where = f"clients_file: {workload.clients_file}"
+    if workload.version == 4 and any(password and not user for _, user, password in listed):
+        raise ScenarioError(
+            f"{where} has a password without a username, which MQTT 3.1.1 does not allow; "
+            "use mqtt 5"
+        )
+    if len(clients) < wanted:
+        raise ScenarioError(
+            f"{where} has {len(clients):,} rows and {wanted:,} devices need one each"
+        )
+    names = {name for name, _, _ in listed}
+    for number, group in enumerate(workload.groups[1:] if workload.client_id else (), 1):
+        assert workload.client_id is not None
+        pattern = workload.client_id.replace("{group}", str(number))
+        for device in range(group.count):
+            if pattern.replace("{device}", str(device)) in names:
+                raise ScenarioError(
+                    f"{where} has the client_id that the pattern client_id gives to device "
+                    f"{device:,} of the {group.name}; allowed: another for each device"
+                )
+
+
+_ON_THIS_HOST: tuple[Callable[[Workload], None], ...] = (
+    _broker_urls,
+    _one_host,
+    _processors,
+    _certificates,
+    _clients,
+)
+
+
+# At the broker --------------------------------------------------------------------------------
+
+
+async def _asked(workload: Workload, plan: RunPlan, broker: ServedBroker) -> str:
+    """Version of the broker, each endpoint of which must be able to play the workload."""
+    from loadgen.brokers.probe import probe
+
+    endpoints = broker.endpoints
+    if workload.clients_file is not None and endpoints[0].username is None:
+        _, username, password = read_clients(Path(workload.clients_file))[0]
+        endpoints = tuple(replace(one, username=username, password=password) for one in endpoints)
+    context = tls_context(plan)
+    found = await asyncio.gather(*(probe(one, tls_context=context) for one in endpoints))
+    for facts in found:
+        lack = next(filter(None, (lacks(facts, workload.needs) for lacks in _LACKS)), "")
+        if lack:
+            raise BrokerRefusedError(f"{facts.endpoint.redacted} {lack}")
+    return found[0].version
+
+
+def _version(facts: "BrokerFacts", needs: BrokerNeeds) -> str:
+    if needs.version in facts.versions:
+        return ""
+    return f"does not speak MQTT {'3.1.1' if needs.version == 4 else '5'}; {needs.older}"
+
+
+def _qos(facts: "BrokerFacts", needs: BrokerNeeds) -> str:
+    highest = facts.maximum_qos
+    if highest is None or needs.qos <= highest:
+        return ""
+    return (
+        f"allows QoS {highest} at most and the scenario asks for {needs.qos}; "
+        f"use {needs.qos_option.format(highest=highest)}"
+    )
+
+
+def _packet_size(facts: "BrokerFacts", needs: BrokerNeeds) -> str:
+    limit_bytes = facts.maximum_packet_size_bytes
+    if limit_bytes is None or needs.payload_bytes < limit_bytes:
+        return ""
+    return (
+        f"takes packets of {limit_bytes:,} bytes at most and payloads have up to "
+        f"{needs.payload_bytes:,}; raise the broker's limit, or make them smaller"
+    )
+
+
+def _wildcards(facts: "BrokerFacts", needs: BrokerNeeds) -> str:
+    if facts.wildcard_subscription_available is not False or not needs.wildcards:
+        return ""
+    return f"allows no wildcard subscription, {needs.wildcards}"
+
+
+_LACKS: tuple[Callable[["BrokerFacts", BrokerNeeds], str], ...] = (
+    _version,
+    _qos,
+    _packet_size,
+    _wildcards,
+)
+"""What a broker lacks, and what to do; "" where it does not."""
+
+
+async def _shared_subscriptions(workload: Workload, plan: RunPlan, broker: ServedBroker) -> None:
+    if not workload.needs.shared:
+        return
+    from loadgen.brokers.shared import require_shared
+
+    context = tls_context(plan)
+    for endpoint in broker.endpoints:
+        await require_shared(endpoint, tls_context=context, lacks=workload.needs.shared)
+
+
+async def _forwarding(workload: Workload, plan: RunPlan, broker: ServedBroker) -> None:
+    """A bridge carries a message along every route."""
+    bridge = workload.brokers.bridge
+    if bridge is None:
+        return
+    from loadgen.brokers.bridge import FORWARD_TIMEOUT_S, require_forwarding
+
+    fronts = len(workload.brokers.names)
+    await require_forwarding(
+        broker.endpoints[:fronts],
+        broker.endpoints[fronts:],
+        routes(bridge),
+        version=plan.version,
+        tls_context=tls_context(plan),
+        timeout_s=min(FORWARD_TIMEOUT_S, workload.phases.timeout_s),
+    )
+
+
+_AT_THE_BROKER: tuple[Callable[[Workload, RunPlan, ServedBroker], Awaitable[None]], ...] = (
+    _shared_subscriptions,
+    _forwarding,
+)

@@ -1,0 +1,151 @@
+"""run.json: what is known of a run before it begins, and then what was seen of it."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from loadgen.control.broker_provider import ServedBroker
+from loadgen.control.environment import environment, program
+from loadgen.control.facts import handshakes_of
+from loadgen.control.network import difference, network_counters
+from loadgen.control.redaction import printable, redact_command
+from loadgen.control.run_state import Outcome, RunState
+from loadgen.control.rundir import write_json
+from loadgen.control.tuning import demand_of
+from loadgen.workload.case import Conclusion
+from loadgen.workload.groups import RunPlan
+from loadgen.workload.plan import describe
+from loadgen.workload.rate_step_verdict import RateStepVerdict
+from loadgen.workload.verdict import Verdict
+from loadgen.workload.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class RunDocument:
+    """The run.json of one run: `known` before it begins, and the host's counters then."""
+
+    directory: Path
+    known: Mapping[str, Any]
+    counters: Mapping[str, int]
+
+    @property
+    def run(self) -> str:
+        return str(self.known["id"])
+
+    @property
+    def anchor_ns(self) -> int:
+        """When the run's seconds begin (CLOCK_MONOTONIC)."""
+        return int(self.known["clock"]["monotonic_ns"])
+
+    def write_unfinished(self, state: RunState) -> None:
+        """Write what is known as the measurement begins: a killed run can still be read."""
+        self._write(self._seen(state, ()) | {"interrupted": True})
+
+    def write(
+        self,
+        state: RunState,
+        lost: Sequence[int],
+        conclusion: Conclusion,
+        steps: Sequence[RateStepVerdict],
+        case: str,
+    ) -> None:
+        """Write the whole of a run that has ended, and the files of its case."""
+        seen = self._seen(state, lost)
+        if conclusion.observed is not None:
+            seen["observed"][case] = conclusion.observed
+        if conclusion.audit is not None:
+            seen["audit"] = conclusion.audit
+        if steps:
+            seen["steps"] = [_rate_step(step) for step in steps]
+        seen["interrupted"] = state.ending == "interrupted"
+        seen["verdict"] = _verdict(conclusion.verdict)
+        for name, content in conclusion.files.items():
+            write_json(self.directory / name, content)
+        self._write(seen)
+
+    def _write(self, seen: Mapping[str, Any]) -> None:
+        write_json(self.directory / "run.json", {**self.known, **seen})
+
+    def _seen(self, state: RunState, lost: Sequence[int]) -> dict[str, Any]:
+        tls = handshakes_of(state.finals)
+        return {
+            "windows": {name: list(window) for name, window in state.windows.items()},
+            "network": difference(self.counters, network_counters()),
+            "observed": {
+                "owed_at_window_end": state.owed_at_window_end,
+                "owed_at_end": state.owed_at_end,
+                "high_water_mark": state.high_water_mark if state.messages else None,
+                "backlog_samples": state.backlog_samples,
+                "busy_share_max": state.tally.busy_share_max(),
+                "workers_lost": list(lost),
+                "clock_bound_ns": 0,
+                **({} if tls is None else {"tls": tls}),
+            },
+            **_outcome("connect", "connected", state.connected),
+            **_outcome("subscribe", "subscribed", state.subscribed),
+        }
+
+
+def run_document(
+    workload: Workload,
+    plan: RunPlan,
+    broker: ServedBroker,
+    directory: Path,
+    command: Sequence[str],
+) -> RunDocument:
+    """What is known of a run before it begins; its seconds are counted from now."""
+    now = datetime.now(UTC)
+    clock = {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
+    case = workload.case.name
+    known = {
+        "schema": 1,
+        "id": f"{now:%Y%m%dT%H%M%SZ}-{case}-{plan.run_tag:08x}",
+        "case": case,
+        "program": program(),
+        "started": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+        "command": redact_command(command or sys.argv, broker.secrets),
+        "scenario": workload.given,
+        "plan": {"hosts": 1, **describe(plan)},
+        "seed": workload.seed,
+        "environment": environment(demand_of(workload, plan)),
+        "broker": {
+            "name": broker.name,
+            "version": printable(broker.version, 200),
+            "urls": [endpoint.redacted for endpoint in broker.endpoints],
+            "protocol": f"MQTT {workload.protocol}",
+            "started_by_us": broker.started_by_us,
+        },
+        "clock": clock,
+    }
+    return RunDocument(directory, known, network_counters())
+
+
+def _outcome(name: str, done: str, outcome: Outcome | None) -> dict[str, Any]:
+    if outcome is None:
+        return {}
+    failures = dict(outcome.failures)
+    return {name: {done: outcome.done, "failures": failures, "seconds": outcome.seconds}}
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {"valid": verdict.valid, "reasons": [asdict(reason) for reason in verdict.reasons]}
+
+
+def _rate_step(found: RateStepVerdict) -> dict[str, Any]:
+    facts = found.facts
+    return {
+        "share": found.step.share,
+        "rate": found.rate,
+        "seconds": facts.window_s,
+        "sent": facts.sent,
+        "expected": facts.expected,
+        "lost": facts.expected - facts.received,
+        "owed": found.owed,
+        "p99_us": facts.latency_p99_us,
+        "busy_share": facts.busy_share,
+        "verdict": _verdict(found.verdict),
+    }

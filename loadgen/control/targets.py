@@ -1,0 +1,55 @@
+"""From the brokers' endpoints to the plan of a run against them."""
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.control.environment import host_of
+from loadgen.errors import BrokerUnreachableError, ScenarioError
+from loadgen.workload.groups import RunPlan, Target
+from loadgen.workload.plan import plan_run
+from loadgen.workload.workload import Workload
+
+_TRANSPORTS: Mapping[str, Literal["tcp", "tls", "ws", "wss"]] = {
+    "mqtt": "tcp",
+    "mqtts": "tls",
+    "ws": "ws",
+    "wss": "wss",
+}
+
+
+async def plan_for(workload: Workload, endpoints: Sequence[Endpoint]) -> RunPlan:
+    """The plan for this host against these endpoints, with a new run tag."""
+    logins = {(endpoint.username, endpoint.password) for endpoint in endpoints}
+    if len(logins) > 1:
+        raise ScenarioError("broker: the URLs have different users; allowed: the same in all")
+    ((username, password),) = logins
+    return plan_run(
+        workload,
+        host_of(),
+        tuple([await _target(endpoint) for endpoint in endpoints]),
+        secrets.randbits(32),
+        username=username,
+        password=password,
+    )
+
+
+async def _target(endpoint: Endpoint) -> Target:
+    """The endpoint with its address looked up once, not by every device.
+
+    A name that a certificate or an HTTP header must match stays a name.
+    """
+    host = endpoint.host
+    if endpoint.scheme == "mqtt":
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(host, endpoint.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise BrokerUnreachableError(
+                f"no broker at {endpoint.redacted}: {error.strerror or error}; is the name right?"
+            ) from None
+        host = str(found[0][4][0])
+    return Target(host, endpoint.port, _TRANSPORTS[endpoint.scheme], endpoint.path or "/mqtt")
