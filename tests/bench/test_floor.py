@@ -1,17 +1,14 @@
 """The C programs beside which loadgen's cost is shown: they must count right themselves."""
 
-from __future__ import annotations
-
-import importlib.util
 import shutil
 import socket
 import struct
-import sys
 import zlib
-from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
+
+from bench import floor
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("gcc") or shutil.which("cc")), reason="no C compiler"
@@ -22,17 +19,9 @@ CONNECT_5 = b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x01a"
 PUBLISH_QOS1 = b"\x32\x08\x00\x01t\x12\x34abc"
 
 
-@pytest.fixture(scope="module")
-def floor() -> ModuleType:
-    path = Path(__file__).parents[2] / "bench" / "floor.py"
-    spec = importlib.util.spec_from_file_location("bench_floor", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["bench_floor"] = module
-    spec.loader.exec_module(module)
-    module.build()
-    return module
+@pytest.fixture(scope="module", autouse=True)
+def _programs() -> None:
+    floor.build()
 
 
 def dial(port: int) -> socket.socket:
@@ -58,9 +47,7 @@ def ask(client: socket.socket, packet: bytes, size: int) -> bytes:
 
 
 @pytest.mark.parametrize(("mode", "batch", "rate"), [("single", None, 2000), ("batch", 7, 20_000)])
-def test_sink_counts_what_send_sent(
-    floor: ModuleType, mode: str, batch: int | None, rate: int
-) -> None:
+def test_sink_counts_what_send_sent(mode: str, batch: int | None, rate: int) -> None:
     with floor.sink(walk=True) as target:
         sent = floor.run(
             "send",
@@ -82,7 +69,7 @@ def test_sink_counts_what_send_sent(
     assert sent["process"]["cpu_s"] >= sent["window"]["cpu_s"]
 
 
-def test_dropping_sink_takes_every_byte(floor: ModuleType) -> None:
+def test_dropping_sink_takes_every_byte() -> None:
     with floor.sink() as target:
         sent = floor.run("send", port=target.port, connections=5, rate=1000, seconds=0.5)
         sunk = floor.stop(target)
@@ -102,7 +89,7 @@ def test_dropping_sink_takes_every_byte(floor: ModuleType) -> None:
     [(CONNECT_3, b"\x20\x02\x00\x00"), (CONNECT_5, b"\x20\x03\x00\x00\x00")],
 )
 def test_sink_answers_packets_split_at_every_byte(
-    floor: ModuleType, connect: bytes, connack: bytes, walk: bool
+    connect: bytes, connack: bytes, walk: bool
 ) -> None:
     five = connect is CONNECT_5
     properties = b"\x00" if five else b""
@@ -117,7 +104,7 @@ def test_sink_answers_packets_split_at_every_byte(
     assert (report["connects"], report["subscribes"], report["pings"]) == (1, 1, 1)
 
 
-def test_sink_acknowledges_qos_1_when_asked(floor: ModuleType) -> None:
+def test_sink_acknowledges_qos_1_when_asked() -> None:
     with floor.sink(acknowledge=True) as target, dial(target.port) as client:
         ask(client, CONNECT_3, 4)
         assert ask(client, PUBLISH_QOS1, 4) == b"\x40\x02\x12\x34"
@@ -127,7 +114,7 @@ def test_sink_acknowledges_qos_1_when_asked(floor: ModuleType) -> None:
     assert (report["messages"], report["pubacks"]) == (4, 4)
 
 
-def test_dropping_sink_still_answers_a_leading_pingreq(floor: ModuleType) -> None:
+def test_dropping_sink_still_answers_a_leading_pingreq() -> None:
     with floor.sink() as target, dial(target.port) as client:
         ask(client, CONNECT_3, 4)
         client.sendall(PUBLISH_QOS1)
@@ -139,7 +126,7 @@ def test_dropping_sink_still_answers_a_leading_pingreq(floor: ModuleType) -> Non
 
 
 @pytest.mark.parametrize("hostile", [b"\x00\x00", b"\x10\xff\xff\xff\xff\x01", b"\x30\x00"])
-def test_sink_closes_what_is_not_mqtt(floor: ModuleType, hostile: bytes) -> None:
+def test_sink_closes_what_is_not_mqtt(hostile: bytes) -> None:
     with floor.sink() as target:
         with dial(target.port) as client:
             client.sendall(hostile)
@@ -148,7 +135,7 @@ def test_sink_closes_what_is_not_mqtt(floor: ModuleType, hostile: bytes) -> None
 
 
 @pytest.mark.parametrize("walk", [False, True])
-def test_recv_counts_what_source_sent(floor: ModuleType, walk: bool) -> None:
+def test_recv_counts_what_source_sent(walk: bool) -> None:
     with floor.source(subscribers=20, rate=20_000, seconds=0.5, burst=5) as target:
         got = floor.run("recv", port=target.port, connections=20, seconds=10, walk=walk)
         sent = floor.wait(target)
@@ -159,8 +146,14 @@ def test_recv_counts_what_source_sent(floor: ModuleType, walk: bool) -> None:
     assert got["messages_per_read"] >= 1
 
 
-def test_source_writes_the_payload_header(floor: ModuleType) -> None:
-    options = {"rate": 2000, "seconds": 0.05, "burst": 3, "run_tag": 0xDEADBEEF, "stream_base": 40}
+def test_source_writes_the_payload_header() -> None:
+    options: dict[str, Any] = {
+        "rate": 2000,
+        "seconds": 0.05,
+        "burst": 3,
+        "run_tag": 0xDEADBEEF,
+        "stream_base": 40,
+    }
     with (
         floor.source(subscribers=1, topic="t/{i}", **options) as target,
         dial(target.port) as client,
@@ -184,7 +177,7 @@ def test_source_writes_the_payload_header(floor: ModuleType) -> None:
     assert {b - a for a, b in zip(intended_ns[::3], intended_ns[3::3], strict=False)} == {1_500_000}
 
 
-def test_connect_opens_and_holds(floor: ModuleType) -> None:
+def test_connect_opens_and_holds() -> None:
     with floor.sink(ports=2) as target:
         report = floor.run(
             "connect",
@@ -201,7 +194,7 @@ def test_connect_opens_and_holds(floor: ModuleType) -> None:
     assert report["connect_ns"]["p50"] <= report["connect_ns"]["max"]
 
 
-def test_connect_tells_why_it_failed(floor: ModuleType) -> None:
+def test_connect_tells_why_it_failed() -> None:
     report = floor.run("connect", port=floor.free_port(), connections=5)
     assert report["failures"]["refused"] == 5
     assert report["complete"] is False
@@ -211,15 +204,13 @@ def test_connect_tells_why_it_failed(floor: ModuleType) -> None:
     ("options", "message"),
     [({"rate": -1}, "--rate"), ({"mode": "spin"}, "--mode"), ({"speed": 1}, "unknown option")],
 )
-def test_bad_options_end_in_one_line(
-    floor: ModuleType, options: dict[str, object], message: str
-) -> None:
+def test_bad_options_end_in_one_line(options: dict[str, Any], message: str) -> None:
     with pytest.raises(floor.FloorError, match=message) as caught:
         floor.run("send", **options)
     assert "status 2" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_unreachable_broker_is_status_3(floor: ModuleType) -> None:
+def test_unreachable_broker_is_status_3() -> None:
     with pytest.raises(floor.FloorError, match=r"status 3.*cannot connect"):
         floor.run("latency", port=floor.free_port())
