@@ -60,7 +60,7 @@ R = TypeVar("R")
 
 _PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes, np.dtype, np.generic)
 _SHAPE = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR
-_LEAST_KEPT = 16
+_LEAST_KEPT = 8
 """Files kept of one kernel, however old: its signatures, and the sources of some worktrees."""
 _KEPT_S = 3600
 

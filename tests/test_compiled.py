@@ -328,10 +328,10 @@ def test_old_files_are_removed_but_for_the_last_few(tmp_path: Path) -> None:
     (cache / "sample.kernels.owner-1.kernel").touch()
     run(source, cache, code)
     kept = {path.name for path in cache.iterdir()}
-    assert len(kept) == 17
+    assert len(kept) == 9
     assert {"sample.kernels.own-young.kernel", "sample.kernels.owner-1.kernel"} < kept
-    assert "sample.kernels.own-13.kernel" in kept
-    assert "sample.kernels.own-14.kernel" not in kept
+    assert "sample.kernels.own-5.kernel" in kept
+    assert "sample.kernels.own-6.kernel" not in kept
 
 
 def test_a_directory_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
