@@ -2,9 +2,11 @@
 
     python3 bootstrap.py demo      install, then measure all five cases and write one score card
     python3 bootstrap.py test      install, then run linters, types, layers and tests
-    python3 bootstrap.py install   install only
+    python3 bootstrap.py install   install only, the versions of requirements.lock
+    python3 bootstrap.py newest    install the newest versions that pyproject.toml allows instead
 
-Needs Python 3.11 or newer with pip, and nothing else. Arguments after the first are passed on.
+Needs Python 3.11 or newer with pip, and nothing else. Arguments after the first are passed on:
+`test tests/cli -k plan` runs these tests alone, in one process.
 """
 
 import hashlib
@@ -16,65 +18,81 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 ENVIRONMENT = ROOT / ".venv"
-PYTHON = ENVIRONMENT / "bin" / "python"
+TOOLS = ENVIRONMENT / "bin"
+PYTHON = TOOLS / "python"
+LOCK = ROOT / "requirements.lock"
 STAMP = ENVIRONMENT / "installed"
 
+Command = Sequence[str | Path]
+KERNELS: Command = [PYTHON, "-c", "from loadgen.engine.worker import warm; warm('supply_chain')"]
+CHECKS: Sequence[Command] = [
+    [TOOLS / "ruff", "check", "."],
+    [TOOLS / "ruff", "format", "--check", "."],
+    [TOOLS / "mypy"],
+    [TOOLS / "lint-imports"],
+]
+ALL_TESTS: Command = ["--numprocesses=auto", "--dist=loadgroup", "--cov", "--cov-report="]
+COVERAGE: Command = [PYTHON, "-m", "coverage", "report"]
 
-def run(command: Sequence[str | Path]) -> int:
+
+def run(command: Command) -> int:
     """Run a command in the repository, showing it; its exit status."""
     print("$", *command, file=sys.stderr, flush=True)
     return subprocess.run([str(word) for word in command], cwd=ROOT, check=False).returncode
 
 
-def install() -> int:
+def install(newest: bool = False) -> int:
     """Create .venv and install the package with its tools, unless that was done already."""
-    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
-    if STAMP.exists() and STAMP.read_text() == wanted:
+    sources = (ROOT / "pyproject.toml").read_bytes() + LOCK.read_bytes()
+    wanted = hashlib.sha256(sources).hexdigest()
+    if STAMP.exists() and STAMP.read_text() == wanted and not newest:
         return 0
     print("setting up .venv (some minutes, once)", file=sys.stderr, flush=True)
     # pip installs into the environment from outside, so that the distributions that ship venv
     # without its own pip will do.
+    pip: Command = [sys.executable, "-m", "pip", "--python", PYTHON, "install", "--quiet"]
+    steps: list[Command] = []
     if not PYTHON.exists():
-        status = run([sys.executable, "-m", "venv", "--without-pip", ENVIRONMENT])
+        steps += [[sys.executable, "-m", "venv", "--without-pip", ENVIRONMENT]]
+    if newest:
+        steps += [[*pip, "--upgrade", "--upgrade-strategy=eager", "--editable", ".[dev]"]]
+    else:
+        steps += [[*pip, "--require-hashes", "--requirement", LOCK]]
+        steps += [[*pip, "--no-deps", "--editable", "."]]
+    for step in steps:
+        status = run(step)
         if status:
             return status
-    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", PYTHON, "install", "--quiet"]
-    status = run([*pip, "--editable", ".[dev]"])
-    if status == 0:
-        STAMP.write_text(wanted)
-    return status
+    STAMP.write_text(wanted)
+    return 0
 
 
-def checks() -> list[list[str | Path]]:
-    """What `test` runs, the test runner last."""
-    tools = ENVIRONMENT / "bin"
-    return [
-        [tools / "ruff", "check", "."],
-        [tools / "ruff", "format", "--check", "."],
-        [tools / "mypy"],
-        [tools / "lint-imports"],
-    ]
+def test_all() -> int:
+    """The linters, while the kernels are compiled, then the tests on every core."""
+    compiling = subprocess.Popen([str(word) for word in KERNELS], cwd=ROOT)
+    failed = [command for command in CHECKS if run(command)]
+    compiling.wait()
+    status = run([PYTHON, "-m", "pytest", *ALL_TESTS])
+    for command in failed:
+        print("failed:", *command, file=sys.stderr)
+    return status or int(bool(failed))
 
 
 def main(arguments: list[str]) -> int:
     if sys.version_info < (3, 11):  # noqa: UP036
         print("loadgen needs Python 3.11 or newer", file=sys.stderr)
         return 2
-    if not arguments or arguments[0] not in ("demo", "test", "install"):
+    if not arguments or arguments[0] not in ("demo", "test", "install", "newest"):
         print(__doc__, file=sys.stderr)
         return 2
     verb, *rest = arguments
-    status = install()
-    if status or verb == "install":
+    status = install(newest=verb == "newest")
+    if status or verb in ("install", "newest"):
         return status
-    os.environ["PATH"] = f"{ENVIRONMENT / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
+    os.environ["PATH"] = f"{TOOLS}{os.pathsep}{os.environ.get('PATH', '')}"
     if verb == "demo":
-        return run([ENVIRONMENT / "bin" / "loadgen", "demo", *rest])
-    failed = [command for command in checks() if run(command)] if not rest else []
-    status = run([PYTHON, "-m", "pytest", *rest])
-    for command in failed:
-        print("failed:", *command, file=sys.stderr)
-    return status or int(bool(failed))
+        return run([TOOLS / "loadgen", "demo", *rest])
+    return run([PYTHON, "-m", "pytest", *rest]) if rest else test_all()
 
 
 if __name__ == "__main__":

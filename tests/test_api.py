@@ -148,7 +148,12 @@ def test_examples_of_the_documentation_are_typed(tmp_path: Path) -> None:
         (tmp_path / f"example_{number}.py").write_text(block)
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\nfollow_imports = silent\n")
     files = [str(path) for path in sorted(tmp_path.glob("*.py"))]
-    options = ["--config-file", str(tmp_path / "mypy.ini"), "--cache-dir", str(tmp_path / "cache")]
+    options = [
+        "--config-file",
+        str(tmp_path / "mypy.ini"),
+        "--cache-dir",
+        str(ROOT / ".mypy_cache" / "docs"),
+    ]
     told, wrong, status = mypy.run([*options, *files])
     assert status == 0, told + wrong
 

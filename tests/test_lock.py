@@ -1,0 +1,31 @@
+"""requirements.lock fits pyproject.toml, so that what is tested is what is declared."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DECLARED = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
+
+
+def locked() -> dict[str, str]:
+    pinned = re.findall(r"^([\w.-]+)==([^ ]+)", (ROOT / "requirements.lock").read_text(), re.M)
+    return {canonicalize_name(name): version for name, version in pinned}
+
+
+@pytest.mark.parametrize("text", DECLARED)
+def test_every_dependency_is_locked_within_its_bounds(text: str) -> None:
+    wanted = Requirement(text)
+    version = locked().get(canonicalize_name(wanted.name))
+    assert version is not None, "renew requirements.lock with the command in its first lines"
+    assert wanted.specifier.contains(version), version
+
+
+@pytest.mark.parametrize("text", DECLARED)
+def test_every_dependency_has_both_bounds(text: str) -> None:
+    assert {spec.operator for spec in Requirement(text).specifier} == {">=", "<"}
