@@ -4,9 +4,9 @@ From `scenario.tls_verify` and `observed.tls` of run.json; a part that is not as
 out.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
+from loadgen.scorecard.reading import count, objects, part, text
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.sections import Cell, Section
 
@@ -34,8 +34,7 @@ def tls_details(record: RunRecord) -> dict[str, Any]:
     connections, resumed = _negotiated(record)
     if connections:
         found["connections"] = [
-            {"version": version, "cipher": cipher, "count": count}
-            for version, cipher, count in connections
+            dict(zip(("version", "cipher", "count"), entry, strict=True)) for entry in connections
         ]
         found["resumed"] = resumed
     return {"tls": found}
@@ -50,7 +49,7 @@ def tls_sections(record: RunRecord) -> tuple[Section, ...]:
     verified = "was verified" if _verified(record) else "was NOT verified"
     note = (
         "What the handshakes of devices ended with, those of the whole run: "
-        f"{resumed:,} of {sum(count for _, _, count in connections):,} resumed an earlier session. "
+        f"{resumed:,} of {sum(entry[2] for entry in connections):,} resumed an earlier session. "
         f"The broker's certificate {verified}."
     )
     return (Section("TLS", note, ("version", "cipher", "connections"), rows, texts=(0, 1)),)
@@ -62,16 +61,10 @@ def _verified(record: RunRecord) -> bool:
 
 def _negotiated(record: RunRecord) -> tuple[tuple[Entry, ...], int]:
     """Connections by version and cipher, and how many resumed a session."""
-    found = record.observed.get("tls")
-    told = found if isinstance(found, Mapping) else {}
-    listed = told.get("connections")
+    tls = part(record.observed, "tls")
     entries = tuple(
-        (str(one.get("version") or ""), str(one.get("cipher") or ""), _count(one.get("count")))
-        for one in (listed if isinstance(listed, list) else ())[:_MOST_SHOWN]
-        if isinstance(one, Mapping) and _count(one.get("count"))
+        (text(one, "version"), text(one, "cipher"), count(one, "count"))
+        for one in objects(tls.get("connections"))[:_MOST_SHOWN]
+        if count(one, "count")
     )
-    return entries, _count(told.get("resumed"))
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    return entries, count(tls, "resumed")

@@ -2,27 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
+from loadgen.scorecard.model import Moment
+from loadgen.scorecard.reading import figure
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.sections import Section
 
 _SHOWN = 20
-
-
-class Second(Protocol):
-    """One second of all devices; see `model.Moment`."""
-
-    @property
-    def at_s(self) -> float: ...
-    @property
-    def span_s(self) -> float: ...
-    @property
-    def connects(self) -> int: ...
-    @property
-    def connect_failures(self) -> int: ...
-    @property
-    def disconnects(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +29,7 @@ class Outage:
     most_connects: float
 
 
-def outages_of(course: Iterable[Second]) -> tuple[Outage, ...]:
+def outages_of(course: Iterable[Moment]) -> tuple[Outage, ...]:
     """The outages of a run, in order; `course` is in order, from after the connect phase on.
 
     By what was counted, not by the gauge of connected devices: a worker that was late has no gauge
@@ -73,9 +59,9 @@ def outages_of(course: Iterable[Second]) -> tuple[Outage, ...]:
 
 
 def outage_sections(
-    record: RunRecord, course: Sequence[Second], phases: Iterable[tuple[str, float, float]]
+    record: RunRecord, course: Sequence[Moment], phases: Iterable[tuple[str, float, float]]
 ) -> tuple[Section, ...]:
-    """The section that tells the outages; none where there was none, or devices left on request."""
+    """The outages of a run; none where there was none, or devices left on request."""
     if record.scenario.get("churn"):
         return ()
     bounds = {phase: (start_s, end_s) for phase, start_s, end_s in phases}
@@ -88,16 +74,12 @@ def outage_sections(
     )
     if not outages:
         return ()
-    asked = record.scenario.get("connect_rate")
-    rate = (
-        f"{asked:,g} connects a second were asked for"
-        if isinstance(asked, (int, float)) and not isinstance(asked, bool)
-        else "no rate was asked for"
-    )
+    asked = figure(record.scenario, "connect_rate")
+    rate = "no rate was" if asked is None else f"{asked:,g} connects a second were"
     note = (
         "From the second in which devices lost their connections to that in which all were back, "
-        f"in seconds after the window's start. When they came back, {rate}; the most within one "
-        "second stands beside it."
+        f"in seconds after the window's start. When they came back, {rate} asked for; the most "
+        "within one second stands beside it."
     )
     if len(outages) > _SHOWN:
         note += f" The first {_SHOWN} of {len(outages):,}."

@@ -5,11 +5,12 @@ scorecard.json by name (`details_of`). All of it comes from run.json and is text
 program wrote: a part that is not as expected is left out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from loadgen.cases.registry import CASES
+from loadgen.scorecard.reading import Object, figure, figures, objects, part
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.rows import Row
 from loadgen.scorecard.text import name, number
@@ -64,15 +65,18 @@ def details_of(record: RunRecord, rates: Rates) -> dict[str, Any]:
     ]
     if published:
         details["published"] = published
-    return details | ({record.case: dict(record.own)} if record.own else {})
+    for key in ("queue", "bridge"):
+        if isinstance(record.observed.get(key), Mapping):
+            details[key] = record.observed[key]
+    return details
 
 
 def more_rows(record: RunRecord) -> tuple[Row, ...]:
     """Rows beside those of the case: the spread over consumers, the rate to each backend."""
     rows: list[Row] = []
     spread = _spread(record)
-    if spread is not None:
-        consumers = number(_number(spread, "consumers"))
+    if spread:
+        consumers = number(figure(spread, "consumers"))
         rows.append(
             Row(
                 "Throughput",
@@ -80,15 +84,15 @@ def more_rows(record: RunRecord) -> tuple[Row, ...]:
                 f"Messages of the window that each of {consumers} consumers took; VALUE is the "
                 "fewest.",
                 "messages",
-                value=_number(spread, "min"),
-                avg=_number(spread, "mean"),
-                max=_number(spread, "max"),
-                stdev=_number(spread, "stdev"),
+                value=figure(spread, "min"),
+                avg=figure(spread, "mean"),
+                max=figure(spread, "max"),
+                stdev=figure(spread, "stdev"),
             )
         )
     for backend in _each_backend(record):
         where = f"backend {backend.get('number')} ({name(backend.get('url'))})"
-        rate, mark = _number(backend, "rate"), _number(backend, "high_water_mark")
+        rate, mark = figure(backend, "rate"), figure(backend, "high_water_mark")
         rows += [
             Row("Throughput", "BRIDGE", f"Forwarded to {where}.", "msgs/sec", value=rate),
             Row("Throughput", "BRIDGE", f"High-water mark before {where}.", "messages", value=mark),
@@ -131,27 +135,25 @@ def _beside(record: RunRecord, rates: Rates) -> Section | None:
 # --- queues ---------------------------------------------------------------------------------
 
 
-def _spread(record: RunRecord) -> Mapping[str, Any] | None:
-    spread = record.own.get("spread")
-    return spread if isinstance(spread, Mapping) else None
+def _spread(record: RunRecord) -> Object:
+    return part(record.observed, "queue", "spread")
 
 
 def _queues(record: RunRecord) -> Section | None:
     spread = _spread(record)
-    if spread is None:
+    if not spread:
         return None
     keys = ("received", "min", "max", "mean", "stdev")
-    rows: list[tuple[Cell, ...]] = [("all", *(_number(spread, key) for key in keys))]
+    rows: list[tuple[Cell, ...]] = [("all", *figures(spread, *keys))]
     rows += [
-        (f"queue {one.get('queue')}", *(_number(one, key) for key in keys))
-        for one in _objects(spread.get("queues"))
+        (f"queue {one.get('queue')}", *figures(one, *keys)) for one in objects(spread.get("queues"))
     ]
-    cut = record.own.get("cut_off")
+    cut = part(record.observed, "queue", "cut_off")
     note = "Messages of the window that the consumers of a queue took, each by one of them."
-    if isinstance(cut, Mapping):
+    if cut:
         note += (
             f" Consumer {cut.get('consumer')} was cut off in the middle with "
-            f"{number(_number(cut, 'held'))} messages that it had not acknowledged."
+            f"{number(figure(cut, 'held'))} messages that it had not acknowledged."
         )
     header = ("", "received", "fewest", "most", "mean", "deviation")
     return Section("Spread over the consumers", note, header, tuple(rows))
@@ -160,53 +162,38 @@ def _queues(record: RunRecord) -> Section | None:
 # --- backends -------------------------------------------------------------------------------
 
 
-def _each_backend(record: RunRecord) -> list[Mapping[str, Any]]:
-    return _objects(record.own.get("backends"))
+def _each_backend(record: RunRecord) -> list[Object]:
+    return objects(part(record.observed, "bridge").get("backends"))
 
 
 def _backends(record: RunRecord) -> Section | None:
     backends = _each_backend(record)
     if not backends:
         return None
-    bridge = record.own
-    limit = bridge.get("limit")
-    said = limit if isinstance(limit, Mapping) else {}
+    limit = part(record.observed, "bridge", "limit")
     rows: list[tuple[Cell, ...]] = [
         (
             f"backend {one.get('number')}",
             str(one.get("url") or ""),
-            *(_number(one, key) for key in ("rate", "expected", "received", "high_water_mark")),
-            _percent(_number(one, "busy_share")),
+            *figures(one, "rate", "expected", "received", "high_water_mark"),
+            _percent(figure(one, "busy_share")),
         )
         for one in backends
     ]
-    totals = [sum(_number(one, key) or 0 for one in backends) for key in ("rate", "expected")]
-    received = sum(_number(one, "received") or 0 for one in backends)
-    front = _percent(_number(bridge, "front_busy_share"))
+    totals = [sum(figure(one, key) or 0 for one in backends) for key in ("rate", "expected")]
+    received = sum(figure(one, "received") or 0 for one in backends)
+    front = _percent(figure(part(record.observed, "bridge"), "front_busy_share"))
     rows.append(("all", "front", *totals, received, None, front))
     header = ("", "broker", "msgs/sec", "expected", "received", "high-water mark", "busy")
     return Section(
         "Backends",
-        f"What limited the rate: {said.get('side') or 'not known'} ({said.get('detail') or '?'}). "
-        "The high-water mark is the most that producers had sent and consumers not received, once "
-        "a second.",
+        f"What limited the rate: {limit.get('side') or 'not known'} "
+        f"({limit.get('detail') or '?'}). The high-water mark is the most that producers "
+        "had sent and consumers not received, once a second.",
         header,
         tuple(rows),
         texts=(0, 1),
     )
-
-
-# --- what another program wrote -------------------------------------------------------------
-
-
-def _objects(value: object) -> list[Mapping[str, Any]]:
-    items: Sequence[object] = value if isinstance(value, list) else ()
-    return [item for item in items if isinstance(item, Mapping)]
-
-
-def _number(value: Mapping[str, Any], key: str) -> float | None:
-    found = value.get(key)
-    return found if isinstance(found, (int, float)) else None
 
 
 def _percent(share: float | None) -> str:

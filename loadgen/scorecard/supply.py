@@ -4,16 +4,15 @@ From `observed.specjms` of run.json, which is specjms.json without its destinati
 not as expected is left out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from loadgen.scorecard.reading import Object, figure, figures, objects, part, text
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.sections import Cell, Section
 from loadgen.scorecard.text import NOTICE_CHARACTERS
 
 _FAILED_SHOWN = 10
-
-Document = Mapping[str, Any]
 
 
 def notice_of(record: RunRecord) -> str:
@@ -27,9 +26,9 @@ def audit_of(record: RunRecord) -> Mapping[str, Any] | None:
 
 
 def supply_details(record: RunRecord) -> dict[str, Any]:
-    """For scorecard.json: the `notice`, if there is one."""
-    notice = notice_of(record)
-    return {"notice": notice} if notice else {}
+    """For scorecard.json: `notice` and `specjms`, those that there are."""
+    document = _document(record)
+    return {"notice": notice_of(record), "specjms": dict(document)} if document else {}
 
 
 def supply_sections(record: RunRecord) -> tuple[Section, ...]:
@@ -41,70 +40,59 @@ def supply_sections(record: RunRecord) -> tuple[Section, ...]:
     return tuple(section for section in found if section.rows)
 
 
-def _document(record: RunRecord) -> Document:
-    return record.own if "audit" in record.own or "notice" in record.own else {}
+def _document(record: RunRecord) -> Object:
+    return part(record.observed, "specjms")
 
 
-def _audit(document: Document) -> Section:
+def _audit(document: Object) -> Section:
     rows: list[tuple[Cell, ...]] = []
-    audit = document.get("audit")
-    for test, result in audit.items() if isinstance(audit, Mapping) else ():
+    for test, result in part(document, "audit").items():
         if not isinstance(result, Mapping):
             continue
-        passed, failed = _number(result, "passed"), _number(result, "failed")
-        rows.append((str(test), _word(result), passed, failed, "", ""))
-        wrong = [one for one in _objects(result.get("findings")) if not one.get("pass")]
+        word = "PASS" if result.get("pass") is True else "FAIL"
+        rows.append((str(test), word, *figures(result, "passed", "failed"), "", ""))
+        wrong = [one for one in objects(result.get("findings")) if not one.get("pass")]
         rows += [
-            ("", "FAIL", None, None, _text(one, "subject"), _told(one))
+            ("", "FAIL", None, None, text(one, "subject"), _told(one))
             for one in wrong[:_FAILED_SHOWN]
         ]
     note = (
         "Five tests of each interaction or destination (run rules, section 3.6); delivered is of "
         "the whole run, the others are of the window. "
-        f"{_text(document, 'transactions')}"
+        f"{text(document, 'transactions')}"
     )
     header = ("test", "", "passed", "failed", "where", "")
     return Section("Audit", note, header, tuple(rows), texts=(0, 1, 4, 5))
 
 
-def _word(result: Mapping[str, Any]) -> str:
-    return "PASS" if result.get("pass") is True else "FAIL"
-
-
 def _told(finding: Mapping[str, Any]) -> str:
-    return f"expected {_text(finding, 'expected')}, observed {_text(finding, 'observed')}"
+    return f"expected {text(finding, 'expected')}, observed {text(finding, 'observed')}"
 
 
-def _types(document: Document) -> Section:
-    rows: list[tuple[Cell, ...]] = []
-    for one in _objects(document.get("types")):
-        delivery = one.get("delivery_us")
-        times = delivery if isinstance(delivery, Mapping) else {}
-        rows.append(
-            (
-                f"{one.get('interaction')}.{one.get('message')}",
-                *(_number(one, key) for key in ("sent", "received", "expected")),
-                *(_number(one, key) for key in ("sent_per_s", "target_sent_per_s")),
-                *(_number(one, key) for key in ("received_per_s", "target_received_per_s")),
-                *(_number(times, key) for key in ("p50", "p90", "p99", "max")),
-            )
+def _types(document: Object) -> Section:
+    rows = tuple(
+        (
+            f"{one.get('interaction')}.{one.get('message')}",
+            *figures(one, "sent", "received", "expected", "sent_per_s", "target_sent_per_s"),
+            *figures(one, "received_per_s", "target_received_per_s"),
+            *figures(part(one, "delivery_us"), "p50", "p90", "p99", "max"),
         )
-    places = document.get("locations")
-    where = ", ".join(
-        f"{count} {kind}" for kind, count in (places.items() if isinstance(places, Mapping) else ())
+        for one in objects(document.get("types"))
     )
+    places = part(document, "locations")
+    where = ", ".join(f"{count} {kind}" for kind, count in places.items())
     options = [str(text) for text in document.get("changed_options") or ()]
     changed = f" Not as SPECjms2007 has it: {'; '.join(options[:40])}." if options else ""
-    discarded = _number(document, "discarded")
+    discarded = figure(document, "discarded")
     refused = ""
     if discarded:
-        megabytes = (_number(document, "discarded_bytes") or 0) / 1e6
+        megabytes = (figure(document, "discarded_bytes") or 0) / 1e6
         refused = (
             f" Selectors at the receivers discarded {discarded:,.0f} deliveries of these, "
             f"{megabytes:,.1f} MB."
         )
     note = (
-        f"{_text(document, 'topology').capitalize()} topology, BASE {document.get('base')}: "
+        f"{text(document, 'topology').capitalize()} topology, BASE {document.get('base')}: "
         f"{where}.{changed} Messages of interactions begun in the window. Delivery time in µs: of "
         f"first messages from when they were due, of others from when they were sent.{refused}"
     )
@@ -112,18 +100,15 @@ def _types(document: Document) -> Section:
         *("message", "sent", "received", "expected", "sent/s", "target", "received/s", "target"),
         *("50P", "90P", "99P", "max"),
     )
-    return Section("Message types", note, header, tuple(rows))
+    return Section("Message types", note, header, rows)
 
 
-def _mix(document: Document) -> Section:
+def _mix(document: Object) -> Section:
     keys = (
         *("sent_per_s", "target_sent_per_s", "received_per_s", "target_received_per_s"),
         *("percent", "target_percent"),
     )
-    rows = tuple(
-        (_group(one), *(_number(one, key) for key in keys))
-        for one in _objects(document.get("groups"))
-    )
+    rows = tuple((_group(one), *figures(one, *keys)) for one in objects(document.get("groups")))
     note = (
         "By how the messages were played, where options were changed too. Shares are of messages "
         "received, as the published 50/50 and 80/20 mixes are."
@@ -133,18 +118,18 @@ def _mix(document: Document) -> Section:
 
 
 def _group(row: Mapping[str, Any]) -> str:
-    name = _text(row, "name")
+    name = text(row, "name")
     return f"{row.get('group')}: {name}" if name else str(row.get("group"))
 
 
-def _rules(document: Document) -> Section:
+def _rules(document: Object) -> Section:
     rows = tuple(
         (
-            _text(one, "rule"),
+            text(one, "rule"),
             "kept" if one.get("kept") is True else "NOT KEPT",
-            _text(one, "observed"),
+            text(one, "observed"),
         )
-        for one in _objects(document.get("rules"))
+        for one in objects(document.get("rules"))
     )
     compliant = "compliant" if document.get("compliant") is True else "not compliant"
     told = document.get("notes")
@@ -153,17 +138,3 @@ def _rules(document: Document) -> Section:
         (f"By these the run is {compliant}; a tool cannot judge the other rules.", *notes)
     )
     return Section("Run rules", note, ("rule", "", "observed"), rows, texts=(0, 1, 2))
-
-
-def _objects(value: object) -> list[Mapping[str, Any]]:
-    items: Sequence[object] = value if isinstance(value, list) else ()
-    return [item for item in items if isinstance(item, Mapping)]
-
-
-def _number(value: Mapping[str, Any], key: str) -> float | None:
-    found = value.get(key)
-    return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
-
-
-def _text(value: Mapping[str, Any], key: str) -> str:
-    return str(value.get(key) or "")[:300]

@@ -23,9 +23,8 @@ from loadgen.scorecard.views import (
     TOTALS_BY,
     TOTALS_SCHEMA,
     Views,
-    course_of,
-    processes_of,
     totals_of,
+    views_of,
 )
 from loadgen.spark.session import reason_in
 
@@ -39,9 +38,10 @@ _PIECE_ROWS = 20_000
 _PARTITIONS_A_CORE = 4
 """Pieces differ in size: with some more tasks than cores none waits long for the last."""
 
-_VIEWS = {"totals": TOTALS_SCHEMA, "course": COURSE_SCHEMA, "processes": PROCESS_SCHEMA}
-_ANSWER = pa.schema([("run", pa.int32()), ("view", pa.string()), ("table", pa.binary())])
-_ANSWER_COLUMNS = "run int, view string, table binary"
+_EMPTY = Views(
+    TOTALS_SCHEMA.empty_table(), COURSE_SCHEMA.empty_table(), PROCESS_SCHEMA.empty_table()
+)
+_KEYS = frozenset({"run", "host", "worker", "second", "group", *TOTALS_BY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,8 @@ class Piece:
 
     run: int
     id: str
-    directory: Path
     shown: str
-    files: tuple[str, ...]
+    files: tuple[Path, ...]
     background: frozenset[str]
 
 
@@ -62,23 +61,17 @@ def pieces_of(place: int, run: RunFiles) -> list[Piece]:
     for first, _ in reversed(run.seconds):
         later.append(min(first, later[-1]))
     later.reverse()
-    pieces, files, rows, last = [], [], 0, -1
+    pieces: list[Piece] = []
+    files: list[Path] = []
+    rows, last = 0, -1
     for number, path in enumerate(run.files):
-        files.append(path.name)
+        files.append(path.resolve())
         rows += run.rows[number]
         last = max(last, run.seconds[number][1])
         full = len(files) >= _PIECE_FILES or rows >= _PIECE_ROWS
         if number == len(run.files) - 1 or (full and last < later[number + 1]):
-            pieces.append(
-                Piece(
-                    run=place,
-                    id=run.record.id,
-                    directory=(run.directory / "intervals").resolve(),
-                    shown=str(run.directory),
-                    files=tuple(files),
-                    background=run.record.background,
-                )
-            )
+            record, shown = run.record, str(run.directory)
+            pieces.append(Piece(place, record.id, shown, tuple(files), record.background))
             files, rows = [], 0
     return pieces
 
@@ -91,80 +84,47 @@ def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> dict[str, 
     from pyspark.errors import PySparkException
 
     pieces = [piece for place, run in enumerate(runs) for piece in pieces_of(place, run)]
-    tasks = min(len(pieces), _PARTITIONS_A_CORE * spark.sparkContext.defaultParallelism)
+    context = spark.sparkContext
+    tasks = min(len(pieces), _PARTITIONS_A_CORE * context.defaultParallelism)
     try:
-        answers = (
-            spark.range(0, len(pieces), 1, tasks)
-            .mapInArrow(lambda batches: _views(batches, pieces), _ANSWER_COLUMNS)
-            .toArrow()
-        )
+        answers = context.parallelize(pieces, tasks).mapPartitions(_views).collect()
     except (PySparkException, Py4JError) as error:
         # What is wrong with a run comes as an answer; this is Spark itself.
         reason = printable(reason_in(str(error)), 400)
         raise CannotRunError(f"Spark failed while it read the runs: {reason}") from error
-    found: dict[tuple[int, str], list[pa.Table]] = {}
-    for answer in answers.to_pylist():
-        if answer["view"] == "error":
-            raise RunDirectoryError(answer["table"].decode())
-        table = pa.ipc.open_stream(answer["table"]).read_all()
-        found.setdefault((answer["run"], answer["view"]), []).append(table)
-    return {
-        run.record.id: Views(
-            totals=totals_of(_together(found, place, "totals")),
-            course=_ordered(_together(found, place, "course")),
-            processes=_ordered(_together(found, place, "processes")),
-        )
-        for place, run in enumerate(runs)
-    }
+    found: list[list[Views]] = [[_EMPTY] for _ in runs]
+    for run, views in answers:
+        if isinstance(views, str):
+            raise RunDirectoryError(views)
+        found[run].append(views)
+    return {run.record.id: _together(parts) for run, parts in zip(runs, found, strict=True)}
 
 
-def _views(batches: Iterable[pa.RecordBatch], pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
-    """The views of each piece that is numbered; the totals of a run's pieces as one."""
-    totals: pa.Table | None = None
-    run = -1
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            piece = pieces[number]
-            try:
-                rows = load_files(
-                    [piece.directory / name for name in piece.files], piece.id, piece.shown
-                )
-                own = totals_of(rows)
-                course = course_of(rows, {piece.id: piece.background})
-                processes = processes_of(rows)
-            except RunDirectoryError as error:
-                yield _answer(piece.run, "error", str(error).encode())
-                return
-            yield _answer(piece.run, "course", _written(course))
-            yield _answer(piece.run, "processes", _written(processes))
-            if piece.run != run and totals is not None:
-                yield _answer(run, "totals", _written(totals))
-                totals = None
-            totals = own if totals is None else totals_of(pa.concat_tables([totals, own]))
-            run = piece.run
-    if totals is not None:
-        yield _answer(run, "totals", _written(totals))
+def _views(pieces: Iterable[Piece]) -> Iterator[tuple[int, Views | str]]:
+    """Run and views of each piece, the totals of a run's pieces as one; or why one has none."""
+    totals: dict[int, pa.Table] = {}
+    for piece in pieces:
+        try:
+            rows = load_files(piece.files, piece.id, piece.shown)
+            own = views_of(rows, {piece.id: piece.background})
+        except RunDirectoryError as error:
+            yield piece.run, str(error)
+            return
+        yield piece.run, Views(_EMPTY.totals, own.course, own.processes)
+        known = totals.get(piece.run, _EMPTY.totals)
+        totals[piece.run] = totals_of(pa.concat_tables([known, own.totals]))
+    for run, table in totals.items():
+        yield run, Views(table, _EMPTY.course, _EMPTY.processes)
 
 
-def _answer(run: int, view: str, table: bytes) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"run": [run], "view": [view], "table": [table]}, _ANSWER)
-
-
-def _written(table: pa.Table) -> bytes:
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, table.schema) as stream:
-        stream.write_table(table)
-    return bytes(out.getvalue())
-
-
-def _together(found: dict[tuple[int, str], list[pa.Table]], place: int, view: str) -> pa.Table:
-    return pa.concat_tables(found.get((place, view)) or [_VIEWS[view].empty_table()])
+def _together(parts: Sequence[Views]) -> Views:
+    return Views(
+        totals=totals_of(pa.concat_tables(part.totals for part in parts)),
+        course=_ordered(pa.concat_tables(part.course for part in parts)),
+        processes=_ordered(pa.concat_tables(part.processes for part in parts)),
+    )
 
 
 def _ordered(table: pa.Table) -> pa.Table:
     """Rows by their keys, which are the first columns, whichever task came first."""
-    keys = [name for name in table.schema.names if name in _KEYS]
-    return table.sort_by([(name, "ascending") for name in keys])
-
-
-_KEYS = frozenset({"run", "host", "worker", "second", "group", *TOTALS_BY})
+    return table.sort_by([(name, "ascending") for name in table.schema.names if name in _KEYS])

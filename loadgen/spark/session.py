@@ -121,13 +121,6 @@ def _start(master: str, memory: str, scratch: Path) -> "SparkSession":
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "8",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # An interval row can carry thousands of buckets; the default batch is 10,000 rows.
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
-        # A run writes a file a second: pack many of them into one task.
-        "spark.sql.files.openCostInBytes": "65536",
-        "spark.sql.parquet.mergeSchema": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }

@@ -1,34 +1,49 @@
 """Outages from the counters of each second."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.scorecard.model import Moment
 from loadgen.scorecard.outages import Outage, outages_of
 
 
-@dataclass(frozen=True)
-class Second:
-    at_s: float
-    disconnects: int = 0
-    connects: int = 0
-    connect_failures: int = 0
-    span_s: float = 1.0
+def second(
+    at_s: float,
+    disconnects: int = 0,
+    connects: int = 0,
+    connect_failures: int = 0,
+    span_s: float = 1.0,
+) -> Moment:
+    return Moment(
+        at_s=at_s,
+        span_s=span_s,
+        covered_at_s=at_s,
+        covered_s=span_s,
+        sent=None,
+        received=None,
+        connects=connects,
+        connect_failures=connect_failures,
+        disconnects=disconnects,
+        connected=0,
+        p50_us=None,
+        p99_us=None,
+        max_us=None,
+    )
 
 
 def test_devices_are_lost_and_come_back_over_some_seconds() -> None:
     course = [
-        Second(0.0),
-        Second(1.0, disconnects=90),
-        Second(2.0, disconnects=10, connect_failures=40),
-        Second(3.0, connects=60, connect_failures=5),
-        Second(4.0, connects=40, span_s=0.5),
-        Second(5.0),
-        Second(6.0, disconnects=1, connects=1),
-        Second(7.0, disconnects=3),
-        Second(8.0, connects=2),
+        second(0.0),
+        second(1.0, disconnects=90),
+        second(2.0, disconnects=10, connect_failures=40),
+        second(3.0, connects=60, connect_failures=5),
+        second(4.0, connects=40, span_s=0.5),
+        second(5.0),
+        second(6.0, disconnects=1, connects=1),
+        second(7.0, disconnects=3),
+        second(8.0, connects=2),
     ]
     assert outages_of(course) == (
         Outage(1.0, 4.5, 100, 100, 100, 45, 80.0),
@@ -38,12 +53,12 @@ def test_devices_are_lost_and_come_back_over_some_seconds() -> None:
 
 
 def test_a_run_without_a_loss_has_none() -> None:
-    assert outages_of([Second(0.0, connects=5), Second(1.0, connect_failures=3)]) == ()
+    assert outages_of([second(0.0, connects=5), second(1.0, connect_failures=3)]) == ()
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=40))
 def test_every_lost_connection_is_told_once(counts: list[tuple[int, int]]) -> None:
-    course = [Second(float(at), lost, back) for at, (lost, back) in enumerate(counts)]
+    course = [second(float(at), lost, back) for at, (lost, back) in enumerate(counts)]
     found = outages_of(course)
     assert sum(outage.lost for outage in found) == sum(lost for lost, _ in counts)
     for outage in found:
