@@ -1,11 +1,84 @@
 """`loadgen scorecard RUN...`: results to one score card, by Spark."""
 
+import inspect
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+from loadgen.cli.options import Flags, parameter, with_options
+
+if TYPE_CHECKING:
+    from loadgen.scorecard.compare import Comparison
+    from loadgen.scorecard.model import ScoreCard
+
+_DOC = """Make one score card of the results of one or more runs, by Spark.
+
+Prints the path of the HTML page. Beside it: JSON, CSV, Markdown, histograms.parquet and
+histograms.hlog. Exit status 1: worse than the baseline, or a run was changed since it ended.
+
+Example: loadgen scorecard runs/a runs/b --pdu outlet1.csv
+
+Example: loadgen scorecard runs/new --baseline runs/old --bound 3%
+"""
+
+
+def _option(
+    name: str, annotation: Any, metavar: str | None, text: str, default: Any = None
+) -> inspect.Parameter:
+    flag = f"--{name.strip('_').replace('_', '-')}"
+    return parameter(name, annotation, default, typer.Option(flag, metavar=metavar, help=text))
+
+
+_OPTIONS = (
+    parameter(
+        "runs",
+        list[Path],
+        inspect.Parameter.empty,
+        typer.Argument(metavar="RUN...", help="Run directories."),
+    ),
+    _option(
+        "baseline",
+        list[Path] | None,
+        "RUN",
+        "Run to hold the others of its case against; repeatable. Exit status 1 where one is worse "
+        "by more than --bound.",
+    ),
+    _option("bound", str, "PERCENT", "How much worse than the baseline is fine.", "5%"),
+    _option(
+        "pdu",
+        list[str] | None,
+        "LOG",
+        "Power log; NODE=FILE names the machine it feeds, FILE#OUTLET,... the outlets to take of a "
+        "log of several; repeatable.",
+    ),
+    _option("pdu_timezone", str | None, "ZONE", "Time zone of the logs [default: this host's]."),
+    _option(
+        "pdu_columns",
+        str | None,
+        "NAMES",
+        "Columns of the logs, as time=NAME,watts=NAME; also date, kwh, outlet, format [default: "
+        "as the header says].",
+    ),
+    _option(
+        "pdu_offset",
+        str | None,
+        "TIME",
+        "How far the logs' clock is ahead of this host's, as 1.5s or -2s [default: 0].",
+    ),
+    _option("rack_units", float | None, "N", "Height of the broker's machine."),
+    _option("spark_master", str, "URL", "Spark master.", "local[*]"),
+    _option(
+        "out",
+        Path | None,
+        "DIR",
+        "Where to write it [default: into the run; for several, scorecard-TIME].",
+    ),
+    _option("json_", bool, None, "Score card JSON on stdout.", default=False),
+)
 
 
 def parse_bound(text: str) -> float:
@@ -22,116 +95,50 @@ def parse_bound(text: str) -> float:
     return percent / 100
 
 
-def command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
-    baseline: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--baseline",
-            metavar="RUN",
-            help="Run to hold the others of its case against; repeatable. Exit status 1 where "
-            "one is worse by more than --bound.",
-        ),
-    ] = None,
-    bound: Annotated[
-        str,
-        typer.Option(
-            "--bound", metavar="PERCENT", help="How much worse than the baseline is fine."
-        ),
-    ] = "5%",
-    pdu: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--pdu",
-            metavar="LOG",
-            help="Power log; NODE=FILE names the machine it feeds, FILE#OUTLET,... the outlets to "
-            "take of a log of several; repeatable.",
-        ),
-    ] = None,
-    pdu_timezone: Annotated[
-        str | None,
-        typer.Option(
-            "--pdu-timezone", metavar="ZONE", help="Time zone of the logs [default: this host's]."
-        ),
-    ] = None,
-    pdu_columns: Annotated[
-        str | None,
-        typer.Option(
-            "--pdu-columns",
-            metavar="NAMES",
-            help="Columns of the logs, as time=NAME,watts=NAME; also date, kwh, outlet, format "
-            "[default: the header tells].",
-        ),
-    ] = None,
-    pdu_offset: Annotated[
-        str | None,
-        typer.Option(
-            "--pdu-offset",
-            metavar="TIME",
-            help="How far the logs' clock is ahead of this host's, as 1.5s or -2s [default: 0].",
-        ),
-    ] = None,
-    rack_units: Annotated[
-        float | None,
-        typer.Option("--rack-units", metavar="N", help="Height of the broker's machine."),
-    ] = None,
-    spark_master: Annotated[
-        str, typer.Option("--spark-master", metavar="URL", help="Spark master.")
-    ] = "local[*]",
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            help="Where to write it [default: into the run; for several, scorecard-TIME].",
-            show_default=False,
-        ),
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Score card JSON on stdout.")] = False,
-) -> int:
-    """Make one score card of the results of one or more runs, by Spark.
-
-    Prints the path of the HTML page. Beside it: JSON, CSV, Markdown, histograms.parquet and
-    histograms.hlog. Exit status 1: worse than the baseline, or a run was changed since it ended.
-
-    Example: loadgen scorecard runs/a runs/b --pdu outlet1.csv
-
-    Example: loadgen scorecard runs/new --baseline runs/old --bound 3%
-    """
+def _make(given: Flags) -> int:
     from loadgen.errors import ScenarioError
-    from loadgen.scorecard.compare import compare, regressions
-    from loadgen.scorecard.text import name
+    from loadgen.scorecard.compare import compare
     from loadgen.scorecard.to_json import to_json
     from loadgen.scorecard.write import write_renderings
     from loadgen.spark.job import make_scorecards
 
-    if rack_units is not None and not 0 < rack_units <= 10_000:
-        raise ScenarioError(f"rack_units: {rack_units:g} is out of range; allowed: 0.1 to 10,000")
-    share = parse_bound(bound)
-    olds = baseline or []
+    runs, olds, units = given["runs"], given["baseline"] or [], given["rack_units"]
+    if units is not None and not 0 < units <= 10_000:
+        raise ScenarioError(f"rack_units: {units:g} is out of range; allowed: 0.1 to 10,000")
+    share = parse_bound(given["bound"])
     cards = make_scorecards(
         [*olds, *runs],
-        pdu or (),
-        pdu_timezone,
-        rack_units,
-        spark_master,
-        pdu_columns=pdu_columns,
-        pdu_offset=pdu_offset,
+        given["pdu"] or (),
+        given["pdu_timezone"],
+        units,
+        given["spark_master"],
+        pdu_columns=given["pdu_columns"],
+        pdu_offset=given["pdu_offset"],
     )
     comparisons = compare(cards, [place < len(olds) for place in range(len(cards))], share)
-    if out is None:
-        out = runs[0] if len(cards) == 1 else Path(f"scorecard-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    together = Path(f"scorecard-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    out = given["out"] or (runs[0] if len(cards) == 1 else together)
     paths = write_renderings(cards, out, comparisons)
-    if json_:
+    if given["json_"]:
         sys.stdout.write(to_json(cards, comparisons).decode())
     else:
         print(paths["scorecard.html"])
-    wrong = regressions(comparisons)
-    wrong += [
+    wrong = _wrong(cards, comparisons)
+    for line in wrong:
+        print(f"loadgen: {line}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def _wrong(cards: "Sequence[ScoreCard]", comparisons: "Sequence[Comparison]") -> list[str]:
+    """What is worse than its baseline, and runs that were changed, a line each."""
+    from loadgen.scorecard.compare import regressions
+    from loadgen.scorecard.text import name
+
+    return regressions(comparisons) + [
         f"{name(card.run.id, 80)} was changed since it ended: {'; '.join(card.integrity.changes)}"
         for card in cards
         if card.integrity.state == "changed"
     ]
-    for line in wrong:
-        print(f"loadgen: {line}", file=sys.stderr)
-    return 1 if wrong else 0
+
+
+command = with_options(_make, _OPTIONS, _DOC)
