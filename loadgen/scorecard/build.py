@@ -40,12 +40,17 @@ from loadgen.scorecard.model import (
     ScoreCard,
     Verdict,
 )
+from loadgen.scorecard.observed import (
+    notice_of,
+    observed_details,
+    observed_rows,
+    observed_sections,
+)
 from loadgen.scorecard.outages import outage_sections
 from loadgen.scorecard.power import OutletPower
 from loadgen.scorecard.record import RunFiles, RunRecord
 from loadgen.scorecard.rows import Facts, score_rows
-from loadgen.scorecard.sections import details_of, more_rows, sections_of
-from loadgen.scorecard.supply import audit_of, notice_of, supply_details, supply_sections
+from loadgen.scorecard.sections import published_details, published_sections
 from loadgen.scorecard.views import BACKGROUND, Views
 
 _SERIES_ORDER = ("end_to_end", "transit", "send_delay", "acknowledge", *CONNECT_SERIES)
@@ -102,7 +107,7 @@ def build(
     return ScoreCard(
         run=_run(record, seconds),
         verdict=_verdict(record, run.integrity),
-        rows=(*score_rows(facts), *more_rows(record)),
+        rows=(*score_rows(facts), *observed_rows(record)),
         counts=Counts(
             **{field.name: sums[field.name] for field in fields(Counts) if field.name in sums}
             | {key: whole[key] for key in ("connects", "connect_failures", "disconnects")},
@@ -116,17 +121,17 @@ def build(
         rates=rates,
         broker=broker,
         integrity=run.integrity,
-        audit=audit_of(record),
+        audit=record.audit or None,
         notice=notice,
         sections=(
             *outage_sections(record, course, phases),
-            *sections_of(record, rates),
-            *supply_sections(record),
+            *published_sections(record, rates),
+            *observed_sections(record),
             *tls_sections(record),
             *ceiling_of(record, rates, latency),
         ),
-        details=details_of(record, rates)
-        | supply_details(record)
+        details=published_details(record, rates)
+        | observed_details(record)
         | tls_details(record)
         | ({"notice": notice} if notice else {}),
         curves=Curves(

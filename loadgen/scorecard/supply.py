@@ -1,50 +1,17 @@
-"""The supply chain in a score card: notice, audit, message types, mix and run rules.
+"""The tables of a supply chain: audit, message types, mix and run rules.
 
-From `observed.specjms` of run.json, which is specjms.json without its destinations; a part that is
-not as expected is left out.
+Each is made of what specjms.json holds beside its destinations.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from loadgen.scorecard.reading import Object, figure, figures, objects, part, text
-from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.sections import Cell, Section
-from loadgen.scorecard.text import NOTICE_CHARACTERS
 
 _FAILED_SHOWN = 10
 
 
-def notice_of(record: RunRecord) -> str:
-    """What must stand before any figure of the run; empty for a run that needs none."""
-    return str(_document(record).get("notice") or "")[:NOTICE_CHARACTERS]
-
-
-def audit_of(record: RunRecord) -> Mapping[str, Any] | None:
-    """Whether each test of the audit passed, and in how many cases; None without an audit."""
-    return record.audit or None
-
-
-def supply_details(record: RunRecord) -> dict[str, Any]:
-    """For scorecard.json: `notice` and `specjms`, those that there are."""
-    document = _document(record)
-    return {"notice": notice_of(record), "specjms": dict(document)} if document else {}
-
-
-def supply_sections(record: RunRecord) -> tuple[Section, ...]:
-    """The tables of a supply chain; none for another case."""
-    document = _document(record)
-    if not document:
-        return ()
-    found = (_audit(document), _types(document), _mix(document), _rules(document))
-    return tuple(section for section in found if section.rows)
-
-
-def _document(record: RunRecord) -> Object:
-    return part(record.observed, "specjms")
-
-
-def _audit(document: Object) -> Section:
+def audit(document: Object) -> Section:
     rows: list[tuple[Cell, ...]] = []
     for test, result in part(document, "audit").items():
         if not isinstance(result, Mapping):
@@ -65,11 +32,11 @@ def _audit(document: Object) -> Section:
     return Section("Audit", note, header, tuple(rows), texts=(0, 1, 4, 5))
 
 
-def _told(finding: Mapping[str, Any]) -> str:
+def _told(finding: Object) -> str:
     return f"expected {text(finding, 'expected')}, observed {text(finding, 'observed')}"
 
 
-def _types(document: Object) -> Section:
+def message_types(document: Object) -> Section:
     rows = tuple(
         (
             f"{one.get('interaction')}.{one.get('message')}",
@@ -103,7 +70,7 @@ def _types(document: Object) -> Section:
     return Section("Message types", note, header, rows)
 
 
-def _mix(document: Object) -> Section:
+def message_mix(document: Object) -> Section:
     keys = (
         *("sent_per_s", "target_sent_per_s", "received_per_s", "target_received_per_s"),
         *("percent", "target_percent"),
@@ -117,12 +84,12 @@ def _mix(document: Object) -> Section:
     return Section("Message mix", note, header, rows)
 
 
-def _group(row: Mapping[str, Any]) -> str:
+def _group(row: Object) -> str:
     name = text(row, "name")
     return f"{row.get('group')}: {name}" if name else str(row.get("group"))
 
 
-def _rules(document: Object) -> Section:
+def run_rules(document: Object) -> Section:
     rows = tuple(
         (
             text(one, "rule"),

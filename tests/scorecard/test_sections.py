@@ -6,8 +6,9 @@ from typing import Any
 import orjson
 import pytest
 
+from loadgen.scorecard.observed import observed_details, observed_rows, observed_sections
 from loadgen.scorecard.record import RunRecord, parse_run
-from loadgen.scorecard.sections import details_of, more_rows, sections_of
+from loadgen.scorecard.sections import published_details, published_sections
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.to_html import to_html
 from loadgen.scorecard.to_json import to_json
@@ -45,44 +46,44 @@ def record(case: str, observed: dict[str, Any] | None = None, **scenario: object
 
 
 def test_the_published_row_is_beside_ours() -> None:
-    (section,) = sections_of(record("fanout"), RATES)
+    (section,) = published_sections(record("fanout"), RATES)
     assert section.rows == (
         ("FANOUT ingress", 10.0, "FANOUT", 162_000),
         ("FANOUT egress", 300.0, "FANOUT", 16_200_000),
     )
-    (section,) = sections_of(record("fanout", published="JMSPUBSUB"), RATES)
+    (section,) = published_sections(record("fanout", published="JMSPUBSUB"), RATES)
     assert section.rows == (("FANOUT egress", 300.0, "JMSPUBSUB", 1_400_000),)
     assert "MQTT QoS 0" in section.note
-    (published,) = details_of(record("fanout", published="JMSPUBSUB"), RATES)["published"]
+    (published,) = published_details(record("fanout", published="JMSPUBSUB"), RATES)["published"]
     assert published["row"] == "FANOUT" and published["value"] == 300.0
     assert published["published"]["name"] == "JMSPUBSUB"
 
 
 def test_other_cases_have_no_section() -> None:
     for case in ("latency", "connburst", "nonsense"):
-        assert sections_of(record(case), RATES) == ()
-        assert details_of(record(case), RATES) == {}
+        assert published_sections(record(case), RATES) == observed_sections(record(case)) == ()
+        assert published_details(record(case), RATES) == observed_details(record(case)) == {}
 
 
 def test_spread_over_consumers() -> None:
     run = record("queue", {"queue": QUEUE})
-    _, section = sections_of(run, RATES)
+    (section,) = observed_sections(run)
     assert section.rows[0] == ("all", 30, 9, 11, 10.0, 0.8)
     assert section.rows[1][0] == "queue 0"
     assert "Consumer 1 was cut off in the middle with 7 messages" in section.note
-    (row,) = more_rows(run)
+    (row,) = observed_rows(run)
     assert (row.name, row.value, row.avg, row.max, row.stdev) == ("QUEUE", 9, 10.0, 11, 0.8)
-    assert details_of(run, RATES)["queue"] == QUEUE
+    assert observed_details(run)["queue"] == QUEUE
 
 
 def test_backends_and_the_limit() -> None:
     run = record("bridge", {"bridge": BRIDGE})
-    _, section = sections_of(run, RATES)
+    (section,) = observed_sections(run)
     assert "backend (backend 1 was full)" in section.note
     assert section.rows[0] == ("backend 1", "mqtt://b:1", 33.0, 100, 99, 6, "25%")
     assert section.rows[-1] == ("all", "front", 66.0, 200, 198, None, "50%")
-    rates = [row for row in more_rows(run) if row.unit == "msgs/sec"]
-    marks = [row for row in more_rows(run) if row.unit == "messages"]
+    rates = [row for row in observed_rows(run) if row.unit == "msgs/sec"]
+    marks = [row for row in observed_rows(run) if row.unit == "messages"]
     assert [row.value for row in rates] == [33.0, 33.0] and [row.value for row in marks] == [6, 6]
 
 
@@ -98,17 +99,17 @@ def test_backends_and_the_limit() -> None:
 def test_what_is_not_as_expected_is_left_out(observed: dict[str, Any]) -> None:
     for case in ("queue", "bridge"):
         run = record(case, observed)
-        for section in sections_of(run, RATES):
+        for section in observed_sections(run):
             assert all(len(row) == len(section.header) for row in section.rows)
-        more_rows(run)
-        details_of(run, RATES)
+        observed_rows(run)
+        observed_details(run)
 
 
 def test_every_rendering_has_the_sections(tmp_path: Path) -> None:
     directory = make.fabricate(tmp_path / "run", case="fanout")
     path = directory / "run.json"
     document = orjson.loads(path.read_bytes())
-    document["observed"] |= {"fanout": QUEUE | BRIDGE}
+    document["observed"]["fanout"] = QUEUE | BRIDGE
     path.write_bytes(orjson.dumps(document))
     card = summarize_run(directory)
     page, text = to_html([card]).decode(), to_markdown([card]).decode()

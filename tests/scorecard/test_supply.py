@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from loadgen.scorecard.observed import observed_sections
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.sections import Section
-from loadgen.scorecard.supply import supply_sections
 from loadgen.specjms.audit import Observed, TypeCount, audit
 from loadgen.specjms.expected import type_rates
 from loadgen.specjms.options import Choices, model_of
@@ -31,7 +31,7 @@ def sections(messages: dict[str, Any], **changed: Any) -> dict[str, Section]:
     seen = Observed(**{**fields, **changed})
     document = json.loads(json.dumps(report(model, seen, audit(model, seen))))
     record = RunRecord("id", "specjms", observed={"specjms": document})
-    return {section.title: section for section in supply_sections(record)}
+    return {section.title: section for section in observed_sections(record)}
 
 
 def test_the_mix_is_called_what_was_played() -> None:
