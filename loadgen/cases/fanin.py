@@ -70,6 +70,7 @@ CASE = Case(
     scenario=Fanin,
     groups=_groups,
     resolve=_resolve,
+    secured=True,
     rows=(
         RowSpec(
             "Throughput",

@@ -89,6 +89,7 @@ CASE = Case(
     example="loadgen fanout --topics 10 --ratio 100 --rate 200",
     scenario=Fanout,
     groups=_groups,
+    secured=True,
     rows=(
         RowSpec(
             "Throughput",

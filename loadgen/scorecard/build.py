@@ -95,7 +95,6 @@ def build(
         rates=rates,
         latency=latency,
         connected=connect.connected,
-        connect_seconds=record.connect_seconds,
         high_water_mark=_optional_int(record.observed.get("high_water_mark")),
         watts=power.watts if power and outlets else None,
         rack_units=rack_units,

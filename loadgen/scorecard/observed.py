@@ -17,25 +17,25 @@ from loadgen.scorecard.text import NOTICE_CHARACTERS, name, number
 
 def notice_of(record: RunRecord) -> str:
     """What must stand before any figure of the run; empty for a run that needs none."""
-    return str(_document(record).get("notice") or "")[:NOTICE_CHARACTERS]
+    return str(record.own.get("notice") or "")[:NOTICE_CHARACTERS]
 
 
 def observed_details(record: RunRecord) -> dict[str, Any]:
     """For scorecard.json: what the case observed, under the case's name."""
-    document = _document(record)
+    document = record.own
     return {record.case: dict(document)} if document else {}
 
 
 def observed_sections(record: RunRecord) -> tuple[Section, ...]:
     """The tables of what the case observed, those without rows left out."""
-    document = _document(record)
+    document = record.own
     found = [table(document) for key, table in TABLES.items() if document.get(key)]
     return tuple(section for section in found if section.rows)
 
 
 def observed_rows(record: RunRecord) -> tuple[Row, ...]:
     """Rows beside those of the case: the spread over consumers, the rate to each backend."""
-    document, title = _document(record), record.case.upper()
+    document, title = record.own, record.case.upper()
     rows: list[Row] = []
     spread = part(document, "spread")
     if spread:
@@ -61,10 +61,6 @@ def observed_rows(record: RunRecord) -> tuple[Row, ...]:
             Row("Throughput", title, f"High-water mark before {where}.", "messages", value=mark),
         ]
     return tuple(rows)
-
-
-def _document(record: RunRecord) -> Object:
-    return part(record.observed, record.case)
 
 
 def _spread(document: Object) -> Section:

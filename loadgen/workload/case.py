@@ -32,6 +32,8 @@ Measure = Literal[
     "persistent_rate",
     "messages_per_watt",
     "messages_per_rack_unit",
+    "joules_per_message",
+    "messages_per_core_second",
     "latency",
     "connect_seconds",
     "queue_rate",
@@ -208,6 +210,7 @@ class Case(Generic[S]):
     published   figures that it can be held against; empty where no report has them
     notice      what must stand before any figure of its runs
     variants    values of a field that are commands of their own; None for one command
+    secured     published with TLS too, as rows whose names end with .SEC
 
     What it measures:
 
@@ -234,6 +237,7 @@ class Case(Generic[S]):
     published: tuple[PublishedFigure, ...] = ()
     notice: str = ""
     variants: Variants | None = None
+    secured: bool = False
     connects_only: bool = False
     timed_pair: bool = False
     send_delay_limit_us: float = SEND_DELAY_LIMIT_US
