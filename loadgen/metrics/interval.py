@@ -76,17 +76,11 @@ HISTOGRAM = ("count", "sum_ns", "min_ns", "max_ns", "bucket", "bucket_count")
 histogram of `metrics.histogram`, buckets ascending."""
 
 _TYPES = {
-    "run": pa.string(),
-    "host": pa.int32(),
-    "worker": pa.int32(),
-    "second": pa.int32(),
-    "group": pa.string(),
-    "phase": pa.string(),
-    "series": pa.string(),
+    **dict.fromkeys(("run", "group", "phase", "series"), pa.string()),
+    **dict.fromkeys(("host", "worker", "second"), pa.int32()),
     "bucket": pa.list_(pa.int32()),
     "bucket_count": pa.list_(pa.int64()),
 }
-
 INTERVAL_SCHEMA = pa.schema(
     [
         (name, _TYPES.get(name, pa.int64()))

@@ -6,6 +6,9 @@ from typing import Final
 MQTT_3_1_1: Final = 4
 MQTT_5: Final = 5
 
+# The largest number that a variable byte integer can hold (spec 1.5.5).
+MAX_REMAINING_LENGTH: Final = 268_435_455
+
 # Spec 2.1.2. WILL is not a packet: Will Properties have their own column in the property table.
 WILL: Final = 0
 CONNECT: Final = 1
@@ -43,5 +46,7 @@ PACKET_NAMES: Final = (
     "AUTH",
 )
 
-# The largest number that a variable byte integer can hold (spec 1.5.5).
-MAX_REMAINING_LENGTH: Final = 268_435_455
+
+def packet_types(names: str) -> frozenset[int]:
+    """Packet types by their names, as a table of the specification lists them."""
+    return frozenset(map(PACKET_NAMES.index, names.split()))

@@ -5,24 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from loadgen.errors import LocalProtocolError
-from loadgen.mqtt.constants import (
-    AUTH,
-    CONNACK,
-    CONNECT,
-    DISCONNECT,
-    MAX_REMAINING_LENGTH,
-    PACKET_NAMES,
-    PUBACK,
-    PUBCOMP,
-    PUBLISH,
-    PUBREC,
-    PUBREL,
-    SUBACK,
-    SUBSCRIBE,
-    UNSUBACK,
-    UNSUBSCRIBE,
-    WILL,
-)
+from loadgen.mqtt.constants import MAX_REMAINING_LENGTH, PACKET_NAMES, packet_types
 from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.mqtt.topics import topic_name_fault
 from loadgen.mqtt.wire import (
@@ -110,9 +93,9 @@ class PropertyRow:
     name: str
     kind: _Kind
     packets: frozenset[int]
-    repeatable_in: frozenset[int] = frozenset()
-    low: int = 0
-    high: int | None = None
+    repeatable_in: frozenset[int]
+    low: int
+    high: int | None
 
     @property
     def attribute(self) -> str:
@@ -132,65 +115,59 @@ class PropertyRow:
         return None
 
 
-def _on(*packets: int) -> frozenset[int]:
-    return frozenset(packets)
+def _row(
+    identifier: int,
+    name: str,
+    kind: _Kind,
+    packets: str,
+    repeatable_in: str = "",
+    low: int = 0,
+    high: int | None = None,
+) -> PropertyRow:
+    where = packet_types(packets), packet_types(repeatable_in)
+    return PropertyRow(identifier, name, kind, *where, low, high)
 
 
-_EVERY: Final = _on(
-    WILL,
-    CONNECT,
-    CONNACK,
-    PUBLISH,
-    PUBACK,
-    PUBREC,
-    PUBREL,
-    PUBCOMP,
-    SUBSCRIBE,
-    SUBACK,
-    UNSUBSCRIBE,
-    UNSUBACK,
-    DISCONNECT,
-    AUTH,
-)
-_ANSWERS: Final = _EVERY - _on(WILL, CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE)
-_MESSAGE: Final = _on(PUBLISH, WILL)
+_ANSWERS: Final = "CONNACK PUBACK PUBREC PUBREL PUBCOMP SUBACK UNSUBACK DISCONNECT AUTH"
+_EVERY: Final = f"Will CONNECT PUBLISH SUBSCRIBE UNSUBSCRIBE {_ANSWERS}"
+_MESSAGE: Final = "PUBLISH Will"
 
 PROPERTY_TABLE: Final = (
-    PropertyRow(0x01, "Payload Format Indicator", _BYTE, _MESSAGE, high=1),
-    PropertyRow(0x02, "Message Expiry Interval", _FOUR, _MESSAGE),
-    PropertyRow(0x03, "Content Type", _UTF8, _MESSAGE),
-    PropertyRow(0x08, "Response Topic", _UTF8, _MESSAGE),
-    PropertyRow(0x09, "Correlation Data", _BINARY, _MESSAGE),
-    PropertyRow(
+    _row(0x01, "Payload Format Indicator", _BYTE, _MESSAGE, high=1),
+    _row(0x02, "Message Expiry Interval", _FOUR, _MESSAGE),
+    _row(0x03, "Content Type", _UTF8, _MESSAGE),
+    _row(0x08, "Response Topic", _UTF8, _MESSAGE),
+    _row(0x09, "Correlation Data", _BINARY, _MESSAGE),
+    _row(
         0x0B,
         "Subscription Identifier",
         _VARIABLE,
-        _on(PUBLISH, SUBSCRIBE),
-        repeatable_in=_on(PUBLISH),
+        "PUBLISH SUBSCRIBE",
+        repeatable_in="PUBLISH",
         low=1,
         high=MAX_REMAINING_LENGTH,
     ),
-    PropertyRow(0x11, "Session Expiry Interval", _FOUR, _on(CONNECT, CONNACK, DISCONNECT)),
-    PropertyRow(0x12, "Assigned Client Identifier", _UTF8, _on(CONNACK)),
-    PropertyRow(0x13, "Server Keep Alive", _TWO, _on(CONNACK)),
-    PropertyRow(0x15, "Authentication Method", _UTF8, _on(CONNECT, CONNACK, AUTH)),
-    PropertyRow(0x16, "Authentication Data", _BINARY, _on(CONNECT, CONNACK, AUTH)),
-    PropertyRow(0x17, "Request Problem Information", _BYTE, _on(CONNECT), high=1),
-    PropertyRow(0x18, "Will Delay Interval", _FOUR, _on(WILL)),
-    PropertyRow(0x19, "Request Response Information", _BYTE, _on(CONNECT), high=1),
-    PropertyRow(0x1A, "Response Information", _UTF8, _on(CONNACK)),
-    PropertyRow(0x1C, "Server Reference", _UTF8, _on(CONNACK, DISCONNECT)),
-    PropertyRow(0x1F, "Reason String", _UTF8, _ANSWERS),
-    PropertyRow(0x21, "Receive Maximum", _TWO, _on(CONNECT, CONNACK), low=1),
-    PropertyRow(0x22, "Topic Alias Maximum", _TWO, _on(CONNECT, CONNACK)),
-    PropertyRow(0x23, "Topic Alias", _TWO, _on(PUBLISH), low=1),
-    PropertyRow(0x24, "Maximum QoS", _BYTE, _on(CONNACK), high=1),
-    PropertyRow(0x25, "Retain Available", _BYTE, _on(CONNACK), high=1),
-    PropertyRow(0x26, "User Property", _PAIR, _EVERY, repeatable_in=_EVERY),
-    PropertyRow(0x27, "Maximum Packet Size", _FOUR, _on(CONNECT, CONNACK), low=1),
-    PropertyRow(0x28, "Wildcard Subscription Available", _BYTE, _on(CONNACK), high=1),
-    PropertyRow(0x29, "Subscription Identifier Available", _BYTE, _on(CONNACK), high=1),
-    PropertyRow(0x2A, "Shared Subscription Available", _BYTE, _on(CONNACK), high=1),
+    _row(0x11, "Session Expiry Interval", _FOUR, "CONNECT CONNACK DISCONNECT"),
+    _row(0x12, "Assigned Client Identifier", _UTF8, "CONNACK"),
+    _row(0x13, "Server Keep Alive", _TWO, "CONNACK"),
+    _row(0x15, "Authentication Method", _UTF8, "CONNECT CONNACK AUTH"),
+    _row(0x16, "Authentication Data", _BINARY, "CONNECT CONNACK AUTH"),
+    _row(0x17, "Request Problem Information", _BYTE, "CONNECT", high=1),
+    _row(0x18, "Will Delay Interval", _FOUR, "Will"),
+    _row(0x19, "Request Response Information", _BYTE, "CONNECT", high=1),
+    _row(0x1A, "Response Information", _UTF8, "CONNACK"),
+    _row(0x1C, "Server Reference", _UTF8, "CONNACK DISCONNECT"),
+    _row(0x1F, "Reason String", _UTF8, _ANSWERS),
+    _row(0x21, "Receive Maximum", _TWO, "CONNECT CONNACK", low=1),
+    _row(0x22, "Topic Alias Maximum", _TWO, "CONNECT CONNACK"),
+    _row(0x23, "Topic Alias", _TWO, "PUBLISH", low=1),
+    _row(0x24, "Maximum QoS", _BYTE, "CONNACK", high=1),
+    _row(0x25, "Retain Available", _BYTE, "CONNACK", high=1),
+    _row(0x26, "User Property", _PAIR, _EVERY, repeatable_in=_EVERY),
+    _row(0x27, "Maximum Packet Size", _FOUR, "CONNECT CONNACK", low=1),
+    _row(0x28, "Wildcard Subscription Available", _BYTE, "CONNACK", high=1),
+    _row(0x29, "Subscription Identifier Available", _BYTE, "CONNACK", high=1),
+    _row(0x2A, "Shared Subscription Available", _BYTE, "CONNACK", high=1),
 )
 
 _BY_IDENTIFIER: Final = {row.identifier: row for row in PROPERTY_TABLE}

@@ -8,7 +8,7 @@ import re
 from enum import IntEnum
 from typing import Final
 
-from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5, PACKET_NAMES
+from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5, packet_types
 
 
 class ReasonCode(IntEnum):
@@ -23,7 +23,7 @@ class ReasonCode(IntEnum):
     def __new__(cls, code: int, packets: str = "") -> "ReasonCode":
         member = int.__new__(cls, code)
         member._value_ = code
-        member.packets = frozenset(map(PACKET_NAMES.index, packets.split()))
+        member.packets = packet_types(packets)
         return member
 
     SUCCESS = 0x00, "CONNACK PUBACK PUBREC PUBREL PUBCOMP SUBACK UNSUBACK DISCONNECT AUTH"
