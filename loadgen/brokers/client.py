@@ -178,7 +178,8 @@ async def packet_stream(
 ) -> AsyncIterator[PacketStream]:
     """A connection to this broker for the length of the block, without a CONNECT.
 
-    Raises OSError (ssl.SSLError among them) and, where WebSocket is asked for, BrokerRefusedError.
+    Raises OSError where it cannot be made (ssl.SSLError among them), and BrokerRefusedError where
+    the broker ends it because of TLS, or does not upgrade to WebSocket.
     """
     context = tls_context_of(endpoint, tls_context)
     reader, writer = await asyncio.open_connection(
@@ -190,6 +191,13 @@ async def packet_stream(
     try:
         stream = PacketStream(version, reader, writer)
         yield await stream.upgrade(endpoint) if endpoint.websocket else stream
+    except ssl.SSLError as error:
+        # In TLS 1.3 a server judges our certificate after the handshake has ended for us.
+        detail = shown((error.reason or "TLS failed").lower().replace("_", " "))
+        raise BrokerRefusedError(
+            f"{endpoint.redacted} ended the TLS connection: {detail}; give the client certificate "
+            "that it asks for"
+        ) from None
     finally:
         writer.close()
         with contextlib.suppress(OSError):

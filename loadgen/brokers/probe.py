@@ -1,6 +1,7 @@
 """What a broker can do, asked before any load is put on it."""
 
 import asyncio
+import contextlib
 import os
 import ssl
 from dataclasses import dataclass, replace
@@ -140,12 +141,14 @@ async def _ask(
     except TimeoutError:
         cause = f"no answer within {timeout_s:g} s"
     except ssl.SSLError as error:
-        raise _tls_fault(endpoint, error, connected) from None
+        detail = getattr(error, "verify_message", "") or error.reason or "the handshake failed"
+        raise BrokerUnreachableError(
+            f"no TLS connection to {endpoint.redacted}: {detail}; check the certificate, or give "
+            "its authority"
+        ) from None
     except OSError as error:
         if endpoint.tls and isinstance(error, ConnectionError):
-            alert = await _tls_alert(endpoint, tls_context, timeout_s)
-            if alert is not None:
-                raise _tls_fault(endpoint, alert, True) from None
+            await _hear_tls_alert(endpoint, tls_context, timeout_s)
         # asyncio says where it called, not what came of it; names that do not resolve have
         # negative numbers and say it themselves.
         number = error.errno or 0
@@ -199,39 +202,20 @@ async def _stated_version(stream: PacketStream) -> str:
         return _UNKNOWN
 
 
-async def _tls_alert(
+async def _hear_tls_alert(
     endpoint: Endpoint, tls_context: ssl.SSLContext | None, timeout_s: float
-) -> ssl.SSLError | None:
-    """What the peer says when nothing is sent: data that meets a closed socket hides an alert."""
+) -> None:
+    """Connect and send nothing: data that meets a closed socket takes the peer's alert along.
+
+    Raises BrokerRefusedError when there is an alert.
+    """
     silent = replace(endpoint, scheme="mqtts")
-    try:
+    with contextlib.suppress(OSError, RemoteProtocolError):
         async with (
             asyncio.timeout(timeout_s),
             packet_stream(silent, MQTT_5, tls_context) as stream,
         ):
             await stream.receive()
-    except ssl.SSLError as error:
-        return error
-    except (OSError, RemoteProtocolError):
-        pass
-    return None
-
-
-def _tls_fault(
-    endpoint: Endpoint, error: ssl.SSLError, connected: bool
-) -> BrokerRefusedError | BrokerUnreachableError:
-    if connected:
-        # In TLS 1.3 a server judges our certificate after the handshake has ended for us.
-        detail = shown((error.reason or "TLS failed").lower().replace("_", " "))
-        return BrokerRefusedError(
-            f"{endpoint.redacted} ended the TLS connection: {detail}; give the client certificate "
-            "that it asks for"
-        )
-    detail = getattr(error, "verify_message", "") or error.reason or "the handshake failed"
-    return BrokerUnreachableError(
-        f"no TLS connection to {endpoint.redacted}: {detail}; check the certificate, or give its "
-        "authority"
-    )
 
 
 def _way(code: int) -> str:

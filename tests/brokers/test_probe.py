@@ -264,9 +264,11 @@ async def test_close_frame_leaves_no_unread_exception(accepts: bool) -> None:
 
 
 @needs_mosquitto
-async def test_missing_client_certificate_is_named(tls: TlsFiles) -> None:
+@pytest.mark.parametrize("websocket", [False, True])
+async def test_missing_client_certificate_is_named(tls: TlsFiles, websocket: bool) -> None:
     asking = replace(tls, authority=tls.certificate, require_client_certificate=True)
-    async with run_mosquitto(MosquittoSettings(tls=asking)) as broker:
+    settings = MosquittoSettings(tls=asking, websocket=websocket)
+    async with run_mosquitto(settings) as broker:
         trust = ssl.create_default_context(cafile=tls.certificate)
         with pytest.raises(BrokerRefusedError, match="certificate required; give") as caught:
             await probe(broker.endpoints[0], tls_context=trust, timeout_s=1)
