@@ -26,26 +26,10 @@ from loadgen.brokers.mischief import Mischief
 from loadgen.brokers.ports import listen
 from loadgen.brokers.scan import ACK, MORE, RUN, SINGLE, next_item
 from loadgen.errors import RemoteProtocolError, UsageError
+from loadgen.mqtt import packets
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5, PUBACK, PUBLISH, PUBREC
-from loadgen.mqtt.packets import (
-    ConnAck,
-    Connect,
-    Disconnect,
-    PingReq,
-    PingResp,
-    PubAck,
-    PubComp,
-    Publish,
-    PubRec,
-    PubRel,
-    SubAck,
-    Subscribe,
-    Subscription,
-    UnsubAck,
-    Unsubscribe,
-    Will,
-)
+from loadgen.mqtt.packets import Subscription, Will
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties, encode_properties
 from loadgen.mqtt.reason_codes import ReasonCode, is_failure
 from loadgen.mqtt.topics import Group, SubscriptionTree, filter_matches, split_shared
@@ -176,7 +160,7 @@ class Reflector:
                 if decoded is None:
                     return position
                 packet, position = decoded
-                if not isinstance(packet, Connect):
+                if not isinstance(packet, packets.Connect):
                     raise _protocol_error("the first packet is not CONNECT")
                 self._connect(connection, packet)
                 continue
@@ -402,7 +386,7 @@ class Reflector:
 
     # --- sessions --------------------------------------------------------------------------------
 
-    def _connect(self, connection: Connection, packet: Connect) -> None:
+    def _connect(self, connection: Connection, packet: packets.Connect) -> None:
         connection.version = packet.protocol_version
         properties = packet.properties
         refuse = self.faults.refuse if self.faults.refuse and self._refuse.roll() else 0
@@ -450,7 +434,7 @@ class Reflector:
                 maximum_packet_size=PACKET_LIMIT_BYTES,
                 subscription_identifier_available=0,
             )
-        connection.write(encode(ConnAck(present, 0, answer), connection.version))
+        connection.write(encode(packets.ConnAck(present, 0, answer), connection.version))
         session.resume(connection)
 
     def detach(self, connection: Connection, *, clean: bool) -> None:
@@ -506,7 +490,9 @@ class Reflector:
 
     # --- other packets ---------------------------------------------------------------------------
 
-    def _on_publish(self, connection: Connection, session: Session, packet: Publish) -> None:
+    def _on_publish(
+        self, connection: Connection, session: Session, packet: packets.Publish
+    ) -> None:
         # Only with properties; the kernel has taken the others.
         properties = packet.properties
         if properties.topic_alias is not None:
@@ -524,14 +510,16 @@ class Reflector:
         self,
         connection: Connection,
         session: Session,
-        packet: PubAck | PubRec | PubRel | PubComp,
+        packet: packets.PubAck | packets.PubRec | packets.PubRel | packets.PubComp,
     ) -> None:
-        if isinstance(packet, PubRec) and is_failure(packet.reason_code):
+        if isinstance(packet, packets.PubRec) and is_failure(packet.reason_code):
             session.refused(packet.packet_id)
         else:
             session.acknowledged(connection, packet.packet_type, packet.packet_id)
 
-    def _on_subscribe(self, connection: Connection, session: Session, packet: Subscribe) -> None:
+    def _on_subscribe(
+        self, connection: Connection, session: Session, packet: packets.Subscribe
+    ) -> None:
         if packet.properties.subscription_identifier:
             raise RemoteProtocolError(
                 "Subscription Identifiers were not offered",
@@ -543,7 +531,7 @@ class Reflector:
             self._tree.subscribe(subscription.topic_filter, session, subscription)
         self._routes.clear()
         granted = tuple(subscription.qos for subscription in packet.subscriptions)
-        connection.write(encode(SubAck(packet.packet_id, granted), connection.version))
+        connection.write(encode(packets.SubAck(packet.packet_id, granted), connection.version))
         for subscription in packet.subscriptions:
             self._send_retained(session, subscription, subscription.topic_filter in known)
 
@@ -562,7 +550,7 @@ class Reflector:
                 session.send(item._replace(qos=min(item.qos, subscription.qos)))
 
     def _on_unsubscribe(
-        self, connection: Connection, session: Session, packet: Unsubscribe
+        self, connection: Connection, session: Session, packet: packets.Unsubscribe
     ) -> None:
         codes = []
         for topic_filter in packet.topic_filters:
@@ -571,12 +559,14 @@ class Reflector:
             codes.append(0x00 if existed else ReasonCode.NO_SUBSCRIPTION_EXISTED)
         self._routes.clear()
         reasons = tuple(codes) if connection.version == MQTT_5 else ()
-        connection.write(encode(UnsubAck(packet.packet_id, reasons), connection.version))
+        connection.write(encode(packets.UnsubAck(packet.packet_id, reasons), connection.version))
 
-    def _on_ping(self, connection: Connection, session: Session, packet: PingReq) -> None:
-        connection.write(encode(PingResp(), connection.version))
+    def _on_ping(self, connection: Connection, session: Session, packet: packets.PingReq) -> None:
+        connection.write(encode(packets.PingResp(), connection.version))
 
-    def _on_disconnect(self, connection: Connection, session: Session, packet: Disconnect) -> None:
+    def _on_disconnect(
+        self, connection: Connection, session: Session, packet: packets.Disconnect
+    ) -> None:
         interval = packet.properties.session_expiry_interval
         if interval is not None:
             if session.expiry_s == 0 and interval:
@@ -617,15 +607,15 @@ def _whose_turn(group: Group[Session, Subscription]) -> Session:
 
 
 _HANDLERS: Final[dict[type, Callable[[Reflector, Connection, Session, Any], None]]] = {
-    Publish: Reflector._on_publish,
-    PubAck: Reflector._on_ack,
-    PubRec: Reflector._on_ack,
-    PubRel: Reflector._on_ack,
-    PubComp: Reflector._on_ack,
-    Subscribe: Reflector._on_subscribe,
-    Unsubscribe: Reflector._on_unsubscribe,
-    PingReq: Reflector._on_ping,
-    Disconnect: Reflector._on_disconnect,
+    packets.Publish: Reflector._on_publish,
+    packets.PubAck: Reflector._on_ack,
+    packets.PubRec: Reflector._on_ack,
+    packets.PubRel: Reflector._on_ack,
+    packets.PubComp: Reflector._on_ack,
+    packets.Subscribe: Reflector._on_subscribe,
+    packets.Unsubscribe: Reflector._on_unsubscribe,
+    packets.PingReq: Reflector._on_ping,
+    packets.Disconnect: Reflector._on_disconnect,
 }
 
 

@@ -8,24 +8,7 @@ is the Packet Identifier, `keep_alive` is in seconds, as in the spec.
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
-from loadgen.mqtt.constants import (
-    AUTH,
-    CONNACK,
-    CONNECT,
-    DISCONNECT,
-    MQTT_5,
-    PINGREQ,
-    PINGRESP,
-    PUBACK,
-    PUBCOMP,
-    PUBLISH,
-    PUBREC,
-    PUBREL,
-    SUBACK,
-    SUBSCRIBE,
-    UNSUBACK,
-    UNSUBSCRIBE,
-)
+from loadgen.mqtt import constants
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
 
 
@@ -44,10 +27,10 @@ class Will:
 class Connect:
     """Spec 3.1. `clean_start` is named Clean Session in MQTT 3.1.1; the password is never shown."""
 
-    packet_type: ClassVar[int] = CONNECT
+    packet_type: ClassVar[int] = constants.CONNECT
 
     client_id: str
-    protocol_version: int = MQTT_5
+    protocol_version: int = constants.MQTT_5
     clean_start: bool = True
     keep_alive: int = 0
     user_name: str | None = None
@@ -60,7 +43,7 @@ class Connect:
 class ConnAck:
     """Spec 3.2. In MQTT 3.1.1 `reason_code` is the return code."""
 
-    packet_type: ClassVar[int] = CONNACK
+    packet_type: ClassVar[int] = constants.CONNACK
 
     session_present: bool = False
     reason_code: int = 0
@@ -71,7 +54,7 @@ class ConnAck:
 class Publish:
     """Spec 3.3. `packet_id` is 0 exactly when `qos` is 0."""
 
-    packet_type: ClassVar[int] = PUBLISH
+    packet_type: ClassVar[int] = constants.PUBLISH
 
     topic_name: str
     payload: bytes = b""
@@ -93,28 +76,28 @@ class PubAck(_Acknowledgement):
     """Spec 3.4."""
 
     __slots__ = ()
-    packet_type: ClassVar[int] = PUBACK
+    packet_type: ClassVar[int] = constants.PUBACK
 
 
 class PubRec(_Acknowledgement):
     """Spec 3.5."""
 
     __slots__ = ()
-    packet_type: ClassVar[int] = PUBREC
+    packet_type: ClassVar[int] = constants.PUBREC
 
 
 class PubRel(_Acknowledgement):
     """Spec 3.6."""
 
     __slots__ = ()
-    packet_type: ClassVar[int] = PUBREL
+    packet_type: ClassVar[int] = constants.PUBREL
 
 
 class PubComp(_Acknowledgement):
     """Spec 3.7."""
 
     __slots__ = ()
-    packet_type: ClassVar[int] = PUBCOMP
+    packet_type: ClassVar[int] = constants.PUBCOMP
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +118,7 @@ class Subscription:
 class Subscribe:
     """Spec 3.8."""
 
-    packet_type: ClassVar[int] = SUBSCRIBE
+    packet_type: ClassVar[int] = constants.SUBSCRIBE
 
     packet_id: int
     subscriptions: tuple[Subscription, ...]
@@ -146,7 +129,7 @@ class Subscribe:
 class SubAck:
     """Spec 3.9. One reason code for each Topic Filter, in its order."""
 
-    packet_type: ClassVar[int] = SUBACK
+    packet_type: ClassVar[int] = constants.SUBACK
 
     packet_id: int
     reason_codes: tuple[int, ...]
@@ -157,7 +140,7 @@ class SubAck:
 class Unsubscribe:
     """Spec 3.10."""
 
-    packet_type: ClassVar[int] = UNSUBSCRIBE
+    packet_type: ClassVar[int] = constants.UNSUBSCRIBE
 
     packet_id: int
     topic_filters: tuple[str, ...]
@@ -168,7 +151,7 @@ class Unsubscribe:
 class UnsubAck:
     """Spec 3.11. MQTT 3.1.1 has no reason codes here."""
 
-    packet_type: ClassVar[int] = UNSUBACK
+    packet_type: ClassVar[int] = constants.UNSUBACK
 
     packet_id: int
     reason_codes: tuple[int, ...] = ()
@@ -179,21 +162,21 @@ class UnsubAck:
 class PingReq:
     """Spec 3.12."""
 
-    packet_type: ClassVar[int] = PINGREQ
+    packet_type: ClassVar[int] = constants.PINGREQ
 
 
 @dataclass(frozen=True, slots=True)
 class PingResp:
     """Spec 3.13."""
 
-    packet_type: ClassVar[int] = PINGRESP
+    packet_type: ClassVar[int] = constants.PINGRESP
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
     """Spec 3.14."""
 
-    packet_type: ClassVar[int] = DISCONNECT
+    packet_type: ClassVar[int] = constants.DISCONNECT
 
     reason_code: int = 0
     properties: Properties = NO_PROPERTIES
@@ -203,7 +186,7 @@ class Disconnect:
 class Auth:
     """Spec 3.15; MQTT 5 only."""
 
-    packet_type: ClassVar[int] = AUTH
+    packet_type: ClassVar[int] = constants.AUTH
 
     reason_code: int = 0
     properties: Properties = NO_PROPERTIES
