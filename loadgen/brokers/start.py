@@ -11,12 +11,11 @@ from typing import Final, Protocol
 
 import uvloop
 
-from loadgen.brokers.amqtt_broker import AmqttSettings, run_amqtt
+from loadgen.brokers.amqtt_broker import run_amqtt
 from loadgen.brokers.endpoints import Endpoint, parse_broker
 from loadgen.brokers.faults import parse_faults
 from loadgen.brokers.mosquitto import (
     MosquittoSettings,
-    TlsFiles,
     default_memory_limit_bytes,
     find_mosquitto,
     run_mosquitto,
@@ -68,9 +67,6 @@ async def serve(
     instances: int = 1,
     persistence: bool = False,
     faults: str = "none",
-    username: str | None = None,
-    password: str | None = None,
-    tls: TlsFiles | None = None,
     mosquitto: MosquittoSettings | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
@@ -79,8 +75,8 @@ async def serve(
 
     `spec` is one name (`BROKER_NAMES`) or any number of URLs. A name starts `instances` private
     brokers on `host`, the first on `port` (0 chooses). `faults` is for the reflector only.
-    `mosquitto` replaces the settings that the other arguments would make. Raises UsageError for
-    arguments that contradict each other, MissingProgramError, and CannotRunError.
+    `mosquitto` are settings to use instead of `host`, `port` and `persistence`. Raises UsageError
+    for arguments that contradict each other, MissingProgramError, and CannotRunError.
     """
     specs = [spec] if isinstance(spec, str) else list(spec)
     parsed = [parse_broker(text) for text in specs]
@@ -89,7 +85,11 @@ async def serve(
     if not parsed:
         raise UsageError("no broker is given; use --broker auto or a URL")
     if endpoints:
-        _refuse_extras(bool(names) or instances != 1 or faults != "none")
+        if names or instances != 1 or faults != "none":
+            raise UsageError(
+                "a broker given by URL is not started here: no second name, instances or faults "
+                "with it"
+            )
         yield Served(endpoints, "external", "unknown")
         return
     if len(names) > 1:
@@ -101,20 +101,15 @@ async def serve(
         raise UsageError("instances must be at least 1, and 1 where a port is given")
     if faults != "none" and name != "reflector":
         raise UsageError(f"only the reflector errs on request, not {name}")
-    if name in ("reflector", "sink") and (username is not None or tls is not None or persistence):
-        raise UsageError(f"the {name} knows neither login, TLS nor persistence")
+    if name in ("reflector", "sink") and persistence:
+        raise UsageError(f"the {name} stores nothing")
     parse_faults(faults)
     settings = mosquitto or MosquittoSettings(
-        host=host,
-        ports=(port,) if port else (),
-        username=username,
-        password=password,
-        tls=tls,
-        persistence=persistence,
+        host=host, ports=(port,) if port else (), persistence=persistence
     )
     starters: dict[str, Callable[[], AbstractAsyncContextManager[RunningBroker]]] = {
         "mosquitto": lambda: run_mosquitto(_share_memory(settings, instances)),
-        "amqtt": lambda: run_amqtt(AmqttSettings(host, port, username, password, tls)),
+        "amqtt": lambda: run_amqtt(host=host, port=port),
         "reflector": lambda: run_reflector(faults, host=host, port=port),
         "sink": lambda: run_sink(host=host, port=port),
     }
@@ -150,13 +145,6 @@ async def _serve_until_signal(name: str, host: str, port: int, faults: str) -> N
 
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
-
-
-def _refuse_extras(extras: bool) -> None:
-    if extras:
-        raise UsageError(
-            "a broker given by URL is not started here: no second name, instances or faults with it"
-        )
 
 
 def _share_memory(settings: MosquittoSettings, instances: int) -> MosquittoSettings:

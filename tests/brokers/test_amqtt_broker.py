@@ -4,7 +4,7 @@ import aiomqtt
 import psutil
 import pytest
 
-from loadgen.brokers.amqtt_broker import AmqttSettings, run_amqtt
+from loadgen.brokers.amqtt_broker import run_amqtt
 from loadgen.brokers.ports import ephemeral_ports
 from loadgen.mqtt.constants import MQTT_3_1_1
 from loadgen.mqtt.packets import Publish
@@ -49,16 +49,13 @@ async def test_durable_session_of_a_nameless_user(client: ClientMaker) -> None:
     assert [message.payload for message in again.messages] == [b"1", b"2", b"3"]
 
 
-async def test_login_and_restart(client: ClientMaker) -> None:
-    async with run_amqtt(AmqttSettings(username="alice", password="s3cret")) as broker:
+async def test_restart(client: ClientMaker) -> None:
+    async with run_amqtt() as broker:
         before, pid = broker.endpoints, broker.pid
-        right = await client(before[0], "right", MQTT_3_1_1, keep_alive=60)
-        wrong = await client(before[0], "wrong", MQTT_3_1_1, keep_alive=60, password=b"guess")
-        assert right.connack.reason_code == 0
-        assert wrong.connack.reason_code in (4, 5)
-        assert "s3cret" not in " ".join(psutil.Process(pid).cmdline())
+        first = await client(before[0], "first", MQTT_3_1_1, keep_alive=60)
+        assert first.connack.reason_code == 0
         broker.kill()
-        await right.gone()
+        await first.gone()
         await broker.start()
         assert broker.endpoints == before
         assert broker.pid != pid

@@ -18,6 +18,7 @@ from loadgen.control.coordinator import RunResult, run
 from loadgen.errors import BrokerRefusedError, ScenarioError
 
 SECRET = "correct-horse-battery"
+LOGIN = MosquittoSettings(username="meter", password=SECRET)
 SHORT = {"warmup": 0.1, "duration": 1.5}
 
 
@@ -143,7 +144,7 @@ async def test_devices_log_in_with_what_their_file_says_and_no_secret_is_kept(
     path = tmp_path / "clients.csv"
     lines = [f"meter{n},meter,{SECRET}\n" for n in range(5)]
     path.write_text("client_id,username,password\n" + "".join(lines))
-    async with serve("mosquitto", username="meter", password=SECRET) as served:
+    async with serve("mosquitto", mosquitto=LOGIN) as served:
         url = f"mqtt://{served.endpoints[0].address}"
         wanted = {"broker": url, "duration": 0.2, "clients_file": str(path)}
         result = await play(tmp_path, "connburst", devices=5, **wanted)
