@@ -1,4 +1,4 @@
-"""What a broker did meanwhile, as broker.jsonl tells: processor time, memory, its own counts.
+"""What a broker did meanwhile, from broker.jsonl: processor time, memory, its own counts.
 
 The broker's own counts are held against ours: between its first and its last word, how many
 PUBLISH packets did it receive and send, and how many did we send and receive? A generator that

@@ -48,6 +48,7 @@ from loadgen.scorecard.observed import (
 )
 from loadgen.scorecard.outages import outage_sections
 from loadgen.scorecard.power import OutletPower
+from loadgen.scorecard.reading import figure
 from loadgen.scorecard.record import RunFiles, RunRecord
 from loadgen.scorecard.rows import Facts, score_rows
 from loadgen.scorecard.sections import published_details, published_sections
@@ -89,13 +90,14 @@ def build(
         failures=record.connect_failures,
         seconds=record.connect_seconds,
     )
+    mark = figure(record.observed, "high_water_mark")
     power = None if outlets is None else _power(outlets, rates["received"], rack_units)
     facts = Facts(
         record=record,
         rates=rates,
         latency=latency,
         connected=connect.connected,
-        high_water_mark=_optional_int(record.observed.get("high_water_mark")),
+        high_water_mark=None if mark is None else int(mark),
         watts=power.watts if power and outlets else None,
         rack_units=rack_units,
         messages_per_core_second=None if broker is None else broker.messages_per_core_second,
@@ -181,7 +183,7 @@ def wall_window(record: RunRecord, views: Views) -> tuple[int, int]:
     start_ns, end_ns = measured_window(record, views)
     if not _wall_ns(record, start_ns):
         raise RunDirectoryError(
-            f"run {record.id[:80]} does not tell its wall clock, so no power log can be joined"
+            f"run {record.id[:80]} did not record its wall clock, so power logs cannot be joined"
         )
     return _wall_ns(record, start_ns), _wall_ns(record, end_ns)
 
@@ -271,7 +273,3 @@ def _power(
         joules_per_message=watts / received_per_s if received_per_s else None,
         watts_per_rack_unit=watts / rack_units if rack_units else None,
     )
-
-
-def _optional_int(value: object) -> int | None:
-    return None if value is None else int(str(value))

@@ -11,8 +11,8 @@ The statistics, for the means of two sides with n and m runs:
 - neither has: too few, nothing is said about the spread.
 
 A difference exceeds the spread where it is larger than the half width of that interval. A
-regression is a change for the worse by more than the bound, whatever the spread; the spread is
-told beside it. Many lines are looked at, so one in twenty that exceeds may do so by chance.
+regression is a change for the worse by more than the bound, whatever the spread; the spread
+stands beside it. Many lines are looked at, so one in twenty that exceeds may do so by chance.
 """
 
 import math
@@ -129,7 +129,7 @@ def compare(
 ) -> list[Comparison]:
     """One comparison a case that has several runs, in the order of the cards.
 
-    `baselines` tells for each card whether it is of the baseline. Raises RunDirectoryError where
+    `baselines` says of each card whether it belongs to the baseline. Raises RunDirectoryError where
     a case has runs but no baseline, or the other way round, while others have.
     """
     marks = list(baselines) or [False] * len(cards)
@@ -140,7 +140,7 @@ def compare(
     for case, places in cases.items():
         marked = [place for place in places if marks[place]]
         if any(marks) and (not marked or len(marked) == len(places)):
-            what = "no baseline of" if not marked else "no run to hold against the baseline of"
+            what = "no baseline of" if not marked else "no run to compare with the baseline of"
             raise RunDirectoryError(f"there is {what} case {name(case, 40)}")
         if len(places) > 1:
             found.append(_comparison(case, cards, places, set(marked), bound))
@@ -163,21 +163,21 @@ def spread_text(difference: Difference | None) -> str:
 
 def regressions(comparisons: Sequence[Comparison]) -> list[str]:
     """Each regression as one line for people."""
-    told = []
+    lines = []
     for comparison in comparisons:
         for place in comparison.invalid:
             label = name(comparison.sides[place].label, _LONGEST_LABEL)
-            told.append(f"{label}: INVALID, the baseline is VALID")
+            lines.append(f"{label}: INVALID, the baseline is VALID")
         for line in comparison.lines:
             for side, difference in zip(comparison.sides[1:], line.differences, strict=True):
                 if difference is None or not difference.regression:
                     continue
-                told.append(
+                lines.append(
                     f"{name(line.name, 140)} {line.column} {name(line.unit, 20)}: "
                     f"{difference_text(difference)}, {spread_text(difference)} "
                     f"({name(side.label, _LONGEST_LABEL)})"
                 )
-    return told
+    return lines
 
 
 def half_width(first: Sequence[float], other: Sequence[float]) -> float | None:
@@ -208,7 +208,7 @@ def _comparison(
     case: str, cards: Sequence[ScoreCard], places: Sequence[int], marked: set[int], bound: float
 ) -> Comparison:
     groups: dict[tuple[bool, str], list[int]] = {}
-    # Baselines are one side, whatever they are of: they are what was chosen to hold against.
+    # Baselines are one side, whatever they are of: somebody chose them to compare with.
     for place in sorted(places, key=lambda place: place not in marked):
         key = (True, "") if place in marked else (False, digest_of(_facts(cards[place])))
         groups.setdefault(key, []).append(place)
@@ -230,8 +230,8 @@ def _comparison(
 
 
 def _side_label(label: str, baseline: bool, against_baseline: bool) -> str:
-    told = "baseline" if baseline else "run" if against_baseline else ""
-    return f"{told} ({label})" if told and label else told or label or "all runs"
+    role = "baseline" if baseline else "run" if against_baseline else ""
+    return f"{role} ({label})" if role and label else role or label or "all runs"
 
 
 def _facts(card: ScoreCard) -> dict[str, Any]:
@@ -250,16 +250,16 @@ def _facts(card: ScoreCard) -> dict[str, Any]:
 
 
 def _labels(facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What tells the sides apart, such as "rate 1,000"."""
+    """In what the sides differ, such as "rate 1,000"."""
     keys = dict.fromkeys(key for one in facts for key in one)
     differing = [key for key in keys if len({digest_of(one.get(key)) for one in facts}) > 1]
     return [
-        name(", ".join(_told(key, one.get(key)) for key in differing), _LONGEST_LABEL)
+        name(", ".join(_shown(key, one.get(key)) for key in differing), _LONGEST_LABEL)
         for one in facts
     ]
 
 
-def _told(key: str, value: object) -> str:
+def _shown(key: str, value: object) -> str:
     shown = "not given" if value is None else str(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         shown = number(value)
@@ -280,7 +280,7 @@ def _lines(
     keys = dict.fromkeys(
         key for own in sorted(numbers.values(), key=len, reverse=True) for key in own
     )
-    # FANOUT has two rows of one name and unit: what they are tells them apart.
+    # FANOUT has two rows of one name and unit: their descriptions say which.
     twins = Counter((title, unit, column) for title, unit, _, column in keys)
     lines = []
     for key in keys:

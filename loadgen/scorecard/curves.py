@@ -23,7 +23,7 @@ _COUNTS = ("connects", "connect_failures", "disconnects", "connected")
 
 
 def distribution_of(series: str, row: Mapping[str, Any]) -> Curve:
-    """Percentiles evenly spaced on the axis 1/(1-p), as far out as the count can tell."""
+    """Percentiles evenly spaced on the axis 1/(1-p), as far out as the count allows."""
     count = int(row["count"])
     ps = [0.0]
     while (odds := 10 ** (len(ps) / _CURVE_STEPS_A_DECADE)) <= count:

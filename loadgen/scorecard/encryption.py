@@ -41,7 +41,7 @@ def tls_details(record: RunRecord) -> dict[str, Any]:
 
 
 def tls_sections(record: RunRecord) -> tuple[Section, ...]:
-    """What the handshakes ended with; none for a run that does not tell."""
+    """What the handshakes ended with; none where the run did not record it."""
     connections, resumed = _negotiated(record)
     if not record.encrypted or not connections:
         return ()

@@ -4,14 +4,12 @@ Colours are names such as "$blue" that the page replaces by its theme's, so that
 light, dark and print. Texts that come from a run are escaped here: plotly reads a subset of HTML.
 """
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from loadgen.scorecard.text import cell, name
+from loadgen.scorecard.text import csv_of, name
 
 Figure = dict[str, Any]
 Table = tuple[Sequence[str], Iterable[Sequence[object]]]
@@ -162,12 +160,3 @@ def phases_shaded(phases: Iterable[tuple[str, float, float]]) -> Figure:
 def color_of(place: int) -> str:
     """Colour of the place-th line of a chart with any number of them."""
     return COLORS[place % len(COLORS)]
-
-
-def csv_of(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Numbers of a chart, for its download."""
-    table = io.StringIO()
-    writer = csv.writer(table)
-    writer.writerow(header)
-    writer.writerows([cell(value) for value in row] for row in rows)
-    return table.getvalue()

@@ -129,7 +129,8 @@ class Moment:
     """One second of a run, at `at_s` seconds after the window's start, `span_s` long.
 
     `sent` and `received` are rates a second of the part in which messages were due, `covered_s`
-    long and beginning at `covered_at_s`; None where that part is too short to tell a rate.
+    long and beginning at `covered_at_s`; None where that part is too short
+    for a rate.
     `connects`, `connect_failures` and `disconnects` are how many there were, `connected` how many
     devices were at its end.
     """

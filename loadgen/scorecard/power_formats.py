@@ -104,7 +104,7 @@ def outlet_columns(
     """A table of a column of times, first, and columns of watts, one an outlet.
 
     `outlet` matches every other column and finds its `name` and `kind`; of the kinds an outlet
-    has, the first of `kinds` counts, and what is no such kind is passed over.
+    has, the first of `kinds` counts, and other kinds are passed over.
     """
     found = [outlet.fullmatch(cell) for cell in header[1:]]
     if not header or header[0] != time or not all(found):

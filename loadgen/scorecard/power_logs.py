@@ -197,7 +197,7 @@ def _samples(
         pd.DataFrame(
             {
                 "outlet": outlet.name if names is None else names,
-                "told": moments,
+                "clock": moments,
                 "in_utc": in_utc,
                 "watts": cells[outlet.watts],
                 "kwh": "" if outlet.kwh is None else cells[outlet.kwh],
@@ -206,7 +206,7 @@ def _samples(
         for outlet in layout.outlets
     ).sort_index(kind="stable")
     missing = _MISSING if layout.gaps else ()
-    samples = samples[~samples["watts"].isin(missing) & samples["told"].notna()]
+    samples = samples[~samples["watts"].isin(missing) & samples["clock"].notna()]
     watts = number("watts", samples["watts"])
     check(~(watts > _LARGEST_WATTS), lambda at: f"{watts.iloc[at]:g} watts at one outlet")
     kwh = number("cumulative kWh", samples["kwh"], missing)
@@ -256,20 +256,20 @@ def _moments(
 
 def _on_one_clock(samples: pd.DataFrame, zone: ZoneInfo, check: Check) -> pd.DataFrame:
     """Samples in UTC: ascending by outlet, and on one side of every change of the zone's clock."""
-    told, in_utc = samples["told"], samples["in_utc"]
-    local = told.where(~in_utc).dt.tz_localize(zone, ambiguous="NaT", nonexistent="NaT")
-    at = told.where(in_utc, local.dt.tz_convert(None))
-    offset = (told - at)[~in_utc]
+    clock, in_utc = samples["clock"], samples["in_utc"]
+    local = clock.where(~in_utc).dt.tz_localize(zone, ambiguous="NaT", nonexistent="NaT")
+    at = clock.where(in_utc, local.dt.tz_convert(None))
+    offset = (clock - at)[~in_utc]
     check(
-        in_utc | (told - at == (offset.iloc[0] if len(offset) else None)),
+        in_utc | (clock - at == (offset.iloc[0] if len(offset) else None)),
         lambda row: (
-            f"the clock of {zone.key} changes near {told.iloc[row]}; "
+            f"the clock of {zone.key} changes near {clock.iloc[row]}; "
             "cut the log to one side of the change, or log in UTC"
         ),
     )
-    before = told.groupby(samples["outlet"]).shift()
+    before = clock.groupby(samples["outlet"]).shift()
     back = at.groupby(samples["outlet"]).diff() < pd.Timedelta(0)
-    check(~back, lambda row: f"time goes back from {before.iloc[row]} to {told.iloc[row]}")
+    check(~back, lambda row: f"time goes back from {before.iloc[row]} to {clock.iloc[row]}")
     numbers = pd.Series(pd.factorize(samples["outlet"])[0], samples.index)
     check(
         numbers < _MOST_OUTLETS,

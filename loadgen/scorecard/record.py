@@ -6,7 +6,7 @@ ever written or repaired.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ class RunRecord:
     workers: int = 1
     hosts: int = 1
     secure: bool = False
-    """Whether clients of the broker are: the case is then told as a secured one."""
+    """Whether clients of the broker are: the case is then shown as a secured one."""
     encrypted: bool = False
     """Whether any connection was, one to a backend too."""
     groups: tuple[Group, ...] = ()
@@ -120,12 +120,12 @@ def open_run(directory: Path) -> RunFiles:
 
     Looks at run.json and at the footer of every interval file: readable, of the interval table's
     schema, and of this run, by the schema's metadata and by the statistics of the column `run`.
-    Every file is held against the run's seal; one that was changed but can be read is no error
-    here: the score card says so.
+    Every file is compared with the run's seal; one that was changed but can be read is not an
+    error here: the score card says so.
     """
     where = f"run directory {shown(directory)}"
     if not directory.is_dir():
-        raise RunDirectoryError(f"{where} does not exist or is no directory")
+        raise RunDirectoryError(f"{where} does not exist or is not a directory")
     manifest = directory / "run.json"
     try:
         if manifest.stat().st_size > LARGEST_MANIFEST_BYTES:
@@ -271,16 +271,14 @@ def _record(document: Object) -> RunRecord:
     )
 
 
-def _group(group: Object) -> Group:
-    publishes = group.get("publishes")
-    subject = Group(str(group["name"]), int(group["count"]), bool(group.get("timed", True)))
+def _group(found: Object) -> Group:
+    publishes = found.get("publishes")
+    group = Group(str(found["name"]), int(found["count"]), bool(found.get("timed", True)))
     if not publishes:
-        return subject
+        return group
     low, high = publishes["size_bytes"]
-    return Group(
-        name=subject.name,
-        count=subject.count,
-        timed=subject.timed,
+    return replace(
+        group,
         rate=float(publishes["rate"]),
         qos=int(publishes.get("qos", 0)),
         size_bytes=(int(low), int(high)),
@@ -327,7 +325,7 @@ def _window(bounds: Sequence[Any]) -> tuple[int, int | None]:
 
 
 def _footer(path: Path, run: str, where: str) -> tuple[int, tuple[int, int]]:
-    """Rows of a file, and their first and last second as far as the statistics tell."""
+    """Rows of a file, and their first and last second as far as the statistics say."""
     try:
         with pq.ParquetFile(path) as file:
             schema, metadata = file.schema_arrow, file.metadata
@@ -348,9 +346,9 @@ def _footer(path: Path, run: str, where: str) -> tuple[int, tuple[int, int]]:
         if statistics is not None and statistics.has_min_max:
             seen |= {statistics.min, statistics.max} - {run}
         statistics = group.column(schema.get_field_index("second")).statistics
-        told = statistics is not None and statistics.has_min_max
-        first = min(first, statistics.min if told else _ANY_SECOND[0])
-        last = max(last, statistics.max if told else _ANY_SECOND[1])
+        known = statistics is not None and statistics.has_min_max
+        first = min(first, statistics.min if known else _ANY_SECOND[0])
+        last = max(last, statistics.max if known else _ANY_SECOND[1])
     if seen:
         raise _mixed(f"{where}: {path.name}", seen, run)
     return metadata.num_rows, (first, last)

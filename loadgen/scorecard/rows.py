@@ -232,7 +232,7 @@ class _Words(dict[str, str]):
             rack_units=_plain(facts.rack_units or 0.0),
             subscribed=" and subscribed" if scenario.get("subscribe") is True else "",
             topology=str(scenario.get("topology") or "").capitalize(),
-            backends=_told(scenario.get("backends") or len(scenario.get("backend") or ()) or 1),
+            backends=_text(scenario.get("backends") or len(scenario.get("backend") or ()) or 1),
             durable=", durable consumers" if scenario.get("durable") is True else "",
         )
         for group in [group for group in publishing if group.timed][:1]:
@@ -249,10 +249,10 @@ class _Words(dict[str, str]):
 
     def __missing__(self, key: str) -> str:
         value = self._scenario.get(key)
-        return "?" if value is None else _told(value)
+        return "?" if value is None else _text(value)
 
 
-def _told(value: object) -> str:
+def _text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

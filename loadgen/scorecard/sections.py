@@ -56,7 +56,7 @@ def published_details(record: RunRecord, rates: Rates) -> dict[str, Any]:
 
 
 def published_sections(record: RunRecord, rates: Rates) -> tuple[Section, ...]:
-    """The published row beside ours; none where there is no such row."""
+    """The published row beside ours; nothing where no row is published for it."""
     figures = _figures(record)
     if not figures:
         return ()

@@ -20,7 +20,7 @@ def audit(document: Object) -> Section:
         rows.append((str(test), word, *figures(result, "passed", "failed"), "", ""))
         wrong = [one for one in objects(result.get("findings")) if not one.get("pass")]
         rows += [
-            ("", "FAIL", None, None, text(one, "subject"), _told(one))
+            ("", "FAIL", None, None, text(one, "subject"), _difference(one))
             for one in wrong[:_FAILED_SHOWN]
         ]
     note = (
@@ -32,7 +32,7 @@ def audit(document: Object) -> Section:
     return Section("Audit", note, header, tuple(rows), texts=(0, 1, 4, 5))
 
 
-def _told(finding: Object) -> str:
+def _difference(finding: Object) -> str:
     return f"expected {text(finding, 'expected')}, observed {text(finding, 'observed')}"
 
 
@@ -99,8 +99,8 @@ def run_rules(document: Object) -> Section:
         for one in objects(document.get("rules"))
     )
     compliant = "compliant" if document.get("compliant") is True else "not compliant"
-    told = document.get("notes")
-    notes = [str(text)[:300] for text in told[:10]] if isinstance(told, list) else []
+    found = document.get("notes")
+    notes = [str(text)[:300] for text in found[:10]] if isinstance(found, list) else []
     note = " ".join(
         (f"By these the run is {compliant}; a tool cannot judge the other rules.", *notes)
     )

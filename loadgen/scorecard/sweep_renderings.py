@@ -1,7 +1,5 @@
 """A sweep's table as JSON, CSV, Markdown and a self-contained HTML page with its chart."""
 
-import csv
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +11,7 @@ from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.figures import Chart, Figure, axis, chart, color_of, from_zero, layout, line
 from loadgen.scorecard.page import page_figure, render
 from loadgen.scorecard.sweep_table import SweepRow, SweepTable
-from loadgen.scorecard.text import NOTICE_CHARACTERS, cell, name, notice_lines, number
+from loadgen.scorecard.text import NOTICE_CHARACTERS, csv_of, name, notice_lines, number, text_of
 from loadgen.scorecard.to_json import indented
 from loadgen.scorecard.to_markdown import escape, markdown_table
 
@@ -28,36 +26,45 @@ _WIDE = 20.0
 
 def headings(table: SweepTable) -> tuple[str, ...]:
     """Titles of the columns: what was swept, the figures, the limit, the verdict."""
-    shown = {column.key for column in table.columns}
-    limit = (f"limit: {table.searched}", "lowest that failed", "ended by") if table.searched else ()
-    spread = ("runs", "spread") if table.repeated else ()
-    return (
-        *(axis for axis in table.axes if axis not in shown),
-        *(("measured on",) if table.mixed else ()),
-        *(", ".join(filter(None, (column.title, column.unit))) for column in table.columns),
-        *limit,
-        *spread,
-        "verdict",
-    )
+    return tuple(title for title, _ in _columns(table))
 
 
 def cells(table: SweepTable, row: SweepRow) -> tuple[str, ...]:
     """One row as text for `headings`."""
-    shown = {column.key for column in table.columns}
-    limit: tuple[str, ...] = ()
+    return tuple(text(row) for _, text in _columns(table))
+
+
+def _columns(table: SweepTable) -> list[tuple[str, Callable[[SweepRow], str]]]:
+    """The columns that people read: title, and a row's text."""
+
+    def swept(axis: str) -> Callable[[SweepRow], str]:
+        return lambda row: row.values[axis]
+
+    def figure(key: str) -> Callable[[SweepRow], str]:
+        return lambda row: text_of(_figure(table, row, key))
+
+    def limit(place: int) -> Callable[[SweepRow], str]:
+        return lambda row: "" if row.limit is None else limit_cells(row.limit)[place]
+
+    columns = [(axis, swept(axis)) for axis in _other_axes(table)]
+    if table.mixed:
+        columns.append(("measured on", measured_on))
+    columns += [
+        (", ".join(filter(None, (column.title, column.unit))), figure(column.key))
+        for column in table.columns
+    ]
     if table.searched:
-        limit = ("", "", "") if row.limit is None else limit_cells(row.limit)
-    spread: tuple[str, ...] = ()
+        titles = (f"limit: {table.searched}", "lowest that failed", "ended by")
+        columns += [(title, limit(place)) for place, title in enumerate(titles)]
     if table.repeated:
-        spread = (str(row.runs), "" if row.spread is None else f"{row.spread:.1%}")
-    return (
-        *(row.values[axis] for axis in table.axes if axis not in shown),
-        *((measured_on(row),) if table.mixed else ()),
-        *(_shown(_figure(table, row, column.key)) for column in table.columns),
-        *limit,
-        *spread,
-        verdict_of(row),
-    )
+        columns.append(("runs", lambda row: str(row.runs)))
+        columns.append(("spread", lambda row: "" if row.spread is None else f"{row.spread:.1%}"))
+    return [*columns, ("verdict", verdict_of)]
+
+
+def _other_axes(table: SweepTable) -> list[str]:
+    """What was swept beside the figures that are columns anyway."""
+    return [axis for axis in table.axes if axis not in {column.key for column in table.columns}]
 
 
 def measured_on(row: SweepRow) -> str:
@@ -69,10 +76,6 @@ def _figure(table: SweepTable, row: SweepRow, key: str) -> float | str | None:
     if row.figures[key] is None and key in table.axes:
         return row.numbers.get(key, row.values[key])
     return row.figures[key]
-
-
-def _shown(value: float | str | None) -> str:
-    return value if isinstance(value, str) else number(value)
 
 
 def limit_cells(limit: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -134,32 +137,25 @@ def to_json(table: SweepTable) -> bytes:
 
 def to_csv(table: SweepTable) -> bytes:
     """Numbers in full precision, safe to open in a spreadsheet."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    keys = [column.key for column in table.columns]
-    axes = [axis for axis in table.axes if axis not in keys]
-    limit = (
-        ("limit", "limit_stands", "limit_above", "limit_own", "ended", "ended_by")
-        if table.searched
-        else ()
-    )
-    writer.writerow([*axes, *keys, *limit, "runs", "spread", "measured_on", "protocol", "verdict"])
+    axes, keys = _other_axes(table), [column.key for column in table.columns]
+    header = [*axes, *keys]
+    if table.searched:
+        header += ["limit", "limit_stands", "limit_above", "limit_own", "ended", "ended_by"]
+    header += ["runs", "spread", "measured_on", "protocol", "verdict"]
+    rows = []
     for row in table.rows:
-        found = row.limit or {}
-        told = [found.get(key) for key in ("load", "stands", "above", "own")]
-        told += ["; ".join(found.get("ended", ())), " ".join(found.get("codes", ()))]
-        writer.writerow(
-            [
-                cell(value)
-                for value in (
-                    *(row.values[axis] for axis in axes),
-                    *(_figure(table, row, key) for key in keys),
-                    *(told if table.searched else ()),
-                    *(row.runs, row.spread, row.broker, row.protocol, verdict_of(row)),
-                )
-            ]
+        limit = row.limit or {}
+        found = [limit.get(key) for key in ("load", "stands", "above", "own")]
+        found += ["; ".join(limit.get("ended", ())), " ".join(limit.get("codes", ()))]
+        rows.append(
+            (
+                *(row.values[axis] for axis in axes),
+                *(_figure(table, row, key) for key in keys),
+                *(found if table.searched else ()),
+                *(row.runs, row.spread, row.broker, row.protocol, verdict_of(row)),
+            )
         )
-    return text.getvalue().encode()
+    return csv_of(header, rows).encode()
 
 
 def to_markdown(table: SweepTable) -> bytes:

@@ -106,7 +106,7 @@ class SweepTable:
     def mixed(self) -> bool:
         """Whether rows were measured on different brokers, versions or protocols.
 
-        Not only where brokers are swept: what was kept may be older than the broker that is there.
+        Not only where brokers are swept: what was kept may be older than the broker of today.
         """
         return len({(row.broker, row.protocol) for row in self.rows if row.runs}) > 1
 

@@ -1,5 +1,8 @@
 """Numbers and names as people read them, and what must stand before them."""
 
+import csv
+import io
+from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
 from loadgen.cases.registry import CASES
@@ -57,6 +60,15 @@ def cell(value: object) -> object:
     text = str(value)
     # The first character that is not a blank decides, and control characters do not survive.
     return f"'{name(text)}" if text.lstrip(" ").startswith(_FORMULA) else name(text)
+
+
+def csv_of(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table as CSV: CRLF, numbers in full precision, empty where there is none."""
+    table = io.StringIO()
+    writer = csv.writer(table)
+    writer.writerow(header)
+    writer.writerows([cell(value) for value in row] for row in rows)
+    return table.getvalue()
 
 
 def counted(count: int, noun: str) -> str:

@@ -1,13 +1,11 @@
 """scorecard.csv: the rows of every card, one line each, safe to open in a spreadsheet."""
 
-import csv
-import io
 from collections.abc import Sequence
 
 from loadgen.scorecard.compare import Comparison
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.rows import FIGURES
-from loadgen.scorecard.text import cell
+from loadgen.scorecard.text import csv_of
 
 COLUMNS = (
     *("Type", "Name", "Description", "Unit", *FIGURES.values()),
@@ -18,9 +16,7 @@ COLUMNS = (
 
 def to_csv(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> bytes:
     """UTF-8, commas, CRLF; numbers in full precision and empty where there is none."""
-    table = io.StringIO()
-    writer = csv.writer(table)
-    writer.writerow(COLUMNS)
+    rows: list[tuple[object, ...]] = []
     for card in cards:
         run, digests = card.run, card.integrity.digests
         about = (
@@ -28,7 +24,8 @@ def to_csv(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> bytes:
             *(run.case, run.id, run.started, run.seconds, run.broker_name),
             *(digests.get("scenario"), digests.get("results")),
         )
-        for row in card.rows:
-            columns = (row.type, row.name, row.description, row.unit, *row.figures, *about)
-            writer.writerow([cell(value) for value in columns])
-    return table.getvalue().encode()
+        rows += [
+            (row.type, row.name, row.description, row.unit, *row.figures, *about)
+            for row in card.rows
+        ]
+    return csv_of(COLUMNS, rows).encode()

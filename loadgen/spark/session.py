@@ -184,15 +184,15 @@ def _stderr_into(descriptor: int) -> Iterator[None]:
 
 
 def _java_version(java: Path) -> int:
-    """Feature version of a java program; 0 when it cannot be started or does not tell."""
+    """Feature version of a java program; 0 where it cannot be started or does not say."""
     try:
-        told = subprocess.run(
+        ran = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    found = _VERSION.search(told.stderr)
-    return int(found[1]) if found and told.returncode == 0 else 0
+    found = _VERSION.search(ran.stderr)
+    return int(found[1]) if found and ran.returncode == 0 else 0
 
 
 def _cache_directory() -> Path:

@@ -143,7 +143,7 @@ def test_a_case_without_its_baseline_is_refused(
     other = summarize_run(make.fabricate(tmp_path / "b", "b", "fanin"))
     with pytest.raises(RunDirectoryError, match="there is no baseline of case fanin"):
         compare([card, card, other], [True, False, False])
-    with pytest.raises(RunDirectoryError, match="no run to hold against the baseline of case fan"):
+    with pytest.raises(RunDirectoryError, match="no run to compare with the baseline of case fan"):
         compare([card, card, other], [True, False, True])
 
 

@@ -37,7 +37,7 @@ def test_a_whole_run_is_read(make: ModuleType, tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
-    refused(tmp_path / "nowhere", "does not exist or is no directory")
+    refused(tmp_path / "nowhere", "does not exist or is not a directory")
     refused(tmp_path, "has no run.json")
 
 
