@@ -21,7 +21,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -34,48 +33,38 @@ from loadgen.workload.units import shown
 CLIENTS_LIMIT: Final = 10_000_000
 TOPIC_LIMIT: Final = 65_535
 
-_VERSIONS: Final[Mapping[str, tuple[str, bool]]] = MappingProxyType(
-    {
-        "TCP4": ("3.1.1", False),
-        "WS4": ("3.1.1", True),
-        "TCP5": ("5", False),
-        "WS5": ("5", True),
-    }
-)
-_OPTIONS: Final = (
-    *("clientCertPath", "clientKeyPath", "lastWillMsg"),
-    *("reconnectDelayUSecs", "connectionTimeoutSecs"),
-)
+_VERSIONS: Final = {
+    "TCP4": ("3.1.1", "mqtt"),
+    "WS4": ("3.1.1", "ws"),
+    "TCP5": ("5", "mqtt"),
+    "WS5": ("5", "ws"),
+}
 _READ: Final = frozenset(
     (
         *("_id", "version", "dst", "dstPort", "useTLS", "username", "password"),
         *("publishTopics", "subscriptions", "cleanSession", "cleanStart"),
-        *("sessionExpiryIntervalSecs", *_OPTIONS),
+        *("sessionExpiryIntervalSecs", "lastWillMsg"),
+        *("clientCertPath", "clientKeyPath", "reconnectDelayUSecs", "connectionTimeoutSecs"),
     )
 )
-_LEFT_OUT: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "topicAliasMaxIn": "topics are always sent in full",
-        "topicAliasMaxOut": "topics are always sent in full",
-        "recvMaximum": "a device takes as many messages at once as MQTT allows",
-        "maxPktSizeBytes": "a device takes packets of any size that the run has",
-        "requestResponseInfo": "nobody asks for it",
-        "requestProblemInfo": "nobody asks for it",
-        "pingIntervalSecs": "a device sends PINGREQ by its keep_alive",
-        "pingTimeoutSecs": "a device sends PINGREQ by its keep_alive",
-    }
-)
-_REFUSED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "messageDirPath": "messages of several kinds; a scenario has one size or one payload file",
-        "lingerTimeSecs": "clients that leave after a time; see churn and away",
-        "lingerMsgsCount": "clients that leave after a number of messages; see churn and away",
-        "userProperties": "user properties in CONNECT",
-    }
-)
-_UNSAID: Final[Mapping[str, object]] = MappingProxyType(
-    {"qos": 0, "mqtt": "3.1.1", "durable": False}
-)
+_LEFT_OUT: Final = {
+    "topicAliasMaxIn": "topics are always sent in full",
+    "topicAliasMaxOut": "topics are always sent in full",
+    "recvMaximum": "a device takes as many messages at once as MQTT allows",
+    "maxPktSizeBytes": "a device takes packets of any size that the run has",
+    "requestResponseInfo": "nobody asks for it",
+    "requestProblemInfo": "nobody asks for it",
+    "pingIntervalSecs": "a device sends PINGREQ by its keep_alive",
+    "pingTimeoutSecs": "a device sends PINGREQ by its keep_alive",
+}
+_REFUSED: Final = {
+    "messageDirPath": "messages of several kinds; a scenario has one size or one payload file",
+    "lingerTimeSecs": "clients that leave after a time; see churn and away",
+    "lingerMsgsCount": "clients that leave after a number of messages; see churn and away",
+    "userProperties": "user properties in CONNECT",
+}
+_KNOWN: Final = _READ | _LEFT_OUT.keys() | _REFUSED.keys()
+_UNSAID: Final[Mapping[str, object]] = {"qos": 0, "mqtt": "3.1.1", "durable": False}
 """What a client does of which the list says nothing; anything else is written down."""
 _TOPIC_FIELDS: Final = frozenset(("topicStr", "qos", "retain"))
 _CANNOT: Final = "cannot be expressed"
@@ -101,10 +90,20 @@ class _Client:
     url: str
     publishes: str | None
     subscribes: str | None
-    qos: frozenset[int]
+    qos: int | None
     durable: bool
     login: tuple[str | None, str | None]
-    options: Mapping[str, object]
+    values: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Which case the topics make, its own fields, and its two groups of clients."""
+
+    case: str
+    fields: dict[str, object]
+    first: Sequence[_Client]
+    second: Sequence[_Client] = ()
 
 
 def without_comments(text: str) -> str:
@@ -129,25 +128,23 @@ def import_clients(document: object, clients_file: str | None = None) -> Importe
         raise _unlike(f"{len(document):,} clients are more than {CLIENTS_LIMIT:,}")
     clients = [_client(number, entry) for number, entry in enumerate(document)]
     choice = _case(clients)
-    case, first, second = choice.case, choice.first, choice.second
-    fields = choice.fields | _common(clients, case)
-    user = _common_user(first, second, clients_file)
-    urls = dict.fromkeys(client.url for client in clients)
-    fields["broker"] = tuple(_with_user(url, user) for url in urls)
+    fields = choice.fields | _common(clients, choice.case)
+    user = _common_user(choice, clients_file)
+    fields["broker"] = tuple(_with_user(url, user) for url in dict.fromkeys(c.url for c in clients))
     if clients_file is not None:
         fields["clients_file"] = clients_file
-    known = CASES[case].scenario.fields()
+    known = CASES[choice.case].scenario.fields()
     given = {
         name: value
         for name, value in fields.items()
         if value != known[name].default or value != _UNSAID.get(name, value)
     }
-    scenario = build_scenario(case, None, given)
+    scenario = build_scenario(choice.case, None, given)
     return ImportedScenario(
         scenario=scenario,
         toml=to_toml(scenario, {"case", *given}),
-        clients=tuple((c.name or f"device-{c.number}", *c.login) for c in first),
-        notes=tuple(_notes(document, case, first, second, clients_file)),
+        clients=tuple((c.name or f"device-{c.number}", *c.login) for c in choice.first),
+        notes=tuple(_notes(clients, choice, clients_file)),
     )
 
 
@@ -188,54 +185,48 @@ def _client(number: int, values: object) -> _Client:
     if not isinstance(values, Mapping):
         raise _unlike(f"client {number} is not a JSON object")
     entry = _Entry(number, values)
-    for field, why in _REFUSED.items():
-        if values.get(field):
-            raise entry.refusal(field, f"{_CANNOT}: {why}")
-    for field in values:
-        if field not in _READ and field not in _LEFT_OUT and field not in _REFUSED:
+    for field, value in values.items():
+        if field in _REFUSED and value:
+            raise entry.refusal(field, f"{_CANNOT}: {_REFUSED[field]}")
+        if field not in _KNOWN:
             raise entry.refusal(shown(field, 40), "is not a field of a client list")
     version = values.get("version")
     if not isinstance(version, str) or version not in _VERSIONS:
         raise entry.refusal("version", f"{shown(version)} {_CANNOT}; allowed: TCP4, TCP5, WS4, WS5")
-    mqtt, websocket = _VERSIONS[version]
-    published, publish_qos = _topic(entry, "publishTopics")
-    subscribed, subscribe_qos = _topic(entry, "subscriptions")
+    mqtt, scheme = _VERSIONS[version]
+    published, subscribed = _topic(entry, "publishTopics"), _topic(entry, "subscriptions")
     if published and subscribed:
         raise entry.refusal("publishTopics", f"{_CANNOT} together with subscriptions of one client")
-    if published is not None and _is_wild(published):
+    if published and _is_wild(published[0]):
         raise entry.refusal("publishTopics", "a topic to publish to has no wildcard")
+    topic, qos = published or subscribed or (None, None)
+    # Left out, it is false to mqttbench.
+    clean = entry.flag("cleanSession")
+    entry.flag("cleanStart")
+    expires = mqtt == "5" and entry.whole("sessionExpiryIntervalSecs", 0xFFFFFFFF) > 0
     return _Client(
         number=number,
         name=entry.text("_id"),
         version=mqtt,
-        url=_url(entry, websocket),
-        publishes=published,
-        subscribes=subscribed,
-        qos=publish_qos | subscribe_qos,
-        durable=_is_durable(entry, mqtt),
+        url=_url(entry, scheme),
+        publishes=topic if published else None,
+        subscribes=topic if subscribed else None,
+        qos=qos,
+        durable=expires if mqtt == "5" else not clean,
         login=_login(entry),
-        options={name: values[name] for name in _OPTIONS if name in values},
+        values=values,
     )
 
 
-def _url(entry: _Entry, websocket: bool) -> str:
+def _url(entry: _Entry, scheme: str) -> str:
     host = entry.text("dst")
     if not re.fullmatch(r"[A-Za-z0-9._:-]{1,255}", host):
         raise entry.refusal("dst", f"{shown(host)} is not an address or name")
     port = entry.whole("dstPort", 65_535)
     if port == 0:
         raise entry.refusal("dstPort", "is missing")
-    scheme = ("ws" if websocket else "mqtt") + ("s" if entry.flag("useTLS") else "")
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def _is_durable(entry: _Entry, mqtt: str) -> bool:
-    # Left out, it is false to mqttbench.
-    clean = entry.flag("cleanSession")
-    entry.flag("cleanStart")
-    if mqtt == "5":
-        return entry.whole("sessionExpiryIntervalSecs", 0xFFFFFFFF) > 0
-    return not clean
+    encrypted = "s" if entry.flag("useTLS") else ""
+    return f"{scheme}{encrypted}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _login(entry: _Entry) -> tuple[str | None, str | None]:
@@ -246,36 +237,30 @@ def _login(entry: _Entry) -> tuple[str | None, str | None]:
     return entry.text("username") or None, password or None
 
 
-def _topic(entry: _Entry, field: str) -> tuple[str | None, frozenset[int]]:
-    """The topic of one client (None for none) with ${COUNT} filled in, and its QoS."""
+def _topic(entry: _Entry, field: str) -> tuple[str, int] | None:
+    """The only topic of one client with ${COUNT} filled in, and its QoS; None for no topic."""
     listed = entry.values.get(field) or []
     if not isinstance(listed, list) or not all(isinstance(item, Mapping) for item in listed):
         raise entry.refusal(field, "is not a list of topics")
-    found: list[tuple[str, int]] = []
-    for values in listed:
-        item = _Entry(entry.number, values, field)
-        for name, value in values.items():
-            if name not in _TOPIC_FIELDS and value:
-                raise item.refusal(field, f"{shown(name, 40)} {_CANNOT}")
-        if values.get("retain") and field == "publishTopics":
-            raise item.refusal(field, f"retain {_CANNOT}: messages are not retained")
-        qos = item.whole("qos", 2)
-        found.append((_counted(item, item.text("topicStr")), qos))
+    found = [_one_topic(_Entry(entry.number, values, field)) for values in listed]
     if len(found) > 1:
         raise entry.refusal(field, f"{len(found):,} topics {_CANNOT}; allowed: one")
-    return (found[0][0], frozenset((found[0][1],))) if found else (None, frozenset())
+    return found[0] if found else None
 
 
-def _counted(item: _Entry, topic: str) -> str:
+def _one_topic(item: _Entry) -> tuple[str, int]:
+    for name, value in item.values.items():
+        if name not in _TOPIC_FIELDS and value:
+            raise item.refusal(name, f"{shown(name, 40)} {_CANNOT}")
+    if item.values.get("retain") and item.field == "publishTopics":
+        raise item.refusal("retain", f"retain {_CANNOT}: messages are not retained")
+    qos, topic = item.whole("qos", 2), item.text("topicStr")
     if not topic:
         raise item.refusal("topicStr", "a topic without topicStr")
     found = _COUNT.search(topic)
-    if found is None:
-        return topic
-    first, last = int(found[1]), int(found[2])
-    if last > first:
+    if found is not None and int(found[2]) > int(found[1]):
         raise item.refusal("topicStr", f"{shown(topic)} is several topics; allowed: one")
-    return topic[: found.start()] + str(first) + topic[found.end() :]
+    return _COUNT.sub(lambda count: str(int(count[1])), topic, count=1), qos
 
 
 # All clients ------------------------------------------------------------------------------------
@@ -286,29 +271,15 @@ def _unlike(what: str) -> ScenarioError:
     return ScenarioError(f"mqttbench: {what}")
 
 
-def _same(clients: Iterable[_Client], field: str, value: Callable[[_Client], Any]) -> Any:
+def _same(clients: Sequence[_Client], field: str, value: Callable[[_Client], Any]) -> Any:
     """What all clients have alike; ScenarioError names two that differ."""
-    first: tuple[int, object] | None = None
     for client in clients:
-        own = value(client)
-        if first is None:
-            first = client.number, own
-        elif own != first[1]:
+        if value(client) != value(clients[0]):
             raise _unlike(
-                f"{field} {_CANNOT}: clients {first[0]} and {client.number} differ in it; allowed: "
-                "the same in all"
+                f"{field} {_CANNOT}: clients {clients[0].number} and {client.number} differ in it; "
+                "allowed: the same in all"
             )
-    return None if first is None else first[1]
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """Which case the topics make, its own fields, and its two groups of clients."""
-
-    case: str
-    fields: dict[str, object]
-    first: Sequence[_Client]
-    second: Sequence[_Client]
+    return value(clients[0]) if clients else None
 
 
 def _case(clients: Sequence[_Client]) -> _Choice:
@@ -321,20 +292,17 @@ def _case(clients: Sequence[_Client]) -> _Choice:
             f"which {_CANNOT}"
         )
     if not senders:
-        return _Choice("connburst", _connburst(clients, readers), clients, ())
+        return _Choice("connburst", _connburst(clients, readers), clients)
     if not readers:
         raise _unlike(f"nobody subscribes, which {_CANNOT}: each message is accounted for")
-    _same(clients, "qos", lambda client: client.qos)
+    _qos(clients)
     sent = Counter(client.publishes or "" for client in senders)
     read = Counter(client.subscribes or "" for client in readers)
-    case: str
     if any(map(_is_wild, read)):
-        case, fields = "fanin", _fanin(senders, readers, sent)
-    elif any(topic.startswith("$share/") for topic in read):
-        case, fields = "queue", _queue(readers, sent, read)
-    else:
-        case, fields = _exact(senders, readers, sent, read)
-    return _Choice(case, fields, senders, readers)
+        return _Choice("fanin", _fanin(senders, readers, sent), senders, readers)
+    if any(topic.startswith("$share/") for topic in read):
+        return _Choice("queue", _queue(readers, sent, read), senders, readers)
+    return _exact(senders, readers, sent, read)
 
 
 def _connburst(clients: Sequence[_Client], readers: Sequence[_Client]) -> dict[str, object]:
@@ -391,7 +359,7 @@ def _queue(
         "queues": len(topics),
         "producers": _even(sent, "publishers"),
         "consumers": _even(topics, "subscribers"),
-        "durable": _same(readers, "cleanSession", lambda client: client.durable),
+        "durable": _alike_durable(readers),
     }
 
 
@@ -400,22 +368,25 @@ def _exact(
     readers: Sequence[_Client],
     sent: Mapping[str, int],
     read: Mapping[str, int],
-) -> tuple[str, dict[str, object]]:
+) -> _Choice:
     """Subscribers that name their topic: fanout, or pairs with durable subscribers."""
     _same_topics(sent, read)
     ratio = _even(read, "subscribers")
     producers = _even(sent, "publishers")
-    durable = _same(readers, "cleanSession", lambda client: client.durable)
-    if ratio == 1 and durable and _qos(readers) > 0:
-        return "persistent", {"pairs": len(read), "producers": producers}
+    if ratio == 1 and _alike_durable(readers) and _qos(readers) > 0:
+        fields: dict[str, object] = {"pairs": len(read), "producers": producers}
+        return _Choice("persistent", fields, senders, readers)
     _one_topic_each(sent)
-    return "fanout", {"topics": len(read), "ratio": ratio} | _durable([*senders, *readers])
+    fields = {"topics": len(read), "ratio": ratio} | _durable([*senders, *readers])
+    return _Choice("fanout", fields, senders, readers)
 
 
 def _durable(clients: Sequence[_Client]) -> dict[str, object]:
-    if _qos(clients) == 0:
-        return {}
-    return {"durable": _same(clients, "cleanSession", lambda client: client.durable)}
+    return {"durable": _alike_durable(clients)} if _qos(clients) else {}
+
+
+def _alike_durable(clients: Sequence[_Client]) -> bool:
+    return bool(_same(clients, "cleanSession", lambda client: client.durable))
 
 
 def _same_topics(sent: Mapping[str, int], read: Mapping[str, int]) -> None:
@@ -435,23 +406,27 @@ def _even(counts: Mapping[str, int], what: str) -> int:
 
 
 def _qos(clients: Sequence[_Client]) -> int:
-    (qos,) = _same(clients, "qos", lambda client: client.qos)
-    return int(qos)
+    return int(_same(clients, "qos", lambda client: client.qos))
 
 
 def _common(clients: Sequence[_Client], case: str) -> dict[str, object]:
     """Fields that every case has, alike in all clients."""
-    willing = next((client for client in clients if client.options.get("lastWillMsg")), None)
+    willing = next((client for client in clients if client.values.get("lastWillMsg")), None)
     if willing is not None:
         raise _unlike(f"client {willing.number}: lastWillMsg: {_CANNOT}; give it with --will")
     fields: dict[str, object] = {"mqtt": _same(clients, "version", lambda client: client.version)}
     _same(clients, "useTLS or WebSocket", lambda client: client.url.partition(":")[0])
     if case != "connburst":
         fields["qos"] = _qos(clients)
-    for name, field, converted in _COMMON_OPTIONS:
-        value = _same(clients, name, lambda client, name=name: client.options.get(name))  # type: ignore[misc]
+    for option, field, converted in (
+        ("clientCertPath", "tls_certificate", None),
+        ("clientKeyPath", "tls_key", None),
+        ("reconnectDelayUSecs", "reconnect", lambda us: max(us / 1e6, 0.01)),
+        ("connectionTimeoutSecs", "connect_timeout", float),
+    ):
+        value = _same(clients, option, lambda client, option=option: client.values.get(option))  # type: ignore[misc]
         if value:
-            fields[field] = converted(name, value)
+            fields[field] = value if converted is None else converted(_number(option, value))
     return fields
 
 
@@ -461,27 +436,13 @@ def _number(name: str, value: object) -> float:
     return float(value)
 
 
-_COMMON_OPTIONS: Final[Sequence[tuple[str, str, Callable[[str, Any], object]]]] = (
-    ("clientCertPath", "tls_certificate", lambda name, value: value),
-    ("clientKeyPath", "tls_key", lambda name, value: value),
-    ("reconnectDelayUSecs", "reconnect", lambda name, us: max(_number(name, us) / 1e6, 0.01)),
-    ("connectionTimeoutSecs", "connect_timeout", _number),
-)
-"""Option of a client, field of the scenario, and how its value is converted."""
-
-
-def _common_user(
-    first: Sequence[_Client], second: Sequence[_Client], clients_file: str | None
-) -> str | None:
+def _common_user(choice: _Choice, clients_file: str | None) -> str | None:
     """The user of broker's URLs: that of all devices without a row in the file of clients."""
-    others = second if clients_file is not None else [*first, *second]
-    logins = {client.login for client in others}
-    if len(logins) > 1 and clients_file is None:
-        raise ScenarioError(
-            "mqttbench: username: clients differ in it; give --clients FILE to write them to"
-        )
-    _same(others, "username of subscribers", lambda client: client.login)
-    return next(iter(logins))[0] if logins else None
+    others = [*(choice.first if clients_file is None else ()), *choice.second]
+    if clients_file is None and len({client.login for client in others}) > 1:
+        raise _unlike("username: clients differ in it; give --clients FILE to write them to")
+    login = _same(others, "username of subscribers", lambda client: client.login)
+    return None if login is None else login[0]
 
 
 def _with_user(url: str, user: str | None) -> str:
@@ -489,24 +450,18 @@ def _with_user(url: str, user: str | None) -> str:
     return url if user is None else f"{scheme}://{quote(user, safe='')}@{rest}"
 
 
-def _notes(
-    document: Sequence[Mapping[str, object]],
-    case: str,
-    first: Sequence[_Client],
-    second: Sequence[_Client],
-    clients_file: str | None,
-) -> Iterable[str]:
-    named = {name for entry in document for name in entry}
-    if case != "connburst":
+def _notes(clients: Sequence[_Client], choice: _Choice, clients_file: str | None) -> Iterable[str]:
+    named = {name for client in clients for name in client.values}
+    if choice.case != "connburst":
         yield "rate: mqttbench takes it from its command line; here it is the case's default"
         yield "publishTopics: topics are loadgen's own, as many and as far apart"
     for name in sorted(named & _LEFT_OUT.keys()):
         yield f"{name}: left out, {_LEFT_OUT[name]}"
     if clients_file is None and "_id" in named:
         yield "_id: left out; keep them with --clients FILE"
-    elif second and any(client.name for client in second):
+    elif any(client.name for client in choice.second):
         yield "_id: kept for publishers, subscribers have loadgen's own"
-    others = second if clients_file is not None else first
+    others = choice.first if clients_file is None else choice.second
     if others and others[0].login[1] is not None:
         yield "password: left out of broker's URLs; add it there, as mqtt://user:password@host"
 
