@@ -34,13 +34,14 @@ from loadgen.control.sweep import Sweep, SweepResult, SweepState
 from loadgen.control.sweep import sweep as _sweep
 from loadgen.errors import ScenarioError
 from loadgen.scorecard.latency import Latency
-from loadgen.scorecard.model import Counts, Reason, ScoreCard
+from loadgen.scorecard.model import Counts, ScoreCard
 from loadgen.scorecard.record import load_intervals, open_run
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.sweep_renderings import write_sweep
 from loadgen.scorecard.sweep_table import SweepTable, table_of
 from loadgen.workload.scenario import Scenario, read_toml
 from loadgen.workload.search import MOST_STEPS, PRECISION, Limit, aim_for, requirements
+from loadgen.workload.verdict import Reason
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,7 +5,7 @@ Pure: it knows neither Spark nor files.
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,10 +35,8 @@ from loadgen.scorecard.model import (
     Curves,
     NodePower,
     Power,
-    Reason,
     Run,
     ScoreCard,
-    Verdict,
 )
 from loadgen.scorecard.observed import (
     notice_of,
@@ -53,6 +51,7 @@ from loadgen.scorecard.record import RunFiles, RunRecord
 from loadgen.scorecard.rows import Facts, score_rows
 from loadgen.scorecard.sections import published_details, published_sections
 from loadgen.scorecard.views import BACKGROUND, Views
+from loadgen.workload.verdict import Reason, Verdict
 
 _SERIES_ORDER = ("end_to_end", "transit", "send_delay", "acknowledge", *CONNECT_SERIES)
 
@@ -214,7 +213,7 @@ def _verdict(record: RunRecord, integrity: Integrity) -> Verdict:
 
     A run that was changed after its end is not the run that was judged.
     """
-    reasons = [Reason(code, detail) for code, detail in record.reasons]
+    reasons = [Reason(cast("Any", code), detail) for code, detail in record.reasons]
     cut_off = record.valid is None or record.interrupted
     if cut_off and all(reason.code != "INTERRUPTED" for reason in reasons):
         detail = "stopped before its end" if record.interrupted else "ended without a verdict"
@@ -222,7 +221,9 @@ def _verdict(record: RunRecord, integrity: Integrity) -> Verdict:
     if integrity.state == "changed":
         changes = "; ".join(integrity.changes)
         reasons.append(Reason("CHANGED", f"since the run ended: {changes}"))
-    return Verdict(bool(record.valid) and not reasons, tuple(reasons))
+    if record.valid is False and not reasons:
+        reasons.append(Reason(cast("Any", "INVALID"), "the run gives no reason"))
+    return Verdict(tuple(reasons))
 
 
 def _of_groups(table: pa.Table) -> pa.ChunkedArray:

@@ -13,27 +13,10 @@ from loadgen.scorecard.latency import Latency
 from loadgen.scorecard.power import OutletPower
 from loadgen.scorecard.rows import Row
 from loadgen.scorecard.sections import Section
+from loadgen.workload.verdict import Verdict
 
 CONNECT_SERIES = ("connect", "tcp", "tls", "connack", "suback")
 """Latency series of devices, not of messages: they belong to no measurement window."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a run is not valid: an upper-case code of the contract and what was seen."""
-
-    code: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    valid: bool
-    reasons: tuple[Reason, ...]
-
-    @property
-    def word(self) -> str:
-        return "VALID" if self.valid else "INVALID"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.cases.registry import CASES, style_of
-from loadgen.control.rundir import write_atomically
-from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.figures import Chart, Figure, axis, chart, color_of, from_zero, layout, line
+from loadgen.scorecard.files import write_files
 from loadgen.scorecard.page import page_figure, render
 from loadgen.scorecard.sweep_table import SweepRow, SweepTable
 from loadgen.scorecard.text import NOTICE_CHARACTERS, csv_of, name, notice_lines, number, text_of
@@ -202,14 +201,7 @@ SWEEP_RENDERINGS: Mapping[str, Callable[[SweepTable], bytes]] = {
 def write_sweep(table: SweepTable, out_dir: Path) -> dict[str, Path]:
     """Write every rendering, replacing older ones; file name to its path."""
     rendered = {file: render(table) for file, render in SWEEP_RENDERINGS.items()}
-    try:
-        for file, data in rendered.items():
-            write_atomically(out_dir / file, data)
-    except OSError as error:
-        raise RunDirectoryError(
-            f"table cannot be written to {out_dir}: {error.strerror or error}"
-        ) from None
-    return {file: out_dir / file for file in rendered}
+    return write_files("table", out_dir, rendered)
 
 
 # The chart ------------------------------------------------------------------------------------

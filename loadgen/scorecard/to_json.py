@@ -47,7 +47,7 @@ def to_document(card: ScoreCard) -> dict[str, Any]:
         # Of a case that needs one it precedes every figure, for a reader and for a stream.
         **({"notice": card.notice} if card.notice else {}),
         "run": asdict(card.run),
-        "verdict": asdict(card.verdict),
+        "verdict": {"valid": card.verdict.valid, **asdict(card.verdict)},
         "rows": [asdict(row) for row in card.rows],
         "counts": asdict(card.counts),
         "latency": {series: _latency(summary) for series, summary in card.latency.items()},

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from loadgen.control.rundir import write_atomically
-from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.compare import Comparison
+from loadgen.scorecard.files import write_files
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.to_csv import to_csv
 from loadgen.scorecard.to_histograms import to_hlog, to_parquet
@@ -35,12 +34,4 @@ def write_renderings(
     if not cards:
         raise ValueError("no score card to write")
     rendered = {name: render(cards, comparisons) for name, render in RENDERINGS.items()}
-    try:
-        out_dir.mkdir(parents=True, exist_ok=True)
-        for name, data in rendered.items():
-            write_atomically(out_dir / name, data)
-    except OSError as error:
-        raise RunDirectoryError(
-            f"score card cannot be written to {out_dir}: {error.strerror or error}"
-        ) from None
-    return {name: out_dir / name for name in rendered}
+    return write_files("score card", out_dir, rendered)

@@ -188,10 +188,11 @@ class RunFacts:
 class Reason:
     """Why a run is not valid: the contract's code and one sentence with the numbers.
 
-    HOST_LIMIT is a search's: it says that a load does not fit on this host.
+    HOST_LIMIT is a search's: it says that a load does not fit on this host. CHANGED is a score
+    card's: the run is not what it was when it ended.
     """
 
-    code: Code | Literal["HOST_LIMIT"]
+    code: Code | Literal["HOST_LIMIT", "CHANGED"]
     detail: str
 
 
@@ -204,6 +205,10 @@ class Verdict:
     @property
     def valid(self) -> bool:
         return not self.reasons
+
+    @property
+    def word(self) -> str:
+        return "VALID" if self.valid else "INVALID"
 
     @property
     def codes(self) -> tuple[str, ...]:

@@ -12,12 +12,13 @@ import pytest
 
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.compare import Comparison, Line, compare, half_width, regressions
-from loadgen.scorecard.model import Reason, ScoreCard, Verdict
+from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.run_charts import comparison_chart
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.to_html import to_html
 from loadgen.scorecard.to_json import to_json
 from loadgen.scorecard.to_markdown import to_markdown
+from loadgen.workload.verdict import Reason, Verdict
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +131,7 @@ def test_a_slower_run_is_worse_by_its_latency(card: ScoreCard) -> None:
 
 
 def test_an_invalid_run_is_worse_than_a_valid_one(card: ScoreCard) -> None:
-    bad = replace(card, verdict=Verdict(False, (Reason("LOST", "1"),)))
+    bad = replace(card, verdict=Verdict((Reason("LOST", "1"),)))
     assert regressions(compare([card, bad], [True, False])) == [
         "run: INVALID, the baseline is VALID"
     ]

@@ -17,7 +17,7 @@ import pytest
 
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.charts import charts_of
-from loadgen.scorecard.model import Reason, ScoreCard, Verdict
+from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.run_charts import run_charts_of
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.text import cell, number
@@ -26,6 +26,7 @@ from loadgen.scorecard.to_html import to_html
 from loadgen.scorecard.to_json import to_json, to_json_array
 from loadgen.scorecard.to_markdown import escape, to_markdown
 from loadgen.scorecard.write import RENDERINGS, write_renderings
+from loadgen.workload.verdict import Reason, Verdict
 
 CASES = ("fanin", "fanout", "persistent", "latency", "connburst")
 HOSTILE = '</script><script>alert(1)</script><img src=http://evil.example/x onerror="alert(2)">'
@@ -346,7 +347,7 @@ def test_a_notice_is_never_cut(cards: list[ScoreCard]) -> None:
 
 def test_a_notice_stands_before_every_figure(cards: list[ScoreCard]) -> None:
     lost = Reason("LOST", "12,345 of 99,999 messages")
-    noticed = replace(cards[0], notice="Not reviewed.", verdict=Verdict(False, (lost,)))
+    noticed = replace(cards[0], notice="Not reviewed.", verdict=Verdict((lost,)))
     document = orjson.loads(to_json([noticed]))
     assert list(document)[:3] == ["schema", "notice", "run"]
     assert "notice" not in orjson.loads(to_json([cards[0]]))
