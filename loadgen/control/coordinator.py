@@ -64,7 +64,7 @@ class RunResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RunRequest:
     """What is to be played, where it is written, and who watches."""
 
     workload: Workload
@@ -109,10 +109,10 @@ async def run(
     """
     interrupt = interrupt or Interrupt()
     workload = resolve(with_payload_size(scenario))
-    order = Order(workload, directory, progress, interrupt, command, faults)
+    request = RunRequest(workload, directory, progress, interrupt, command, faults)
     async with AsyncExitStack() as stack:
         async with _unless_asked(interrupt):
-            context = await startup(order, stack)
+            context = await startup(request, stack)
         await main_loop(context)
         result = await shutdown(context)
     # Nothing of the results is written from here on.
@@ -120,51 +120,51 @@ async def run(
     return result
 
 
-async def startup(order: Order, stack: AsyncExitStack) -> RunContext:
+async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
     """Everything before the first connection; `stack` ends it in the reverse order."""
-    workload, directory, progress = order.workload, order.directory, order.progress
+    workload, directory, progress = request.workload, request.directory, request.progress
     check_host(workload)
     require_free(directory)
     progress(Snapshot("broker"))
-    broker = await stack.enter_async_context(provided(workload.brokers, order.faults))
+    broker = await stack.enter_async_context(provided(workload.brokers, request.faults))
     plan = await plan_for(workload, broker.endpoints)
     broker = await check_broker(workload, plan, broker)
     claim(directory)
     stack.callback(release, directory)
     events = EventLog(directory, broker.secrets)
     stack.callback(lambda: events.close(time.monotonic_ns()))
-    document = run_document(workload, plan, broker, directory, order.command)
+    document = run_document(workload, plan, broker, directory, request.command)
     progress(Snapshot("workers"))
     if workload.report_every_s is not None:
         progress = reported(progress, events, workload.report_every_s)
     intervals = IntervalWriter(directory, document.run)
     record = Record(document.run, document.anchor_ns, events, intervals)
     monitor = Monitor(plan, record, progress)
-    await stack.enter_async_context(_watched(order, plan, broker, events))
+    await stack.enter_async_context(_watched(request, plan, broker, events))
     bridged = broker.pids if workload.brokers.bridge is not None else ()
     loads = await stack.enter_async_context(loads_of(bridged))
     pool = await stack.enter_async_context(
         start_workers(len(plan.workers), monitor.on_frame, behaviour=plan.behaviour)
     )
     return RunContext(
-        workload, plan, broker, directory, document, events, monitor, pool, loads, order.interrupt
+        workload, plan, broker, directory, document, events, monitor, pool, loads, request.interrupt
     )
 
 
 def _watched(
-    order: Order, plan: RunPlan, broker: ServedBroker, events: EventLog
+    request: RunRequest, plan: RunPlan, broker: ServedBroker, events: EventLog
 ) -> AbstractAsyncContextManager[None]:
     """Watches the broker of this run for the length of the block."""
     return watched_broker(
-        order.directory,
+        request.directory,
         events,
         name=broker.name,
         endpoints=[one.endpoints[0] for one in broker.brokers] or broker.endpoints,
         # Asked for each time: a broker that crashes on request comes back as another process.
         own_pids=(lambda: broker.pids) if broker.started_by_us else None,
-        broker_pid=order.workload.broker_pid,
+        broker_pid=request.workload.broker_pid,
         # A message that is forwarded is counted by two brokers.
-        counts=order.workload.brokers.bridge is None,
+        counts=request.workload.brokers.bridge is None,
         tls_context=tls_context(plan),
     )
 
@@ -245,7 +245,7 @@ async def shutdown(context: RunContext) -> RunResult:
 
 @asynccontextmanager
 async def _unless_asked(interrupt: Interrupt) -> AsyncIterator[None]:
-    """A block that an interrupt ends: nothing is under way that could end in order."""
+    """A block that an interrupt ends: nothing is under way that could end in request."""
 
     async def watch() -> None:
         await interrupt.asked.wait()

@@ -80,15 +80,15 @@ def _owed_by_leave(plan: RunPlan) -> float:
 def handshakes_of(finals: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
     """What TLS the connections of all workers had, the most first; None where none was encrypted.
 
-    `finals` are the workers' last words by row; a worker that was lost counts for nothing.
+    `finals` are the last answers of the workers by row; one that was lost is missing.
     """
     kinds: Counter[tuple[str, str]] = Counter()
     resumed = 0
     for final in finals.values():
-        told = final.get("tls") or {"connections": [], "resumed": 0}
-        for one in told["connections"]:
+        found = final.get("tls") or {"connections": [], "resumed": 0}
+        for one in found["connections"]:
             kinds[one["version"], one["cipher"]] += one["count"]
-        resumed += told["resumed"]
+        resumed += found["resumed"]
     if not kinds:
         return None
     return {
