@@ -191,16 +191,16 @@ Side = Literal["none", "generator", "front", "backend", "front or backend"]
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class Bottleneck:
     """Which side limited the rate, and the figures that say so."""
 
     side: Side
     detail: str
 
 
-def limit_of(
+def bottleneck_of(
     backends: Sequence[BackendFacts], front_busy: float | None, codes: Sequence[str]
-) -> Limit:
+) -> Bottleneck:
     """The side that was the limit of a run with these reasons against it (`codes`).
 
     A broker is judged by its process, where that is known; else by where messages stayed: producers
@@ -216,20 +216,24 @@ def limit_of(
     )
     nearest = f"; {busiest[0][2]} used {busiest[0][0]:.0%} of a processor" if busiest else ""
     if "GENERATOR_SATURATED" in codes:
-        return Limit("generator", f"the load generator had no time left{nearest}")
+        return Bottleneck("generator", f"the load generator had no time left{nearest}")
     gone = [b.name for b in backends if b.disconnects]
     if gone:
-        return Limit("backend", f"{', '.join(gone)} lost its consumers")
+        return Bottleneck("backend", f"{', '.join(gone)} lost its consumers")
     if not {"RATE_MISSED", "BACKLOG_GROWS", "LOST"} & set(codes):
-        return Limit("none", f"all that was asked for was forwarded{nearest}")
+        return Bottleneck("none", f"all that was asked for was forwarded{nearest}")
     if busiest and (busiest[0][0] or 0.0) >= BUSY_SHARE:
         share, number, name = busiest[0]
-        return Limit("backend" if number else "front", f"{name} used {share:.0%} of a processor")
+        return Bottleneck(
+            "backend" if number else "front", f"{name} used {share:.0%} of a processor"
+        )
     if "RATE_MISSED" in codes:
-        return Limit("front", f"the front broker took fewer messages than were due{nearest}")
+        return Bottleneck("front", f"the front broker took fewer messages than were due{nearest}")
     most = max(backends, key=lambda b: (b.growth, b.expected - b.received), default=None)
     where = "" if most is None else f" in front of {most.name}"
-    return Limit("front or backend", f"messages stayed behind the front broker{where}{nearest}")
+    return Bottleneck(
+        "front or backend", f"messages stayed behind the front broker{where}{nearest}"
+    )
 
 
 def busy_shares(loads: Loads, window: tuple[int, int]) -> tuple[float | None, ...]:
@@ -286,7 +290,7 @@ def _review(evidence: Evidence) -> Review:
         front = next(iter(busy_shares(evidence.loads, window)), None)
         record = {
             "front_busy_share": front,
-            "limit": asdict(limit_of(facts.backends, front, verdict.codes)),
+            "limit": asdict(bottleneck_of(facts.backends, front, verdict.codes)),
             "backends": [
                 asdict(backend) | {"rate": backend.received / (facts.window_s or 1.0)}
                 for backend in facts.backends

@@ -96,7 +96,7 @@ class _Channel(asyncio.Protocol):
         try:
             frames = self._reader.feed(data)
         except (LoadgenError, ValueError):
-            self._pool.lose(self.worker, "sent something that is no frame")
+            self._pool.lose(self.worker, "sent something that is not a frame")
             if self.transport is not None:
                 self.transport.abort()
             return
@@ -110,8 +110,8 @@ class _Channel(asyncio.Protocol):
                 future.set_result(header)
             if name == "stop":
                 self._pool.stopped.add(self.worker)
-                # The worker ends by this. Did it close its own end, the next beat would be written
-                # to nobody, and that error comes before what is still to be read.
+                # This ends the worker. If it closed its own end, the next beat would be written to
+                # nobody, and that error would come before what is still to be read.
                 if self.transport is not None:
                     self.transport.close()
 
@@ -340,29 +340,30 @@ async def start_workers(
     `on_frame(row, header, block)` is called for each frame that answers no command. Raises
     CannotRunError when they cannot be started.
     """
-    loop = asyncio.get_running_loop()
-    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-
-    def read() -> None:
-        try:
-            data = control.recv(MESSAGE_LIMIT_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if data:
-            pool.heard(orjson.loads(data))
-        else:
-            loop.remove_reader(control)
-            pool.forkserver_gone()
-
-    with tempfile.TemporaryFile() as stderr, control:
+    with tempfile.TemporaryFile() as stderr:
         pool = WorkerPool(on_frame, stderr)
+        async with _forkserver(pool, stderr, entry or WORKER_ENTRY, behaviour) as control:
+            grace_s = 0.5
+            try:
+                await pool.start(count, control)
+                yield pool
+                grace_s = pool.close_grace_s
+            finally:
+                await asyncio.shield(pool.close(grace_s))
+
+
+@asynccontextmanager
+async def _forkserver(
+    pool: WorkerPool, stderr: IO[bytes], entry: str, behaviour: Behaviour
+) -> AsyncIterator[socket.socket]:
+    """A forkserver whose messages `pool` hears; yields the socket to ask it on."""
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with control:
         with theirs:
             command = [sys.executable, "-P", "-m", "loadgen.control.forkserver"]
             # Not asyncio's: this one waits for nothing, and needs no child watcher.
             process = subprocess.Popen(  # noqa: ASYNC220
-                [*command, str(theirs.fileno()), entry or WORKER_ENTRY, behaviour],
+                [*command, str(theirs.fileno()), entry, behaviour],
                 stdin=subprocess.DEVNULL,
                 stdout=stderr,
                 stderr=stderr,
@@ -371,24 +372,34 @@ async def start_workers(
                 # A terminal's Ctrl-C goes to the foreground process group: stay out of it.
                 start_new_session=True,
             )
-        grace_s = 0.5
+        control.setblocking(False)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(control, _hear, control, pool)
         try:
-            control.setblocking(False)
-            loop.add_reader(control, read)
-            await pool.start(count, control)
-            yield pool
-            grace_s = pool.close_grace_s
+            yield control
         finally:
-            try:
-                await asyncio.shield(pool.close(grace_s))
-            finally:
-                loop.remove_reader(control)
-                # Its end of file makes the forkserver kill what is left and end; one that still
-                # imports would not look.
-                if not pool.ready:
-                    process.kill()
-                control.close()
-                await asyncio.shield(_reaped(process))
+            loop.remove_reader(control)
+            # Its end of file makes the forkserver kill what is left and end; one that still imports
+            # would not look.
+            if not pool.ready:
+                process.kill()
+            control.close()
+            await asyncio.shield(_reaped(process))
+
+
+def _hear(control: socket.socket, pool: WorkerPool) -> None:
+    """Take one message of the forkserver, or its end."""
+    try:
+        data = control.recv(MESSAGE_LIMIT_BYTES)
+    except BlockingIOError:
+        return
+    except OSError:
+        data = b""
+    if data:
+        pool.heard(orjson.loads(data))
+    else:
+        asyncio.get_running_loop().remove_reader(control)
+        pool.forkserver_gone()
 
 
 async def _reaped(process: "subprocess.Popen[bytes]") -> None:

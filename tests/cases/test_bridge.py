@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.cases.bridge import limit_of
+from loadgen.cases.bridge import bottleneck_of
 from loadgen.workload.verdict import BackendFacts, RunFacts, by_backend, judge
 
 ONE = BackendFacts(1, "mqtt://a:1", 5, expected=100, received=100, busy_share=0.3)
@@ -12,33 +12,33 @@ TWO = BackendFacts(2, "mqtt://b:2", 5, expected=100, received=100, busy_share=0.
 
 
 def test_a_run_without_a_fault_has_no_limit_but_a_nearest_side() -> None:
-    limit = limit_of((ONE, TWO), 0.6, ())
+    limit = bottleneck_of((ONE, TWO), 0.6, ())
     assert limit.side == "none" and "the front broker used 60%" in limit.detail
-    assert "backend 2 (mqtt://b:2) used 40%" in limit_of((ONE, TWO), 0.1, ()).detail
+    assert "backend 2 (mqtt://b:2) used 40%" in bottleneck_of((ONE, TWO), 0.1, ()).detail
 
 
 def test_a_busy_process_is_the_limit() -> None:
-    assert limit_of((ONE, TWO), 0.97, ("RATE_MISSED",)).side == "front"
+    assert bottleneck_of((ONE, TWO), 0.97, ("RATE_MISSED",)).side == "front"
     busy = BackendFacts(2, "mqtt://b:2", 5, busy_share=0.99)
-    limit = limit_of((ONE, busy), 0.5, ("LOST", "BACKLOG_GROWS"))
+    limit = bottleneck_of((ONE, busy), 0.5, ("LOST", "BACKLOG_GROWS"))
     assert limit.side == "backend" and limit.detail.startswith("backend 2 (mqtt://b:2)")
 
 
 def test_without_processes_it_is_told_by_where_messages_stayed() -> None:
     one = BackendFacts(1, "mqtt://a:1", 5, growth=10)
     two = BackendFacts(2, "mqtt://b:2", 5, growth=900)
-    assert limit_of((one, two), None, ("RATE_MISSED",)).side == "front"
-    limit = limit_of((one, two), None, ("BACKLOG_GROWS",))
+    assert bottleneck_of((one, two), None, ("RATE_MISSED",)).side == "front"
+    limit = bottleneck_of((one, two), None, ("BACKLOG_GROWS",))
     assert limit.side == "front or backend" and "backend 2" in limit.detail
 
 
 def test_the_generator_comes_first() -> None:
-    assert limit_of((ONE,), 0.99, ("GENERATOR_SATURATED", "RATE_MISSED")).side == "generator"
+    assert bottleneck_of((ONE,), 0.99, ("GENERATOR_SATURATED", "RATE_MISSED")).side == "generator"
 
 
 def test_a_backend_that_went_away_is_the_limit() -> None:
     gone = BackendFacts(2, "mqtt://b:2", 5, disconnects=5)
-    limit = limit_of((ONE, gone), 0.99, ("DISCONNECTED", "LOST"))
+    limit = bottleneck_of((ONE, gone), 0.99, ("DISCONNECTED", "LOST"))
     assert (
         limit.side == "backend" and "backend 2" in limit.detail and "backend 1" not in limit.detail
     )
