@@ -32,7 +32,7 @@ SILENCE_LIMIT_S = 20.0
 """A worker whose live row stands still for this long, and a second for each worker a core has, is
 lost."""
 BACKLOG_SAMPLES = 20
-"""Of what is owed and outstanding in a window, and one each second of a long one."""
+"""Samples of what is owed and outstanding in a window; a long one gets one each second."""
 
 
 @dataclass(frozen=True, slots=True)
