@@ -112,10 +112,9 @@ class Moment:
     """One second of a run, at `at_s` seconds after the window's start, `span_s` long.
 
     `sent` and `received` are rates a second of the part in which messages were due, `covered_s`
-    long and beginning at `covered_at_s`; None where that part is too short
-    for a rate.
-    `connects`, `connect_failures` and `disconnects` are how many there were, `connected` how many
-    devices were at its end.
+    long and beginning at `covered_at_s`; None where that part is too short for a rate. `connects`,
+    `connect_failures` and `disconnects` are how many there were, `connected` how many devices were
+    connected at its end.
     """
 
     at_s: float

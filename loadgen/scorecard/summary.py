@@ -6,8 +6,8 @@ from pathlib import Path
 from loadgen.scorecard.build import build, wall_window
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.power import outlets_over, require_coverage
-from loadgen.scorecard.power_settings import PduLog, log_settings
-from loadgen.scorecard.record import load_intervals, open_run
+from loadgen.scorecard.power_settings import LogSettings, PduLog, log_settings
+from loadgen.scorecard.record import RunFiles, load_intervals, open_run
 from loadgen.scorecard.views import views_of
 
 
@@ -22,13 +22,19 @@ def summarize_run(
 ) -> ScoreCard:
     """Read a run directory and make its score card; nothing is written.
 
-    `pdu_logs` are as `power.pdu_log` takes them, `pdu_timezone` the IANA name of the zone they
-    are written in (None: this host's), `pdu_columns` as `power.parse_columns` takes them, and
-    `pdu_offset` how far the PDU's clock is ahead of the host's, such as 1.5s or -2s. Raises
-    RunDirectoryError and PowerLogError.
+    What `power_settings` takes of each: `pdu_logs` as `pdu_log`, `pdu_timezone` the IANA name of
+    the zone they are written in (None: this host's), `pdu_columns` as `parse_columns`, `pdu_offset`
+    how far the PDU's clock is ahead of the host's, such as 1.5s or -2s. Raises RunDirectoryError
+    and PowerLogError.
     """
     settings = log_settings(pdu_logs, pdu_timezone, pdu_columns, pdu_offset)
-    run = open_run(run_dir)
+    return summarize(open_run(run_dir), settings, rack_units)
+
+
+def summarize(
+    run: RunFiles, settings: LogSettings | None = None, rack_units: float | None = None
+) -> ScoreCard:
+    """The same of a run directory that was opened, its power logs as `settings` say."""
     views = views_of(load_intervals(run), {run.record.id: run.record.background})
     outlets = None
     if settings is not None:

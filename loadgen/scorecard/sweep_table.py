@@ -21,7 +21,7 @@ from loadgen.control.sweep import (
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.record import RunRecord, open_run
-from loadgen.scorecard.summary import summarize_run
+from loadgen.scorecard.summary import summarize
 from loadgen.scorecard.text import notice_for
 
 Figures = Mapping[str, float | None]
@@ -114,7 +114,7 @@ class SweepTable:
 def table_of(result: SweepResult) -> SweepTable:
     """The table of a sweep that was played, as far as it came."""
     axes = tuple(result.points[0].values) if result.points else ()
-    cards: dict[str, tuple[RunRecord, ScoreCard]] = {}
+    cards: dict[str, ScoreCard] = {}
     rows = []
     for point in result.points:
         ones = [one for one in result.measured if one.key == point.key]
@@ -132,9 +132,9 @@ def table_of(result: SweepResult) -> SweepTable:
         ),
         rows=tuple(rows),
         searched=next((str(row.limit["field"]) for row in rows if row.limit), ""),
-        broker=_joined(card.run.broker_name for _, card in cards.values()),
-        protocol=_joined(card.run.protocol for _, card in cards.values()),
-        programs=tuple(dict.fromkeys(card.run.program for _, card in cards.values())),
+        broker=_joined(card.run.broker_name for card in cards.values()),
+        protocol=_joined(card.run.protocol for card in cards.values()),
+        programs=tuple(dict.fromkeys(card.run.program for card in cards.values())),
         # Of the case, not of a card: a limit is a figure too, where no run of it is left.
         notice=notice_for(case),
     )
@@ -148,7 +148,7 @@ def _row(
     directory: Path,
     point: SweepPoint,
     ones: Sequence[Measured],
-    cards: dict[str, tuple[RunRecord, ScoreCard]],
+    cards: dict[str, ScoreCard],
 ) -> SweepRow:
     found: list[Figures] = []
     played: list[ScoreCard] = []
@@ -161,14 +161,15 @@ def _row(
             continue
         path = directory / one.run
         try:
-            record, card = open_run(path).record, summarize_run(path)
+            run = open_run(path)
+            card = summarize(run)
         except RunDirectoryError as error:
             told[str(error)] = None
             continue
-        cards[one.run] = (record, card)
+        cards[one.run] = card
         played.append(card)
-        main = style_of(record.case).main
-        found.append(figures_of(record, card))
+        main = style_of(run.record.case).main
+        found.append(figures_of(run.record, card))
         if one.limit is None:
             told |= dict.fromkeys(reason.code for reason in card.verdict.reasons)
     figures = {
