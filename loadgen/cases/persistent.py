@@ -127,7 +127,6 @@ CASE = Case(
             "PERSISTENT rate divided by the broker's mean watts over the measurement window, "
             "summed over its outlets.",
             "msgs/Watt",
-            needs="pdu",
         ),
         RowSpec(
             "Data-center Efficiency",
@@ -135,7 +134,6 @@ CASE = Case(
             "messages_per_rack_unit",
             "PERSISTENT rate divided by the {rack_units} rack units of the broker.",
             "msgs/sec/U",
-            needs="rack_units",
         ),
     ),
     published=(

@@ -48,9 +48,8 @@ Measure = Literal[
 class RowSpec:
     """One row of a case's score card.
 
-    `name` and `description` may hold `{field}`, filled from what was played. With `needs`, the name
-    of a scenario field, the row is left out where it has no figure. `beside` marks a row that the
-    published score card does not have.
+    `name` and `description` may hold `{field}`, filled from what was played. `beside` marks a row
+    that the published score card does not have.
     """
 
     type: RowType
@@ -58,7 +57,6 @@ class RowSpec:
     measure: Measure
     description: str
     unit: str
-    needs: str = ""
     beside: bool = False
 
 
