@@ -14,13 +14,14 @@ line with `_` for `-`, and take the same texts ("10k", "5m") beside numbers. Err
 
 import asyncio
 import contextvars
+import functools
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import run as _play
@@ -68,6 +69,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Requirements = Mapping[str, str] | Sequence[str]
 
 
@@ -75,7 +77,7 @@ Requirements = Mapping[str, str] | Sequence[str]
 class Result:
     """One run: its directory, its score card, and shortcuts into that.
 
-    `interrupted` tells a run that was ended early; what it measured until then is there.
+    `interrupted`: the run was ended early, and what it measured until then is kept.
     """
 
     directory: Path
@@ -114,7 +116,7 @@ class Result:
 
     def devices(self) -> "pa.Table":
         """A row a device at the end of a run with `per_device` (schema:
-        `loadgen.control.devices.DEVICE_SCHEMA`); raises RunDirectoryError where there are none."""
+        `loadgen.control.devices.DEVICE_SCHEMA`); raises RunDirectoryError where it has none."""
         return read_devices(self.directory)
 
 
@@ -174,22 +176,11 @@ async def run_async(
     return Result(result.directory, card, result.interrupted)
 
 
-def run(
-    what: Scenario,
-    out: str | Path | None = None,
-    *,
-    progress: Progress = silent,
-    faults: str = "none",
-) -> Result:
-    """`run_async`, waited for."""
-    return _wait(lambda: run_async(what, out, progress=progress, faults=faults))
-
-
 # Limits ---------------------------------------------------------------------------------------
 
 
 class SearchOptions(TypedDict, total=False):
-    """What a search can be told; each has the command's default.
+    """What a search can be asked for; each has the command's default.
 
     start, highest   the first load, and the highest that may be tried
     precision        how far above the limit the lowest load that failed may be, 0.05
@@ -232,8 +223,8 @@ async def search_async(
 ) -> SearchResult:
     """The highest `target` (rate, devices, base) of the scenario whose run is valid.
 
-    The same call with the same `out` goes on with a search that was cut off. `result.limit` tells
-    the load, whether it was confirmed, why the next one failed, and whether that was the
+    The same call with the same `out` continues a search that was cut off. `result.limit` has the
+    load, whether it was confirmed, why the next one failed, and whether that was the
     generator's own doing (`own`); it is None where `interrupt` ended the search.
     """
     with _directory(out, f"search-{what.case}") as directory:
@@ -244,19 +235,6 @@ async def search_async(
             interrupt=interrupt,
             command=("loadgen.api.search", what.case),
         )
-
-
-def search(
-    what: Scenario,
-    target: str = "rate",
-    out: str | Path | None = None,
-    *,
-    faults: str = "none",
-    watch: Callable[[SearchState], None] = lambda _state: None,
-    **options: Unpack[SearchOptions],
-) -> SearchResult:
-    """`search_async`, waited for."""
-    return _wait(lambda: search_async(what, target, out, faults=faults, watch=watch, **options))
 
 
 # Grids ----------------------------------------------------------------------------------------
@@ -277,8 +255,8 @@ async def sweep_async(
     """Every combination of the axes' values, {"ratio": [1, 10, 100], "size": [32, 256]}.
 
     With `target` the limit of each. The same `out` keeps what was measured; the table is written
-    there as table.html, .md, .csv and .json. Rows that could not be
-    played say so in `told`; the table is as far as the sweep came where it was interrupted.
+    there as table.html, .md, .csv and .json. A row that could not be played says so in `told`; the
+    table is as far as the sweep came where it was interrupted.
     """
 
     def searching(one: Scenario) -> Search:
@@ -308,25 +286,6 @@ def _tabled(result: SweepResult) -> SweepTable:
     if result.measured:
         write_sweep(table, result.directory)
     return table
-
-
-def sweep(
-    what: Scenario,
-    axes: Mapping[str, Sequence[object]],
-    out: str | Path | None = None,
-    *,
-    repeat: int = 1,
-    target: str | None = None,
-    faults: str = "none",
-    watch: Callable[[SweepState], None] = lambda _state: None,
-    **options: Unpack[SearchOptions],
-) -> SweepTable:
-    """`sweep_async`, waited for."""
-    return _wait(
-        lambda: sweep_async(
-            what, axes, out, repeat=repeat, target=target, faults=faults, watch=watch, **options
-        )
-    )
 
 
 # Shared ---------------------------------------------------------------------------------------
@@ -380,3 +339,20 @@ def _wait(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     if failure:
         raise failure[0]
     return outcome[0]
+
+
+# Waited for -----------------------------------------------------------------------------------
+
+
+def _waited_for(awaited: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    @functools.wraps(awaited)
+    def waiting(*args: P.args, **named: P.kwargs) -> T:
+        return _wait(lambda: awaited(*args, **named))
+
+    waiting.__name__ = awaited.__name__.removesuffix("_async")
+    return waiting
+
+
+run = _waited_for(run_async)
+search = _waited_for(search_async)
+sweep = _waited_for(sweep_async)

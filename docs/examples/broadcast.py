@@ -14,7 +14,7 @@ class Broadcast(MessagingScenario):
 
     case: Literal["broadcast"] = "broadcast"
     rate: TotalRate = 10.0
-    subscribers: Annotated[int, Count("Subscribers.", "devices", 1, 1_000_000)] = 1_000
+    subscribers: Annotated[int, Count("Subscribers.")] = 1_000
     inflight_window: InflightWindow = 100
 
 
@@ -29,9 +29,7 @@ def _groups(scenario: Broadcast) -> tuple[DeviceGroup, ...]:
     return (
         DeviceGroup("publisher", 1, publishes=publishes),
         DeviceGroup(
-            "subscribers",
-            scenario.subscribers,
-            subscribes=Subscribes("publisher", scenario.qos),
+            "subscribers", scenario.subscribers, subscribes=Subscribes("publisher", scenario.qos)
         ),
     )
 

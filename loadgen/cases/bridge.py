@@ -44,11 +44,9 @@ class BridgeScenario(MessagingScenario):
     search_p99_s = 0.5
 
     case: Literal["bridge"] = "bridge"
-    devices: Annotated[
-        int, Count("Simulated devices: the publishers.", "devices", 1, DEVICES_LIMIT)
-    ] = 1_000
+    devices: Annotated[int, Count("Simulated devices: the publishers.", 1, DEVICES_LIMIT)] = 1_000
     rate: RateByDevices = None
-    topics: Annotated[int, Count("Topics of each backend.", "topics", 1, 1_000_000)] = 5
+    topics: Annotated[int, Count("Topics of each backend.")] = 5
     backend: Annotated[
         tuple[str, ...],
         Texts(
@@ -59,13 +57,7 @@ class BridgeScenario(MessagingScenario):
     ] = ()
     backends: Annotated[
         int | None,
-        Count(
-            "Private backends to start.",
-            "brokers",
-            1,
-            100,
-            absent="1, or as many as backend has",
-        ),
+        Count("Private backends to start.", 1, 100, absent="1, or as many as backend has"),
     ] = None
     front_root: Annotated[
         str,

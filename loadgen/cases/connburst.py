@@ -22,28 +22,19 @@ class Connburst(FleetScenario):
     search_p99_s = 1.0
 
     case: Literal["connburst"] = "connburst"
-    devices: Annotated[int, Count("Simulated devices.", "devices", 1, DEVICES_LIMIT)] = 5_000
+    devices: Annotated[int, Count("Simulated devices.", 1, DEVICES_LIMIT)] = 5_000
     rate: Annotated[
         float | None,
-        Rate(
-            "Connects a second.",
-            "1/s",
-            0.001,
-            RATE_LIMIT,
-            absent="as fast as the broker takes them",
-        ),
+        Rate("Connects a second.", 0.001, RATE_LIMIT, absent="as fast as the broker takes them"),
     ] = None
     subscribe: Annotated[bool, Flag("Each device also subscribes, to one common topic.")] = False
-    duration: Annotated[
-        float, Seconds("How long all stay connected.", "s", 0.1, DURATION_LIMIT_S)
-    ] = 5.0
-    warmup: Annotated[float, Seconds("Pause after the connects.", "s", 0, 86_400)] = 0.0
+    duration: Annotated[float, Seconds("How long all stay connected.", 0.1, DURATION_LIMIT_S)] = 5.0
+    warmup: Annotated[float, Seconds("Pause after the connects.", 0, 86_400)] = 0.0
     drain: Drain = 0.0
     latency_bound: Annotated[
         float | None,
         Seconds(
             "The run is INVALID when the p99 latency of the connects is above this.",
-            "s",
             1e-6,
             3_600,
             absent="latency is reported and not judged",

@@ -25,9 +25,7 @@ class Fanin(MessagingScenario):
     """Fields of FANIN."""
 
     case: Literal["fanin"] = "fanin"
-    devices: Annotated[
-        int, Count("Simulated devices: the publishers.", "devices", 1, DEVICES_LIMIT)
-    ] = 1_000
+    devices: Annotated[int, Count("Simulated devices: the publishers.", 1, DEVICES_LIMIT)] = 1_000
     rate: RateByDevices = None
     durable: Annotated[bool, Flag("The broker keeps the sessions of all devices.")] = False
     inflight_window: InflightWindow = 100

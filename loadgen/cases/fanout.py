@@ -23,8 +23,8 @@ class Fanout(MessagingScenario):
 
     case: Literal["fanout"] = "fanout"
     rate: TotalRate = 200.0
-    topics: Annotated[int, Count("Topics, with one publisher each.", "topics", 1, 1_000_000)] = 10
-    ratio: Annotated[int, Count("Subscribers of each topic.", "subscribers", 1, 1_000_000)] = 100
+    topics: Annotated[int, Count("Topics, with one publisher each.")] = 10
+    ratio: Annotated[int, Count("Subscribers of each topic.")] = 100
     durable: Annotated[bool, Flag("The broker keeps the sessions of all devices.")] = False
     inflight_window: InflightWindow = 100
     published: Annotated[

@@ -29,26 +29,18 @@ class Persistent(MessagingScenario):
     rate: TotalRate = 1_000.0
     qos: Qos = 1
     pairs: Annotated[
-        int,
-        Count(
-            "Pairs of one publisher and one durable subscriber, each with its own topic.",
-            "pairs",
-            1,
-            1_000_000,
-        ),
+        int, Count("Pairs of one publisher and one durable subscriber, each with its own topic.")
     ] = 10
     producers: Producers = 1
     acknowledge_every: AcknowledgeEvery = 1
     inflight_window: InflightWindow = 100
     crash_broker: Annotated[
-        bool,
-        Flag("Kill and restart the private broker within the window; nothing may be lost."),
+        bool, Flag("Kill and restart the private broker within the window; nothing may be lost.")
     ] = False
     rack_units: Annotated[
         float | None,
         Ratio(
             "Height of the broker's machine, for messages a second and rack unit.",
-            "U",
             0.1,
             10_000,
             absent="no PERSISTENT.MPU row",

@@ -41,14 +41,8 @@ class Queue(MessagingScenario):
     rate: TotalRate = 5_000.0
     qos: Qos = 1
     mqtt: Protocol = "5"
-    queues: Annotated[
-        int,
-        Count("Queues: shared subscriptions, each to a topic of its own.", "queues", 1, 1_000_000),
-    ] = 10
-    consumers: Annotated[
-        int,
-        Count("Consumers of each queue; a message goes to one of them.", "consumers", 1, 1_000_000),
-    ] = 10
+    queues: Annotated[int, Count("Queues: shared subscriptions, each to a topic of its own.")] = 10
+    consumers: Annotated[int, Count("Consumers of each queue; a message goes to one of them.")] = 10
     producers: Producers = 1
     batch: Annotated[
         int,
@@ -56,7 +50,6 @@ class Queue(MessagingScenario):
             "Messages of a unit: the most that a producer has in flight, which sends the next when "
             "all are acknowledged; a consumer acknowledges as many at a time. The Receive Maximum "
             "that the broker names bounds both.",
-            "messages",
             1,
             65_535,
         ),

@@ -1,6 +1,6 @@
 """Every case by its name, found by looking into this package, and scenarios built by that name.
 
-A module of `loadgen.cases` that has a `CASE` is a case; nothing else lists them.
+Each other module of `loadgen.cases` is a case, its `CASE`; nothing else lists them.
 """
 
 import importlib
@@ -22,14 +22,9 @@ from loadgen.workload.workload import resolve as resolve_case
 
 
 def _found() -> dict[str, Case[Any]]:
-    names = (module.name for module in pkgutil.iter_modules(loadgen.cases.__path__))
-    modules = [
-        importlib.import_module(f"{loadgen.cases.__name__}.{name}")
-        for name in names
-        if f"{loadgen.cases.__name__}.{name}" != __name__
-    ]
-    found = [module.CASE for module in modules if isinstance(getattr(module, "CASE", None), Case)]
-    return {case.name: case for case in sorted(found, key=lambda case: case.place)}
+    names = {module.name for module in pkgutil.iter_modules(loadgen.cases.__path__)} - {"registry"}
+    cases = [importlib.import_module(f"loadgen.cases.{name}").CASE for name in names]
+    return {case.name: case for case in sorted(cases, key=lambda case: case.place)}
 
 
 CASES: Mapping[str, Case[Any]] = MappingProxyType(_found())

@@ -19,18 +19,10 @@ class Request(MessagingScenario):
     """Fields of REQUEST."""
 
     case: Literal["request"] = "request"
-    devices: Annotated[
-        int, Count("Simulated devices: those that ask.", "devices", 1, DEVICES_LIMIT)
-    ] = 1_000
+    devices: Annotated[int, Count("Simulated devices: those that ask.", 1, DEVICES_LIMIT)] = 1_000
     rate: RateByDevices = None
     responders: Annotated[
-        int,
-        Count(
-            "Devices that answer; each has a topic on which its part of the devices asks.",
-            "devices",
-            1,
-            1_000_000,
-        ),
+        int, Count("Devices that answer; each has a topic on which its part of the devices asks.")
     ] = 10
     inflight_window: InflightWindow = 100
 

@@ -47,23 +47,18 @@ class SupplyChain(PublishingScenario):
             choices=("horizontal", "vertical", "freeform"),
         ),
     ] = "horizontal"
-    base: Annotated[int, Count("BASE, by which the workload is scaled.", "", 1, 20_000)] = 10
+    base: Annotated[int, Count("BASE, by which the workload is scaled.", 1, 20_000)] = 10
     handlers: Annotated[
         int,
         Count(
-            "Event handlers of each queue at each location; several share a subscription.",
-            "handlers",
-            1,
-            100,
+            "Event handlers of each queue at each location; several share a subscription.", 1, 100
         ),
     ] = 2
     drivers: Annotated[
-        int,
-        Count("Drivers of each interaction at each location that begins it.", "drivers", 1, 100),
+        int, Count("Drivers of each interaction at each location that begins it.", 1, 100)
     ] = 1
     headquarters: Annotated[
-        int,
-        Count("Instances of the headquarters, each with queues of its own.", "locations", 1, 1_000),
+        int, Count("Instances of the headquarters, each with queues of its own.", 1, 1_000)
     ] = 1
     selectors: Annotated[
         Literal["broker", "client"],
@@ -112,7 +107,6 @@ class SupplyChain(PublishingScenario):
         int | None,
         Count(
             "Product families, of which each is offered by two or three suppliers (freeform).",
-            "families",
             1,
             100_000,
             absent="twice as many as suppliers",
@@ -122,17 +116,11 @@ class SupplyChain(PublishingScenario):
         bool, Flag("All event handlers of a location use one connection (freeform).")
     ] = False
     check_every: Annotated[
-        int,
-        Count(
-            "Messages of which one is checked against its CRC-32 (freeform).",
-            "messages",
-            1,
-            1_000_000,
-        ),
+        int, Count("Messages of which one is checked against its CRC-32 (freeform).")
     ] = 1
     report_every: Annotated[
         float,
-        Seconds("How often the run's progress is reported as a line and an event.", "s", 1, 86_400),
+        Seconds("How often the run's progress is reported as a line and an event.", 1, 86_400),
     ] = 300.0
     inflight_window: InflightWindow = 100
 
@@ -280,12 +268,7 @@ CASE = Case(
             "Throughput", "jms@{topology}", "ingress_rate", "Sent rate.", "msgs/sec", beside=True
         ),
         RowSpec(
-            "Throughput",
-            "jms@{topology}",
-            "egress_rate",
-            "Received rate.",
-            "msgs/sec",
-            beside=True,
+            "Throughput", "jms@{topology}", "egress_rate", "Received rate.", "msgs/sec", beside=True
         ),
     ),
     notice=NOTICE,

@@ -1,4 +1,4 @@
-"""`loadgen demo`: all five cases at a size that suits this machine, on one score card."""
+"""`loadgen demo`: cases at a size that suits this machine, on one score card."""
 
 import sys
 from datetime import UTC, datetime
@@ -43,7 +43,7 @@ def command(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> int:
-    """Play all five cases, a few seconds each, and make one score card of them.
+    """Play the cases of the published report, a few seconds each, on one score card.
 
     Prints the path of the HTML page.
 

@@ -116,10 +116,10 @@ def _compared(directory: Path, again: Path) -> list[str]:
     from loadgen.specjms.repetition import comparison
 
     try:
-        told = comparison(read_played(directory), read_played(again))
+        compared = comparison(read_played(directory), read_played(again))
     except RunDirectoryError as error:
-        told = f"Run and repetition cannot be compared: {error}"
-    return wrap(told, 100)
+        compared = f"Run and repetition cannot be compared: {error}"
+    return wrap(compared, 100)
 
 
 def bundle(
@@ -142,9 +142,9 @@ def bundle(
 ) -> int:
     """Put a run and its repetition into one archive, with the disclosure that a tool can fill.
 
-    A run that was changed since it ended is refused, and a second run that is no repetition of the
-    first: one of the same scenario and length, whose measurement does not overlap. The disclosure
-    says where the run is INVALID or not sealed and where the repetition is worse.
+    A run that was changed since it ended is refused. So is a second run that does not repeat the
+    first: a repetition has the same scenario and length, and their measurements do not overlap. The
+    disclosure says where the run is INVALID or not sealed and where the repetition is worse.
 
     Example: loadgen specjms bundle runs/20261120T233000Z-specjms
     """

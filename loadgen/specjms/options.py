@@ -156,12 +156,13 @@ def _refuse_overrides(choices: Choices) -> None:
 # Locations and interactions ---------------------------------------------------------------------
 
 
+def _refusal(where: str, value: object, allowed: str) -> ScenarioError:
+    return ScenarioError(f"{where}: {shown(value)} is not allowed; allowed: {allowed}")
+
+
 def _count(where: str, value: object, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ScenarioError(
-            f"{where}: {shown(value)} is not allowed; allowed: a whole number from {least:,} to "
-            f"{most:,}"
-        )
+        raise _refusal(where, value, f"a whole number from {least:,} to {most:,}")
     return value
 
 
@@ -180,7 +181,7 @@ def _locations(choices: Choices) -> Locations:
     for name, value in choices.locations.items():
         if name not in counts:
             raise ScenarioError(
-                f"locations: {shown(name)} is no location; allowed: {', '.join(counts)}"
+                f"locations: {shown(name)} is not a location; allowed: {', '.join(counts)}"
             )
         counts[name] = _count(f"locations.{name}", value, 1, LOCATIONS_LIMIT)
     return Locations(*(counts[kind.name] for kind in Kind))
@@ -219,10 +220,7 @@ def _rate(where: str, value: object) -> float:
         or not isinstance(value, int | float)
         or not (value == 0 or RATE_LEAST <= value <= RATE_LIMIT)
     ):
-        raise ScenarioError(
-            f"{where}: {shown(value)} is not allowed; allowed: {RATE_LEAST:g} to {RATE_LIMIT:,} a "
-            "second, or off"
-        )
+        raise _refusal(where, value, f"{RATE_LEAST:g} to {RATE_LIMIT:,} a second, or off")
     return float(value)
 
 
@@ -238,10 +236,8 @@ def _three(where: str, value: object, least: float, most: float) -> tuple[float,
         and all(least <= x <= most for x in value)
     ):
         return (value[0], value[1], value[2])
-    raise ScenarioError(
-        f"{where}: {shown(value)} is not allowed; allowed: three numbers, small, medium and "
-        f"large, from {least:,g} to {most:,g}"
-    )
+    numbers = "three numbers, small, medium and large"
+    raise _refusal(where, value, f"{numbers}, from {least:,g} to {most:,g}")
 
 
 def _quantities(choices: Choices) -> tuple[Quantities, tuple[int, int, int]]:
@@ -286,9 +282,9 @@ def _message(choices: Choices, number: int, sizes: tuple[int, int, int]) -> Mess
             hint = (
                 f"; did you mean {close[0]!r}?" if close else f"; allowed: all, {', '.join(TYPES)}"
             )
-            raise ScenarioError(f"messages: {shown(name)} is no message type{hint}")
+            raise ScenarioError(f"messages: {shown(name)} is not a message type{hint}")
         if not isinstance(values, Mapping):
-            raise ScenarioError(f"messages.{name}: {shown(values)} is no table of options")
+            raise ScenarioError(f"messages.{name}: {shown(values)} is not a table of options")
         unknown = sorted(set(values) - set(_KEYS))
         if unknown:
             raise ScenarioError(
@@ -349,16 +345,14 @@ def _message(choices: Choices, number: int, sizes: tuple[int, int, int]) -> Mess
 def _flag(where: str, name: str, given: Mapping[str, Any], usual: bool) -> bool:
     value = given.get(name, usual)
     if not isinstance(value, bool):
-        raise ScenarioError(f"{where}.{name}: {shown(value)} is not allowed; allowed: true, false")
+        raise _refusal(f"{where}.{name}", value, "true, false")
     return value
 
 
 def _one_of(where: str, name: str, given: Mapping[str, Any], known: Sequence[Any]) -> Any:
     value = given.get(name, known[0])
     if value not in known:
-        raise ScenarioError(
-            f"{where}.{name}: {shown(value)} is not allowed; allowed: {', '.join(known)}"
-        )
+        raise _refusal(f"{where}.{name}", value, ", ".join(known))
     return value
 
 

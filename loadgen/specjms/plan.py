@@ -7,14 +7,7 @@ from loadgen.specjms.expected import location_rates
 from loadgen.specjms.layout import Part, consumed_by, parts_of
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, outputs_of
 from loadgen.specjms.model import Model, mean_received_by
-from loadgen.workload.groups import (
-    Arrivals,
-    Behaviour,
-    DeviceGroup,
-    Publishes,
-    RunPlan,
-    Subscribes,
-)
+from loadgen.workload.groups import Arrivals, Behaviour, DeviceGroup, Publishes, RunPlan, Subscribes
 
 RECEIVE_US = 8.0
 CAUSE_US = 5.0

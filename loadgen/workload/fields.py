@@ -3,7 +3,7 @@
 A kind reads a value however it was given, text from a command line or a number from TOML, bounds
 it, and says in one line what is allowed. A field of a scenario is declared with it:
 
-    topics: Annotated[int, Count("Topics.", "topics", 1, 1_000_000)] = 10
+    topics: Annotated[int, Count("Topics.", 1, 100_000)] = 10
 """
 
 import difflib
@@ -34,7 +34,6 @@ class Field:
     """
 
     description: str
-    unit: str = ""
     _: KW_ONLY
     absent: str = ""
     name: str = ""
@@ -51,7 +50,7 @@ class Field:
     @property
     def metavar(self) -> str:
         """What stands for the value in a help text."""
-        return self.unit.upper() or "TEXT"
+        raise NotImplementedError
 
     @property
     def allowed(self) -> str:
@@ -90,7 +89,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Bounded(Field):
-    """A number from `minimum` to `maximum`, both in `unit`; "auto" means that none is given."""
+    """A number from `minimum` to `maximum`; "auto" means that none is given."""
 
     minimum: float = 0
     maximum: float = 0
@@ -135,8 +134,12 @@ class Ratio(Bounded):
     """A number that need not be whole."""
 
 
+@dataclass(frozen=True)
 class Count(Bounded):
     """A whole number."""
+
+    minimum: float = 1
+    maximum: float = 1_000_000
 
     @property
     def range(self) -> str:
@@ -232,6 +235,8 @@ _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "o
 class Flag(Field):
     """On or off."""
 
+    metavar = ""
+
     @property
     def allowed(self) -> str:
         return "true or false"
@@ -248,8 +253,15 @@ class Flag(Field):
         raise ValueError(f"{shown(value)} is neither true nor false")
 
 
+@dataclass(frozen=True)
 class Text(Field):
-    """One line of text."""
+    """One line of text; `word` stands for it in a help text."""
+
+    word: str = "text"
+
+    @property
+    def metavar(self) -> str:
+        return self.word.upper()
 
     @property
     def allowed(self) -> str:
@@ -297,10 +309,6 @@ class Network(Text):
     """Local addresses."""
 
     @property
-    def metavar(self) -> str:
-        return "CIDR"
-
-    @property
     def allowed(self) -> str:
         return "local addresses as 127.0.0.0/16 or 192.0.2.7"
 
@@ -312,7 +320,7 @@ class Network(Text):
             raise ValueError(f"{shown(value)} is not an address or network") from None
 
 
-class RateSteps(Field):
+class RateSteps(Text):
     """Shares of the rate, one after the other."""
 
     @property
@@ -323,7 +331,7 @@ class RateSteps(Field):
         return read_steps(value)
 
 
-class Table(Field):
+class Table(Text):
     """A table as canonical JSON text: equal tables are equal texts."""
 
     @property

@@ -24,7 +24,7 @@ class Publishes:
 
     `rate` is messages a second of the whole group; `deliveries` how many subscribers must
     receive each message; `window` the messages a device may have unacknowledged (QoS 1 and 2).
-    With a `unit` above 1 a device sends so many messages and waits until all of them are
+    With a `unit` above 1 a device sends that many messages and waits until all of them are
     acknowledged before it sends the next (a JMS transaction, in MQTT's means). `size_bytes` is
     the payload's smallest and largest size, the 32-byte header included.
     """
@@ -119,7 +119,7 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How an encrypted connection is made; `verify` False is told in the score card.
+    """How an encrypted connection is made; the score card says where `verify` is False.
 
     File names may hold `{device}`, the number of the device in its group. With `resume`
     connections resume a session of an earlier one.
@@ -261,6 +261,13 @@ def topic_name(publishes: Publishes, number: int) -> str:
     return f"{publishes.topic_prefix}/{number}"
 
 
+def publishing_to(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> DeviceGroup | None:
+    """The publishing group that a group subscribes to; None where there is no such group."""
+    name = group.subscribes.publishers if group.subscribes is not None else ""
+    found = (other for other in groups if other.name == name and other.publishes is not None)
+    return next(found, None)
+
+
 def topic_filter(plan: RunPlan, group: DeviceGroup, device: int) -> str:
     """Topic filter that a subscribing device asks for."""
     subscribes = group.subscribes
@@ -281,12 +288,10 @@ def topic_filter(plan: RunPlan, group: DeviceGroup, device: int) -> str:
 
 def sent_rate(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> float:
     """Messages a second that a group sends by plan: of its own accord, or one for each it gets."""
-    if group.publishes is not None:
-        return group.publishes.rate
-    if group.responds is None or group.subscribes is None:
-        return 0.0
-    asking = next(other for other in groups if other.name == group.subscribes.publishers)
-    return 0.0 if asking.publishes is None else asking.publishes.rate
+    sending = group if group.publishes is not None else None
+    if sending is None and group.responds is not None:
+        sending = publishing_to(group, groups)
+    return sending.publishes.rate if sending is not None and sending.publishes is not None else 0.0
 
 
 def target_number(plan: RunPlan, group: DeviceGroup, device: int) -> int:
@@ -296,15 +301,19 @@ def target_number(plan: RunPlan, group: DeviceGroup, device: int) -> int:
     targets = len(plan.targets)
     if not plan.separate_brokers:
         return device % targets
-    if group.publishes is not None:
-        topics = group.publishes.topics
-        return topic_number(device, group.count, topics) * targets // topics
-    if group.subscribes is not None and group.subscribes.topic is None:
-        publishes = plan.group(group.subscribes.publishers).publishes
-        if publishes is not None and not group.subscribes.wildcard:
-            number = topic_number(device, group.count, publishes.topics)
-            return number * targets // publishes.topics
-    return device * targets // group.count
+    topics = topics_of(group, plan.groups)
+    return topic_number(device, group.count, topics) * targets // topics
+
+
+def topics_of(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> int:
+    """Over how many topics the devices of a group are spread; each by itself where over none."""
+    sending: DeviceGroup | None = group
+    if group.publishes is None:
+        whole = group.subscribes is None or group.subscribes.wildcard
+        sending = None if whole else publishing_to(group, groups)
+    if sending is None or sending.publishes is None:
+        return max(1, group.count)
+    return sending.publishes.topics
 
 
 def streams_received(plan: RunPlan, group: DeviceGroup, device: int) -> tuple[int, int]:

@@ -1,13 +1,9 @@
-"""From a workload to a plan that fits the host: workers, shares, source addresses, pacing.
-
-The cost model behind the number of workers, measured on one core of a current x86 server: a socket
-call costs some microseconds whatever it carries, a message well under one. So a publisher that
-sends one message at a time costs about ten times one that sends what fell due in a millisecond.
-"""
+"""From a workload to a plan that fits the host: workers, source addresses, pacing."""
 
 import ipaddress
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from loadgen.errors import HostLimitError, ScenarioError
@@ -17,10 +13,11 @@ from loadgen.workload.groups import (
     Share,
     Target,
     WorkerPlan,
-    sent_rate,
     target_url,
+    topics_of,
 )
 from loadgen.workload.scenario import INSTANCES_LIMIT
+from loadgen.workload.spread import Shares, costed, most_workers, spread, workers_for_load
 from loadgen.workload.workload import Brokers, Workload, rooted
 
 SPARE_DESCRIPTORS = 200
@@ -32,15 +29,6 @@ USABLE_PORT_SHARE = 0.99
 """Other programs of the host want some; the published CONNBURST took 98 % of 60,000."""
 LOOPBACK_SOURCES = "127.1.0.0/16"
 """Every address of 127.0.0.0/8 is local on Linux; this part is away from where brokers listen."""
-
-CALL_US = 9.0
-SEND_US = 1.0
-RECEIVE_CALL_US = 4.0
-RECEIVE_US = 0.6
-BATCH_S = 0.001
-"""Messages due on one connection within this time leave, or arrive, in one socket call."""
-WORKER_LOAD = 0.3
-"""Share of a core that a worker is planned for: bursts and the broker need the rest."""
 
 SINGLE_SENDS_PER_S = 20_000
 """Up to here a worker gives every message its own moment; above, it sends in ticks."""
@@ -112,8 +100,8 @@ def plan_run(
         raise ScenarioError("a password needs a user name in MQTT 3.1.1; add one or use --mqtt 5")
     groups = rooted(workload.groups, f"lg{run_tag:08x}")
     _require_brokers_fit(workload.brokers, host, groups)
-    crowd = _Crowd(workload, host, targets, tuple(_costed(group, groups) for group in groups))
-    workers = _pinned(_fitting_workers(crowd), workload.processors)
+    place = _Place(workload, host, targets, groups)
+    workers = _pinned(_fitting_workers(place), workload.processors)
     encrypted = any(target.transport in ("tls", "wss") for target in targets)
     plan = RunPlan(
         run_tag=run_tag,
@@ -171,183 +159,54 @@ def _packet_limit(payload_bytes: int) -> int:
     return int(max(PACKET_FLOOR_BYTES, 1 << (needed - 1).bit_length()))
 
 
-# Load -----------------------------------------------------------------------------------------
+# Workers ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Costed:
-    """A group with `cores`, what one device takes, and `parts`, into which it can be divided."""
-
-    group: DeviceGroup
-    cores: float
-    parts: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Crowd:
-    """What is to be spread over workers, and where."""
+class _Place:
+    """What is to be played, on what host, against which targets."""
 
     workload: Workload
     host: Host
     targets: tuple[Target, ...]
-    costed: tuple[_Costed, ...]
+    groups: tuple[DeviceGroup, ...]
 
     @property
-    def groups(self) -> tuple[DeviceGroup, ...]:
-        return tuple(one.group for one in self.costed)
+    def usable_ports(self) -> int:
+        return int(self.host.local_ports * USABLE_PORT_SHARE)
 
-    @property
-    def cores(self) -> float:
-        return sum(one.cores * one.group.count for one in self.costed)
-
-    @property
-    def has_background(self) -> bool:
-        return any(not group.timed and group.responds is None for group in self.groups)
+    def to_one_target(self, shares: Iterable[Share]) -> int:
+        """An upper bound of the connections that these shares make to one target."""
+        separate = self.workload.brokers.apart > 1
+        return _most_to_one_target(shares, self.groups, len(self.targets), separate)
 
 
-def _costed(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> _Costed:
-    cores, parts = group.cores, group.parts
-    if cores is None:
-        cores = _send_load(group, groups) + _receive_load(group, groups)
-    return _Costed(group, cores, _parts(group, groups) if parts is None else parts)
-
-
-def _messages_per_call(rate: float) -> float:
-    return max(1.0, rate * BATCH_S)
-
-
-def _send_load(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> float:
-    """Cores that one device of the group takes to send."""
-    if not group.count:
-        return 0.0
-    rate = sent_rate(group, groups) / group.count
-    return rate * (CALL_US / _messages_per_call(rate) + SEND_US) * 1e-6
-
-
-def _receive_load(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> float:
-    """Cores that one device of the group takes to receive."""
-    if group.subscribes is None or not group.count:
-        return 0.0
-    senders = next((other for other in groups if other.name == group.subscribes.publishers), None)
-    if senders is None or senders.publishes is None:
-        return 0.0
-    rate = senders.publishes.rate * senders.publishes.deliveries / group.count
-    return rate * (RECEIVE_CALL_US / _messages_per_call(rate) + RECEIVE_US) * 1e-6
-
-
-def _parts(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> int:
-    """Into how many parts a group can be divided: its devices, or the queues they consume.
-
-    The consumers of one queue share its account, which one worker keeps.
-    """
-    if group.subscribes is None or group.subscribes.shared is None:
-        return group.count
-    if group.subscribes.wildcard or group.subscribes.topic is not None:
-        return min(1, group.count)
-    senders = next(other for other in groups if other.name == group.subscribes.publishers)
-    queues = group.count if senders.publishes is None else senders.publishes.topics
-    return min(queues, group.count)
-
-
-# Workers and shares ---------------------------------------------------------------------------
-
-
-def _fitting_workers(crowd: _Crowd) -> tuple[WorkerPlan, ...]:
-    host, wanted = crowd.host, crowd.workload.workers
+def _fitting_workers(place: _Place) -> tuple[WorkerPlan, ...]:
+    host, wanted = place.host, place.workload.workers
     held = host.descriptors - SPARE_DESCRIPTORS
     if held < 1:
         raise HostLimitError(
             f"a process may open only {host.descriptors} files here and a worker needs "
             f"{SPARE_DESCRIPTORS} and one for each device: raise the limit (ulimit -n)"
         )
-    most = _most_workers(crowd)
-    count = min(_workers_for_load(crowd) if wanted is None else wanted, most)
+    groups = costed(place.groups)
+    most = most_workers(groups)
+    for_load = workers_for_load(groups, host.cores, place.workload.hosts)
+    count = min(for_load if wanted is None else wanted, most)
     while True:
-        shares = _spread(crowd, count)
+        shares = spread(groups, count)
         problem = _descriptor_problem(shares, held, count)
         if not problem:
-            workers, problem = _with_sources(crowd, shares)
+            workers, problem = _with_sources(place, shares)
             if not problem:
                 return workers
         if wanted is not None or count >= min(most, WORKERS_LIMIT):
             raise HostLimitError(problem)
         # Descriptors bound the number from below; from there on one by one.
-        count = max(min(-(-_devices(crowd.groups) // held), most, WORKERS_LIMIT), count + 1)
+        count = max(min(-(-_devices(place.groups) // held), most, WORKERS_LIMIT), count + 1)
 
 
-def _workers_for_load(crowd: _Crowd) -> int:
-    hosts = crowd.workload.hosts
-    spare = max(1, crowd.host.cores * hosts - 1)
-    wanted = min(spare, max(1, math.ceil(crowd.cores / WORKER_LOAD)))
-    if crowd.has_background:
-        wanted = max(2, wanted)
-    return -(-wanted // hosts) * hosts
-
-
-def _most_workers(crowd: _Crowd) -> int:
-    """How many workers there can be without one that has nothing to do."""
-    if not crowd.has_background:
-        return sum(one.parts for one in crowd.costed)
-    return 1 + sum(one.parts for one in crowd.costed if not one.group.timed)
-
-
-def _lanes(crowd: _Crowd, workers: int) -> list[tuple[range, list[int]]]:
-    """Which workers play which groups (by index)."""
-    everyone = list(range(len(crowd.costed)))
-    if workers == 1:
-        return [(range(1), everyone)]
-    if crowd.has_background:
-        timed = [index for index in everyone if crowd.costed[index].group.timed]
-        others = [index for index in everyone if not crowd.costed[index].group.timed]
-        return [(range(1), timed), (range(1, workers), others)]
-    # One device that alone outweighs half a worker's part would lift its worker above the rest.
-    heavy = [
-        index
-        for index, one in enumerate(crowd.costed)
-        if one.group.count == 1 and one.cores > 0.5 * crowd.cores / workers
-    ]
-    if heavy and len(heavy) < min(workers, len(crowd.costed)):
-        last = workers - len(heavy)
-        alone = [(range(last + at, last + at + 1), [index]) for at, index in enumerate(heavy)]
-        return [(range(last), [i for i in everyone if i not in heavy]), *alone]
-    return [(range(workers), everyone)]
-
-
-def _spread(crowd: _Crowd, workers: int) -> list[tuple[Share, ...]]:
-    """Shares of each worker; a group's devices are dealt out one by one, like cards.
-
-    Neighbouring devices have neighbouring places in the schedule, so dealing keeps the schedule of
-    every worker even. Each group begins where the one before stopped, so that groups of a few
-    devices do not all meet in the first worker. Queues are dealt whole, neighbours together.
-    """
-    shares: list[list[Share]] = [[] for _ in range(workers)]
-    for lane, members in _lanes(crowd, workers):
-        step = len(lane)
-        dealt = 0
-        for index in members:
-            count, parts = crowd.costed[index].group.count, crowd.costed[index].parts
-            for place, worker in enumerate(lane):
-                start = (place - dealt) % step
-                if start >= parts:
-                    continue
-                share = Share(index, start, count, step)
-                if parts < count:
-                    share = _whole_queues(index, count, parts, start, step)
-                shares[worker].append(share)
-            dealt += parts
-    return [tuple(own) for own in shares]
-
-
-def _whole_queues(index: int, count: int, queues: int, place: int, places: int) -> Share:
-    """The consumers of the queues that fall to one of `places` workers, as one range."""
-    each, more = divmod(queues, places)
-    first = place * each + min(place, more)
-    last = first + each + (place < more)
-    # Device j consumes queue j * queues // count.
-    return Share(index, -(-first * count // queues), -(-last * count // queues), 1)
-
-
-def _descriptor_problem(shares: list[tuple[Share, ...]], held: int, workers: int) -> str:
+def _descriptor_problem(shares: Shares, held: int, workers: int) -> str:
     most = max(sum(share.count for share in own) for own in shares)
     if most <= held:
         return ""
@@ -355,6 +214,105 @@ def _descriptor_problem(shares: list[tuple[Share, ...]], held: int, workers: int
         f"a worker of {workers} would hold {most:,} devices and may open {held:,} beside its own "
         f"files: use more --workers, or raise the limit (ulimit -n {most + SPARE_DESCRIPTORS})"
     )
+
+
+# Ports and source addresses ---------------------------------------------------------------------
+
+
+def _with_sources(place: _Place, shares: Shares) -> tuple[tuple[WorkerPlan, ...], str]:
+    """Worker plans with a source address each where needed, or why more workers are needed.
+
+    Raises HostLimitError where more workers would not help.
+    """
+    network = place.workload.source_address or _network_of_its_own(place)
+    if network is None:
+        return tuple(WorkerPlan(w, own) for w, own in enumerate(shares)), ""
+    available = ipaddress.ip_network(network)
+    _check_family(available, place.targets)
+    size, first = available.num_addresses, 0
+    if size > 2:  # neither the network's own address nor its broadcast address
+        size, first = size - 2, 1
+    plans = tuple(
+        WorkerPlan(w, own, str(available[first + w % size])) for w, own in enumerate(shares)
+    )
+    worst = _ports_used(plans, place.to_one_target)
+    if worst <= place.usable_ports:
+        return plans, ""
+    example = "127.0.0.0/16" if available.is_loopback else "a larger network"
+    problem = (
+        f"{worst:,} connections from one source address to one broker address need more than its "
+        f"{place.usable_ports:,} ports: use more --workers, and --source-address with an address "
+        f"for each ({example}), or widen net.ipv4.ip_local_port_range"
+    )
+    if len(shares) >= size:
+        raise HostLimitError(problem)
+    return (), problem
+
+
+def _network_of_its_own(place: _Place) -> str | None:
+    """Loopback's spare addresses where one does not have enough ports; None where it does."""
+    shared = -(-place.to_one_target(_everyone(place.groups)) // place.workload.hosts)
+    if shared <= place.usable_ports:
+        return None
+    if all(target.host.startswith("127.") for target in place.targets):
+        return LOOPBACK_SOURCES
+    addresses = -(-shared // max(1, place.usable_ports))
+    raise HostLimitError(
+        f"{shared:,} connections to one broker address need more than the {place.usable_ports:,} "
+        f"ports of one source address: give --source-address with {addresses} or more "
+        "addresses of this host, or more --broker endpoints"
+    )
+
+
+def _ports_used(
+    workers: Sequence[WorkerPlan], to_one_target: Callable[[Iterable[Share]], int]
+) -> int:
+    """Connections to one target from the most used source address."""
+    used: Counter[str | None] = Counter()
+    for worker in workers:
+        used[worker.source_address] += to_one_target(worker.shares)
+    return max(used.values(), default=0)
+
+
+def _check_family(
+    network: ipaddress.IPv4Network | ipaddress.IPv6Network, targets: tuple[Target, ...]
+) -> None:
+    for target in targets:
+        version = 6 if ":" in target.host else 4
+        if network.version != version:
+            raise ScenarioError(
+                f"source_address: {network} is IPv{network.version} and the broker's address "
+                f"{target.host} is IPv{version}; allowed: addresses of one kind"
+            )
+
+
+def _everyone(groups: tuple[DeviceGroup, ...]) -> list[Share]:
+    return [Share(index, 0, group.count, 1) for index, group in enumerate(groups)]
+
+
+def _most_to_one_target(
+    shares: Iterable[Share], groups: tuple[DeviceGroup, ...], targets: int, separate: bool
+) -> int:
+    """An upper bound of the connections that these shares make to one target.
+
+    Device i connects to its group's target i modulo their number; a share of step s reaches every
+    g-th of them only, g being the greatest common divisor of both, and those evenly. With
+    `separate` targets each has a block of neighbouring devices instead.
+    """
+    most = [0] * targets
+    for share in shares:
+        group = groups[share.group]
+        if separate and not group.targets:
+            topics = topics_of(group, groups)
+            block = -(-group.count * -(-topics // targets) // topics)
+            each = min(share.count, -(-block // share.step))
+            most = [connections + each for connections in most]
+            continue
+        own = group.targets or range(targets)
+        reached = len(own) // math.gcd(share.step, len(own))
+        for target in own:
+            most[target] += -(-share.count // reached)
+    return max(most)
 
 
 # Private brokers --------------------------------------------------------------------------------
@@ -401,113 +359,6 @@ def _fitting_instances(brokers: Brokers, host: Host, groups: tuple[DeviceGroup, 
     return None
 
 
-# Ports and source addresses ---------------------------------------------------------------------
-
-
-def _everyone(groups: tuple[DeviceGroup, ...]) -> list[Share]:
-    return [Share(index, 0, group.count, 1) for index, group in enumerate(groups)]
-
-
-def _most_to_one_target(
-    shares: Iterable[Share], groups: tuple[DeviceGroup, ...], targets: int, separate: bool
-) -> int:
-    """An upper bound of the connections that these shares make to one target.
-
-    Device i connects to its group's target i modulo their number; a share of step s reaches every
-    g-th of them only, g being the greatest common divisor of both, and those evenly. With
-    `separate` targets each has a block of neighbouring devices instead.
-    """
-    most = [0] * targets
-    for share in shares:
-        group = groups[share.group]
-        if separate and not group.targets:
-            topics = _topics_of(group, groups)
-            block = -(-group.count * -(-topics // targets) // topics)
-            each = min(share.count, -(-block // share.step))
-            most = [connections + each for connections in most]
-            continue
-        own = group.targets or range(targets)
-        reached = len(own) // math.gcd(share.step, len(own))
-        for target in own:
-            most[target] += -(-share.count // reached)
-    return max(most)
-
-
-def _topics_of(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> int:
-    """Over how many topics the devices of a group are spread; each by itself where over none."""
-    senders = group
-    if group.subscribes is not None and not group.subscribes.wildcard:
-        named = (other for other in groups if other.name == group.subscribes.publishers)
-        senders = next(named, group)
-    return max(1, group.count if senders.publishes is None else senders.publishes.topics)
-
-
-def _with_sources(
-    crowd: _Crowd, shares: list[tuple[Share, ...]]
-) -> tuple[tuple[WorkerPlan, ...], str]:
-    """Worker plans with a source address each where needed, or why more workers are needed.
-
-    Raises HostLimitError where more workers would not help.
-    """
-    workload, groups, targets = crowd.workload, crowd.groups, crowd.targets
-    separate = workload.brokers.apart > 1
-    usable = int(crowd.host.local_ports * USABLE_PORT_SHARE)
-    network = workload.source_address
-    if network is None:
-        shared = _most_to_one_target(_everyone(groups), groups, len(targets), separate)
-        on_one_host = -(-shared // workload.hosts)
-        if on_one_host <= usable:
-            return tuple(WorkerPlan(w, own) for w, own in enumerate(shares)), ""
-        if not all(_is_loopback(target.host) for target in targets):
-            addresses = -(-on_one_host // max(1, usable))
-            raise HostLimitError(
-                f"{on_one_host:,} connections to one broker address need more than the {usable:,} "
-                f"ports of one source address: give --source-address with {addresses} or more "
-                "addresses of this host, or more --broker endpoints"
-            )
-        network = LOOPBACK_SOURCES
-    available = ipaddress.ip_network(network)
-    _check_family(available, targets)
-    size, first = available.num_addresses, 0
-    if size > 2:  # neither the network's own address nor its broadcast address
-        size, first = size - 2, 1
-    plans = tuple(
-        WorkerPlan(w, own, str(available[first + w % size])) for w, own in enumerate(shares)
-    )
-    used: dict[str | None, int] = {}
-    for plan in plans:
-        most = _most_to_one_target(plan.shares, groups, len(targets), separate)
-        used[plan.source_address] = used.get(plan.source_address, 0) + most
-    worst = max(used.values())
-    if worst > usable:
-        example = "127.0.0.0/16" if available.is_loopback else "a larger network"
-        problem = (
-            f"{worst:,} connections from one source address to one broker address need more than "
-            f"its {usable:,} ports: use more --workers, and --source-address with an address for "
-            f"each ({example}), or widen net.ipv4.ip_local_port_range"
-        )
-        if len(shares) >= size:
-            raise HostLimitError(problem)
-        return (), problem
-    return plans, ""
-
-
-def _is_loopback(host: str) -> bool:
-    return host.startswith("127.")
-
-
-def _check_family(
-    network: ipaddress.IPv4Network | ipaddress.IPv6Network, targets: tuple[Target, ...]
-) -> None:
-    for target in targets:
-        version = 6 if ":" in target.host else 4
-        if network.version != version:
-            raise ScenarioError(
-                f"source_address: {network} is IPv{network.version} and the broker's address "
-                f"{target.host} is IPv{version}; allowed: addresses of one kind"
-            )
-
-
 # Pacing ---------------------------------------------------------------------------------------
 
 
@@ -541,22 +392,16 @@ def _send_tick_us(
 
 def needs_of(plan: RunPlan) -> Needs:
     """What this plan takes of its host."""
-    most = 0
-    ports: dict[str | None, int] = {}
-    devices = 0
-    for worker in plan.workers:
-        own = sum(share.count for share in worker.shares)
-        devices += own
-        most = max(most, own)
-        to_one = _most_to_one_target(
-            worker.shares, plan.groups, len(plan.targets), plan.separate_brokers
-        )
-        ports[worker.source_address] = ports.get(worker.source_address, 0) + to_one
+
+    def to_one_target(shares: Iterable[Share]) -> int:
+        return _most_to_one_target(shares, plan.groups, len(plan.targets), plan.separate_brokers)
+
+    held = [sum(share.count for share in worker.shares) for worker in plan.workers]
     each = DEVICE_BYTES + SOCKET_BYTES + (TLS_BYTES if plan.tls is not None else 0)
     return Needs(
-        descriptors=most + SPARE_DESCRIPTORS,
-        memory_bytes=len(plan.workers) * WORKER_BYTES + devices * each,
-        ports=max(ports.values(), default=0),
+        descriptors=max(held, default=0) + SPARE_DESCRIPTORS,
+        memory_bytes=len(plan.workers) * WORKER_BYTES + sum(held) * each,
+        ports=_ports_used(plan.workers, to_one_target),
     )
 
 
@@ -594,32 +439,19 @@ def describe(plan: RunPlan) -> dict[str, object]:
 
 
 def _describe_group(group: DeviceGroup) -> dict[str, object]:
-    publishes, subscribes = group.publishes, group.subscribes
-    return {
-        "name": group.name,
-        "count": group.count,
-        "timed": group.timed,
-        "clean_start": group.clean_start,
-        "keep_alive_s": group.keep_alive_s,
-        "targets": list(group.targets),
-        "publishes": None
-        if publishes is None
-        else {
-            "topics": publishes.topics,
-            "rate": publishes.rate,
-            "deliveries": publishes.deliveries,
-            "qos": publishes.qos,
-            "size_bytes": list(publishes.size_bytes),
-            "arrivals": publishes.arrivals,
-            "unit": publishes.unit,
-        },
-        "subscribes": None
-        if subscribes is None
-        else {
-            "publishers": subscribes.publishers,
-            "qos": subscribes.qos,
-            "wildcard": subscribes.wildcard,
-            "shared": subscribes.shared is not None,
-            "acknowledge_every": subscribes.acknowledge_every,
-        },
-    }
+    own = ("name", "count", "timed", "clean_start", "keep_alive_s", "targets")
+    sent = ("topics", "rate", "deliveries", "qos", "size_bytes", "arrivals", "unit")
+    received = ("publishers", "qos", "wildcard", "shared", "acknowledge_every")
+    described = _columns(group, own) or {}
+    subscribes = _columns(group.subscribes, received)
+    if subscribes is not None:
+        subscribes["shared"] = subscribes["shared"] is not None
+    return described | {"publishes": _columns(group.publishes, sent), "subscribes": subscribes}
+
+
+def _columns(value: object, names: tuple[str, ...]) -> dict[str, object] | None:
+    """These attributes as plain JSON values; None for None."""
+    if value is None:
+        return None
+    found = {name: getattr(value, name) for name in names}
+    return {name: list(one) if isinstance(one, tuple) else one for name, one in found.items()}

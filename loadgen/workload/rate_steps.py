@@ -10,13 +10,6 @@ from dataclasses import dataclass
 
 from loadgen.workload.units import parse_number, parse_seconds, shown
 
-__all__ = [
-    "RateStep",
-    "mean_share",
-    "rate_steps",
-    "read_steps",
-]
-
 STEPS_LIMIT = 100
 SHARE_LIMIT = 10.0
 SECONDS_LIMIT = 86_400.0
@@ -50,12 +43,12 @@ def _read_step(part: str) -> tuple[float, float | None]:
         raise ValueError(f"{shown(part)} is not a step such as 75% or 75%:20s")
     share = parse_number(share_text[:-1]) / 100
     if not 0 < share <= SHARE_LIMIT:
-        raise ValueError(f"{shown(share_text)} is no share of a rate from 0% to 1000%")
+        raise ValueError(f"{shown(share_text)} is not a share of a rate from 0% to 1000%")
     if not colon:
         return share, None
     seconds = parse_seconds(time)
     if not 0.1 <= seconds <= SECONDS_LIMIT:
-        raise ValueError(f"{shown(time)} is no time from 100ms to a day")
+        raise ValueError(f"{shown(time)} is not a time from 100ms to a day")
     return share, seconds
 
 

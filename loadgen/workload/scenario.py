@@ -55,55 +55,41 @@ FILE_LIMIT_CHARACTERS = 1 << 20
 
 # Fields whose default, or whose place among the fields, is each case's own ------------------------
 
-Duration = Annotated[
-    float, Seconds("Length of the measurement window.", "s", 0.1, DURATION_LIMIT_S)
-]
-Warmup = Annotated[
-    float, Seconds("Time at full rate before the measurement window.", "s", 0, 86_400)
-]
+Duration = Annotated[float, Seconds("Length of the measurement window.", 0.1, DURATION_LIMIT_S)]
+Warmup = Annotated[float, Seconds("Time at full rate before the measurement window.", 0, 86_400)]
 Drain = Annotated[
     float,
     Seconds(
         "Longest wait after the window for messages under way; ends when all have arrived.",
-        "s",
         0,
         86_400,
     ),
 ]
 Protocol = Annotated[
-    Literal["3.1.1", "5"],
-    Choice("Protocol version of every device.", choices=("3.1.1", "5")),
+    Literal["3.1.1", "5"], Choice("Protocol version of every device.", choices=("3.1.1", "5"))
 ]
 TotalRate = Annotated[
-    float, Rate("Messages a second in total over all publishers.", "1/s", 0.001, RATE_LIMIT)
+    float, Rate("Messages a second in total over all publishers.", 0.001, RATE_LIMIT)
 ]
 RateByDevices = Annotated[
     float | None,
     Rate(
         "Messages a second in total over all publishers.",
-        "1/s",
         0.001,
         RATE_LIMIT,
         absent="one message a second for each device",
     ),
 ]
 Qos = Annotated[
-    int,
-    Choice("Quality of service of publications and subscriptions.", choices=("0", "1", "2")),
+    int, Choice("Quality of service of publications and subscriptions.", choices=("0", "1", "2"))
 ]
 InflightWindow = Annotated[
-    int,
-    Count("Messages a publisher may have unacknowledged (QoS 1 and 2).", "messages", 1, 65_535),
+    int, Count("Messages a publisher may have unacknowledged (QoS 1 and 2).", 1, 65_535)
 ]
-Producers = Annotated[int, Count("Publishers of each topic or queue.", "publishers", 1, 1_000_000)]
+Producers = Annotated[int, Count("Publishers of each topic or queue.")]
 AcknowledgeEvery = Annotated[
     int,
-    Count(
-        "Acknowledgements that a subscriber withholds and sends together (QoS 1).",
-        "messages",
-        1,
-        65_535,
-    ),
+    Count("Acknowledgements that a subscriber withholds and sends together (QoS 1).", 1, 65_535),
 ]
 
 
@@ -143,7 +129,6 @@ class Scenario(BaseModel):
         float | None,
         Seconds(
             "The run is INVALID when the p99 latency is above this.",
-            "s",
             1e-6,
             3_600,
             absent="latency is reported and not judged",
@@ -154,16 +139,15 @@ class Scenario(BaseModel):
         Count(
             "Connects under way at one moment, over all workers; above the broker's listen "
             "backlog SYNs are lost.",
-            "connects",
             1,
             100_000,
         ),
     ] = 64
     connect_timeout: Annotated[
-        float, Seconds("Longest wait for a device's CONNACK or SUBACK.", "s", 0.1, 3_600)
+        float, Seconds("Longest wait for a device's CONNACK or SUBACK.", 0.1, 3_600)
     ] = 30.0
     keep_alive: Annotated[
-        int, Seconds("Keep Alive of CONNECT; 0 turns it off.", "s", 0, 65_535, whole=True)
+        int, Seconds("Keep Alive of CONNECT; 0 turns it off.", 0, 65_535, whole=True)
     ] = 300
     affinity: Annotated[
         str | None,
@@ -177,7 +161,6 @@ class Scenario(BaseModel):
         int | None,
         Count(
             "Load generating processes.",
-            "processes",
             1,
             1_024,
             absent="from devices, rates, descriptors and cores",
@@ -191,7 +174,7 @@ class Scenario(BaseModel):
             absent="the system's choice; 127.1.0.0/16 where a broker on loopback runs out of ports",
         ),
     ] = None
-    hosts: Annotated[int, Count("Hosts to run on.", "hosts", 1, 1_000)] = 1
+    hosts: Annotated[int, Count("Hosts to run on.", 1, 1_000)] = 1
     tls_ca: Annotated[
         str | None,
         Text(
@@ -275,13 +258,12 @@ class Scenario(BaseModel):
         int | None,
         Count(
             "Process of the broker on this host, whose processor time and memory are watched.",
-            "pid",
             1,
             2**31 - 1,
             absent="that of a broker started here or listening on this host",
         ),
     ] = None
-    seed: Annotated[int, Count("Same seed, same phases, sizes and arrivals.", "", 0, 2**63 - 1)] = 1
+    seed: Annotated[int, Count("Same seed, same phases, sizes and arrivals.", 0, 2**63 - 1)] = 1
 
     if TYPE_CHECKING:
 
@@ -375,7 +357,6 @@ class PublishingScenario(Scenario):
         Seconds(
             "Longest time a due message may wait to be sent together with others; 0 sends each "
             "at its own moment.",
-            "s",
             0,
             1,
             absent="0 where the rate allows it, else up to 1 ms",
@@ -385,7 +366,6 @@ class PublishingScenario(Scenario):
         float | None,
         Rate(
             "Connects a second while the devices of a messaging case connect.",
-            "1/s",
             0.001,
             RATE_LIMIT,
             absent="as fast as the broker takes them",
@@ -402,20 +382,18 @@ class FleetScenario(Scenario):
         Seconds(
             "Devices that lose their connection come back: the first wait, doubled after each "
             "attempt that fails and varied by half.",
-            "s",
             0.01,
             3_600,
             absent="they stay away; 0.1 s with crash_broker",
         ),
     ] = None
     reconnect_max: Annotated[
-        float, Seconds("Longest wait before a device tries to come back.", "s", 0.01, 3_600)
+        float, Seconds("Longest wait before a device tries to come back.", 0.01, 3_600)
     ] = 30.0
     instances: Annotated[
         int,
         Count(
             "Private brokers to start, each a broker of its own (see separate_brokers).",
-            "brokers",
             1,
             INSTANCES_LIMIT,
         ),
@@ -510,7 +488,6 @@ class MessagingScenario(PublishingScenario, FleetScenario):
         tuple[int, int],
         Size(
             "Payload size, its 32-byte header included; MIN-MAX draws each message's size evenly.",
-            "bytes",
             SIZE_MINIMUM_BYTES,
             SIZE_MAXIMUM_BYTES,
         ),
@@ -520,7 +497,6 @@ class MessagingScenario(PublishingScenario, FleetScenario):
         Rate(
             "Devices a second that leave in good order and return: publishers, and subscribers "
             "whose session the broker keeps.",
-            "N",
             0.001,
             1_000_000,
             absent="nobody leaves",
@@ -529,10 +505,7 @@ class MessagingScenario(PublishingScenario, FleetScenario):
     away: Annotated[
         float,
         Seconds(
-            "How long a device that left stays away, varied by half (with churn).",
-            "s",
-            0.01,
-            3_600,
+            "How long a device that left stays away, varied by half (with churn).", 0.01, 3_600
         ),
     ] = 1.0
     payload: Annotated[

@@ -8,8 +8,6 @@ import math
 import re
 from decimal import Decimal
 
-__all__ = ["parse_count", "parse_number", "parse_seconds", "parse_size", "shown"]
-
 NUMBER_LIMIT = 10**15
 """No quantity of a load test is larger; a longer number is a slip of the hand."""
 

@@ -71,7 +71,8 @@ class TestFields:
     @pytest.mark.parametrize(("case", "spec"), FIELDS, ids=IDS)
     def test_every_field_can_be_documented(self, case: str, spec: Field) -> None:
         assert spec.description.endswith(".")
-        assert spec.allowed and spec.metavar
+        assert spec.allowed
+        assert bool(spec.metavar) != isinstance(spec, Flag)
         assert spec.option == "--" + spec.name.replace("_", "-")
         if isinstance(spec, Bounded):
             assert spec.minimum < spec.maximum

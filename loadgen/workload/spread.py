@@ -1,0 +1,147 @@
+"""Spreads groups of devices over workers: what a device costs, and who plays which of them.
+
+The cost model, measured on one core of a current x86 server: a socket call costs some microseconds
+whatever it carries, a message well under one. So a publisher that sends one message at a time costs
+about ten times one that sends what fell due in a millisecond.
+"""
+
+import math
+from dataclasses import dataclass
+
+from loadgen.workload.groups import DeviceGroup, Share, publishing_to, sent_rate
+
+CALL_US = 9.0
+SEND_US = 1.0
+RECEIVE_CALL_US = 4.0
+RECEIVE_US = 0.6
+BATCH_S = 0.001
+"""Messages due on one connection within this time leave, or arrive, in one socket call."""
+WORKER_LOAD = 0.3
+"""Share of a core that a worker is planned for: bursts and the broker need the rest."""
+
+Shares = list[tuple[Share, ...]]
+"""What each worker plays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costed:
+    """A group with `cores`, what one device takes, and `parts`, into which it can be divided."""
+
+    group: DeviceGroup
+    cores: float
+    parts: int
+
+
+def costed(groups: tuple[DeviceGroup, ...]) -> tuple[Costed, ...]:
+    """The groups with what they cost, by their own word or by their rates and topics."""
+    return tuple(
+        Costed(
+            group,
+            _cores(group, groups) if group.cores is None else group.cores,
+            _parts(group, groups) if group.parts is None else group.parts,
+        )
+        for group in groups
+    )
+
+
+def _cores(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> float:
+    """Cores that one device of the group takes to send and to receive."""
+    if not group.count:
+        return 0.0
+    sent = sent_rate(group, groups) / group.count
+    cost_us = sent * (CALL_US / _messages_per_call(sent) + SEND_US)
+    senders = publishing_to(group, groups)
+    if senders is not None and senders.publishes is not None:
+        got = senders.publishes.rate * senders.publishes.deliveries / group.count
+        cost_us += got * (RECEIVE_CALL_US / _messages_per_call(got) + RECEIVE_US)
+    return cost_us * 1e-6
+
+
+def _messages_per_call(rate: float) -> float:
+    return max(1.0, rate * BATCH_S)
+
+
+def _parts(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> int:
+    """Into how many parts a group can be divided: its devices, or the queues they consume.
+
+    The consumers of one queue share its account, which one worker keeps.
+    """
+    subscribes, senders = group.subscribes, publishing_to(group, groups)
+    if subscribes is None or subscribes.shared is None:
+        return group.count
+    if subscribes.wildcard or senders is None or senders.publishes is None:
+        return min(1, group.count)
+    return min(senders.publishes.topics, group.count)
+
+
+def _has_background(groups: tuple[Costed, ...]) -> bool:
+    return any(not one.group.timed and one.group.responds is None for one in groups)
+
+
+def workers_for_load(groups: tuple[Costed, ...], cores: int, hosts: int) -> int:
+    """How many workers the load asks for on hosts with this many cores each."""
+    load = sum(one.cores * one.group.count for one in groups)
+    wanted = min(max(1, cores * hosts - 1), max(1, math.ceil(load / WORKER_LOAD)))
+    if _has_background(groups):
+        wanted = max(2, wanted)
+    return -(-wanted // hosts) * hosts
+
+
+def most_workers(groups: tuple[Costed, ...]) -> int:
+    """How many workers there can be without one that has nothing to do."""
+    if not _has_background(groups):
+        return sum(one.parts for one in groups)
+    return 1 + sum(one.parts for one in groups if not one.group.timed)
+
+
+def spread(groups: tuple[Costed, ...], workers: int) -> Shares:
+    """Shares of each worker; a group's devices are dealt out one by one, like cards.
+
+    Neighbouring devices have neighbouring places in the schedule, so dealing keeps the schedule of
+    every worker even. Each group begins where the one before stopped, so that groups of a few
+    devices do not all meet in the first worker. Queues are dealt whole, neighbours together.
+    """
+    shares: list[list[Share]] = [[] for _ in range(workers)]
+    for lane, members in _lanes(groups, workers):
+        step = len(lane)
+        dealt = 0
+        for index in members:
+            count, parts = groups[index].group.count, groups[index].parts
+            for place, worker in enumerate(lane):
+                start = (place - dealt) % step
+                if start >= parts:
+                    continue
+                share = Share(index, start, count, step)
+                if parts < count:
+                    share = _whole_queues(index, count, parts, start, step)
+                shares[worker].append(share)
+            dealt += parts
+    return [tuple(own) for own in shares]
+
+
+def _lanes(groups: tuple[Costed, ...], workers: int) -> list[tuple[range, list[int]]]:
+    """Which workers play which groups (by index)."""
+    everyone = list(range(len(groups)))
+    if workers == 1:
+        return [(range(1), everyone)]
+    if _has_background(groups):
+        timed = [index for index in everyone if groups[index].group.timed]
+        others = [index for index in everyone if not groups[index].group.timed]
+        return [(range(1), timed), (range(1, workers), others)]
+    # One device that alone outweighs half a worker's part would lift its worker above the rest.
+    half = 0.5 * sum(one.cores * one.group.count for one in groups) / workers
+    heavy = [at for at, one in enumerate(groups) if one.group.count == 1 and one.cores > half]
+    if heavy and len(heavy) < min(workers, len(groups)):
+        last = workers - len(heavy)
+        alone = [(range(last + at, last + at + 1), [index]) for at, index in enumerate(heavy)]
+        return [(range(last), [i for i in everyone if i not in heavy]), *alone]
+    return [(range(workers), everyone)]
+
+
+def _whole_queues(index: int, count: int, queues: int, place: int, places: int) -> Share:
+    """The consumers of the queues that fall to one of `places` workers, as one range."""
+    each, more = divmod(queues, places)
+    first = place * each + min(place, more)
+    last = first + each + (place < more)
+    # Device j consumes queue j * queues // count.
+    return Share(index, -(-first * count // queues), -(-last * count // queues), 1)
