@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.engine.frames import FrameReader, encode_frame
-from loadgen.engine.live import Live, LivePage, create_live_page
+from loadgen.engine.live import LivePage, create_live_page
 from loadgen.engine.recorder import decode_intervals
 from loadgen.engine.worker import run_worker, warm
 from loadgen.metrics.interval import Interval, to_table
@@ -162,14 +162,14 @@ def _step(
         time.sleep(0.2)
         driver.tell("beat")
         row = live[0]
-        expected = int(row[Live.EXPECTED]) + external
-        if time.monotonic_ns() < end_ns or not row[Live.FINISHED]:
+        expected = int(row["expected"]) + external
+        if time.monotonic_ns() < end_ns or not row["finished"]:
             continue
-        if int(row[Live.RECEIVED]) >= expected:
+        if int(row["received"]) >= expected:
             break
     cpu_ns = _cpu_ns(pid) - cpu_ns
     sent, expected, received, connected = (
-        int(live[0, column]) for column in (Live.SENT, Live.EXPECTED, Live.RECEIVED, Live.CONNECTED)
+        int(live[column][0]) for column in ("sent", "expected", "received", "connected")
     )
     driver.ask("stop")
     table = reduce_table(to_table(driver.rows), ("group", "series"))

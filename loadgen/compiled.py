@@ -54,6 +54,7 @@ from numba.core.typing.templates import Signature
 _config: Any = config
 _rebuild: Any = CompileResult._rebuild
 _dumps: Any = dumps
+_unliteral: Any = types.unliteral
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,7 +71,17 @@ def compiled(kernel: Callable[P, R]) -> Callable[P, R]:
     dispatcher: Any = numba.njit(kernel)
     if dispatcher is not kernel:  # as it is with NUMBA_DISABLE_JIT
         dispatcher._cache = _KernelCache(dispatcher)
+        dispatcher.get_call_template = functools.partial(_call_template, dispatcher)
     return cast(Callable[P, R], dispatcher)
+
+
+def _call_template(dispatcher: Any, arguments: Any, keywords: dict[str, types.Type]) -> Any:
+    """As numba's, but a constant has the type of its kind: 0 and 1 are not compiled for apart."""
+    return type(dispatcher).get_call_template(
+        dispatcher,
+        tuple(map(_unliteral, arguments)),
+        {name: _unliteral(kind) for name, kind in keywords.items()},
+    )
 
 
 def cache_directory() -> Path:

@@ -10,9 +10,11 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
+
+from loadgen.compiled import compiled
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
@@ -371,3 +373,16 @@ def test_without_compilation_it_is_the_function_itself(tmp_path: Path) -> None:
     source = write(tmp_path, {"extension.py": ("@intrinsic\ndef seven", "def seven")})
     code = "from sample.kernels import own; print(type(own).__name__, own(1))"
     assert run(source, tmp_path / "cache", code, NUMBA_DISABLE_JIT="1") == "function 3\n"
+
+
+def test_constants_of_one_kind_are_one_type() -> None:
+    @compiled
+    def doubled(value: int) -> int:
+        return value * 2
+
+    @compiled
+    def both(value: int) -> int:
+        return doubled(0) + doubled(1) + doubled(value)
+
+    assert both(4) == 10
+    assert len(cast(Any, doubled).signatures) == 1

@@ -18,10 +18,11 @@ from loadgen.control.rundir import EventLog, IntervalWriter
 from loadgen.control.tally import p99_us
 from loadgen.control.tasks import beside
 from loadgen.control.worker_pool import WorkerPool
-from loadgen.engine.live import LIVE_FIELDS, Live, LivePage
+from loadgen.engine.live import LivePage
 from loadgen.engine.recorder import decode_intervals
 from loadgen.errors import CannotRunError
 from loadgen.metrics.interval import Interval
+from loadgen.workload.fleet import Totals
 from loadgen.workload.groups import RunPlan
 
 SAMPLE_S = 0.01
@@ -55,7 +56,7 @@ class Monitor:
     def __init__(self, plan: RunPlan, record: Record, progress: Progress) -> None:
         self.state = state_before(plan)
         self.record = record
-        self.page: LivePage = np.zeros((0, LIVE_FIELDS), np.int64)
+        self.page: LivePage = np.zeros(0, Totals.layout)
         self.window_ends: dict[int, tuple[int, int]] = {}
         """Messages owed, and since when the oldest was due, as each worker's window ended."""
         self._plan = plan
@@ -129,21 +130,21 @@ class Monitor:
         """How many devices this worker plays."""
         return sum(share.count for share in self._plan.workers[row].shares)
 
-    def total(self, field: Live) -> int:
+    def total(self, field: str) -> int:
         """A counter of the live page, of all workers."""
-        return int(self.page[:, field].sum())
+        return int(self.page[field].sum())
 
     def mark(self) -> Mark:
         """The live page at this moment."""
         # Received first: what arrives while the page is read must not look like more than was due.
-        received = self.total(Live.RECEIVED)
+        received = self.total("received")
         return Mark(
             time_ns=time.monotonic_ns(),
-            sent=self.total(Live.SENT),
-            expected=self.total(Live.EXPECTED),
+            sent=self.total("sent"),
+            expected=self.total("expected"),
             received=received,
-            owed=self.total(Live.OWED),
-            pushed_back=self.total(Live.PUSHED_BACK),
+            owed=self.total("owed"),
+            pushed_back=self.total("pushed_back"),
         )
 
     def watching(self, pool: WorkerPool) -> AbstractAsyncContextManager[None]:
@@ -158,7 +159,7 @@ class Monitor:
             pool.tell_all({"op": "beat"})
             now_ns = time.monotonic_ns()
             for row in pool.alive if len(self.page) and self._phase != "stop" else ():
-                beat_ns = int(self.page[row, Live.BEAT_NS])
+                beat_ns = int(self.page["beat_ns"][row])
                 if beat_ns and now_ns - beat_ns > limit_s * NS:
                     pool.lose(row, f"was silent for {limit_s:.0f} s")
             await self.flush()
@@ -194,12 +195,12 @@ class Monitor:
         while True:
             if self._sampling:
                 page = self.page.copy()
-                outstanding = int(page[:, Live.EXPECTED].sum() - page[:, Live.RECEIVED].sum())
+                outstanding = int(page["expected"].sum() - page["received"].sum())
                 seen.high_water_mark = max(seen.high_water_mark, outstanding)
                 now_ns = time.monotonic_ns()
                 if now_ns >= self._next_backlog_ns:
                     self._next_backlog_ns = now_ns + self._backlog_each_ns
-                    owed = int(page[:, Live.OWED].sum())
+                    owed = int(page["owed"].sum())
                     seen.backlog_samples.append((now_ns, owed, max(0, outstanding)))
                 if seen.rate_steps is not None:
                     seen.rate_steps.sample(self.mark())
@@ -214,8 +215,7 @@ class Monitor:
 
     def _snapshot(self, devices: int) -> Snapshot:
         now_ns = time.monotonic_ns()
-        page = self.page.sum(axis=0)
-        sent, received = int(page[Live.SENT]), int(page[Live.RECEIVED])
+        sent, received = self.total("sent"), self.total("received")
         self._rates.append((now_ns, sent, received))
         before_ns, sent_before, received_before = self._rates[0]
         seconds = max((now_ns - before_ns) / NS, 1e-9)
@@ -223,11 +223,11 @@ class Monitor:
         return Snapshot(
             phase=self._phase,
             devices=devices,
-            connected=int(page[Live.CONNECTED]),
-            failed=int(page[Live.CONNECT_FAILURES]),
+            connected=self.total("connected"),
+            failed=self.total("connect_failures"),
             sent_per_s=(sent - sent_before) / seconds,
             received_per_s=(received - received_before) / seconds,
-            backlog=max(0, int(page[Live.OWED] + page[Live.EXPECTED]) - received),
+            backlog=max(0, self.total("owed") + self.total("expected") - received),
             p99_us=self._p99_us,
             left_s=None if left is None else (left - now_ns) / NS,
         )

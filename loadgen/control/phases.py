@@ -21,7 +21,7 @@ from loadgen.control.run_state import NS, Outcome, outcome_of, timed_groups
 from loadgen.control.tally import Tally
 from loadgen.control.tasks import finished_or
 from loadgen.control.worker_pool import WorkerLostError, WorkerPool
-from loadgen.engine.live import Live, create_live_page
+from loadgen.engine.live import create_live_page
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, LoadgenError
 from loadgen.workload.groups import RunPlan
 from loadgen.workload.workload import PhasePlan
@@ -161,9 +161,9 @@ class PhaseRunner:
             answers = await self._step(work)
         except _CutError:
             # Nobody answers any more; the live page says how far they came.
-            failed = monitor.total(Live.CONNECT_FAILURES)
+            failed = monitor.total("connect_failures")
             failures = {"not reported": failed} if failed else {}
-            done, now_ns = monitor.total(Live.CONNECTED), time.monotonic_ns()
+            done, now_ns = monitor.total("connected"), time.monotonic_ns()
             seen.connected = Outcome(done, failures, start_ns, now_ns)
             seen.windows["connect"] = (start_ns, now_ns)
             raise
@@ -266,7 +266,7 @@ class PhaseRunner:
             await wait(self._arrived(end_ns, cut=cut))
         finally:
             seen.windows["drain"] = (start_ns, max(start_ns, time.monotonic_ns()))
-        seen.owed_at_end = monitor.total(Live.OWED)
+        seen.owed_at_end = monitor.total("owed")
         if monitor.window_ends:
             seen.owed_at_window_end = sum(owed for owed, _ in monitor.window_ends.values())
             seen.owed_oldest_ns = max(oldest for _, oldest in monitor.window_ends.values())
@@ -276,9 +276,9 @@ class PhaseRunner:
     async def _arrived(self, end_ns: int, *, cut: bool) -> None:
         while (now_ns := time.monotonic_ns()) < end_ns:
             page = self._monitor.page.copy()
-            received = int(page[:, Live.RECEIVED].sum())
-            finished = bool(page[:, Live.FINISHED].all()) or (cut and not page[:, Live.OWED].any())
-            if finished and received >= int(page[:, Live.EXPECTED].sum()):
+            received = int(page["received"].sum())
+            finished = bool(page["finished"].all()) or (cut and not page["owed"].any())
+            if finished and received >= int(page["expected"].sum()):
                 await asyncio.sleep(min(SETTLE_S, (end_ns - now_ns) / NS))
                 return
             await asyncio.sleep(SAMPLE_S)

@@ -10,10 +10,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from loadgen.engine.fleet import Fleet, Table, build_fleet
+from loadgen.engine.fleet import build_fleet
 from loadgen.engine.frames import Header
+from loadgen.engine.reactor import MESSAGING_ENTRY_POINTS, EntryPoints
 from loadgen.errors import CannotRunError
 from loadgen.mqtt.packets import Subscribe, Subscription
+from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import RunPlan, topic_filter
 
 SUBSCRIBE_ID = 65_535
@@ -27,21 +29,21 @@ class Behaviour:
     """What the devices of one worker do.
 
     `subscribe_packets(connection)` is what a device subscribes with, all at one QoS and the last
-    with SUBSCRIBE_ID; `chain` the address table of a supply chain's arrays (engine/supply.py), for
-    the kernels; `final` what the worker adds to its last answer.
+    with SUBSCRIBE_ID; `kernels` are compiled for what their messages mean; `final` is what the
+    worker adds to its last answer.
     """
 
     fleet: Fleet
     subscribe_packets: Callable[[int], list[Subscribe]]
-    chain: Table | None = None
+    kernels: EntryPoints = MESSAGING_ENTRY_POINTS
     final: Callable[[], Header] = dict
 
 
-ReadPlan = Callable[[Any, int, Table], Behaviour]
+ReadPlan = Callable[[Any, int, Any], Behaviour]
 """Takes the plan as the coordinator sent it, the worker's row and its totals (fleet.py)."""
 
 
-def plain_messaging(document: Any, worker: int, totals: Table) -> Behaviour:
+def plain_messaging(document: Any, worker: int, totals: Any) -> Behaviour:
     """Devices publish, receive and respond as their groups say."""
     plan = _plans.validate_python(document)
     fleet = build_fleet(plan, plan.workers[worker], totals)

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from random import Random
 
-from loadgen.engine.fleet import Fleet
 from loadgen.engine.reporter import Reporter
+from loadgen.workload.device import CONNECTED
+from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import DeviceGroup
-from loadgen.workload.traffic import CONNECTED, STATE
 
 _EVERY_S = 0.02
 _TRIES = 20  # to find a connected device; with nearly all away, fewer leave
@@ -42,7 +42,7 @@ class Churn:
         )
         self._devices = [
             connection
-            for connection in range(len(fleet.connections))
+            for connection in range(len(fleet.devices))
             if may_leave(fleet.group_of(connection))
         ]
         self._rate = fleet.plan.churn_per_s * len(self._devices) / max(total, 1)
@@ -59,7 +59,7 @@ class Churn:
         while self._due >= 1.0:
             self._due -= 1.0
             some = (self._random.choice(self._devices) for _ in range(_TRIES))
-            states = self._fleet.connections[:, STATE]
+            states = self._fleet.devices["state"]
             connection = next((one for one in some if states[one] == CONNECTED), None)
             if connection is not None:
                 self._leave(connection)

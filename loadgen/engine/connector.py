@@ -13,18 +13,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from loadgen.engine.fleet import Fleet
 from loadgen.engine.reactor import connect_some
 from loadgen.engine.streams import Streams
+from loadgen.workload.device import AWAIT_CONNACK, CONNECTING
+from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import Reconnect
-from loadgen.workload.traffic import (
-    AWAIT_CONNACK,
-    CONNECTING,
-    CONNECTING_COUNT,
-    EVENT_LIMIT,
-    EVENTS,
-    STATE,
-)
+from loadgen.workload.traffic import EVENT_LIMIT
 
 _TICK_S = 0.001  # the finest that a loop's timer can do
 _IDLE_TICK_S = 0.02
@@ -43,20 +37,18 @@ class Connector:
         self,
         fleet: Fleet,
         loop: asyncio.AbstractEventLoop,
-        epoll: int,
         streams: Streams | None,
         on_events: Callable[[], None],
         lost: Callable[[int, str], None],
     ) -> None:
         self._fleet = fleet
         self._loop = loop
-        self._epoll = epoll
         self._streams = streams
         self._on_events = on_events
         self._lost = lost
         self._queue: deque[int] = deque()
         self._begun: deque[tuple[int, list[int]]] = deque()
-        self._begun_ns = np.zeros(len(fleet.connections), np.int64)
+        self._begun_ns = np.zeros(len(fleet.devices), np.int64)
         self._returning: list[tuple[float, int]] = []
         self._attempts: dict[int, int] = {}
         self._done: asyncio.Future[None] | None = None
@@ -82,7 +74,7 @@ class Connector:
         self._rate = rate
         self._in_flight = first_in_flight
         self._timeout_ns = int(timeout_s * 1e9)
-        self._queue.extend(range(len(self._fleet.connections)))
+        self._queue.extend(range(len(self._fleet.devices)))
         self._allowance = 1.0
         self._paced_ns = time.monotonic_ns()
         self._done = self._loop.create_future()
@@ -153,11 +145,11 @@ class Connector:
             self._done.set_result(None)
 
     def _under_way(self) -> int:
-        return int(self._fleet.totals[CONNECTING_COUNT])
+        return self._fleet.totals.connecting
 
     def _allowed(self) -> int:
         # Each connect may fail at once and leave an event.
-        room = EVENT_LIMIT - int(self._fleet.totals[EVENTS])
+        room = EVENT_LIMIT - self._fleet.totals.events
         count = min(self._in_flight - self._under_way(), len(self._queue), room)
         if not self._rate:
             return count
@@ -174,19 +166,8 @@ class Connector:
             for connection in connections:
                 self._streams.connect(connection)
             return
-        connect_some(
-            self._epoll,
-            np.array(connections, np.int64),
-            fleet.source,
-            fleet.addresses,
-            fleet.address_bytes,
-            fleet.clock,
-            fleet.words,
-            fleet.connections,
-            fleet.totals,
-            fleet.events,
-        )
-        if fleet.totals[EVENTS]:
+        connect_some(fleet, np.array(connections, np.int64))
+        if fleet.totals.events:
             self._loop.call_soon(self._on_events)
 
     def _expire(self) -> None:
@@ -194,7 +175,7 @@ class Connector:
 
         All may wait equally long, so what began first expires first, and only that is looked at.
         """
-        states = self._fleet.connections[:, STATE]
+        states = self._fleet.devices["state"]
         limit_ns = time.monotonic_ns() - self._timeout_ns
         while self._begun and self._begun[0][0] < limit_ns:
             began_ns, connections = self._begun.popleft()

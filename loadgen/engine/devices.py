@@ -1,13 +1,13 @@
 """What a worker knows of each of its devices at the end of a run, for `RunPlan.per_device`."""
 
 import numpy as np
+import numpy.typing as npt
 
-from loadgen.engine.fleet import Fleet, Table
-from loadgen.workload import traffic
-from loadgen.workload.accounting import FORGOTTEN, received_on
-from loadgen.workload.pacer import SEQUENCE, STREAM
+from loadgen.workload.accounting import received_on
+from loadgen.workload.device import CONNECTED, SHARED
+from loadgen.workload.fleet import Fleet
 
-__all__ = ["UNKNOWN", "device_columns"]
+Table = npt.NDArray[np.int64]
 
 UNKNOWN = -1
 
@@ -20,31 +20,31 @@ def device_columns(fleet: Fleet) -> dict[str, Table]:
     stream, sent             its own stream and the messages sent of it, UNKNOWN without one
     first_stream, streams    those that it must receive; no streams where it receives none
     received                 distinct messages of all phases, UNKNOWN where consumers share them
-                             or the pool of holes ran out
+                             or the pool of gaps ran out
     received_in_window       of these, the ones intended in the measurement window
     """
-    connections = fleet.connections
-    publisher = connections[:, traffic.PUBLISHER]
+    devices = fleet.devices
+    publisher = devices["publisher"]
     publishes = publisher >= 0
-    stream = np.full(len(connections), UNKNOWN, np.int64)
+    stream = np.full(len(devices), UNKNOWN, np.int64)
     sent = stream.copy()
-    stream[publishes] = fleet.schedule[publisher[publishes], STREAM]
-    sent[publishes] = fleet.schedule[publisher[publishes], SEQUENCE]
-    before = np.concatenate([[0], np.cumsum(received_on(fleet.pairs, fleet.holes))])
-    first = connections[:, traffic.PAIR_FIRST]
-    count = connections[:, traffic.STREAM_COUNT]
+    stream[publishes] = fleet.publishers["stream"][publisher[publishes]]
+    sent[publishes] = fleet.publishers["sequence"][publisher[publishes]]
+    before = np.concatenate([[0], np.cumsum(received_on(fleet.pairs, fleet.gaps))])
+    first = devices["pair_first"]
+    count = devices["stream_count"].astype(np.int64)
     received = before[first + count] - before[first]
-    shared = (connections[:, traffic.FLAGS] & traffic.SHARED) != 0
-    received[shared | bool(fleet.hole_state[FORGOTTEN])] = UNKNOWN
+    shared = (devices["flags"] & SHARED) != 0
+    received[shared | bool(fleet.gap_pool.forgotten)] = UNKNOWN
     return {
-        "group": connections[:, traffic.GROUP].copy(),
+        "group": devices["group"].astype(np.int64),
         "device": fleet.device.copy(),
-        "target": connections[:, traffic.TARGET].copy(),
-        "connected": (connections[:, traffic.STATE] == traffic.CONNECTED).astype(np.int64),
+        "target": devices["target"].astype(np.int64),
+        "connected": (devices["state"] == CONNECTED).astype(np.int64),
         "stream": stream,
         "sent": sent,
-        "first_stream": connections[:, traffic.STREAM_FIRST].copy(),
-        "streams": count.copy(),
+        "first_stream": devices["stream_first"].astype(np.int64),
+        "streams": count,
         "received": received,
-        "received_in_window": connections[:, traffic.TAKEN].copy(),
+        "received_in_window": devices["taken"].astype(np.int64),
     }

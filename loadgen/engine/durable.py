@@ -9,12 +9,12 @@ from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
 
-from loadgen.engine.fleet import Fleet, connect_packet, read_clients
+from loadgen.engine.fleet import connect_packet, read_clients
 from loadgen.engine.streams import Streams, websocket
 from loadgen.errors import BrokerRefusedError
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import Disconnect
-from loadgen.workload import traffic
+from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import Target
 
 _AT_ONCE = 32
@@ -26,7 +26,7 @@ async def forget_sessions(fleet: Fleet, streams: Streams | None) -> int:
     plan = fleet.plan
     durable = [
         connection
-        for connection in range(len(fleet.connections))
+        for connection in range(len(fleet.devices))
         if not fleet.group_of(connection).clean_start
     ]
     listed = plan.clients_file if durable else None
@@ -37,7 +37,7 @@ async def forget_sessions(fleet: Fleet, streams: Streams | None) -> int:
         async with free, asyncio.timeout(_TIMEOUT_S):
             group, device = fleet.group_of(connection), int(fleet.device[connection])
             packet = connect_packet(plan, group, device, True, clients)
-            target = plan.targets[int(fleet.connections[connection, traffic.TARGET])]
+            target = plan.targets[fleet.devices[connection].target]
             context = None if streams is None else streams.context_of(connection)
             await _connect_once(target, context, packet, plan.version)
 

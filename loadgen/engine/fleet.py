@@ -1,4 +1,4 @@
-"""The devices of one worker as arrays: what `traffic` and `reactor` work on.
+"""Makes the arrays of one worker from its plan (workload/fleet.py).
 
 A connection is a row, not an object. The arrays for what may happen but seldom does, such as a
 packet cut in two, are mapped without being touched, so that an idle device costs its row, its
@@ -11,23 +11,24 @@ import socket
 import struct
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from loadgen.engine.reactor import EVENTS_AT_ONCE
 from loadgen.engine.syscalls import EVENT_WORDS
 from loadgen.errors import BrokerUnreachableError, HostLimitError, ScenarioError
 from loadgen.metrics.histogram import BUCKETS
-from loadgen.metrics.interval import COUNTERS, SERIES
+from loadgen.metrics.interval import SERIES
 from loadgen.mqtt import packets
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.in_flight import IN_FLIGHT_DTYPE, RECEIVED_BYTES, SENDER_DTYPE
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
-from loadgen.workload import traffic
-from loadgen.workload.accounting import make_holes, make_pairs
+from loadgen.workload.accounting import make_gaps, make_pairs
+from loadgen.workload.arrays import Rows
+from loadgen.workload.device import SHARED, STREAMED, Device
+from loadgen.workload.fleet import Counts, Event, Fleet, Group, Run, Segment, Sent, Stat, Totals
 from loadgen.workload.groups import (
     DeviceGroup,
     RunPlan,
@@ -41,93 +42,30 @@ from loadgen.workload.groups import (
 )
 from loadgen.workload.pacer import (
     ARRIVALS,
-    DUE_NS,
+    Due,
+    Publisher,
+    begin_schedule,
     heap_push,
     make_program,
-    make_schedule,
+    make_publishers,
 )
 from loadgen.workload.payload import HEADER_BYTES, body_crc_states, make_body
-from loadgen.workload.template import no_template, read_template
-
-__all__ = [
-    "Clients",
-    "Fleet",
-    "build_fleet",
-    "connect_packet",
-    "plan_schedule",
-    "poll_arguments",
-    "pump_arguments",
-    "read_clients",
-    "socket_address",
-]
+from loadgen.workload.template import Place, no_template, read_template
+from loadgen.workload.traffic import BATCH_LIMIT, EVENT_LIMIT, INTENDED_PHASES
 
 Clients = list[tuple[str, str | None, str | None]]
 Table = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _BUFFER_BYTES = 256 * 1024
-_HOLES = 262_144
+_GAPS = 262_144
 _SPARE_EVENTS = 1024  # one `poll` adds that many at most without asking for room
 _SESSION_EXPIRY_S = 3600
 _CLIENT_COLUMNS = frozenset(("client_id", "username", "password"))
+_HEADERS_MOST_BYTES = 16  # of a PUBLISH without its topic
 _LONGEST_PERIOD_NS = 1e17  # three years; a few of them still fit into 64 bits
 _STRING_BYTES = 65_535  # of a string in MQTT (MQTT 5, 1.5.4)
 _MAP_NORESERVE = 0x4000
-
-
-@dataclass(slots=True)
-class Fleet:
-    """Arrays of one worker; shapes in `workload.traffic`. `device` and `group` name each row."""
-
-    plan: RunPlan
-    group: Table
-    device: Table
-    connections: Table
-    groups: Table
-    run: Table
-    totals: Table
-    counters: Table
-    histograms: npt.NDArray[np.uint32]
-    stats: Table
-    pairs: Table
-    holes: Table
-    hole_state: Table
-    senders: npt.NDArray[Any]
-    window: npt.NDArray[Any]
-    received_ids: Bytes
-    held_ids: Table
-    publisher_connection: Table
-    streams: Table
-    phases: npt.NDArray[np.float64]
-    arrivals: Table
-    periods_ns: npt.NDArray[np.float64]
-    schedule: Table
-    program: Table
-    heap: Table
-    topics: Bytes
-    topic_ends: Table
-    body: Bytes
-    body_crc: Table
-    template: Table
-    connect_packets: Bytes
-    connect_ends: Table
-    addresses: Bytes
-    address_bytes: Table
-    source: Bytes
-    buffer: Bytes
-    out: Bytes
-    tails: Bytes
-    batch: Table
-    segments: Table
-    events: Table
-    control: Bytes
-    epoll_events: npt.NDArray[np.int32]
-    ready: Table
-    clock: Table
-    words: npt.NDArray[np.int32]
-
-    def group_of(self, connection: int) -> DeviceGroup:
-        return self.plan.groups[int(self.group[connection])]
 
 
 def socket_address(host: str, port: int) -> bytes:
@@ -250,20 +188,22 @@ def _blob(parts: list[bytes]) -> tuple[Bytes, Table]:
     return np.frombuffer(bytearray(b"".join(parts)), np.uint8), ends
 
 
-def _group_rows(plan: RunPlan) -> Table:
-    rows = np.zeros((len(plan.groups), traffic.GROUP_FIELDS), np.int64)
-    for row, group in zip(rows, plan.groups, strict=True):
+def _group_rows(plan: RunPlan) -> Rows[Group]:
+    rows = Group.rows(len(plan.groups))
+    rows["counts_as"] = np.arange(len(rows))
+    for number, group in enumerate(plan.groups):
+        row = rows[number]
         if group.publishes is not None:
-            row[traffic.QOS] = group.publishes.qos
-            row[traffic.RETAIN] = group.publishes.retain
-            row[traffic.DELIVERIES] = group.publishes.deliveries
-            row[traffic.SIZE_LEAST], row[traffic.SIZE_MOST] = group.publishes.size_bytes
-            row[traffic.UNIT] = group.publishes.unit
-            row[traffic.FIRST_STREAM] = group.publishes.first_stream
+            row.qos = group.publishes.qos
+            row.retain = group.publishes.retain
+            row.deliveries = group.publishes.deliveries
+            row.size_least, row.size_most = group.publishes.size_bytes
+            row.unit = group.publishes.unit
+            row.first_stream = group.publishes.first_stream
         if group.responds is not None:
-            row[traffic.QOS] = group.responds.qos
+            row.qos = group.responds.qos
         if group.subscribes is not None:
-            row[traffic.ACKNOWLEDGE_EVERY] = group.subscribes.acknowledge_every
+            row.acknowledge_every = group.subscribes.acknowledge_every
     return rows
 
 
@@ -287,114 +227,142 @@ def _response_topics(plan: RunPlan, group: DeviceGroup, device: int) -> list[byt
     return [f"{group.responds.topic_prefix}/{number}".encode() for number in asking]
 
 
-def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
-    """Expand a worker's shares. `totals` is the worker's row of the live page, `TOTALS` long."""
+class _Builder:
+    """What grows while `build_fleet` goes through the devices of a worker."""
+
+    def __init__(self, plan: RunPlan, count: int) -> None:
+        self.plan = plan
+        self.devices = Device.rows(count)
+        for column in ("descriptor", "publisher", "sender", "qos2", "holder", "responses"):
+            self.devices[column] = -1
+        if plan.targets[0].transport != "tcp":
+            self.devices["flags"] = STREAMED
+        self.groups = _group_rows(plan)
+        self.publishing: list[tuple[int, int, float, float, int]] = []
+        """Device, stream, phase, period in ns and arrivals of each publisher."""
+        self.topics: list[bytes] = []
+        self.connects: list[bytes] = []
+        self.queues: dict[tuple[str, int, int], int] = {}
+        self.pairs = self.senders = self.receivers = self.holders = 0
+        self.window = self.held = 1
+
+    def add_publisher(self, row: int, owner: DeviceGroup, number: int) -> None:
+        publishes = owner.publishes
+        if publishes is None:
+            return
+        device = self.devices[row]
+        device.publisher = len(self.publishing)
+        period_ns = min(owner.count / publishes.rate * 1e9, _LONGEST_PERIOD_NS)
+        stream = publishes.first_stream + number
+        arrivals = ARRIVALS[publishes.arrivals]
+        self.publishing.append((row, stream, number / owner.count, period_ns, arrivals))
+        number = topic_number(number, owner.count, publishes.topics)
+        topic = topic_name(publishes, number).encode()
+        self.topics.append(topic)
+        group = self.groups[device.group]
+        group.packet_most = max(
+            group.packet_most, len(topic) + group.size_most + _HEADERS_MOST_BYTES
+        )
+        if publishes.qos > 0:
+            self._add_sender(device, publishes.window)
+
+    def add_subscriber(self, row: int, owner: DeviceGroup, number: int) -> None:
+        subscribes = owner.subscribes
+        if subscribes is None:
+            return
+        device = self.devices[row]
+        first, expected = streams_received(self.plan, owner, number)
+        device.stream_first = first
+        device.stream_count = expected
+        device.pair_first = self.pairs
+        if subscribes.shared is not None:
+            device.flags |= SHARED
+            device.pair_first = self.queues.setdefault((owner.name, first, expected), self.pairs)
+        if device.pair_first == self.pairs:
+            self.pairs += expected
+        if subscribes.acknowledge_every > 1 and subscribes.qos == 1:
+            device.holder = self.holders
+            self.holders += 1
+            self.held = max(self.held, subscribes.acknowledge_every)
+        if subscribes.qos == 2:
+            device.qos2 = self.receivers
+            self.receivers += 1
+
+    def add_responder(self, row: int, owner: DeviceGroup, number: int) -> None:
+        """After all publishers, whose topics come first."""
+        if owner.responds is None:
+            return
+        device = self.devices[row]
+        device.responses = len(self.topics)
+        self.topics += _response_topics(self.plan, owner, number)
+        if owner.responds.qos > 0:
+            self._add_sender(device, owner.responds.window)
+
+    def _add_sender(self, device: Device, window: int) -> None:
+        device.sender = self.senders
+        self.senders += 1
+        self.window = max(self.window, window)
+
+    def publishers(self) -> Rows[Publisher]:
+        columns = np.array(self.publishing, np.float64).reshape(-1, 5).T
+        device, stream, phase, period_ns, arrivals = columns
+        return make_publishers(device, stream, phase, period_ns, arrivals)
+
+
+def _body_of(plan: RunPlan) -> tuple[Bytes, Rows[Place]]:
+    """What follows the header in the largest message, and the places that each message fills."""
+    largest = max(
+        (owner.publishes.size_bytes[1] for owner in plan.groups if owner.publishes is not None),
+        default=HEADER_BYTES,
+    )
+    given = plan.payload_file or plan.payload_template
+    if given is None:
+        return make_body(largest - HEADER_BYTES, plan.seed), no_template()
+    body, template = np.frombuffer(bytearray(Path(given).read_bytes()), np.uint8), no_template()
+    if plan.payload_template is not None:
+        body, template = read_template(body.tobytes())
+    if len(body) != largest - HEADER_BYTES:
+        raise ScenarioError(f"payload: {given} changed its length; run again")
+    return body, template
+
+
+def _run_of(plan: RunPlan) -> Rows[Run]:
+    rows = Run.rows(1)
+    run = rows[0]
+    run.run_tag = plan.run_tag
+    run.version = plan.version
+    run.seed = plan.seed & 0x7FFFFFFF
+    run.packet_limit = plan.max_packet_bytes
+    run.wall_ns = time.time_ns() - time.monotonic_ns()
+    run.tick_ns = plan.send_tick_us * 1000
+    run.epoll = run.timer = run.linger_timer = -1
+    return rows
+
+
+def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Rows[Totals]) -> Fleet:
+    """Expand a worker's shares. `totals` is the worker's row of the live page."""
     group = np.concatenate([np.full(share.count, share.group, np.int64) for share in worker.shares])
     device = np.concatenate(
         [np.arange(share.start, share.stop, share.step, dtype=np.int64) for share in worker.shares]
     )
     count = len(group)
-    connections = np.zeros((count, traffic.CONNECTION_FIELDS), np.int64)
-    connections[:, traffic.FD] = -1
-    connections[:, traffic.GROUP] = group
-    for column in (
-        traffic.PUBLISHER,
-        traffic.SENDER,
-        traffic.QOS2,
-        traffic.HOLDER,
-        traffic.RESPONSES,
-    ):
-        connections[:, column] = -1
-    if plan.targets[0].transport != "tcp":
-        connections[:, traffic.FLAGS] = traffic.STREAMED
-
-    publishing: list[int] = []
-    topic_parts: list[bytes] = []
-    streams: list[int] = []
-    phases: list[float] = []
-    periods: list[float] = []
-    arrivals: list[int] = []
-    senders = 0
-    qos2_receivers = 0
-    holders = 0
-    hold = 1
-    queues: dict[tuple[str, int, int], int] = {}
-    pairs = 0
-    window = 1
-    connect_parts: list[bytes] = []
+    rows = _Builder(plan, count)
+    rows.devices["group"] = group
     clients = None if plan.clients_file is None else read_clients(Path(plan.clients_file))
-    for row in range(count):
-        owner = plan.groups[int(group[row])]
-        number = int(device[row])
-        connections[row, traffic.TARGET] = target_number(plan, owner, number)
-        connect_parts.append(connect_packet(plan, owner, number, owner.clean_start, clients))
-        publishes = owner.publishes
-        if publishes is not None:
-            connections[row, traffic.PUBLISHER] = len(publishing)
-            publishing.append(row)
-            topic = topic_number(number, owner.count, publishes.topics)
-            topic_parts.append(topic_name(publishes, topic).encode())
-            streams.append(publishes.first_stream + number)
-            phases.append(number / owner.count)
-            periods.append(min(owner.count / publishes.rate * 1e9, _LONGEST_PERIOD_NS))
-            arrivals.append(ARRIVALS[publishes.arrivals])
-            if publishes.qos > 0:
-                connections[row, traffic.SENDER] = senders
-                senders += 1
-                window = max(window, publishes.window)
-        if owner.subscribes is not None:
-            first, expected = streams_received(plan, owner, number)
-            connections[row, traffic.STREAM_FIRST] = first
-            connections[row, traffic.STREAM_COUNT] = expected
-            queue = (owner.name, first, expected)
-            if owner.subscribes.shared is not None:
-                connections[row, traffic.FLAGS] |= traffic.SHARED
-            if owner.subscribes.shared is not None and queue in queues:
-                connections[row, traffic.PAIR_FIRST] = queues[queue]
-            else:
-                queues[queue] = pairs
-                connections[row, traffic.PAIR_FIRST] = pairs
-                pairs += expected
-            if owner.subscribes.acknowledge_every > 1 and owner.subscribes.qos == 1:
-                connections[row, traffic.HOLDER] = holders
-                holders += 1
-                hold = max(hold, owner.subscribes.acknowledge_every)
-            if owner.subscribes.qos == 2:
-                connections[row, traffic.QOS2] = qos2_receivers
-                qos2_receivers += 1
-    for row in range(count):
-        owner = plan.groups[int(group[row])]
-        if owner.responds is not None:
-            connections[row, traffic.RESPONSES] = len(topic_parts)
-            topic_parts += _response_topics(plan, owner, int(device[row]))
-            if owner.responds.qos > 0:
-                connections[row, traffic.SENDER] = senders
-                senders += 1
-                window = max(window, owner.responds.window)
-    topics, topic_ends = _blob(topic_parts)
-    connect_packets, connect_ends = _blob(connect_parts)
+    each = [(row, plan.groups[int(group[row])], int(device[row])) for row in range(count)]
+    for row, owner, number in each:
+        rows.devices[row].target = target_number(plan, owner, number)
+        rows.connects.append(connect_packet(plan, owner, number, owner.clean_start, clients))
+        rows.add_publisher(row, owner, number)
+        rows.add_subscriber(row, owner, number)
+    for row, owner, number in each:
+        rows.add_responder(row, owner, number)
+    topics, topic_ends = _blob(rows.topics)
+    connect_packets, connect_ends = _blob(rows.connects)
     addresses, address_bytes = _addresses(plan.targets)
-    largest = max(
-        (owner.publishes.size_bytes[1] for owner in plan.groups if owner.publishes is not None),
-        default=HEADER_BYTES,
-    )
-    body = make_body(largest - HEADER_BYTES, plan.seed)
-    template = no_template()
-    given = plan.payload_file or plan.payload_template
-    if given is not None:
-        body = np.frombuffer(bytearray(Path(given).read_bytes()), np.uint8)
-        if plan.payload_template is not None:
-            body, template = read_template(body.tobytes())
-        if len(body) != largest - HEADER_BYTES:
-            raise ScenarioError(f"payload: {given} changed its length; run again")
-    holes, hole_state = make_holes(_HOLES if pairs else 1)
-    run = np.zeros(traffic.RUN_FIELDS, np.int64)
-    run[traffic.RUN_TAG] = plan.run_tag
-    run[traffic.VERSION] = plan.version
-    run[traffic.SEED] = plan.seed & 0x7FFFFFFF
-    run[traffic.PACKET_LIMIT] = plan.max_packet_bytes
-    run[traffic.WALL_NS] = time.time_ns() - time.monotonic_ns()
-    slots = len(plan.groups) * len(SERIES) * len(traffic.INTENDED_PHASES)
+    body, template = _body_of(plan)
+    gaps, gap_pool = make_gaps(_GAPS if rows.pairs else 1)
+    slots = len(plan.groups) * len(SERIES) * len(INTENDED_PHASES)
     source = b"" if worker.source_address is None else socket_address(worker.source_address, 0)
     buffer_bytes = max(_BUFFER_BYTES, 2 * plan.max_packet_bytes)
     responding = any(owner.responds is not None for owner in plan.groups)
@@ -402,30 +370,23 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
         plan=plan,
         group=group,
         device=device,
-        connections=connections,
-        groups=_group_rows(plan),
-        run=run,
+        devices=rows.devices,
+        groups=rows.groups,
+        run=_run_of(plan),
         totals=totals,
-        counters=np.zeros(
-            (len(plan.groups), len(traffic.INTENDED_PHASES), len(COUNTERS)), np.int64
-        ),
+        counters=Counts.grid(len(plan.groups), len(INTENDED_PHASES)),
         histograms=_mapped(slots, BUCKETS * 4).view(np.uint32),
-        stats=np.zeros((slots, 4), np.int64),
-        pairs=make_pairs(pairs),
-        holes=holes,
-        hole_state=hole_state,
-        senders=np.zeros(senders, SENDER_DTYPE),
-        window=np.zeros((senders, window), IN_FLIGHT_DTYPE),
-        received_ids=np.zeros((qos2_receivers, RECEIVED_BYTES), np.uint8),
-        held_ids=np.zeros((holders, hold), np.int64),
-        publisher_connection=np.array(publishing, np.int64),
-        streams=np.array(streams, np.int64),
-        phases=np.array(phases, np.float64),
-        arrivals=np.array(arrivals, np.int64),
-        periods_ns=np.array(periods, np.float64),
-        schedule=np.zeros((len(publishing), 6), np.int64),
+        stats=Stat.rows(slots),
+        pairs=make_pairs(rows.pairs),
+        gaps=gaps,
+        gap_pool=gap_pool,
+        senders=np.zeros(rows.senders, SENDER_DTYPE),
+        window=np.zeros((rows.senders, rows.window), IN_FLIGHT_DTYPE),
+        received_ids=np.zeros((rows.receivers, RECEIVED_BYTES), np.uint8),
+        held_ids=np.zeros((rows.holders, rows.held), np.int64),
+        publishers=rows.publishers(),
         program=make_program(0),
-        heap=np.zeros((max(len(publishing), 1), 2), np.int64),
+        heap=Due.rows(max(len(rows.publishing), 1)),
         topics=topics,
         topic_ends=topic_ends,
         body=body,
@@ -438,14 +399,14 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
         source=np.frombuffer(bytearray(source), np.uint8),
         buffer=np.zeros(buffer_bytes, np.uint8),
         # With what was withheld before, and with a response to each message.
-        out=np.zeros(buffer_bytes * (1 + responding) + 4 * hold, np.uint8),
-        tails=_mapped(count, plan.max_packet_bytes),
-        batch=np.zeros((traffic.BATCH_LIMIT, traffic.BATCH_FIELDS), np.int64),
-        segments=np.zeros((4096, 3), np.int64),
-        events=np.zeros((traffic.EVENT_LIMIT + _SPARE_EVENTS, traffic.EVENT_FIELDS), np.int64),
+        out=np.zeros(buffer_bytes * (1 + responding) + 4 * rows.held, np.uint8),
+        partial=_mapped(count, plan.max_packet_bytes),
+        batch=Sent.rows(BATCH_LIMIT),
+        segments=Segment.rows(4096),
+        events=Event.rows(EVENT_LIMIT + _SPARE_EVENTS),
         control=np.zeros(4 * buffer_bytes, np.uint8),
-        epoll_events=np.zeros(256 * EVENT_WORDS, np.int32),
-        ready=np.zeros(max(count, 1) + 256, np.int64),
+        ready=np.zeros(max(count, 1) + EVENTS_AT_ONCE, np.int64),
+        epoll_events=np.zeros(EVENTS_AT_ONCE * EVENT_WORDS, np.int32),
         clock=np.zeros(4, np.int64),
         words=np.zeros(4, np.int32),
     )
@@ -454,88 +415,10 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Table) -> Fleet:
 def plan_schedule(fleet: Fleet, start_ns: int) -> None:
     """Fix the schedule that begins at `start_ns`; every publisher waits for its message 0."""
     fleet.program = make_program(start_ns)
-    fleet.schedule = make_schedule(
-        fleet.streams,
-        fleet.phases,
-        fleet.periods_ns,
-        fleet.arrivals,
-        fleet.program,
-        int(fleet.run[traffic.SEED]),
-    )
+    begin_schedule(fleet.publishers, fleet.program, fleet.run.seed)
     size = 0
-    for publisher, due_ns in enumerate(fleet.schedule[:, DUE_NS].tolist()):
-        if due_ns < fleet.run[traffic.END_NS]:
-            size = heap_push(fleet.heap, size, due_ns, publisher)
-    fleet.totals[traffic.HEAP_SIZE] = size
-    fleet.totals[traffic.SCHEDULED] = size
-
-
-def poll_arguments(fleet: Fleet, epoll: int) -> tuple[Any, ...]:
-    """Arguments of `reactor.poll`."""
-    f = fleet
-    return (
-        epoll,
-        f.epoll_events,
-        f.ready,
-        f.clock,
-        f.words,
-        f.buffer,
-        f.out,
-        f.tails,
-        f.connect_packets,
-        f.connect_ends,
-        f.connections,
-        f.groups,
-        f.run,
-        f.totals,
-        f.pairs,
-        f.holes,
-        f.hole_state,
-        f.counters,
-        f.histograms,
-        f.stats,
-        f.senders,
-        f.window,
-        f.received_ids,
-        f.held_ids,
-        f.schedule,
-        f.heap,
-        f.events,
-        f.control,
-        f.topics,
-        f.topic_ends,
-    )
-
-
-def pump_arguments(fleet: Fleet, timer: int, tick_ns: int) -> tuple[Any, ...]:
-    """Arguments of `reactor.pump`."""
-    f = fleet
-    return (
-        timer,
-        tick_ns,
-        f.clock,
-        f.out,
-        f.batch,
-        f.segments,
-        f.publisher_connection,
-        f.connections,
-        f.groups,
-        f.run,
-        f.totals,
-        f.counters,
-        f.histograms,
-        f.stats,
-        f.senders,
-        f.window,
-        f.schedule,
-        f.heap,
-        f.periods_ns,
-        f.program,
-        f.topics,
-        f.topic_ends,
-        f.body,
-        f.body_crc,
-        f.template,
-        f.events,
-        f.control,
-    )
+    for number, due_ns in enumerate(fleet.publishers["due_ns"].tolist()):
+        if due_ns < fleet.run.end_ns:
+            size = heap_push(fleet.heap, size, due_ns, number)
+    fleet.totals.heap_size = size
+    fleet.totals.scheduled = size

@@ -5,9 +5,9 @@ Owns what each device withheld at the last look.
 
 import numpy as np
 
-from loadgen.engine.fleet import Fleet
 from loadgen.engine.outgoing import Outgoing
-from loadgen.workload import traffic
+from loadgen.workload.fleet import Fleet
+from loadgen.workload.traffic import release_held
 
 _STALE_S = 0.1
 
@@ -18,15 +18,14 @@ class HeldAcks:
     def __init__(self, fleet: Fleet, outgoing: Outgoing) -> None:
         self._fleet = fleet
         self._outgoing = outgoing
-        self._before = fleet.connections[:, traffic.HELD].copy()
+        self._before = fleet.devices["held"].copy()
 
     def release_stale(self) -> float:
         """Send the batches that did not grow since the last look; seconds until the next."""
         fleet = self._fleet
-        held = fleet.connections[:, traffic.HELD].copy()
+        held = fleet.devices["held"].copy()
         for connection in np.flatnonzero((held > 0) & (held == self._before)).tolist():
-            out = np.zeros(4 * int(held[connection]), np.uint8)
-            size = traffic.release_held(connection, fleet.connections, fleet.held_ids, out, 0)
-            self._outgoing.write(connection, out[:size].tobytes())
+            size = release_held(fleet, connection, 0)
+            self._outgoing.write(connection, fleet.out[:size].tobytes())
         self._before = held
         return _STALE_S

@@ -8,12 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from loadgen.engine.fleet import Fleet
 from loadgen.engine.outgoing import Outgoing
 from loadgen.engine.reactor import ping_idle
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import PingReq
-from loadgen.workload.traffic import PINGED_NS
+from loadgen.workload.fleet import Fleet
 
 _NS = 1_000_000_000
 _PINGREQ = np.frombuffer(bytearray(encode(PingReq(), 4)), np.uint8)
@@ -43,14 +42,14 @@ class KeepAlive:
         """
         fleet = self._fleet
         # What was overdue at the last look: after a stall of ours the PINGRESP may wait, unread.
-        waited_ns = self._looked_ns - fleet.connections[:, PINGED_NS]
+        waited_ns = self._looked_ns - fleet.devices["pinged_ns"]
         limits_ns = self._limits_ns[fleet.group]
-        pinged = (fleet.connections[:, PINGED_NS] > 0) & (limits_ns > 0)
+        pinged = (fleet.devices["pinged_ns"] > 0) & (limits_ns > 0)
         for connection in np.flatnonzero(pinged & (waited_ns >= limits_ns)).tolist():
             self._lost(connection, "no PINGRESP in time")
         self._looked_ns = time.monotonic_ns()
-        due = np.zeros(len(fleet.connections), np.int64)
-        listed = ping_idle(self._looked_ns, self._limits_ns, _PINGREQ, fleet.connections, due)
+        due = np.zeros(len(fleet.devices), np.int64)
+        listed = ping_idle(fleet, self._looked_ns, self._limits_ns, _PINGREQ, due)
         for connection in due[:listed].tolist():
             self._outgoing.write(connection, _PINGREQ.tobytes())
         shortest_ns = self._limits_ns.min(initial=8 * _NS, where=self._limits_ns > 0)

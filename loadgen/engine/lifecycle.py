@@ -13,35 +13,29 @@ from functools import lru_cache
 import numpy as np
 
 from loadgen.engine.connector import Connector
-from loadgen.engine.fleet import Fleet
 from loadgen.engine.keep_alive import KeepAlive
-from loadgen.engine.live import Live
 from loadgen.engine.outgoing import Outgoing
 from loadgen.engine.reporter import Reporter
-from loadgen.engine.streams import Streams, requeue
+from loadgen.engine.streams import Streams
 from loadgen.engine.subscriptions import Subscriptions
 from loadgen.errors import CannotRunError, LoadgenError
-from loadgen.metrics.interval import COUNTERS
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.in_flight import forget_received, redelivery_order, reset, set_capacity
 from loadgen.mqtt.packets import ConnAck, Disconnect, Packet, SubAck
 from loadgen.mqtt.reason_codes import reason_name
 from loadgen.workload import traffic
-from loadgen.workload.groups import Reconnect
-from loadgen.workload.traffic import (
-    AWAIT_CONNACK,
+from loadgen.workload.device import (
+    AWAY,
     BLOCKED,
     CLOSED,
     CONNECTED,
-    CONNECTED_COUNT,
-    CONNECTING,
-    CONNECTING_COUNT,
-    FD,
-    FLAGS,
-    SENDER,
-    STATE,
+    LOSE,
     STREAMED,
+    WINDOW_FULL,
+    transition,
 )
+from loadgen.workload.fleet import Fleet
+from loadgen.workload.groups import Reconnect
 
 _LEFT = "left for a while"
 _STOPPED = "stopped"
@@ -93,10 +87,10 @@ class Lifecycle:
         """Look at every event that the kernels queued."""
         fleet = self._fleet
         totals = fleet.totals
-        rows = fleet.events[: int(totals[traffic.EVENTS])].tolist()
-        data = fleet.control[: int(totals[traffic.CONTROL_BYTES])].tobytes()
-        totals[traffic.EVENTS] = 0
-        totals[traffic.CONTROL_BYTES] = 0
+        rows = fleet.events[: totals.events].tolist()
+        data = fleet.control[: totals.control_bytes].tobytes()
+        totals.events = 0
+        totals.control_bytes = 0
         # First what must follow bytes that are already out: all else may write, unblock or close.
         for kind, connection, _, offset, length, _ in rows:
             if kind == traffic.UNSENT:
@@ -131,7 +125,7 @@ class Lifecycle:
 
     def _control_packet(self, connection: int, data: bytes, moment_ns: int) -> None:
         version = self._fleet.plan.version
-        if self._fleet.connections[connection, STATE] == CLOSED:
+        if self._fleet.devices[connection].state == CLOSED:
             return
         try:
             packet = _decoded(data, version)
@@ -153,7 +147,7 @@ class Lifecycle:
 
     def _on_connack(self, connection: int, packet: ConnAck, moment_ns: int) -> None:
         fleet = self._fleet
-        row = fleet.connections[connection]
+        device = fleet.devices[connection]
         if packet.reason_code != 0:
             reason = reason_name(packet.reason_code, fleet.plan.version)
             self.lost(connection, f"CONNACK {reason}")
@@ -161,50 +155,44 @@ class Lifecycle:
         self.last_connected_ns = moment_ns
         server_keep_alive_s = packet.properties.server_keep_alive
         if server_keep_alive_s is not None:
-            self._keep_alive.set_by_server(int(row[traffic.GROUP]), server_keep_alive_s)
+            self._keep_alive.set_by_server(device.group, server_keep_alive_s)
         self._set_receive_maximum(connection, packet.properties.receive_maximum)
-        if self._connector.came_back(connection) or row[traffic.RETURNED_NS]:
+        if self._connector.came_back(connection) or device.returned_ns:
             self._resume(connection, packet.session_present)
 
     def _set_receive_maximum(self, connection: int, receive_maximum: int | None) -> None:
         """Bound what is in flight by what the broker takes; None is its silence."""
         fleet = self._fleet
-        row = fleet.connections[connection]
-        if row[SENDER] >= 0:
+        device = fleet.devices[connection]
+        if device.sender >= 0:
             group = fleet.group_of(connection)
             sends = group.publishes or group.responds
             maximum = receive_maximum or _RECEIVE_MAXIMUM
             capacity = maximum if sends is None else min(sends.window, maximum)
-            set_capacity(fleet.senders, fleet.window, int(row[SENDER]), capacity)
-        if row[traffic.HOLDER] >= 0 and receive_maximum is not None:
+            set_capacity(fleet.senders, fleet.window, device.sender, capacity)
+        if device.holder >= 0 and receive_maximum is not None:
             # Brokers bound both directions alike; a batch beyond that would never fill.
-            shared = fleet.groups[row[traffic.GROUP]]
-            shared[traffic.ACKNOWLEDGE_EVERY] = min(
-                shared[traffic.ACKNOWLEDGE_EVERY], receive_maximum
-            )
+            shared = fleet.groups[device.group]
+            shared.acknowledge_every = min(shared.acknowledge_every, receive_maximum)
 
     # --- lost ---------------------------------------------------------------------------------
 
     def lost(self, connection: int, reason: str) -> None:
         """A connection is gone, or never came."""
         fleet = self._fleet
-        row = fleet.connections[connection]
-        state = int(row[STATE])
+        device = fleet.devices[connection]
+        state = device.state
         if state == CLOSED:
             return
         was_away = self._connector.is_away(connection)
         self._close(connection)
         if state == CONNECTED:
-            row[traffic.RETURNED_NS] = traffic.AWAY
-            fleet.totals[CONNECTED_COUNT] -= 1
+            device.returned_ns = AWAY
             if not self._reporter.stopping and reason != _LEFT:
                 self._count_disconnect(connection, reason)
         else:
-            if state in (CONNECTING, AWAIT_CONNACK):
-                fleet.totals[CONNECTING_COUNT] -= 1
-            self._reporter.live[Live.CONNECT_FAILURES] += 1
-            column = COUNTERS.index("connect_failures")
-            fleet.counters[int(row[traffic.GROUP]), traffic.CONNECT_PHASE, column] += 1
+            fleet.totals.connect_failures += 1
+            fleet.counters[device.group, traffic.CONNECT_PHASE].connect_failures += 1
             if self._connector.connecting_all and not was_away:
                 self.failures[reason] += 1
         policy = fleet.plan.reconnect
@@ -217,27 +205,26 @@ class Lifecycle:
             self._connector.reconnect(connection, policy)
 
     def _close(self, connection: int) -> None:
-        row = self._fleet.connections[connection]
-        row[STATE] = CLOSED
-        row[traffic.HELD] = 0
-        row[traffic.PINGED_NS] = 0
-        row[FLAGS] &= ~BLOCKED
+        device = self._fleet.devices[connection]
+        transition(self._fleet, connection, LOSE)
+        device.held = 0
+        device.pinged_ns = 0
+        device.flags &= ~BLOCKED
         self._outgoing.discard(connection)
-        if row[FLAGS] & STREAMED:
+        if device.flags & STREAMED:
             if self._streams is not None:
                 self._streams.close(connection)
-        elif row[FD] >= 0:
-            os.close(int(row[FD]))
-            row[FD] = -1
+        elif device.descriptor >= 0:
+            os.close(device.descriptor)
+            device.descriptor = -1
 
     def _count_disconnect(self, connection: int, reason: str) -> None:
         fleet = self._fleet
-        self._reporter.live[Live.DISCONNECTS] += 1
+        fleet.totals.disconnects += 1
         phase = traffic.CONNECT_PHASE
-        if fleet.program[0, 0]:
+        if fleet.program[0].clock_ns:
             phase = traffic.phase_of(fleet.run, time.monotonic_ns())
-        group = fleet.connections[connection, traffic.GROUP]
-        fleet.counters[group, phase, COUNTERS.index("disconnects")] += 1
+        fleet.counters[fleet.devices[connection].group, phase].disconnects += 1
         self._reporter.event("disconnect", connection, reason)
         self._subscriptions.on_lost(connection, reason)
 
@@ -265,60 +252,42 @@ class Lifecycle:
     def _resume(self, connection: int, session_present: bool) -> None:
         """A device came back: restore its subscription, send again what was unacknowledged."""
         fleet = self._fleet
-        row = fleet.connections[connection]
+        device = fleet.devices[connection]
         if connection in self._left:
             self._left.remove(connection)
             self.left_and_returned += 1
-        row[FLAGS] &= ~traffic.WINDOW_FULL
+        device.flags &= ~WINDOW_FULL
         self._outgoing.flush(connection)
         if not session_present:
-            if row[traffic.QOS2] >= 0:
-                forget_received(fleet.received_ids, int(row[traffic.QOS2]))
+            if device.qos2 >= 0:
+                forget_received(fleet.received_ids, device.qos2)
             if fleet.group_of(connection).subscribes is not None:
                 self._subscriptions.ask(connection)
-        if row[SENDER] >= 0 and row[traffic.RESPONSES] >= 0:
+        if device.sender >= 0 and device.responses >= 0:
             # What was answered is not kept; the requests count as lost unless it had arrived.
             self._forget_in_flight(connection)
-        elif row[SENDER] >= 0:
+        elif device.sender >= 0:
             self._redeliver(connection, session_present)
-        requeue(fleet, connection)
+        traffic.requeue(fleet, connection)
         self._reporter.event("return", connection, "connected again")
 
     def _forget_in_flight(self, connection: int) -> None:
         """Give up what the device sent and has no acknowledgement of."""
         fleet = self._fleet
-        sender = int(fleet.connections[connection, SENDER])
-        fleet.totals[traffic.IN_FLIGHT] -= int(fleet.senders["in_flight"][sender])
+        sender = fleet.devices[connection].sender
+        fleet.totals.in_flight -= int(fleet.senders["in_flight"][sender])
         reset(fleet.senders, fleet.window, sender)
 
     def _redeliver(self, connection: int, session_present: bool) -> None:
         fleet = self._fleet
-        row = fleet.connections[connection]
-        sender = int(row[SENDER])
+        device = fleet.devices[connection]
+        sender = device.sender
         slots = np.zeros(fleet.window.shape[1], np.int64)
         count = redelivery_order(fleet.senders, fleet.window, sender, slots)
-        out = np.zeros_like(fleet.out)
         while count > 0:
             handled, size = traffic.redeliver(
-                connection,
-                int(row[traffic.PUBLISHER]),
-                session_present,
-                slots,
-                count,
-                fleet.connections,
-                fleet.groups,
-                fleet.run,
-                fleet.totals,
-                fleet.schedule,
-                fleet.senders,
-                fleet.window,
-                fleet.topics,
-                fleet.topic_ends,
-                fleet.body,
-                fleet.body_crc,
-                fleet.template,
-                out,
+                fleet, device.publisher, session_present, slots, count
             )
-            self._outgoing.write(connection, out[:size].tobytes())
+            self._outgoing.write(connection, fleet.out[:size].tobytes())
             slots = slots[handled:].copy()
             count -= handled

@@ -6,18 +6,9 @@ Owns the bytes that wait for a blocked socket.
 import os
 import time
 
-from loadgen.engine.fleet import Fleet
 from loadgen.engine.streams import Streams, unblock
-from loadgen.workload.traffic import (
-    AWAIT_CONNACK,
-    BLOCKED,
-    CONNECTED,
-    FD,
-    FLAGS,
-    STATE,
-    STREAMED,
-    WRITTEN_NS,
-)
+from loadgen.workload.device import AWAIT_CONNACK, BLOCKED, CONNECTED, STREAMED
+from loadgen.workload.fleet import Fleet
 
 
 class Outgoing:
@@ -30,23 +21,23 @@ class Outgoing:
 
     def write(self, connection: int, data: bytes) -> None:
         """Send control bytes in order with whatever else the connection writes."""
-        row = self._fleet.connections[connection]
-        row[WRITTEN_NS] = time.monotonic_ns()
-        if row[FLAGS] & STREAMED:
+        device = self._fleet.devices[connection]
+        device.written_ns = time.monotonic_ns()
+        if device.flags & STREAMED:
             if self._streams is not None:
                 self._streams.write(connection, data)
             return
         sent = 0
-        if not row[FLAGS] & BLOCKED:
+        if not device.flags & BLOCKED:
             try:
-                sent = os.write(int(row[FD]), data)
+                sent = os.write(device.descriptor, data)
             except BlockingIOError:
                 sent = 0
             except OSError:
                 return  # the closed connection has an event of its own
         if sent < len(data):
             self.keep(connection, data[sent:])
-            row[FLAGS] |= BLOCKED
+            device.flags |= BLOCKED
 
     def keep(self, connection: int, data: bytes) -> None:
         """Add bytes that wait until the socket is writable."""
@@ -58,13 +49,13 @@ class Outgoing:
 
     def flush(self, connection: int) -> None:
         """A blocked connection takes bytes: first what was begun, then what is due."""
-        row = self._fleet.connections[connection]
-        if row[STATE] not in (AWAIT_CONNACK, CONNECTED):
+        device = self._fleet.devices[connection]
+        if device.state not in (AWAIT_CONNACK, CONNECTED):
             return
         pending = self.pending.get(connection)
         if pending:
             try:
-                sent = os.write(int(row[FD]), pending)
+                sent = os.write(device.descriptor, pending)
             except BlockingIOError:
                 return
             except OSError:

@@ -1,18 +1,16 @@
 """Lets the kernels read and send whenever a socket or the schedule has something for them.
 
-Owns the epoll set of the plain connections, the timers in it and the kernels' arguments.
+Owns the epoll set of the plain connections, the timers in it.
 """
 
 import asyncio
 import selectors
 from collections.abc import Callable
 
-from loadgen.engine.context import address_table, pump_fleet, serve_fleet
-from loadgen.engine.fleet import Fleet, Table, poll_arguments, pump_arguments
-from loadgen.engine.reactor import LINGER, TIMER
+from loadgen.engine.reactor import LINGER, TIMER, EntryPoints
 from loadgen.engine.streams import Streams
 from loadgen.engine.syscalls import EPOLLET, EPOLLIN, arm_timer, make_timer, watch
-from loadgen.workload.traffic import EVENTS, HEAP_SIZE, READY, REARM
+from loadgen.workload.fleet import Fleet
 
 _LINGER_NS = 5_000_000  # the loop's other business can wait this long while there is traffic
 
@@ -21,65 +19,52 @@ class Poller:
     """The hot path of one worker; `on_events` looks at what a kernel left for Python."""
 
     def __init__(
-        self, fleet: Fleet, loop: asyncio.AbstractEventLoop, handle_events: Callable[[], None]
+        self,
+        fleet: Fleet,
+        kernels: EntryPoints,
+        loop: asyncio.AbstractEventLoop,
+        handle_events: Callable[[], None],
     ) -> None:
         self.epoll = selectors.EpollSelector()
         self.timer = make_timer()
         self._fleet = fleet
         self._loop = loop
         self._handle_events = handle_events
-        self._tick_ns = fleet.plan.send_tick_us * 1000
-        self._linger_timer = make_timer()
+        self._kernels = kernels
         self._linger_ns = 0
         self._streams: Streams | None = None
-        self._chain: Table | None = None
-        self._poll_table: Table
-        self._pump_table: Table
+        fleet.run.epoll = self.epoll.fileno()
+        fleet.run.timer = self.timer
+        fleet.run.linger_timer = make_timer()
 
-    def begin(self, streams: Streams | None, chain: Table | None) -> None:
-        """Wait for the sockets from now on; `chain` as in behaviour.py."""
+    def begin(self, streams: Streams | None) -> None:
+        """Wait for the sockets from now on."""
         self._streams = streams
-        self._chain = chain
         self._linger_ns = 0 if streams is not None else _LINGER_NS
-        for timer, name in ((self.timer, TIMER), (self._linger_timer, LINGER)):
-            watch(self.epoll.fileno(), timer, EPOLLIN | EPOLLET, name, self._fleet.words)
-        self.bind_arguments()
-        self._loop.add_reader(self.epoll.fileno(), self.on_ready)
-
-    def bind_arguments(self) -> None:
-        """Write down the kernels' arguments; wanted again when arrays were replaced."""
-        fleet = self._fleet
-        self._poll_table = address_table(poll_arguments(fleet, self.epoll.fileno()))
-        self._pump_table = address_table(pump_arguments(fleet, self.timer, self._tick_ns))
+        run = self._fleet.run
+        for timer, name in ((run.timer, TIMER), (run.linger_timer, LINGER)):
+            watch(run.epoll, timer, EPOLLIN | EPOLLET, name, self._fleet.words)
+        self._loop.add_reader(run.epoll, self.on_ready)
 
     def on_ready(self) -> None:
         """Plain connections have something, or messages are due."""
-        segments = serve_fleet(
-            self._linger_ns,
-            self._linger_timer,
-            self._poll_table,
-            self._pump_table,
-            self._fleet.clock,
-            self._fleet.totals,
-            self._chain,
-        )
-        self._write_segments(segments)
+        self._write_segments(self._kernels.serve(self._fleet, self._linger_ns))
         self.on_events()
 
     def on_events(self) -> None:
         """Handle the events of a kernel, and send when a publisher became free."""
         totals = self._fleet.totals
-        if totals[EVENTS]:
+        if totals.events:
             self._handle_events()
-        if totals[REARM]:
+        if totals.rearm:
             self.pump()
-        if totals[READY]:
+        if totals.ready:
             self._loop.call_soon(self.on_ready)
 
     def pump(self) -> None:
         """Send what is due."""
-        self._write_segments(pump_fleet(self._pump_table, self._chain))
-        if self._fleet.totals[EVENTS]:
+        self._write_segments(self._kernels.pump(self._fleet))
+        if self._fleet.totals.events:
             self._handle_events()
 
     def _write_segments(self, segments: int) -> None:
@@ -88,10 +73,9 @@ class Poller:
 
     def begin_schedule(self, start_ns: int) -> None:
         """Send by the schedule from `start_ns` on."""
-        self.bind_arguments()
         arm_timer(self.timer, start_ns, self._fleet.clock)
 
     def end_schedule(self) -> None:
         """Send nothing more."""
         arm_timer(self.timer, 0, self._fleet.clock)
-        self._fleet.totals[HEAP_SIZE] = 0
+        self._fleet.totals.heap_size = 0

@@ -1,6 +1,6 @@
 """The hot path's two steps in compiled code, straight on the sockets.
 
-`poll` reads every connection that has something, hands the bytes to `traffic.receive` and writes
+`poll` reads every connection that has something, hands the bytes to `receive_packets` and writes
 the acknowledgements. `pump` sends what is due. The epoll set of all plain connections and the
 timer is itself one descriptor of the worker's uvloop loop, whose callback serves it; what needs
 Python (a CONNACK, a broken connection) is queued as events.
@@ -9,12 +9,13 @@ Descriptors are edge-triggered, so no connection costs a call to change what is 
 """
 
 import errno
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from loadgen.compiled import compiled
-from loadgen.engine.supply import begin_supply, receive_supply, settle_supply
 from loadgen.engine.syscalls import (
     EPOLLERR,
     EPOLLET,
@@ -34,555 +35,412 @@ from loadgen.engine.syscalls import (
     wait_events,
     watch,
 )
-from loadgen.workload import traffic
-from loadgen.workload.pacer import DUE_NS, heap_pop, heap_replace
-from loadgen.workload.traffic import (
-    AWAIT_CONNACK,
-    BATCH_END,
-    BATCH_LIMIT,
+from loadgen.mqtt.reason_codes import ReasonCode
+from loadgen.workload.arrays import Rows
+from loadgen.workload.device import (
     BLOCKED,
-    CLOSED_BY_PEER,
-    CONNECT_FAILED,
+    CLOSED,
+    CONNECT,
     CONNECTED,
     CONNECTING,
-    CONNECTING_COUNT,
-    END_NS,
-    FD,
-    FLAGS,
-    GROUP,
-    HEAP_SIZE,
     IDLE,
     LISTED,
-    PACKET_LIMIT,
-    PINGED_NS,
-    PUSHED_BACK,
-    READY,
-    REARM,
-    SCHEDULED,
-    STATE,
+    OPEN,
+    REFUSED,
+    RETRY,
     STREAMED,
-    SYN_NS,
-    TAIL_BYTES,
-    TARGET,
-    TCP_NS,
-    UNSENT,
     WAITING,
     WINDOW_FULL,
+    transition,
+)
+from loadgen.workload.fleet import Fleet, Sent
+from loadgen.workload.pacer import heap_pop, heap_replace
+from loadgen.workload.traffic import (
+    BATCH_LIMIT,
+    BROKEN,
+    CLOSED_BY_PEER,
+    CONNECT_FAILED,
+    CONNECT_PHASE,
+    MESSAGING,
+    S_TCP,
+    UNSENT,
     WRITABLE,
-    WRITTEN_NS,
-    fill_batch,
+    Handlers,
     push_bytes,
     push_event,
     receive,
+    receive_packets,
     record,
-    settle_batch,
+    record_sent,
+    room_for_events,
+    send_due,
     slot_of,
 )
 
-__all__ = ["EVENTS_AT_ONCE", "LINGER", "TIMER", "connect_some", "ping_idle", "poll", "pump"]
-
 Bytes = npt.NDArray[np.uint8]
-Words = npt.NDArray[np.int32]
 Table = npt.NDArray[np.int64]
-Numbers = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.uint32]
-Records = npt.NDArray[np.void]
 
 EVENTS_AT_ONCE = 256
 _READS_AT_ONCE = 4
 _MESSAGES_AT_ONCE = 2000
 _EAGAIN = errno.EAGAIN
+_PACKET_TOO_LARGE = int(ReasonCode.PACKET_TOO_LARGE)
+_ENDED = EPOLLERR | EPOLLHUP | EPOLLRDHUP
 TIMER = -1
 """What the timer is called in the epoll set, where connections have their row."""
 LINGER = -2
-"""The timer that ends a stay in compiled code; its expiry is all it has to tell."""
+"""The timer that ends a stay in compiled code; its expiry is all it has to say."""
+
+
+ReceiveKernel = Callable[[Fleet, int, Bytes, int, int], tuple[int, int]]
+
+
+class EntryPoints(NamedTuple):
+    """The kernels of a worker that Python calls, compiled for the handlers of its case."""
+
+    serve: Callable[[Fleet, int], int]
+    pump: Callable[[Fleet], int]
+    receive: ReceiveKernel
+
+
+# --- reading -----------------------------------------------------------------------------------
 
 
 @compiled
-def poll(
-    chain: Table | None,
-    timeout_ms: int,
-    epoll: int,
-    epoll_events: Words,
-    ready: Table,
-    clock: Table,
-    words: Words,
-    buffer: Bytes,
-    out: Bytes,
-    tails: Bytes,
-    connect_packets: Bytes,
-    connect_ends: Table,
-    connections: Table,
-    groups: Table,
-    run: Table,
-    totals: Table,
-    pairs: Table,
-    holes: Table,
-    hole_state: Table,
-    counters: Table,
-    histograms: Counts,
-    stats: Table,
-    senders: Records,
-    window: Records,
-    received_ids: Bytes,
-    held_ids: Table,
-    schedule: Table,
-    heap: Table,
-    events: Table,
-    control: Bytes,
-    topics: Bytes,
-    topic_ends: Table,
-) -> int:
+def poll(fleet: Fleet, timeout_ms: int, handlers: Handlers) -> int:
     """Wait at most `timeout_ms` and serve what is ready; the number of descriptors that were.
 
-    After the call `totals[EVENTS]` events wait for Python, `totals[READY]` connections were not
-    read to the end and want another call, and with `totals[REARM]` `pump` has something to do.
+    After the call `totals.events` events wait for Python, `totals.ready` devices were not read to
+    the end and want another call, and with `totals.rearm` `pump` has something to do.
     """
-    again = totals[READY]
-    totals[READY] = 0
-    found = wait_events(epoll, epoll_events, EVENTS_AT_ONCE, 0 if again else timeout_ms)
-    for index in range(again + max(found, 0)):
-        if index < again:
-            connection = ready[index]
-            connections[connection, FLAGS] &= ~LISTED
-            flags = EPOLLIN | EPOLLRDHUP
-        else:
-            base = (index - again) * EVENT_WORDS
-            connection = int(np.int64(epoll_events[base + EVENT_DATA]))
-            flags = int(np.int64(epoll_events[base]))
-            if connection < 0:
-                if connection == TIMER:
-                    totals[REARM] = 1
-                continue
-        state = connections[connection, STATE]
-        descriptor = connections[connection, FD]
-        if state == CONNECTING:
-            if not flags & (EPOLLOUT | EPOLLERR | EPOLLHUP):
-                continue
-            now_ns = monotonic_ns(clock)
-            error = socket_error(descriptor, words)
-            if error != 0:
-                push_event(totals, events, CONNECT_FAILED, connection, error, now_ns)
-                continue
-            group = connections[connection, GROUP]
-            since_syn_ns = now_ns - connections[connection, SYN_NS]
-            slot = slot_of(group, traffic.S_TCP, traffic.CONNECT_PHASE)
-            record(histograms, stats, slot, since_syn_ns)
-            connections[connection, TCP_NS] = now_ns
-            connections[connection, WRITTEN_NS] = now_ns
-            connections[connection, STATE] = AWAIT_CONNACK
-            start = connect_ends[connection]
-            end = connect_ends[connection + 1]
-            written = send_from(descriptor, connect_packets, start, end)
-            if written != end - start:
-                error = -written if written < 0 else _EAGAIN
-                push_event(totals, events, CLOSED_BY_PEER, connection, error, now_ns)
-                continue
-            # The same edge may tell of bytes, or of the end: a peer that speaks or leaves first.
-        if state == IDLE or state == traffic.CLOSED or state == traffic.REFUSED:
-            continue
-        if flags & EPOLLOUT and connections[connection, FLAGS] & BLOCKED:
-            push_event(totals, events, WRITABLE, connection, 0, monotonic_ns(clock))
-        if not flags & (EPOLLIN | EPOLLERR | EPOLLHUP | EPOLLRDHUP):
-            continue
-        if connections[connection, FLAGS] & LISTED:
-            continue
-        for turn in range(_READS_AT_ONCE + 1):
-            if turn == _READS_AT_ONCE or not traffic.room_for_events(totals, control, len(out)):
-                ready[totals[READY]] = connection
-                totals[READY] += 1
-                connections[connection, FLAGS] |= LISTED
-                break
-            tail = connections[connection, TAIL_BYTES]
-            if tail > 0:
-                buffer[:tail] = tails[connection, :tail]
-            got = receive_into(descriptor, buffer, tail, len(buffer))
-            now_ns = monotonic_ns(clock)
-            if got == -_EAGAIN and tail > 0 and index < again and turn == 0:
-                got = 0  # what is kept may be whole packets for which events had no room
-            elif got <= 0:
-                if got != -_EAGAIN:
-                    push_event(totals, events, CLOSED_BY_PEER, connection, -got, now_ns)
-                break
-            end = tail + got
-            if chain is None:
-                position, written = receive(
-                    buffer,
-                    0,
-                    end,
-                    now_ns,
-                    connection,
-                    connections,
-                    groups,
-                    run,
-                    totals,
-                    pairs,
-                    holes,
-                    hole_state,
-                    counters,
-                    histograms,
-                    stats,
-                    senders,
-                    window,
-                    received_ids,
-                    held_ids,
-                    schedule,
-                    heap,
-                    events,
-                    control,
-                    topics,
-                    topic_ends,
-                    out,
-                    0,
-                )
-            else:
-                position, written = receive_supply(
-                    chain,
-                    buffer,
-                    0,
-                    end,
-                    now_ns,
-                    connection,
-                    connections,
-                    groups,
-                    run,
-                    totals,
-                    pairs,
-                    holes,
-                    hole_state,
-                    counters,
-                    histograms,
-                    stats,
-                    senders,
-                    window,
-                    received_ids,
-                    held_ids,
-                    schedule,
-                    heap,
-                    events,
-                    control,
-                    out,
-                    0,
-                )
-            if end - position > run[PACKET_LIMIT]:
-                push_event(totals, events, traffic.BROKEN, connection, 0x95, now_ns)
-                break
-            connections[connection, TAIL_BYTES] = end - position
-            if end > position:
-                tails[connection, : end - position] = buffer[position:end]
-            if written > 0:
-                _answer(
-                    descriptor,
-                    connection,
-                    out,
-                    written,
-                    now_ns,
-                    connections,
-                    totals,
-                    events,
-                    control,
-                )
-            if end > position and not traffic.room_for_events(totals, control, len(out)):
-                continue  # to the list
-            # A read that is not full took all there was, but the end of the stream has no edge of
-            # its own when it came with the last bytes.
-            if end < len(buffer) and not flags & (EPOLLERR | EPOLLHUP | EPOLLRDHUP):
-                break
+    totals = fleet.totals
+    again = totals.ready
+    totals.ready = 0
+    epoll_events = fleet.epoll_events
+    wait_ms = 0 if again else timeout_ms
+    found = wait_events(fleet.run.epoll, epoll_events, EVENTS_AT_ONCE, wait_ms)
+    for index in range(again):
+        row = fleet.ready[index]
+        fleet.devices[row].flags &= ~LISTED
+        _serve_device(fleet, row, EPOLLIN | EPOLLRDHUP, True, handlers)
+    for index in range(max(found, 0)):
+        base = index * EVENT_WORDS
+        row = int(np.int64(epoll_events[base + EVENT_DATA]))
+        if row >= 0:
+            _serve_device(fleet, row, int(np.int64(epoll_events[base])), False, handlers)
+        elif row == TIMER:
+            totals.rearm = 1
     return found
 
 
 @compiled
-def _answer(
-    descriptor: int,
-    connection: int,
-    out: Bytes,
-    end: int,
-    now_ns: int,
-    connections: Table,
-    totals: Table,
-    events: Table,
-    control: Bytes,
-) -> None:
-    """Send acknowledgements; what the socket does not take follows through Python."""
-    sent = 0
-    if not connections[connection, FLAGS] & BLOCKED:
-        sent = max(send_from(descriptor, out, 0, end), 0)
-        connections[connection, WRITTEN_NS] = now_ns
-    if sent < end:
-        connections[connection, FLAGS] |= BLOCKED
-        push_bytes(totals, events, control, UNSENT, connection, 0, now_ns, out, sent, end)
+def _serve_device(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) -> None:
+    """Do what the edge of one descriptor asks for."""
+    device = fleet.devices[row]
+    state = device.state
+    if state == CONNECTING:
+        if not flags & (EPOLLOUT | EPOLLERR | EPOLLHUP) or not _begin_session(fleet, row):
+            return
+        # The same edge may announce bytes, or the end: a peer that speaks or leaves first.
+    elif state in (IDLE, CLOSED, REFUSED):
+        return
+    if flags & EPOLLOUT and device.flags & BLOCKED:
+        push_event(fleet, WRITABLE, row, 0, monotonic_ns(fleet.clock))
+    if flags & (EPOLLIN | _ENDED) and not device.flags & LISTED:
+        _read(fleet, row, flags, listed, handlers)
 
 
 @compiled
-def pump(
-    chain: Table | None,
-    timer: int,
-    tick_ns: int,
-    clock: Table,
-    out: Bytes,
-    batch: Table,
-    segments: Table,
-    publisher_connection: Table,
-    connections: Table,
-    groups: Table,
-    run: Table,
-    totals: Table,
-    counters: Table,
-    histograms: Counts,
-    stats: Table,
-    senders: Records,
-    window: Records,
-    schedule: Table,
-    heap: Table,
-    periods_ns: Numbers,
-    program: Table,
-    topics: Bytes,
-    topic_ends: Table,
-    body: Bytes,
-    body_crc: Table,
-    template: Table,
-    events: Table,
-    control: Bytes,
-) -> int:
+def _begin_session(fleet: Fleet, row: int) -> bool:
+    """TCP is there, or not: send CONNECT; whether that went well."""
+    device = fleet.devices[row]
+    now_ns = monotonic_ns(fleet.clock)
+    error = socket_error(device.descriptor, fleet.words)
+    if error != 0:
+        push_event(fleet, CONNECT_FAILED, row, error, now_ns)
+        return False
+    record(fleet, slot_of(device.group, S_TCP, CONNECT_PHASE), now_ns - device.syn_ns)
+    device.tcp_ns = now_ns
+    device.written_ns = now_ns
+    transition(fleet, row, OPEN)
+    start = fleet.connect_ends[row]
+    end = fleet.connect_ends[row + 1]
+    written = send_from(device.descriptor, fleet.connect_packets, start, end)
+    if written != end - start:
+        push_event(fleet, CLOSED_BY_PEER, row, -written if written < 0 else _EAGAIN, now_ns)
+        return False
+    return True
+
+
+@compiled
+def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) -> None:
+    """Read what a device has, a few times; `ready` lists it when that was not all."""
+    device = fleet.devices[row]
+    buffer = fleet.buffer
+    for turn in range(_READS_AT_ONCE):
+        if not room_for_events(fleet, len(fleet.out)):
+            break
+        kept = device.partial_bytes
+        if kept > 0:
+            buffer[:kept] = fleet.partial[row, :kept]
+        got = receive_into(device.descriptor, buffer, kept, len(buffer))
+        now_ns = monotonic_ns(fleet.clock)
+        if got == -_EAGAIN and kept > 0 and listed and turn == 0:
+            got = 0  # what is kept may be whole packets for which events had no room
+        elif got <= 0:
+            if got != -_EAGAIN:
+                push_event(fleet, CLOSED_BY_PEER, row, -got, now_ns)
+            return
+        end = kept + got
+        position, written = receive_packets(fleet, row, buffer, end, now_ns, handlers)
+        if not keep_partial(fleet, row, buffer, position, end, now_ns):
+            return
+        if written > 0:
+            _answer(fleet, row, written, now_ns)
+        if end > position and not room_for_events(fleet, len(fleet.out)):
+            continue  # to the list
+        # A read that is not full took all there was, but the end of the stream has no edge of
+        # its own when it came with the last bytes.
+        if end < len(buffer) and not flags & _ENDED:
+            return
+    fleet.ready[fleet.totals.ready] = row
+    fleet.totals.ready += 1
+    device.flags |= LISTED
+
+
+@compiled
+def keep_partial(fleet: Fleet, row: int, buffer: Bytes, start: int, end: int, now_ns: int) -> bool:
+    """Keep buffer[start:end], a packet that has not come whole; False when it is too large."""
+    if end - start > fleet.run.packet_limit:
+        push_event(fleet, BROKEN, row, _PACKET_TOO_LARGE, now_ns)
+        return False
+    fleet.devices[row].partial_bytes = end - start
+    if end > start:
+        fleet.partial[row, : end - start] = buffer[start:end]
+    return True
+
+
+@compiled
+def _answer(fleet: Fleet, row: int, end: int, now_ns: int) -> None:
+    """Send acknowledgements; what the socket does not take follows through Python."""
+    device = fleet.devices[row]
+    sent = 0
+    if not device.flags & BLOCKED:
+        sent = max(send_from(device.descriptor, fleet.out, 0, end), 0)
+        device.written_ns = now_ns
+    if sent < end:
+        device.flags |= BLOCKED
+        push_bytes(fleet, UNSENT, row, 0, now_ns, fleet.out, sent, end)
+
+
+# --- sending -----------------------------------------------------------------------------------
+
+
+@compiled
+def pump_due(fleet: Fleet, handlers: Handlers) -> int:
     """Send what is due and arm the timer for what comes next.
 
-    Messages of streamed connections stay in `out`, one row (connection, start, end) of
-    `segments` a batch, for the caller to write; returns the number of such rows.
+    Messages of streamed connections stay in `out`, one row of `segments` a batch, for the caller
+    to write; returns the number of such rows.
     """
+    totals = fleet.totals
+    heap = fleet.heap
     position = 0
-    used = 0
+    segments = 0
     messages = 0
-    totals[REARM] = 0
-    now_ns = monotonic_ns(clock)
+    totals.rearm = 0
+    now_ns = monotonic_ns(fleet.clock)
     while (
-        totals[HEAP_SIZE] > 0
-        and heap[0, 0] <= now_ns
+        totals.heap_size > 0
+        and heap[0].due_ns <= now_ns
         and messages < _MESSAGES_AT_ONCE
-        and used < len(segments)
-        and traffic.room_for_events(totals, control, len(out))
+        and segments < len(fleet.segments)
+        and room_for_events(fleet, len(fleet.out))
     ):
-        publisher = heap[0, 1]
-        connection = publisher_connection[publisher]
-        flags = connections[connection, FLAGS]
-        if flags & (BLOCKED | WINDOW_FULL) or connections[connection, STATE] != CONNECTED:
-            totals[PUSHED_BACK] += 1
-            connections[connection, FLAGS] |= WAITING
-            totals[HEAP_SIZE] = heap_pop(heap, totals[HEAP_SIZE])
+        number = heap[0].publisher
+        row = fleet.publishers[number].device
+        device = fleet.devices[row]
+        if device.flags & (BLOCKED | WINDOW_FULL) or device.state != CONNECTED:
+            _wait(fleet, row)
             continue
-        if chain is None:
-            end, count = fill_batch(
-                publisher,
-                connection,
-                now_ns,
-                now_ns,
-                BATCH_LIMIT,
-                connections,
-                groups,
-                run,
-                totals,
-                schedule,
-                periods_ns,
-                program,
-                senders,
-                window,
-                topics,
-                topic_ends,
-                body,
-                body_crc,
-                template,
-                out,
-                position,
-                batch,
-            )
-        else:
-            end, count = begin_supply(
-                chain,
-                publisher,
-                connection,
-                now_ns,
-                now_ns,
-                BATCH_LIMIT,
-                connections,
-                run,
-                totals,
-                schedule,
-                periods_ns,
-                program,
-                senders,
-                window,
-                out,
-                position,
-                batch,
-            )
-        window_full = connections[connection, FLAGS] & WINDOW_FULL
-        if count == 0 and not window_full and schedule[publisher, DUE_NS] < run[END_NS]:
+        start = position
+        end, count = send_due(fleet, number, now_ns, now_ns, BATCH_LIMIT, start, handlers)
+        due_ns = fleet.publishers[number].due_ns
+        if count == 0 and not device.flags & WINDOW_FULL and due_ns < fleet.run.end_ns:
             break  # `out` is full of streamed messages
         sent = count
-        if flags & STREAMED:
-            segments[used, 0] = connection
-            segments[used, 1] = position
-            segments[used, 2] = end
-            used += 1
-            start = position
+        if device.flags & STREAMED:
+            segment = fleet.segments[segments]
+            segment.device = row
+            segment.start = start
+            segment.end = end
+            segments += 1
             position = end
-        else:
-            start = position
-            if count > 0:
-                done = send_from(connections[connection, FD], out, start, end)
-                if done != end - start:
-                    connections[connection, FLAGS] |= BLOCKED
-                    sent = _whole_messages(batch, count, start, max(done, 0))
-                    if sent > 0 and batch[sent - 1, BATCH_END] - start > done:
-                        push_bytes(
-                            totals,
-                            events,
-                            control,
-                            UNSENT,
-                            connection,
-                            0,
-                            now_ns,
-                            out,
-                            start + done,
-                            batch[sent - 1, BATCH_END],
-                        )
+        elif count > 0:
+            sent = _send_batch(fleet, row, start, end, count, now_ns)
         messages += count
-        if chain is None:
-            settle_batch(
-                publisher,
-                connection,
-                count,
-                sent,
-                now_ns,
-                start,
-                connections,
-                groups,
-                run,
-                totals,
-                schedule,
-                senders,
-                window,
-                counters,
-                histograms,
-                stats,
-                batch,
-            )
-        else:
-            settle_supply(
-                chain,
-                publisher,
-                connection,
-                count,
-                sent,
-                now_ns,
-                start,
-                connections,
-                run,
-                totals,
-                schedule,
-                senders,
-                window,
-                counters,
-                histograms,
-                stats,
-                batch,
-            )
-        due_ns = schedule[publisher, DUE_NS]
-        if connections[connection, FLAGS] & (BLOCKED | WINDOW_FULL):
-            totals[PUSHED_BACK] += 1
-            connections[connection, FLAGS] |= WAITING
-            totals[HEAP_SIZE] = heap_pop(heap, totals[HEAP_SIZE])
-        elif due_ns >= run[END_NS]:
-            totals[SCHEDULED] -= 1
-            totals[HEAP_SIZE] = heap_pop(heap, totals[HEAP_SIZE])
-        else:
-            heap_replace(heap, totals[HEAP_SIZE], due_ns, publisher)
-        now_ns = monotonic_ns(clock)
-    if totals[HEAP_SIZE] > 0:
-        arm_timer(timer, max(heap[0, 0], now_ns + tick_ns), clock)
-    else:
-        arm_timer(timer, 0, clock)
-    return used
+        record_sent(fleet, number, count, sent, now_ns, start, handlers)
+        _next_turn(fleet, number, row)
+        now_ns = monotonic_ns(fleet.clock)
+    moment_ns = 0
+    if totals.heap_size > 0:
+        moment_ns = max(heap[0].due_ns, now_ns + fleet.run.tick_ns)
+    arm_timer(fleet.run.timer, moment_ns, fleet.clock)
+    return segments
 
 
 @compiled
-def _whole_messages(batch: Table, count: int, start: int, done: int) -> int:
-    """Messages of the batch of which at least one byte was sent: they are on their way."""
-    sent = 0
-    before = start
-    while sent < count and before - start < done:
-        before = batch[sent, BATCH_END]
-        sent += 1
+def _wait(fleet: Fleet, row: int) -> None:
+    """Take the first publisher, that of the device, out of the heap until it may send."""
+    totals = fleet.totals
+    totals.pushed_back += 1
+    fleet.devices[row].flags |= WAITING
+    totals.heap_size = heap_pop(fleet.heap, totals.heap_size)
+
+
+@compiled
+def _next_turn(fleet: Fleet, number: int, row: int) -> None:
+    """Put the publisher that has sent where its next message belongs."""
+    totals = fleet.totals
+    due_ns = fleet.publishers[number].due_ns
+    if fleet.devices[row].flags & (BLOCKED | WINDOW_FULL):
+        _wait(fleet, row)
+    elif due_ns >= fleet.run.end_ns:
+        totals.scheduled -= 1
+        totals.heap_size = heap_pop(fleet.heap, totals.heap_size)
+    else:
+        heap_replace(fleet.heap, totals.heap_size, due_ns, number)
+
+
+@compiled
+def _send_batch(fleet: Fleet, row: int, start: int, end: int, count: int, now_ns: int) -> int:
+    """Write out[start:end] to the socket; how many of its messages are on their way."""
+    device = fleet.devices[row]
+    done = send_from(device.descriptor, fleet.out, start, end)
+    if done == end - start:
+        return count
+    device.flags |= BLOCKED
+    sent = _whole_messages(fleet.batch, count, start, max(done, 0))
+    if sent > 0:
+        begun_end = fleet.batch[sent - 1].end
+        if begun_end - start > done:
+            push_bytes(fleet, UNSENT, row, 0, now_ns, fleet.out, start + done, begun_end)
     return sent
 
 
 @compiled
-def connect_some(
-    epoll: int,
-    rows: Table,
-    source: Bytes,
-    addresses: Bytes,
-    address_bytes: Table,
-    clock: Table,
-    words: Words,
-    connections: Table,
-    totals: Table,
-    events: Table,
-) -> None:
-    """Begin to connect the devices in `rows`.
+def _whole_messages(batch: Rows[Sent], count: int, start: int, done: int) -> int:
+    """Messages of the batch of which at least one byte was sent: they are on their way."""
+    sent = 0
+    before = start
+    while sent < count and before - start < done:
+        before = batch[sent].end
+        sent += 1
+    return sent
 
-    `addresses` holds one sockaddr a target (rows), each begun by its family, least byte first;
-    `address_bytes` their lengths; `source` is the sockaddr to connect from, empty for the
-    kernel's choice.
-    """
-    for connection in rows:
-        target = connections[connection, TARGET]
-        connections[connection, STATE] = IDLE
-        address = addresses[target, : address_bytes[target]]
-        descriptor = open_socket(address[0] | address[1] << 8, source, words)
-        now_ns = monotonic_ns(clock)
-        if descriptor < 0:
-            push_event(totals, events, CONNECT_FAILED, connection, -descriptor, now_ns)
-            continue
-        connections[connection, FD] = descriptor
-        connections[connection, TAIL_BYTES] = 0
-        connections[connection, SYN_NS] = now_ns
-        connections[connection, STATE] = CONNECTING
-        totals[CONNECTING_COUNT] += 1
-        result = connect_socket(descriptor, address)
-        if result == 0:
-            flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
-            result = watch(epoll, descriptor, flags, connection, words)
-        if result < 0:
-            push_event(totals, events, CONNECT_FAILED, connection, -result, now_ns)
+
+# --- both --------------------------------------------------------------------------------------
 
 
 @compiled
-def ping_idle(
-    now_ns: int, keep_alive_ns: Table, pingreq: Bytes, connections: Table, due: Table
-) -> int:
+def serve_devices(fleet: Fleet, linger_ns: int, handlers: Handlers) -> int:
+    """Poll and pump, again and again, until Python is needed or `linger_ns` are over.
+
+    While there is traffic the worker waits here and not in its loop, which sees what else there
+    is (the coordinator, its own timers) no later than `linger_ns` after it came. A timeout of each
+    wait would have the kernel program a timer each time, which costs more than the wait; so the
+    linger timer of the epoll set is armed once (-1 for none). Returns the number of segments that
+    `pump` left for streamed connections.
+    """
+    totals = fleet.totals
+    linger_timer = fleet.run.linger_timer
+    now_ns = monotonic_ns(fleet.clock)
+    end_ns = now_ns + linger_ns
+    timeout_ms = 0
+    if linger_timer >= 0 and linger_ns > 0:
+        arm_timer(linger_timer, end_ns, fleet.clock)
+    while True:
+        poll(fleet, timeout_ms, handlers)
+        if totals.rearm:
+            segments = pump_due(fleet, handlers)
+            if segments > 0:
+                return segments
+        if totals.events > 0:
+            return 0
+        now_ns = monotonic_ns(fleet.clock)
+        left_ns = end_ns - now_ns
+        if left_ns <= 0:
+            return 0
+        timeout_ms = -1 if linger_timer >= 0 else (left_ns + 999_999) // 1_000_000
+
+
+@compiled
+def serve(fleet: Fleet, linger_ns: int) -> int:
+    """`serve_devices` that publish, receive and respond."""
+    return serve_devices(fleet, linger_ns, MESSAGING)
+
+
+@compiled
+def pump(fleet: Fleet) -> int:
+    """`pump_due` of devices that publish, receive and respond."""
+    return pump_due(fleet, MESSAGING)
+
+
+MESSAGING_ENTRY_POINTS = EntryPoints(serve, pump, receive)
+
+
+# --- connecting --------------------------------------------------------------------------------
+
+
+@compiled
+def connect_some(fleet: Fleet, rows: Table) -> None:
+    """Begin to connect the devices in `rows`."""
+    for row in rows:
+        device = fleet.devices[row]
+        transition(fleet, row, RETRY)
+        address = fleet.addresses[device.target, : fleet.address_bytes[device.target]]
+        descriptor = open_socket(address[0] | address[1] << 8, fleet.source, fleet.words)
+        now_ns = monotonic_ns(fleet.clock)
+        if descriptor < 0:
+            push_event(fleet, CONNECT_FAILED, row, -descriptor, now_ns)
+            continue
+        device.descriptor = descriptor
+        device.partial_bytes = 0
+        device.syn_ns = now_ns
+        transition(fleet, row, CONNECT)
+        result = connect_socket(descriptor, address)
+        if result == 0:
+            flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
+            result = watch(fleet.run.epoll, descriptor, flags, row, fleet.words)
+        if result < 0:
+            push_event(fleet, CONNECT_FAILED, row, -result, now_ns)
+
+
+@compiled
+def ping_idle(fleet: Fleet, now_ns: int, keep_alive_ns: Table, pingreq: Bytes, due: Table) -> int:
     """Send PINGREQ on plain connections that wrote nothing for most of their keep-alive.
 
     That is half to three quarters of it, a share of each connection's own: devices that fell
     silent together do not ping together. `keep_alive_ns` has one entry a group, 0 for no
     keep-alive. Streamed or blocked connections are listed in `due` for the caller; returns their
-    number. PINGED_NS holds the first PINGREQ that waits for its PINGRESP.
+    number. `pinged_ns` holds the first PINGREQ that waits for its PINGRESP.
     """
     listed = 0
-    for connection in range(len(connections)):
-        if connections[connection, STATE] != CONNECTED:
+    for row in range(len(fleet.devices)):
+        device = fleet.devices[row]
+        if device.state != CONNECTED:
             continue
-        limit_ns = keep_alive_ns[connections[connection, GROUP]]
-        share = 512 + ((connection * 0x9E3779B1 & 0xFFFFFFFF) >> 24)
-        silent_ns = now_ns - connections[connection, WRITTEN_NS]
-        if limit_ns == 0 or silent_ns < limit_ns // 1024 * share:
+        limit_ns = keep_alive_ns[device.group]
+        share = 512 + ((row * 0x9E3779B1 & 0xFFFFFFFF) >> 24)
+        if limit_ns == 0 or now_ns - device.written_ns < limit_ns // 1024 * share:
             continue
-        if connections[connection, FLAGS] & (STREAMED | BLOCKED):
-            due[listed] = connection
+        if device.flags & (STREAMED | BLOCKED):
+            due[listed] = row
             listed += 1
-        elif send_from(connections[connection, FD], pingreq, 0, 2) == 2:
-            connections[connection, WRITTEN_NS] = now_ns
+        elif send_from(device.descriptor, pingreq, 0, 2) == 2:
+            device.written_ns = now_ns
         else:
             continue
-        if connections[connection, PINGED_NS] == 0:
-            connections[connection, PINGED_NS] = now_ns
+        if device.pinged_ns == 0:
+            device.pinged_ns = now_ns
     return listed

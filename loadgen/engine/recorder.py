@@ -13,22 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.compiled import compiled
-from loadgen.engine.fleet import Fleet
 from loadgen.metrics.histogram import sparse
 from loadgen.metrics.interval import COUNTERS, SERIES, Interval
 from loadgen.workload import traffic
-from loadgen.workload.pacer import DUE_NS, owed_messages
-from loadgen.workload.traffic import INTENDED_PHASES, STAT_COUNT, STAT_MAX, STAT_MIN, STAT_SUM
-
-__all__ = [
-    "ProcessTimes",
-    "connected_by_group",
-    "decode_intervals",
-    "in_flight_by_group",
-    "owed_by_group",
-    "process_times",
-    "take_intervals",
-]
+from loadgen.workload.device import CONNECTED
+from loadgen.workload.fleet import Counts, Fleet, Stat
+from loadgen.workload.pacer import owed_messages
+from loadgen.workload.traffic import INTENDED_PHASES
 
 Table = npt.NDArray[np.int64]
 Row = dict[str, Any]
@@ -53,45 +44,38 @@ def process_times() -> ProcessTimes:
 
 
 @compiled
-def _add_owed(
-    schedule: Table,
-    periods_ns: npt.NDArray[np.float64],
-    program: Table,
-    group_of_publisher: Table,
-    now_ns: int,
-    owed: Table,
-) -> int:
+def _add_owed(fleet: Fleet, now_ns: int, owed: Table) -> int:
     oldest_ns = now_ns
-    for publisher in range(len(schedule)):
-        messages = owed_messages(schedule, periods_ns, program, publisher, now_ns)
-        owed[group_of_publisher[publisher]] += messages
+    for number in range(len(fleet.publishers)):
+        publisher = fleet.publishers[number]
+        messages = owed_messages(publisher, fleet.program, now_ns)
         if messages > 0:
-            oldest_ns = min(oldest_ns, schedule[publisher, DUE_NS])
+            owed[fleet.devices[publisher.device].group] += messages
+            oldest_ns = min(oldest_ns, publisher.due_ns)
     return now_ns - oldest_ns
 
 
 def owed_by_group(fleet: Fleet, now_ns: int) -> tuple[Table, int]:
     """Messages due and not sent, by group, and the age of the oldest in ns."""
     owed = np.zeros(len(fleet.groups), np.int64)
-    if len(fleet.schedule) == 0 or fleet.program[0, 0] == 0:
+    if len(fleet.publishers) == 0 or fleet.program[0].clock_ns == 0:
         return owed, 0
     # One ns before the end is the last moment at which a message can be due.
-    until_ns = min(now_ns, int(fleet.run[traffic.END_NS]) - 1)
-    groups = fleet.group[fleet.publisher_connection]
-    age_ns = _add_owed(fleet.schedule, fleet.periods_ns, fleet.program, groups, until_ns, owed)
+    until_ns = min(now_ns, fleet.run.end_ns - 1)
+    age_ns = _add_owed(fleet, until_ns, owed)
     return owed, int(age_ns) + max(now_ns - until_ns, 0) if owed.any() else 0
 
 
 def connected_by_group(fleet: Fleet) -> Table:
     """Devices connected, by group."""
-    states = fleet.connections[:, traffic.STATE] == traffic.CONNECTED
-    return np.bincount(fleet.group[states], minlength=len(fleet.groups)).astype(np.int64)
+    connected = fleet.devices["state"] == CONNECTED
+    return np.bincount(fleet.group[connected], minlength=len(fleet.groups)).astype(np.int64)
 
 
 def in_flight_by_group(fleet: Fleet) -> Table:
     """Messages sent and not acknowledged, by group."""
     total = np.zeros(len(fleet.groups), np.int64)
-    rows = fleet.connections[:, traffic.SENDER]
+    rows = fleet.devices["sender"]
     senders = rows >= 0
     if senders.any():
         np.add.at(total, fleet.group[senders], fleet.senders["in_flight"][rows[senders]])
@@ -112,25 +96,26 @@ def take_intervals(fleet: Fleet, now_ns: int) -> tuple[list[Row], bytes]:
     counts: list[npt.NDArray[np.int64]] = []
     offset = 0
     for index, group in enumerate(fleet.plan.groups):
-        happened = fleet.counters[index].any(axis=1)
+        happened = fleet.counters[index] != np.zeros(1, Counts.layout)
         gauges = {
             "connected": int(connected[index]),
             "owed": int(owed[index]),
             "in_flight": int(in_flight[index]),
         }
-        current = traffic.phase_of(fleet.run, now_ns) if fleet.program[0, 0] else 3
+        current = traffic.phase_of(fleet.run, now_ns) if fleet.program[0].clock_ns else 3
         for phase, name in enumerate(INTENDED_PHASES):
             if not happened[phase] and phase != current:
                 continue
             row: Row = {"group": group.name, "phase": name, "series": ""}
-            row.update(zip(COUNTERS, fleet.counters[index, phase].tolist(), strict=True))
+            row.update(zip(COUNTERS, fleet.counters[index][phase].tolist(), strict=True))
             if phase == current:
                 row.update(gauges)
             rows.append(row)
         for series_index, series in enumerate(SERIES):
             for phase, name in enumerate(INTENDED_PHASES):
                 slot = traffic.slot_of(index, series_index, phase)
-                if fleet.stats[slot, STAT_COUNT] == 0:
+                stat = fleet.stats[slot]
+                if stat.count == 0:
                     continue
                 bucket, count = sparse(fleet.histograms[slot].astype(np.int64))
                 buckets.append(bucket)
@@ -140,17 +125,17 @@ def take_intervals(fleet: Fleet, now_ns: int) -> tuple[list[Row], bytes]:
                         "group": group.name,
                         "phase": name,
                         "series": series,
-                        "count": int(fleet.stats[slot, STAT_COUNT]),
-                        "sum_ns": int(fleet.stats[slot, STAT_SUM]),
-                        "min_ns": int(fleet.stats[slot, STAT_MIN]),
-                        "max_ns": int(fleet.stats[slot, STAT_MAX]),
+                        "count": stat.count,
+                        "sum_ns": stat.sum_ns,
+                        "min_ns": stat.min_ns,
+                        "max_ns": stat.max_ns,
                         "bucket": [offset, len(bucket)],
                     }
                 )
                 offset += len(bucket)
                 fleet.histograms[slot] = 0
-                fleet.stats[slot] = 0
-    fleet.counters[:] = 0
+                fleet.stats[slot] = np.zeros((), Stat.layout)
+    fleet.counters[:] = np.zeros((), Counts.layout)
     block = b"".join([part.tobytes() for part in buckets] + [part.tobytes() for part in counts])
     return rows, block
 

@@ -1,20 +1,15 @@
 """What a worker reports without being asked: interval rows, events, the live page.
 
-Owns the phase of the run, and the columns of the live page that no kernel counts in.
+Owns the phase of the run, and the totals that no kernel counts.
 """
 
 import time
 from collections import Counter
 from collections.abc import Callable, Sized
 
-import numpy as np
-import numpy.typing as npt
-
-from loadgen.engine.fleet import Fleet
 from loadgen.engine.frames import Header
-from loadgen.engine.live import Live
 from loadgen.engine.recorder import owed_by_group, process_times, take_intervals
-from loadgen.workload import traffic
+from loadgen.workload.fleet import Fleet
 
 _NS = 1_000_000_000
 _EVENTS_OF_A_KIND = 20
@@ -25,19 +20,16 @@ _DRAIN_S = 0.02
 class Reporter:
     """Rows and events of one worker; `send(header, block)` takes them to the coordinator.
 
-    `worker` is its row of the plan, `live` its row of the live page, `anchor_ns` the moment from
-    which seconds are counted.
+    `worker` is its row of the plan, `anchor_ns` the moment from which seconds are counted.
     """
 
     def __init__(
         self,
         fleet: Fleet,
         worker: int,
-        live: npt.NDArray[np.int64],
         anchor_ns: int,
         send: Callable[..., None],
     ) -> None:
-        self.live = live
         self.phase = "connect"
         self._fleet = fleet
         self._worker = worker
@@ -98,8 +90,8 @@ class Reporter:
             row.update(common)
         self._start_ns = now_ns
         self._times = times
-        self.live[Live.OWED] = sum(row.get("owed", 0) for row in rows)
-        self.live[Live.BEAT_NS] = now_ns
+        self._fleet.totals.owed = sum(row.get("owed", 0) for row in rows)
+        self._fleet.totals.beat_ns = now_ns
         self._send({"interval": rows, "buckets": len(block) // 12}, block)
 
     def end_window(self) -> None:
@@ -107,7 +99,7 @@ class Reporter:
         self.enter("drain")
         backlog, age_ns = owed_by_group(self._fleet, time.monotonic_ns())
         total = int(backlog.sum())
-        self.live[Live.OWED] = total
+        self._fleet.totals.owed = total
         self._send({"window_end": {"owed": total, "owed_oldest_ns": age_ns}})
 
     def watch_drain(self, unsent: Sized) -> float | None:
@@ -118,7 +110,7 @@ class Reporter:
         if self.stopping:
             return None
         backlog, _ = owed_by_group(self._fleet, time.monotonic_ns())
-        self.live[Live.OWED] = int(backlog.sum())
-        in_flight = self._fleet.totals[traffic.IN_FLIGHT]
-        self.live[Live.FINISHED] = int(not in_flight and not unsent and not backlog.any())
+        self._fleet.totals.owed = int(backlog.sum())
+        in_flight = self._fleet.totals.in_flight
+        self._fleet.totals.finished = int(not in_flight and not unsent and not backlog.any())
         return _DRAIN_S

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import cast
 
-import numpy as np
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake
 from websockets.frames import Frame, Opcode
@@ -23,44 +22,27 @@ from websockets.http11 import Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from loadgen.engine.fleet import Fleet, Table
-from loadgen.engine.supply import receive_supply
+from loadgen.engine.reactor import ReceiveKernel, keep_partial
 from loadgen.engine.syscalls import open_socket
 from loadgen.engine.tls import Handshakes
 from loadgen.errors import UsageError
 from loadgen.workload import traffic
-from loadgen.workload.groups import Target, Tls
-from loadgen.workload.traffic import (
+from loadgen.workload.device import (
     AWAIT_CONNACK,
     BLOCKED,
-    CONNECTING,
-    CONNECTING_COUNT,
-    FLAGS,
-    STATE,
-    SYN_NS,
-    TAIL_BYTES,
-    TCP_NS,
-    WRITTEN_NS,
+    CONNECT,
+    OPEN,
+    RETRY,
+    transition,
 )
-
-
-def requeue(fleet: Fleet, connection: int) -> None:
-    """Let a publisher whose turn came while it could not send have it again."""
-    traffic.requeue(
-        connection,
-        int(fleet.connections[connection, traffic.PUBLISHER]),
-        fleet.connections,
-        fleet.run,
-        fleet.totals,
-        fleet.schedule,
-        fleet.heap,
-    )
+from loadgen.workload.fleet import Fleet
+from loadgen.workload.groups import Target, Tls
 
 
 def unblock(fleet: Fleet, connection: int) -> None:
     """The device may write again."""
-    fleet.connections[connection, FLAGS] &= ~BLOCKED
-    requeue(fleet, connection)
+    fleet.devices[connection].flags &= ~BLOCKED
+    traffic.requeue(fleet, connection)
 
 
 class _Stream(asyncio.BaseProtocol):
@@ -85,7 +67,7 @@ class _Stream(asyncio.BaseProtocol):
             self.transport.write(data)
 
     def pause_writing(self) -> None:
-        self.streams.fleet.connections[self.connection, FLAGS] |= BLOCKED
+        self.streams.fleet.devices[self.connection].flags |= BLOCKED
 
     def resume_writing(self) -> None:
         unblock(self.streams.fleet, self.connection)
@@ -187,7 +169,8 @@ class Streams:
     """The streamed connections of a worker.
 
     `failed(connection, reason)` is called for one that could not be made, or ended; `on_events`
-    when a kernel may have left something for Python; `chain` is as in behaviour.py.
+    when a kernel may have left something for Python; `kernel` handles
+    what a device received.
     """
 
     def __init__(
@@ -196,18 +179,16 @@ class Streams:
         loop: asyncio.AbstractEventLoop,
         on_events: Callable[[], None],
         failed: Callable[[int, str], None],
-        chain: Table | None = None,
+        kernel: ReceiveKernel,
     ) -> None:
         self.fleet = fleet
         self.loop = loop
         self.on_events = on_events
         self.failed = failed
         self.handshakes = Handshakes(fleet.plan.tls or Tls())
-        self._chain = chain
+        self._kernel = kernel
         self._view = memoryview(fleet.buffer.data)
         self._out = memoryview(fleet.out.data)
-        held_bytes = 4 * fleet.held_ids.shape[1]
-        self._acknowledgements = np.zeros(len(fleet.out) + held_bytes, np.uint8)
         self._protocols: dict[int, _Stream] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -215,11 +196,11 @@ class Streams:
 
     def connect(self, connection: int) -> None:
         """Begin to connect a device: TCP, then TLS and WebSocket, then CONNECT."""
-        row = self.fleet.connections[connection]
-        row[STATE] = CONNECTING
-        row[SYN_NS] = time.monotonic_ns()
-        row[TAIL_BYTES] = 0
-        self.fleet.totals[CONNECTING_COUNT] += 1
+        device = self.fleet.devices[connection]
+        transition(self.fleet, connection, RETRY)
+        transition(self.fleet, connection, CONNECT)
+        device.syn_ns = time.monotonic_ns()
+        device.partial_bytes = 0
         self._tasks[connection] = self.loop.create_task(self._connect(connection))
 
     async def _connect(self, connection: int) -> None:
@@ -232,26 +213,26 @@ class Streams:
             if self._tasks.get(connection) is asyncio.current_task():
                 del self._tasks[connection]
         fleet = self.fleet
-        row = fleet.connections[connection]
+        device = fleet.devices[connection]
         self._protocols[connection] = protocol
-        row[TCP_NS] = row[WRITTEN_NS] = time.monotonic_ns()
-        row[STATE] = AWAIT_CONNACK
+        device.tcp_ns = device.written_ns = time.monotonic_ns()
+        transition(fleet, connection, OPEN)
         start, end = fleet.connect_ends[connection : connection + 2].tolist()
         self.write(connection, fleet.connect_packets[start:end].tobytes())
 
     async def _open(self, connection: int) -> _Stream:
         """A connection over which MQTT may begin; nothing of it is left when that fails."""
-        row = self.fleet.connections[connection]
+        device = self.fleet.devices[connection]
         target = self._target(connection)
-        sockaddr = self.fleet.addresses[int(row[traffic.TARGET])].tobytes()
+        sockaddr = self.fleet.addresses[device.target].tobytes()
         family, address = _socket_name(sockaddr)
         with ExitStack() as undo:
             sock = _open_socket(family, self.fleet)
             undo.callback(sock.close)
-            row[SYN_NS] = time.monotonic_ns()
+            device.syn_ns = time.monotonic_ns()
             await self.loop.sock_connect(sock, address)
             tcp_ns = time.monotonic_ns()
-            self._record(connection, traffic.S_TCP, tcp_ns - int(row[SYN_NS]))
+            self._record(connection, traffic.S_TCP, tcp_ns - device.syn_ns)
             context = self.context_of(connection)
             transport, protocol = await self.loop.create_connection(
                 lambda: self._protocol(connection, target),
@@ -268,7 +249,7 @@ class Streams:
         return protocol
 
     def _target(self, connection: int) -> Target:
-        number = int(self.fleet.connections[connection, traffic.TARGET])
+        number = self.fleet.devices[connection].target
         return self.fleet.plan.targets[number]
 
     def context_of(self, connection: int) -> ssl.SSLContext | None:
@@ -280,7 +261,7 @@ class Streams:
     def _record(self, connection: int, series: int, value_ns: int) -> None:
         fleet = self.fleet
         slot = traffic.slot_of(int(fleet.group[connection]), series, traffic.CONNECT_PHASE)
-        traffic.record(fleet.histograms, fleet.stats, slot, value_ns)
+        traffic.record(fleet, slot, value_ns)
 
     def _protocol(self, connection: int, target: Target) -> _Stream:
         if target.transport in ("ws", "wss"):
@@ -301,95 +282,27 @@ class Streams:
 
     def get_buffer(self, connection: int) -> memoryview:
         """The shared buffer, behind the connection's part of a packet."""
-        tail = int(self.fleet.connections[connection, TAIL_BYTES])
-        if tail:
-            self.fleet.buffer[:tail] = self.fleet.tails[connection, :tail]
-        return self._view[tail:]
+        kept = self.fleet.devices[connection].partial_bytes
+        if kept:
+            self.fleet.buffer[:kept] = self.fleet.partial[connection, :kept]
+        return self._view[kept:]
 
     def received(self, connection: int, count: int) -> None:
         """Handle `count` bytes that came into the buffer given before."""
         fleet = self.fleet
-        row = fleet.connections[connection]
-        end = int(row[TAIL_BYTES]) + count
+        device = fleet.devices[connection]
+        end = device.partial_bytes + count
         now_ns = time.monotonic_ns()
-        if self.handshakes.resume and row[STATE] == AWAIT_CONNACK:
+        if self.handshakes.resume and device.state == AWAIT_CONNACK:
             transport = self._protocols[connection].transport
             if transport is not None:
                 self.handshakes.keep_session(transport.get_extra_info("ssl_object"))
-        position, written = self._receive(end, now_ns, connection)
-        rest = end - position
-        if rest > fleet.run[traffic.PACKET_LIMIT]:
-            traffic.push_event(fleet.totals, fleet.events, traffic.BROKEN, connection, 0x95, now_ns)
-        else:
-            row[TAIL_BYTES] = rest
-            if rest:
-                fleet.tails[connection, :rest] = fleet.buffer[position:end]
+        position, written = self._kernel(fleet, connection, fleet.buffer, end, now_ns)
+        keep_partial(fleet, connection, fleet.buffer, position, end, now_ns)
         if written:
-            self.write(connection, self._acknowledgements[:written].tobytes())
-            row[WRITTEN_NS] = now_ns
+            self.write(connection, bytes(self._out[:written]))
+            device.written_ns = now_ns
         self.on_events()
-
-    def _receive(self, end: int, now_ns: int, connection: int) -> tuple[int, int]:
-        """Let the kernels have buffer[:end]; where they stopped, and bytes to answer."""
-        fleet = self.fleet
-        if self._chain is not None:
-            return receive_supply(
-                self._chain,
-                fleet.buffer,
-                0,
-                end,
-                now_ns,
-                connection,
-                fleet.connections,
-                fleet.groups,
-                fleet.run,
-                fleet.totals,
-                fleet.pairs,
-                fleet.holes,
-                fleet.hole_state,
-                fleet.counters,
-                fleet.histograms,
-                fleet.stats,
-                fleet.senders,
-                fleet.window,
-                fleet.received_ids,
-                fleet.held_ids,
-                fleet.schedule,
-                fleet.heap,
-                fleet.events,
-                fleet.control,
-                self._acknowledgements,
-                0,
-            )
-        return traffic.receive(
-            fleet.buffer,
-            0,
-            end,
-            now_ns,
-            connection,
-            fleet.connections,
-            fleet.groups,
-            fleet.run,
-            fleet.totals,
-            fleet.pairs,
-            fleet.holes,
-            fleet.hole_state,
-            fleet.counters,
-            fleet.histograms,
-            fleet.stats,
-            fleet.senders,
-            fleet.window,
-            fleet.received_ids,
-            fleet.held_ids,
-            fleet.schedule,
-            fleet.heap,
-            fleet.events,
-            fleet.control,
-            fleet.topics,
-            fleet.topic_ends,
-            self._acknowledgements,
-            0,
-        )
 
     # --- writing ------------------------------------------------------------------------------
 

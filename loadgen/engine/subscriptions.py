@@ -11,16 +11,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from loadgen.engine.behaviour import SUBSCRIBE_ID
-from loadgen.engine.fleet import Fleet
 from loadgen.engine.frames import Header
-from loadgen.engine.live import Live
 from loadgen.engine.outgoing import Outgoing
 from loadgen.engine.reporter import Reporter
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import SubAck, Subscribe
 from loadgen.mqtt.reason_codes import reason_name
-from loadgen.workload import traffic
-from loadgen.workload.traffic import CONNECTED, REQUEST_NS, STATE
+from loadgen.workload.device import CONNECTED
+from loadgen.workload.fleet import Fleet
+from loadgen.workload.traffic import CONNECT_PHASE, S_SUBACK, record, slot_of
 
 _IN_FLIGHT = 256
 
@@ -62,12 +61,12 @@ class Subscriptions:
         """Subscribe every subscribing device; ends when each got its SUBACK or failed."""
         first_ns = time.monotonic_ns()
         self._last_ns = first_ns
-        connections = self._fleet.connections
+        devices = self._fleet.devices
         subscribing = np.array(
             [group.subscribes is not None for group in self._fleet.plan.groups], np.bool_
         )[self._fleet.group]
-        rows = np.flatnonzero(subscribing & (connections[:, STATE] == CONNECTED))
-        connections[rows, REQUEST_NS] = 0
+        rows = np.flatnonzero(subscribing & (devices["state"] == CONNECTED))
+        devices["request_ns"][rows] = 0
         self._queue = rows[::-1].tolist()
         wanted = len(self._queue)
         if wanted:
@@ -81,7 +80,7 @@ class Subscriptions:
             self._waiting.clear()
             self._done = None
         failed = self._failures.total()
-        self._reporter.live[Live.SUBSCRIBED] = wanted - failed
+        self._fleet.totals.subscribed = wanted - failed
         return {
             "subscribed": wanted - failed,
             "failures": dict(self._failures),
@@ -93,7 +92,7 @@ class Subscriptions:
         """Ask for the next device that is still connected; the end when none is left."""
         while self._queue:
             connection = self._queue.pop()
-            if self._fleet.connections[connection, STATE] == CONNECTED:
+            if self._fleet.devices[connection].state == CONNECTED:
                 self._waiting.add(connection)
                 self.ask(connection)
                 return
@@ -108,14 +107,14 @@ class Subscriptions:
             self._settle(connection, None)
             return
         self._asked_qos[connection] = packets[-1].subscriptions[-1].qos
-        self._fleet.connections[connection, REQUEST_NS] = time.monotonic_ns()
+        self._fleet.devices[connection].request_ns = time.monotonic_ns()
         version = self._fleet.plan.version
         self._outgoing.write(connection, b"".join(encode(packet, version) for packet in packets))
 
     def on_suback(self, connection: int, packet: SubAck, moment_ns: int) -> None:
         """Take an answer, which arrived at `moment_ns`."""
         fleet = self._fleet
-        asked_ns = int(fleet.connections[connection, REQUEST_NS])
+        asked_ns = fleet.devices[connection].request_ns
         if asked_ns == 0:
             return
         asked_qos = self._asked_qos.get(connection, 0)
@@ -123,10 +122,8 @@ class Subscriptions:
         if packet.packet_id != SUBSCRIBE_ID and failure is None:
             return  # one of several
         self._last_ns = max(self._last_ns, moment_ns)
-        slot = traffic.slot_of(
-            int(fleet.group[connection]), traffic.S_SUBACK, traffic.CONNECT_PHASE
-        )
-        traffic.record(fleet.histograms, fleet.stats, slot, moment_ns - asked_ns)
+        slot = slot_of(int(fleet.group[connection]), S_SUBACK, CONNECT_PHASE)
+        record(fleet, slot, moment_ns - asked_ns)
         self._settle(connection, failure)
 
     def on_lost(self, connection: int, reason: str) -> None:
@@ -134,15 +131,15 @@ class Subscriptions:
         self._settle(connection, reason)
 
     def _settle(self, connection: int, failure: str | None) -> None:
-        self._fleet.connections[connection, REQUEST_NS] = 0
+        self._fleet.devices[connection].request_ns = 0
         self._asked_qos.pop(connection, None)
         if connection not in self._waiting:
-            if failure is not None and self._fleet.connections[connection, STATE] == CONNECTED:
+            if failure is not None and self._fleet.devices[connection].state == CONNECTED:
                 self._reporter.event("subscribe", connection, f"subscribing again: {failure}")
             return
         self._waiting.discard(connection)
         if failure is not None:
             self._failures[failure] += 1
         else:
-            self._reporter.live[Live.SUBSCRIBED] += 1
+            self._fleet.totals.subscribed += 1
         self._ask_next()

@@ -6,20 +6,19 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from loadgen.engine.behaviour import SUBSCRIBE_ID, Behaviour
-from loadgen.engine.fleet import Table, build_fleet
+from loadgen.engine.fleet import build_fleet
 from loadgen.engine.frames import Header
-from loadgen.engine.supply import chain_table
+from loadgen.engine.supply import SUPPLY_ENTRY_POINTS
 from loadgen.engine.supply_fleet import equip
 from loadgen.mqtt.packets import Subscribe, Subscription
-from loadgen.specjms import kernels
 from loadgen.specjms.layout import lines_length, parts_of, subscriptions_at
-from loadgen.specjms.missing import tell_holes, tell_streams
+from loadgen.specjms.missing import tell_gaps, tell_streams
 from loadgen.specjms.plan import SupplyPlan
 
 _plans = TypeAdapter(SupplyPlan)
 
 
-def supply_chain(document: Any, worker: int, totals: Table) -> Behaviour:
+def supply_chain(document: Any, worker: int, totals: Any) -> Behaviour:
     """Devices are those of a model; their handlers answer what they receive."""
     plan = _plans.validate_python(document)
     fleet = build_fleet(plan, plan.workers[worker], totals)
@@ -39,24 +38,24 @@ def supply_chain(document: Any, worker: int, totals: Table) -> Behaviour:
 
     def final() -> Header:
         """Counts by destination, of the window and of the run, and what is known of the streams."""
-        touched = np.flatnonzero(chains.seen.any(axis=1))
+        touched = np.flatnonzero(chains.seen["all_sent"] | chains.seen["all_received"])
+        counts = chains.seen[touched].tolist()
         return {
             "supply": {
-                "seen": [[int(row), *chains.seen[row].tolist()] for row in touched],
-                "late": chains.begins[kernels.BEGUN_LATE].tolist(),
-                "inside": chains.begins[kernels.BEGUN_INSIDE].tolist(),
-                "discarded": int(chains.state[kernels.DISCARDED]),
-                "discarded_bytes": int(chains.state[kernels.DISCARDED_BYTES]),
-                "calls_dropped": int(chains.state[kernels.CALLS_DROPPED]),
-                "calls_open": int(chains.joins[-1, 0]),
-                "waited": int(chains.state[kernels.WAITED]),
+                "seen": [[row, *seen] for row, seen in zip(touched.tolist(), counts, strict=True)],
+                "late": chains.begins["late"].tolist(),
+                "inside": chains.begins["inside"].tolist(),
+                "discarded": chains.state.discarded,
+                "discarded_bytes": chains.state.discarded_bytes,
+                "calls_dropped": chains.state.calls_dropped,
+                "calls_open": chains.joins[-1].count,
+                "waited": chains.state.waited,
                 "unsent": lines_length(chains),
-                "duplicated": int(chains.state[kernels.DUPLICATED]),
-                "out_of_order": int(chains.state[kernels.OUT_OF_ORDER]),
-                "holes": tell_holes(plan.model, chains, fleet.holes),
+                "duplicated": chains.state.duplicated,
+                "out_of_order": chains.state.out_of_order,
+                "holes": tell_gaps(plan.model, chains, fleet.gaps),
                 "streams": tell_streams(plan.model, chains),
             }
         }
 
-    chain = chain_table(chains, fleet.body, fleet.body_crc)
-    return Behaviour(fleet, subscribe_packets, chain, final)
+    return Behaviour(fleet, subscribe_packets, SUPPLY_ENTRY_POINTS, final)

@@ -22,7 +22,7 @@ from loadgen.engine.churn import Churn
 from loadgen.engine.connector import Connector
 from loadgen.engine.devices import device_columns
 from loadgen.engine.durable import forget_sessions
-from loadgen.engine.fleet import Fleet, plan_schedule
+from loadgen.engine.fleet import plan_schedule
 from loadgen.engine.frames import Header
 from loadgen.engine.held_acks import HeldAcks
 from loadgen.engine.keep_alive import KeepAlive
@@ -36,9 +36,10 @@ from loadgen.engine.streams import Streams
 from loadgen.engine.subscriptions import Subscriptions
 from loadgen.engine.supply_chain import supply_chain
 from loadgen.engine.warm import warm_kernels, warm_supply
-from loadgen.workload import traffic
+from loadgen.workload.device import CONNECTED
+from loadgen.workload.fleet import Fleet
 from loadgen.workload.pacer import with_rate
-from loadgen.workload.traffic import CONNECTED, CONNECTED_COUNT, END_NS, MEASURE_NS, STATE
+from loadgen.workload.traffic import reschedule
 
 _PR_SET_TIMERSLACK = 29
 _BEHAVIOURS: dict[str, ReadPlan] = {"messaging": plain_messaging, "supply_chain": supply_chain}
@@ -72,20 +73,20 @@ class Worker:
     async def configure(self, header: Header) -> Header:
         """Build the fleet and everything that plays it."""
         row = int(header["worker"])
-        live = np.asarray(open_live_page(Path(header["live"]), int(header["workers"])))[row]
+        page = np.asarray(open_live_page(Path(header["live"]), int(header["workers"])))
         read_plan = _BEHAVIOURS[header["plan"]["behaviour"]]
-        behaviour = read_plan(header["plan"], row, live[: traffic.TOTALS])
+        behaviour = read_plan(header["plan"], row, page[row : row + 1])
         self.fleet = fleet = behaviour.fleet
         self.final = behaviour.final
         loop = self.loop
-        self.poller = Poller(fleet, loop, lambda: self.lifecycle.handle_events())
+        kernels = behaviour.kernels
+        self.poller = Poller(fleet, kernels, loop, lambda: self.lifecycle.handle_events())
         on_events = self.poller.on_events
         if fleet.plan.targets[0].transport != "tcp":
-            self.streams = Streams(fleet, loop, on_events, self._stream_failed, behaviour.chain)
-        self.reporter = Reporter(fleet, row, live, int(header["anchor_ns"]), self.channel.send)
+            self.streams = Streams(fleet, loop, on_events, self._stream_failed, kernels.receive)
+        self.reporter = Reporter(fleet, row, int(header["anchor_ns"]), self.channel.send)
         self.outgoing = Outgoing(fleet, self.streams)
-        epoll = self.poller.epoll.fileno()
-        self.connector = Connector(fleet, loop, epoll, self.streams, on_events, self._lost)
+        self.connector = Connector(fleet, loop, self.streams, on_events, self._lost)
         self.subscriptions = Subscriptions(
             fleet, self.reporter, self.outgoing, behaviour.subscribe_packets
         )
@@ -99,14 +100,14 @@ class Worker:
             self.subscriptions,
             keep_alive,
         )
-        self.poller.begin(self.streams, behaviour.chain)
+        self.poller.begin(self.streams)
         wait_s = self.reporter.until_next_second()
         loop.call_later(wait_s, self._repeat, self._each_second)
         self._repeat(keep_alive.look)
         if len(fleet.held_ids):
             self._repeat(HeldAcks(fleet, self.outgoing).release_stale)
         _keep_time(fleet.plan.workers[row].processors)
-        return {"pid": os.getpid(), "devices": len(fleet.connections)}
+        return {"pid": os.getpid(), "devices": len(fleet.devices)}
 
     def _lost(self, connection: int, reason: str) -> None:
         self.lifecycle.lost(connection, reason)
@@ -138,7 +139,7 @@ class Worker:
         for reason, count in lifecycle.failures.items():
             self.reporter.event("connect", None, f"{count} devices could not connect: {reason}")
         return {
-            "connected": int(self.fleet.totals[CONNECTED_COUNT]),
+            "connected": self.fleet.totals.connected,
             "failures": dict(lifecycle.failures),
             "first_ns": first_ns,
             "last_ns": lifecycle.last_connected_ns,
@@ -155,8 +156,8 @@ class Worker:
         reporter.enter("warmup")
         churn = Churn(fleet, reporter, self.connector.random, self.lifecycle.leave)
         self._repeat(churn.let_leave)
-        fleet.run[MEASURE_NS] = header["measure_ns"]
-        fleet.run[END_NS] = header["end_ns"]
+        fleet.run.measure_ns = header["measure_ns"]
+        fleet.run.end_ns = header["end_ns"]
         plan_schedule(fleet, int(header["start_ns"]))
         self._at(int(header["measure_ns"]), lambda: reporter.enter("measure"))
         self._at(int(header["end_ns"]), self._end_window)
@@ -174,16 +175,7 @@ class Worker:
         """Change the rate from a moment on; the backlog stays."""
         fleet = self.fleet
         fleet.program = with_rate(fleet.program, int(header["at_ns"]), float(header["factor"]))
-        traffic.reschedule(
-            fleet.schedule,
-            fleet.program,
-            fleet.publisher_connection,
-            fleet.connections,
-            fleet.run,
-            fleet.totals,
-            fleet.heap,
-        )
-        self.poller.bind_arguments()
+        reschedule(fleet)
         self.poller.pump()
         return {}
 
@@ -191,8 +183,8 @@ class Worker:
         """Cut one device off, as if it were killed; answers how many messages it had not acked."""
         fleet = self.fleet
         wanted = (fleet.group == int(header["group"])) & (fleet.device == int(header["device"]))
-        rows = np.flatnonzero(wanted & (fleet.connections[:, STATE] == CONNECTED)).tolist()
-        held = sum(int(fleet.connections[row, traffic.HELD]) for row in rows)
+        rows = np.flatnonzero(wanted & (fleet.devices["state"] == CONNECTED)).tolist()
+        held = sum(fleet.devices[row].held for row in rows)
         for connection in rows:
             self.lifecycle.lost(connection, "cut off on request")
         return {"dropped": len(rows), "held": held}
@@ -204,7 +196,7 @@ class Worker:
         self.poller.end_schedule()
         self.reporter.enter("stop")
         devices = device_columns(fleet) if fleet.plan.per_device else None
-        for connection in np.flatnonzero(fleet.connections[:, STATE] == CONNECTED).tolist():
+        for connection in np.flatnonzero(fleet.devices["state"] == CONNECTED).tolist():
             self.lifecycle.stop(connection)
             if connection % 500 == 0:
                 await asyncio.sleep(0)
@@ -215,9 +207,9 @@ class Worker:
         return {
             "final": self.final()
             | {
-                "forgotten_holes": int(fleet.hole_state[1]),
+                "forgotten_holes": fleet.gap_pool.forgotten,
                 "returned": self.lifecycle.left_and_returned,
-                "pushed_back": bool(fleet.totals[traffic.PUSHED_BACK]),
+                "pushed_back": bool(fleet.totals.pushed_back),
                 "spread": _spread_of_queues(fleet),
                 "devices": devices,
                 "tls": None if self.streams is None else self.streams.handshakes.summary(),
@@ -228,7 +220,7 @@ class Worker:
 def _spread_of_queues(fleet: Fleet) -> dict[str, list[int]]:
     """By group of shared subscribers: messages of the window that each device took."""
     return {
-        group.name: fleet.connections[fleet.group == index, traffic.TAKEN].tolist()
+        group.name: fleet.devices["taken"][fleet.group == index].tolist()
         for index, group in enumerate(fleet.plan.groups)
         if group.subscribes is not None and group.subscribes.shared is not None
     }

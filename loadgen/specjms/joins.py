@@ -5,33 +5,33 @@ one worker, so one table a worker is enough. An entry lives from the first offer
 call of which an offer was lost keeps its entry until the run ends.
 """
 
-import numpy as np
-import numpy.typing as npt
-
 from loadgen.compiled import compiled
-
-__all__ = ["COMPLETE", "FULL", "JOIN_FIELDS", "OPEN", "join_offer", "make_joins"]
-
-Table = npt.NDArray[np.int64]
-
-KEY, COUNT, PRICE, SUPPLIER = 0, 1, 2, 3
-JOIN_FIELDS = 4
+from loadgen.workload.arrays import Int64, Record, Rows
 
 OPEN, COMPLETE, FULL = 0, 1, 2
 
 _FILL_PERCENT = 75
 
 
-def make_joins(capacity: int) -> Table:
-    """An empty table for at least `capacity` open calls, shape (a power of two, JOIN_FIELDS).
+class Join(Record):
+    """An open call: offers so far, and the best of them. Free when `key` is 0."""
 
-    A row is free when its KEY, interaction number + 1, is 0. Row 0 of an extra line at the end
-    counts the entries.
+    key: Int64
+    """Interaction number + 1."""
+    count: Int64
+    price: Int64
+    supplier: Int64
+
+
+def make_joins(capacity: int) -> Rows[Join]:
+    """An empty table for at least `capacity` open calls: a power of two of rows.
+
+    One more row at the end counts the entries.
     """
     rows = 1
     while rows * _FILL_PERCENT < capacity * 100:
         rows *= 2
-    return np.zeros((rows + 1, JOIN_FIELDS), np.int64)
+    return Join.rows(rows + 1)
 
 
 @compiled
@@ -45,7 +45,7 @@ def _home(number: int, rows: int) -> int:
 
 @compiled
 def join_offer(
-    joins: Table, number: int, wanted: int, price: int, supplier: int
+    joins: Rows[Join], number: int, wanted: int, price: int, supplier: int
 ) -> tuple[int, int]:
     """Take an offer to the call `number`, of which `wanted` are to come: (outcome, supplier).
 
@@ -56,44 +56,45 @@ def join_offer(
     if wanted <= 1:
         return COMPLETE, supplier
     rows = len(joins) - 1
+    entries = joins[rows]
     key = number + 1
     row = _home(number, rows)
-    while joins[row, KEY] != 0 and joins[row, KEY] != key:
+    while joins[row].key != 0 and joins[row].key != key:
         row = (row + 1) & (rows - 1)
-    if joins[row, KEY] == 0:
-        if (joins[rows, 0] + 1) * 100 > rows * _FILL_PERCENT:
+    join = joins[row]
+    if join.key == 0:
+        if (entries.count + 1) * 100 > rows * _FILL_PERCENT:
             return FULL, -1
-        joins[rows, 0] += 1
-        joins[row, KEY] = key
-        joins[row, COUNT] = 0
-    better = joins[row, COUNT] == 0 or price < joins[row, PRICE]
-    if not better and price == joins[row, PRICE]:
-        better = supplier < joins[row, SUPPLIER]
+        entries.count += 1
+        join.key = key
+        join.count = 0
+    better = join.count == 0 or price < join.price
+    if not better and price == join.price:
+        better = supplier < join.supplier
     if better:
-        joins[row, PRICE] = price
-        joins[row, SUPPLIER] = supplier
-    joins[row, COUNT] += 1
-    if joins[row, COUNT] < wanted:
+        join.price = price
+        join.supplier = supplier
+    join.count += 1
+    if join.count < wanted:
         return OPEN, -1
-    best = joins[row, SUPPLIER]
+    best = join.supplier
     _remove(joins, rows, row)
     return COMPLETE, best
 
 
 @compiled
-def _remove(joins: Table, rows: int, row: int) -> None:
+def _remove(joins: Rows[Join], rows: int, row: int) -> None:
     """Free a row and move up what probed past it, so that no search ends too early."""
-    joins[rows, 0] -= 1
-    hole = row
+    joins[rows].count -= 1
+    free = row
     following = row
     while True:
         following = (following + 1) & (rows - 1)
-        if joins[following, KEY] == 0:
+        if joins[following].key == 0:
             break
-        home = _home(joins[following, KEY] - 1, rows)
-        # The entry may move when its home is not cyclically within (hole, following].
-        if (following - home) & (rows - 1) >= (following - hole) & (rows - 1):
-            for column in range(JOIN_FIELDS):
-                joins[hole, column] = joins[following, column]
-            hole = following
-    joins[hole, KEY] = 0
+        home = _home(joins[following].key - 1, rows)
+        # The entry may move when its home is not cyclically within (free, following].
+        if (following - home) & (rows - 1) >= (following - free) & (rows - 1):
+            joins[free] = joins[following]
+            free = following
+    joins[free].key = 0

@@ -1,4 +1,4 @@
-"""From a model to the arrays of one worker (kernels.py), and to who its devices are.
+"""From a model to the arrays of one worker (chains.py), and to who its devices are.
 
 Groups: one of event handlers for each message type, named INTERACTION.TYPE, whose row also counts
 that type wherever it is sent or received; with shared connections these are empty and one group of
@@ -12,13 +12,29 @@ one destination only, its number is enough.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.specjms import kernels as k
 from loadgen.specjms.audit import DELIVERY_LIMIT_MS
+from loadgen.specjms.chains import (
+    ALL,
+    FAMILIES,
+    JOIN_OFFERS,
+    MAKE_OFFER,
+    NO_ACTION,
+    Begun,
+    Cause,
+    Chains,
+    Destination,
+    MessageType,
+    Role,
+    Seen,
+    State,
+    Term,
+    Transaction,
+)
 from loadgen.specjms.destinations import (
     Subscriptions,
     properties_of,
@@ -45,27 +61,10 @@ from loadgen.specjms.model import (
     received_by,
 )
 from loadgen.specjms.topology import suppliers_of
-from loadgen.specjms.trailer import LINK, NOTE_FIELDS
+from loadgen.specjms.trailer import Note
 from loadgen.workload.accounting import make_pairs
+from loadgen.workload.arrays import Rows
 from loadgen.workload.payload import HEADER_BYTES
-from loadgen.workload.traffic import BATCH_LIMIT
-
-__all__ = [
-    "Chains",
-    "Part",
-    "build_chains",
-    "consumed_by",
-    "control_bytes",
-    "destination_count",
-    "destination_of_stream",
-    "first_destinations",
-    "first_streams",
-    "largest_payload_bytes",
-    "lines_length",
-    "out_bytes",
-    "parts_of",
-    "subscriptions_at",
-]
 
 Table = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -203,37 +202,42 @@ def destination_of_stream(model: Model, number: int, stream: int) -> int:
     return place % places.headquarters
 
 
-@dataclass(slots=True)
-class Chains:
-    """The arrays of `kernels`, but for those that a worker has in any case."""
+class _Rows:
+    """What grows while `build_chains` goes through the devices of a worker."""
 
-    types: Table
-    outputs: Table
-    roles: Table
-    bases: Table
-    sequences: Table
-    offered: Table
-    answers: Table
-    terms: Table
-    term_bytes: Bytes
-    topics: Bytes
-    topic_ends: Table
-    properties: Bytes
-    property_ends: Table
-    joins: Table
-    waiting: Table
-    transactions: Table
-    causes: npt.NDArray[np.int64]
-    seen: Table
-    begins: Table
-    state: Table
-    notes: Table
-    begun: Table
-    pairs: Table
-    sending: npt.NDArray[np.bool_]
-    """Devices that need a row in the in-flight window."""
-    qos2: npt.NDArray[np.bool_]
-    """Devices that receive at QoS 2."""
+    def __init__(self, count: int) -> None:
+        self.roles = Role.rows(count)
+        for column in ("first", "wait_head", "wait_tail"):
+            self.roles[column] = -1
+        self.bases = np.full((count, len(MESSAGES)), -1, np.int64)
+        self.sending = np.zeros(count, np.bool_)
+        self.qos2 = np.zeros(count, np.bool_)
+        self.terms: list[tuple[int, int, int]] = []
+        self.term_bytes = bytearray()
+        self.queues: dict[int, int] = {}
+        self.pairs = 0
+
+    def add_terms(self, selector: Sequence[Sequence[bytes]]) -> None:
+        for term, alternatives in enumerate(selector):
+            for text in alternatives:
+                start = len(self.term_bytes)
+                self.term_bytes += text
+                self.terms.append((term, start, len(self.term_bytes)))
+
+    def add_account(self, row: int, number: int, kind: MessageType) -> None:
+        """Where a device accounts for a type that it receives."""
+        base = self.pairs
+        match MESSAGES[number].spread:
+            case "one":
+                # All consumers of a queue are in this worker and account for it together.
+                base = self.queues.setdefault(number, base)
+                if base == self.pairs:
+                    self.pairs += kind.streams
+            case "all":
+                self.pairs += kind.streams
+            case "family":
+                self.pairs += self.roles[row].families * kind.producers
+        self.bases[row, number] = base
 
 
 def build_chains(
@@ -248,55 +252,59 @@ def build_chains(
     parts = parts_of(model)
     types, outputs = _type_rows(model, root, parts)
     offered, offered_first = _offered(model)
-    count = len(group)
-    roles = np.zeros((count, k.ROLE_FIELDS), np.int64)
-    roles[:, k.R_FIRST] = roles[:, k.R_WAIT_HEAD] = roles[:, k.R_WAIT_TAIL] = -1
-    bases = np.full((count, len(MESSAGES)), -1, np.int64)
-    sending = np.zeros(count, np.bool_)
-    qos2 = np.zeros(count, np.bool_)
-    term_rows: list[tuple[int, int, int]] = []
-    term_blob = bytearray()
-    queues: dict[int, int] = {}
-    pairs = 0
-    for row in range(count):
+    rows = _Rows(len(group))
+    for row in range(len(group)):
         part, number = parts[int(group[row])], int(device[row])
         place = number // part.per_place
-        roles[row, k.R_PLACE] = place
-        roles[row, k.R_PRODUCER] = number
+        role = rows.roles[row]
+        role.place = place
+        role.producer = number
         if part.role == "drivers":
-            _driver_role(model, part, place, roles[row], send_tick_ns)
-            first = FIRST_OF_INTERACTION[part.subject - 1]
-            sending[row] = model.messages[first].qos > 0
+            _driver_role(model, part, place, role, send_tick_ns)
+            rows.sending[row] = model.messages[role.first].qos > 0
             continue
         if part.kind == Kind.SP:
-            roles[row, k.R_FAMILY_FIRST] = offered_first[place]
-            roles[row, k.R_FAMILIES] = len(families_at(model, place))
-        roles[row, k.R_TERM_FIRST] = len(term_rows)
+            role.family_first = offered_first[place]
+            role.families = len(families_at(model, place))
+        role.term_first = len(rows.terms)
         for consumed in consumed_by(model, part):
-            options = model.messages[consumed]
-            qos2[row] |= options.qos == 2
-            sending[row] |= any(model.messages[n].qos > 0 for n in outputs_of(consumed))
-            for term, alternatives in enumerate(selector_of(model, consumed, place)):
-                for text in alternatives:
-                    start = len(term_blob)
-                    term_blob += text
-                    term_rows.append((term, start, len(term_blob)))
-            match MESSAGES[consumed].spread:
-                case "one":
-                    # All consumers of a queue are in this worker and account for it together.
-                    if consumed not in queues:
-                        queues[consumed] = pairs
-                        pairs += int(types[consumed, k.T_STREAMS])
-                    bases[row, consumed] = queues[consumed]
-                case "all":
-                    bases[row, consumed] = pairs
-                    pairs += int(types[consumed, k.T_STREAMS])
-                case "family":
-                    bases[row, consumed] = pairs
-                    families = int(roles[row, k.R_FAMILIES])
-                    pairs += families * int(types[consumed, k.T_PRODUCERS])
-        roles[row, k.R_TERMS] = len(term_rows) - roles[row, k.R_TERM_FIRST]
-    senders = int(sending.sum())
+            rows.qos2[row] |= model.messages[consumed].qos == 2
+            rows.sending[row] |= any(model.messages[n].qos > 0 for n in outputs_of(consumed))
+            rows.add_terms(selector_of(model, consumed, place))
+            rows.add_account(row, consumed, types[consumed])
+        role.terms = len(rows.terms) - role.term_first
+    senders = int(rows.sending.sum())
+    destinations, topics, properties = _destinations(model, root)
+    suppliers = [len(suppliers_of(f, model.locations.suppliers)) for f in range(model.families)]
+    return Chains(
+        types=types,
+        outputs=outputs,
+        roles=rows.roles,
+        bases=rows.bases,
+        sequences=np.zeros(int(types["streams"].sum()), np.int64),
+        offered=offered,
+        answers=np.array(suppliers, np.int64),
+        terms=Term.of(rows.terms),
+        term_bytes=_bytes(bytes(rows.term_bytes)),
+        destinations=destinations,
+        topics=topics,
+        properties=properties,
+        joins=make_joins(OPEN_CALLS),
+        waiting=_all_free(Note.rows(WAITING_NOTES)),
+        transactions=_all_free(Transaction.rows(senders * window + WAITING_NOTES)),
+        causes=Cause.grid(senders, window),
+        seen=Seen.rows(destination_count(model)),
+        begins=Begun.rows(len(model.rates)),
+        state=_state(model),
+        notes=Note.rows(2),
+        pairs=make_pairs(rows.pairs),
+        sending=rows.sending,
+        qos2=rows.qos2,
+    )
+
+
+def _destinations(model: Model, root: str) -> tuple[Rows[Destination], Bytes, Bytes]:
+    """Topic and properties of every destination, and the bytes of all of them."""
     places = [
         (number, destination)
         for number in enabled_types(model)
@@ -304,50 +312,25 @@ def build_chains(
     ]
     topics, topic_ends = _blob([topic_of(model, root, *place).encode() for place in places])
     properties, property_ends = _blob([properties_of(model, *place) for place in places])
-    waiting = np.zeros((WAITING_NOTES, NOTE_FIELDS), np.int64)
-    _chain_up(waiting, LINK)
-    transactions = np.zeros((senders * window + WAITING_NOTES, k.TRANSACTION_FIELDS), np.int64)
-    _chain_up(transactions, k.X_LINK)
-    state = np.zeros(k.STATE_FIELDS, np.int64)
-    state[k.CHECK_EVERY] = state[k.CHECKED] = model.check_every
-    state[k.SLOW_NS] = DELIVERY_LIMIT_MS * 1_000_000
-    state[k.SMALL_PERCENT], state[k.MEDIUM_PERCENT] = model.class_percent[:2]
-    return Chains(
-        types=types,
-        outputs=outputs,
-        roles=roles,
-        bases=bases,
-        sequences=np.zeros(int(types[:, k.T_STREAMS].sum()), np.int64),
-        offered=offered,
-        answers=np.array(
-            [len(suppliers_of(f, model.locations.suppliers)) for f in range(model.families)],
-            np.int64,
-        ),
-        terms=np.array(term_rows, np.int64).reshape(-1, 3),
-        term_bytes=_bytes(bytes(term_blob)),
-        topics=topics,
-        topic_ends=topic_ends,
-        properties=properties,
-        property_ends=property_ends,
-        joins=make_joins(OPEN_CALLS),
-        waiting=waiting,
-        transactions=transactions,
-        causes=np.zeros((senders, window, 2), np.int64),
-        seen=np.zeros((destination_count(model), k.SEEN_FIELDS), np.int64),
-        begins=np.zeros((2, len(model.rates)), np.int64),
-        state=state,
-        notes=np.zeros((2, NOTE_FIELDS), np.int64),
-        begun=np.zeros((BATCH_LIMIT, 3), np.int64),
-        pairs=make_pairs(pairs),
-        sending=sending,
-        qos2=qos2,
-    )
+    rows = Destination.rows(len(places))
+    rows["topic_start"], rows["topic_end"] = topic_ends[:-1], topic_ends[1:]
+    rows["property_start"], rows["property_end"] = property_ends[:-1], property_ends[1:]
+    return rows, topics, properties
 
 
-def _type_rows(model: Model, root: str, parts: tuple[Part, ...]) -> tuple[Table, Table]:
-    """The tables `types` and `outputs`."""
-    rows = np.zeros((len(MESSAGES), k.TYPE_FIELDS), np.int64)
-    rows[:, k.T_GROUP] = -1
+def _state(model: Model) -> Rows[State]:
+    rows = State.rows(1)
+    state = rows[0]
+    state.check_every = state.checked = model.check_every
+    state.slow_ns = DELIVERY_LIMIT_MS * 1_000_000
+    state.small_percent, state.medium_percent = model.class_percent[:2]
+    return rows
+
+
+def _type_rows(model: Model, root: str, parts: tuple[Part, ...]) -> tuple[Rows[MessageType], Table]:
+    """The arrays `types` and `outputs`."""
+    rows = MessageType.rows(len(MESSAGES))
+    rows["group"] = -1
     outputs: list[int] = []
     firsts = first_destinations(model)
     group_of_type = {p.subject: at for at, p in enumerate(parts) if p.role == "handlers"}
@@ -355,31 +338,29 @@ def _type_rows(model: Model, root: str, parts: tuple[Part, ...]) -> tuple[Table,
     for number in enabled_types(model):
         message, options, row = MESSAGES[number], model.messages[number], rows[number]
         caused = [n for n in outputs_of(number) if n in group_of_type]
-        row[k.T_QOS] = options.qos
-        row[k.T_TRANSACTED] = options.transacted
-        row[k.T_KIND] = {"one": int(message.consumer), "all": k.ALL, "family": k.FAMILIES}[
-            message.spread
-        ]
-        row[k.T_GROUP] = group_of_type[number]
-        row[k.T_INTERACTION] = message.interaction
-        row[k.T_STREAM_FIRST] = streams[number]
-        row[k.T_STREAMS] = streams[number + 1] - streams[number]
-        row[k.T_PRODUCERS] = producers_of(model, number)
-        row[k.T_FIXED] = _fixed(number)
-        row[k.T_DESTINATION] = firsts[number]
-        row[k.T_DELIVERIES] = 0 if message.spread == "family" else received_by(model, number, 0)
-        row[k.T_SIZES : k.T_SIZES + 3] = options.sizes_bytes
-        row[k.T_OUTPUT_FIRST] = len(outputs)
-        row[k.T_OUTPUTS] = len(caused)
+        row.qos = options.qos
+        row.transacted = options.transacted
+        row.kind = {"one": int(message.consumer), "all": ALL, "family": FAMILIES}[message.spread]
+        row.group = group_of_type[number]
+        row.interaction = message.interaction
+        row.stream_first = streams[number]
+        row.streams = streams[number + 1] - streams[number]
+        row.producers = producers_of(model, number)
+        row.fixed = _fixed(number)
+        row.destination = firsts[number]
+        row.deliveries = 0 if message.spread == "family" else received_by(model, number, 0)
+        row.sizes[:] = options.sizes_bytes
+        row.output_first = len(outputs)
+        row.outputs = len(caused)
         if options.transacted and options.qos > 0:
             held = [model.messages[n] for n in caused]
-            row[k.T_HELD] = sum(o.transacted and o.qos > 0 for o in held)
-        row[k.T_ACTION] = {"callForOffers": k.MAKE_OFFER, "offer": k.JOIN_OFFERS}.get(
-            message.name, k.NO_ACTION
+            row.held = sum(o.transacted and o.qos > 0 for o in held)
+        row.action = {"callForOffers": MAKE_OFFER, "offer": JOIN_OFFERS}.get(
+            message.name, NO_ACTION
         )
-        row[k.T_ORDERED] = message.spread != "one" or handlers_of(model, number) == 1
-        row[k.T_BEGINS] = begins(number)
-        row[k.T_MOST] = _most_bytes(model, root, number)
+        row.ordered = message.spread != "one" or handlers_of(model, number) == 1
+        row.begins = begins(number)
+        row.packet_most = _most_bytes(model, root, number)
         outputs += caused
     return rows, np.array(outputs or [0], np.int64)
 
@@ -396,17 +377,15 @@ def _most_bytes(model: Model, root: str, number: int) -> int:
     )
 
 
-def _driver_role(
-    model: Model, part: Part, place: int, role: npt.NDArray[np.int64], send_tick_ns: int
-) -> None:
+def _driver_role(model: Model, part: Part, place: int, role: Role, send_tick_ns: int) -> None:
     places = model.locations
     center = place % places.distribution_centers
     reporting = {1: center, 2: place, 5: place}.get(part.subject, 0)
     period_ns = part.count / model.rates[part.subject - 1] * 1e9
-    role[k.R_FIRST] = FIRST_OF_INTERACTION[part.subject - 1]
-    role[k.R_CENTER] = center
-    role[k.R_HEADQUARTERS] = reporting % places.headquarters
-    role[k.R_LATE_NS] = min(round(period_ns), PACING_SLACK_NS) + send_tick_ns
+    role.first = FIRST_OF_INTERACTION[part.subject - 1]
+    role.center = center
+    role.headquarters = reporting % places.headquarters
+    role.late_ns = min(round(period_ns), PACING_SLACK_NS) + send_tick_ns
 
 
 def _offered(model: Model) -> tuple[Table, list[int]]:
@@ -429,19 +408,20 @@ def _blob(pieces: list[bytes]) -> tuple[Bytes, Table]:
     return _bytes(b"".join(pieces)), ends
 
 
-def _chain_up(rows: Table, link: int) -> None:
+def _all_free(rows: Any) -> Any:
     """Make all rows free: each leads to the next."""
-    rows[:, link] = np.arange(1, len(rows) + 1)
-    rows[-1, link] = -1
+    rows["link"] = np.arange(1, len(rows) + 1)
+    rows["link"][-1] = -1
+    return rows
 
 
 def lines_length(chains: Chains) -> int:
     """Messages whose effects wait in the lines of their connections."""
     count = 0
-    for row in chains.roles[:, k.R_WAIT_HEAD].tolist():
+    for row in chains.roles["wait_head"].tolist():
         while row >= 0:
             count += 1
-            row = int(chains.waiting[row, LINK])
+            row = chains.waiting[row].link
     return count
 
 

@@ -1,8 +1,8 @@
 """Names what did not arrive, from what senders and receivers know of their streams.
 
-A receiver knows the holes in its accounts and which message it expects next of a stream; only the
+A receiver knows the gaps in its accounts and which message it expects next of a stream; only the
 sender knows how many there were. So workers tell both, and what is missing is named from all of
-them together: holes, and tails, after which nothing came.
+them together: gaps, and the ends, after which nothing came.
 """
 
 from bisect import bisect_right
@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.specjms import kernels as k
+from loadgen.specjms.chains import Chains
 from loadgen.specjms.destinations import location_name
 from loadgen.specjms.layout import (
-    Chains,
     destination_of_stream,
     first_destinations,
     first_streams,
@@ -25,9 +24,8 @@ from loadgen.specjms.layout import (
 from loadgen.specjms.messages import MESSAGES
 from loadgen.specjms.model import Model, producers_of
 from loadgen.specjms.topology import suppliers_of
-from loadgen.workload.accounting import HOLE_FIRST, HOLE_LAST, HOLE_LINK, PAIR_HOLES, PAIR_NEXT
-
-__all__ = ["NAMED_LIMIT", "STREAMS_LIMIT", "name_missing", "tell_holes", "tell_streams"]
+from loadgen.workload.accounting import Gap
+from loadgen.workload.arrays import Rows
 
 Table = npt.NDArray[np.int64]
 Range = tuple[int, int, int, int]
@@ -36,25 +34,25 @@ Range = tuple[int, int, int, int]
 NAMED_LIMIT = 5
 """Names per destination; further messages are counted."""
 STREAMS_LIMIT = 1_000_000
-"""Streams of which a worker tells; one that has more names holes only."""
+"""Streams of which a worker tells; one that has more names gaps only."""
 
 
-def tell_holes(model: Model, chains: Chains, holes: Table) -> list[Range]:
-    """A worker's holes, at most NAMED_LIMIT a destination."""
+def tell_gaps(model: Model, chains: Chains, gaps: Rows[Gap]) -> list[Range]:
+    """A worker's gaps, at most NAMED_LIMIT a destination."""
     told: list[Range] = []
     firsts = first_streams(model)
     counts: Counter[tuple[int, int]] = Counter()
     for number, consumer, base, streams in _accounts(model, chains):
         pairs = chains.pairs[base : base + len(streams)]
-        for at in np.flatnonzero(pairs[:, PAIR_HOLES] >= 0).tolist():
+        for at in np.flatnonzero(pairs["gaps"] >= 0).tolist():
             stream = int(streams[at])
             place = number, destination_of_stream(model, number, stream - firsts[number])
-            hole = int(pairs[at, PAIR_HOLES])
-            while hole >= 0 and counts[place] < NAMED_LIMIT:
+            row = pairs[at].gaps
+            while row >= 0 and counts[place] < NAMED_LIMIT:
                 counts[place] += 1
-                first, last = int(holes[hole, HOLE_FIRST]), int(holes[hole, HOLE_LAST])
-                told.append((stream, consumer, first, last))
-                hole = int(holes[hole, HOLE_LINK])
+                gap = gaps[row]
+                told.append((stream, consumer, gap.first, gap.last))
+                row = gap.older
     return told
 
 
@@ -67,7 +65,7 @@ def tell_streams(model: Model, chains: Chains) -> dict[str, list[list[int]]] | N
     used = np.flatnonzero(chains.sequences)
     heard: list[Table] = []
     for _, consumer, base, streams in _accounts(model, chains):
-        following = chains.pairs[base : base + len(streams), PAIR_NEXT]
+        following = chains.pairs["expected"][base : base + len(streams)]
         found = np.flatnonzero(following)
         which = found + streams.start if isinstance(streams, range) else streams[found]
         heard.append(np.stack([which, np.full(len(found), consumer), following[found]]))
@@ -115,11 +113,11 @@ def _accounts(model: Model, chains: Chains) -> Iterable[tuple[int, int, int, Tab
             continue
         done.add(base)
         spread = MESSAGES[number].spread
-        consumer = 0 if spread == "one" else int(chains.roles[row, k.R_PLACE])
+        consumer = 0 if spread == "one" else chains.roles[row].place
         if spread == "family":
-            producers = int(chains.types[number, k.T_PRODUCERS])
-            first = int(chains.roles[row, k.R_FAMILY_FIRST])
-            families = chains.offered[first : first + int(chains.roles[row, k.R_FAMILIES])]
+            producers = chains.types[number].producers
+            role = chains.roles[row]
+            families = chains.offered[role.family_first : role.family_first + role.families]
             offsets = (families[:, None] * producers + np.arange(producers)).ravel()
             yield number, consumer, base, firsts[number] + offsets
         else:

@@ -4,22 +4,13 @@ Counts by message type come from the run's own interval table, so that what is a
 recorded; those by destination come from the workers' last answers.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadgen.metrics.reducer import summarize
 from loadgen.specjms.audit import DestinationCount, Latencies, Observed, TypeCount
-from loadgen.specjms.kernels import (
-    SEEN_ALL_EXPECTED,
-    SEEN_ALL_RECEIVED,
-    SEEN_ALL_SENT,
-    SEEN_DUPLICATED,
-    SEEN_EXPECTED,
-    SEEN_FIELDS,
-    SEEN_RECEIVED,
-    SEEN_SENT,
-    SEEN_SLOW,
-)
+from loadgen.specjms.chains import Seen
 from loadgen.specjms.layout import first_destinations, parts_of
 from loadgen.specjms.messages import MESSAGES, TYPES
 from loadgen.specjms.missing import name_missing
@@ -121,13 +112,12 @@ def _destinations(
 ) -> tuple[list[DestinationCount], list[str]]:
     """The workers' counts by destination, added up, and notes on what cannot be named."""
     firsts = first_destinations(model)
-    counts: dict[int, list[int]] = {}
+    counts: dict[int, Counter[str]] = {}
     for one in answers:
         for row, *values in one.get("seen", []):
-            held = counts.setdefault(int(row), [0] * SEEN_FIELDS)
-            for at, value in enumerate(values[:SEEN_FIELDS]):
-                held[at] += int(value)
-    lost = {row: held[SEEN_ALL_EXPECTED] - held[SEEN_ALL_RECEIVED] for row, held in counts.items()}
+            held = counts.setdefault(int(row), Counter())
+            held.update(dict(zip(Seen.names(), values, strict=True)))
+    lost = {row: held["all_expected"] - held["all_received"] for row, held in counts.items()}
     streams = [one["streams"] for one in answers if one.get("streams")]
     complete = not silent and len(streams) == len(answers)
     holes = [hole for one in answers for hole in one.get("holes", [])]
@@ -144,14 +134,14 @@ def _destinations(
             DestinationCount(
                 number=number,
                 destination=row - firsts[number],
-                sent=held[SEEN_SENT],
-                expected=held[SEEN_EXPECTED],
-                received=held[SEEN_RECEIVED],
-                duplicated=held[SEEN_DUPLICATED],
-                slow=held[SEEN_SLOW],
-                sent_in_all=held[SEEN_ALL_SENT],
-                expected_in_all=held[SEEN_ALL_EXPECTED],
-                received_in_all=held[SEEN_ALL_RECEIVED],
+                sent=held["sent"],
+                expected=held["expected"],
+                received=held["received"],
+                duplicated=held["duplicated"],
+                slow=held["slow"],
+                sent_in_all=held["all_sent"],
+                expected_in_all=held["all_expected"],
+                received_in_all=held["all_received"],
                 missing=missing,
                 missing_unnamed=unnamed,
             )

@@ -18,80 +18,77 @@ Little-endian, counted from the start of the trailer:
 It stands at the end and not behind the 32-byte header so that the CRC-32 of the filler before it,
 which is the same for all messages of a length, need be worked out only once.
 
-In a kernel the fields are a `note`: an array of NOTE_FIELDS int64, its first entries in the
-trailer's order; what follows is not sent.
+In a kernel the fields are those of a `Note`, with what is not sent.
 """
+
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
 from loadgen.compiled import compiled
-from loadgen.workload.payload import read_i64, read_u32
-
-__all__ = ["NOTE_FIELDS", "NOWHERE", "TRAILER_BYTES", "read_note", "write_note"]
+from loadgen.workload.arrays import Int32, Int64, Record
+from loadgen.workload.payload import read_i64, read_u32, write_u32
 
 Bytes = npt.NDArray[np.uint8]
-Numbers = npt.NDArray[np.int64]
 
 TRAILER_BYTES = 40
 NOWHERE = 0xFFFFFFFF
 
-# Fields of a note. That of a location is PLACE + its kind.
-TYPE = 0
-INTERACTION = 1
-SIZE_CLASS = 2
-SUPPLIERS = 3
-FAMILY = 4
-PLACE = 5
-SUPPLIER_PLACE = PLACE + 2
-NUMBER = 9
-PRICE = 10
-INTENDED_NS = 11  # when the interaction was to begin
-TRANSACTION = 12  # row of the transaction that its outputs belong to, -1 for none
-NEXT = 13  # which of its outputs is to be sent next
-LINK = 14
-NOTE_FIELDS = 15
-
 _MASK = 0xFFFFFFFF
 
 
-@compiled
-def _write_u32(out: Bytes, position: int, value: int) -> None:
-    out[position] = value & 0xFF
-    out[position + 1] = (value >> 8) & 0xFF
-    out[position + 2] = (value >> 16) & 0xFF
-    out[position + 3] = (value >> 24) & 0xFF
+class Note(Record):
+    """What a trailer says of an interaction, and how far its outputs are."""
+
+    number: Int64
+    price: Int64
+    intended_ns: Int64
+    """When the interaction was to begin."""
+    places: Annotated[npt.NDArray[np.int64], np.int64, 4]
+    """The locations that take part, by kind."""
+    type: Int32
+    interaction: Int32
+    size_class: Int32
+    suppliers: Int32
+    family: Int64
+    transaction: Int32
+    """Row of the transaction that its outputs belong to, -1 for none."""
+    next: Int32
+    """Which of its outputs is to be sent next."""
+    link: Int32
+    """The next note in the line of a connection, or in the list of free ones."""
 
 
 @compiled
-def write_note(out: Bytes, position: int, note: Numbers, number: int) -> None:
+def write_note(out: Bytes, position: int, note: Note, number: int) -> None:
     """Write the trailer of a message of type `number` at `position`."""
     out[position] = number
-    out[position + 1] = note[INTERACTION]
-    out[position + 2] = note[SIZE_CLASS]
-    out[position + 3] = note[SUPPLIERS]
-    _write_u32(out, position + 4, note[FAMILY])
+    out[position + 1] = note.interaction
+    out[position + 2] = note.size_class
+    out[position + 3] = note.suppliers
+    write_u32(out, position + 4, note.family)
     for kind in range(4):
-        _write_u32(out, position + 8 + 4 * kind, note[PLACE + kind])
-    _write_u32(out, position + 24, note[NUMBER] & _MASK)
-    _write_u32(out, position + 28, note[NUMBER] >> 32)
-    _write_u32(out, position + 32, note[PRICE] & _MASK)
-    _write_u32(out, position + 36, note[PRICE] >> 32)
+        write_u32(out, position + 8 + 4 * kind, note.places[kind])
+    write_u32(out, position + 24, note.number & _MASK)
+    write_u32(out, position + 28, note.number >> 32)
+    write_u32(out, position + 32, note.price & _MASK)
+    write_u32(out, position + 36, note.price >> 32)
 
 
 @compiled
-def read_note(buffer: Bytes, position: int, note: Numbers) -> None:
+def read_note(buffer: Bytes, position: int, note: Note) -> None:
     """Read the trailer at `position` into the note; what is not sent is set to nothing."""
-    note[TYPE] = np.int64(buffer[position])
-    note[INTERACTION] = np.int64(buffer[position + 1])
-    note[SIZE_CLASS] = np.int64(buffer[position + 2])
-    note[SUPPLIERS] = np.int64(buffer[position + 3])
-    note[FAMILY] = read_u32(buffer, position + 4)
+    note.type = int(np.int64(buffer[position]))
+    note.interaction = int(np.int64(buffer[position + 1]))
+    note.size_class = int(np.int64(buffer[position + 2]))
+    note.suppliers = int(np.int64(buffer[position + 3]))
+    note.family = read_u32(buffer, position + 4)
     for kind in range(4):
-        note[PLACE + kind] = read_u32(buffer, position + 8 + 4 * kind)
-    note[NUMBER] = read_i64(buffer, position + 24)
-    note[PRICE] = read_i64(buffer, position + 32)
-    note[INTENDED_NS] = 0
-    note[TRANSACTION] = -1
-    note[NEXT] = 0
-    note[LINK] = -1
+        note.places[kind] = read_u32(buffer, position + 8 + 4 * kind)
+    note.number = read_i64(buffer, position + 24)
+    note.price = read_i64(buffer, position + 32)
+    note.intended_ns = 0
+    note.transaction = -1
+    note.next = 0
+    note.link = -1

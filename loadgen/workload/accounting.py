@@ -1,135 +1,146 @@
 """Loss, repetition and order, message by message.
 
 A *pair* is one publisher's stream as one subscriber must receive it. A pair knows the next
-sequence it expects; what was skipped is kept as holes, ranges of missing sequences in a list of
-the pair. A message from a hole is late (out of order), any other old message is repeated. What
-remains in holes, or after the last message, is lost; that is counted from the totals, because a
-lost last message leaves no hole.
+sequence it expects; what was skipped is kept as gaps, ranges of missing sequences in a list of the
+pair. A message from a gap is late (out of order), any other old message is repeated. What remains
+in gaps, or after the last message, is lost; that is counted from the totals, because a lost last
+message leaves no gap.
 """
 
 import numpy as np
 import numpy.typing as npt
 
 from loadgen.compiled import compiled
-
-__all__ = [
-    "DUPLICATE",
-    "FORGOTTEN",
-    "FREE_HOLE",
-    "HOLE_FIELDS",
-    "LATE",
-    "NEW",
-    "PAIR_FIELDS",
-    "PAIR_NEXT",
-    "account",
-    "make_holes",
-    "make_pairs",
-    "received_on",
-]
-
-Table = npt.NDArray[np.int64]
+from loadgen.workload.arrays import Int32, Int64, Record, Rows
 
 NEW, LATE, DUPLICATE = 0, 1, 2
 
-PAIR_NEXT, PAIR_HOLES = 0, 1
-PAIR_FIELDS = 2
-
-HOLE_FIRST, HOLE_LAST, HOLE_LINK = 0, 1, 2
-HOLE_FIELDS = 3
-
-FREE_HOLE, FORGOTTEN = 0, 1
 _NONE = -1
 
 
-def make_pairs(count: int) -> Table:
-    """Pairs that expect sequence 0, shape (count, PAIR_FIELDS)."""
-    pairs = np.zeros((count, PAIR_FIELDS), np.int64)
-    pairs[:, PAIR_HOLES] = _NONE
+class Pair(Record):
+    """One stream as one subscriber must receive it."""
+
+    expected: Int64
+    """The next sequence."""
+    gaps: Int32
+    """The newest of its gaps, -1 for none."""
+
+
+class Gap(Record):
+    """Missing sequences `first` to `last`; `older` is the gap of the pair before it, or -1."""
+
+    first: Int64
+    last: Int64
+    older: Int32
+
+
+class GapPool(Record):
+    """The gaps in use by no pair begin with `free`; `forgotten` found no place."""
+
+    free: Int64
+    forgotten: Int64
+
+
+def make_pairs(count: int) -> Rows[Pair]:
+    """Pairs that expect sequence 0."""
+    pairs = Pair.rows(count)
+    pairs["gaps"] = _NONE
     return pairs
 
 
-def make_holes(count: int) -> tuple[Table, Table]:
-    """A pool of `count` free holes and its state (first free hole, holes forgotten)."""
-    holes = np.zeros((count, HOLE_FIELDS), np.int64)
-    holes[:, HOLE_LINK] = np.arange(1, count + 1)
-    holes[-1, HOLE_LINK] = _NONE
-    return holes, np.array([0, 0], np.int64)
+def make_gaps(count: int) -> tuple[Rows[Gap], Rows[GapPool]]:
+    """A pool of `count` free gaps, and its one record."""
+    gaps = Gap.rows(count)
+    gaps["older"] = np.arange(1, count + 1)
+    gaps["older"][-1] = _NONE
+    return gaps, GapPool.rows(1)
 
 
 @compiled
-def account(pairs: Table, holes: Table, hole_state: Table, pair: int, sequence: int) -> int:
-    """Take note of `sequence` arriving on `pair`; NEW, LATE or DUPLICATE.
+def account(pairs: Rows[Pair], gaps: Rows[Gap], pool: GapPool, number: int, sequence: int) -> int:
+    """Take note of `sequence` arriving on pair `number`; NEW, LATE or DUPLICATE.
 
-    When the pool has no hole left the skipped range is forgotten and counted in
-    `hole_state[FORGOTTEN]`: its messages, should they still come, are told as repeated.
+    When the pool has no gap left the skipped range is forgotten and counted in `pool`: its
+    messages, should they still come, are judged as repeated.
     """
-    expected = pairs[pair, PAIR_NEXT]
+    pair = pairs[number]
+    expected = pair.expected
     if sequence == expected:
-        pairs[pair, PAIR_NEXT] = sequence + 1
+        pair.expected = sequence + 1
         return NEW
     if sequence > expected:
-        hole = hole_state[FREE_HOLE]
-        if hole == _NONE:
-            hole_state[FORGOTTEN] += 1
+        row = pool.free
+        if row == _NONE:
+            pool.forgotten += 1
         else:
-            hole_state[FREE_HOLE] = holes[hole, HOLE_LINK]
-            holes[hole, HOLE_FIRST] = expected
-            holes[hole, HOLE_LAST] = sequence - 1
-            holes[hole, HOLE_LINK] = pairs[pair, PAIR_HOLES]
-            pairs[pair, PAIR_HOLES] = hole
-        pairs[pair, PAIR_NEXT] = sequence + 1
+            gap = gaps[row]
+            pool.free = gap.older
+            gap.first = expected
+            gap.last = sequence - 1
+            gap.older = pair.gaps
+            pair.gaps = row
+        pair.expected = sequence + 1
         return NEW
-    return _fill(pairs, holes, hole_state, pair, sequence)
+    return _fill(pair, gaps, pool, sequence)
 
 
 @compiled
-def _fill(pairs: Table, holes: Table, hole_state: Table, pair: int, sequence: int) -> int:
-    before = _NONE
-    hole = pairs[pair, PAIR_HOLES]
-    while hole != _NONE:
-        first = holes[hole, HOLE_FIRST]
-        last = holes[hole, HOLE_LAST]
-        if sequence > last:
-            return DUPLICATE  # newer holes come first, so no older one can hold it
-        if sequence >= first:
-            if first == last:
-                link = holes[hole, HOLE_LINK]
-                if before == _NONE:
-                    pairs[pair, PAIR_HOLES] = link
+def _fill(pair: Pair, gaps: Rows[Gap], pool: GapPool, sequence: int) -> int:
+    """Take a sequence out of the gap that holds it."""
+    newer = _NONE
+    row = pair.gaps
+    while row != _NONE:
+        gap = gaps[row]
+        if sequence > gap.last:
+            return DUPLICATE  # newer gaps come first, so no older one can hold it
+        if sequence >= gap.first:
+            if gap.first == gap.last:
+                if newer == _NONE:
+                    pair.gaps = gap.older
                 else:
-                    holes[before, HOLE_LINK] = link
-                holes[hole, HOLE_LINK] = hole_state[FREE_HOLE]
-                hole_state[FREE_HOLE] = hole
-            elif sequence == first:
-                holes[hole, HOLE_FIRST] = sequence + 1
-            elif sequence == last:
-                holes[hole, HOLE_LAST] = sequence - 1
+                    gaps[newer].older = gap.older
+                gap.older = pool.free
+                pool.free = row
+            elif sequence == gap.first:
+                gap.first = sequence + 1
+            elif sequence == gap.last:
+                gap.last = sequence - 1
             else:
-                upper = hole_state[FREE_HOLE]
-                if upper == _NONE:
-                    hole_state[FORGOTTEN] += 1
-                else:
-                    hole_state[FREE_HOLE] = holes[upper, HOLE_LINK]
-                    holes[upper, HOLE_FIRST] = sequence + 1
-                    holes[upper, HOLE_LAST] = last
-                    holes[upper, HOLE_LINK] = hole
-                    if before == _NONE:
-                        pairs[pair, PAIR_HOLES] = upper
-                    else:
-                        holes[before, HOLE_LINK] = upper
-                holes[hole, HOLE_LAST] = sequence - 1
+                _split(pair, gaps, pool, newer, row, sequence)
             return LATE
-        before = hole
-        hole = holes[hole, HOLE_LINK]
+        newer = row
+        row = gap.older
     return DUPLICATE
 
 
-def received_on(pairs: Table, holes: Table) -> Table:
+@compiled
+def _split(pair: Pair, gaps: Rows[Gap], pool: GapPool, newer: int, row: int, sequence: int) -> None:
+    """A sequence within a gap came: what is above it becomes a gap of its own."""
+    gap = gaps[row]
+    if pool.free == _NONE:
+        pool.forgotten += 1
+    else:
+        above = pool.free
+        upper = gaps[above]
+        pool.free = upper.older
+        upper.first = sequence + 1
+        upper.last = gap.last
+        upper.older = row
+        if newer == _NONE:
+            pair.gaps = above
+        else:
+            gaps[newer].older = above
+    gap.last = sequence - 1
+
+
+def received_on(pairs: Rows[Pair], gaps: Rows[Gap]) -> npt.NDArray[np.int64]:
     """Distinct messages that each pair has received, shape (pairs,)."""
-    received = pairs[:, PAIR_NEXT].copy()
-    for pair in np.flatnonzero(pairs[:, PAIR_HOLES] != _NONE).tolist():
-        hole = int(pairs[pair, PAIR_HOLES])
-        while hole != _NONE:
-            received[pair] -= holes[hole, HOLE_LAST] - holes[hole, HOLE_FIRST] + 1
-            hole = int(holes[hole, HOLE_LINK])
+    received = pairs["expected"].copy()
+    for number in np.flatnonzero(pairs["gaps"] != _NONE).tolist():
+        row = pairs[number].gaps
+        while row != _NONE:
+            gap = gaps[row]
+            received[number] -= gap.last - gap.first + 1
+            row = gap.older
     return received

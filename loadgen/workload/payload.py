@@ -22,17 +22,6 @@ import numpy.typing as npt
 
 from loadgen.compiled import compiled
 
-__all__ = [
-    "HEADER_BYTES",
-    "body_crc_states",
-    "crc32",
-    "make_body",
-    "read_i64",
-    "read_u32",
-    "send_offset_ns",
-    "stamp",
-]
-
 Bytes = npt.NDArray[np.uint8]
 
 HEADER_BYTES = 32
@@ -108,7 +97,8 @@ def read_i64(buffer: Bytes, position: int) -> int:
 
 
 @compiled
-def _write_u32(out: Bytes, position: int, value: int) -> None:
+def write_u32(out: Bytes, position: int, value: int) -> None:
+    """Write an unsigned 32-bit little-endian number."""
     out[position] = value & 0xFF
     out[position + 1] = (value >> 8) & 0xFF
     out[position + 2] = (value >> 16) & 0xFF
@@ -127,16 +117,16 @@ def stamp(
     body_crc: int,
 ) -> None:
     """Write the header at `position`; `body_crc` is the CRC-32 of the body that follows it."""
-    _write_u32(out, position, run_tag)
-    _write_u32(out, position + 4, stream)
-    _write_u32(out, position + 8, sequence & _MASK)
-    _write_u32(out, position + 12, sequence >> 32)
-    _write_u32(out, position + 16, intended_ns & _MASK)
-    _write_u32(out, position + 20, intended_ns >> 32)
+    write_u32(out, position, run_tag)
+    write_u32(out, position + 4, stream)
+    write_u32(out, position + 8, sequence & _MASK)
+    write_u32(out, position + 12, sequence >> 32)
+    write_u32(out, position + 16, intended_ns & _MASK)
+    write_u32(out, position + 20, intended_ns >> 32)
     offset = np.float32(sent_ns - intended_ns).view(np.uint32)
-    _write_u32(out, position + 24, int(np.int64(offset)))
+    write_u32(out, position + 24, int(np.int64(offset)))
     crc = crc32(body_crc, out, position, position + _CRC_OFFSET)
-    _write_u32(out, position + _CRC_OFFSET, crc)
+    write_u32(out, position + _CRC_OFFSET, crc)
 
 
 @compiled

@@ -20,18 +20,20 @@ import numpy.typing as npt
 
 from loadgen.compiled import compiled
 from loadgen.errors import ScenarioError
-
-__all__ = ["TEMPLATE_FIELDS", "fill_template", "no_template", "read_template"]
+from loadgen.workload.arrays import Int64, Record, Rows
 
 Bytes = npt.NDArray[np.uint8]
-Table = npt.NDArray[np.int64]
 
-# Columns of a template's places.
-OFFSET = 0
-DIGITS = 1
-SOURCE = 2
-FILL = 3
-TEMPLATE_FIELDS = 4
+
+class Place(Record):
+    """A place in a body: what number fills it, with how many digits."""
+
+    offset: Int64
+    digits: Int64
+    source: Int64
+    fill: Int64
+    """The character before the number's own digits."""
+
 
 _DIGITS = {b"device": 7, b"sequence": 10, b"time_ms": 13, b"random": 4}
 _SOURCES = {name: number for number, name in enumerate(_DIGITS)}
@@ -41,13 +43,13 @@ _SPACE, _ZERO = 0x20, 0x30
 _MOST_DIGITS = 18
 
 
-def no_template() -> Table:
+def no_template() -> Rows[Place]:
     """The places of a payload that is the same in every message: none."""
-    return np.zeros((0, TEMPLATE_FIELDS), np.int64)
+    return Place.rows(0)
 
 
-def read_template(text: bytes) -> tuple[Bytes, Table]:
-    """What follows the header in a message, and its places, shape (places, TEMPLATE_FIELDS).
+def read_template(text: bytes) -> tuple[Bytes, Rows[Place]]:
+    """What follows the header in a message, and its places.
 
     Raises ScenarioError for a name that is not known, too many digits, and no place at all.
     """
@@ -77,22 +79,23 @@ def read_template(text: bytes) -> tuple[Bytes, Table]:
             "payload_template: no place to fill, as {sequence}; --payload takes a file as it is"
         )
     body += text[after:]
-    return np.frombuffer(body, np.uint8), np.array(places, np.int64)
+    return np.frombuffer(body, np.uint8), Place.of(places)
 
 
 @compiled
 def fill_template(
     out: Bytes,
     start: int,
-    places: Table,
+    places: Rows[Place],
     device: int,
     sequence: int,
     time_ms: int,
     random: int,
 ) -> None:
     """Write the numbers of one message into the body that begins at out[start]."""
-    for place in range(len(places)):
-        source = places[place, SOURCE]
+    for number in range(len(places)):
+        place = places[number]
+        source = place.source
         if source == _DEVICE:
             value = device
         elif source == _SEQUENCE:
@@ -102,14 +105,14 @@ def fill_template(
         else:
             # Multiplied (Knuth, TAOCP 3.3.4) and folded twice: after one product alone two places
             # of a message would differ by a constant.
-            value = random * 6364136223846793005 + (place + 1) * 1442695040888963407
+            value = random * 6364136223846793005 + (number + 1) * 1442695040888963407
             value = (value >> 11) & 0xFFFFFFFFFFFFF
             value ^= value >> 27
             value = ((value * 3935559000370003845) >> 11) & 0xFFFFFFFFFFFFF
             value ^= value >> 29
-        first = start + places[place, OFFSET]
-        position = first + places[place, DIGITS] - 1
-        fill = _ZERO if source > _TIME_MS else places[place, FILL]
+        first = start + place.offset
+        position = first + place.digits - 1
+        fill = _ZERO if source > _TIME_MS else place.fill
         while position >= first:
             out[position] = _ZERO + value % 10
             value //= 10

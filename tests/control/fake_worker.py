@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.engine.frames import FrameReader, encode_frame
-from loadgen.engine.live import Live, open_live_page
+from loadgen.engine.live import open_live_page
 
 
 class FakeWorker:
@@ -86,7 +86,7 @@ class FakeWorker:
         if op == "subscribe":
             now = time.monotonic_ns()
             answer = {"subscribed": 1, "failures": {}, "first_ns": now, "last_ns": now}
-            self.page[self.row, Live.SUBSCRIBED] = 1
+            self.page["subscribed"][self.row] = 1
         elif op == "start":
             self.windows = (header["start_ns"], header["measure_ns"], header["end_ns"])
         elif op == "rate":
@@ -128,8 +128,8 @@ class FakeWorker:
         if "say" in self.wrong:
             event = {"time_ns": now, "kind": "odd", "group": "", "device": 0}
             self.send({"event": event | {"detail": self.wrong["say"]}})
-        self.page[self.row, Live.CONNECTED] = self.devices - failed
-        self.page[self.row, Live.CONNECT_FAILURES] = failed
+        self.page["connected"][self.row] = self.devices - failed
+        self.page["connect_failures"][self.row] = failed
         return {
             "connected": self.devices - failed,
             "failures": {"timeout": failed} if failed else {},
@@ -165,12 +165,12 @@ class FakeWorker:
         sent = self.sent(now)
         total = sum(sent.values())
         page = self.page[self.row]
-        page[Live.BEAT_NS] = now
-        page[Live.SENT] = total
-        page[Live.EXPECTED] = total * self.deliveries
-        page[Live.RECEIVED] = total * self.deliveries - self.lost(sent)
-        page[Live.OWED] = self.wrong.get("owe", 0) if now > measure else 0
-        page[Live.FINISHED] = int(now >= end and not self.wrong.get("owe"))
+        page["beat_ns"] = now
+        page["sent"] = total
+        page["expected"] = total * self.deliveries
+        page["received"] = total * self.deliveries - self.lost(sent)
+        page["owed"] = self.wrong.get("owe", 0) if now > measure else 0
+        page["finished"] = int(now >= end and not self.wrong.get("owe"))
         if now >= end and not self.told_end:
             self.told_end = True
             owed = self.wrong.get("owe", 0)

@@ -21,7 +21,7 @@ import orjson
 
 from loadgen.brokers.ports import listen
 from loadgen.engine.frames import FrameReader, encode_frame
-from loadgen.engine.live import Live, LivePage, create_live_page
+from loadgen.engine.live import LivePage, create_live_page
 from loadgen.engine.recorder import decode_intervals
 from loadgen.metrics.interval import Interval
 from loadgen.mqtt.codec import decode, encode
@@ -224,8 +224,8 @@ class Driver:
             "start", start_ns=self.start_ns, measure_ns=self.measure_ns, end_ns=self.end_ns
         )
 
-    def now(self, column: Live) -> int:
-        return int(self.live[0, column])
+    def now(self, total: str) -> int:
+        return int(self.live[total][0])
 
     async def until(self, condition: Callable[[], Any]) -> None:
         """Wait, keeping the worker's lease alive."""
@@ -239,8 +239,8 @@ class Driver:
         await self.until(
             lambda: (
                 self.window_ends
-                and self.now(Live.FINISHED)
-                and self.now(Live.RECEIVED) >= self.now(Live.EXPECTED)
+                and self.now("finished")
+                and self.now("received") >= self.now("expected")
             )
         )
 

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from loadgen.engine.live import Live
 from loadgen.mqtt.packets import ConnAck, PubAck, PubComp, Publish, PubRec
 from loadgen.mqtt.properties import Properties
 from tests.engine.harness import (
@@ -41,13 +40,13 @@ async def test_late_unknown_and_repeated_acknowledgements(
     await driver.configure(one_worker_plan(publishers(1, 100.0, qos=1), port=broker.port))
     await driver.connect()
     await driver.start(warmup_ms=0, measure_ms=400)
-    await driver.until(lambda: driver.window_ends and driver.now(Live.FINISHED))
-    assert driver.now(Live.IN_FLIGHT) == 0
+    await driver.until(lambda: driver.window_ends and driver.now("finished"))
+    assert driver.now("in_flight") == 0
     await driver.stop()
     assert driver.counted("sent") == driver.counted("acknowledged") == 40
     assert driver.recorded_count("acknowledge") == 40
     check_stream(broker.sessions[0].published, 0)
-    assert driver.now(Live.DISCONNECTS) == 0
+    assert driver.now("disconnects") == 0
 
 
 async def test_the_receive_maximum_is_kept(driver: Driver, start_broker: StartBroker) -> None:
@@ -71,7 +70,7 @@ async def test_the_receive_maximum_is_kept(driver: Driver, start_broker: StartBr
     await driver.configure(plan)
     await driver.connect()
     await driver.start(warmup_ms=0, measure_ms=500)
-    await driver.until(lambda: driver.window_ends and driver.now(Live.FINISHED))
+    await driver.until(lambda: driver.window_ends and driver.now("finished"))
     await driver.stop()
     assert worst == 0  # never a second message before the first was acknowledged
     check_stream(broker.sessions[0].published, 0)
@@ -100,12 +99,12 @@ async def test_a_full_window_holds_messages_back_as_a_backlog(
     await driver.start(warmup_ms=0, measure_ms=300)
     await driver.until(lambda: driver.window_ends)
     assert driver.window_ends[0]["owed"] == 26
-    assert driver.now(Live.IN_FLIGHT) == driver.now(Live.SENT) == 4
-    assert driver.now(Live.FINISHED) == 0
+    assert driver.now("in_flight") == driver.now("sent") == 4
+    assert driver.now("finished") == 0
     release.set()
-    await driver.until(lambda: driver.now(Live.FINISHED))
-    assert driver.now(Live.SENT) == 30
-    assert driver.now(Live.OWED) == 0
+    await driver.until(lambda: driver.now("finished"))
+    assert driver.now("sent") == 30
+    assert driver.now("owed") == 0
     await driver.stop()
     dues = [driver.start_ns + k * 10 * MS for k in range(30)]
     check_stream(broker.sessions[0].published, 0, dues)
@@ -132,7 +131,7 @@ async def test_a_message_that_the_broker_refuses_is_reported(
     await driver.configure(plan)
     await driver.connect()
     await driver.start(warmup_ms=0, measure_ms=200)
-    await driver.until(lambda: driver.window_ends and driver.now(Live.FINISHED))
+    await driver.until(lambda: driver.window_ends and driver.now("finished"))
     await driver.stop()
     assert driver.counted("sent") == 10
     assert all("0x97" in detail for detail in driver.said("refused"))

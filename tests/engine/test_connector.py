@@ -14,11 +14,10 @@ import pytest
 from loadgen.brokers.ports import free_port
 from loadgen.engine import connector as connector_module
 from loadgen.engine.connector import Connector
-from loadgen.engine.fleet import Fleet
-from loadgen.engine.live import Live
 from loadgen.errors import HostLimitError
 from loadgen.mqtt.packets import ConnAck
-from loadgen.workload import traffic
+from loadgen.workload.device import CLOSED, CONNECTED, CONNECTING, Device
+from loadgen.workload.fleet import Fleet, Totals
 from loadgen.workload.groups import Reconnect, Target, client_id
 from tests.engine.harness import (
     Driver,
@@ -77,8 +76,8 @@ class Bench:
         self.begun: list[tuple[float, int]] = []
         self.answers: Callable[[int], bool] = lambda _connection: True
         fleet: object = SimpleNamespace(
-            connections=np.zeros((devices, traffic.CONNECTION_FIELDS), np.int64),
-            totals=np.zeros(traffic.TOTALS, np.int64),
+            devices=Device.rows(devices),
+            totals=Totals.rows(1)[0],
             group=np.zeros(devices, np.int64),
             device=np.arange(first_device, first_device + devices),
             plan=SimpleNamespace(seed=1),
@@ -89,7 +88,7 @@ class Bench:
             connector_module, "time", SimpleNamespace(monotonic_ns=lambda: int(loop.now_s * 1e9))
         )
         self.expired: list[tuple[float, int]] = []
-        self.connector = Connector(self.fleet, loop, -1, None, lambda: None, self.expire)
+        self.connector = Connector(self.fleet, loop, None, lambda: None, self.expire)
         monkeypatch.setattr(self.connector, "_begin", self.begin)
         self.policy = Reconnect()
 
@@ -103,7 +102,7 @@ class Bench:
 
     def expire(self, connection: int, reason: str) -> None:
         assert reason == "no answer in time"
-        self.fleet.connections[connection, traffic.STATE] = traffic.CLOSED
+        self.fleet.devices[connection].state = CLOSED
         self.expired.append((self.clock.now_s, connection))
 
     def lose(self, connection: int) -> None:
@@ -201,7 +200,7 @@ async def test_no_more_are_under_way_than_allowed(monkeypatch: pytest.MonkeyPatc
     bench = Bench(monkeypatch, 200)
     await bench.connect_all(None)
     bench.policy = Reconnect(0.01, 1.0, 0.5)
-    bench.fleet.totals[traffic.CONNECTING_COUNT] = IN_FLIGHT - 3
+    bench.fleet.totals.connecting = IN_FLIGHT - 3
     for connection in range(200):
         bench.lose(connection)
     bench.clock.run(0.06)
@@ -215,10 +214,10 @@ async def test_a_device_expires_by_its_latest_attempt(monkeypatch: pytest.Monkey
     bench = Bench(monkeypatch, 3)
     await bench.connect_all(None)  # with 30 s for an answer
     began_s = bench.clock.now_s
-    states = bench.fleet.connections[:, traffic.STATE]
-    states[:] = traffic.CONNECTING
-    states[1] = traffic.CONNECTED
-    bench.fleet.totals[traffic.CONNECTING_COUNT] = 1
+    states = bench.fleet.devices["state"]
+    states[:] = CONNECTING
+    states[1] = CONNECTED
+    bench.fleet.totals.connecting = 1
     bench.connector._ticking = False
     bench.policy = Reconnect(10.0, 10.0, 0.0)
     bench.lose(2)  # it tries again ten seconds later, and waits from then on
@@ -257,7 +256,7 @@ async def test_a_port_where_nobody_listens_fails_every_device(driver: Driver) ->
     answer = await driver.connect(in_flight=2)
     assert answer["connected"] == 0
     assert answer["failures"] == {"ECONNREFUSED": 5}
-    assert driver.now(Live.CONNECT_FAILURES) == 5
+    assert driver.now("connect_failures") == 5
     await driver.stop()
     assert driver.counted("connect_failures", phase="connect") == 5
     assert driver.said("connect") == ["5 devices could not connect: ECONNREFUSED"]
@@ -309,7 +308,7 @@ async def test_a_broker_that_never_answers_is_given_up(
     await driver.configure(one_worker_plan(publishers(3), port=broker.port))
     answer = await driver.connect(timeout_s=0.2)
     assert answer["failures"] == {"no answer in time": 3}
-    assert driver.now(Live.CONNECTED) == 0
+    assert driver.now("connected") == 0
     await until(lambda: broker.gone == 3)  # their sockets are closed
     await driver.stop()
     assert driver.counted("connect_failures") == 3
@@ -403,7 +402,7 @@ async def test_a_share_of_devices_keeps_its_numbers(
     await driver.configure(plan)
     await driver.connect()
     await driver.start(warmup_ms=0, measure_ms=100)
-    await driver.until(lambda: driver.window_ends and driver.now(Live.FINISHED))
+    await driver.until(lambda: driver.window_ends and driver.now("finished"))
     await driver.stop()
     ids = {session.connect.client_id for session in broker.sessions}
     assert ids == {client_id(plan, plan.groups[0], device) for device in (1, 3, 5)}

@@ -6,14 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from loadgen.engine.fleet import build_fleet, connect_packet, plan_schedule, socket_address
 from loadgen.errors import BrokerUnreachableError
 from loadgen.mqtt.codec import decode
 from loadgen.mqtt.packets import Connect
-from loadgen.workload import traffic
+from loadgen.workload.arrays import Rows
+from loadgen.workload.device import IDLE, STREAMED
+from loadgen.workload.fleet import Totals
 from loadgen.workload.groups import (
     DeviceGroup,
     Publishes,
@@ -24,7 +25,6 @@ from loadgen.workload.groups import (
     WorkerPlan,
     client_id,
 )
-from loadgen.workload.pacer import DUE_NS, STREAM
 from tests.engine.harness import one_worker_plan
 
 S = 10**9
@@ -42,8 +42,8 @@ def sample(version: int = 4, **fields: Any) -> RunPlan:
     )
 
 
-def totals() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.zeros(traffic.TOTALS, np.int64)
+def totals() -> Rows[Totals]:
+    return Totals.rows(1)
 
 
 def test_devices_become_rows_of_their_group() -> None:
@@ -51,14 +51,14 @@ def test_devices_become_rows_of_their_group() -> None:
     fleet = build_fleet(plan, plan.workers[0], totals())
     assert fleet.group.tolist() == [0] * 6 + [1] * 2 + [2] * 3 + [3] + [4] * 2
     assert fleet.device.tolist() == [*range(6), *range(2), *range(3), 0, 0, 1]
-    rows = fleet.connections
-    assert (rows[:, traffic.FD] == -1).all()
-    assert (rows[:, traffic.STATE] == traffic.IDLE).all()
-    assert rows[:, traffic.PUBLISHER].tolist() == [*range(8), *[-1] * 6]
-    assert rows[:, traffic.SENDER].tolist() == [*range(6), *[-1] * 8]
-    assert rows[:, traffic.QOS2].tolist() == [*[-1] * 8, 0, 1, 2, *[-1] * 3]
-    assert fleet.publisher_connection.tolist() == list(range(8))
-    assert fleet.streams.tolist() == [10, 11, 12, 13, 14, 15, 100, 101]
+    rows = fleet.devices
+    assert (rows["descriptor"] == -1).all()
+    assert (rows["state"] == IDLE).all()
+    assert rows["publisher"].tolist() == [*range(8), *[-1] * 6]
+    assert rows["sender"].tolist() == [*range(6), *[-1] * 8]
+    assert rows["qos2"].tolist() == [*[-1] * 8, 0, 1, 2, *[-1] * 3]
+    assert fleet.publishers["device"].tolist() == list(range(8))
+    assert fleet.publishers["stream"].tolist() == [10, 11, 12, 13, 14, 15, 100, 101]
     assert fleet.window.shape == (6, 100)
     assert fleet.group_of(9).name == "subscribers"
 
@@ -76,14 +76,11 @@ def test_topics_follow_from_the_numbers() -> None:
 def test_pairs_are_what_each_subscriber_must_receive() -> None:
     plan = sample()
     fleet = build_fleet(plan, plan.workers[0], totals())
-    rows = fleet.connections[8:]
-    assert rows[:, traffic.STREAM_FIRST].tolist() == [10, 12, 14, 10, 0, 0]
-    assert rows[:, traffic.STREAM_COUNT].tolist() == [2, 2, 2, 6, 0, 0]
+    rows = fleet.devices[8:]
+    assert rows["stream_first"].tolist() == [10, 12, 14, 10, 0, 0]
+    assert rows["stream_count"].tolist() == [2, 2, 2, 6, 0, 0]
     assert len(fleet.pairs) == 12
-    spans = [
-        range(row[traffic.PAIR_FIRST], row[traffic.PAIR_FIRST] + row[traffic.STREAM_COUNT])
-        for row in rows.tolist()
-    ]
+    spans = [range(row.pair_first, row.pair_first + row.stream_count) for row in rows]
     assert sorted(pair for span in spans for pair in span) == list(range(12))
 
 
@@ -92,7 +89,7 @@ def test_every_device_has_its_connect_packet(version: int) -> None:
     plan = sample(version, username="user", password="secret")
     fleet = build_fleet(plan, plan.workers[0], totals())
     seen = set()
-    for row in range(len(fleet.connections)):
+    for row in range(len(fleet.devices)):
         start, end = fleet.connect_ends[row : row + 2].tolist()
         data = fleet.connect_packets[start:end].tobytes()
         decoded = decode(data, 0, len(data), version)
@@ -109,7 +106,7 @@ def test_every_device_has_its_connect_packet(version: int) -> None:
         kept = packet.properties.session_expiry_interval
         assert bool(kept) == (version == 5 and not group.clean_start)
         seen.add(packet.client_id)
-    assert len(seen) == len(fleet.connections)
+    assert len(seen) == len(fleet.devices)
     durable = plan.groups[1]
     data = connect_packet(plan, durable, 1, True)
     decoded = decode(data, 0, len(data), version)
@@ -128,49 +125,49 @@ def test_shares_of_all_workers_make_the_whole() -> None:
     )
     plan = replace(plan, workers=workers)
     fleets = [build_fleet(plan, worker, totals()) for worker in workers]
-    assert sorted(stream for fleet in fleets for stream in fleet.streams.tolist()) == [
+    assert sorted(stream for fleet in fleets for stream in fleet.publishers["stream"].tolist()) == [
         *range(10, 16),
         100,
         101,
     ]
     whole = build_fleet(sample(), sample().workers[0], totals())
     for fleet in (*fleets, whole):
-        fleet.run[traffic.END_NS] = 10**15
+        fleet.run.end_ns = 10**15
         plan_schedule(fleet, 10**12)
-    dues = dict(zip(whole.schedule[:, STREAM], whole.schedule[:, DUE_NS], strict=True))
+    dues = dict(zip(whole.publishers["stream"], whole.publishers["due_ns"], strict=True))
     for fleet in fleets:
-        for row in fleet.schedule.tolist():
-            assert row[DUE_NS] == dues[row[STREAM]]
+        for publisher in fleet.publishers:
+            assert publisher.due_ns == dues[publisher.stream]
 
 
 def test_the_schedule_begins_when_told_and_leaves_out_what_never_comes() -> None:
     plan = sample()
     fleet = build_fleet(plan, plan.workers[0], totals())
-    fleet.run[traffic.END_NS] = 10**12 + S
+    fleet.run.end_ns = 10**12 + S
     plan_schedule(fleet, 10**12)
     # Six devices at 2 a second each; two at one each two seconds, the second a second later.
-    assert fleet.schedule[:6, DUE_NS].tolist() == [10**12 + n * S // 12 for n in range(6)]
-    assert fleet.schedule[6:, DUE_NS].tolist() == [10**12, 10**12 + S]
-    assert fleet.totals[traffic.HEAP_SIZE] == 7
-    assert fleet.heap[0, 0] == 10**12
-    assert sorted(fleet.heap[:7, 1].tolist()) == list(range(7))
+    assert fleet.publishers["due_ns"][:6].tolist() == [10**12 + n * S // 12 for n in range(6)]
+    assert fleet.publishers["due_ns"][6:].tolist() == [10**12, 10**12 + S]
+    assert fleet.totals.heap_size == 7
+    assert fleet.heap[0].due_ns == 10**12
+    assert sorted(fleet.heap["publisher"][:7].tolist()) == list(range(7))
 
 
 def test_a_rate_of_almost_nothing_sends_almost_nothing() -> None:
     plan = one_worker_plan(DeviceGroup("rare", 4, Publishes("p", 4, 0, 1e-9, 0)))
     fleet = build_fleet(plan, plan.workers[0], totals())
-    fleet.run[traffic.END_NS] = 10**12 + 3600 * S
+    fleet.run.end_ns = 10**12 + 3600 * S
     plan_schedule(fleet, 10**12)
-    assert fleet.schedule[:, DUE_NS].min() == 10**12
-    assert sorted(fleet.schedule[:, DUE_NS].tolist())[1] > 10**15
-    assert fleet.totals[traffic.HEAP_SIZE] == 1
+    assert fleet.publishers["due_ns"].min() == 10**12
+    assert sorted(fleet.publishers["due_ns"].tolist())[1] > 10**15
+    assert fleet.totals.heap_size == 1
 
 
 def test_targets_are_used_in_turn_and_addresses_are_resolved() -> None:
     targets = (Target("127.0.0.1", 1883), Target("127.0.0.2", 1884), Target("127.0.0.1", 1885))
     plan = one_worker_plan(DeviceGroup("devices", 7), targets=targets)
     fleet = build_fleet(plan, plan.workers[0], totals())
-    assert fleet.connections[:, traffic.TARGET].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert fleet.devices["target"].tolist() == [0, 1, 2, 0, 1, 2, 0]
     for row, size, target in zip(fleet.addresses, fleet.address_bytes, targets, strict=True):
         assert row[:size].tobytes() == socket_address(target.host, target.port)
 
@@ -197,7 +194,7 @@ def test_a_host_that_does_not_resolve_is_one_clear_error(host: str) -> None:
 def test_streamed_devices_are_marked() -> None:
     plan = one_worker_plan(DeviceGroup("devices", 2), targets=(Target("127.0.0.1", 8883, "tls"),))
     fleet = build_fleet(plan, plan.workers[0], totals())
-    assert (fleet.connections[:, traffic.FLAGS] & traffic.STREAMED).all()
+    assert (fleet.devices["flags"] & STREAMED).all()
 
 
 def test_idle_devices_cost_little_memory() -> None:
@@ -207,7 +204,7 @@ def test_idle_devices_cost_little_memory() -> None:
     before = int(status.read_text().split()[1])
     fleet = build_fleet(plan, plan.workers[0], totals())
     grown = (int(status.read_text().split()[1]) - before) * 4096
-    assert fleet.tails.shape == (20_000, 1 << 20)
+    assert fleet.partial.shape == (20_000, 1 << 20)
     assert grown < 60 << 20
-    fleet.tails[19_999, -1] = 7
-    assert fleet.tails[19_999, -1] == 7
+    fleet.partial[19_999, -1] = 7
+    assert fleet.partial[19_999, -1] == 7

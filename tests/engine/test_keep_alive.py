@@ -2,7 +2,6 @@
 
 import pytest
 
-from loadgen.engine.live import Live
 from loadgen.mqtt.packets import ConnAck, PingReq
 from loadgen.mqtt.properties import Properties
 from loadgen.workload.groups import DeviceGroup
@@ -60,7 +59,7 @@ async def test_a_connection_without_pingresp_is_given_up(
 
     await driver.until(lambda: min(pings()) >= 4)
     await driver.until(lambda: broker.gone == 2 * blind)
-    assert driver.now(Live.DISCONNECTS) == 2 * blind
+    assert driver.now("disconnects") == 2 * blind
     await driver.stop()
     assert driver.said("disconnect") == ["no PINGRESP in time"] * 2 * blind
     assert driver.counted("disconnects", group="hung") == 2 * blind

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from loadgen.engine.live import Live
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import (
     ConnAck,
@@ -58,8 +57,8 @@ async def test_a_connection_closed_right_behind_connack_is_noticed(
     broker = await start_broker(leave)
     await driver.configure(one_worker_plan(publishers(2), port=broker.port))
     await driver.connect(in_flight=1)
-    await driver.until(lambda: driver.now(Live.DISCONNECTS) == 2)
-    assert driver.now(Live.CONNECTED) == 0
+    await driver.until(lambda: driver.now("disconnects") == 2)
+    assert driver.now("connected") == 0
     await driver.stop()
     assert driver.counted("connects") == 2
     assert driver.counted("disconnects") == 2
@@ -94,13 +93,13 @@ async def test_garbage_after_connack_ends_that_connection_only(
     connects = answer["connected"] + sum(answer["failures"].values())
     assert connects in (2, 3)
     await driver.until(lambda: broker.gone == 1)
-    assert driver.now(Live.CONNECTED) == 2
+    assert driver.now("connected") == 2
     await driver.start(warmup_ms=0, measure_ms=100)
     await driver.until(lambda: driver.window_ends)
-    await driver.until(lambda: driver.now(Live.SENT) == 20)
+    await driver.until(lambda: driver.now("sent") == 20)
     await driver.stop()
     assert len(driver.said("protocol")) == 1
-    assert driver.counted("disconnects") == driver.now(Live.DISCONNECTS) == 1
+    assert driver.counted("disconnects") == driver.now("disconnects") == 1
     assert broker.published == {"t/0": 10, "t/2": 10}
 
 
@@ -174,7 +173,7 @@ async def test_a_broker_that_loses_repeats_reorders_and_spoils_is_found_out(
     await driver.connect()
     await driver.subscribe()
     await driver.start(warmup_ms=0, measure_ms=200)
-    await driver.until(lambda: driver.window_ends and driver.now(Live.RECEIVED) == 19)
+    await driver.until(lambda: driver.window_ends and driver.now("received") == 19)
     await driver.stop()
     assert driver.counted("expected", phase="measure") == 20
     assert driver.counted("received", phase="measure") == 19
@@ -200,14 +199,14 @@ async def test_a_connection_that_drops_mid_run_is_reported_and_its_messages_stay
     await driver.connect()
     await driver.start(warmup_ms=0, measure_ms=500)
     await driver.until(lambda: driver.window_ends)
-    sent = driver.now(Live.SENT)
+    sent = driver.now("sent")
     assert 105 <= sent < 150
     backlog = 150 - sent
-    assert driver.window_ends[0]["owed"] == driver.now(Live.OWED) == backlog
+    assert driver.window_ends[0]["owed"] == driver.now("owed") == backlog
     assert driver.window_ends[0]["owed_oldest_ns"] > 0
-    assert driver.now(Live.DISCONNECTS) == 1
-    assert driver.now(Live.CONNECTED) == 2
-    assert driver.now(Live.FINISHED) == 0
+    assert driver.now("disconnects") == 1
+    assert driver.now("connected") == 2
+    assert driver.now("finished") == 0
     await driver.stop()
     assert driver.counted("disconnects", phase="measure") == 1
     assert len(driver.said("disconnect")) == 1
@@ -230,7 +229,7 @@ async def test_a_disconnect_from_the_broker_is_reported_with_its_reason(
     plan = one_worker_plan(publishers(1), port=broker.port, version=version)
     await driver.configure(plan)
     await driver.connect()
-    await driver.until(lambda: driver.now(Live.DISCONNECTS) == 1)
+    await driver.until(lambda: driver.now("disconnects") == 1)
     await driver.stop()
     (detail,) = driver.said("disconnect")
     assert detail.startswith("DISCONNECT from the broker")
@@ -252,7 +251,7 @@ async def test_a_storm_of_events_of_one_kind_is_cut(
     await driver.configure(one_worker_plan(publishers(60), port=broker.port))
     await driver.connect()
     connected.set()
-    await driver.until(lambda: driver.now(Live.DISCONNECTS) == 60)
+    await driver.until(lambda: driver.now("disconnects") == 60)
     await driver.stop()
     assert len(driver.said("disconnect")) == 20
     assert driver.counted("disconnects") == 60
@@ -285,7 +284,7 @@ async def test_a_device_that_comes_back_sends_again_what_was_unacknowledged(
     await driver.configure(plan)
     await driver.connect()
     await driver.start(warmup_ms=0, measure_ms=500)
-    await driver.until(lambda: driver.window_ends and driver.now(Live.FINISHED))
+    await driver.until(lambda: driver.window_ends and driver.now("finished"))
     await driver.stop()
     first, second = (session.published for session in broker.sessions[:2])
     check_stream(first, 0)
@@ -297,7 +296,7 @@ async def test_a_device_that_comes_back_sends_again_what_was_unacknowledged(
     assert driver.counted("disconnects", phase="measure") == 1
     assert driver.counted("connects") == 2
     assert driver.counted("sent") == driver.counted("acknowledged") == 50
-    assert driver.now(Live.CONNECT_FAILURES) == 0
+    assert driver.now("connect_failures") == 0
 
 
 async def test_a_subscriber_that_comes_back_subscribes_again_and_what_it_missed_is_lost(
@@ -323,8 +322,8 @@ async def test_a_subscriber_that_comes_back_subscribes_again_and_what_it_missed_
     await driver.connect()
     await driver.subscribe()
     await driver.start(warmup_ms=0, measure_ms=600)
-    await driver.until(lambda: driver.window_ends and driver.now(Live.FINISHED))
-    received = driver.now(Live.RECEIVED)
+    await driver.until(lambda: driver.window_ends and driver.now("finished"))
+    received = driver.now("received")
     await driver.stop()
     assert driver.counted("sent") == 60
     assert driver.counted("received") == received
@@ -346,7 +345,7 @@ async def test_devices_come_back_however_often_they_fail(
         else:
             await session.welcome()
             if number == 1:
-                await until(lambda: driver.now(Live.CONNECTED) == 1)
+                await until(lambda: driver.now("connected") == 1)
                 session.abort()
         await session.behave()
 
@@ -356,9 +355,9 @@ async def test_devices_come_back_however_often_they_fail(
     )
     await driver.configure(plan)
     await driver.connect()
-    await driver.until(lambda: len(broker.sessions) == 5 and driver.now(Live.CONNECTED) == 1)
+    await driver.until(lambda: len(broker.sessions) == 5 and driver.now("connected") == 1)
     await driver.start(warmup_ms=0, measure_ms=100)
-    await driver.until(lambda: driver.window_ends and driver.now(Live.FINISHED))
+    await driver.until(lambda: driver.window_ends and driver.now("finished"))
     await driver.stop()
     assert broker.published == {"t/0": 10}
     assert driver.counted("connects") == 2

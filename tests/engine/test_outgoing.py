@@ -11,11 +11,11 @@ import pytest
 
 from loadgen.engine import worker as worker_module
 from loadgen.engine.channel import Channel
-from loadgen.engine.live import Live, create_live_page
+from loadgen.engine.live import create_live_page
 from loadgen.engine.syscalls import EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, close_descriptor, watch
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import Disconnect, PubAck, Publish, Subscribe
-from loadgen.workload import traffic
+from loadgen.workload.device import BLOCKED, CONNECTED
 from loadgen.workload.groups import DeviceGroup, Subscribes
 from tests.engine.harness import (
     HANG_S,
@@ -52,19 +52,19 @@ async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
     await driver.until(lambda: driver.window_ends)
     backlog = driver.window_ends[0]["owed"]
     assert backlog > 0
-    assert backlog == 1000 - driver.now(Live.SENT)
+    assert backlog == 1000 - driver.now("sent")
     assert driver.window_ends[0]["owed_oldest_ns"] > 0
-    assert driver.now(Live.FINISHED) == 0
-    assert driver.now(Live.CONNECTED) == 2
+    assert driver.now("finished") == 0
+    assert driver.now("connected") == 2
     resume.set()
     await driver.until(
         lambda: (
-            driver.now(Live.FINISHED)
+            driver.now("finished")
             and sum(len(session.published) for session in broker.sessions) == 1000
         )
     )
-    assert driver.now(Live.SENT) == 1000
-    assert driver.now(Live.OWED) == 0
+    assert driver.now("sent") == 1000
+    assert driver.now("owed") == 0
     await driver.stop()
     for number in range(2):
         dues = [driver.start_ns + number * MS + k * 2 * MS for k in range(500)]
@@ -139,8 +139,8 @@ async def test_a_blocked_connection_that_breaks_leaves_nothing_behind(
     await driver.configure(one_worker_plan(group, port=broker.port, max_packet_bytes=1 << 17))
     await driver.connect()
     await driver.start(warmup_ms=0, measure_ms=500)
-    await driver.until(lambda: driver.now(Live.DISCONNECTS) == 1)
-    assert driver.now(Live.OWED) == 250 - driver.now(Live.SENT) > 0
+    await driver.until(lambda: driver.now("disconnects") == 1)
+    assert driver.now("owed") == 250 - driver.now("sent") > 0
     await driver.stop()
     assert driver.counted("disconnects") == 1
 
@@ -166,12 +166,12 @@ async def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_an
     near.setblocking(False)
     far.settimeout(HANG_S)
     fleet = made.fleet
-    fleet.connections[0, traffic.FD] = near.fileno()
-    fleet.connections[0, traffic.STATE] = traffic.CONNECTED
+    fleet.devices[0].descriptor = near.fileno()
+    fleet.devices[0].state = CONNECTED
     flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
     watch(made.poller.epoll.fileno(), near.fileno(), flags, 0, fleet.words)
     made.poller.on_ready()
-    fleet.connections[0, traffic.FLAGS] |= traffic.BLOCKED
+    fleet.devices[0].flags |= BLOCKED
     made.outgoing.pending[0] = bytearray(encode(PubAck(1), 4))
     far.sendall(encode(Publish("t", b"x", 1, packet_id=2), 4))
     made.poller.on_ready()
@@ -180,7 +180,7 @@ async def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_an
         received += far.recv(100)
     assert received == encode(PubAck(1), 4) + encode(PubAck(2), 4)
     assert not made.outgoing.pending
-    assert not fleet.connections[0, traffic.FLAGS] & traffic.BLOCKED
+    assert not fleet.devices[0].flags & BLOCKED
     made.reporter.phase = "stop"
     loop.remove_reader(made.poller.epoll.fileno())
     made.poller.epoll.close()

@@ -6,7 +6,7 @@ import numpy as np
 import orjson
 import pytest
 
-from loadgen.engine.fleet import Fleet, build_fleet, plan_schedule
+from loadgen.engine.fleet import build_fleet, plan_schedule
 from loadgen.engine.recorder import (
     connected_by_group,
     decode_intervals,
@@ -19,9 +19,10 @@ from loadgen.metrics.histogram import bucket_index
 from loadgen.metrics.interval import COUNTERS, SERIES, Interval
 from loadgen.mqtt.in_flight import acquire, set_capacity
 from loadgen.workload import traffic
+from loadgen.workload.device import CONNECTED
+from loadgen.workload.fleet import Fleet, Totals
 from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes
-from loadgen.workload.pacer import DUE_NS, with_rate
-from loadgen.workload.traffic import CONNECTED, END_NS, MEASURE_NS, STATE
+from loadgen.workload.pacer import with_rate
 from tests.engine.harness import one_worker_plan
 
 START_NS = 10**12
@@ -35,13 +36,13 @@ def make_fleet() -> Fleet:
         DeviceGroup("others", 2, publishes=Publishes("o", 2, 100, 20.0, 0)),
         DeviceGroup("subscribers", 3, subscribes=Subscribes("publishers", wildcard=True)),
     )
-    return build_fleet(plan, plan.workers[0], np.zeros(traffic.TOTALS, np.int64))
+    return build_fleet(plan, plan.workers[0], Totals.rows(1))
 
 
 def started_fleet() -> Fleet:
     fleet = make_fleet()
-    fleet.run[MEASURE_NS] = START_NS + S
-    fleet.run[END_NS] = START_NS + 3 * S
+    fleet.run.measure_ns = START_NS + S
+    fleet.run.end_ns = START_NS + 3 * S
     plan_schedule(fleet, START_NS)
     return fleet
 
@@ -58,9 +59,9 @@ def rows_of(fleet: Fleet, now_ns: int) -> list[Interval]:
 def test_every_count_and_latency_is_in_one_row_and_starts_again() -> None:
     fleet = started_fleet()
     rng = np.random.default_rng(1)
-    wanted_counts = rng.integers(0, 50, fleet.counters.shape)
+    wanted_counts = rng.integers(0, 50, (*fleet.counters.shape, len(COUNTERS)))
     wanted_counts[1, 2] = 0
-    fleet.counters[:] = wanted_counts
+    fleet.held["counters"].view(np.int64).reshape(wanted_counts.shape)[:] = wanted_counts
     values: dict[tuple[str, str, str], list[int]] = {}
     for group in range(3):
         for series in (0, 3, len(SERIES) - 1):
@@ -68,7 +69,7 @@ def test_every_count_and_latency_is_in_one_row_and_starts_again() -> None:
                 found = rng.integers(0, 10**11, rng.integers(1, 40)).tolist()
                 slot = traffic.slot_of(group, series, phase)
                 for value in found:
-                    traffic.record(fleet.histograms, fleet.stats, slot, value)
+                    traffic.record(fleet, slot, value)
                 name = fleet.plan.groups[group].name
                 values[name, traffic.INTENDED_PHASES[phase], SERIES[series]] = found
     rows = rows_of(fleet, START_NS + 2 * S)
@@ -108,7 +109,7 @@ def test_every_count_and_latency_is_in_one_row_and_starts_again() -> None:
 )
 def test_every_group_has_its_gauges_in_the_current_phase(now_ns: int, phase: str) -> None:
     fleet = started_fleet()
-    fleet.connections[[0, 1, 4, 6, 7, 8], STATE] = CONNECTED
+    fleet.devices["state"][[0, 1, 4, 6, 7, 8]] = CONNECTED
     for row in range(2):
         set_capacity(fleet.senders, fleet.window, row, 10)
         acquire(fleet.senders, fleet.window, row, 1, 0, START_NS, START_NS)
@@ -133,8 +134,8 @@ def test_before_the_start_gauges_belong_to_the_connect_phase() -> None:
 
 def test_gauges_appear_once_however_many_phases_have_counts() -> None:
     fleet = started_fleet()
-    fleet.connections[:, STATE] = CONNECTED
-    fleet.counters[:] = 1
+    fleet.devices["state"] = CONNECTED
+    fleet.held["counters"].view(np.int64)[:] = 1
     rows = rows_of(fleet, START_NS + 2 * S)
     assert sum(row.connected for row in rows) == 9
     assert sum(row.owed for row in rows) == owed_by_group(fleet, START_NS + 2 * S)[0].sum()
@@ -156,7 +157,7 @@ def test_nothing_becomes_due_after_the_window_but_the_debt_grows_older() -> None
     owed, age_ns = owed_by_group(fleet, START_NS + 10 * S)
     assert owed.tolist() == [1200, 60, 0]
     assert age_ns == 10 * S
-    fleet.schedule[:, DUE_NS] = START_NS + 3 * S
+    fleet.publishers["due_ns"] = START_NS + 3 * S
     assert owed_by_group(fleet, START_NS + 10 * S)[0].sum() == 0
 
 

@@ -29,7 +29,6 @@ def _compiled() -> dict[str, int]:
 
 
 async def _play(qos: int) -> None:
-    from loadgen.engine.live import Live
     from loadgen.engine.worker import run_worker
     from loadgen.workload.groups import DeviceGroup, Publishes, Reconnect, Subscribes
     from tests.engine.harness import Driver, FakeBroker, Session, one_worker_plan
@@ -64,7 +63,7 @@ async def _play(qos: int) -> None:
             await driver.subscribe()
             await driver.start(warmup_ms=50, measure_ms=1150)
             await driver.ask("rate", factor=2.0, at_ns=driver.measure_ns)
-            await driver.until(lambda: driver.window_ends and driver.now(Live.FINISHED))
+            await driver.until(lambda: driver.window_ends and driver.now("finished"))
             await driver.stop()
             await driver.close()
             await serving

@@ -19,9 +19,7 @@ from loadgen.brokers.certificates import CertificateFiles
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import MosquittoSettings, TlsFiles, run_mosquitto
 from loadgen.brokers.start import serve
-from loadgen.engine.live import Live
 from loadgen.mqtt.packets import ConnAck, Publish
-from loadgen.workload import traffic
 from loadgen.workload.groups import (
     DeviceGroup,
     Publishes,
@@ -91,14 +89,14 @@ async def test_devices_of_a_broker_that_was_killed_return_without_a_storm(driver
         await driver.configure(plan)
         assert (await driver.connect(in_flight=in_flight, rate=rate))["connected"] == count
         broker.kill()
-        await driver.until(lambda: driver.now(Live.CONNECTED) == 0)
-        await driver.until(lambda: driver.now(Live.CONNECT_FAILURES) > 10)
+        await driver.until(lambda: driver.now("connected") == 0)
+        await driver.until(lambda: driver.now("connect_failures") > 10)
         await broker.start()
         seen: list[tuple[float, float, int]] = []
         async with asyncio.timeout(HANG_S):
             while not seen or seen[-1][2] < count:
                 before_s = time.monotonic()
-                connected = driver.now(Live.CONNECTED)
+                connected = driver.now("connected")
                 seen.append((before_s, time.monotonic(), connected))
                 driver.send("beat")
                 await asyncio.sleep(0.001)
@@ -126,9 +124,9 @@ async def test_durable_sessions_lose_nothing_when_the_broker_restarts(
             reconnect=Reconnect(0.05, 0.2, 0.5),
         )
         await play(driver, plan, measure_ms=1500)
-        await driver.until(lambda: driver.now(Live.RECEIVED) > 200)
+        await driver.until(lambda: driver.now("received") > 200)
         await broker.stop()
-        await driver.until(lambda: driver.now(Live.CONNECTED) == 0)
+        await driver.until(lambda: driver.now("connected") == 0)
         await asyncio.sleep(0.3)
         await broker.start()
         await driver.finished()
@@ -161,14 +159,14 @@ async def test_devices_leave_and_return_at_the_rate_and_lose_nothing(
         )
         await play(driver, plan, warmup_ms=500, measure_ms=1500)
         await driver.finished()
-        await driver.until(lambda: driver.now(Live.CONNECTED) == 30)
+        await driver.until(lambda: driver.now("connected") == 30)
         final = await driver.stop()
     check_nothing_lost(driver)
     assert driver.counted("sent") == 800
     left = driver.counted("connects") - 30
     assert final["returned"] == left
     assert 60 <= left <= 82
-    assert driver.counted("disconnects") == driver.now(Live.DISCONNECTS) == 0
+    assert driver.counted("disconnects") == driver.now("disconnects") == 0
     assert driver.said("disconnect") == []
     if qos != 1:
         assert driver.counted("duplicated") == 0
@@ -182,13 +180,13 @@ async def test_who_left_tries_again_when_the_broker_is_gone_for_a_moment(driver:
             publishers(3, 30.0, qos=1), targets=targets(broker), churn_per_s=20.0, away_s=0.2
         )
         await play(driver, plan, measure_ms=700)
-        await driver.until(lambda: driver.now(Live.CONNECTED) < 3)
+        await driver.until(lambda: driver.now("connected") < 3)
         broker.kill()
-        await driver.until(lambda: driver.now(Live.CONNECT_FAILURES) > 0)
+        await driver.until(lambda: driver.now("connect_failures") > 0)
         # Who was thrown out stays out, for no reconnect was asked; who had left comes back.
-        thrown_out = driver.now(Live.DISCONNECTS)
+        thrown_out = driver.now("disconnects")
         await broker.start()
-        await driver.until(lambda: driver.now(Live.CONNECTED) == 3 - thrown_out)
+        await driver.until(lambda: driver.now("connected") == 3 - thrown_out)
         assert thrown_out < 3
         await driver.stop()
 
@@ -226,8 +224,8 @@ async def test_what_comes_with_connack_had_waited_for_the_device(
         reconnect=Reconnect(0.1, 0.1, 0.0),
     )
     await play(driver, plan, warmup_ms=0, measure_ms=600)
-    await driver.until(lambda: driver.window_ends and driver.now(Live.CONNECTED) == 2)
-    await driver.until(lambda: driver.now(Live.RECEIVED) >= 10)
+    await driver.until(lambda: driver.window_ends and driver.now("connected") == 2)
+    await driver.until(lambda: driver.now("received") >= 10)
     await driver.stop()
     waited = driver.recorded_count("reconnect")
     assert waited == driver.counted("received") >= 10
@@ -428,11 +426,11 @@ async def test_websocket_devices_return_too(driver: Driver) -> None:
             reconnect=Reconnect(0.02, 0.1, 0.5),
         )
         await play(driver, plan, measure_ms=800)
-        await driver.until(lambda: driver.now(Live.SENT) > 100)
+        await driver.until(lambda: driver.now("sent") > 100)
         broker.kill()
-        await driver.until(lambda: driver.now(Live.CONNECTED) == 0)
+        await driver.until(lambda: driver.now("connected") == 0)
         await broker.start()
-        await driver.until(lambda: driver.window_ends and driver.now(Live.FINISHED))
+        await driver.until(lambda: driver.window_ends and driver.now("finished"))
         await driver.stop()
     assert driver.counted("sent") == driver.counted("acknowledged") == 450
     assert driver.counted("connects") == 10
@@ -588,7 +586,7 @@ async def test_a_handshake_that_was_given_up_does_not_disturb_the_next_attempt(
         await session.welcome()
         if not hung:
             hung.append(session)
-            await until(lambda: driver.now(Live.CONNECTED) == 1)
+            await until(lambda: driver.now("connected") == 1)
             session.abort()
         await session.behave()
 
@@ -606,16 +604,16 @@ async def test_a_handshake_that_was_given_up_does_not_disturb_the_next_attempt(
     # Between the two, nobody answers on the port: the handshake hangs until it is given up.
     broker.server.close()
     mute = await asyncio.start_server(lambda _, writer: silent.append(writer), "127.0.0.1", port)
-    await driver.until(lambda: driver.now(Live.CONNECT_FAILURES) >= 2)
+    await driver.until(lambda: driver.now("connect_failures") >= 2)
     mute.close()
     broker.server = await asyncio.start_server(
         broker._accept, "127.0.0.1", port, ssl=context, limit=1 << 20
     )
-    await driver.until(lambda: driver.now(Live.CONNECTED) == 1)
+    await driver.until(lambda: driver.now("connected") == 1)
     for writer in silent:
         writer.close()
-    await driver.until(lambda: int(driver.live[0, traffic.CONNECTING_COUNT]) == 0)
-    assert driver.now(Live.CONNECTED) == 1
+    await driver.until(lambda: driver.now("connecting") == 0)
+    assert driver.now("connected") == 1
     await driver.stop()
     assert driver.counted("connects") == 2
     assert driver.counted("disconnects") == 1

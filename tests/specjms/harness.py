@@ -6,30 +6,27 @@ hands each message to those whose filters match, one of the members of a shared 
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
-from loadgen.metrics.histogram import BUCKETS
-from loadgen.metrics.interval import COUNTERS, SERIES
+from loadgen.engine.fleet import build_fleet
+from loadgen.engine.supply import receive
+from loadgen.engine.supply_fleet import equip
 from loadgen.mqtt.codec import decode, encode
-from loadgen.mqtt.in_flight import IN_FLIGHT_DTYPE, RECEIVED_BYTES, SENDER_DTYPE
 from loadgen.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
-from loadgen.specjms import kernels
-from loadgen.specjms.layout import (
-    build_chains,
-    control_bytes,
-    largest_payload_bytes,
-    out_bytes,
-    parts_of,
-    subscriptions_at,
-)
+from loadgen.specjms.layout import parts_of, subscriptions_at
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES, TYPES
 from loadgen.specjms.model import Model
-from loadgen.specjms.trailer import NOTE_FIELDS, TRAILER_BYTES, read_note
+from loadgen.specjms.plan import SupplyPlan, groups_of_model
+from loadgen.specjms.trailer import TRAILER_BYTES, Note, read_note
 from loadgen.workload import traffic
-from loadgen.workload.accounting import make_holes
-from loadgen.workload.pacer import make_program, make_schedule
-from loadgen.workload.payload import HEADER_BYTES, body_crc_states, make_body, read_u32
+from loadgen.workload.device import CONNECTED
+from loadgen.workload.fleet import Totals
+from loadgen.workload.groups import Share, Target, WorkerPlan
+from loadgen.workload.pacer import begin_schedule
+from loadgen.workload.payload import read_u32
+from tests.kernels import begin_interactions, record_interactions
 
 
 def filter_matches(pattern: str, topic: str) -> bool:
@@ -41,7 +38,7 @@ def filter_matches(pattern: str, topic: str) -> bool:
 
 
 TAG = 0x5EC
-ROOT = "root"
+ROOT = f"lg{TAG:08x}"
 LIMIT = 1 << 16
 MS = 1_000_000
 
@@ -56,52 +53,30 @@ class World:
         self.group = np.repeat(np.arange(len(self.parts)), [p.count for p in self.parts])
         self.device = np.concatenate([np.arange(p.count) for p in self.parts])
         count = len(self.group)
-        self.chains = build_chains(model, ROOT, self.group, self.device, window)
-        self.connections = np.zeros((count, traffic.CONNECTION_FIELDS), np.int64)
-        self.connections[:, traffic.STATE] = traffic.CONNECTED
-        self.connections[:, traffic.GROUP] = self.group
-        for column in (traffic.PUBLISHER, traffic.SENDER, traffic.QOS2):
-            self.connections[:, column] = -1
-        sending = np.flatnonzero(self.chains.sending)
-        self.connections[sending, traffic.SENDER] = np.arange(len(sending))
-        receiving = np.flatnonzero(self.chains.qos2)
-        self.connections[receiving, traffic.QOS2] = np.arange(len(receiving))
-        self.received_ids = np.zeros((len(receiving), RECEIVED_BYTES), np.uint8)
-        self.drivers = np.flatnonzero(self.chains.roles[:, kernels.R_FIRST] >= 0)
-        self.connections[self.drivers, traffic.PUBLISHER] = np.arange(len(self.drivers))
-        self.senders = np.zeros(len(sending), SENDER_DTYPE)
-        self.senders["capacity"] = window
-        self.window = np.zeros((len(sending), window), IN_FLIGHT_DTYPE)
-        self.groups = np.zeros((len(self.parts), traffic.GROUP_FIELDS), np.int64)
-        self.run = np.zeros(traffic.RUN_FIELDS, np.int64)
-        self.run[traffic.RUN_TAG] = TAG
-        self.run[traffic.VERSION] = version
-        self.run[traffic.SEED] = seed
-        self.run[traffic.PACKET_LIMIT] = LIMIT
-        self.run[traffic.END_NS] = 1 << 60
-        self.totals = np.zeros(traffic.TOTALS, np.int64)
-        self.counters = np.zeros((len(self.parts), 4, len(COUNTERS)), np.int64)
-        slots = len(self.parts) * len(SERIES) * 4
-        self.histograms = np.zeros((slots, BUCKETS), np.uint32)
-        self.stats = np.zeros((slots, 4), np.int64)
-        self.holes, self.hole_state = make_holes(1000)
-        self.body = make_body(largest_payload_bytes(model) - HEADER_BYTES, 1)
-        self.body_crc = body_crc_states(self.body)
-        self.out = np.zeros(out_bytes(model, ROOT, LIMIT, window), np.uint8)
-        self.control = np.zeros(control_bytes(len(self.out), LIMIT), np.uint8)
-        self.events = np.zeros((traffic.EVENT_LIMIT, traffic.EVENT_FIELDS), np.int64)
-        self.batch = np.zeros((traffic.BATCH_LIMIT, traffic.BATCH_FIELDS), np.int64)
-        self.program = make_program(0)
-        self.periods_ns = np.full(len(self.drivers), 1000.0 * MS)
-        self.schedule = make_schedule(
-            np.arange(len(self.drivers)),
-            np.zeros(len(self.drivers)),
-            self.periods_ns,
-            np.zeros(len(self.drivers), np.int64),
-            self.program,
-            seed,
+        groups = tuple(
+            replace(group, publishes=group.publishes and replace(group.publishes, rate=group.count))
+            for group in groups_of_model(model, "constant", window)
         )
-        self.heap = np.zeros((len(self.drivers), 2), np.int64)
+        shares = tuple(Share(at, 0, part.count, 1) for at, part in enumerate(self.parts))
+        worker = WorkerPlan(0, shares)
+        plan = SupplyPlan(
+            TAG,
+            seed,
+            5 if version == 5 else 4,
+            groups,
+            (Target("127.0.0.1", 1),),
+            (worker,),
+            max_packet_bytes=LIMIT,
+            model=model,
+        )
+        self.fleet = fleet = build_fleet(plan, worker, Totals.rows(1))
+        self.chains = equip(fleet, plan)
+        fleet.devices["state"] = CONNECTED
+        fleet.senders["capacity"] = window
+        fleet.run.end_ns = 1 << 60
+        self.drivers = np.flatnonzero(self.chains.roles["first"] >= 0)
+        fleet.publishers["phase_ns"] = 0
+        begin_schedule(fleet.publishers, fleet.program, fleet.run.seed)
         self.now_ns = 0
         # The broker.
         self.subscribers: list[tuple[str, str, int, int]] = []
@@ -128,46 +103,26 @@ class World:
     def begin(self, interaction: int, driver: int, until_ms: int) -> int:
         """Let a driver send what it owes; returns how many."""
         first = FIRST_OF_INTERACTION[interaction - 1]
-        rows = [r for r in self.drivers if self.chains.roles[r, kernels.R_FIRST] == first]
+        rows = [r for r in self.drivers if self.chains.roles[int(r)].first == first]
         row = int(rows[driver])
-        publisher = int(self.connections[row, traffic.PUBLISHER])
+        publisher = self.fleet.devices[row].publisher
         self.now_ns = until_ms * MS
-        c = self.chains
-        end, count = kernels.begin_interactions(
-            publisher, row, self.now_ns, self.now_ns, traffic.BATCH_LIMIT, self.connections,
-            self.run, self.totals, self.schedule, self.periods_ns, self.program, self.senders,
-            self.window, self.out, 0, self.batch, c.types, c.roles, c.sequences, c.answers,
-            c.topics, c.topic_ends, c.properties, c.property_ends, c.causes, c.state, c.notes,
-            c.begun, self.body, self.body_crc,
-        )  # fmt: skip
-        self.settle(publisher, row, count, count)
-        self.hear(row, self.out[:end].tobytes())
+        end, count = begin_interactions(
+            self.fleet, publisher, self.now_ns, self.now_ns, traffic.BATCH_LIMIT, 0
+        )
+        self.settle(publisher, count, count)
+        self.hear(row, self.fleet.out[:end].tobytes())
         return count
 
-    def settle(self, publisher: int, row: int, count: int, sent: int) -> None:
-        c = self.chains
-        kernels.settle_interactions(
-            publisher, row, count, sent, self.now_ns, 0, self.connections, self.run, self.totals,
-            self.schedule, self.senders, self.window, self.counters, self.histograms, self.stats,
-            self.batch, c.types, c.roles, c.sequences, c.seen, c.begins, c.begun,
-        )  # fmt: skip
+    def settle(self, publisher: int, count: int, sent: int) -> None:
+        record_interactions(self.fleet, publisher, count, sent, self.now_ns, 0)
 
     def give(self, row: int, data: bytes) -> bytes:
         """Hand bytes to a device; what it answers."""
         buffer = np.frombuffer(bytearray(data), np.uint8)
-        c = self.chains
-        position, written = kernels.receive(
-            buffer, 0, len(buffer), self.now_ns, row, self.connections, self.groups, self.run,
-            self.totals, c.pairs, self.holes, self.hole_state, self.counters, self.histograms,
-            self.stats, self.senders, self.window, self.received_ids,
-            np.zeros((1, 1), np.int64), self.schedule, self.heap, self.events, self.control,
-            self.out, 0, c.types, c.outputs, c.roles, c.bases, c.sequences, c.offered, c.terms,
-            c.term_bytes, c.topics, c.topic_ends, c.properties, c.property_ends, c.joins,
-            c.waiting, c.transactions, c.causes, c.seen, c.state, c.notes, self.body,
-            self.body_crc,
-        )  # fmt: skip
+        position, written = receive(self.fleet, row, buffer, len(buffer), self.now_ns)
         assert position == len(data)
-        return self.out[:written].tobytes()
+        return self.fleet.out[:written].tobytes()
 
     def hear(self, row: int, data: bytes) -> None:
         """The broker takes what a device wrote."""
@@ -236,22 +191,22 @@ class World:
         return self._counted(name, "expected")
 
     def _counted(self, name: str, counter: str) -> int:
-        group = int(self.chains.types[TYPES.index(name), kernels.T_GROUP])
-        return int(self.counters[group, :, COUNTERS.index(counter)].sum())
+        group = self.chains.types[TYPES.index(name)].group
+        return int(self.fleet.counters[counter][group].sum())
 
     def total(self, counter: str) -> int:
-        return int(self.counters[:, :, COUNTERS.index(counter)].sum())
+        return int(self.fleet.counters[counter].sum())
 
 
 def note_of(packet: Publish) -> dict[str, int]:
     """Stream and trailer of a message."""
     data = np.frombuffer(bytearray(packet.payload), np.uint8)
-    note = np.zeros(NOTE_FIELDS, np.int64)
+    note = Note.rows(1)[0]
     read_note(data, len(data) - TRAILER_BYTES, note)
-    names = ("type", "interaction", "size_class", "suppliers", "family")
-    found = dict(zip(names, note[:5].tolist(), strict=True))
-    found |= dict(zip(("SM", "DC", "SP", "HQ"), note[5:9].tolist(), strict=True))
-    found |= {"number": int(note[9]), "price": int(note[10]), "stream": read_u32(data, 4)}
+    names = ("type", "interaction", "size_class", "suppliers", "family", "number", "price")
+    found = {name: int(getattr(note, name)) for name in names}
+    found |= dict(zip(("SM", "DC", "SP", "HQ"), note.places.tolist(), strict=True))
+    found["stream"] = read_u32(data, 4)
     return found
 
 

@@ -27,7 +27,7 @@ def test_calls_complete_with_the_best_offer(
         else:
             assert outcome == (COMPLETE, min(mine)[1])
             del held[number]
-        assert joins[-1, 0] == len(held)
+        assert joins[-1].count == len(held)
 
 
 def test_a_full_table_takes_no_new_call_and_keeps_the_others() -> None:
@@ -37,7 +37,7 @@ def test_a_full_table_takes_no_new_call_and_keeps_the_others() -> None:
     assert len(taken) < len(numbers)
     assert join_offer(joins, 999, 2, 5, 1) == (FULL, -1)
     assert all(join_offer(joins, n, 2, 4, 2) == (COMPLETE, 2) for n in taken)
-    assert not joins[:, 0].any()
+    assert not joins["key"].any()
 
 
 def test_the_lowest_price_wins_and_among_equals_the_lowest_number() -> None:

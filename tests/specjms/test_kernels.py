@@ -14,17 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadgen.metrics.interval import COUNTERS, SERIES
+from loadgen.metrics.interval import SERIES
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import PubAck, Publish
-from loadgen.specjms import kernels
 from loadgen.specjms.layout import destination_of_stream, lines_length
 from loadgen.specjms.messages import MESSAGES, TYPES, number_of
-from loadgen.specjms.missing import NAMED_LIMIT, name_missing, tell_holes, tell_streams
+from loadgen.specjms.missing import NAMED_LIMIT, name_missing, tell_gaps, tell_streams
 from loadgen.specjms.model import TARGETS, Model, families_at
 from loadgen.specjms.options import Choices, model_of
 from loadgen.specjms.topology import suppliers_of
 from loadgen.workload import traffic
+from loadgen.workload.device import WAITING, WINDOW_FULL
+from tests.kernels import begin_interactions
 from tests.specjms.harness import MS, ROOT, World, name_of, note_of
 
 SMALL = {"base": 15, "handlers": 2, "headquarters": 2}
@@ -39,7 +40,7 @@ def play(
 ) -> None:
     """Every driver of these interactions begins `each` of them."""
     for interaction in interactions:
-        first = world.chains.roles[world.drivers, kernels.R_FIRST]
+        first = world.chains.roles["first"][world.drivers]
         count = int((first == [0, 6, 14, 15, 16, 17, 18][interaction - 1]).sum())
         for driver in range(count):
             begun = world.begin(interaction, driver, (each - 1) * 1000)
@@ -50,7 +51,7 @@ def play(
 def lost(world: World) -> dict[int, int]:
     """Deliveries of the whole run that did not come, by destination."""
     seen = world.chains.seen
-    missing = seen[:, kernels.SEEN_ALL_EXPECTED] - seen[:, kernels.SEEN_ALL_RECEIVED]
+    missing = seen["all_expected"] - seen["all_received"]
     return {row: int(missing[row]) for row in np.flatnonzero(missing).tolist()}
 
 
@@ -58,7 +59,7 @@ def named(world: World, *, tails: bool = True) -> dict[int, tuple[tuple[str, ...
     """What did not come, by destination: names, and how many more there are."""
     streams = tell_streams(world.model, world.chains)
     assert streams is not None
-    holes = tell_holes(world.model, world.chains, world.holes)
+    holes = tell_gaps(world.model, world.chains, world.fleet.gaps)
     return name_missing(world.model, lost(world), holes, [streams] if tails else None)
 
 
@@ -117,7 +118,7 @@ class TestChains:
         # A pOrder follows the last offer, in the order of the wire.
         names = [name_of(packet) for _, packet in world.published]
         assert names.index("pOrder") > max(i for i, n in enumerate(names) if n == "offer")
-        assert not world.chains.joins[:, 0].any()
+        assert not world.chains.joins["key"].any()
 
     def test_every_message_but_the_first_is_caused_by_one_that_arrived(self) -> None:
         world = World(made())
@@ -151,8 +152,8 @@ class TestChains:
         assert counts == expected
         for name in ("duplicated", "out_of_order", "corrupt", "foreign"):
             assert world.total(name) == 0
-        assert world.total("received") == world.total("expected") == world.totals[traffic.RECEIVED]
-        assert world.totals[traffic.IN_FLIGHT] == 0
+        assert world.total("received") == world.total("expected") == world.fleet.totals.received
+        assert world.fleet.totals.in_flight == 0
         persistent = sum(
             sent for name, (sent, _) in counts.items() if MESSAGES[number_of(name)].persistent
         )
@@ -176,7 +177,7 @@ class TestChains:
         play(changed, each=1)
         assert totals(changed) == totals(usual)
         assert changed.total("foreign") == 0
-        discarded = int(changed.chains.state[kernels.DISCARDED])
+        discarded = int(changed.chains.state.discarded)
         copies = len(changed.delivered) - changed.total("received")
         assert discarded == copies
         if selectors == "client" and target != "LocationID-MessageType":
@@ -221,7 +222,7 @@ class TestAccounts:
         for driver in (0, 1, 2):
             world.begin(2, driver, 0)
             world.deliver()
-        destination = int(world.chains.types[number_of("offer"), kernels.T_DESTINATION])
+        destination = int(world.chains.types[number_of("offer")].destination)
         note = note_of(gone[0])
         name = f"message 0 from SP{note['SP']}"
         # Nothing came after it: only its sender knows that there was one.
@@ -234,11 +235,11 @@ class TestAccounts:
             world.deliver()
         assert world.received("offer") == world.expected("offer") - 1
         assert world.sent("pOrder") == world.sent("callForOffers") - 1
-        assert world.chains.joins[-1, 0] == 1
+        assert world.chains.joins[-1].count == 1
         for tails in (True, False):
             assert named(world, tails=tails) == {destination + note["DC"]: ((name,), 0)}
         seen = world.chains.seen[destination + note["DC"]]
-        assert seen[kernels.SEEN_EXPECTED] - seen[kernels.SEEN_RECEIVED] == 1
+        assert seen.expected - seen.received == 1
 
     def test_a_repeated_message_is_counted_and_causes_nothing(self) -> None:
         world = World(made())
@@ -310,32 +311,32 @@ class TestAccounts:
             ("broker", {"callForOffers": {"subscription": "IN"}}),
         ):
             world = World(made(handlers=1, selectors=selectors, messages=messages))
-            world.run[traffic.MEASURE_NS] = 500 * MS
+            world.fleet.run.measure_ns = 500 * MS
             play(world, (2, 4), each=3)  # one of the warm-up, two of the window
-            received = int(world.counters[:, traffic.MEASURE, COUNTERS.index("received")].sum())
+            received = int(world.fleet.counters["received"][:, traffic.MEASURE].sum())
             assert 0 < received < world.total("received")
             window = sum(_intended_ns(packet) >= 500 * MS for _, packet in world.delivered)
-            assert int(world.chains.state[kernels.DISCARDED]) == window - received > 0
+            assert int(world.chains.state.discarded) == window - received > 0
 
     def test_slow_deliveries_and_phases(self) -> None:
         world = World(made())
-        world.run[traffic.MEASURE_NS] = 500 * MS
-        world.run[traffic.END_NS] = 1500 * MS
+        world.fleet.run.measure_ns = 500 * MS
+        world.fleet.run.end_ns = 1500 * MS
         world.begin(4, 0, 1000)  # one of the warm-up, one of the window
         world.now_ns += 5_001 * MS
         world.deliver()
         assert world.received("inventoryInfo") == 2
-        assert world.chains.seen[:, kernels.SEEN_SENT].sum() == 1
-        assert world.chains.seen[:, kernels.SEEN_SLOW].sum() == 1
+        assert world.chains.seen["sent"].sum() == 1
+        assert world.chains.seen["slow"].sum() == 1
 
     def test_a_late_driver_makes_its_own_messages_slow_and_no_others(self) -> None:
         world = World(made())
         world.begin(1, 0, 5_001)
         world.deliver()
         slow = {
-            name: int(world.chains.seen[first : first + 15, kernels.SEEN_SLOW].sum())
+            name: int(world.chains.seen["slow"][first : first + 15].sum())
             for name in TYPES[:6]
-            for first in [int(world.chains.types[number_of(name), kernels.T_DESTINATION])]
+            for first in [int(world.chains.types[number_of(name)].destination)]
         }
         # Due at 0, 1, ... 5 s and sent together: the first one is over the limit.
         assert sum(slow.values()) == slow["order"] == 1
@@ -351,7 +352,7 @@ class TestAccounts:
         world.lose = lose
         world.begin(5, 3, 6_000)
         world.deliver()
-        first = int(world.chains.types[number_of("statInfoSM"), kernels.T_DESTINATION])
+        first = int(world.chains.types[number_of("statInfoSM")].destination)
         # Supermarket 3 reports to headquarters 3 mod 2.
         assert named(world) == {first + 1: (("message 1 from SM3", "messages 3 to 4 from SM3"), 0)}
 
@@ -385,8 +386,8 @@ class TestAccounts:
 
     def test_what_was_lost_in_the_warm_up_is_counted_of_the_run(self) -> None:
         world = World(made())
-        world.run[traffic.MEASURE_NS] = 500 * MS
-        world.run[traffic.END_NS] = 1500 * MS
+        world.fleet.run.measure_ns = 500 * MS
+        world.fleet.run.end_ns = 1500 * MS
         gone: list[Publish] = []
 
         def lose_one(packet: Publish) -> bool:
@@ -396,39 +397,39 @@ class TestAccounts:
         world.lose = lose_one
         world.begin(4, 0, 1000)  # one of the warm-up, which is lost, and one of the window
         world.deliver()
-        row = int(world.chains.types[number_of("inventoryInfo"), kernels.T_DESTINATION])
-        assert world.chains.seen[row].tolist() == [1, 1, 1, 0, 0, 2, 2, 1]
+        row = int(world.chains.types[number_of("inventoryInfo")].destination)
+        assert world.chains.seen[row].item() == (1, 1, 1, 0, 0, 2, 2, 1)
         assert named(world) == {row: (("message 0 from SM0",), 0)}
 
     def test_repeated_and_disordered_deliveries_are_of_the_whole_run(self) -> None:
         world = World(made(handlers=1))
-        world.run[traffic.MEASURE_NS] = world.run[traffic.END_NS] = 10_000 * MS
+        world.fleet.run.measure_ns = world.fleet.run.end_ns = 10_000 * MS
         world.begin(5, 0, 1000)
         (row,) = (row for row, data in world.inbox.items() if data)
         packets = world.inbox.pop(row)
         for packet in (*reversed(packets), packets[0]):
             world.give(row, packet)
         state = world.chains.state
-        assert (state[kernels.DUPLICATED], state[kernels.OUT_OF_ORDER]) == (1, 1)
+        assert (state.duplicated, state.out_of_order) == (1, 1)
 
     def test_an_interaction_belongs_to_the_phase_in_which_it_began(self) -> None:
         world = World(made())
-        world.run[traffic.END_NS] = 500 * MS
+        world.fleet.run.end_ns = 500 * MS
         world.begin(1, 0, 0)
         world.now_ns = 900 * MS  # the window is over; its interactions are not
         world.deliver()
-        measured = world.counters[:, traffic.MEASURE, COUNTERS.index("received")].sum()
+        measured = world.fleet.counters["received"][:, traffic.MEASURE].sum()
         assert measured == world.total("received") == 6
 
     def test_delivery_is_from_sending_and_end_to_end_from_the_beginning(self) -> None:
         world = World(made(handlers=1))
         world.begin(1, 0, 40)  # begun 40 ms late
         world.deliver(step_ms=10)
-        group = int(world.chains.types[number_of("shipConf"), kernels.T_GROUP])
+        group = int(world.chains.types[number_of("shipConf")].group)
 
         def least_ms(series: str) -> float:
             slot = traffic.slot_of(group, SERIES.index(series), traffic.MEASURE)
-            return float(world.stats[slot, traffic.STAT_MIN]) / MS
+            return float(world.fleet.stats[slot].min_ns) / MS
 
         assert least_ms("transit") < 40
         assert least_ms("end_to_end") == pytest.approx(world.now_ns / MS, abs=60)
@@ -490,49 +491,42 @@ class TestTransactions:
         # Two of fifteen are under way; what needs no slot waits behind them.
         held = [p for r, p in world.published if r == row and p.qos]
         assert len(held) == 2
-        assert world.chains.state[kernels.WAITED] == lines_length(world.chains) == 5
+        assert world.chains.state.waited == lines_length(world.chains) == 5
         # Each is something to wait for, that the run must not end without.
-        assert world.totals[traffic.EXPECTED] == world.total("expected") + 5
+        assert world.fleet.totals.expected == world.total("expected") + 5
         world.withhold = False
         for packet in held:
             world.hear(row, world.give(row, encode(PubAck(packet.packet_id), 5)))
         world.deliver()
         counts = totals(world)
         assert {counts[name] for name in TYPES[:6]} == {(5, 5)}
-        assert world.chains.roles[row, kernels.R_WAIT_HEAD] == -1
+        assert world.chains.roles[row].wait_head == -1
         order = [note_of(p)["SM"] for r, p in world.published if name_of(p) == "orderConf"]
         assert order == [0, 3, 6, 9, 12]
 
     def test_a_line_without_an_end_closes_the_connection(self) -> None:
         world = World(made(handlers=1), window=1)
         world.withhold = True
-        world.chains.state[kernels.FREE_WAITING] = -1
+        world.chains.state.free_waiting = -1
         world.begin(1, 0, 0)
         (row,) = [r for r, data in world.inbox.items() if data]
         world.give(row, b"".join(world.inbox.pop(row)))
-        assert world.totals[traffic.EVENTS] == 1
-        assert world.events[0, traffic.KIND] == traffic.BROKEN
-        assert world.events[0, traffic.CONNECTION] == row
+        assert world.fleet.totals.events == 1
+        assert world.fleet.events[0].kind == traffic.BROKEN
+        assert world.fleet.events[0].device == row
 
 
 class TestDrivers:
     def test_what_was_not_sent_is_taken_back_and_sent_the_same_again(self) -> None:
         world, twin = World(made()), World(made())
         publisher, row = 0, int(world.drivers[0])
-        assert world.chains.roles[row, kernels.R_FIRST] == 0
+        assert world.chains.roles[row].first == 0
         # As if the socket had taken one of three.
-        c = world.chains
         world.now_ns = 2000 * MS
-        _, count = kernels.begin_interactions(
-            publisher, row, world.now_ns, world.now_ns, 10, world.connections, world.run,
-            world.totals, world.schedule, world.periods_ns, world.program, world.senders,
-            world.window, world.out, 0, world.batch, c.types, c.roles, c.sequences, c.answers,
-            c.topics, c.topic_ends, c.properties, c.property_ends, c.causes, c.state, c.notes,
-            c.begun, world.body, world.body_crc,
-        )  # fmt: skip
+        _, count = begin_interactions(world.fleet, publisher, world.now_ns, world.now_ns, 10, 0)
         assert count == 3
-        world.settle(publisher, row, 3, 1)
-        assert world.totals[traffic.IN_FLIGHT] == 1
+        world.settle(publisher, 3, 1)
+        assert world.fleet.totals.in_flight == 1
         assert world.sent("order") == world.expected("order") == 1
         world.begin(1, 0, 2000)
         twin.begin(1, 0, 2000)
@@ -545,41 +539,41 @@ class TestDrivers:
         world.withhold = True
         assert world.begin(1, 0, 5000) == 2
         row = int(world.drivers[0])
-        assert world.connections[row, traffic.FLAGS] & traffic.WINDOW_FULL
-        world.connections[row, traffic.FLAGS] |= traffic.WAITING
+        assert world.fleet.devices[row].flags & WINDOW_FULL
+        world.fleet.devices[row].flags |= WAITING
         world.give(row, encode(PubAck(1), 5))
-        assert not world.connections[row, traffic.FLAGS] & traffic.WINDOW_FULL
-        assert world.totals[traffic.HEAP_SIZE] == 1
+        assert not world.fleet.devices[row].flags & WINDOW_FULL
+        assert world.fleet.totals.heap_size == 1
 
     def test_a_late_driver_misses_its_time(self) -> None:
         world = World(made())
-        limit_ms = int(world.chains.roles[world.drivers[0], kernels.R_LATE_NS]) // MS
+        limit_ms = world.chains.roles[world.drivers[0]].late_ns // MS
         assert limit_ms == 20
         world.begin(1, 0, limit_ms)
-        assert world.chains.begins[kernels.BEGUN_LATE].tolist() == [0] * 7
+        assert world.chains.begins["late"].tolist() == [0] * 7
         world.begin(1, 1, limit_ms + 1)
-        assert world.chains.begins[kernels.BEGUN_LATE].tolist() == [1, 0, 0, 0, 0, 0, 0]
+        assert world.chains.begins["late"].tolist() == [1, 0, 0, 0, 0, 0, 0]
 
     def test_what_begins_after_the_window_is_not_its_input(self) -> None:
         world = World(made())
-        world.run[traffic.MEASURE_NS], world.run[traffic.END_NS] = 500 * MS, 2500 * MS
+        world.fleet.run.measure_ns, world.fleet.run.end_ns = 500 * MS, 2500 * MS
         world.begin(1, 0, 0)
         world.begin(1, 0, 2499)
         world.begin(1, 1, 2500)
-        assert world.chains.begins[kernels.BEGUN_INSIDE].tolist() == [2, 0, 0, 0, 0, 0, 0]
+        assert world.chains.begins["inside"].tolist() == [2, 0, 0, 0, 0, 0, 0]
         assert world.sent("order") == 6
 
     def test_size_classes_and_families_are_drawn_as_asked(self) -> None:
         world = World(made(base=20))
-        world.periods_ns[:] = MS
+        world.fleet.publishers["period_ns"] = MS
         for driver in range(4):
             for until in range(0, 1000, 500):
                 world.begin(2, driver, until)
                 world.inbox.clear()
-                world.senders["in_flight"] = 0
-                world.senders["cursor"] = 0
-                world.senders["first_free"] = world.senders["last_free"] = 0
-                world.window["state"] = 0
+                world.fleet.senders["in_flight"] = 0
+                world.fleet.senders["cursor"] = 0
+                world.fleet.senders["first_free"] = world.fleet.senders["last_free"] = 0
+                world.fleet.window["state"] = 0
         assert world.published
         calls = [note_of(packet) for _, packet in world.published]
         assert {note["family"] for note in calls} <= set(range(16))
@@ -590,7 +584,7 @@ class TestDrivers:
             topology="freeform", quantities={"percent": [60, 30, 10]}, base=1, headquarters=1
         )
         world = World(model, window=60_000)
-        world.periods_ns[:] = MS
+        world.fleet.publishers["period_ns"] = MS
         classes: Counter[int] = Counter()
         for until in range(0, 4000, 400):
             world.begin(5, 0, until)
@@ -607,8 +601,8 @@ def test_streams_lead_where_they_say() -> None:
     for _, packet in world.published:
         note = note_of(packet)
         number = note["type"]
-        stream = note["stream"] - int(world.chains.types[number, kernels.T_STREAM_FIRST])
-        assert 0 <= stream < world.chains.types[number, kernels.T_STREAMS]
+        stream = note["stream"] - int(world.chains.types[number].stream_first)
+        assert 0 <= stream < world.chains.types[number].streams
         message = MESSAGES[number]
         expected = {
             "one": note.get(message.consumer.name, -1),
@@ -629,7 +623,7 @@ def test_suppliers_discard_families_that_they_do_not_offer() -> None:
         for note in calls
         for supplier in range(6)
     )
-    assert world.chains.state[kernels.DISCARDED] == refused > 0
+    assert world.chains.state.discarded == refused > 0
     assert world.total("foreign") == 0
 
 
@@ -661,7 +655,7 @@ def _digest() -> str:
     )
     play(world, each=1)
     words = [repr((row, packet)) for row, packet in world.published]
-    words.append(repr(world.counters.tolist()))
+    words.append(repr(world.fleet.counters.tolist()))
     words.append(repr(world.chains.seen.tolist()))
     return hashlib.sha256("".join(words).encode()).hexdigest()
 

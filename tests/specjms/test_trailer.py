@@ -5,17 +5,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.specjms.trailer import (
-    INTERACTION,
-    NOTE_FIELDS,
-    NUMBER,
-    PRICE,
     TRAILER_BYTES,
-    TYPE,
+    Note,
     read_note,
     write_note,
 )
 
 _U8, _U32 = st.integers(0, 255), st.integers(0, 2**32 - 1)
+
+
+def _note(*values: int) -> Note:
+    """A note with the fields of a trailer, in its order."""
+    note = Note.rows(1)[0]
+    note.type, note.interaction, note.size_class, note.suppliers, note.family = values[:5]
+    note.places[:] = values[5:9]
+    note.number, note.price = values[9:]
+    return note
+
+
+def _fields(note: Note) -> tuple[int, ...]:
+    small = (note.type, note.interaction, note.size_class, note.suppliers, note.family)
+    return (*small, *note.places.tolist(), note.number, note.price)
 
 
 @given(
@@ -27,21 +37,18 @@ _U8, _U32 = st.integers(0, 255), st.integers(0, 2**32 - 1)
 def test_a_note_survives_the_wire(
     small: tuple[int, ...], number: int, price: int, offset: int
 ) -> None:
-    note = np.zeros(NOTE_FIELDS, np.int64)
-    note[: len(small)] = small
-    note[NUMBER], note[PRICE] = number, price
+    note = _note(*small, number, price)
     out = np.full(TRAILER_BYTES + 20, 0xEE, np.uint8)
     write_note(out, offset, note, 7)
     assert set(out[:offset].tolist() + out[offset + TRAILER_BYTES :].tolist()) <= {0xEE}
-    found = np.full(NOTE_FIELDS, -9, np.int64)
+    found = _note(*[9] * 11)
     read_note(out, offset, found)
-    assert found[TYPE] == 7  # the type written is that of the message, not of its cause
-    assert found[INTERACTION : PRICE + 1].tolist() == note[INTERACTION : PRICE + 1].tolist()
+    # The type written is that of the message, not of its cause.
+    assert _fields(found) == (7, *_fields(note)[1:])
 
 
 def test_fields_stand_where_the_table_says() -> None:
-    note = np.zeros(NOTE_FIELDS, np.int64)
-    note[1:11] = [2, 1, 3, 0x01020304, 5, 6, 7, 8, 0x1112131415161718, 0x2122232425262728]
+    note = _note(0, 2, 1, 3, 0x01020304, 5, 6, 7, 8, 0x1112131415161718, 0x2122232425262728)
     out = np.zeros(TRAILER_BYTES, np.uint8)
     write_note(out, 0, note, 9)
     assert out.tobytes().hex(" ", 4) == (

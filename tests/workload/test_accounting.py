@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,61 +11,56 @@ from hypothesis import strategies as st
 from loadgen.workload import accounting
 from loadgen.workload.accounting import (
     DUPLICATE,
-    FORGOTTEN,
-    FREE_HOLE,
     LATE,
     NEW,
-    PAIR_NEXT,
     account,
-    make_holes,
+    make_gaps,
     make_pairs,
     received_on,
 )
-
-_FIRST, _LAST, _LINK = 0, 1, 2
-_PAIR_HOLES = 1
 
 
 class Book:
     """The arrays of a few pairs and their pool."""
 
-    def __init__(self, pairs: int, holes: int) -> None:
+    def __init__(self, pairs: int, gaps: int) -> None:
         self.pairs = make_pairs(pairs)
-        self.holes, self.state = make_holes(holes)
+        self.gaps, pool = make_gaps(gaps)
+        self.pool = pool[0]
 
     def take(self, pair: int, sequence: int) -> int:
-        return int(account(self.pairs, self.holes, self.state, pair, sequence))
+        return int(account(self.pairs, self.gaps, self.pool, pair, sequence))
 
-    def chain(self, hole: int) -> list[int]:
+    def chain(self, gap: int) -> list[int]:
         found = []
-        while hole != -1:
-            assert hole not in found, "a chain of holes runs in a circle"
-            found.append(hole)
-            hole = int(self.holes[hole, _LINK])
+        while gap != -1:
+            assert gap not in found, "a chain of gaps runs in a circle"
+            found.append(gap)
+            gap = self.gaps[gap].older
         return found
 
     def free(self) -> list[int]:
-        return self.chain(int(self.state[FREE_HOLE]))
+        return self.chain(self.pool.free)
 
     def missing(self, pair: int) -> list[int]:
-        """Sequences in the pair's holes, ascending."""
-        rows = self.holes[self.chain(int(self.pairs[pair, _PAIR_HOLES]))]
+        """Sequences in the pair's gaps, ascending."""
+        rows = self.gaps[self.chain(self.pairs[pair].gaps)]
         return sorted(
             number for first, last, _ in rows.tolist() for number in range(first, last + 1)
         )
 
     def check_pool(self) -> None:
-        """Every hole is free or in exactly one chain, and holes are disjoint and descending."""
+        """Every gap is free or in exactly one chain, and gaps are disjoint and descending."""
         seen = self.free()
         for pair in range(len(self.pairs)):
-            chain = self.chain(int(self.pairs[pair, _PAIR_HOLES]))
+            chain = self.chain(self.pairs[pair].gaps)
             seen += chain
-            above = int(self.pairs[pair, PAIR_NEXT])
-            for hole in chain:
-                first, last = int(self.holes[hole, _FIRST]), int(self.holes[hole, _LAST])
+            above = self.pairs[pair].expected
+            for gap in chain:
+                first, last = self.gaps[gap].first, self.gaps[gap].last
                 assert 0 <= first <= last < above
                 above = first
-        assert sorted(seen) == list(range(len(self.holes)))
+        assert sorted(seen) == list(range(len(self.gaps)))
 
 
 def expected_outcome(seen: set[int], sequence: int) -> int:
@@ -91,13 +85,13 @@ def test_every_message_is_judged_as_by_perfect_memory(messages: list[tuple[int, 
     for pair in range(3):
         top = max(seen[pair], default=-1)
         assert book.missing(pair) == [n for n in range(top) if n not in seen[pair]]
-    assert received_on(book.pairs, book.holes).tolist() == [len(numbers) for numbers in seen]
-    assert book.state[FORGOTTEN] == 0
+    assert received_on(book.pairs, book.gaps).tolist() == [len(numbers) for numbers in seen]
+    assert book.pool.forgotten == 0
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 300))
 @settings(deadline=None, max_examples=40)
-def test_any_order_of_all_messages_fills_every_hole(rng: random.Random, count: int) -> None:
+def test_any_order_of_all_messages_fills_every_gap(rng: random.Random, count: int) -> None:
     order = list(range(count))
     rng.shuffle(order)
     book = Book(1, count)
@@ -110,11 +104,11 @@ def test_any_order_of_all_messages_fills_every_hole(rng: random.Random, count: i
     assert [book.take(0, sequence) for sequence in order] == [DUPLICATE] * count
 
 
-def test_messages_in_order_need_no_hole() -> None:
+def test_messages_in_order_need_no_gap() -> None:
     book = Book(1, 1)
     assert [book.take(0, sequence) for sequence in range(1000)] == [NEW] * 1000
     assert book.free() == [0]
-    assert book.pairs[0, PAIR_NEXT] == 1000
+    assert book.pairs[0].expected == 1000
 
 
 def test_a_gap_is_filled_from_either_end_and_from_the_middle() -> None:
@@ -129,7 +123,7 @@ def test_a_gap_is_filled_from_either_end_and_from_the_middle() -> None:
     assert len(book.free()) == 4
 
 
-def test_a_gap_beyond_32_bits_costs_one_hole() -> None:
+def test_a_gap_beyond_32_bits_costs_one_gap() -> None:
     book = Book(1, 3)
     far = 1 << 61
     assert book.take(0, far) == NEW
@@ -152,23 +146,23 @@ def test_pairs_do_not_know_of_each_other() -> None:
 def test_with_an_exhausted_pool_a_gap_is_forgotten_and_counted() -> None:
     book = Book(1, 1)
     assert book.take(0, 2) == NEW
-    assert book.state[FORGOTTEN] == 0
+    assert book.pool.forgotten == 0
     assert book.take(0, 5) == NEW
-    assert book.state[FORGOTTEN] == 1
+    assert book.pool.forgotten == 1
     assert book.take(0, 3) == DUPLICATE  # as documented: it was forgotten
     assert book.take(0, 0) == LATE
     assert book.take(0, 1) == LATE
     assert len(book.free()) == 1
     assert book.take(0, 7) == NEW
     assert book.missing(0) == [6]
-    assert book.state[FORGOTTEN] == 1
+    assert book.pool.forgotten == 1
 
 
 def test_with_an_exhausted_pool_a_split_forgets_the_upper_part() -> None:
     book = Book(1, 1)
     assert book.take(0, 6) == NEW
     assert book.take(0, 3) == LATE
-    assert book.state[FORGOTTEN] == 1
+    assert book.pool.forgotten == 1
     assert book.missing(0) == [0, 1, 2]
     assert book.take(0, 4) == DUPLICATE
     book.check_pool()
@@ -176,10 +170,10 @@ def test_with_an_exhausted_pool_a_split_forgets_the_upper_part() -> None:
 
 @given(arrivals, st.integers(1, 4))
 @settings(deadline=None, max_examples=150)
-def test_a_small_pool_never_invents_or_loses_holes(
-    messages: list[tuple[int, int]], holes: int
+def test_a_small_pool_never_invents_or_loses_gaps(
+    messages: list[tuple[int, int]], gaps: int
 ) -> None:
-    book = Book(3, holes)
+    book = Book(3, gaps)
     seen: list[set[int]] = [set(), set(), set()]
     for pair, sequence in messages:
         truth = expected_outcome(seen[pair], sequence)
@@ -187,7 +181,7 @@ def test_a_small_pool_never_invents_or_loses_holes(
         # Only a late message from a forgotten gap may be taken for a repeated one.
         assert outcome == truth or (truth == LATE and outcome == DUPLICATE)
         if outcome != truth:
-            assert book.state[FORGOTTEN] > 0
+            assert book.pool.forgotten > 0
         seen[pair].add(sequence)
         book.check_pool()
 
@@ -205,9 +199,9 @@ def test_plain_python_judges_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes = [compiled.take(pair, sequence) for pair, sequence in messages]
     monkeypatch.setattr(accounting, "_fill", _plain(accounting._fill))
     for (pair, sequence), outcome in zip(messages, outcomes, strict=True):
-        found = _plain(account)(plain.pairs, plain.holes, plain.state, pair, sequence)
+        found = _plain(account)(plain.pairs, plain.gaps, plain.pool, pair, sequence)
         assert found == outcome
-    assert np.array_equal(plain.pairs, compiled.pairs)
-    assert np.array_equal(plain.holes, compiled.holes)
-    assert np.array_equal(plain.state, compiled.state)
-    assert plain.state[FORGOTTEN] > 0
+    assert plain.pairs.tolist() == compiled.pairs.tolist()
+    assert plain.gaps.tolist() == compiled.gaps.tolist()
+    assert plain.pool.item() == compiled.pool.item()
+    assert plain.pool.forgotten > 0

@@ -14,22 +14,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.workload import pacer
+from loadgen.workload.arrays import Rows
 from loadgen.workload.pacer import (
     CONSTANT,
-    DUE_NS,
-    LOAD_NS,
     POISSON,
-    SEQUENCE,
-    STREAM,
     UNIFORM,
+    Due,
+    ProgramStep,
     advance,
+    begin_schedule,
     clock_of,
     heap_pop,
     heap_push,
     heap_replace,
     load_time_of,
     make_program,
-    make_schedule,
+    make_publishers,
     owed_messages,
     random_unit,
     with_rate,
@@ -50,27 +50,26 @@ class Publishers:
         arrival: int,
         *,
         phases: list[float] | None = None,
-        program: np.ndarray[Any, np.dtype[np.int64]] | None = None,
+        program: Rows[ProgramStep] | None = None,
         seed: int = 7,
     ) -> None:
         count = len(streams)
         self.seed = seed
         self.program = make_program(START_NS) if program is None else program
-        self.periods = np.full(count, period_ns)
-        self.rows = make_schedule(
-            np.array(streams, np.int64),
+        self.rows = make_publishers(
+            np.zeros(count),
+            np.array(streams),
             np.zeros(count) if phases is None else np.array(phases),
-            self.periods,
-            np.full(count, arrival, np.int64),
-            self.program,
-            seed,
+            np.full(count, period_ns),
+            np.full(count, arrival),
         )
+        begin_schedule(self.rows, self.program, seed)
 
     def step(self, publisher: int = 0) -> int:
-        return int(advance(self.rows, self.periods, self.program, publisher, self.seed))
+        return int(advance(self.rows[publisher], self.program, self.seed))
 
     def due(self, publisher: int = 0) -> int:
-        return int(self.rows[publisher, DUE_NS])
+        return int(self.rows[publisher].due_ns)
 
     def dues(self, count: int, publisher: int = 0) -> list[int]:
         """The first `count` due moments, from the one it stands before."""
@@ -80,7 +79,7 @@ class Publishers:
         return found
 
     def owed(self, now_ns: int, publisher: int = 0) -> int:
-        return int(owed_messages(self.rows, self.periods, self.program, publisher, now_ns))
+        return int(owed_messages(self.rows[publisher], self.program, now_ns))
 
 
 # --- arrivals -------------------------------------------------------------------------------
@@ -91,9 +90,9 @@ class Publishers:
 def test_constant_arrivals_do_not_drift(rate: tuple[int, int], sequence: int) -> None:
     exact_period = Fraction(S * rate[1], rate[0])
     one = Publishers([0], float(exact_period), CONSTANT)
-    one.rows[0, SEQUENCE] = sequence - 1
+    one.rows[0].sequence = sequence - 1
     due_ns = one.step()
-    assert one.rows[0, SEQUENCE] == sequence
+    assert one.rows[0].sequence == sequence
     # Half a nanosecond for the floor; the rest is what a float knows of such a moment.
     load_ns = exact_period * sequence
     assert abs(due_ns - START_NS - load_ns) <= 1 + load_ns / 2**52
@@ -149,7 +148,7 @@ def test_a_schedule_does_not_depend_on_the_spread_over_workers(arrival: int) -> 
         part = Publishers(list(range(10 + offset, 16, 2)), 1e7, arrival, phases=phases[offset::2])
         for row, publisher in enumerate(range(offset, 6, 2)):
             assert part.dues(50, row) == together.dues(50, publisher)
-            assert part.rows[row, STREAM] == together.rows[publisher, STREAM]
+            assert part.rows[row].stream == together.rows[publisher].stream
 
 
 @pytest.mark.parametrize("arrival", [UNIFORM, POISSON])
@@ -199,7 +198,7 @@ programs = st.lists(
 )
 
 
-def _program(changes: list[tuple[int, float]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _program(changes: list[tuple[int, float]]) -> Rows[ProgramStep]:
     program = make_program(START_NS)
     at_ns = START_NS
     for after_ns, factor in changes:
@@ -242,7 +241,7 @@ def test_load_time_and_clock_never_run_backwards(
     earlier, later = sorted(moments)
     assert load_time_of(program, START_NS + earlier) <= load_time_of(program, START_NS + later)
     assert clock_of(program, earlier) <= clock_of(program, later)
-    for at_ns in program[1:, 0].tolist():
+    for at_ns in program["clock_ns"][1:].tolist():
         assert 0 <= load_time_of(program, at_ns) - load_time_of(program, at_ns - 1) <= 51
 
 
@@ -274,7 +273,7 @@ def test_no_message_is_forgiven_or_invented_by_rate_changes(rate: float) -> None
             one.step()
             sent += 1
         one.program = with_rate(one.program, at_ns, factor)
-        one.rows[0, DUE_NS] = clock_of(one.program, one.rows[0, LOAD_NS])
+        one.rows[0].due_ns = clock_of(one.program, one.rows[0].load_ns)
     while one.due() <= until_ns:
         one.step()
         sent += 1
@@ -385,7 +384,7 @@ steps = st.lists(
 @given(steps)
 @settings(deadline=None, max_examples=200)
 def test_the_heap_gives_what_heapq_gives(actions: list[tuple[str, int]]) -> None:
-    heap = np.zeros((64, 2), np.int64)
+    heap = Due.rows(64)
     model: list[int] = []
     entries: dict[int, int] = {}
     size = 0
@@ -395,31 +394,31 @@ def test_the_heap_gives_what_heapq_gives(actions: list[tuple[str, int]]) -> None
             heapq.heappush(model, due_ns)
             entries[number] = due_ns
         elif model and action == "replace":
-            del entries[int(heap[0, 1])]
+            del entries[heap[0].publisher]
             heap_replace(heap, size, due_ns, number)
             heapq.heapreplace(model, due_ns)
             entries[number] = due_ns
         elif model:
-            del entries[int(heap[0, 1])]
+            del entries[heap[0].publisher]
             size = heap_pop(heap, size)
             heapq.heappop(model)
         assert size == len(model)
         if model:
-            assert heap[0, 0] == model[0]
+            assert heap[0].due_ns == model[0]
         # Every publisher is there once, with its own due time.
         assert {int(p): int(d) for d, p in heap[:size].tolist()} == entries
 
 
 def test_publishers_leave_the_heap_in_order() -> None:
     rng = random.Random(1)
-    heap = np.zeros((500, 2), np.int64)
+    heap = Due.rows(500)
     dues = [rng.randrange(100) for _ in range(500)]
     size = 0
     for publisher, due_ns in enumerate(dues):
         size = heap_push(heap, size, due_ns, publisher)
     left = []
     while size:
-        left.append(int(heap[0, 0]))
+        left.append(heap[0].due_ns)
         size = heap_pop(heap, size)
     assert left == sorted(dues)
 
@@ -446,18 +445,19 @@ def test_plain_python_makes_the_same_schedule(
     compiled = play()
     kernels = (
         *("random_unit", "clock_of", "load_time_of", "_load_of_message", "advance"),
-        *("_stand_before_first", "owed_messages", "_due_ns_of"),
+        *("begin_schedule", "owed_messages", "_due_ns_of"),
     )
     for name in kernels:
         monkeypatch.setattr(pacer, name, _plain(getattr(pacer, name)))
     monkeypatch.setitem(globals(), "advance", pacer.advance)
+    monkeypatch.setitem(globals(), "begin_schedule", pacer.begin_schedule)
     monkeypatch.setitem(globals(), "owed_messages", pacer.owed_messages)
     assert play() == compiled
 
 
 def test_plain_python_keeps_the_same_heap() -> None:
     rng = random.Random(2)
-    compiled, plain = np.zeros((100, 2), np.int64), np.zeros((100, 2), np.int64)
+    compiled, plain = Due.rows(100), Due.rows(100)
     size = 0
     for number in range(300):
         due_ns = rng.randrange(40)
@@ -470,5 +470,5 @@ def test_plain_python_keeps_the_same_heap() -> None:
         else:
             heap_pop(compiled, size)
             size -= 1
-            _plain(heap_replace)(plain, size, int(plain[size, 0]), int(plain[size, 1]))
+            _plain(heap_replace)(plain, size, plain[size].due_ns, plain[size].publisher)
         assert np.array_equal(compiled[:size], plain[:size])

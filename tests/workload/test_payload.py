@@ -199,7 +199,7 @@ def test_plain_python_stamps_and_reads_the_same(
         intended_ns=intended_ns,
         sent_ns=sent_ns,
     )
-    for name in ("crc32", "read_u32", "_write_u32"):
+    for name in ("crc32", "read_u32", "write_u32"):
         monkeypatch.setattr(payload, name, _plain(getattr(payload, name)))
     out = np.zeros(HEADER_BYTES + 3, np.uint8)
     out[HEADER_BYTES:] = np.frombuffer(b"abc", np.uint8)

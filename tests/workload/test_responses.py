@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.engine.fleet import Fleet, build_fleet
+from loadgen.engine.fleet import build_fleet
 from loadgen.errors import ScenarioError
 from loadgen.metrics.interval import COUNTERS, SERIES
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.in_flight import set_capacity
 from loadgen.mqtt.packets import PubAck, Publish
 from loadgen.workload import traffic
+from loadgen.workload.device import CONNECTED
+from loadgen.workload.fleet import Fleet, Totals
 from loadgen.workload.groups import (
     DeviceGroup,
     RunPlan,
@@ -25,7 +27,7 @@ from loadgen.workload.groups import (
     topic_filter,
 )
 from loadgen.workload.payload import HEADER_BYTES, stamp
-from loadgen.workload.traffic import CONNECTED, END_NS, MEASURE_NS, STATE, receive, slot_of
+from loadgen.workload.traffic import receive, slot_of
 from loadgen.workload.workload import rooted
 
 
@@ -61,11 +63,11 @@ class Bench:
     def __init__(self, qos: int = 0, version: int = 4, window: int = 4) -> None:
         plan = plan_of(qos, version, window)
         self.version = version
-        self.fleet: Fleet = build_fleet(plan, plan.workers[0], np.zeros(traffic.TOTALS, np.int64))
+        self.fleet: Fleet = build_fleet(plan, plan.workers[0], Totals.rows(1))
         f = self.fleet
-        f.run[MEASURE_NS] = FROM_NS
-        f.run[END_NS] = UNTIL_NS
-        f.connections[:, STATE] = CONNECTED
+        f.run.measure_ns = FROM_NS
+        f.run.end_ns = UNTIL_NS
+        f.devices["state"] = CONNECTED
         for row in range(len(f.senders)):
             set_capacity(f.senders, f.window, row, window)
 
@@ -73,12 +75,7 @@ class Bench:
         """Hand over bytes; the packets that the device writes."""
         f = self.fleet
         buffer = np.frombuffer(bytearray(data), np.uint8)
-        position, written = receive(
-            buffer, 0, len(data), now_ns, connection, f.connections, f.groups, f.run, f.totals,
-            f.pairs, f.holes, f.hole_state, f.counters, f.histograms, f.stats, f.senders, f.window,
-            f.received_ids, f.held_ids, f.schedule, f.heap, f.events, f.control, f.topics,
-            f.topic_ends, f.out, 0,
-        )  # fmt: skip
+        position, written = receive(f, connection, buffer, len(data), now_ns)
         assert position == len(data)
         answer = f.out[:written].tobytes()
         found: list[object] = []
@@ -91,11 +88,11 @@ class Bench:
         return found
 
     def counted(self, group: int) -> dict[str, int]:
-        row = self.fleet.counters[group, traffic.MEASURE].tolist()
+        row = self.fleet.counters[group][traffic.MEASURE].tolist()
         return {name: value for name, value in zip(COUNTERS, row, strict=True) if value}
 
     def kinds(self) -> list[int]:
-        kinds: list[int] = self.fleet.events[: self.fleet.totals[traffic.EVENTS], 0].tolist()
+        kinds: list[int] = self.fleet.events["kind"][: self.fleet.totals.events].tolist()
         return kinds
 
 
@@ -152,12 +149,12 @@ def test_a_request_is_answered_to_the_device_that_asked(version: int) -> None:
         "sent_bytes": len(told),
         "expected": 1,
     }
-    assert bench.fleet.totals[traffic.SENT] == bench.fleet.totals[traffic.EXPECTED] == 1
+    assert bench.fleet.totals.sent == bench.fleet.totals.expected == 1
     # The device that asked takes it as its own message, timed from the request.
     assert bench.give(4, told, FROM_NS + 900) == []
     assert bench.counted(0) == {"received": 1, "received_bytes": len(told)}
     slot = slot_of(0, SERIES.index("end_to_end"), traffic.MEASURE)
-    assert bench.fleet.stats[slot].tolist() == [1, 800, 800, 800]
+    assert bench.fleet.stats[slot].item() == (1, 800, 800, 800)
 
 
 def test_the_answer_to_another_is_foreign() -> None:
@@ -191,10 +188,10 @@ def test_answers_at_qos_1_keep_to_the_window() -> None:
     ]
     assert bench.kinds() == [traffic.UNANSWERED]
     assert bench.counted(1)["sent"] == 2
-    assert bench.fleet.totals[traffic.IN_FLIGHT] == 2
+    assert bench.fleet.totals.in_flight == 2
     # An acknowledged response makes room.
     bench.give(responder, encode(PubAck(answers[0].packet_id), 4))
-    assert bench.fleet.totals[traffic.IN_FLIGHT] == 1
+    assert bench.fleet.totals.in_flight == 1
     (_, answer) = bench.give(responder, publish(request(2, 1), qos=1, packet_id=9))
     assert isinstance(answer, Publish)
     assert answer.topic_name == "run/response/2"
@@ -202,5 +199,5 @@ def test_answers_at_qos_1_keep_to_the_window() -> None:
 
 def test_a_device_that_only_listens_answers_nothing() -> None:
     bench = Bench()
-    assert (bench.fleet.connections[:DEVICES, traffic.RESPONSES] == -1).all()
-    assert (bench.fleet.connections[DEVICES:, traffic.RESPONSES] >= 0).all()
+    assert (bench.fleet.devices["responses"][:DEVICES] == -1).all()
+    assert (bench.fleet.devices["responses"][DEVICES:] >= 0).all()

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.engine.fleet import Fleet, build_fleet, plan_schedule
+from loadgen.engine.fleet import build_fleet, plan_schedule
 from loadgen.metrics.histogram import bucket_index
 from loadgen.metrics.interval import COUNTERS, SERIES
 from loadgen.mqtt.codec import decode, encode
@@ -37,6 +37,8 @@ from loadgen.mqtt.packets import (
 )
 from loadgen.mqtt.properties import Properties
 from loadgen.workload import traffic
+from loadgen.workload.device import AWAIT_CONNACK, BLOCKED, CONNECTED, WAITING, WINDOW_FULL
+from loadgen.workload.fleet import Fleet, Totals
 from loadgen.workload.groups import (
     Arrivals,
     DeviceGroup,
@@ -47,34 +49,21 @@ from loadgen.workload.groups import (
     Target,
     WorkerPlan,
 )
-from loadgen.workload.pacer import DUE_NS, advance, with_rate
+from loadgen.workload.pacer import advance, with_rate
 from loadgen.workload.payload import HEADER_BYTES, stamp
 from loadgen.workload.traffic import (
-    AWAIT_CONNACK,
     BATCH_LIMIT,
-    BLOCKED,
-    CONNECTED,
-    END_NS,
     EVENT_LIMIT,
-    FLAGS,
-    HEAP_SIZE,
-    IN_FLIGHT,
     MEASURE,
-    MEASURE_NS,
-    REARM,
-    STATE,
-    WAITING,
     WARMUP,
-    WINDOW_FULL,
-    fill_batch,
     receive,
     record,
     release_held,
     requeue,
     reschedule,
-    settle_batch,
     slot_of,
 )
+from tests.kernels import record_sent, send_due
 
 TAG = 0xFEEDBEEF
 START_NS = 1_000_000_000_000
@@ -143,53 +132,23 @@ class Bench:
             max_packet_bytes=packet_limit,
         )
         self.version = version
-        self.fleet: Fleet = build_fleet(plan, worker, np.zeros(traffic.TOTALS, np.int64))
+        self.fleet: Fleet = build_fleet(plan, worker, Totals.rows(1))
         f = self.fleet
-        f.run[MEASURE_NS] = MEASURE_FROM_NS
-        f.run[END_NS] = WINDOW_END_NS
-        f.connections[:, STATE] = CONNECTED
+        f.run.measure_ns = MEASURE_FROM_NS
+        f.run.end_ns = WINDOW_END_NS
+        f.devices["state"] = CONNECTED
         for row in range(len(f.senders)):
             set_capacity(f.senders, f.window, row, window)
         plan_schedule(f, START_NS)
 
     # --- receiving ------------------------------------------------------------------------
 
-    def receive(
-        self, connection: int, data: bytes, *, now_ns: int = START_NS, out: int = 0
-    ) -> tuple[int, bytes]:
+    def receive(self, connection: int, data: bytes, *, now_ns: int = START_NS) -> tuple[int, bytes]:
         """Hand over `data`; returns (bytes taken, what is answered)."""
         f = self.fleet
         buffer = np.frombuffer(bytearray(data), np.uint8)
-        position, written = receive(
-            buffer,
-            0,
-            len(data),
-            now_ns,
-            connection,
-            f.connections,
-            f.groups,
-            f.run,
-            f.totals,
-            f.pairs,
-            f.holes,
-            f.hole_state,
-            f.counters,
-            f.histograms,
-            f.stats,
-            f.senders,
-            f.window,
-            f.received_ids,
-            f.held_ids,
-            f.schedule,
-            f.heap,
-            f.events,
-            f.control,
-            f.topics,
-            f.topic_ends,
-            f.out,
-            out,
-        )
-        return int(position), f.out[out:written].tobytes()
+        position, written = receive(f, connection, buffer, len(data), now_ns)
+        return int(position), f.out[:written].tobytes()
 
     def stream(self, connection: int, pieces: list[bytes], now_ns: int = START_NS) -> bytes:
         """Hand over a byte stream piece by piece, keeping what is not whole; the answers."""
@@ -207,13 +166,11 @@ class Bench:
         """What waits for Python, (kind, connection, value, bytes, moment); empties the queue."""
         f = self.fleet
         found = []
-        for kind, connection, value, offset, length, moment in f.events[
-            : f.totals[traffic.EVENTS]
-        ].tolist():
+        for kind, connection, value, offset, length, moment in f.events[: f.totals.events].tolist():
             data = f.control[offset : offset + length].tobytes() if length else b""
             found.append((kind, connection, value, data, moment))
-        f.totals[traffic.EVENTS] = 0
-        f.totals[traffic.CONTROL_BYTES] = 0
+        f.totals.events = 0
+        f.totals.control_bytes = 0
         return found
 
     def counted(self, group: int = 1) -> dict[str, dict[str, int]]:
@@ -228,7 +185,7 @@ class Bench:
     def stat(self, group: int, series: str, phase: int) -> tuple[int, int, int, int]:
         count, total, least, most = self.fleet.stats[
             slot_of(group, SERIES.index(series), phase)
-        ].tolist()
+        ].item()
         return count, total, least, most
 
     # --- sending --------------------------------------------------------------------------
@@ -238,53 +195,15 @@ class Bench:
     ) -> tuple[int, int, bytes]:
         """(end in `out`, messages, their bytes); `room` cuts `out` short."""
         f = self.fleet
-        end, count = fill_batch(
-            publisher,
-            publisher,
-            now_ns,
-            now_ns,
-            limit,
-            f.connections,
-            f.groups,
-            f.run,
-            f.totals,
-            f.schedule,
-            f.periods_ns,
-            f.program,
-            f.senders,
-            f.window,
-            f.topics,
-            f.topic_ends,
-            f.body,
-            f.body_crc,
-            f.template,
-            f.out[:room] if room else f.out,
-            out,
-            f.batch,
-        )
+        whole = f.out
+        if room:
+            f.out = whole[:room]
+        end, count = send_due(f, publisher, now_ns, now_ns, limit, out)
+        f.out = whole
         return int(end), int(count), f.out[out:end].tobytes()
 
     def settle(self, publisher: int, count: int, sent: int, now_ns: int, *, start: int = 0) -> None:
-        f = self.fleet
-        settle_batch(
-            publisher,
-            publisher,
-            count,
-            sent,
-            now_ns,
-            start,
-            f.connections,
-            f.groups,
-            f.run,
-            f.totals,
-            f.schedule,
-            f.senders,
-            f.window,
-            f.counters,
-            f.histograms,
-            f.stats,
-            f.batch,
-        )
+        record_sent(self.fleet, publisher, count, sent, now_ns, start)
 
     def send(self, publisher: int, now_ns: int) -> list[Publish]:
         """Everything due, all of it sent."""
@@ -307,10 +226,10 @@ class Bench:
         """Every array that a received byte may change."""
         f = self.fleet
         names = (
-            *("connections", "totals", "pairs", "holes", "hole_state", "counters", "histograms"),
-            *("stats", "senders", "window", "received_ids", "schedule", "heap"),
+            *("devices", "totals", "pairs", "gaps", "gap_pool", "counters", "histograms"),
+            *("stats", "senders", "window", "received_ids", "publishers", "heap"),
         )
-        return {name: getattr(f, name).tobytes() for name in names}
+        return {name: f.held[name].tobytes() for name in names}
 
 
 def header(payload: bytes) -> tuple[int, int, int, int]:
@@ -373,7 +292,7 @@ def test_a_message_is_counted_timed_and_acknowledged(version: int, qos: int) -> 
     }
     assert answer == wanted[qos]
     assert bench.counted() == {"measure": {"received": 1, "received_bytes": len(data)}}
-    assert bench.fleet.totals[traffic.RECEIVED] == 1
+    assert bench.fleet.totals.received == 1
     assert bench.stat(1, "end_to_end", MEASURE) == (1, 1100, 1100, 1100)
     assert bench.stat(1, "transit", MEASURE) == (1, 1000, 1000, 1000)
     assert bench.events() == []
@@ -408,7 +327,7 @@ def test_a_message_belongs_to_the_phase_it_was_intended_in(intended_ns: int, pha
         }
     }
     assert bench.stat(1, "end_to_end", PHASES.index(phase))[0] == 3
-    assert bench.fleet.stats[:, traffic.STAT_COUNT].sum() == 6
+    assert bench.fleet.stats["count"].sum() == 6
 
 
 def test_a_repeated_message_is_neither_received_nor_timed_again() -> None:
@@ -420,7 +339,7 @@ def test_a_repeated_message_is_neither_received_nor_timed_again() -> None:
         "received_bytes": len(data),
         "duplicated": 2,
     }
-    assert bench.fleet.totals[traffic.RECEIVED] == 1
+    assert bench.fleet.totals.received == 1
     assert bench.stat(1, "end_to_end", MEASURE)[0] == 1
 
 
@@ -454,9 +373,9 @@ def test_what_is_not_of_this_run_or_subscription_is_foreign(payload: bytes) -> N
     bench = Bench()
     bench.receive(bench.subscriber, publish(payload))
     assert bench.counted() == {"measure": {"foreign": 1}}
-    assert bench.fleet.totals[traffic.RECEIVED] == 0
-    assert not bench.fleet.stats.any()
-    assert (bench.fleet.pairs[:, 0] == 0).all()
+    assert bench.fleet.totals.received == 0
+    assert not bench.fleet.stats["count"].any()
+    assert (bench.fleet.pairs["expected"] == 0).all()
 
 
 @pytest.mark.parametrize("position", [4, 8, 15, 16, 23, 24, 28, 31, 32, 40])
@@ -464,7 +383,7 @@ def test_a_changed_byte_makes_a_message_corrupt(position: int) -> None:
     bench = Bench()
     bench.receive(bench.subscriber, publish(spoiled(message(0, body=b"0123456789"), position)))
     assert bench.counted() == {"measure": {"corrupt": 1}}
-    assert (bench.fleet.pairs[:, 0] == 0).all()
+    assert (bench.fleet.pairs["expected"] == 0).all()
 
 
 def test_a_message_that_was_cut_or_lengthened_is_corrupt() -> None:
@@ -611,7 +530,7 @@ def test_byte_by_byte_does_what_the_whole_does() -> None:
     assert split.stream(split.subscriber, [data[i : i + 1] for i in range(len(data))]) == answers
     assert whole.events() == split.events()
     assert whole.state() == split.state()
-    assert whole.fleet.totals[traffic.RECEIVED] > 5
+    assert whole.fleet.totals.received > 5
 
 
 # --- receive: what breaks the protocol -------------------------------------------------------
@@ -676,7 +595,7 @@ def test_control_packets_are_left_for_python() -> None:
 def test_only_what_was_sent_before_the_device_was_back_waited_for_it() -> None:
     bench = Bench()
     back_ns = MEASURE_FROM_NS + 5_000
-    bench.fleet.connections[bench.subscriber, traffic.RETURNED_NS] = back_ns
+    bench.fleet.devices[bench.subscriber].returned_ns = back_ns
     # Due at the same moment; the second was late at its publisher and went past the break.
     for sequence, sent_ns in ((0, back_ns - 100), (1, back_ns + 100)):
         payload = message(sequence, intended_ns=MEASURE_FROM_NS, sent_ns=sent_ns)
@@ -690,7 +609,7 @@ def test_only_what_was_sent_before_the_device_was_back_waited_for_it() -> None:
 def test_sizes_are_drawn_by_the_seed() -> None:
     def sizes(seed: int) -> list[int]:
         bench = Bench(size=(32, 200))
-        bench.fleet.run[traffic.SEED] = seed
+        bench.fleet.run.seed = seed
         packets = bench.send(0, START_NS + 200 * PERIOD_NS)
         return [len(packet.payload) for packet in packets]
 
@@ -703,9 +622,9 @@ def test_sizes_are_drawn_by_the_seed() -> None:
 
 def test_a_pingresp_ends_the_wait_of_its_connection_only() -> None:
     bench = Bench()
-    bench.fleet.connections[:, traffic.PINGED_NS] = 3
+    bench.fleet.devices["pinged_ns"] = 3
     bench.receive(bench.subscriber, encode(PingResp(), 4), now_ns=5)
-    waiting = bench.fleet.connections[:, traffic.PINGED_NS].tolist()
+    waiting = bench.fleet.devices["pinged_ns"].tolist()
     assert waiting[bench.subscriber] == 0
     assert waiting.count(3) == len(waiting) - 1 > 0
 
@@ -719,7 +638,7 @@ def test_with_a_full_event_queue_packets_wait_and_none_is_lost() -> None:
     rounds = 0
     while tail:
         taken, answer = bench.receive(bench.subscriber, tail)
-        assert bench.fleet.totals[traffic.EVENTS] <= EVENT_LIMIT
+        assert bench.fleet.totals.events <= EVENT_LIMIT
         answers += answer
         found = bench.events()
         assert taken or found
@@ -740,7 +659,7 @@ def test_with_a_full_control_area_packets_wait_and_none_is_lost() -> None:
     seen = 0
     while tail:
         taken, _ = bench.receive(bench.subscriber, tail)
-        assert bench.fleet.totals[traffic.CONTROL_BYTES] <= len(bench.fleet.control)
+        assert bench.fleet.totals.control_bytes <= len(bench.fleet.control)
         found = bench.events()
         assert all(event[3] == packet for event in found)
         seen += len(found)
@@ -754,23 +673,23 @@ def test_with_a_full_control_area_packets_wait_and_none_is_lost() -> None:
 def test_connack_completes_a_connect() -> None:
     bench = Bench()
     f = bench.fleet
-    f.connections[1, STATE] = AWAIT_CONNACK
-    f.connections[1, traffic.SYN_NS] = START_NS
-    f.connections[1, traffic.TCP_NS] = START_NS + 30
-    f.totals[traffic.CONNECTING_COUNT] = 1
+    f.devices[1].state = AWAIT_CONNACK
+    f.devices[1].syn_ns = START_NS
+    f.devices[1].tcp_ns = START_NS + 30
+    f.totals.connecting = 1
     data = encode(ConnAck(), 4)
     bench.receive(1, data, now_ns=START_NS + 100)
-    assert f.connections[1, STATE] == CONNECTED
-    assert f.totals[traffic.CONNECTING_COUNT] == 0
-    assert f.totals[traffic.CONNECTED_COUNT] == 1
+    assert f.devices[1].state == CONNECTED
+    assert f.totals.connecting == 0
+    assert f.totals.connected == 1
     assert bench.counted(0) == {"connect": {"connects": 1}}
     assert bench.stat(0, "connect", 3) == (1, 100, 100, 100)
     assert bench.stat(0, "connack", 3) == (1, 70, 70, 70)
     assert [event[3] for event in bench.events()] == [data]
     # Another one changes nothing.
     bench.receive(1, data, now_ns=START_NS + 200)
-    assert f.totals[traffic.CONNECTING_COUNT] == 0
-    assert f.totals[traffic.CONNECTED_COUNT] == 1
+    assert f.totals.connecting == 0
+    assert f.totals.connected == 1
     assert bench.counted(0) == {"connect": {"connects": 1}}
 
 
@@ -778,17 +697,17 @@ def test_connack_completes_a_connect() -> None:
 def test_a_refused_connack_counts_no_connect_and_leaves_the_connecting_once(times: int) -> None:
     bench = Bench()
     f = bench.fleet
-    f.connections[1, STATE] = AWAIT_CONNACK
-    f.totals[traffic.CONNECTING_COUNT] = 1
+    f.devices[1].state = AWAIT_CONNACK
+    f.totals.connecting = 1
     bench.receive(1, encode(ConnAck(reason_code=5), 4) * times)
-    assert f.totals[traffic.CONNECTED_COUNT] == 0
+    assert f.totals.connected == 0
     # Here or in the engine, which closes the connection: but only once.
-    assert f.totals[traffic.CONNECTING_COUNT] >= 0
+    assert f.totals.connecting >= 0
     assert bench.counted(0) == {}
     assert len(bench.events()) == times
 
 
-# --- fill_batch ------------------------------------------------------------------------------
+# --- send_due ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -817,9 +736,9 @@ def test_a_batch_stops_at_its_limit_and_at_the_end_of_the_window() -> None:
     bench = Bench()
     assert bench.fill(0, START_NS + 100 * PERIOD_NS, limit=7)[1] == 7
     assert bench.fill(0, START_NS + 100 * PERIOD_NS, limit=1000)[1] == 94
-    bench.fleet.run[END_NS] = START_NS + 110 * PERIOD_NS
+    bench.fleet.run.end_ns = START_NS + 110 * PERIOD_NS
     assert bench.fill(0, WINDOW_END_NS)[1] == 9  # the one due at the end itself is not
-    assert bench.fleet.schedule[0, DUE_NS] == START_NS + 110 * PERIOD_NS
+    assert bench.fleet.publishers[0].due_ns == START_NS + 110 * PERIOD_NS
     assert bench.fill(0, WINDOW_END_NS + 10**9)[1] == 0
 
 
@@ -835,9 +754,9 @@ def test_a_batch_stays_within_its_buffer() -> None:
     assert (f.out[:50] == 0xEE).all()
     assert (f.out[end:] == 0xEE).all()
     # No room for one: nothing is written or taken.
-    sequence = f.schedule[0, 0]
+    sequence = f.publishers[0].sequence
     assert bench.fill(0, now_ns, out=950, room=1000) == (950, 0, b"")
-    assert f.schedule[0, 0] == sequence
+    assert f.publishers[0].sequence == sequence
 
 
 @pytest.mark.parametrize("size", [(32, 33), (32, 300), (100, 4000)])
@@ -869,17 +788,17 @@ def test_the_window_stops_a_batch_and_an_acknowledgement_lets_it_go_on() -> None
     now_ns = START_NS + 20 * PERIOD_NS
     packets = bench.send(0, now_ns)
     assert [packet.packet_id for packet in packets] == [1, 2, 3]
-    assert f.connections[0, FLAGS] & WINDOW_FULL
-    assert f.totals[IN_FLIGHT] == 3
+    assert f.devices[0].flags & WINDOW_FULL
+    assert f.totals.in_flight == 3
     # As `pump` does with a publisher that cannot send.
-    f.connections[0, FLAGS] |= WAITING
-    f.totals[HEAP_SIZE] = 0
+    f.devices[0].flags |= WAITING
+    f.totals.heap_size = 0
     bench.receive(0, encode(PubAck(2), 4), now_ns=now_ns + 50)
-    assert not f.connections[0, FLAGS] & (WINDOW_FULL | WAITING)
-    assert f.totals[HEAP_SIZE] == 1
-    assert f.heap[0].tolist() == [f.schedule[0, DUE_NS], 0]
-    assert f.totals[REARM] == 1
-    assert f.totals[IN_FLIGHT] == 2
+    assert not f.devices[0].flags & (WINDOW_FULL | WAITING)
+    assert f.totals.heap_size == 1
+    assert f.heap[0].item() == (f.publishers[0].due_ns, 0)
+    assert f.totals.rearm == 1
+    assert f.totals.in_flight == 2
     following = bench.send(0, now_ns)
     assert [header(packet.payload)[2] for packet in following] == [3]
     assert following[0].packet_id == 2
@@ -908,7 +827,7 @@ def test_puback_is_timed_from_the_send_in_the_phase_of_the_message(version: int)
     assert bench.stat(0, "acknowledge", MEASURE) == (1, 90, 90, 90)
     assert bench.counted(0)["warmup"]["acknowledged"] == 1
     assert bench.counted(0)["measure"]["acknowledged"] == 1
-    assert bench.fleet.totals[IN_FLIGHT] == 999
+    assert bench.fleet.totals.in_flight == 999
 
 
 def test_unknown_and_repeated_acknowledgements_change_nothing() -> None:
@@ -937,12 +856,12 @@ def test_qos_2_completes_in_two_steps(version: int) -> None:
     bench.send(0, START_NS)
     _, answer = bench.receive(0, encode(PubRec(1), version), now_ns=START_NS + 10)
     assert answer == encode(PubRel(1), 4)
-    assert bench.fleet.totals[IN_FLIGHT] == 1
+    assert bench.fleet.totals.in_flight == 1
     assert bench.counted(0).get("warmup", {}).get("acknowledged", 0) == 0
     # A repeated PUBREC gets its PUBREL again (4.3.3).
     assert bench.receive(0, encode(PubRec(1), version))[1] == encode(PubRel(1), 4)
     bench.receive(0, encode(PubComp(1), version), now_ns=START_NS + 30)
-    assert bench.fleet.totals[IN_FLIGHT] == 0
+    assert bench.fleet.totals.in_flight == 0
     assert bench.counted(0)["warmup"]["acknowledged"] == 1
     assert bench.stat(0, "acknowledge", WARMUP) == (1, 30, 30, 30)
 
@@ -952,12 +871,12 @@ def test_a_refused_message_is_told_and_frees_its_place(packet: Packet) -> None:
     qos = 1 if isinstance(packet, PubAck) else 2
     bench = Bench(qos=qos, version=5, window=1)
     bench.send(0, START_NS + 3 * PERIOD_NS)
-    bench.fleet.connections[0, FLAGS] |= WAITING
-    bench.fleet.totals[HEAP_SIZE] = 0
+    bench.fleet.devices[0].flags |= WAITING
+    bench.fleet.totals.heap_size = 0
     _, answer = bench.receive(0, encode(packet, 5), now_ns=8)
     assert answer == b""
-    assert bench.fleet.totals[IN_FLIGHT] == 0
-    assert not bench.fleet.connections[0, FLAGS] & WINDOW_FULL
+    assert bench.fleet.totals.in_flight == 0
+    assert not bench.fleet.devices[0].flags & WINDOW_FULL
     reason = 0x87 if qos == 1 else 0x97
     assert bench.events() == [(traffic.REFUSED_PACKET, 0, reason, b"", 8)]
 
@@ -970,16 +889,16 @@ def test_a_unit_waits_until_the_one_before_is_acknowledged_whole() -> None:
     f = bench.fleet
     now_ns = START_NS + 8 * PERIOD_NS
     assert [header(p.payload)[2] for p in bench.send(0, now_ns)] == [0, 1, 2]
-    assert f.connections[0, FLAGS] & WINDOW_FULL
-    f.connections[0, FLAGS] |= WAITING
-    f.totals[HEAP_SIZE] = 0
+    assert f.devices[0].flags & WINDOW_FULL
+    f.devices[0].flags |= WAITING
+    f.totals.heap_size = 0
     for packet_id in (3, 1):
         bench.receive(0, encode(PubAck(packet_id), 4))
-        assert f.connections[0, FLAGS] & WINDOW_FULL
+        assert f.devices[0].flags & WINDOW_FULL
         assert bench.fill(0, now_ns)[1] == 0
     bench.receive(0, encode(PubAck(2), 4))
-    assert not f.connections[0, FLAGS] & (WINDOW_FULL | WAITING)
-    assert f.totals[HEAP_SIZE] == 1
+    assert not f.devices[0].flags & (WINDOW_FULL | WAITING)
+    assert f.totals.heap_size == 1
     assert [header(p.payload)[2] for p in bench.send(0, now_ns)] == [3, 4, 5]
 
 
@@ -993,7 +912,7 @@ def test_a_unit_taken_back_in_part_is_completed_later() -> None:
     assert bench.fill(0, now_ns)[1] == 0
     for packet_id in (1, 2, 3, 4, 5, 6):
         bench.receive(0, encode(PubAck(packet_id), 4))
-    assert bench.fleet.totals[IN_FLIGHT] == 0
+    assert bench.fleet.totals.in_flight == 0
     assert [header(p.payload)[2] for p in bench.send(0, now_ns)] == [3, 4, 5]
 
 
@@ -1007,7 +926,7 @@ def test_a_queue_is_accounted_for_over_its_consumers() -> None:
     assert counted["duplicated"] == 1
     # Which of them is first says nothing.
     assert "out_of_order" not in counted
-    assert bench.fleet.connections[[first, second], traffic.TAKEN].tolist() == [2, 2]
+    assert bench.fleet.devices["taken"][[first, second]].tolist() == [2, 2]
 
 
 def test_acknowledgements_are_withheld_until_there_are_enough() -> None:
@@ -1018,15 +937,15 @@ def test_acknowledgements_are_withheld_until_there_are_enough() -> None:
     ]
     batches = [b"".join(encode(PubAck(40 + n), 4) for n in part) for part in ((0, 1, 2), (3, 4, 5))]
     assert answers == [b"", b"", batches[0], b"", b"", batches[1], b""]
-    assert bench.fleet.connections[bench.subscriber, traffic.HELD] == 1
+    assert bench.fleet.devices[bench.subscriber].held == 1
     f = bench.fleet
-    size = release_held(bench.subscriber, f.connections, f.held_ids, f.out, 0)
+    size = release_held(f, bench.subscriber, 0)
     assert f.out[:size].tobytes() == encode(PubAck(46), 4)
-    assert release_held(bench.subscriber, f.connections, f.held_ids, f.out, 0) == 0
+    assert release_held(f, bench.subscriber, 0) == 0
     assert bench.counted()["measure"]["received"] == 7
 
 
-# --- settle_batch ----------------------------------------------------------------------------
+# --- record_sent ----------------------------------------------------------------------------
 
 
 def test_what_was_sent_is_counted_by_phase_with_its_delay() -> None:
@@ -1040,11 +959,11 @@ def test_what_was_sent_is_counted_by_phase_with_its_delay() -> None:
         "warmup": {"sent": 1000, "sent_bytes": 1000 * per_message, "expected": 5000},
         "measure": {"sent": 3, "sent_bytes": 3 * per_message, "expected": 15},
     }
-    assert bench.fleet.totals[traffic.SENT] == 1003
-    assert bench.fleet.totals[traffic.EXPECTED] == 5015
+    assert bench.fleet.totals.sent == 1003
+    assert bench.fleet.totals.expected == 5015
     delays = [2 * PERIOD_NS, PERIOD_NS, 0]
     assert bench.stat(0, "send_delay", MEASURE) == (3, sum(delays), 0, max(delays))
-    assert bench.fleet.connections[0, traffic.WRITTEN_NS] == now_ns
+    assert bench.fleet.devices[0].written_ns == now_ns
 
 
 def test_sent_bytes_count_from_where_the_batch_began() -> None:
@@ -1070,7 +989,7 @@ def test_what_is_taken_back_is_sent_later_unchanged(
     bench = Bench(qos=qos, window=window, size=(32, 50), arrivals=arrivals)
     f = bench.fleet
     untouched = Bench(arrivals=arrivals).fleet
-    dues = [int(untouched.schedule[0, DUE_NS])]
+    dues = [int(untouched.publishers[0].due_ns)]
     now_ns = START_NS
     sent: list[Publish] = []
     open_ids: list[int] = []
@@ -1088,9 +1007,9 @@ def test_what_is_taken_back_is_sent_later_unchanged(
         assert not set(ids) & set(open_ids)
         open_ids += ids
         assert len(open_ids) <= window
-        assert f.totals[IN_FLIGHT] == len(open_ids)
+        assert f.totals.in_flight == len(open_ids)
         if qos and part < count:
-            assert not f.connections[0, FLAGS] & WINDOW_FULL
+            assert not f.devices[0].flags & WINDOW_FULL
         rng.shuffle(open_ids)
         for packet_id in open_ids[: rng.randrange(len(open_ids) + 1)]:
             if qos == 2:
@@ -1099,17 +1018,14 @@ def test_what_is_taken_back_is_sent_later_unchanged(
             bench.receive(0, encode(last, 4), now_ns=now_ns)
             open_ids.remove(packet_id)
     headers = [header(packet.payload) for packet in sent]
-    seed_used = int(untouched.run[traffic.SEED])
-    dues += [
-        advance(untouched.schedule, untouched.periods_ns, untouched.program, 0, seed_used)
-        for _ in sent
-    ]
+    seed_used = int(untouched.run.seed)
+    dues += [advance(untouched.publishers[0], untouched.program, seed_used) for _ in sent]
     assert headers == [(TAG, 10, n, dues[n]) for n in range(len(sent))]
     counted = bench.counted(0).get("warmup", {})
-    assert counted.get("sent", 0) == f.totals[traffic.SENT] == len(sent)
+    assert counted.get("sent", 0) == f.totals.sent == len(sent)
     assert counted.get("sent_bytes", 0) == size_bytes
     assert counted.get("acknowledged", 0) == (len(sent) - len(open_ids) if qos else 0)
-    assert f.schedule[0, DUE_NS] == dues[len(sent)]
+    assert f.publishers[0].due_ns == dues[len(sent)]
 
 
 def test_a_batch_taken_back_whole_leaves_the_window_open() -> None:
@@ -1117,16 +1033,16 @@ def test_a_batch_taken_back_whole_leaves_the_window_open() -> None:
     f = bench.fleet
     _, count, _ = bench.fill(0, START_NS + 9 * PERIOD_NS)
     assert count == 2
-    assert f.connections[0, FLAGS] & WINDOW_FULL
-    f.connections[0, FLAGS] |= BLOCKED | WAITING
-    f.totals[HEAP_SIZE] = 0
+    assert f.devices[0].flags & WINDOW_FULL
+    f.devices[0].flags |= BLOCKED | WAITING
+    f.totals.heap_size = 0
     bench.settle(0, count, 0, START_NS)
-    assert f.totals[IN_FLIGHT] == 0
+    assert f.totals.in_flight == 0
     assert bench.counted(0) == {}
     # When the socket takes bytes again nobody will acknowledge anything: it must go on by itself.
-    f.connections[0, FLAGS] &= ~BLOCKED
+    f.devices[0].flags &= ~BLOCKED
     _requeue(bench, 0)
-    assert f.totals[HEAP_SIZE] == 1
+    assert f.totals.heap_size == 1
     assert [header(p.payload)[2] for p in bench.send(0, START_NS + 9 * PERIOD_NS)] == [0, 1]
 
 
@@ -1135,27 +1051,27 @@ def test_a_batch_taken_back_whole_leaves_the_window_open() -> None:
 
 def _requeue(bench: Bench, publisher: int) -> None:
     f = bench.fleet
-    requeue(publisher, publisher, f.connections, f.run, f.totals, f.schedule, f.heap)
+    requeue(f, publisher)
 
 
 @pytest.mark.parametrize("flags", [WAITING | BLOCKED, WAITING | WINDOW_FULL, 0])
 def test_a_publisher_that_cannot_send_or_does_not_wait_is_not_queued(flags: int) -> None:
     bench = Bench()
-    bench.fleet.totals[HEAP_SIZE] = 0
-    bench.fleet.connections[0, FLAGS] = flags
+    bench.fleet.totals.heap_size = 0
+    bench.fleet.devices[0].flags = flags
     _requeue(bench, 0)
-    assert bench.fleet.totals[HEAP_SIZE] == 0
-    assert bench.fleet.connections[0, FLAGS] == flags
+    assert bench.fleet.totals.heap_size == 0
+    assert bench.fleet.devices[0].flags == flags
 
 
 def test_a_publisher_whose_schedule_is_over_is_not_queued() -> None:
     bench = Bench()
-    bench.fleet.totals[HEAP_SIZE] = 0
-    bench.fleet.connections[0, FLAGS] = WAITING
-    bench.fleet.schedule[0, DUE_NS] = WINDOW_END_NS
+    bench.fleet.totals.heap_size = 0
+    bench.fleet.devices[0].flags = WAITING
+    bench.fleet.publishers[0].due_ns = WINDOW_END_NS
     _requeue(bench, 0)
-    assert bench.fleet.totals[HEAP_SIZE] == 0
-    assert bench.fleet.totals[REARM] == 0
+    assert bench.fleet.totals.heap_size == 0
+    assert bench.fleet.totals.rearm == 0
 
 
 def test_a_rate_change_orders_the_heap_anew_and_forgives_nothing() -> None:
@@ -1163,17 +1079,15 @@ def test_a_rate_change_orders_the_heap_anew_and_forgives_nothing() -> None:
     f = bench.fleet
     now_ns = START_NS + 5 * PERIOD_NS
     bench.send(0, now_ns)  # publisher 0 is up to date, 1 owes, 2 waits
-    f.connections[2, FLAGS] |= WAITING
+    f.devices[2].flags |= WAITING
     f.program = with_rate(f.program, now_ns, 0.5)
-    reschedule(
-        f.schedule, f.program, f.publisher_connection, f.connections, f.run, f.totals, f.heap
-    )
-    assert f.totals[HEAP_SIZE] == 2
-    dues = f.schedule[:, DUE_NS].tolist()
+    reschedule(f)
+    assert f.totals.heap_size == 2
+    dues = f.publishers["due_ns"].tolist()
     assert dues[0] == START_NS + 7 * PERIOD_NS
     assert dues[1] == START_NS + PERIOD_NS // 3
-    assert f.heap[0].tolist() == [dues[1], 1]
-    assert f.heap[1].tolist() == [dues[0], 0]
+    assert f.heap[0].item() == (dues[1], 1)
+    assert f.heap[1].item() == (dues[0], 0)
     owed = bench.send(1, now_ns)
     assert [header(packet.payload)[2] for packet in owed] == list(range(5))
 
@@ -1186,17 +1100,15 @@ def test_a_schedule_that_stands_still_leaves_the_heap_and_comes_back() -> None:
 
     def change(at_ns: int, factor: float) -> None:
         f.program = with_rate(f.program, at_ns, factor)
-        reschedule(
-            f.schedule, f.program, f.publisher_connection, f.connections, f.run, f.totals, f.heap
-        )
+        reschedule(f)
 
     change(START_NS + PERIOD_NS, 1e-6)
-    f.run[END_NS] = START_NS + 300 * PERIOD_NS
+    f.run.end_ns = START_NS + 300 * PERIOD_NS
     change(START_NS + PERIOD_NS, 1e-6)
-    assert f.totals[HEAP_SIZE] == 0
+    assert f.totals.heap_size == 0
     assert bench.fill(0, START_NS + 290 * PERIOD_NS)[1] == 0
     change(START_NS + 200 * PERIOD_NS, 1.0)
-    assert f.totals[HEAP_SIZE] == PUBLISHERS
+    assert f.totals.heap_size == PUBLISHERS
     assert bench.fill(0, START_NS + 202 * PERIOD_NS)[1] == 2
 
 
@@ -1204,8 +1116,8 @@ def test_a_value_below_zero_is_recorded_as_zero() -> None:
     bench = Bench()
     f = bench.fleet
     for value in (-5, 7, 3):
-        record(f.histograms, f.stats, 0, value)
-    assert f.stats[0].tolist() == [3, 10, 0, 7]
+        record(f, 0, value)
+    assert f.stats[0].item() == (3, 10, 0, 7)
     assert f.histograms[0, [0, 3, 7]].tolist() == [1, 1, 1]
 
 
@@ -1218,7 +1130,7 @@ def _exchange(version: int, qos: int) -> str:
     bench = Bench(qos=qos, version=version, size=(32, 60), window=5)
     digest = hashlib.sha256()
     now_ns = MEASURE_FROM_NS - 20 * PERIOD_NS
-    bench.fleet.connections[3, STATE] = AWAIT_CONNACK
+    bench.fleet.devices[3].state = AWAIT_CONNACK
     bench.receive(3, encode(ConnAck(), version), now_ns=now_ns)
     backlog: list[bytes] = []
     for _ in range(40):

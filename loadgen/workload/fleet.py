@@ -1,0 +1,209 @@
+"""All arrays of a worker: the only list of their names and types (arrays.py)."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.metrics.interval import COUNTERS
+from loadgen.mqtt.in_flight import IN_FLIGHT_DTYPE, SENDER_DTYPE
+from loadgen.workload.accounting import Gap, GapPool, Pair
+from loadgen.workload.arrays import (
+    Arrays,
+    ByteRows,
+    Bytes,
+    CountRows,
+    Grid,
+    Int32,
+    Int32s,
+    Int64,
+    Int64Rows,
+    Int64s,
+    Record,
+    Rows,
+)
+from loadgen.workload.device import Device
+from loadgen.workload.groups import DeviceGroup, RunPlan
+from loadgen.workload.pacer import Due, ProgramStep, Publisher
+from loadgen.workload.template import Place
+
+
+class Group(Record):
+    """What the devices of a group share."""
+
+    qos: Int64
+    retain: Int64
+    deliveries: Int64
+    size_least: Int64
+    size_most: Int64
+    packet_most: Int64
+    """Bytes that no PUBLISH of the group exceeds."""
+    unit: Int64
+    acknowledge_every: Int64
+    first_stream: Int64
+    counts_as: Int64
+    """The group whose counters have what its publishers send."""
+
+
+class Run(Record):
+    """Constants of the run, and its window, which is fixed when the schedule begins."""
+
+    run_tag: Int64
+    version: Int64
+    seed: Int64
+    measure_ns: Int64
+    end_ns: Int64
+    packet_limit: Int64
+    """Bytes of a whole packet from the broker."""
+    wall_ns: Int64
+    """CLOCK_REALTIME − CLOCK_MONOTONIC."""
+    tick_ns: Int64
+    """Between two moments at which messages are sent, 0 for each at its own."""
+    epoll: Int64
+    timer: Int64
+    linger_timer: Int64
+
+
+class Totals(Record):
+    """What a worker counts in all: its row of the live page (engine/live.py)."""
+
+    sent: Int64
+    """Messages written to the socket, whatever phase they belong to."""
+    expected: Int64
+    """Deliveries that the sent messages must cause."""
+    received: Int64
+    """Distinct deliveries that arrived."""
+    in_flight: Int64
+    """Messages sent and not yet acknowledged (QoS 1 and 2)."""
+    connecting: Int64
+    connected: Int64
+    scheduled: Int64
+    """Publishers whose schedule is not over."""
+    pushed_back: Int64
+    """Times a publisher had to wait for the socket or the window."""
+    heap_size: Int64
+    events: Int64
+    control_bytes: Int64
+    rearm: Int64
+    """1 when the heap got an entry that the timer does not know of."""
+    ready: Int64
+    """Devices in `ready`, which may have more to read."""
+    beat_ns: Int64
+    """When Python last wrote what follows."""
+    connect_failures: Int64
+    subscribed: Int64
+    owed: Int64
+    """Messages due but not yet sent."""
+    disconnects: Int64
+    finished: Int64
+    """1 when the schedule is over, nothing is owed and nothing is unacknowledged."""
+
+
+class Counts(Record):
+    """What is counted of a group and a phase since the last interval: `interval.COUNTERS`."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> int: ...
+
+        def __setattr__(self, name: str, value: int) -> None: ...
+
+    else:
+        __annotations__ = dict.fromkeys(COUNTERS, Int64)
+
+
+class Stat(Record):
+    """Exact figures of a latency histogram."""
+
+    count: Int64
+    sum_ns: Int64
+    min_ns: Int64
+    max_ns: Int64
+
+
+class Event(Record):
+    """What Python must look at; its bytes are control[offset : offset + length]."""
+
+    kind: Int32
+    device: Int32
+    value: Int64
+    offset: Int64
+    length: Int64
+    moment_ns: Int64
+
+
+class Sent(Record):
+    """A message of one write, for the record and for taking it back."""
+
+    sequence: Int64
+    due_ns: Int64
+    load_ns: Int64
+    end: Int64
+    """Where it ends in `out`."""
+    packet_id: Int64
+    deliveries: Int64
+    stream: Int64
+    destination: Int64
+
+
+class Segment(Record):
+    """Messages in `out` that a streamed device must write."""
+
+    device: Int64
+    start: Int64
+    end: Int64
+
+
+class Fleet(Arrays):
+    """The devices of one worker: `group` and `device` name each row, the rest is for kernels."""
+
+    plan: RunPlan
+    group: npt.NDArray[np.int64]
+    device: npt.NDArray[np.int64]
+
+    devices: Rows[Device]
+    groups: Rows[Group]
+    run: Run
+    totals: Totals
+    counters: Grid[Counts]
+    """By group and phase."""
+    histograms: CountRows
+    """By slot: group, series and phase."""
+    stats: Rows[Stat]
+    pairs: Rows[Pair]
+    gaps: Rows[Gap]
+    gap_pool: GapPool
+    senders: Annotated[npt.NDArray[np.void], SENDER_DTYPE, 1]
+    window: Annotated[npt.NDArray[np.void], IN_FLIGHT_DTYPE, 2]
+    received_ids: ByteRows
+    held_ids: Int64Rows
+    publishers: Rows[Publisher]
+    program: Rows[ProgramStep]
+    heap: Rows[Due]
+    topics: Bytes
+    topic_ends: Int64s
+    body: Bytes
+    body_crc: Int64s
+    template: Rows[Place]
+    connect_packets: Bytes
+    connect_ends: Int64s
+    addresses: ByteRows
+    """One sockaddr a target, begun by its family, least byte first."""
+    address_bytes: Int64s
+    source: Bytes
+    """The sockaddr to connect from, empty for the kernel's choice."""
+    buffer: Bytes
+    out: Bytes
+    partial: ByteRows
+    """By device: the begin of a packet that has not come whole."""
+    batch: Rows[Sent]
+    segments: Rows[Segment]
+    events: Rows[Event]
+    control: Bytes
+    ready: Int64s
+    epoll_events: Int32s
+    clock: Int64s
+    words: Int32s
+
+    def group_of(self, row: int) -> DeviceGroup:
+        return self.plan.groups[int(self.group[row])]

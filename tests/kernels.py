@@ -1,0 +1,33 @@
+"""Kernels that take handlers, as tests call them: for messaging and for a supply chain."""
+
+from loadgen.compiled import compiled
+from loadgen.specjms.kernels import SUPPLY_CHAIN
+from loadgen.workload import traffic
+from loadgen.workload.fleet import Fleet
+from loadgen.workload.traffic import MESSAGING
+
+
+@compiled
+def send_due(
+    fleet: Fleet, number: int, now_ns: int, sent_ns: int, limit: int, position: int
+) -> tuple[int, int]:
+    return traffic.send_due(fleet, number, now_ns, sent_ns, limit, position, MESSAGING)
+
+
+@compiled
+def record_sent(fleet: Fleet, number: int, count: int, sent: int, sent_ns: int, start: int) -> None:
+    traffic.record_sent(fleet, number, count, sent, sent_ns, start, MESSAGING)
+
+
+@compiled
+def begin_interactions(
+    fleet: Fleet, number: int, now_ns: int, sent_ns: int, limit: int, position: int
+) -> tuple[int, int]:
+    return traffic.send_due(fleet, number, now_ns, sent_ns, limit, position, SUPPLY_CHAIN)
+
+
+@compiled
+def record_interactions(
+    fleet: Fleet, number: int, count: int, sent: int, sent_ns: int, start: int
+) -> None:
+    traffic.record_sent(fleet, number, count, sent, sent_ns, start, SUPPLY_CHAIN)
