@@ -6,7 +6,7 @@ Every file is written under a hidden name and then renamed, except events.jsonl,
 import fcntl
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -62,6 +62,11 @@ def new_directory(now: datetime, case: str) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             path.rmdir()
+
+
+def directory_or_new(out: Path | None, name: str) -> AbstractContextManager[Path]:
+    """`out`, or a new default directory where none is named."""
+    return new_directory(datetime.now(UTC), name) if out is None else nullcontext(out)
 
 
 @contextmanager
