@@ -64,9 +64,9 @@ def new_directory(now: datetime, case: str) -> Iterator[Path]:
             path.rmdir()
 
 
-def directory_or_new(out: Path | None, name: str) -> AbstractContextManager[Path]:
+def directory_or_new(out: str | Path | None, name: str) -> AbstractContextManager[Path]:
     """`out`, or a new default directory where none is named."""
-    return new_directory(datetime.now(UTC), name) if out is None else nullcontext(out)
+    return new_directory(datetime.now(UTC), name) if out is None else nullcontext(Path(out))
 
 
 @contextmanager
