@@ -14,7 +14,7 @@ from loadgen.workload.case import (
     Review,
     RowSpec,
 )
-from loadgen.workload.fields import Choice, Count, Flag
+from loadgen.workload.fields import Count, Flag
 from loadgen.workload.groups import DeviceGroup, RunPlan, Subscribes
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
@@ -24,6 +24,7 @@ from loadgen.workload.scenario import (
     Qos,
     TotalRate,
     durable_complaints,
+    published_row,
 )
 from loadgen.workload.verdict import Verdict
 from loadgen.workload.workload import ROOT, Workload
@@ -68,14 +69,7 @@ class Queue(MessagingScenario):
             "lost."
         ),
     ] = False
-    published: Annotated[
-        str | None,
-        Choice(
-            "Row of the published score card to show beside the result.",
-            choices=("JMSQUEUE",),
-            absent="JMSQUEUE",
-        ),
-    ] = None
+    published: Annotated[str | None, published_row("JMSQUEUE")] = None
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
