@@ -127,7 +127,7 @@ def spread_of(plan: RunPlan, finals: Mapping[int, Mapping[str, Any]]) -> dict[st
     index = plan.groups.index(consumers)
     for number, worker in enumerate(plan.workers):
         shares = [share for share in worker.shares if share.group == index]
-        devices = [d for share in shares for d in range(share.start, share.stop, share.step)]
+        devices = [d for share in shares for d in share.devices]
         counts = (finals.get(number, {}).get("spread") or {}).get(consumers.name) or []
         if len(counts) != len(devices):
             return None
