@@ -7,8 +7,8 @@ a cached file is a digest of all that the machine code is made of:
 - the bytecode of the function, its default arguments and what it closes over;
 - everything that this bytecode reads by a global name, and so on through what that is made of:
   other kernels, intrinsics, attributes of our modules, numbers, strings, tuples, dtypes, types;
-- the whole module of a plain function or of a type of ours, since numba finds an overload by the
-  function or type that it is for, not by a name in the kernel; so overloads belong in that module;
+- the whole module of a plain function or of a numba type of ours, since numba finds an overload by
+  the function or type that it is for, not by a name in the kernel; overloads belong in that module;
 - the types of the arguments, with a function that is handed in as an argument;
 - this file, and the versions of Python, numba, llvmlite and numpy, and the processor.
 
@@ -168,12 +168,15 @@ class _Digest:
             self._add_function(value)
             self._add_module(value.__module__)
         elif isinstance(value, type) and self._is_ours(value.__module__):
-            self._text(value.__qualname__)
-            self._add_module(value.__module__)
+            self._add_class(value)
         elif dataclasses.is_dataclass(value):
             self._add_all([getattr(value, f.name) for f in dataclasses.fields(value)], name)
         elif hasattr(value, "__name__") and not self._is_ours(value.__module__):
             self._text(value.__module__, value.__name__)
+        elif isinstance(value, property):
+            self.add(value.fget, name)
+        elif isinstance(value, classmethod | staticmethod):
+            self._add_function(value.__func__)
         elif isinstance(value, functools.partial):
             self._add_all([value.func, value.args, value.keywords], name)
         elif not self._is_ours(kind.__module__):
@@ -201,6 +204,21 @@ class _Digest:
                 self.add(kind.key, str(kind))
             for part in _types_within(kind):
                 self._add_type(part)
+
+    def _add_class(self, kind: type) -> None:
+        """A class of ours, with what it holds; that of a numba type, with its module."""
+        if self._is_met(kind):
+            return
+        self._text(kind.__module__, kind.__qualname__)
+        self._add_all(kind.__bases__, kind.__qualname__)
+        if issubclass(kind, types.Type):
+            self._add_module(kind.__module__)
+        for name, part in vars(kind).items():
+            if isinstance(part, FunctionType):
+                self._add_function(part)
+            elif not name.startswith("__") and name != "_abc_impl":
+                self._text(name)
+                self.add(part, f"{kind.__qualname__}.{name}")
 
     def _add_function(self, function: Any) -> None:
         if self._is_met(function):
