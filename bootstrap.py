@@ -6,7 +6,8 @@
     python3 bootstrap.py newest    install the newest versions that pyproject.toml allows instead
 
 Needs Python 3.11 or newer with pip, and nothing else. Arguments after the first are passed on:
-`test tests/cli -k plan` runs these tests alone, in one process.
+`test tests/cli -k plan` runs these tests alone, in one process. LOADGEN_VENV names another
+directory than .venv, for another interpreter.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
-ENVIRONMENT = ROOT / ".venv"
+ENVIRONMENT = ROOT / os.environ.get("LOADGEN_VENV", ".venv")
 TOOLS = ENVIRONMENT / "bin"
 PYTHON = TOOLS / "python"
 LOCK = ROOT / "requirements.lock"
@@ -32,7 +33,6 @@ CHECKS: Sequence[Command] = [
     [TOOLS / "lint-imports"],
 ]
 ALL_TESTS: Command = ["--numprocesses=auto", "--dist=loadgroup", "--cov", "--cov-report="]
-COVERAGE: Command = [PYTHON, "-m", "coverage", "report"]
 
 
 def run(command: Command) -> int:

@@ -18,7 +18,7 @@ from loadgen.workload.case import (
     Review,
     RowSpec,
 )
-from loadgen.workload.fields import Count, Flag, Text, Texts, redact_url
+from loadgen.workload.fields import Choice, Count, Flag, Text, Texts, redact_url
 from loadgen.workload.groups import DeviceGroup, Subscribes, target_url
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
@@ -27,7 +27,6 @@ from loadgen.workload.scenario import (
     MessagingScenario,
     RateByDevices,
     durable_complaints,
-    published_row,
     url_complaints,
     withheld_complaints,
 )
@@ -75,9 +74,14 @@ class BridgeScenario(MessagingScenario):
         False
     )
     inflight_window: InflightWindow = 100
-    published: Annotated[str | None, published_row("WMQPUBSUB", "WMQDURABLE", absent="by QoS")] = (
-        None
-    )
+    published: Annotated[
+        str | None,
+        Choice(
+            "Row of the published score card to show beside the result.",
+            choices=("WMQPUBSUB", "WMQDURABLE"),
+            absent="by QoS",
+        ),
+    ] = None
 
     @property
     def count(self) -> int:

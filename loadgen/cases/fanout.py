@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from loadgen.workload.case import Case, ChartStyle, PublishedFigure, RowSpec
-from loadgen.workload.fields import Count, Flag
+from loadgen.workload.fields import Choice, Count, Flag
 from loadgen.workload.groups import DeviceGroup, Subscribes
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
@@ -12,7 +12,6 @@ from loadgen.workload.scenario import (
     MessagingScenario,
     TotalRate,
     durable_complaints,
-    published_row,
 )
 from loadgen.workload.workload import ROOT
 
@@ -28,7 +27,14 @@ class Fanout(MessagingScenario):
     ratio: Annotated[int, Count("Subscribers of each topic.")] = 100
     durable: Annotated[bool, Flag("The broker keeps the sessions of all devices.")] = False
     inflight_window: InflightWindow = 100
-    published: Annotated[str | None, published_row("FANOUT", "JMSPUBSUB", "JMSFANOUT")] = None
+    published: Annotated[
+        str | None,
+        Choice(
+            "Row of the published score card to show beside the result.",
+            choices=("FANOUT", "JMSPUBSUB", "JMSFANOUT"),
+            absent="FANOUT",
+        ),
+    ] = None
 
     def deliveries(self) -> float:
         # The broker's work is in the deliveries.

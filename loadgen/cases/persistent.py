@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 from loadgen.workload.case import Case, ChartStyle, PublishedFigure, RowSpec
-from loadgen.workload.fields import Count, Flag, Ratio
+from loadgen.workload.fields import Choice, Count, Flag, Ratio
 from loadgen.workload.groups import DeviceGroup, Subscribes
 from loadgen.workload.scenario import (
     AcknowledgeEvery,
@@ -14,7 +14,6 @@ from loadgen.workload.scenario import (
     Producers,
     Qos,
     TotalRate,
-    published_row,
     withheld_complaints,
 )
 from loadgen.workload.workload import ROOT, Workload
@@ -47,7 +46,14 @@ class Persistent(MessagingScenario):
             absent="no PERSISTENT.MPU row",
         ),
     ] = None
-    published: Annotated[str | None, published_row("PERSISTENT", "JMSPERSISTENT")] = None
+    published: Annotated[
+        str | None,
+        Choice(
+            "Row of the published score card to show beside the result.",
+            choices=("PERSISTENT", "JMSPERSISTENT"),
+            absent="PERSISTENT",
+        ),
+    ] = None
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()

@@ -14,7 +14,7 @@ from loadgen.workload.case import (
     Review,
     RowSpec,
 )
-from loadgen.workload.fields import Count, Flag
+from loadgen.workload.fields import Choice, Count, Flag
 from loadgen.workload.groups import DeviceGroup, RunPlan, Subscribes
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
@@ -24,7 +24,6 @@ from loadgen.workload.scenario import (
     Qos,
     TotalRate,
     durable_complaints,
-    published_row,
 )
 from loadgen.workload.verdict import Verdict
 from loadgen.workload.workload import ROOT, Workload
@@ -69,7 +68,14 @@ class Queue(MessagingScenario):
             "lost."
         ),
     ] = False
-    published: Annotated[str | None, published_row("JMSQUEUE")] = None
+    published: Annotated[
+        str | None,
+        Choice(
+            "Row of the published score card to show beside the result.",
+            choices=("JMSQUEUE",),
+            absent="JMSQUEUE",
+        ),
+    ] = None
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
@@ -127,7 +133,7 @@ def spread_of(plan: RunPlan, finals: Mapping[int, Mapping[str, Any]]) -> dict[st
     index = plan.groups.index(consumers)
     for number, worker in enumerate(plan.workers):
         shares = [share for share in worker.shares if share.group == index]
-        devices = [d for share in shares for d in share.devices]
+        devices = [d for share in shares for d in range(share.start, share.stop, share.step)]
         counts = (finals.get(number, {}).get("spread") or {}).get(consumers.name) or []
         if len(counts) != len(devices):
             return None

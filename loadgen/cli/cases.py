@@ -1,7 +1,10 @@
 """Plays one case and shows its score card: what the commands of the cases have in common."""
 
+import asyncio
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,20 +46,21 @@ def play(
 ) -> "RunResult":
     """Run the scenario into `out`, with progress on stderr; Ctrl-C ends it in order."""
     from loadgen.control.coordinator import run
-    from loadgen.control.interrupt import interruptible
+    from loadgen.control.interrupt import listening
     from loadgen.control.progress import progress_on
-    from loadgen.control.rundir import directory_or_new
+    from loadgen.control.rundir import new_directory
 
+    new = new_directory(datetime.now(UTC), scenario.case) if out is None else nullcontext(out)
     words = command or ("loadgen", *sys.argv[1:])
-    with (
-        directory_or_new(out, scenario.case) as directory,
-        progress_on(sys.stderr, quiet=quiet) as progress,
-    ):
-        return interruptible(
-            lambda interrupt: run(
+
+    async def played() -> "RunResult":
+        with listening() as interrupt, progress_on(sys.stderr, quiet=quiet) as progress:
+            return await run(
                 scenario, directory, progress=progress, interrupt=interrupt, command=words
             )
-        )
+
+    with new as directory:
+        return asyncio.run(played())
 
 
 def check_power_logs(scenario: Scenario) -> None:

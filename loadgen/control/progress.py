@@ -4,12 +4,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from loadgen.control.rundir import EventLog
-
-if TYPE_CHECKING:
-    from rich.live import Live
 
 PLAIN_EVERY_S = 5.0
 
@@ -66,22 +63,26 @@ def progress_on(stream: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
     if quiet:
         yield silent
     elif stream.isatty():
-        from rich.text import Text
-
-        with live_on(stream) as live:
-            yield lambda snapshot: live.update(
-                Text(describe(snapshot), no_wrap=True, overflow="ellipsis"), refresh=True
-            )
+        with _live(stream) as show:
+            yield show
     else:
         yield _plain(stream)
 
 
-def live_on(stream: TextIO) -> "Live":
-    """What is redrawn on a terminal when there is something new, by no thread of rich's own."""
+@contextmanager
+def _live(stream: TextIO) -> Iterator[Progress]:
     from rich.console import Console
     from rich.live import Live
+    from rich.text import Text
 
-    return Live(console=Console(file=stream), auto_refresh=False, transient=True)
+    # No thread of rich's own: it is redrawn when there is something new.
+    with Live(console=Console(file=stream), auto_refresh=False, transient=True) as live:
+
+        def show(snapshot: Snapshot) -> None:
+            line = Text(describe(snapshot), no_wrap=True, overflow="ellipsis")
+            live.update(line, refresh=True)
+
+        yield show
 
 
 def _plain(stream: TextIO) -> Progress:

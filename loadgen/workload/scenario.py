@@ -93,12 +93,6 @@ AcknowledgeEvery = Annotated[
 ]
 
 
-def published_row(*names: str, absent: str = "") -> Choice:
-    """Which published row a result is shown beside; the first where none is named."""
-    what = "Row of the published score card to show beside the result."
-    return Choice(what, choices=names, absent=absent or names[0])
-
-
 class Scenario(BaseModel):
     """What every case understands."""
 
