@@ -54,6 +54,7 @@ from loadgen.workload.device import (
     transition,
 )
 from loadgen.workload.fleet import Fleet, Sent
+from loadgen.workload.handlers import Handlers
 from loadgen.workload.pacer import heap_pop, heap_replace
 from loadgen.workload.traffic import (
     BATCH_LIMIT,
@@ -65,7 +66,6 @@ from loadgen.workload.traffic import (
     S_TCP,
     UNSENT,
     WRITABLE,
-    Handlers,
     push_bytes,
     push_event,
     receive,

@@ -20,28 +20,6 @@ from numba.core.extending import intrinsic
 
 from loadgen.compiled import compiled
 
-__all__ = [
-    "EPOLLERR",
-    "EPOLLET",
-    "EPOLLHUP",
-    "EPOLLIN",
-    "EPOLLOUT",
-    "EPOLLRDHUP",
-    "EVENT_DATA",
-    "EVENT_WORDS",
-    "arm_timer",
-    "close_descriptor",
-    "connect_socket",
-    "make_timer",
-    "monotonic_ns",
-    "open_socket",
-    "receive_into",
-    "send_from",
-    "socket_error",
-    "wait_events",
-    "watch",
-]
-
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.int32]
 Table = npt.NDArray[np.int64]

@@ -22,30 +22,6 @@ from numpy.typing import NDArray
 from loadgen.compiled import compiled
 from loadgen.mqtt.kernels import OK
 
-__all__ = [
-    "AWAIT_PUBACK",
-    "AWAIT_PUBCOMP",
-    "AWAIT_PUBREC",
-    "FREE",
-    "IN_FLIGHT_DTYPE",
-    "MAX_WINDOW",
-    "RECEIVED_BYTES",
-    "SENDER_DTYPE",
-    "UNKNOWN_PACKET_ID",
-    "WRONG_STATE",
-    "accept_qos2",
-    "acquire",
-    "forget_received",
-    "keep_alive_due",
-    "on_puback",
-    "on_pubcomp",
-    "on_pubrec",
-    "redelivery_order",
-    "release_qos2",
-    "reset",
-    "set_capacity",
-]
-
 FREE: Final = 0
 AWAIT_PUBACK: Final = 1
 AWAIT_PUBREC: Final = 2
@@ -275,23 +251,3 @@ def forget_received(received: NDArray[np.uint8], row: int) -> None:
     """Forget the QoS 2 messages received: CONNACK said that no session was present."""
     for index in range(RECEIVED_BYTES):
         received[row, index] = 0
-
-
-@compiled
-def keep_alive_due(
-    last_sent_ns: NDArray[np.int64],
-    keep_alive_ns: NDArray[np.int64],
-    now_ns: int,
-    out: NDArray[np.int64],
-) -> int:
-    """Rows that must send a PINGREQ at `now_ns` (spec 3.1.2.10): how many, written to `out`.
-
-    The arrays have one entry a connection; `keep_alive_ns` of 0 is off. Every control packet sent
-    moves `last_sent_ns`.
-    """
-    count = 0
-    for row in range(last_sent_ns.shape[0]):
-        if keep_alive_ns[row] > 0 and now_ns - last_sent_ns[row] >= keep_alive_ns[row]:
-            out[count] = row
-            count += 1
-    return count

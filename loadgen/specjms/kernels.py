@@ -35,6 +35,7 @@ from loadgen.specjms.joins import COMPLETE, FULL, join_offer
 from loadgen.specjms.trailer import NOWHERE, TRAILER_BYTES, Note, read_note, write_note
 from loadgen.workload.accounting import DUPLICATE, LATE, account
 from loadgen.workload.fleet import Fleet, Sent
+from loadgen.workload.handlers import Handlers
 from loadgen.workload.pacer import random_unit
 from loadgen.workload.payload import (
     HEADER_BYTES,
@@ -50,7 +51,6 @@ from loadgen.workload.traffic import (
     MEASURE,
     S_END_TO_END,
     S_TRANSIT,
-    Handlers,
     Message,
     acknowledge,
     count_sent,

@@ -8,7 +8,6 @@ devices that publish, receive and respond; a supply chain has others (specjms/ke
 Bytes and moments come in as arguments; sockets and clocks are the engine's.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +40,7 @@ from loadgen.workload.device import (
     transition,
 )
 from loadgen.workload.fleet import Fleet, Group, Run, Sent
+from loadgen.workload.handlers import Handlers
 from loadgen.workload.pacer import advance, clock_of, heap_push, random_unit
 from loadgen.workload.payload import (
     HEADER_BYTES,
@@ -101,26 +101,6 @@ class Message(NamedTuple):
     end: int
     packet_id: int
     qos: int
-
-
-class Handlers(NamedTuple):
-    """What a case does with messages: compiled functions, handed to the kernels as one argument.
-
-    on_message       (fleet, row, buffer, message, now_ns, position): a message came that was not
-                     there before; acknowledges it, returns the position after what it wrote
-    on_acknowledged  (fleet, row, packet_id, now_ns, position): a message of the device is
-                     acknowledged for good; the group that counts it, and the position
-    write_due        (fleet, number, packet_id, sent_ns, position, sent): write a publisher's next
-                     message and fill its row of the batch; the position after it
-    on_sent          (fleet, row, sent, phase, sent_ns): a message of the batch is out
-    on_unsent        (fleet, sent): it is not, and will be written again
-    """
-
-    on_message: Callable[..., int]
-    on_acknowledged: Callable[..., tuple[int, int]]
-    write_due: Callable[..., int]
-    on_sent: Callable[..., None]
-    on_unsent: Callable[..., None]
 
 
 # --- counting ----------------------------------------------------------------------------------

@@ -24,7 +24,6 @@ from loadgen.mqtt.in_flight import (
     accept_qos2,
     acquire,
     forget_received,
-    keep_alive_due,
     on_puback,
     on_pubcomp,
     on_pubrec,
@@ -308,26 +307,3 @@ class TestReceived:
             for one in range(_ROWS):
                 bits = np.unpackbits(received[one], bitorder="little")
                 assert set(np.flatnonzero(bits)) == model[one]
-
-
-class TestKeepAlive:
-    """Spec 3.1.2.10."""
-
-    def _due(self, last_sent_ns: list[int], keep_alive_ns: list[int], now_ns: int) -> list[int]:
-        out: NDArray[Any] = np.full(len(last_sent_ns), -1, np.int64)
-        count = keep_alive_due(
-            np.array(last_sent_ns, np.int64), np.array(keep_alive_ns, np.int64), now_ns, out
-        )
-        return [int(row) for row in out[:count]]
-
-    def test_due_when_the_interval_has_passed(self) -> None:
-        assert self._due([0, 1, 0, 50], [100, 100, 200, 50], 100) == [0, 3]
-
-    def test_zero_is_off(self) -> None:
-        assert self._due([0], [0], 10**18) == []
-
-    @given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000)), max_size=30))
-    @QUICK
-    def test_any(self, rows: list[tuple[int, int]]) -> None:
-        expected = [n for n, (last, every) in enumerate(rows) if every and 1000 - last >= every]
-        assert self._due([last for last, _ in rows], [every for _, every in rows], 1000) == expected
