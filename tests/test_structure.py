@@ -1,0 +1,48 @@
+"""Rules about the shape of the sources that no linter of ours knows."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MOST_ARGUMENTS = 10
+MOST_LINES = 100
+LONG_ONES: frozenset[str] = frozenset()
+"""At most three functions that may be longer, as `file:name`, each with its reason."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions() -> Iterator[tuple[str, Function]]:
+    for path in sorted((ROOT / "loadgen").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, Function):
+                yield f"{path.relative_to(ROOT)}:{node.name}", node
+
+
+def arguments_of(function: Function) -> int:
+    """Arguments that a caller gives; `*args` counts as one, `self` and `cls` do not count."""
+    given = function.args
+    named = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+    is_method = bool(named) and named[0].arg in ("self", "cls")
+    return len(named) - is_method + bool(given.vararg) + bool(given.kwarg)
+
+
+def test_no_function_takes_more_than_ten_arguments() -> None:
+    wide = {name: arguments_of(function) for name, function in functions()}
+    assert {name: count for name, count in wide.items() if count > MOST_ARGUMENTS} == {}
+
+
+def test_no_function_is_longer_than_a_hundred_lines() -> None:
+    lines = {name: (f.end_lineno or 0) - f.lineno + 1 for name, f in functions()}
+    assert {name for name, count in lines.items() if count > MOST_LINES} == LONG_ONES
+    assert len(LONG_ONES) <= 3
+
+
+def test_no_file_changes_where_modules_are_looked_for() -> None:
+    own = Path(__file__)
+    for directory in ("loadgen", "tests", "bench"):
+        for path in (ROOT / directory).rglob("*.py"):
+            text = path.read_text()
+            assert path == own or "sys.path.insert" not in text, path
+            assert path == own or "syspath_prepend" not in text, path
