@@ -5,14 +5,16 @@ writing: what cannot be used is one RunDirectoryError that names the directory, 
 ever written or repaired.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import AliasPath, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticUseDefault
 
 from loadgen.control.seal import Integrity, verify
 from loadgen.errors import RunDirectoryError
@@ -29,6 +31,26 @@ _ANY_SECOND = (-(2**31), 2**31 - 1)
 Object = Mapping[str, Any]
 
 
+def _or_default(value: Any) -> Any:
+    if value is None:
+        raise PydanticUseDefault
+    return value
+
+
+_GIVEN = BeforeValidator(_or_default)
+"""A null is as good as nothing."""
+
+
+def _at(*path: str) -> Any:
+    """Where a field stands in the document, if not at the top under its own name."""
+    return Field(validation_alias=AliasPath(*path))
+
+
+def _windows(value: Object) -> Any:
+    """One without bounds was never reached, one with a start alone was cut off."""
+    return {name: (*bounds, None)[:2] for name, bounds in value.items() if bounds}
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """A group of devices of the plan; rates in messages a second of the whole group.
@@ -40,47 +62,78 @@ class Group:
     name: str
     count: int
     timed: bool = True
-    rate: float | None = None
-    qos: int = 0
-    size_bytes: tuple[int, int] = (0, 0)
-    deliveries: int = 0
-    topics: int = 0
+    rate: Annotated[float | None, _at("publishes", "rate")] = None
+    qos: Annotated[int, _at("publishes", "qos")] = 0
+    size_bytes: Annotated[tuple[int, int], _at("publishes", "size_bytes")] = (0, 0)
+    deliveries: Annotated[int, _at("publishes", "deliveries")] = 0
+    topics: Annotated[int, _at("publishes", "topics")] = 0
+
+
+Text = Annotated[str, _GIVEN]
+Part = Annotated[Object, _GIVEN]
+Counts = Annotated[Mapping[str, int], _GIVEN]
+Number = Annotated[
+    int, _GIVEN, BeforeValidator(lambda value: len(value) if isinstance(value, list) else value)
+]
+"""A number, or a list of what is counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """run.json. Times are CLOCK_MONOTONIC nanoseconds; a window without an end was cut off."""
+    """run.json. Times are CLOCK_MONOTONIC nanoseconds; a window without an end was cut off.
 
-    id: str
-    case: str
-    program: str = ""
-    started: str = ""
-    command: tuple[str, ...] = ()
-    scenario: Object = field(default_factory=dict)
+    Only id and case must be there: a run that was killed may have written nothing else.
+    """
+
+    id: Annotated[str, Field(min_length=1)]
+    case: Annotated[str, Field(min_length=1)]
+    program: Text = ""
+    started: Text = ""
+    command: Annotated[tuple[str, ...], _GIVEN] = ()
+    scenario: Part = field(default_factory=dict)
     seed: int | None = None
-    workers: int = 1
-    hosts: int = 1
-    secure: bool = False
-    """Whether clients of the broker are: the case is then shown as a secured one."""
-    encrypted: bool = False
-    """Whether any connection was, one to a backend too."""
-    groups: tuple[Group, ...] = ()
-    environment: Object = field(default_factory=dict)
-    broker: Object = field(default_factory=dict)
-    clock: tuple[int, int] = (0, 0)
+    workers: Annotated[Number, _at("plan", "workers")] = 1
+    hosts: Annotated[Number, _at("plan", "hosts")] = 1
+    urls: Annotated[tuple[str, ...], _GIVEN, _at("broker", "urls")] = ()
+    tls: Annotated[bool, _GIVEN, _at("plan", "tls")] = False
+    groups: Annotated[tuple[Group, ...], _GIVEN, _at("plan", "groups")] = ()
+    environment: Part = field(default_factory=dict)
+    broker: Part = field(default_factory=dict)
+    clock: Annotated[
+        tuple[int, int],
+        BeforeValidator(lambda clock: [clock.get(k) or 0 for k in ("monotonic_ns", "wall_ns")]),
+        _GIVEN,
+    ] = (0, 0)
     """(monotonic_ns, wall_ns) of one moment."""
-    windows: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
-    connected: int | None = None
-    connect_seconds: float | None = None
-    connect_failures: Mapping[str, int] = field(default_factory=dict)
-    network: Mapping[str, int] = field(default_factory=dict)
-    observed: Object = field(default_factory=dict)
-    audit: Object = field(default_factory=dict)
-    interrupted: bool = False
-    valid: bool | None = None
+    windows: Annotated[Mapping[str, tuple[int, int | None]], BeforeValidator(_windows), _GIVEN] = (
+        field(default_factory=dict)
+    )
+    connected: Annotated[int | None, _at("connect", "connected")] = None
+    connect_seconds: Annotated[float | None, _at("connect", "seconds")] = None
+    connect_failures: Annotated[Counts, _at("connect", "failures")] = field(default_factory=dict)
+    network: Counts = field(default_factory=dict)
+    observed: Part = field(default_factory=dict)
+    audit: Part = field(default_factory=dict)
+    interrupted: Annotated[bool, _GIVEN] = False
+    valid: Annotated[bool | None, _at("verdict", "valid")] = None
     """None where the run ended before it was judged."""
-    reasons: tuple[tuple[str, str], ...] = ()
+    reasons: Annotated[
+        tuple[tuple[str, str], ...],
+        BeforeValidator(lambda found: [(one["code"], one.get("detail") or "") for one in found]),
+        _GIVEN,
+        _at("verdict", "reasons"),
+    ] = ()
     """(code, detail)"""
+
+    @property
+    def secure(self) -> bool:
+        """Whether clients of the broker are: the case is then shown as a secured one."""
+        return any(url.startswith(("mqtts:", "wss:")) for url in self.urls)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether any connection was, one to a backend too."""
+        return self.secure or self.tls
 
     @property
     def own(self) -> Object:
@@ -96,6 +149,9 @@ class RunRecord:
     @property
     def publishing(self) -> tuple[Group, ...]:
         return tuple(group for group in self.groups if group.rate is not None)
+
+
+_RECORD = TypeAdapter(RunRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,22 +257,29 @@ def load_files(files: Iterable[Path], run: str, directory: str) -> pa.Table:
 
 
 def parse_run(document: object, where: str) -> RunRecord:
-    """run.json typed; raises RunDirectoryError, beginning with `where`.
-
-    Only id and case must be there: a run that was killed may have written nothing else.
-    """
+    """run.json typed; raises RunDirectoryError, beginning with `where`."""
+    if not isinstance(document, dict):
+        raise RunDirectoryError(f"{where}: run.json is damaged: not an object")
+    if document.get("schema") != SCHEMA:
+        raise RunDirectoryError(
+            f"{where}: run.json has schema {str(document.get('schema'))[:20]!r}; "
+            f"this program understands {SCHEMA}"
+        )
+    for part in ("plan", "clock", "connect", "verdict"):
+        if not isinstance(document.get(part), dict | None):
+            raise RunDirectoryError(f"{where}: run.json is damaged: {part} is not an object")
     try:
-        if not isinstance(document, dict):
-            raise TypeError("not an object")
-        if document.get("schema") != SCHEMA:
-            raise RunDirectoryError(
-                f"{where}: run.json has schema {str(document.get('schema'))[:20]!r}; "
-                f"this program understands {SCHEMA}"
-            )
-        return _record(document)
+        return _RECORD.validate_python(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = first["loc"]
+        says = f"is damaged: {'.'.join(map(str, place))}: {first['msg']}"[:_LONGEST_SHOWN]
+        if first["type"] == "missing":
+            says = f"lacks {place[-1]!r}"
+        raise RunDirectoryError(f"{where}: run.json {says}") from None
     except KeyError as error:
         raise RunDirectoryError(f"{where}: run.json lacks {error}") from None
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
+    except (TypeError, AttributeError) as error:
         raise RunDirectoryError(f"{where}: run.json is damaged: {_line(error)}") from None
 
 
@@ -224,104 +287,6 @@ def shown(path: Path) -> str:
     """A path fit for a one-line message."""
     text = str(path)
     return (text if text.isprintable() else ascii(text))[:_LONGEST_SHOWN]
-
-
-def _record(document: Object) -> RunRecord:
-    plan = _object(document, "plan")
-    scenario = _object(document, "scenario")
-    broker = _object(document, "broker")
-    clock = _object(document, "clock")
-    connect = _object(document, "connect")
-    verdict = _object(document, "verdict")
-    urls = [str(url) for url in broker.get("urls") or ()]
-    secure = any(url.startswith(("mqtts:", "wss:")) for url in urls)
-    return RunRecord(
-        id=_text(document["id"]),
-        case=_text(document["case"]),
-        program=str(document.get("program") or ""),
-        started=str(document.get("started") or ""),
-        command=tuple(str(word) for word in document.get("command") or ()),
-        scenario=scenario,
-        seed=None if document.get("seed") is None else int(document["seed"]),
-        workers=_count(plan.get("workers"), 1),
-        hosts=_count(plan.get("hosts"), 1),
-        secure=secure,
-        encrypted=secure or plan.get("tls") is True,
-        groups=tuple(_group(group) for group in plan.get("groups") or ()),
-        environment=_object(document, "environment"),
-        broker=broker,
-        clock=(int(clock.get("monotonic_ns") or 0), int(clock.get("wall_ns") or 0)),
-        windows={
-            str(name): _window(bounds)
-            for name, bounds in _object(document, "windows").items()
-            if bounds
-        },
-        connected=_optional_int(connect.get("connected")),
-        connect_seconds=None if connect.get("seconds") is None else float(connect["seconds"]),
-        connect_failures=_counts(_object(connect, "failures")),
-        network=_counts(_object(document, "network")),
-        observed=_object(document, "observed"),
-        audit=_object(document, "audit"),
-        interrupted=bool(document.get("interrupted")),
-        valid=None if verdict.get("valid") is None else bool(verdict["valid"]),
-        reasons=tuple(
-            (str(reason["code"]), str(reason.get("detail") or ""))
-            for reason in verdict.get("reasons") or ()
-        ),
-    )
-
-
-def _group(found: Object) -> Group:
-    publishes = found.get("publishes")
-    group = Group(str(found["name"]), int(found["count"]), bool(found.get("timed", True)))
-    if not publishes:
-        return group
-    low, high = publishes["size_bytes"]
-    return replace(
-        group,
-        rate=float(publishes["rate"]),
-        qos=int(publishes.get("qos", 0)),
-        size_bytes=(int(low), int(high)),
-        deliveries=int(publishes["deliveries"]),
-        topics=int(publishes.get("topics", 0)),
-    )
-
-
-def _object(document: Object, name: str) -> Object:
-    value = document.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise TypeError(f"{name} is not an object")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise TypeError("id or case is not a text")
-    return value
-
-
-def _count(value: object, default: int) -> int:
-    """A number, or the length of a list of what is counted."""
-    if value is None:
-        return default
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return len(value)
-    return int(str(value))
-
-
-def _optional_int(value: object) -> int | None:
-    return None if value is None else int(str(value))
-
-
-def _counts(value: Object) -> dict[str, int]:
-    return {str(name): int(count) for name, count in value.items()}
-
-
-def _window(bounds: Sequence[Any]) -> tuple[int, int | None]:
-    start, end = (*bounds, None)[:2]
-    return int(start), None if end is None else int(end)
 
 
 def _footer(path: Path, run: str, where: str) -> tuple[int, tuple[int, int]]:
