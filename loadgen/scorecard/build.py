@@ -17,22 +17,13 @@ from loadgen.metrics.interval import COUNTERS
 from loadgen.metrics.reducer import reduce_table
 from loadgen.scorecard.broker import broker_load
 from loadgen.scorecard.ceiling import ceiling_of
-from loadgen.scorecard.curves import (
-    backlog_of,
-    course_of,
-    distribution_of,
-    groups_of,
-    histogram_of,
-    phases_of,
-    processes_of,
-)
+from loadgen.scorecard.curves import curves_of
 from loadgen.scorecard.encryption import tls_details, tls_notice, tls_sections
 from loadgen.scorecard.latency import latency_of
 from loadgen.scorecard.model import (
     CONNECT_SERIES,
     Connecting,
     Counts,
-    Curves,
     NodePower,
     Power,
     Run,
@@ -101,8 +92,7 @@ def build(
         rack_units=rack_units,
         messages_per_core_second=None if broker is None else broker.messages_per_core_second,
     )
-    course = course_of(record, views.course, start_ns, end_ns)
-    phases = phases_of(record, start_ns, end_ns)
+    curves = curves_of(record, views, in_window, latency_rows, (start_ns, end_ns))
     notice = " ".join(filter(None, (notice_of(record), tls_notice(record))))
     return ScoreCard(
         run=_run(record, seconds),
@@ -124,7 +114,7 @@ def build(
         audit=record.audit or None,
         notice=notice,
         sections=(
-            *outage_sections(record, course, phases),
+            *outage_sections(record, curves.course, curves.phases),
             *published_sections(record, rates),
             *observed_sections(record),
             *tls_sections(record),
@@ -134,16 +124,7 @@ def build(
         | observed_details(record)
         | tls_details(record)
         | ({"notice": notice} if notice else {}),
-        curves=Curves(
-            wall_start_ns=_wall_ns(record, start_ns),
-            histograms=tuple(histogram_of(*series) for series in latency_rows.items()),
-            phases=phases,
-            distribution=tuple(distribution_of(*series) for series in latency_rows.items()),
-            course=course,
-            backlog=backlog_of(record, start_ns),
-            processes=processes_of(views.processes, start_ns),
-            groups=groups_of(record, in_window),
-        ),
+        curves=curves,
     )
 
 
@@ -180,17 +161,11 @@ def measured_window(record: RunRecord, views: Views) -> tuple[int, int]:
 def wall_window(record: RunRecord, views: Views) -> tuple[int, int]:
     """The measurement window in UTC nanoseconds since the epoch, for logs of other machines."""
     start_ns, end_ns = measured_window(record, views)
-    if not _wall_ns(record, start_ns):
+    if not record.wall_ns(start_ns):
         raise RunDirectoryError(
             f"run {record.id[:80]} did not record its wall clock, so power logs cannot be joined"
         )
-    return _wall_ns(record, start_ns), _wall_ns(record, end_ns)
-
-
-def _wall_ns(record: RunRecord, moment_ns: int) -> int:
-    """A moment in UTC nanoseconds since the epoch; 0 where the run has no wall clock."""
-    monotonic_ns, wall_ns = record.clock
-    return moment_ns - monotonic_ns + wall_ns if wall_ns else 0
+    return record.wall_ns(start_ns), record.wall_ns(end_ns)
 
 
 def _is_connect_only(record: RunRecord) -> bool:

@@ -10,9 +10,9 @@ from loadgen.errors import RunDirectoryError
 from loadgen.metrics.histogram import percentiles
 from loadgen.metrics.interval import COUNTERS, PHASES
 from loadgen.metrics.reducer import reduce_table
-from loadgen.scorecard.model import Curve, GroupTotals, Histogram, Moment, ProcessMoment
+from loadgen.scorecard.model import Curve, Curves, GroupTotals, Histogram, Moment, ProcessMoment
 from loadgen.scorecard.record import RunRecord
-from loadgen.scorecard.views import TIMED
+from loadgen.scorecard.views import TIMED, Views
 
 _CURVE_STEPS_A_DECADE = 24
 
@@ -22,7 +22,31 @@ _SHORTEST_COVERED_S = 0.1
 _COUNTS = ("connects", "connect_failures", "disconnects", "connected")
 
 
-def distribution_of(series: str, row: Mapping[str, Any]) -> Curve:
+def curves_of(
+    record: RunRecord,
+    views: Views,
+    in_window: pa.Table,
+    latency: Mapping[str, Mapping[str, Any]],
+    window: tuple[int, int],
+) -> Curves:
+    """The curves of a run over a measurement window on the monotonic clock.
+
+    `in_window` are the totals of counters in it, `latency` the merged row of each series.
+    """
+    start_ns, end_ns = window
+    return Curves(
+        wall_start_ns=record.wall_ns(start_ns),
+        histograms=tuple(_histogram(*series) for series in latency.items()),
+        phases=_phases(record, start_ns, end_ns),
+        distribution=tuple(_distribution(*series) for series in latency.items()),
+        course=_course(record, views.course, start_ns, end_ns),
+        backlog=_backlog(record, start_ns),
+        processes=_processes(views.processes, start_ns),
+        groups=_groups(record, in_window),
+    )
+
+
+def _distribution(series: str, row: Mapping[str, Any]) -> Curve:
     """Percentiles evenly spaced on the axis 1/(1-p), as far out as the count allows."""
     count = int(row["count"])
     ps = [0.0]
@@ -35,7 +59,7 @@ def distribution_of(series: str, row: Mapping[str, Any]) -> Curve:
     return Curve(series, count, (*points, (100.0, highest_us)))
 
 
-def histogram_of(series: str, row: Mapping[str, Any]) -> Histogram:
+def _histogram(series: str, row: Mapping[str, Any]) -> Histogram:
     return Histogram(
         series=series,
         **{key: int(row[key]) for key in ("count", "sum_ns", "min_ns", "max_ns")},
@@ -44,9 +68,7 @@ def histogram_of(series: str, row: Mapping[str, Any]) -> Histogram:
     )
 
 
-def phases_of(
-    record: RunRecord, start_ns: int, end_ns: int
-) -> tuple[tuple[str, float, float], ...]:
+def _phases(record: RunRecord, start_ns: int, end_ns: int) -> tuple[tuple[str, float, float], ...]:
     """Phase, its start and its end; one that was cut off ends with the window."""
     known = [(phase, *record.windows[phase]) for phase in PHASES if phase in record.windows]
     return tuple(
@@ -55,9 +77,7 @@ def phases_of(
     )
 
 
-def course_of(
-    record: RunRecord, course: pa.Table, start_ns: int, end_ns: int
-) -> tuple[Moment, ...]:
+def _course(record: RunRecord, course: pa.Table, start_ns: int, end_ns: int) -> tuple[Moment, ...]:
     """The seconds of a run, all groups together; latencies are those of timed groups."""
     due_s = (record.windows.get("warmup", (start_ns,))[0] - start_ns) / 1e9
     counters = course.filter(pc.equal(course["series"], ""))
@@ -108,7 +128,7 @@ def _moment(
     )
 
 
-def backlog_of(record: RunRecord, start_ns: int) -> tuple[tuple[float, int, int], ...]:
+def _backlog(record: RunRecord, start_ns: int) -> tuple[tuple[float, int, int], ...]:
     """Samples as run.json has them; raises RunDirectoryError for what is not a sample."""
     samples: Iterable[Sequence[Any]] = record.observed.get("backlog_samples") or ()
     try:
@@ -119,7 +139,7 @@ def backlog_of(record: RunRecord, start_ns: int) -> tuple[tuple[float, int, int]
         ) from None
 
 
-def processes_of(processes: pa.Table, start_ns: int) -> tuple[ProcessMoment, ...]:
+def _processes(processes: pa.Table, start_ns: int) -> tuple[ProcessMoment, ...]:
     return tuple(
         ProcessMoment(
             worker=f"{row['host']}/{row['worker']}",
@@ -132,7 +152,7 @@ def processes_of(processes: pa.Table, start_ns: int) -> tuple[ProcessMoment, ...
     )
 
 
-def groups_of(record: RunRecord, in_window: pa.Table) -> tuple[GroupTotals, ...]:
+def _groups(record: RunRecord, in_window: pa.Table) -> tuple[GroupTotals, ...]:
     """The groups of the plan, then others that rows have."""
     found = {row["group"]: row for row in reduce_table(in_window, ("group",)).to_pylist()}
     devices = {group.name: group.count for group in record.groups}

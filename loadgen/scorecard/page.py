@@ -11,7 +11,6 @@ from base64 import b64encode
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any
 from urllib.parse import quote
 
 import orjson
@@ -19,7 +18,6 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from loadgen.scorecard.figures import Chart
 from loadgen.scorecard.text import name, number, text_of
 
 
@@ -44,18 +42,6 @@ def render(template: str, **values: object) -> bytes:
     return page.encode()
 
 
-def page_figure(chart: Chart) -> dict[str, Any]:
-    """A chart with its data and its download as the template puts them in."""
-    return {
-        "title": chart.title,
-        "note": chart.note,
-        "height": chart.height,
-        "slug": re.sub(r"[^a-z0-9]+", "-", chart.title.lower()).strip("-"),
-        "href": f"data:text/csv;charset=utf-8,{quote(chart.table)}",
-        "data": Markup(_json(chart.figure)),
-    }
-
-
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -66,6 +52,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
     )
     environment.filters |= {"shown": name, "number": number, "text": text_of}
+    environment.filters |= {"slug": _slug, "json": _json, "quote": quote}
     return environment
 
 
@@ -79,9 +66,14 @@ def _hash(script: str) -> str:
     return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
 
 
-def _json(value: object) -> str:
+def _slug(title: str) -> str:
+    """A title as part of a file's name."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def _json(value: object) -> Markup:
     """JSON for a script element: nothing in it can close the element or begin a comment."""
     text = orjson.dumps(value).decode()
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+    return Markup(text)

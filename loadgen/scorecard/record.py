@@ -146,6 +146,11 @@ class RunRecord:
         """Names of the groups whose latencies are not the case's result."""
         return frozenset(group.name for group in self.groups if not group.timed)
 
+    def wall_ns(self, moment_ns: int) -> int:
+        """A moment in UTC nanoseconds since the epoch; 0 where the run has no wall clock."""
+        monotonic_ns, wall_ns = self.clock
+        return moment_ns - monotonic_ns + wall_ns if wall_ns else 0
+
     @property
     def publishing(self) -> tuple[Group, ...]:
         return tuple(group for group in self.groups if group.rate is not None)

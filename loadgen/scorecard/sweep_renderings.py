@@ -8,7 +8,7 @@ from typing import Any
 from loadgen.cases.registry import CASES, style_of
 from loadgen.scorecard.figures import Chart, Figure, axis, chart, color_of, from_zero, layout, line
 from loadgen.scorecard.files import write_files
-from loadgen.scorecard.page import page_figure, render
+from loadgen.scorecard.page import render
 from loadgen.scorecard.sweep_table import SweepRow, SweepTable
 from loadgen.scorecard.text import NOTICE_CHARACTERS, csv_of, name, notice_lines, number, text_of
 from loadgen.scorecard.to_json import indented
@@ -170,7 +170,6 @@ def to_markdown(table: SweepTable) -> bytes:
 
 def to_html(table: SweepTable) -> bytes:
     """One file that opens offline."""
-    chart = sweep_chart(table)
     return render(
         "sweep.html.j2",
         title=f"Sweep: {name(table.case.upper())}",
@@ -181,7 +180,7 @@ def to_html(table: SweepTable) -> bytes:
             {"cells": cells(table, row), "valid": row.valid and row.runs > 0} for row in table.rows
         ],
         notes=table_notes(table),
-        chart=None if chart is None else page_figure(chart),
+        chart=sweep_chart(table),
     )
 
 

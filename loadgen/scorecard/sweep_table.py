@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.cases.registry import CASES, style_of
-from loadgen.control.sweep import (
-    Measured,
-    SweepPoint,
-    SweepResult,
-    standing_of,
-)
+from loadgen.control.sweep import Measured, SweepPoint, SweepResult, standing_of
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.record import RunRecord, open_run
@@ -281,9 +276,5 @@ def figures_of(record: RunRecord, card: ScoreCard) -> dict[str, float | None]:
         "egress": None if burst else card.rates["received"],
         "high_water_mark": card.counts.high_water_mark,
         "seconds": card.connect.seconds if burst else None,
-        "avg": None if latency is None else latency.avg,
-        "p50": None if latency is None else latency.p50,
-        "p99": None if latency is None else latency.p99,
-        "max": None if latency is None else latency.max,
-        "stdev": None if latency is None else latency.stdev,
+        **{key: getattr(latency, key, None) for key in ("avg", "p50", "p99", "max", "stdev")},
     }

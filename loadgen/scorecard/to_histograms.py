@@ -11,6 +11,7 @@ series where there are several runs. Values are nanoseconds, its maxima millisec
 
 import io
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,17 +45,7 @@ _TAG_CHARACTERS = 300
 def to_parquet(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> bytes:
     """A table of HISTOGRAM_SCHEMA."""
     rows = [
-        {
-            "run": card.run.id,
-            "case": card.run.case,
-            "series": histogram.series,
-            "count": histogram.count,
-            "sum_ns": histogram.sum_ns,
-            "min_ns": histogram.min_ns,
-            "max_ns": histogram.max_ns,
-            "bucket": histogram.bucket,
-            "bucket_count": histogram.bucket_count,
-        }
+        {"run": card.run.id, "case": card.run.case, **asdict(histogram)}
         for card in cards
         for histogram in card.curves.histograms
     ]

@@ -10,10 +10,9 @@ from typing import Any
 
 import orjson
 
-from loadgen.scorecard.broker import BrokerLoad
 from loadgen.scorecard.compare import Comparison
 from loadgen.scorecard.latency import Latency
-from loadgen.scorecard.model import Power, ScoreCard
+from loadgen.scorecard.model import ScoreCard
 
 SCHEMA = 1
 
@@ -51,12 +50,12 @@ def to_document(card: ScoreCard) -> dict[str, Any]:
         "rows": [asdict(row) for row in card.rows],
         "counts": asdict(card.counts),
         "latency": {series: _latency(summary) for series, summary in card.latency.items()},
-        "power": None if card.power is None else _power(card.power),
+        "power": _but_course(card.power),
         "audit": None if card.audit is None else dict(card.audit),
         "rates": dict(card.rates),
         "connect": asdict(card.connect),
         "network": dict(card.network),
-        "broker_load": None if card.broker is None else _broker(card.broker),
+        "broker_load": _but_course(card.broker),
         **card.details,
         "digest": {**card.integrity.digests, "state": card.integrity.state},
     }
@@ -66,16 +65,7 @@ def _latency(summary: Latency) -> dict[str, float | None]:
     return {name.replace("_", "."): value for name, value in asdict(summary).items()}
 
 
-def _power(power: Power) -> dict[str, Any]:
-    """Everything but the course."""
-    document = asdict(power)
-    for outlet in document["outlets"]:
-        del outlet["curve"]
-    return document
-
-
-def _broker(load: BrokerLoad) -> dict[str, Any]:
-    """Everything but the course."""
-    document = asdict(load)
-    del document["moments"]
-    return document
+def _but_course(part: Any) -> dict[str, Any] | None:
+    """A part of the card, which may be None, without what is drawn of it."""
+    drawn = ("curve", "moments")
+    return part and asdict(part, dict_factory=lambda of: {k: v for k, v in of if k not in drawn})

@@ -6,7 +6,6 @@ functions; all are made of `metrics.reducer`, so both get the same numbers.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -104,7 +103,7 @@ def course_of(intervals: pa.Table, background: Background) -> pa.Table:
     levels = [
         percentiles(counts, tuple(_COURSE_LEVELS.values()), bucket)
         for bucket, counts in zip(
-            _arrays(merged["bucket"]), _arrays(merged["bucket_count"]), strict=True
+            merged["bucket"].to_numpy(), merged["bucket_count"].to_numpy(), strict=True
         )
     ]
     columns = {name: merged[name] for name in (*_COURSE_BY, *_COURSE_COUNTS, "max_ns")}
@@ -145,11 +144,3 @@ def _by_class(table: pa.Table, background: Background) -> pa.Table:
     ]
     place = table.schema.get_field_index("group")
     return table.set_column(place, "group", pa.array(names, pa.string()))
-
-
-def _arrays(column: pa.ChunkedArray) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """The lists of a list column as numpy arrays."""
-    lists = column.combine_chunks()
-    bounds = lists.offsets.to_numpy()
-    values = lists.values.to_numpy()
-    return [values[a:b] for a, b in pairwise(bounds)]
