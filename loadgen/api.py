@@ -34,7 +34,7 @@ from loadgen.control.search import search as _search
 from loadgen.control.sweep import Sweep, SweepResult, SweepState
 from loadgen.control.sweep import sweep as _sweep
 from loadgen.errors import ScenarioError
-from loadgen.scorecard.latency import Latency
+from loadgen.metrics.reducer import LatencySummary
 from loadgen.scorecard.model import Counts, ScoreCard
 from loadgen.scorecard.record import load_intervals, open_run
 from loadgen.scorecard.summary import summarize_run
@@ -105,7 +105,7 @@ class Result:
         return self.card.rates
 
     @property
-    def latency(self) -> Mapping[str, Latency]:
+    def latency(self) -> Mapping[str, LatencySummary]:
         """Microseconds by series: end_to_end, transit, send_delay, acknowledge, connect ..."""
         return self.card.latency
 

@@ -41,7 +41,8 @@ def _panel(field: Field) -> str:
     return "Run" if field.name in Scenario.fields() else "Load"
 
 
-def _parameter(field: Field) -> inspect.Parameter:
+def field_option(field: Field) -> inspect.Parameter:
+    """The option of a scenario's field; its value stays text."""
     flag = isinstance(field, Flag)
     annotation: Any = list[str] | None if field.repeatable else str | None
     default = field.shown_default
@@ -88,7 +89,7 @@ def case_options(case: Case[Any]) -> list[inspect.Parameter]:
         ),
     ]
     fields = [field for field in case.scenario.fields().values() if field.name not in NOT_YET]
-    return [*map(_parameter, fields), *own]
+    return [*map(field_option, fields), *own]
 
 
 def json_option() -> inspect.Parameter:

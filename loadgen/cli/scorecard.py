@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from loadgen.cli.options import Flags, parameter, with_options
+from loadgen.cli.options import Flags, field_option, json_option, parameter, with_options
+from loadgen.workload.scenario import Scenario
 
 if TYPE_CHECKING:
     from loadgen.scorecard.compare import Comparison
@@ -33,6 +34,9 @@ def _option(
     return parameter(name, annotation, default, typer.Option(flag, metavar=metavar, help=text))
 
 
+_LOG_FIELDS = ("pdu", "pdu_timezone", "pdu_columns", "pdu_offset")
+"""Fields of a scenario that say which power logs there are and how they are read."""
+
 _OPTIONS = (
     parameter(
         "runs",
@@ -48,27 +52,7 @@ _OPTIONS = (
         "by more than --bound.",
     ),
     _option("bound", str, "PERCENT", "How much worse than the baseline is fine.", "5%"),
-    _option(
-        "pdu",
-        list[str] | None,
-        "LOG",
-        "Power log; NODE=FILE names the machine it feeds, FILE#OUTLET,... the outlets to take of a "
-        "log of several; repeatable.",
-    ),
-    _option("pdu_timezone", str | None, "ZONE", "Time zone of the logs [default: this host's]."),
-    _option(
-        "pdu_columns",
-        str | None,
-        "NAMES",
-        "Columns of the logs, as time=NAME,watts=NAME; also date, kwh, outlet, format [default: "
-        "as the header says].",
-    ),
-    _option(
-        "pdu_offset",
-        str | None,
-        "TIME",
-        "How far the logs' clock is ahead of this host's, as 1.5s or -2s [default: 0].",
-    ),
+    *(field_option(Scenario.fields()[name]) for name in _LOG_FIELDS),
     _option("rack_units", float | None, "N", "Height of the broker's machine."),
     _option("spark_master", str, "URL", "Spark master.", "local[*]"),
     _option(
@@ -77,7 +61,7 @@ _OPTIONS = (
         "DIR",
         "Where to write it [default: into the run; for several, scorecard-TIME].",
     ),
-    _option("json_", bool, None, "Score card JSON on stdout.", default=False),
+    json_option(),
 )
 
 

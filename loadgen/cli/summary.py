@@ -12,7 +12,7 @@ _WIDTH = 100
 
 def summary_lines(card: "ScoreCard") -> list[str]:
     """Verdict with its reasons, the score card's rows, latencies and counts."""
-    from loadgen.scorecard.latency import COLUMNS
+    from loadgen.scorecard.model import LATENCY_FIGURES
     from loadgen.scorecard.rows import FIGURES
     from loadgen.scorecard.text import name, notice_lines, number, text_of
 
@@ -30,8 +30,15 @@ def summary_lines(card: "ScoreCard") -> list[str]:
         ]
         lines += ["", *_aligned([("", *FIGURES.values(), ""), *rows], left=(0, 7))]
     if card.latency:
-        titles = ("latency, µs", *(title.upper() for title in COLUMNS[:-1]), FIGURES["stdev"])
-        series = [(name, *map(number, timed.figures)) for name, timed in card.latency.items()]
+        titles = (
+            "latency, µs",
+            *map(str.upper, [*LATENCY_FIGURES.values()][:-1]),
+            FIGURES["stdev"],
+        )
+        series = [
+            (name, *(number(getattr(timed, key)) for key in LATENCY_FIGURES))
+            for name, timed in card.latency.items()
+        ]
         lines += ["", *_aligned([titles, *series], left=(0,))]
     for section in card.sections:
         lines += ["", *wrap(f"{section.title}. {section.note}", _WIDTH)]

@@ -10,14 +10,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pydantic import AfterValidator, TypeAdapter
 
 from loadgen.errors import RunDirectoryError
+from loadgen.scorecard.reading import at
 from loadgen.scorecard.text import name
 
 FILE = "broker.jsonl"
@@ -33,8 +36,8 @@ class ProcessSample:
     """Processor time since the processes started, and resident memory, at one moment."""
 
     time_ns: int
-    cpu_ns: int
-    resident_bytes: int
+    cpu_ns: Annotated[int, at("process", "cpu_ns")]
+    resident_bytes: Annotated[int, at("process", "resident_bytes")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,14 @@ class CountSample:
     """A broker's own count since it started; `watched` of it went to our watcher."""
 
     time_ns: int
-    broker: int
-    topic: str
+    topic: Annotated[str, AfterValidator(name)]
     count: str
     value: int
-    watched: int
+    broker: int = 0
+    watched: int = 0
+
+
+_PROCESS, _COUNT = TypeAdapter(ProcessSample), TypeAdapter(CountSample)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,26 +123,13 @@ def read_broker(run_dir: Path) -> BrokerRecords | None:
     for place, line in enumerate(lines, start=1):
         try:
             record = orjson.loads(line)
-            at = int(record["time_ns"])
             if "process" in record:
-                load = record["process"]
-                processes.append(
-                    ProcessSample(at, int(load["cpu_ns"]), int(load["resident_bytes"]))
-                )
+                processes.append(_PROCESS.validate_python(record))
             elif "count" in record:
-                counts.append(
-                    CountSample(
-                        time_ns=at,
-                        broker=int(record.get("broker", 0)),
-                        topic=name(record["topic"]),
-                        count=str(record["count"]),
-                        value=int(record["value"]),
-                        watched=int(record.get("watched", 0)),
-                    )
-                )
+                counts.append(_COUNT.validate_python(record))
             elif "trouble" in record:
                 troubles.append(name(record["trouble"]))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, TypeError) as error:
             if place == len(lines):
                 break  # a killed run leaves half a line
             raise RunDirectoryError(

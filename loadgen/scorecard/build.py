@@ -14,12 +14,11 @@ from loadgen.cases.registry import CASES
 from loadgen.control.seal import Integrity
 from loadgen.errors import RunDirectoryError
 from loadgen.metrics.interval import COUNTERS
-from loadgen.metrics.reducer import reduce_table
+from loadgen.metrics.reducer import reduce_table, summarize
 from loadgen.scorecard.broker import broker_load
 from loadgen.scorecard.ceiling import ceiling_of
 from loadgen.scorecard.curves import curves_of
 from loadgen.scorecard.encryption import tls_details, tls_notice, tls_sections
-from loadgen.scorecard.latency import latency_of
 from loadgen.scorecard.model import (
     CONNECT_SERIES,
     Connecting,
@@ -70,7 +69,7 @@ def build(
         name: sums[name] / seconds if messages else 0.0 for name in ("sent", "expected", "received")
     }
     latency_rows = _latency_rows(totals, record.background)
-    latency = {series: latency_of(row) for series, row in latency_rows.items()}
+    latency = {series: summarize(row) for series, row in latency_rows.items()}
     broker = None
     if run.broker is not None:
         through = sums["sent"] + sums["received"] if messages else 0

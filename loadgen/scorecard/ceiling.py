@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from loadgen.scorecard.latency import Latency
+from loadgen.metrics.reducer import LatencySummary
 from loadgen.scorecard.reading import figure, part
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.sections import Cell, Section
@@ -10,7 +10,7 @@ from loadgen.scorecard.text import name
 
 
 def ceiling_of(
-    record: RunRecord, rates: Mapping[str, float], latency: Mapping[str, Latency]
+    record: RunRecord, rates: Mapping[str, float], latency: Mapping[str, LatencySummary]
 ) -> tuple[Section, ...]:
     """The section that sets a run beside `environment.calibration`; none without a calibration.
 

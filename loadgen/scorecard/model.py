@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadgen.control.seal import Integrity
+from loadgen.metrics.reducer import LatencySummary
 from loadgen.scorecard.broker import BrokerLoad
-from loadgen.scorecard.latency import Latency
 from loadgen.scorecard.power import OutletPower
 from loadgen.scorecard.rows import Row
 from loadgen.scorecard.sections import Section
@@ -17,6 +17,18 @@ from loadgen.workload.verdict import Verdict
 
 CONNECT_SERIES = ("connect", "tcp", "tls", "connack", "suback")
 """Latency series of devices, not of messages: they belong to no measurement window."""
+
+LATENCY_FIGURES = {
+    "count": "count",
+    "avg": "avg",
+    "p50": "50p",
+    "p90": "90p",
+    "p99": "99p",
+    "p99_9": "99.9p",
+    "max": "max",
+    "stdev": "stdev",
+}
+"""Figures of a latency series that a score card shows, and the title of each column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +206,7 @@ class ScoreCard:
     verdict: Verdict
     rows: tuple[Row, ...]
     counts: Counts
-    latency: Mapping[str, Latency]
+    latency: Mapping[str, LatencySummary]
     power: Power | None
     connect: Connecting
     network: Mapping[str, int]

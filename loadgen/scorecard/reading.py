@@ -3,9 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import AliasPath, Field
+
 Object = Mapping[str, Any]
 
 _LONGEST_TEXT = 300
+
+
+def at(*path: str) -> Any:
+    """Where pydantic finds a field that is not at the document's top under its own name."""
+    return Field(validation_alias=AliasPath(*path))
 
 
 def part(value: object, *path: str) -> Object:

@@ -13,13 +13,14 @@ from typing import Annotated, Any
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import AliasPath, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticUseDefault
 
 from loadgen.control.seal import Integrity, verify
 from loadgen.errors import RunDirectoryError
 from loadgen.metrics.interval import INTERVAL_SCHEMA, RUN_METADATA_KEY
 from loadgen.scorecard.broker import BrokerRecords, read_broker
+from loadgen.scorecard.reading import at
 
 SCHEMA = 1
 """Version of run.json that this program understands."""
@@ -41,11 +42,6 @@ _GIVEN = BeforeValidator(_or_default)
 """A null is as good as nothing."""
 
 
-def _at(*path: str) -> Any:
-    """Where a field stands in the document, if not at the top under its own name."""
-    return Field(validation_alias=AliasPath(*path))
-
-
 def _windows(value: Object) -> Any:
     """One without bounds was never reached, one with a start alone was cut off."""
     return {name: (*bounds, None)[:2] for name, bounds in value.items() if bounds}
@@ -62,11 +58,11 @@ class Group:
     name: str
     count: int
     timed: bool = True
-    rate: Annotated[float | None, _at("publishes", "rate")] = None
-    qos: Annotated[int, _at("publishes", "qos")] = 0
-    size_bytes: Annotated[tuple[int, int], _at("publishes", "size_bytes")] = (0, 0)
-    deliveries: Annotated[int, _at("publishes", "deliveries")] = 0
-    topics: Annotated[int, _at("publishes", "topics")] = 0
+    rate: Annotated[float | None, at("publishes", "rate")] = None
+    qos: Annotated[int, at("publishes", "qos")] = 0
+    size_bytes: Annotated[tuple[int, int], at("publishes", "size_bytes")] = (0, 0)
+    deliveries: Annotated[int, at("publishes", "deliveries")] = 0
+    topics: Annotated[int, at("publishes", "topics")] = 0
 
 
 Text = Annotated[str, _GIVEN]
@@ -92,11 +88,11 @@ class RunRecord:
     command: Annotated[tuple[str, ...], _GIVEN] = ()
     scenario: Part = field(default_factory=dict)
     seed: int | None = None
-    workers: Annotated[Number, _at("plan", "workers")] = 1
-    hosts: Annotated[Number, _at("plan", "hosts")] = 1
-    urls: Annotated[tuple[str, ...], _GIVEN, _at("broker", "urls")] = ()
-    tls: Annotated[bool, _GIVEN, _at("plan", "tls")] = False
-    groups: Annotated[tuple[Group, ...], _GIVEN, _at("plan", "groups")] = ()
+    workers: Annotated[Number, at("plan", "workers")] = 1
+    hosts: Annotated[Number, at("plan", "hosts")] = 1
+    urls: Annotated[tuple[str, ...], _GIVEN, at("broker", "urls")] = ()
+    tls: Annotated[bool, _GIVEN, at("plan", "tls")] = False
+    groups: Annotated[tuple[Group, ...], _GIVEN, at("plan", "groups")] = ()
     environment: Part = field(default_factory=dict)
     broker: Part = field(default_factory=dict)
     clock: Annotated[
@@ -108,20 +104,20 @@ class RunRecord:
     windows: Annotated[Mapping[str, tuple[int, int | None]], BeforeValidator(_windows), _GIVEN] = (
         field(default_factory=dict)
     )
-    connected: Annotated[int | None, _at("connect", "connected")] = None
-    connect_seconds: Annotated[float | None, _at("connect", "seconds")] = None
-    connect_failures: Annotated[Counts, _at("connect", "failures")] = field(default_factory=dict)
+    connected: Annotated[int | None, at("connect", "connected")] = None
+    connect_seconds: Annotated[float | None, at("connect", "seconds")] = None
+    connect_failures: Annotated[Counts, at("connect", "failures")] = field(default_factory=dict)
     network: Counts = field(default_factory=dict)
     observed: Part = field(default_factory=dict)
     audit: Part = field(default_factory=dict)
     interrupted: Annotated[bool, _GIVEN] = False
-    valid: Annotated[bool | None, _at("verdict", "valid")] = None
+    valid: Annotated[bool | None, at("verdict", "valid")] = None
     """None where the run ended before it was judged."""
     reasons: Annotated[
         tuple[tuple[str, str], ...],
         BeforeValidator(lambda found: [(one["code"], one.get("detail") or "") for one in found]),
         _GIVEN,
-        _at("verdict", "reasons"),
+        at("verdict", "reasons"),
     ] = ()
     """(code, detail)"""
 

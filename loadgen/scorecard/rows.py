@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from loadgen.cases.registry import CASES
-from loadgen.scorecard.latency import Latency
+from loadgen.metrics.reducer import LatencySummary
 from loadgen.scorecard.record import RunRecord
 from loadgen.workload.case import Measure, RowSpec
 
@@ -54,7 +54,7 @@ class Facts:
 
     record: RunRecord
     rates: Mapping[str, float]
-    latency: Mapping[str, Latency]
+    latency: Mapping[str, LatencySummary]
     connected: int
     high_water_mark: int | None
     watts: float | None

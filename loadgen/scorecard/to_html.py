@@ -7,8 +7,7 @@ from typing import Any
 
 from loadgen.scorecard.charts import charts_of
 from loadgen.scorecard.compare import Comparison, difference_text, regressions, spread_text
-from loadgen.scorecard.latency import COLUMNS as LATENCY_COLUMNS
-from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.model import LATENCY_FIGURES, ScoreCard
 from loadgen.scorecard.page import render
 from loadgen.scorecard.rows import FIGURES, in_report_order
 from loadgen.scorecard.run_charts import comparison_chart, run_charts_of
@@ -37,7 +36,7 @@ def to_html(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = ()) 
         subtitle=_subtitle(cards),
         runs=runs,
         figures=[*FIGURES.values()],
-        latency_columns=LATENCY_COLUMNS,
+        latency_figures=LATENCY_FIGURES,
         group_columns=tuple(column.replace("_", " ") for column in _GROUP_COUNTERS),
         table=in_report_order([card.rows for card in cards]),
         charts=together,

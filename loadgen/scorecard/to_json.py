@@ -11,8 +11,7 @@ from typing import Any
 import orjson
 
 from loadgen.scorecard.compare import Comparison
-from loadgen.scorecard.latency import Latency
-from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.model import LATENCY_FIGURES, ScoreCard
 
 SCHEMA = 1
 
@@ -49,7 +48,10 @@ def to_document(card: ScoreCard) -> dict[str, Any]:
         "verdict": {"valid": card.verdict.valid, **asdict(card.verdict)},
         "rows": [asdict(row) for row in card.rows],
         "counts": asdict(card.counts),
-        "latency": {series: _latency(summary) for series, summary in card.latency.items()},
+        "latency": {
+            series: {key.replace("_", "."): getattr(timed, key) for key in LATENCY_FIGURES}
+            for series, timed in card.latency.items()
+        },
         "power": _but_course(card.power),
         "audit": None if card.audit is None else dict(card.audit),
         "rates": dict(card.rates),
@@ -59,10 +61,6 @@ def to_document(card: ScoreCard) -> dict[str, Any]:
         **card.details,
         "digest": {**card.integrity.digests, "state": card.integrity.state},
     }
-
-
-def _latency(summary: Latency) -> dict[str, float | None]:
-    return {name.replace("_", "."): value for name, value in asdict(summary).items()}
 
 
 def _but_course(part: Any) -> dict[str, Any] | None:

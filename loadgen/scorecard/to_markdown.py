@@ -7,8 +7,7 @@ from dataclasses import asdict
 
 from loadgen.scorecard.broker import BrokerLoad
 from loadgen.scorecard.compare import Cell, Comparison, difference_text, spread_text
-from loadgen.scorecard.latency import COLUMNS as LATENCY_COLUMNS
-from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.model import LATENCY_FIGURES, ScoreCard
 from loadgen.scorecard.rows import FIGURES, in_report_order
 from loadgen.scorecard.text import (
     COMMAND_CHARACTERS,
@@ -85,8 +84,11 @@ def _details(card: ScoreCard) -> list[str]:
         lines += markdown_table(section.header, (list(map(text_of, row)) for row in section.rows))
     if card.latency:
         lines += markdown_table(
-            ("latency, µs", *LATENCY_COLUMNS),
-            ((series, *map(number, timed.figures)) for series, timed in card.latency.items()),
+            ("latency, µs", *LATENCY_FIGURES.values()),
+            (
+                (series, *(number(getattr(timed, key)) for key in LATENCY_FIGURES))
+                for series, timed in card.latency.items()
+            ),
         )
     if card.power is not None:
         lines += markdown_table(

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
+from loadgen.metrics.reducer import LatencySummary
 from loadgen.scorecard.ceiling import ceiling_of
-from loadgen.scorecard.latency import Latency
 
 CALIBRATION = {
     "made": "2026-11-21T00:08:59Z",
@@ -22,7 +22,7 @@ def record(calibration: Any) -> Any:
     return SimpleNamespace(environment=environment, workers=2, connected=1_000, connect_seconds=0.5)
 
 
-LATENCY = {"end_to_end": Latency(1, None, 75.0, None, None, None, None, None)}
+LATENCY = {"end_to_end": LatencySummary(1, p50=75.0)}
 RATES = {"sent": 5_000.0, "received": 10_000.0}
 
 
