@@ -15,11 +15,9 @@ line with `_` for `-`, and take the same texts ("10k", "5m") beside numbers. Err
 import asyncio
 import contextvars
 import functools
-import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
@@ -28,7 +26,7 @@ from loadgen.control.coordinator import run as _play
 from loadgen.control.devices import read_devices
 from loadgen.control.interrupt import Interrupt
 from loadgen.control.progress import Progress, Snapshot, silent
-from loadgen.control.rundir import new_directory
+from loadgen.control.rundir import directory_or_new
 from loadgen.control.search import Search, SearchResult, SearchState
 from loadgen.control.search import search as _search
 from loadgen.control.sweep import Sweep, SweepResult, SweepState
@@ -41,7 +39,7 @@ from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.sweep_renderings import write_sweep
 from loadgen.scorecard.sweep_table import SweepTable, table_of
 from loadgen.workload.scenario import Scenario, read_toml
-from loadgen.workload.search import MOST_STEPS, PRECISION, Limit, aim_for, requirements
+from loadgen.workload.search import Limit, aim_for, requirements
 from loadgen.workload.verdict import Reason
 
 if TYPE_CHECKING:
@@ -163,7 +161,7 @@ async def run_async(
     measured, `faults` are for a reflector that is started for the run. Raises LoadgenError where
     the run could not be played or nothing was measured; an INVALID run is a result.
     """
-    with _directory(out, what.case) as directory:
+    with directory_or_new(out, what.case) as directory:
         result = await _play(
             what,
             directory,
@@ -198,17 +196,11 @@ class SearchOptions(TypedDict, total=False):
 
 
 def _search_of(what: Scenario, target: str, faults: str, options: SearchOptions) -> Search:
-    aim = aim_for(
-        what,
-        target,
-        start=options.get("start"),
-        highest=options.get("highest"),
-        precision=options.get("precision", PRECISION),
-        most_steps=options.get("most_steps", MOST_STEPS),
-    )
-    require = options.get("require", ())
+    bounds: dict[str, Any] = dict(options)
+    require, step_s = bounds.pop("require", ()), bounds.pop("step_s", None)
     pairs = [f"{k}={v}" for k, v in require.items()] if isinstance(require, Mapping) else require
-    return Search(what, aim, requirements(what, pairs), options.get("step_s"), faults)
+    aim = aim_for(what, target, **bounds)
+    return Search(what, aim, requirements(what, pairs), step_s, faults)
 
 
 async def search_async(
@@ -227,7 +219,7 @@ async def search_async(
     load, whether it was confirmed, why the next one failed, and whether that was the
     generator's own doing (`own`); it is None where `interrupt` ended the search.
     """
-    with _directory(out, f"search-{what.case}") as directory:
+    with directory_or_new(out, f"search-{what.case}") as directory:
         return await _search(
             _search_of(what, target, faults, options),
             directory,
@@ -269,7 +261,7 @@ async def sweep_async(
         search=None if target is None else searching,
         faults=faults,
     )
-    with _directory(out, f"sweep-{what.case}") as directory:
+    with directory_or_new(out, f"sweep-{what.case}") as directory:
         result = await _sweep(
             grid,
             directory,
@@ -300,18 +292,12 @@ def _text(value: object) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def _directory(out: str | Path | None, name: str) -> AbstractContextManager[Path]:
-    return new_directory(datetime.now(UTC), name) if out is None else nullcontext(Path(out))
-
-
 def _wait(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """The coroutine's result; in a thread of its own where this one has a running loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(make())
-    outcome: list[T] = []
-    failure: list[BaseException] = []
     running: list[Callable[[], object]] = []
 
     async def watched() -> T:
@@ -320,25 +306,15 @@ def _wait(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         running.append(lambda: loop.call_soon_threadsafe(task.cancel))
         return await make()
 
-    def play() -> None:
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        future = thread.submit(contextvars.copy_context().run, lambda: asyncio.run(watched()))
         try:
-            outcome.append(asyncio.run(watched()))
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(play,))
-    thread.start()
-    try:
-        thread.join()
-    except BaseException:
-        # Ctrl-C in a notebook: nothing may go on running behind it.
-        for cancel in running:
-            cancel()
-        thread.join()
-        raise
-    if failure:
-        raise failure[0]
-    return outcome[0]
+            return future.result()
+        finally:
+            # Ctrl-C in a notebook: nothing may go on running behind it.
+            if not future.done():
+                for cancel in running:
+                    cancel()
 
 
 # Waited for -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Self
 import pytest
 
 from loadgen import api
-from loadgen.control import worker_pool
+from loadgen.control import rundir, worker_pool
 from loadgen.errors import RunDirectoryError, ScenarioError
 from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.workload.scenario import Scenario
@@ -125,7 +125,7 @@ async def test_runs_that_start_in_one_second_have_directories_of_their_own(
         def now(cls, tz: tzinfo | None = None) -> Self:
             return cls.fromtimestamp(moment.timestamp(), tz)
 
-    monkeypatch.setattr(api, "datetime", Stopped)
+    monkeypatch.setattr(rundir, "datetime", Stopped)
     results = await asyncio.gather(*(api.run_async(fanin()) for _ in range(2)))
     assert len({result.directory for result in results}) == 2
     with pytest.raises(ScenarioError):

@@ -1,6 +1,5 @@
 """`loadgen calibrate`: what this harness can do on this host."""
 
-import asyncio
 import json
 import sys
 from typing import Annotated, Any
@@ -33,7 +32,7 @@ def command(
         if result is None:
             raise CannotRunError("nothing is kept for this host and version: run loadgen calibrate")
     else:
-        result = asyncio.run(_measured(key, quiet=quiet))
+        result = _measured(key, quiet=quiet)
     if json_:
         print(json.dumps(result, indent=2))
         return 0
@@ -42,15 +41,18 @@ def command(
     return 0
 
 
-async def _measured(key: dict[str, object], *, quiet: bool) -> dict[str, Any]:
+def _measured(key: dict[str, object], *, quiet: bool) -> dict[str, Any]:
     from loadgen.control.calibrate import calibrate
     from loadgen.control.calibration import keep
     from loadgen.control.environment import host_of
-    from loadgen.control.interrupt import listening
+    from loadgen.control.interrupt import interruptible
     from loadgen.control.progress import progress_on
 
-    with listening() as interrupt, progress_on(sys.stderr, quiet=quiet) as progress:
-        result = await calibrate(key, host_of().descriptors, progress=progress, interrupt=interrupt)
+    descriptors = host_of().descriptors
+    with progress_on(sys.stderr, quiet=quiet) as progress:
+        result = interruptible(
+            lambda interrupt: calibrate(key, descriptors, progress=progress, interrupt=interrupt)
+        )
     keep(result)
     return result
 

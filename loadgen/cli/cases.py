@@ -1,10 +1,7 @@
 """Plays one case and shows its score card: what the commands of the cases have in common."""
 
-import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,21 +43,20 @@ def play(
 ) -> "RunResult":
     """Run the scenario into `out`, with progress on stderr; Ctrl-C ends it in order."""
     from loadgen.control.coordinator import run
-    from loadgen.control.interrupt import listening
+    from loadgen.control.interrupt import interruptible
     from loadgen.control.progress import progress_on
-    from loadgen.control.rundir import new_directory
+    from loadgen.control.rundir import directory_or_new
 
-    new = new_directory(datetime.now(UTC), scenario.case) if out is None else nullcontext(out)
     words = command or ("loadgen", *sys.argv[1:])
-
-    async def played() -> "RunResult":
-        with listening() as interrupt, progress_on(sys.stderr, quiet=quiet) as progress:
-            return await run(
+    with (
+        directory_or_new(out, scenario.case) as directory,
+        progress_on(sys.stderr, quiet=quiet) as progress,
+    ):
+        return interruptible(
+            lambda interrupt: run(
                 scenario, directory, progress=progress, interrupt=interrupt, command=words
             )
-
-    with new as directory:
-        return asyncio.run(played())
+        )
 
 
 def check_power_logs(scenario: Scenario) -> None:

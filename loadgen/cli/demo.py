@@ -61,16 +61,16 @@ def command(
     require_free(directory)
     kind = "amqtt" if broker == "auto" and find_mosquitto() is None else broker
     host = host_of()
-    scenarios = {
-        case: build_scenario(case, None, {**fields, "broker": broker})
-        for case, fields in sizes(kind, host.cores, host.descriptors).items()
-    }
+    chosen = sizes(kind, host.cores, host.descriptors)
+    scenarios = [
+        build_scenario(case, None, {**fields, "broker": broker}) for case, fields in chosen.items()
+    ]
     status = 0
     played = []
-    for number, (case, scenario) in enumerate(scenarios.items(), start=1):
+    for number, scenario in enumerate(scenarios, start=1):
+        case, fields = scenario.case, chosen[scenario.case]
         if not quiet:
-            tell([f"{number} of {len(scenarios)}: {case}"])
-        fields = sizes(kind, host.cores, host.descriptors)[case]
+            tell([f"{number} of {len(chosen)}: {case}"])
         options = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
         words = ("loadgen", case, f"--broker={broker}", *options)
         result = play(scenario, directory / case, quiet=quiet, command=words)

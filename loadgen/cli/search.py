@@ -1,11 +1,9 @@
 """`loadgen search CASE --for rate|devices|base`: the highest load that is still valid."""
 
-import asyncio
 import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +27,6 @@ from loadgen.workload.search import (
     AIMS,
     MOST_STEPS,
     PRECISION,
-    Aim,
     aim_for,
     limit_sentence,
     parse_share,
@@ -47,56 +44,60 @@ app = typer.Typer(
 )
 
 
+SEARCH_OPTIONS: Mapping[str, tuple[str, str]] = {
+    "for_": ("|".join(AIMS), f"What is searched: {', '.join(AIMS)}."),
+    "from_": ("N", "The first load. [default: by case]"),
+    "to": ("N", "The highest load to try. [default: no bound]"),
+    "precision": (
+        "SHARE",
+        f"How far above the limit the lowest load that failed may be. [default: {PRECISION:.0%}]",
+    ),
+    "require": (
+        "NAME=VALUE",
+        "What a load must hold: lost=0.1%, p99=100ms or off, backlog=off, order=off, "
+        "duplicates=off. [default: nothing lost, backlog not growing, p99 by case]",
+    ),
+    "step_duration": (
+        "TIME",
+        "Measured time of each step but the confirmation. [default: --duration]",
+    ),
+    "most_steps": ("N", f"Steps at most. [default: {MOST_STEPS}]"),
+}
+"""Options of a search by the names of their parameters: placeholder and help."""
+
+
+def option_of(name: str) -> str:
+    """The option of a parameter of this name."""
+    return f"--{name.strip('_').replace('_', '-')}"
+
+
 def search_options(*, required: bool) -> list[inspect.Parameter]:
     """The options of a search, of `search` itself and of `sweep --search`."""
-    wanted = f"What is searched: {', '.join(AIMS)}." + ("" if required else " [default: rate]")
-    texts: list[tuple[str, str, str, str, Any]] = [
-        ("for_", "--for", "|".join(AIMS), wanted, str | None),
-        ("from_", "--from", "N", "The first load. [default: by case]", str | None),
-        ("to", "--to", "N", "The highest load to try. [default: no bound]", str | None),
-        (
-            "precision",
-            "--precision",
-            "SHARE",
-            "How far above the limit the lowest load that failed may be. "
-            f"[default: {PRECISION:.0%}]",
-            str | None,
-        ),
-        (
-            "require",
-            "--require",
-            "NAME=VALUE",
-            "What a load must hold: lost=0.1%, p99=100ms or off, backlog=off, order=off, "
-            "duplicates=off. [default: nothing lost, backlog not growing, p99 by case]",
-            list[str] | None,
-        ),
-        (
-            "step_duration",
-            "--step-duration",
-            "TIME",
-            "Measured time of each step but the confirmation. [default: --duration]",
-            str | None,
-        ),
-        ("most_steps", "--most-steps", "N", f"Steps at most. [default: {MOST_STEPS}]", str | None),
-    ]
-    return [
-        parameter(
-            name,
-            kind,
-            None,
-            typer.Option(
-                option, metavar=metavar, help=text, rich_help_panel="Search", show_default=False
-            ),
+    found = []
+    for name, (metavar, text) in SEARCH_OPTIONS.items():
+        default = " [default: rate]" if name == "for_" and not required else ""
+        option = typer.Option(
+            option_of(name),
+            metavar=metavar,
+            help=text + default,
+            rich_help_panel="Search",
+            show_default=False,
         )
-        for name, option, metavar, text, kind in texts
-    ]
+        kind = list[str] | None if name == "require" else str | None
+        found.append(parameter(name, kind, None, option))
+    return found
 
 
 def searched(scenario: Scenario, given: Flags, what: str) -> "Search":
     """The search that the options ask for; raises ScenarioError."""
     from loadgen.control.search import Search
 
-    aim = _aim(scenario, given, what)
+    bounds: dict[str, Any] = {
+        argument: _read(name, reader, given[name])
+        for name, (argument, reader) in _BOUNDS.items()
+        if given[name] is not None
+    }
+    aim = aim_for(scenario, what, **bounds)
     # What a sweep's --set names are axes, which it checks itself.
     fixed = {} if given.get("search") else named_values(given.get("set_") or [])
     if given.get(aim.field) is not None or aim.field in fixed:
@@ -126,69 +127,48 @@ _BOUNDS: Mapping[str, tuple[str, Callable[[str], float]]] = {
 """Options of a search: the argument of `aim_for` that each is, and how it is read."""
 
 
-def _aim(scenario: Scenario, given: Flags, what: str) -> Aim:
-    bounds: dict[str, Any] = {
-        argument: _read(option.rstrip("_"), reader, given[option])
-        for option, (argument, reader) in _BOUNDS.items()
-        if given[option] is not None
-    }
-    return aim_for(scenario, what, **bounds)
-
-
 def _read(name: str, reader: Callable[[str], float], text: str) -> float:
     try:
         return reader(text)
     except ValueError as error:
-        raise ScenarioError(f"{name.replace('_', '-')}: {error}") from None
+        raise ScenarioError(f"{option_of(name).removeprefix('--')}: {error}") from None
 
 
 def _command(case: Case[Any]) -> Callable[..., int]:
     def command(given: Flags) -> int:
-        from loadgen.control.rundir import default_directory
+        from loadgen.control.rundir import directory_or_new
 
         if given["for_"] is None:
             raise UsageError(f"--for: what is searched? allowed: {', '.join(AIMS)}")
         what = searched(read_scenario(case, given), given, given["for_"])
-        out = given["out"] or default_directory(datetime.now(UTC), f"search-{case.name}")
-        result = _played(what, out, given["quiet"])
+        with directory_or_new(given["out"], f"search-{case.name}") as directory:
+            result = _played(what, directory, given["quiet"])
         return _show(result, as_json=given["json_"], quiet=given["quiet"])
 
+    example = next(aim for aim in AIMS if aim in case.scenario.fields())
     doc = (
         f"The highest load of {case.name} that is still valid.\n\nA second start with the same "
         "options and --out continues where the first stopped.\n\n"
-        f"Example: loadgen search {case.name} --for {_example(case)}"
+        f"Example: loadgen search {case.name} --for {example}"
     )
     return with_options(
         command, [*search_options(required=True), *case_options(case), *run_options()], doc
     )
 
 
-def _example(case: Case[Any]) -> str:
-    return next(aim for aim in AIMS if aim in case.scenario.fields())
-
-
 def _played(what: "Search", directory: Path, quiet: bool) -> "SearchResult":
     from loadgen.cli.search_view import search_progress
-    from loadgen.control.interrupt import listening
+    from loadgen.control.interrupt import interruptible
     from loadgen.control.search import search
     from loadgen.scorecard.text import notice_for
 
-    notice = notice_for(what.scenario.case)
-
-    async def played() -> "SearchResult":
-        with (
-            listening() as interrupt,
-            search_progress(sys.stderr, quiet=quiet, notice=notice) as watch,
-        ):
-            return await search(
-                what,
-                directory,
-                watch=watch,
-                interrupt=interrupt,
-                command=("loadgen", *sys.argv[1:]),
+    words = ("loadgen", *sys.argv[1:])
+    with search_progress(sys.stderr, quiet=quiet, notice=notice_for(what.scenario.case)) as watch:
+        return interruptible(
+            lambda interrupt: search(
+                what, directory, watch=watch, interrupt=interrupt, command=words
             )
-
-    return asyncio.run(played())
+        )
 
 
 def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:
@@ -196,12 +176,9 @@ def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:
     from loadgen.scorecard.text import notice_for
 
     if result.limit is None:
-        tell(
-            [
-                f"loadgen: interrupted after {len(result.steps)} steps; continue with the same "
-                f"command and --out {result.directory}"
-            ]
-        )
+        steps, out = len(result.steps), result.directory
+        again = f"continue with the same command and --out {out}"
+        tell([f"loadgen: interrupted after {steps} steps; {again}"])
         return result.exit_status
     best = result.best
     if best is not None and best.run is not None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from loadgen.control.progress import describe
+from loadgen.control.progress import describe, live_on
 from loadgen.scorecard.text import notice_lines
 
 if TYPE_CHECKING:
@@ -92,66 +92,55 @@ def search_progress(stream: TextIO, *, quiet: bool = False, notice: str = "") ->
     `notice` is what must stand before any figure; it is shown once, before the first state, and
     stays. So a search that is refused is answered in one line.
     """
+    notices = iter(notice_lines(notice))
     if quiet:
         yield lambda state, heading="": None
     elif stream.isatty():
-        with _live(stream, notice) as show:
+        with live_on(stream) as live:
+
+            def show(state: "SearchState", heading: str = "") -> None:
+                for line in notices:
+                    live.console.print(line, markup=False, highlight=False)
+                live.update(_drawn(state, heading), refresh=True)
+
             yield show
     else:
-        yield _plain(stream, notice)
+        yield _plain(stream, notices)
 
 
-@contextmanager
-def _live(stream: TextIO, notice: str) -> Iterator[Show]:
-    from rich.console import Console, Group
-    from rich.live import Live
+def _drawn(state: "SearchState", heading: str) -> "RenderableType":
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(file=stream)
-    notices = iter([notice_lines(notice)])
-
-    def show(state: "SearchState", heading: str = "") -> None:
-        for line in next(notices, []):
-            console.print(Text(line))
-        live.update(drawn(state, heading), refresh=True)
-
-    def drawn(state: "SearchState", heading: str) -> "RenderableType":
-        table = Table(box=None, pad_edge=False)
-        for place, title in enumerate(STEP_HEAD):
-            table.add_column(title, justify="right" if 2 <= place <= 5 else "left")
-        for step in state.steps:
-            # A broker's text may look like markup: Text is taken as it is.
-            cells = [Text(cell) for cell in step_cells(step)]
-            cells[0].stylize("green" if step.tried.valid else "red")
-            table.add_row(*cells)
-        lines: list[RenderableType] = [Text(bracket_line(state), style="bold"), table]
-        if heading:
-            lines.insert(0, Text(heading))
-        if state.snapshot is not None:
-            lines.append(Text(describe(state.snapshot), no_wrap=True, overflow="ellipsis"))
-        return Group(*lines)
-
-    # No thread of rich's own: it is redrawn when there is something new.
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        yield show
+    table = Table(box=None, pad_edge=False)
+    for place, title in enumerate(STEP_HEAD):
+        table.add_column(title, justify="right" if 2 <= place <= 5 else "left")
+    for step in state.steps:
+        # A broker's text may look like markup: Text is taken as it is.
+        cells = [Text(cell) for cell in step_cells(step)]
+        cells[0].stylize("green" if step.tried.valid else "red")
+        table.add_row(*cells)
+    lines: list[RenderableType] = [Text(bracket_line(state), style="bold"), table]
+    if heading:
+        lines.insert(0, Text(heading))
+    if state.snapshot is not None:
+        lines.append(Text(describe(state.snapshot), no_wrap=True, overflow="ellipsis"))
+    return Group(*lines)
 
 
-def _plain(stream: TextIO, notice: str) -> Show:
+def _plain(stream: TextIO, notices: Iterator[str]) -> Show:
     shown: set[tuple[str, int, bool]] = set()
-    notices = iter([notice_lines(notice)])
 
     def show(state: "SearchState", heading: str = "") -> None:
         key = (heading, len(state.steps), state.probe is None)
         if state.snapshot is not None or key in shown:
             return
         shown.add(key)
-        for line in next(notices, []):
-            print(line, file=stream)
-        if state.steps:
-            print(step_line(state.steps[-1]), file=stream)
+        lines = [*notices, *map(step_line, state.steps[-1:])]
         if state.probe is not None:
-            title = f"{heading}: " if heading else ""
-            print(f"{title}{bracket_line(state)}", file=stream, flush=True)
+            lines.append(": ".join(filter(None, (heading, bracket_line(state)))))
+        for line in lines:
+            print(line, file=stream, flush=True)
 
     return show

@@ -1,11 +1,8 @@
 """`loadgen sweep CASE --set NAME=V1,V2`: a grid of runs, or of their limits, in one table."""
 
-import asyncio
 import inspect
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +18,7 @@ from loadgen.cli.options import (
     run_options,
     with_options,
 )
-from loadgen.cli.search import search_options, searched
+from loadgen.cli.search import SEARCH_OPTIONS, option_of, search_options, searched
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.workload.case import Case
 from loadgen.workload.units import parse_count
@@ -89,10 +86,9 @@ def _wanted(case: Case[Any], given: Flags) -> "Sweep":
         if given.get(field) is not None:
             raise ScenarioError(f"{field}: given as an option and with --set; give it once")
     if not given["search"]:
-        for name in ("for_", "from_", "to", "precision", "require", "step_duration", "most_steps"):
+        for name in SEARCH_OPTIONS:
             if given[name]:
-                option = f"--{name.strip('_').replace('_', '-')}"
-                raise UsageError(f"{option}: nothing is searched; use it with --search")
+                raise UsageError(f"{option_of(name)}: nothing is searched; use it with --search")
     try:
         repeat = parse_count(given["repeat"])
     except ValueError as error:
@@ -114,18 +110,12 @@ def _wanted(case: Case[Any], given: Flags) -> "Sweep":
 
 def _command(case: Case[Any]) -> Callable[..., int]:
     def command(given: Flags) -> int:
-        from loadgen.control.rundir import new_directory
+        from loadgen.control.rundir import directory_or_new
         from loadgen.control.sweep import points_of
 
         what = _wanted(case, given)
         points_of(what)
-        out = given["out"]
-        new = (
-            new_directory(datetime.now(UTC), f"sweep-{case.name}")
-            if out is None
-            else nullcontext(out)
-        )
-        with new as directory:
+        with directory_or_new(given["out"], f"sweep-{case.name}") as directory:
             result = _played(what, directory, given["quiet"])
         return _show(result, as_json=given["json_"], quiet=given["quiet"])
 
@@ -139,38 +129,32 @@ def _command(case: Case[Any]) -> Callable[..., int]:
 
 def _played(what: "Sweep", directory: Path, quiet: bool) -> "SweepResult":
     from loadgen.cli.search_view import search_progress
-    from loadgen.control.interrupt import listening
+    from loadgen.control.interrupt import interruptible
     from loadgen.control.progress import progress_on
     from loadgen.control.sweep import sweep
     from loadgen.scorecard.text import notice_for, notice_lines
 
     notice = notice_for(what.scenario.case)
-    notices = iter([notice_lines(notice)])
+    notices = iter(notice_lines(notice))
+    words = ("loadgen", *sys.argv[1:])
 
-    async def played() -> "SweepResult":
-        with (
-            listening() as interrupt,
-            search_progress(sys.stderr, quiet=quiet or what.search is None, notice=notice) as show,
-            progress_on(sys.stderr, quiet=quiet or what.search is not None) as progress,
-        ):
+    def watch(state: "SweepState") -> None:
+        if state.searching is not None:
+            show(state.searching, _heading(state))
+        elif state.snapshot is not None:
+            progress(state.snapshot)
+        elif what.search is None and not quiet:
+            tell([*notices, _heading(state)])
 
-            def watch(state: "SweepState") -> None:
-                if state.searching is not None:
-                    show(state.searching, _heading(state))
-                elif state.snapshot is not None:
-                    progress(state.snapshot)
-                elif what.search is None and not quiet:
-                    tell([*next(notices, []), _heading(state)])
-
-            return await sweep(
-                what,
-                directory,
-                watch=watch,
-                interrupt=interrupt,
-                command=("loadgen", *sys.argv[1:]),
+    with (
+        search_progress(sys.stderr, quiet=quiet or what.search is None, notice=notice) as show,
+        progress_on(sys.stderr, quiet=quiet or what.search is not None) as progress,
+    ):
+        return interruptible(
+            lambda interrupt: sweep(
+                what, directory, watch=watch, interrupt=interrupt, command=words
             )
-
-    return asyncio.run(played())
+        )
 
 
 def _heading(state: "SweepState") -> str:

@@ -99,9 +99,8 @@ def _root(
     context.obj = given
     if context.invoked_subcommand is not None:
         return 0
-    status = _compared(given, None)
     # The value of a group's callback is not the command's status.
-    raise typer.Exit(status)
+    raise typer.Exit(_compared(given, None))
 
 
 def _command(case: Case[Any]) -> Callable[..., int]:
@@ -135,10 +134,6 @@ def _compared(given: dict[str, Any], demand: "Demand | None") -> int:
     profile = read_profile(given["profile"])
     interface = given["interface"] or interface_of()
     findings = compare(profile, observe(profile, interface=interface), demand)
-    if demand is None:
-        status = int(any(finding.state == "short" for finding in findings))
-    else:
-        status = int(any(finding.effect == "costs" for finding in findings))
     if given["json"]:
         record = tuning_record(profile, findings) | {"interface": interface}
         if demand is not None:
@@ -146,7 +141,9 @@ def _compared(given: dict[str, Any], demand: "Demand | None") -> int:
         print(json.dumps(record, indent=2, ensure_ascii=False))
     else:
         print("\n".join(_lines(profile, findings, planned=demand is not None)))
-    return status
+    return int(
+        any(one.state == "short" if demand is None else one.effect == "costs" for one in findings)
+    )
 
 
 def _lines(profile: "Profile", findings: "Sequence[Finding]", *, planned: bool) -> list[str]:

@@ -43,14 +43,13 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
         _require_repetition(run, main, repeat, again)
     named = _named(run)
     archive = named.parent / f"{named.name}.jar" if out is None else out
-    texts = _texts(run, Disclosed(main, again))
+    members: list[tuple[str, bytes | Path]] = [*_texts(run, Disclosed(main, again)).items()]
     # Before there is an archive, which may be in the directory that it is made of.
-    members = [
-        (folder, directory, path)
-        for folder, directory in (("FinalRun", run), ("RepeatRun", repeat))
-        if directory is not None
-        for path in _files(directory)
-    ]
+    for folder, directory in (("FinalRun", run), *([("RepeatRun", repeat)] if repeat else [])):
+        for path in _files(directory):
+            members.append((f"{folder}/{path.relative_to(directory).as_posix()}", path))
+            if path.name in _DRIVER_OUTPUT:
+                members.append((f"DriverOutput/{folder}-{path.name}", path))
     try:
         jar = zipfile.ZipFile(archive, "x", zipfile.ZIP_DEFLATED)
     except FileExistsError:
@@ -59,12 +58,9 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
         raise _unwritten(archive, error) from None
     try:
         with jar:
-            for name, text in texts.items():
-                jar.writestr(zipfile.ZipInfo(name, _EPOCH), text.encode(), zipfile.ZIP_DEFLATED)
-            for folder, directory, path in members:
-                _add(jar, path, f"{folder}/{path.relative_to(directory).as_posix()}")
-                if path.name in _DRIVER_OUTPUT:
-                    _add(jar, path, f"DriverOutput/{folder}-{path.name}")
+            for name, content in members:
+                data = content.read_bytes() if isinstance(content, Path) else content
+                jar.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
     except OSError as error:
         # Half an archive would pass for a whole one, and stand in the way of the next.
         archive.unlink(missing_ok=True)
@@ -111,18 +107,19 @@ def _require_repetition(run: Path, main: Played, repeat: Path, again: Played) ->
         )
 
 
-def _texts(run: Path, found: Disclosed) -> Mapping[str, str]:
+def _texts(run: Path, found: Disclosed) -> dict[str, bytes]:
     """The files that are made, by their names in the archive."""
     try:
+        scenario = orjson.dumps(found.run.get("scenario"), option=orjson.OPT_INDENT_2)
         return {
-            "submission/submission.xml": submission(found),
-            "destinationSetup.txt": destination_setup(found),
-            "config/scenario.json": orjson.dumps(
-                found.run.get("scenario"), option=orjson.OPT_INDENT_2
-            ).decode(),
-            "JMSServerConfig/serverSetup.txt": server_setup(found),
-            "ProviderModule/README.txt": "No provider module: the harness speaks MQTT itself.\n",
-            "ConfigurationDiagram.txt": f"{FILL_IN}: a diagram of the system under test (6.3).\n",
+            "submission/submission.xml": submission(found).encode(),
+            "destinationSetup.txt": destination_setup(found).encode(),
+            "config/scenario.json": scenario,
+            "JMSServerConfig/serverSetup.txt": server_setup(found).encode(),
+            "ProviderModule/README.txt": b"No provider module: the harness speaks MQTT itself.\n",
+            "ConfigurationDiagram.txt": (
+                f"{FILL_IN}: a diagram of the system under test (6.3).\n".encode()
+            ),
         }
     except _DAMAGED:
         raise RunDirectoryError(
@@ -139,10 +136,6 @@ def _files(directory: Path) -> Iterator[Path]:
     for path in sorted(directory.rglob("*")):
         if path.is_file() and not path.name.startswith("."):
             yield path
-
-
-def _add(jar: zipfile.ZipFile, path: Path, name: str) -> None:
-    jar.writestr(zipfile.ZipInfo(name, _EPOCH), path.read_bytes(), zipfile.ZIP_DEFLATED)
 
 
 def _document(directory: Path, name: str) -> Mapping[str, Any]:

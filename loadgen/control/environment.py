@@ -6,6 +6,7 @@ import re
 import resource
 import socket
 import tomllib
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -69,10 +70,8 @@ def _cpu_model() -> str:
 def _packages() -> dict[str, str]:
     versions: dict[str, str] = {}
     for name in _PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return versions
 
 
@@ -159,7 +158,6 @@ def environment(demand: Demand | None = None) -> dict[str, Any]:
     nodes = sorted(Path("/sys/devices/system/node").glob("node[0-9]*"))
     if nodes:
         record["numa"] = {node.name: _read(f"{node}/cpulist") for node in nodes}
-    virtual = _virtual()
-    if virtual:
+    if virtual := _virtual():
         record["virtual"] = virtual
     return record

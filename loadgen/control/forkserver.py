@@ -82,7 +82,6 @@ def serve(control: socket.socket, worker: Worker) -> None:
     selector = selectors.DefaultSelector()
     selector.register(control, selectors.EVENT_READ)
     selector.register(wake_read, selectors.EVENT_READ)
-    inherited = (selector, wake_read, wake_write)
 
     def tell(**message: int) -> None:
         control.send(orjson.dumps(message))
@@ -101,7 +100,7 @@ def serve(control: socket.socket, worker: Worker) -> None:
                         signal.set_wakeup_fd(-1)
                         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                         control.close()
-                        inherited[0].close()
+                        selector.close()
                         os.close(wake_read)
                         os.close(wake_write)
                         _child(worker, row, socket.socket(fileno=descriptors[0]))

@@ -2,11 +2,13 @@
 
 import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from loadgen.errors import LoadgenError
+
+T = TypeVar("T")
 
 
 class RunInterruptedError(LoadgenError):
@@ -42,3 +44,13 @@ def listening() -> Iterator[Interrupt]:
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
+
+
+def interruptible(work: Callable[[Interrupt], Coroutine[Any, Any, T]]) -> T:
+    """What `work` returns in a loop of its own; Ctrl-C requests the interrupt that it is given."""
+
+    async def listened() -> T:
+        with listening() as interrupt:
+            return await work(interrupt)
+
+    return asyncio.run(listened())

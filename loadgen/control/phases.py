@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 from loadgen.control.interrupt import Interrupt
 from loadgen.control.monitor import SAMPLE_S, Monitor
 from loadgen.control.rate_step_watch import RateStepWatch
-from loadgen.control.run_state import NS, Outcome, outcome_of, timed_groups
+from loadgen.control.run_state import NS, Outcome, RunState, outcome_of, timed_groups
 from loadgen.control.tally import Tally
 from loadgen.control.tasks import finished_or
 from loadgen.control.worker_pool import WorkerLostError, WorkerPool
@@ -61,28 +62,23 @@ def connecting_at_once(workers: int, phases: PhasePlan) -> int:
     return -(-workers // max(turns, 1))
 
 
+@dataclass(frozen=True, slots=True)
 class PhaseRunner:
     """Plays the phases of one run; afterwards `monitor.state` says what happened.
 
     `measuring` is called when the window begins.
     """
 
-    def __init__(
-        self,
-        plan: RunPlan,
-        phases: PhasePlan,
-        pool: WorkerPool,
-        monitor: Monitor,
-        interrupt: Interrupt,
-        measuring: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._plan = plan
-        self._phases = phases
-        self._pool = pool
-        self._monitor = monitor
-        self._state = monitor.state
-        self._interrupt = interrupt
-        self._measuring = measuring
+    plan: RunPlan
+    phases: PhasePlan
+    pool: WorkerPool
+    monitor: Monitor
+    interrupt: Interrupt
+    measuring: Callable[[], None] = lambda: None
+
+    @property
+    def _state(self) -> RunState:
+        return self.monitor.state
 
     async def play(self) -> None:
         """Run all phases and stop the workers.
@@ -90,7 +86,7 @@ class PhaseRunner:
         Raises LoadgenError when the run cannot go on in a way that no verdict describes: nobody
         could connect, or a worker refused a command.
         """
-        monitor, pool = self._monitor, self._pool
+        monitor, pool = self.monitor, self.pool
         memory = "/dev/shm"  # the live page must not wait for a disk
         directory = TemporaryDirectory(
             prefix="loadgen-", dir=memory if os.access(memory, os.W_OK) else None
@@ -115,7 +111,7 @@ class PhaseRunner:
     async def _through_phases(self, directory: "TemporaryDirectory[str]") -> None:
         await self._configure(directory)
         await self._connect()
-        if any(group.subscribes for group in self._plan.groups):
+        if any(group.subscribes for group in self.plan.groups):
             await self._subscribe()
         if self._state.messages:
             await self._exchange()
@@ -123,12 +119,12 @@ class PhaseRunner:
             await self._hold()
 
     async def _configure(self, directory: "TemporaryDirectory[str]") -> None:
-        monitor, plan = self._monitor, self._plan
+        monitor, plan = self.monitor, self.plan
         monitor.enter("configure")
         path = Path(directory.name) / "live"
         monitor.page = create_live_page(path, len(plan.workers))
         await self._step(
-            self._pool.ask_all(
+            self.pool.ask_all(
                 "configure",
                 run=monitor.record.run,
                 host=monitor.record.host,
@@ -144,9 +140,9 @@ class PhaseRunner:
         directory.cleanup()
 
     async def _connect(self) -> None:
-        monitor, seen, phases = self._monitor, self._state, self._phases
+        monitor, seen, phases = self.monitor, self._state, self.phases
         start_ns = monitor.enter("connect")
-        workers = len(self._plan.workers)
+        workers = len(self.plan.workers)
         devices = [monitor.devices_of(row) for row in range(workers)]
         at_once = connecting_at_once(workers, phases)
         each = []
@@ -156,7 +152,7 @@ class PhaseRunner:
             in_flight = max(1, round(phases.in_flight * share))
             first = in_flight if at_once == workers else max(1, phases.in_flight // at_once)
             each.append({"rate": rate, "in_flight": in_flight, "first_in_flight": first})
-        work = self._pool.ask_all("connect", timeout_s=phases.timeout_s, each=each, at_once=at_once)
+        work = self.pool.ask_all("connect", timeout_s=phases.timeout_s, each=each, at_once=at_once)
         try:
             answers = await self._step(work)
         except _CutError:
@@ -174,8 +170,8 @@ class PhaseRunner:
             raise _nobody(seen.connected.failures)
 
     async def _subscribe(self) -> None:
-        start_ns = self._monitor.enter("subscribe")
-        work = self._pool.ask_all("subscribe", timeout_s=self._phases.timeout_s)
+        start_ns = self.monitor.enter("subscribe")
+        work = self.pool.ask_all("subscribe", timeout_s=self.phases.timeout_s)
         try:
             answers = await self._step(work)
         finally:
@@ -185,7 +181,7 @@ class PhaseRunner:
 
     async def _exchange(self) -> None:
         """Warm-up, measure and drain."""
-        phases = self._phases
+        phases = self.phases
         start_ns = time.monotonic_ns() + int(SCHEDULE_LEAD_S * NS)
         measure_ns = start_ns + int(phases.warmup_s * NS)
         end_ns = measure_ns + int(phases.duration_s * NS)
@@ -197,36 +193,36 @@ class PhaseRunner:
             await self._cut(measure_ns, end_ns)
             raise
         finally:
-            self._monitor.stop_sampling()
+            self.monitor.stop_sampling()
         await self._drain(end_ns, phases.drain_s)
         if self._state.rate_steps is not None:
-            self._state.rate_steps.sample(self._monitor.mark())
+            self._state.rate_steps.sample(self.monitor.mark())
 
     async def _schedule(self, start_ns: int, measure_ns: int, end_ns: int) -> None:
         """Give the workers the moments of the phases, and those at which the rate changes."""
-        pool, rates = self._pool, self._phases.rates
+        pool, rates = self.pool, self.phases.rates
         await self._step(
             pool.ask_all("start", start_ns=start_ns, measure_ns=measure_ns, end_ns=end_ns)
         )
         if not rates:
             return
-        timed = timed_groups(self._plan)
+        timed = timed_groups(self.plan)
         watch = RateStepWatch(rates, measure_ns, lambda: Tally(timed, ("measure",)))
         self._state.rate_steps = watch
         for at_ns, factor in watch.changes(measure_ns, start_ns):
             await self._step(pool.ask_all("rate", at_ns=at_ns, factor=factor))
 
     async def _warm_up(self, start_ns: int, measure_ns: int) -> None:
-        if self._phases.warmup_s > 0:
-            self._monitor.enter("warm-up", measure_ns)
+        if self.phases.warmup_s > 0:
+            self.monitor.enter("warm-up", measure_ns)
             self._state.windows["warmup"] = (start_ns, measure_ns)
         await self._until(measure_ns)
 
     async def _measure(self, measure_ns: int, end_ns: int) -> None:
-        self._monitor.enter("measure", end_ns)
+        self.monitor.enter("measure", end_ns)
         self._state.windows["measure"] = (measure_ns, end_ns)
-        self._measuring()
-        self._monitor.sample_backlog(end_ns - measure_ns)
+        self.measuring()
+        self.monitor.sample_backlog(end_ns - measure_ns)
         if self._state.rate_steps is not None:
             await self._through_rate_steps(self._state.rate_steps)
         await self._until(end_ns)
@@ -234,15 +230,15 @@ class PhaseRunner:
     async def _through_rate_steps(self, watch: RateStepWatch) -> None:
         """Mark where the judged part of each rate step begins and ends."""
         for step, (open_ns, close_ns) in zip(watch.steps, watch.bounds, strict=True):
-            self._monitor.note("rate_step", f"{step.share * 100:.6g}% of the target rate")
+            self.monitor.note("rate_step", f"{step.share * 100:.6g}% of the target rate")
             await self._until(open_ns)
-            watch.opens(self._monitor.mark())
+            watch.opens(self.monitor.mark())
             await self._until(close_ns)
-            watch.closes(self._monitor.mark())
+            watch.closes(self.monitor.mark())
 
     async def _cut(self, measure_ns: int, end_ns: int) -> None:
         """End the schedule now and let what is under way arrive."""
-        windows, pool = self._state.windows, self._pool
+        windows, pool = self._state.windows, self.pool
         cut_ns = min(end_ns, time.monotonic_ns() + int(CUT_LEAD_S * NS))
         for name, (start, stop) in list(windows.items()):
             windows[name] = (start, min(stop, cut_ns))
@@ -254,11 +250,11 @@ class PhaseRunner:
                 asked = [pool.ask(row, "rate", **change) for row in pool.alive]
                 await asyncio.gather(*asked, return_exceptions=True)
         with suppress(_CutError):
-            await self._drain(cut_ns, min(CUT_DRAIN_S, self._phases.drain_s), cut=True)
+            await self._drain(cut_ns, min(CUT_DRAIN_S, self.phases.drain_s), cut=True)
 
     async def _drain(self, start_ns: int, drain_s: float, *, cut: bool = False) -> None:
         """Wait until everything sent has arrived, at most `drain_s` seconds."""
-        seen, monitor = self._state, self._monitor
+        seen, monitor = self._state, self.monitor
         end_ns = start_ns + int(drain_s * NS)
         monitor.enter("drain", end_ns)
         wait = self._unless_insisted if cut else self._step
@@ -275,7 +271,7 @@ class PhaseRunner:
 
     async def _arrived(self, end_ns: int, *, cut: bool) -> None:
         while (now_ns := time.monotonic_ns()) < end_ns:
-            page = self._monitor.page.copy()
+            page = self.monitor.page.copy()
             received = int(page["received"].sum())
             finished = bool(page["finished"].all()) or (cut and not page["owed"].any())
             if finished and received >= int(page["expected"].sum()):
@@ -286,9 +282,9 @@ class PhaseRunner:
     async def _hold(self) -> None:
         """Keep the connections for the scenario's duration."""
         start_ns = time.monotonic_ns()
-        end_ns = start_ns + int(self._phases.duration_s * NS)
-        self._monitor.enter("hold", end_ns)
-        self._measuring()
+        end_ns = start_ns + int(self.phases.duration_s * NS)
+        self.monitor.enter("hold", end_ns)
+        self.measuring()
         try:
             await self._until(end_ns)
         finally:
@@ -296,9 +292,9 @@ class PhaseRunner:
 
     async def _stop(self) -> None:
         """Let the workers disconnect and end, however far the run came."""
-        self._monitor.enter("stop")
-        pool = self._pool
-        timeout_s = STOP_TIMEOUT_S + sum(map(self._monitor.devices_of, pool.alive)) / 1000
+        self.monitor.enter("stop")
+        pool = self.pool
+        timeout_s = STOP_TIMEOUT_S + sum(map(self.monitor.devices_of, pool.alive)) / 1000
         answers = await self._unless_insisted(pool.stop(timeout_s))
         if answers is not None:
             self._state.finals = {row: one.get("final") or {} for row, one in answers.items()}
@@ -307,8 +303,8 @@ class PhaseRunner:
 
     async def _step(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work` returns; _CutError when an interrupt or a lost worker comes first."""
-        task = await finished_or(work, self._interrupt.asked, self._pool.lost)
-        lost = self._pool.lost.is_set()
+        task = await finished_or(work, self.interrupt.asked, self.pool.lost)
+        lost = self.pool.lost.is_set()
         if not task.cancelled() and not lost:
             return task.result()
         if not task.cancelled():
@@ -322,16 +318,16 @@ class PhaseRunner:
 
     async def _unless_insisted(self, work: Coroutine[Any, Any, T]) -> T | None:
         """What `work` returns; None when a second interrupt ends the wait."""
-        task = await finished_or(work, self._interrupt.insisted)
+        task = await finished_or(work, self.interrupt.insisted)
         if not task.cancelled():
             return task.result()
-        self._pool.close_grace_s = 0.0
+        self.pool.close_grace_s = 0.0
         self._state.ending = "interrupted"
         return None
 
     def _note_failures(self, kind: str, outcome: Outcome) -> None:
         for reason, count in outcome.failures.items():
-            self._monitor.note(kind, f"{count} devices: {reason}")
+            self.monitor.note(kind, f"{count} devices: {reason}")
 
 
 def _nobody(failures: Mapping[str, int]) -> LoadgenError:

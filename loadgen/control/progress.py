@@ -4,9 +4,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from loadgen.control.rundir import EventLog
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 PLAIN_EVERY_S = 5.0
 
@@ -63,26 +66,22 @@ def progress_on(stream: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
     if quiet:
         yield silent
     elif stream.isatty():
-        with _live(stream) as show:
-            yield show
+        from rich.text import Text
+
+        with live_on(stream) as live:
+            yield lambda snapshot: live.update(
+                Text(describe(snapshot), no_wrap=True, overflow="ellipsis"), refresh=True
+            )
     else:
         yield _plain(stream)
 
 
-@contextmanager
-def _live(stream: TextIO) -> Iterator[Progress]:
+def live_on(stream: TextIO) -> "Live":
+    """What is redrawn on a terminal when there is something new, by no thread of rich's own."""
     from rich.console import Console
     from rich.live import Live
-    from rich.text import Text
 
-    # No thread of rich's own: it is redrawn when there is something new.
-    with Live(console=Console(file=stream), auto_refresh=False, transient=True) as live:
-
-        def show(snapshot: Snapshot) -> None:
-            line = Text(describe(snapshot), no_wrap=True, overflow="ellipsis")
-            live.update(line, refresh=True)
-
-        yield show
+    return Live(console=Console(file=stream), auto_refresh=False, transient=True)
 
 
 def _plain(stream: TextIO) -> Progress:

@@ -6,7 +6,7 @@ Every file is written under a hidden name and then renamed, except events.jsonl,
 import fcntl
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -54,14 +54,19 @@ def new_directory(now: datetime, case: str) -> Iterator[Path]:
             break
         except FileExistsError:
             if not path.exists():
-                raise _unwritable(path, "a file is in its way") from None
+                raise _refused(path, "cannot be written: a file is in its way") from None
         except OSError as error:
-            raise _unwritable(path, error.strerror) from None
+            raise _refused(path, f"cannot be written: {error.strerror}") from None
     try:
         yield path
     finally:
         with suppress(OSError):
             path.rmdir()
+
+
+def directory_or_new(out: str | Path | None, name: str) -> AbstractContextManager[Path]:
+    """`out`, or a new default directory where none is named."""
+    return new_directory(datetime.now(UTC), name) if out is None else nullcontext(Path(out))
 
 
 @contextmanager
@@ -76,11 +81,9 @@ def exclusive(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except FileExistsError:
-        raise RunDirectoryError(
-            f"run directory {printable(str(directory), 200)} is a file; name another with --out"
-        ) from None
+        raise _refused(directory, "is a file") from None
     except OSError as error:
-        raise _unwritable(directory, error.strerror) from None
+        raise _refused(directory, f"cannot be written: {error.strerror}") from None
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,30 +104,21 @@ def exclusive(directory: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _unwritable(path: Path, why: str | None) -> RunDirectoryError:
-    return RunDirectoryError(
-        f"run directory {printable(str(path), 200)} cannot be written: {why}; "
-        "name another with --out"
-    )
+def _refused(path: Path, why: str) -> RunDirectoryError:
+    shown = printable(str(path), 200)
+    return RunDirectoryError(f"run directory {shown} {why}; name another with --out")
 
 
 def require_free(path: Path) -> None:
     """Raises RunDirectoryError when the directory is taken; touches nothing."""
-    shown = printable(str(path), 200)
     try:
         occupied = path.exists() and next(path.iterdir(), None) is not None
     except NotADirectoryError:
-        raise RunDirectoryError(
-            f"run directory {shown} is a file; name another with --out"
-        ) from None
+        raise _refused(path, "is a file") from None
     except OSError as error:
-        raise RunDirectoryError(
-            f"run directory {shown} cannot be read: {error.strerror}; name another with --out"
-        ) from None
+        raise _refused(path, f"cannot be read: {error.strerror}") from None
     if occupied:
-        raise RunDirectoryError(
-            f"run directory {shown} is not empty; name another with --out, or remove it"
-        )
+        raise RunDirectoryError(f"{_refused(path, 'is not empty')}, or remove it")
 
 
 def claim(path: Path) -> Path:
@@ -133,7 +127,7 @@ def claim(path: Path) -> Path:
     try:
         (path / "intervals").mkdir(parents=True)
     except OSError as error:
-        raise _unwritable(path, error.strerror) from None
+        raise _refused(path, f"cannot be written: {error.strerror}") from None
     return path
 
 

@@ -59,13 +59,14 @@ def record_digest(document: Document) -> str:
     return digest_of({name: value for name, value in document.items() if name != "digest"})
 
 
-def result_files(run_dir: Path) -> list[Path]:
-    """The files of results that a seal covers, by their path within the directory.
+def _result_files(run_dir: Path) -> dict[str, Path]:
+    """The files of results that a seal covers, by their path within the directory, sorted.
 
     Not the score card, which can be made again, and no hidden file, which is half written.
     """
     found = [path for pattern in (*_RESULTS, *_LOGS) for path in run_dir.glob(pattern)]
-    return sorted(path for path in found if not path.name.startswith(".") and path.is_file())
+    kept = (path for path in found if not path.name.startswith(".") and path.is_file())
+    return dict(sorted((path.relative_to(run_dir).as_posix(), path) for path in kept))
 
 
 def seal(run_dir: Path) -> dict[str, str]:
@@ -78,7 +79,8 @@ def seal(run_dir: Path) -> dict[str, str]:
         document = orjson.loads(manifest.read_bytes())
     except (OSError, orjson.JSONDecodeError):
         raise RunDirectoryError(f"{run_dir} has no run.json to seal") from None
-    sums = _sums({_within(run_dir, path): _digest_file(path) for path in result_files(run_dir)})
+    files = _result_files(run_dir).items()
+    sums = "".join(f"{_digest_file(path)}  {name}\n" for name, path in files).encode()
     digests = {
         "results": hashlib.sha256(sums).hexdigest(),
         "scenario": scenario_digest(document),
@@ -120,7 +122,7 @@ def _changed_results(run_dir: Path, results: object) -> list[str]:
         for line in sums.decode("utf-8", "replace").splitlines()
         if (found := _LINE.fullmatch(line))
     }
-    here = {_within(run_dir, file): file for file in result_files(run_dir)}
+    here = _result_files(run_dir)
     changes = [f"{name} is missing" for name in sealed if name not in here]
     changes += [f"{name} was added" for name in here if name not in sealed]
     for name, file in here.items():
@@ -134,14 +136,6 @@ def _shortened(changes: list[str]) -> tuple[str, ...]:
     named = [printable(change, 200) for change in changes[:_MOST_NAMED]]
     more = len(changes) - len(named)
     return (*named, *([f"{more} more"] if more else []))
-
-
-def _sums(digests: Mapping[str, str]) -> bytes:
-    return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items())).encode()
-
-
-def _within(run_dir: Path, path: Path) -> str:
-    return path.relative_to(run_dir).as_posix()
 
 
 def _digest_file(path: Path) -> str:

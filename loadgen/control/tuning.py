@@ -22,7 +22,7 @@ Area = Literal["limit", "cgroup", "sysctl", "nic", "cpu", "service"]
 Rule = Literal["least", "most", "is", "covers", "holds", "stopped"]
 Touches = Literal["every", "remote", "shared", "latency", "messages", "connects"]
 State = Literal["met", "short", "unknown"]
-Effect = Literal["none", "costs"]
+Effect = Literal["", "none", "costs"]
 
 PAGE_BYTES: Final = 4096
 MESSAGE_WIRE_BYTES: Final = 100
@@ -127,7 +127,7 @@ class Finding:
     setting: Setting
     state: State
     found: str | None
-    effect: Effect | Literal[""] = ""
+    effect: Effect = ""
     detail: str = ""
 
 
@@ -188,7 +188,7 @@ def _setting(entry: Mapping[str, Any]) -> Setting:
     setting = Setting(**entry)
     for field, allowed in (("area", Area), ("rule", Rule), ("touches", Touches)):
         if getattr(setting, field) not in get_args(allowed):
-            raise ValueError(f"{name}: {field} is none of {', '.join(get_args(allowed))}")
+            raise ValueError(f"{name}: {field} is not one of {', '.join(get_args(allowed))}")
     if setting.needs and setting.needs not in Demand.__dataclass_fields__:
         raise ValueError(f"{name}: {setting.needs!r} is not something that a run needs")
     for field in ("value", "reason", "cost", "source"):
@@ -258,30 +258,30 @@ def compare(
     words = found.get(f"sysctl:{_PORT_RANGE}", "").split()
     two = len(words) == 2 and all(map(str.isdigit, words))
     outgoing = range(int(words[0]), int(words[1]) + 1) if two else range(1, 1 << 16)
-    return tuple(
-        _finding(setting, found.get(setting.key), outgoing, demand) for setting in profile.settings
-    )
+    findings = []
+    for setting in profile.settings:
+        value = found.get(setting.key)
+        state = _state(setting, value, outgoing)
+        meaning = () if demand is None else _effect(setting, state, value, demand)
+        findings.append(Finding(setting, state, value, *meaning))
+    return tuple(findings)
 
 
-def _finding(
-    setting: Setting, found: str | None, outgoing: range, demand: Demand | None
-) -> Finding:
-    state = _state(setting, found, outgoing)
-    if demand is None:
-        return Finding(setting, state, found)
-    if found is None or state == "unknown":
-        return Finding(setting, state, found, "none")
+def _effect(
+    setting: Setting, state: State, found: str | None, demand: Demand
+) -> tuple[Effect, str]:
+    """What the host's value means for a run, and why."""
     touched, why_not = _TOUCHES[setting.touches]
+    if found is None or state == "unknown":
+        return "none", ""
     if not touched(demand):
-        return Finding(setting, state, found, "none", f"not felt: {why_not}")
+        return "none", f"not felt: {why_not}"
     if setting.needs:
         need = getattr(demand, setting.needs)
         if need <= _capacity(setting, found):
-            return Finding(setting, state, found, "none", f"enough: the run needs {need:,}")
-        return Finding(setting, state, found, "costs", f"the run needs {need:,}: {setting.cost}")
-    if state == "met":
-        return Finding(setting, state, found, "none")
-    return Finding(setting, state, found, "costs", setting.cost)
+            return "none", f"enough: the run needs {need:,}"
+        return "costs", f"the run needs {need:,}: {setting.cost}"
+    return ("none", "") if state == "met" else ("costs", setting.cost)
 
 
 def _state(setting: Setting, found: str | None, outgoing: range) -> State:

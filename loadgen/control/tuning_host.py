@@ -10,7 +10,6 @@ import resource
 import socket
 import struct
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,10 +21,13 @@ _LIMITS: Final = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPR
 _TRACKING: Final = "net.netfilter.nf_conntrack_max"
 # <linux/sockios.h> and <linux/ethtool.h>
 _SIOCETHTOOL: Final = 0x8946
-_GET_COALESCE: Final = 0x0E
-_GET_RINGS: Final = 0x10
-_COALESCE_WORDS: Final = 23
-_RING_WORDS: Final = 9
+_ETHTOOL: Final[Mapping[str, tuple[int, int, int]]] = {
+    "rx-usecs": (0x0E, 23, 1),
+    "adaptive-rx": (0x0E, 23, 10),
+    "rx-ring": (0x10, 9, 5),
+    "tx-ring": (0x10, 9, 8),
+}
+"""Command (ETHTOOL_GCOALESCE, ETHTOOL_GRINGPARAM), words of its answer, and which word it is."""
 
 
 def observe(
@@ -37,7 +39,7 @@ def observe(
     one with the default route.
     """
     interface = interface or interface_of(root)
-    running = _process_names(root) if any(s.area == "service" for s in profile.settings) else set()
+    running = {_text(path) or "" for path in (root / "proc").glob("[0-9]*/comm")}
     readers: Mapping[Area, Callable[[Setting], str | None]] = {
         "sysctl": lambda setting: _sysctl(root, setting.name),
         "limit": lambda setting: _limit(setting.name),
@@ -86,14 +88,6 @@ def _cgroup(root: Path, name: str) -> str | None:
     return min(found, key=lambda value: float("inf" if value == "max" else value), default=None)
 
 
-def _process_names(root: Path) -> set[str]:
-    names: set[str] = set()
-    for path in (root / "proc").glob("[0-9]*/comm"):
-        with suppress(OSError):
-            names.add(path.read_text("utf-8", "replace").strip())
-    return names
-
-
 # Processor
 
 
@@ -111,10 +105,6 @@ def _idle_exit_us(root: Path) -> str | None:
     return max((one for one in enabled if one.isdigit()), key=int, default=None)
 
 
-def _clocksource(root: Path) -> str | None:
-    return _text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
-
-
 def _hugepage(root: Path) -> str | None:
     text = _text(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""
     chosen = re.search(r"\[(\w+)\]", text)
@@ -124,7 +114,9 @@ def _hugepage(root: Path) -> str | None:
 _CPU: Final[Mapping[str, Callable[[Path], str | None]]] = {
     "governor": _governor,
     "idle-exit-us": _idle_exit_us,
-    "clocksource": _clocksource,
+    "clocksource": lambda root: _text(
+        root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
+    ),
     "transparent-hugepage": _hugepage,
 }
 
@@ -153,22 +145,17 @@ def _nic(root: Path, interface: str, name: str) -> str | None:
     if name == "mtu":
         return _text(directory / "mtu")
     if name == "speed":
-        speed = _text(directory / "speed")
-        return speed if speed is not None and speed.isdigit() else None
+        speed = _text(directory / "speed") or ""
+        return speed if speed.isdigit() else None
     if name == "queues":
-        count = sum(1 for _ in (directory / "queues").glob("rx-*"))
-        return str(count) if count else None
+        return str(len([*(directory / "queues").glob("rx-*")]) or "") or None
     if root != Path("/"):
         return None
-    # struct ethtool_ringparam: cmd, 4 maxima, then rx, rx_mini, rx_jumbo, tx
-    # struct ethtool_coalesce: cmd, rx_usecs, ..., use_adaptive_rx (word 10)
-    if name in ("rx-ring", "tx-ring"):
-        words = _ethtool(interface, _GET_RINGS, _RING_WORDS)
-        return None if words is None else str(words[5 if name == "rx-ring" else 8])
-    words = _ethtool(interface, _GET_COALESCE, _COALESCE_WORDS)
-    if words is None:
+    command, words, word = _ETHTOOL[name]
+    answer = _ethtool(interface, command, words)
+    if answer is None:
         return None
-    return str(words[1]) if name == "rx-usecs" else ("on" if words[10] else "off")
+    return ("on" if answer[word] else "off") if name == "adaptive-rx" else str(answer[word])
 
 
 def _ethtool(interface: str, command: int, words: int) -> list[int] | None:

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -84,13 +85,6 @@ class _Channel(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-
-    def made(self) -> "_Channel":
-        """The protocol factory of a channel is the channel."""
-        return self
-
-    def has_started(self) -> bool:
-        return self.pid > 0
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -290,17 +284,16 @@ class WorkerPool:
         await self.until(lambda: self.ready)
         for row in range(count):
             ours, theirs = socket.socketpair()
-            channel = _Channel(self, row)
-            self._channels.append(channel)
             with theirs:
                 try:
                     ours.setblocking(False)
-                    await loop.create_unix_connection(channel.made, sock=ours)
+                    made = partial(_Channel, self, row)
+                    self._channels.append((await loop.create_unix_connection(made, sock=ours))[1])
                 except BaseException:
                     ours.close()
                     raise
                 socket.send_fds(control, [orjson.dumps({"start": row})], [theirs.fileno()])
-            await self.until(channel.has_started)
+            await self.until(lambda: self._channels[-1].pid > 0)
 
     async def close(self, grace_s: float) -> None:
         """Close every channel and give the workers `grace_s` seconds to end by themselves."""

@@ -10,7 +10,6 @@ import orjson
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.control import disclosure
 from loadgen.control.disclosure import write_bundle
 from loadgen.control.seal import seal
 from loadgen.errors import RunDirectoryError
@@ -216,7 +215,7 @@ def test_half_an_archive_is_not_left_behind(
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(disclosure, "_add", full)
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
     assert "r.jar cannot be written: No space left on device" in refusal(made(tmp_path / "r"))
 
 

@@ -78,9 +78,9 @@ def test_unknown_profile_names_those_that_exist() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ('rule = "atleast"', "rule is none of"),
-        ('area = "kernel"', "area is none of"),
-        ('touches = "some"', "touches is none of"),
+        ('rule = "atleast"', "rule is not one of"),
+        ('area = "kernel"', "area is not one of"),
+        ('touches = "some"', "touches is not one of"),
         ('needs = "luck"', "not something that a run needs"),
         ('reason = " "', "reason is empty"),
         ('colour = "red"', "colour"),
