@@ -13,7 +13,6 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -56,20 +55,15 @@ SENDERS: Final[Role] = (0, "senders")
 RECEIVERS: Final[Role] = (1, "receivers")
 
 
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """Seconds of each play; a shorter calibration is a rougher one."""
-
-    warmup_s: float = 0.5
-    measure_s: float = 3.0
-    drain_s: float = 3.0
+PHASES: Final = PhasePlan(warmup_s=0.5, duration_s=3.0, drain_s=3.0)
+"""Of each play; a shorter calibration is a rougher one."""
 
 
 async def calibrate(
     key: Mapping[str, object],
     descriptors: int,
     *,
-    lengths: Lengths = Lengths(),
+    phases: PhasePlan = PHASES,
     progress: Progress = silent,
     interrupt: Interrupt | None = None,
 ) -> dict[str, Any]:
@@ -91,7 +85,6 @@ async def calibrate(
         endpoint: Endpoint, what: str, groups: tuple[DeviceGroup, ...], tick_us: int = 0
     ) -> Played:
         progress(Snapshot(f"calibrate: {what}"))
-        phases = PhasePlan(lengths.warmup_s, lengths.measure_s, lengths.drain_s)
         return await play(_plan(groups, endpoint, tick_us), phases, interrupt=stop)
 
     async with run_sink() as sink:

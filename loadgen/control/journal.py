@@ -5,13 +5,14 @@ DIR/ENTRIES.jsonl   one line for each part that has ended, written as it ends
 DIR/FOLDER/         a run directory, or a search directory, for each part
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import orjson
+from pydantic import TypeAdapter
 
 from loadgen.control.environment import program
 from loadgen.control.redaction import printable, redact_command
@@ -25,13 +26,13 @@ _FILE_LIMIT_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Journal(Generic[Entry]):
-    """The files of one search or sweep. `read_entry` makes an entry of a line's JSON object."""
+    """The files of one search or sweep; a line is one `entry`, a dataclass."""
 
     directory: Path
     kind: str
     entries_name: str
     folder: str
-    read_entry: Callable[[dict[str, Any]], Entry]
+    entry: type[Entry]
 
     def begun(self) -> dict[str, Any] | None:
         """What is to be done as an earlier start wrote it, None in a new directory.
@@ -80,9 +81,9 @@ class Journal(Generic[Entry]):
         if not path.exists():
             return ()
         try:
-            lines = self._read(path).splitlines()
-            return tuple(self.read_entry(orjson.loads(line)) for line in lines)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            read = TypeAdapter(self.entry).validate_json
+            return tuple(read(line) for line in self._read(path).splitlines())
+        except (OSError, ValueError):
             raise self.refused("is damaged", path) from None
 
     def write(self, entries: Iterable[Any]) -> None:

@@ -181,7 +181,9 @@ async def search(
             following = next_step(what.aim, [step.tried for step in steps])
             if isinstance(following, Limit):
                 result = SearchResult(directory, what, steps, following)
-                journal.rewrite(document | {"limit": _limit_document(result, following)})
+                shows = None if result.best is None else result.best.run
+                limit = asdict(following) | {"own": following.own, "run": shows}
+                journal.rewrite(document | {"limit": limit})
                 watch(replace(state, limit=following))
                 return result
             state = replace(state, probe=following)
@@ -338,7 +340,7 @@ def served_load(what: Search, load: float, facts: RunFacts) -> float | None:
 
 def journal_of(directory: Path) -> Journal[SearchStep]:
     """What the steps of a search in this directory are written to."""
-    return Journal(directory, "search", "steps", "steps", _step)
+    return Journal(directory, "search", "steps", "steps", SearchStep)
 
 
 def _opened(what: Search, journal: Journal[SearchStep], command: Sequence[str]) -> dict[str, Any]:
@@ -351,14 +353,3 @@ def _opened(what: Search, journal: Journal[SearchStep], command: Sequence[str]) 
     if begun.get("digest") != what.digest:
         raise journal.refused("holds another search, not the one that is asked for")
     return begun
-
-
-def _step(fields: dict[str, Any]) -> SearchStep:
-    tried = dict(fields["tried"])
-    reasons = tuple(Reason(why["code"], str(why["detail"])) for why in tried["reasons"])
-    return SearchStep(**{**fields, "tried": Tried(**{**tried, "reasons": reasons})})
-
-
-def _limit_document(result: SearchResult, limit: Limit) -> dict[str, Any]:
-    best = result.best
-    return asdict(limit) | {"own": limit.own, "run": None if best is None else best.run}

@@ -322,7 +322,7 @@ def standing_of(limit: Mapping[str, Any], aim: Aim | None) -> Standing:
 
 def journal_of(directory: Path) -> Journal[Measured]:
     """What the rows of a sweep in this directory are written to."""
-    return Journal(directory, "sweep", "points", "runs", lambda fields: Measured(**fields))
+    return Journal(directory, "sweep", "points", "runs", Measured)
 
 
 def _opened(

@@ -5,14 +5,15 @@ from pathlib import Path
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.control.calibrate import Lengths, calibrate
+from loadgen.control.calibrate import calibrate
 from loadgen.control.calibration import keep
 from loadgen.control.environment import identity
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.progress import Snapshot
 from loadgen.errors import CannotRunError
+from loadgen.workload.workload import PhasePlan
 
-SHORT = Lengths(warmup_s=0.1, measure_s=0.5, drain_s=5.0)
+SHORT = PhasePlan(warmup_s=0.1, duration_s=0.5, drain_s=5.0)
 
 
 async def test_sequence_measures_each_way_with_real_workers(
@@ -21,9 +22,7 @@ async def test_sequence_measures_each_way_with_real_workers(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     seen: list[str] = []
     # As few devices as descriptors allow, so that it is short.
-    result = await calibrate(
-        identity(), 800, lengths=SHORT, progress=lambda s: seen.append(s.phase)
-    )
+    result = await calibrate(identity(), 800, phases=SHORT, progress=lambda s: seen.append(s.phase))
     assert len(seen) == 5
     assert result["connect"]["devices"] == 300
     assert result["connect"]["per_s"] > 0
@@ -52,7 +51,7 @@ async def test_interrupt_ends_it_and_keeps_nothing() -> None:
         interrupt.request()
 
     with pytest.raises(RunInterruptedError, match="nothing is kept"):
-        await calibrate(identity(), 800, lengths=SHORT, progress=progress, interrupt=interrupt)
+        await calibrate(identity(), 800, phases=SHORT, progress=progress, interrupt=interrupt)
 
 
 async def test_too_few_descriptors_are_said() -> None:

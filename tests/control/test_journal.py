@@ -14,7 +14,7 @@ class Part:
 
 
 def journal(directory: Path) -> Journal[Part]:
-    return Journal(directory, "hunt", "parts", "places", lambda fields: Part(**fields))
+    return Journal(directory, "hunt", "parts", "places", Part)
 
 
 def test_what_was_begun_and_done_is_read_back(tmp_path: Path) -> None:
