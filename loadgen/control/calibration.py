@@ -1,6 +1,5 @@
 """Keeps what a calibration found, for later runs of the same host, kernel and version."""
 
-import hashlib
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 from loadgen.control.rundir import write_json
+from loadgen.control.seal import digest_of
 from loadgen.errors import CannotRunError
 
 SCHEMA: Final = 1
@@ -17,9 +17,8 @@ SCHEMA: Final = 1
 
 def cache_path(key: Mapping[str, object]) -> Path:
     """Where the result of a host with this identity is kept."""
-    digest = hashlib.sha256(orjson.dumps(dict(key), option=orjson.OPT_SORT_KEYS)).hexdigest()
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "loadgen" / f"calibration-{digest[:16]}.json"
+    return base / "loadgen" / f"calibration-{digest_of(dict(key))[:16]}.json"
 
 
 def keep(result: Mapping[str, Any]) -> Path:

@@ -2,8 +2,8 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from typing import Any, ClassVar, TypeVar
 
 from loadgen.errors import LoadgenError
@@ -31,26 +31,15 @@ class Interrupt:
         self.asked.set()
 
 
-@contextmanager
-def listening() -> Iterator[Interrupt]:
-    """An interrupt that SIGINT and SIGTERM request, while a loop runs in the main thread."""
-    interrupt = Interrupt()
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
-        loop.add_signal_handler(number, interrupt.request)
-    try:
-        yield interrupt
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
-
-
 def interruptible(work: Callable[[Interrupt], Coroutine[Any, Any, T]]) -> T:
-    """What `work` returns in a loop of its own; Ctrl-C requests the interrupt that it is given."""
+    """What `work` returns in a loop of its own; SIGINT and SIGTERM request its interrupt."""
 
-    async def listened() -> T:
-        with listening() as interrupt:
+    async def listening() -> T:
+        loop, interrupt = asyncio.get_running_loop(), Interrupt()
+        with ExitStack() as signals:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, interrupt.request)
+                signals.callback(loop.remove_signal_handler, number)
             return await work(interrupt)
 
-    return asyncio.run(listened())
+    return asyncio.run(listening())

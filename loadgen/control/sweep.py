@@ -157,7 +157,8 @@ def _points(what: Sweep, names: Sequence[str]) -> Iterator[SweepPoint]:
         # 10k and 10000 are one value.
         if key not in seen:
             seen.add(key)
-            yield SweepPoint(_shown(values), scenario, wanted, key)
+            shown = {name: _shown(name, value) for name, value in values.items()}
+            yield SweepPoint(shown, scenario, wanted, key)
 
 
 def _require_playable(wanted: Search) -> None:
@@ -179,11 +180,9 @@ def _for_broker(scenario: Scenario, url: str) -> Scenario:
     return build_scenario(scenario.case, fields | {"broker": url}, {})
 
 
-def _shown(values: Mapping[str, str]) -> dict[str, str]:
-    """The values as they may be written down: brokers without their passwords."""
-    return {
-        name: redact_url(value) if name == "broker" else value for name, value in values.items()
-    }
+def _shown(name: str, value: str) -> str:
+    """A value as it may be written down: a broker without its password."""
+    return redact_url(value) if name == "broker" else value
 
 
 def _key(scenario: Scenario, wanted: Search | None, faults: str) -> str:
@@ -331,43 +330,33 @@ def _opened(
     journal: Journal[Measured],
     command: Sequence[str],
 ) -> dict[tuple[str, int], Measured]:
-    """What was measured before, by key and repetition; writes the grid."""
-    begun = journal.begun()
-    kept: tuple[Measured, ...] = ()
-    if begun is not None:
-        if begun.get("case") != what.scenario.case:
-            raise journal.refused("holds a sweep of another case")
-        kept = journal.entries()
-        _require_grown(what, points, journal, kept)
-    document = {
-        "case": what.scenario.case,
-        "scenario": what.scenario.plain(),
-        "axes": [
-            [name, [_shown({name: value})[name] for value in values]] for name, values in what.axes
-        ],
-        "repeat": what.repeat,
-        "search": what.search is not None,
-    }
-    journal.begin(document, command)
-    return {(one.key, one.repetition): one for one in kept}
+    """What was measured before, by key and repetition; writes the grid.
 
-
-def _require_grown(
-    what: Sweep,
-    points: Sequence[SweepPoint],
-    journal: Journal[Measured],
-    kept: Sequence[Measured],
-) -> None:
-    """Refuse a grid that leaves out what was measured: its table would take the other's place.
-
-    Keys are of the whole scenario and search, so that this holds for any other option, too. What
-    could not be run may be left out.
+    Refuses one that leaves out what was measured: its table would take the other's place. Keys are
+    of the whole scenario and search, so that this holds for any other option, too. What could not
+    be run may be left out.
     """
+    begun = journal.begun()
+    if begun is not None and begun.get("case") != what.scenario.case:
+        raise journal.refused("holds a sweep of another case")
+    kept = {} if begun is None else {(one.key, one.repetition): one for one in journal.entries()}
     keys = {point.key for point in points}
-    lost = [one for one in kept if not one.error]
-    lost = [one for one in lost if one.key not in keys or one.repetition > what.repeat]
+    lost = [
+        one
+        for (key, repetition), one in kept.items()
+        if not one.error and (key not in keys or repetition > what.repeat)
+    ]
     if lost:
         raise journal.refused(
             f"holds another sweep: {len(lost)} of its rows would not be in the table; ask for "
             "the same with more values"
         )
+    document = {
+        "case": what.scenario.case,
+        "scenario": what.scenario.plain(),
+        "axes": [[name, [_shown(name, value) for value in values]] for name, values in what.axes],
+        "repeat": what.repeat,
+        "search": what.search is not None,
+    }
+    journal.begin(document, command)
+    return kept
