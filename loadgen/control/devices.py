@@ -1,6 +1,6 @@
 """devices/*.parquet: one row a device at the end of a run, from the workers' last answers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,37 +42,34 @@ Column = npt.NDArray[np.int64]
 def device_table(plan: RunPlan, finals: Mapping[int, Mapping[str, Any]]) -> pa.Table:
     """The rows of the workers that answered, in the order of workers (`DEVICE_SCHEMA`)."""
     answers = {row: final["devices"] for row, final in sorted(finals.items()) if "devices" in final}
-    worker = np.concatenate(
-        [np.zeros(0, np.int64), *(np.full(len(a["device"]), row) for row, a in answers.items())]
-    )
+
+    def joined(parts: Iterable[Sequence[int] | Column]) -> Column:
+        return np.concatenate([np.zeros(0, np.int64), *(np.asarray(p, np.int64) for p in parts)])
 
     def column(name: str) -> Column:
-        parts = [np.asarray(answer[name], np.int64) for answer in answers.values()]
-        return np.concatenate([np.zeros(0, np.int64), *parts])
+        return joined(answer[name] for answer in answers.values())
 
-    sent, received = column("sent"), column("received")
-    expected = _expected(column("stream"), sent, column("first_stream"), column("streams"))
+    sent, received, streams = column("sent"), column("received"), column("streams")
+    expected = _expected(column("stream"), sent, column("first_stream"), streams)
     expected[received == UNKNOWN] = UNKNOWN
-    streams = column("streams")
     received[streams == 0] = UNKNOWN
     known = expected != UNKNOWN
-    lost = np.where(known, expected - received, UNKNOWN)
     group, device = column("group"), column("device")
     names = [printable(f"{target.host}:{target.port}", 300) for target in plan.targets]
-    columns = [
-        pa.array(worker, pa.int32()),
-        _named(group, [of.name for of in plan.groups]),
-        pa.array(device),
-        pa.array(_client_ids(plan, group, device), pa.string()),
-        _named(column("target"), names),
-        pa.array(column("connected") == 1),
-        _or_null(sent, sent != UNKNOWN),
-        _or_null(expected, known),
-        _or_null(received, received != UNKNOWN),
-        _or_null(lost, known),
-        _or_null(column("received_in_window"), streams > 0),
-    ]
-    return pa.Table.from_arrays(columns, schema=DEVICE_SCHEMA)
+    columns = {
+        "worker": joined(np.full(len(one["device"]), row) for row, one in answers.items()),
+        "group": _named(group, [of.name for of in plan.groups]),
+        "device": device,
+        "client_id": _client_ids(plan, group, device),
+        "broker": _named(column("target"), names),
+        "connected": column("connected") == 1,
+        "sent": _or_null(sent, sent != UNKNOWN),
+        "expected": _or_null(expected, known),
+        "received": _or_null(received, received != UNKNOWN),
+        "lost": _or_null(expected - received, known),
+        "received_in_window": _or_null(column("received_in_window"), streams > 0),
+    }
+    return pa.table(columns, schema=DEVICE_SCHEMA)
 
 
 def write_devices(
