@@ -229,12 +229,11 @@ class PhaseRunner:
 
     async def _through_rate_steps(self, watch: RateStepWatch) -> None:
         """Mark where the judged part of each rate step begins and ends."""
-        for step, (open_ns, close_ns) in zip(watch.steps, watch.bounds, strict=True):
+        for step, judged in zip(watch.steps, watch.bounds, strict=True):
             self.monitor.note("rate_step", f"{step.share * 100:.6g}% of the target rate")
-            await self._until(open_ns)
-            watch.opens(self.monitor.mark())
-            await self._until(close_ns)
-            watch.closes(self.monitor.mark())
+            for moment_ns in judged:
+                await self._until(moment_ns)
+                watch.bound(self.monitor.mark())
 
     async def _cut(self, measure_ns: int, end_ns: int) -> None:
         """End the schedule now and let what is under way arrive."""

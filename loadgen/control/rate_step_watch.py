@@ -46,8 +46,7 @@ class RateStepWatch:
             self.bounds.append((start_ns + int(step.settle_s * NS), end_ns))
             start_ns = end_ns
         self._tallies = [tally() for _ in steps]
-        self._opened: list[Mark] = []
-        self._closed: list[Mark] = []
+        self._marks: list[Mark] = []
         self._least_missing: list[int | None] = [None]
         self._backlog: list[BacklogSample] = []
 
@@ -60,16 +59,9 @@ class RateStepWatch:
             moments.append(at_ns)
         return [(at, step.share) for at, step in zip(moments, self.steps, strict=True)]
 
-    def opens(self, mark: Mark) -> None:
-        """The judged part of the next step begins."""
-        self._bound(self._opened, mark)
-
-    def closes(self, mark: Mark) -> None:
-        """It ends."""
-        self._bound(self._closed, mark)
-
-    def _bound(self, marks: list[Mark], mark: Mark) -> None:
-        marks.append(mark)
+    def bound(self, mark: Mark) -> None:
+        """The judged part of a step begins, or the one that has begun ends."""
+        self._marks.append(mark)
         self._least_missing.append(None)
         self.sample(mark)
 
@@ -95,7 +87,8 @@ class RateStepWatch:
     def verdicts(self, whole: RunFacts, rate: float) -> tuple[RateStepVerdict, ...]:
         """Each step that ended; `whole` are the run's facts, `rate` the target of 100 %."""
         found = []
-        for place, (start, end) in enumerate(zip(self._opened, self._closed, strict=False)):
+        ended = zip(self._marks[::2], self._marks[1::2], strict=False)
+        for place, (start, end) in enumerate(ended):
             step, tally = self.steps[place], self._tallies[place]
             counts = tally.counts["measure"]
             expected = end.expected - start.expected

@@ -24,15 +24,10 @@ def mark(at_s: float, expected: int, missing: int = 0, owed: int = 0, pushed: in
 
 def play(own: RateStepWatch, marks: Mapping[Any, Mark]) -> None:
     """Feed marks in time order; those at a bound open or close a step."""
-    bounds = {(at - START) / S: True for at, _ in own.bounds}
-    bounds |= {(at - START) / S: False for _, at in own.bounds}
+    bounds = {(at - START) / S for judged in own.bounds for at in judged}
     for at_s in sorted(marks):
-        if at_s not in bounds:
-            own.sample(marks[at_s])
-        elif bounds[at_s]:
-            own.opens(marks[at_s])
-        else:
-            own.closes(marks[at_s])
+        take = own.bound if at_s in bounds else own.sample
+        take(marks[at_s])
 
 
 def whole(**changed: object) -> RunFacts:
