@@ -221,13 +221,9 @@ def _latency_rows(totals: pa.Table, background: frozenset[str]) -> dict[str, dic
         (f"{BACKGROUND}.", rows.filter(is_background)),
     ):
         found = {row["series"]: row for row in reduce_table(part, ("series",)).to_pylist()}
-        merged |= {f"{prefix}{name}": found[name] for name in sorted(found, key=_series_rank)}
+        ordered = (*filter(found.get, _SERIES_ORDER), *sorted(found.keys() - {*_SERIES_ORDER}))
+        merged |= {f"{prefix}{name}": found[name] for name in ordered}
     return merged
-
-
-def _series_rank(series: str) -> tuple[int, str]:
-    known = _SERIES_ORDER.index(series) if series in _SERIES_ORDER else len(_SERIES_ORDER)
-    return known, series
 
 
 def _power(

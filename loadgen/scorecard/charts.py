@@ -217,21 +217,23 @@ def _processors(card: ScoreCard) -> Chart | None:
     watched = () if card.broker is None else card.broker.moments
     if not moments and not watched:
         return None
-    used: list[tuple[str, list[tuple[object, float | None]], str]] = []
-    workers = sorted({m.worker for m in moments})
-    if len(workers) <= _MOST_LINES:
-        for place, worker in enumerate(workers):
-            own = [(m.at_s, 100 * m.used) for m in moments if m.worker == worker]
-            used.append((f"worker {worker}", [*own], color_of(place)))
-    else:
-        used_at: dict[int, list[float]] = {}
-        for moment in moments:
-            used_at.setdefault(round(moment.at_s), []).append(100 * moment.used)
-        mean = [(second, sum(all_of) / len(all_of)) for second, all_of in sorted(used_at.items())]
-        busiest = [(second, max(all_of)) for second, all_of in sorted(used_at.items())]
-        used.append(("mean of workers", [*mean], "$blue"))
-        used.append(("busiest worker", [*busiest], "$orange"))
-    lines = [line(label, points, color, "%{y:.1f} %") for label, points, color in used]
+    used: dict[str, list[tuple[float, float]]] = {}
+    at_second: dict[int, list[float]] = {}
+    for moment in moments:
+        share = 100 * moment.used
+        used.setdefault(f"worker {moment.worker}", []).append((moment.at_s, share))
+        at_second.setdefault(round(moment.at_s), []).append(share)
+    used = dict(sorted(used.items()))
+    if len(used) > _MOST_LINES:
+        seconds = sorted(at_second.items())
+        used = {
+            "mean of workers": [(second, sum(shares) / len(shares)) for second, shares in seconds],
+            "busiest worker": [(second, max(shares)) for second, shares in seconds],
+        }
+    lines = [
+        line(label, points, color_of(place), "%{y:.1f} %")
+        for place, (label, points) in enumerate(used.items())
+    ]
     middle = [m.at_s + m.span_s / 2 for m in watched]
     if watched:
         shares = zip(middle, (100 * m.used for m in watched), strict=True)

@@ -37,7 +37,9 @@ _T_95 = {
 }  # fmt: skip
 """Two-sided 95 % quantile of Student's t by degrees of freedom; between two, the lower counts."""
 
-_VOLATILE = frozenset({"seed", "pdu", "pdu_timezone", "pdu_columns", "pdu_offset", "broker_pid"})
+_NOT_THE_LOAD = frozenset(
+    {"broker", "broker_pid", "seed", "pdu", "pdu_timezone", "pdu_columns", "pdu_offset"}
+)
 """Fields of a scenario that do not change the load."""
 
 _HIGHER = frozenset(
@@ -236,15 +238,11 @@ def _side_label(label: str, baseline: bool, against_baseline: bool) -> str:
 
 def _facts(card: ScoreCard) -> dict[str, Any]:
     """What makes two runs repetitions of each other."""
-    scenario = {
-        key: value
-        for key, value in card.run.scenario.items()
-        if key not in _VOLATILE and key != "broker"
-    }
+    scenario = card.run.scenario.items()
     return {
         "broker": card.run.broker_name,
         "protocol": card.run.protocol,
-        **{f"scenario.{key}": value for key, value in scenario.items()},
+        **{f"scenario.{key}": value for key, value in scenario if key not in _NOT_THE_LOAD},
         "hosts": card.run.hosts,
     }
 

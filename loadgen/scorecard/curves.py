@@ -10,7 +10,7 @@ from loadgen.errors import RunDirectoryError
 from loadgen.metrics.histogram import percentiles
 from loadgen.metrics.interval import COUNTERS, PHASES
 from loadgen.metrics.reducer import reduce_table
-from loadgen.scorecard.model import Curve, Curves, GroupTotals, Histogram, Moment, ProcessMoment
+from loadgen.scorecard.model import Curve, Curves, GroupTotals, Moment, ProcessMoment
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.views import TIMED, Views
 
@@ -36,7 +36,7 @@ def curves_of(
     start_ns, end_ns = window
     return Curves(
         wall_start_ns=record.wall_ns(start_ns),
-        histograms=tuple(_histogram(*series) for series in latency.items()),
+        histograms=latency,
         phases=_phases(record, start_ns, end_ns),
         distribution=tuple(_distribution(*series) for series in latency.items()),
         course=_course(record, views.course, start_ns, end_ns),
@@ -57,15 +57,6 @@ def _distribution(series: str, row: Mapping[str, Any]) -> Curve:
     points = [(p, min(v / 1000, highest_us)) for p, v in zip(ps, values, strict=True)]
     points[0] = (0.0, row["min_ns"] / 1000)
     return Curve(series, count, (*points, (100.0, highest_us)))
-
-
-def _histogram(series: str, row: Mapping[str, Any]) -> Histogram:
-    return Histogram(
-        series=series,
-        **{key: int(row[key]) for key in ("count", "sum_ns", "min_ns", "max_ns")},
-        bucket=tuple(row["bucket"]),
-        bucket_count=tuple(row["bucket_count"]),
-    )
 
 
 def _phases(record: RunRecord, start_ns: int, end_ns: int) -> tuple[tuple[str, float, float], ...]:

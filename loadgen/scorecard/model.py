@@ -165,20 +165,6 @@ class GroupTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
-    """The merged histogram of one series: the exact sums, and the buckets of
-    `metrics.histogram` that are not empty, ascending."""
-
-    series: str
-    count: int
-    sum_ns: int
-    min_ns: int
-    max_ns: int
-    bucket: tuple[int, ...]
-    bucket_count: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Curves:
     """What pages draw and exports hold beside the numbers.
 
@@ -187,8 +173,8 @@ class Curves:
     """
 
     wall_start_ns: int = 0
-    histograms: tuple[Histogram, ...] = ()
-
+    histograms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Series to its merged row of the reduced interval table (`metrics.reducer`)."""
     phases: tuple[tuple[str, float, float], ...] = ()
     distribution: tuple[Curve, ...] = ()
     course: tuple[Moment, ...] = ()

@@ -134,11 +134,10 @@ def outlet_power(
         samples=int(used.sum()),
         coverage=total_ns / (end_ns - start_ns) if end_ns > start_ns else 0.0,
         curve=tuple(
-            (float(a), float(b), float(w))
-            for a, b, w in zip(
-                (since_ns[used] - start_ns) / 1e9,
-                (until_ns[used] - start_ns) / 1e9,
-                level[used],
+            zip(
+                ((since_ns[used] - start_ns) / 1e9).tolist(),
+                ((until_ns[used] - start_ns) / 1e9).tolist(),
+                level[used].tolist(),
                 strict=True,
             )
         ),

@@ -20,14 +20,6 @@ Point = tuple[Any, ...]
 """What is varied, the figures, and whether the run is valid."""
 
 
-def _sent(card: ScoreCard) -> float:
-    return card.rates["sent"]
-
-
-def _received(card: ScoreCard) -> float:
-    return card.rates["received"]
-
-
 @dataclass(frozen=True, slots=True)
 class _Drawn:
     """A line of the chart: `word` ends its name, `figure` is the place of what it shows."""
@@ -56,7 +48,10 @@ class _RunChart:
     axes: Callable[[list[Any]], Figure]
     hover: str = "%{y:,.1f} msgs/s"
     shown: Callable[[Any], object] = lambda at: at
-    figures: tuple[Callable[[ScoreCard], float | None], ...] = (_sent, _received)
+    figures: tuple[Callable[[ScoreCard], float | None], ...] = (
+        lambda card: card.rates["sent"],
+        lambda card: card.rates["received"],
+    )
     least_lines: int = 1
 
 

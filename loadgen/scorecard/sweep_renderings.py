@@ -7,12 +7,12 @@ from typing import Any
 
 from loadgen.cases.registry import CASES, style_of
 from loadgen.scorecard.figures import Chart, Figure, axis, chart, color_of, from_zero, layout, line
-from loadgen.scorecard.files import write_files
 from loadgen.scorecard.page import render
 from loadgen.scorecard.sweep_table import SweepRow, SweepTable
 from loadgen.scorecard.text import NOTICE_CHARACTERS, csv_of, name, notice_lines, number, text_of
 from loadgen.scorecard.to_json import indented
 from loadgen.scorecard.to_markdown import escape, markdown_table
+from loadgen.scorecard.write import write_files
 
 EGRESS_NOTE = (
     "Egress counts what was delivered of the messages that were due in the window, also after its "

@@ -167,20 +167,11 @@ def _row(
         found.append(figures_of(run.record, card))
         if one.limit is None:
             told |= dict.fromkeys(reason.code for reason in card.verdict.reasons)
-    figures = {
-        key: _median([one[key] for one in found if one.get(key) is not None]) for key in FIGURES
-    }
+    figures = {key: _median([one[key] for one in found]) for key in FIGURES}
     aim = None if point.search is None else point.search.aim
-    limit = _limit(
-        [
-            {**one.limit, "stands": standing_of(one.limit, aim)}
-            for one in ones
-            if one.limit is not None
-        ]
-    )
-    mains = [one.get(main) for one in found]
-    if limit is not None:
-        mains = [one.limit["load"] for one in ones if one.limit is not None]
+    limits = [one.limit for one in ones if one.limit is not None]
+    limit = _limit([{**one, "stands": standing_of(one, aim)} for one in limits])
+    mains = [one["load"] for one in limits] or [one.get(main) for one in found]
     return SweepRow(
         key=ones[0].key,
         values=point.values,

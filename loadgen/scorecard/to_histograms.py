@@ -11,7 +11,6 @@ series where there are several runs. Values are nanoseconds, its maxima millisec
 
 import io
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -45,9 +44,9 @@ _TAG_CHARACTERS = 300
 def to_parquet(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> bytes:
     """A table of HISTOGRAM_SCHEMA."""
     rows = [
-        {"run": card.run.id, "case": card.run.case, **asdict(histogram)}
+        {**row, "run": card.run.id, "case": card.run.case, "series": series}
         for card in cards
-        for histogram in card.curves.histograms
+        for series, row in card.curves.histograms.items()
     ]
     out = io.BytesIO()
     table = pa.Table.from_pylist(rows, schema=HISTOGRAM_SCHEMA)
@@ -62,11 +61,11 @@ def to_hlog(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> bytes:
     lines = []
     for start_ns, place in sorted((start_ns, place) for place, start_ns in enumerate(starts)):
         card = cards[place]
-        for histogram in card.curves.histograms:
-            tag = f"{card.run.id}/{histogram.series}" if len(cards) > 1 else histogram.series
+        for series, row in card.curves.histograms.items():
+            tag = f"{card.run.id}/{series}" if len(cards) > 1 else series
             lines.append(
                 log_interval(
-                    dense(histogram.bucket, histogram.bucket_count),
+                    dense(row["bucket"], row["bucket_count"]),
                     start_ns - base_ns,
                     round(card.run.seconds * 1e9),
                     name(tag, _TAG_CHARACTERS),

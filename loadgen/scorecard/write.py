@@ -1,10 +1,11 @@
-"""Puts the renderings of score cards into a directory."""
+"""Puts renderings of score cards and sweeps into a directory."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from loadgen.control.rundir import write_atomically
+from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.compare import Comparison
-from loadgen.scorecard.files import write_files
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.to_csv import to_csv
 from loadgen.scorecard.to_histograms import to_hlog, to_parquet
@@ -35,3 +36,18 @@ def write_renderings(
         raise ValueError("no score card to write")
     rendered = {name: render(cards, comparisons) for name, render in RENDERINGS.items()}
     return write_files("score card", out_dir, rendered)
+
+
+def write_files(what: str, out_dir: Path, files: Mapping[str, bytes]) -> dict[str, Path]:
+    """Write each, replacing older ones, under a hidden name that is then changed; name to path.
+
+    Raises RunDirectoryError where the directory cannot be written.
+    """
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            write_atomically(out_dir / name, data)
+    except OSError as error:
+        reason = error.strerror or error
+        raise RunDirectoryError(f"{what} cannot be written to {out_dir}: {reason}") from None
+    return {name: out_dir / name for name in files}

@@ -9,6 +9,7 @@ tasks run.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,10 +58,8 @@ class Piece:
 
 def pieces_of(place: int, run: RunFiles) -> list[Piece]:
     """The files of a run, cut where all later rows are of later seconds."""
-    later: list[int] = [2**31]
-    for first, _ in reversed(run.seconds):
-        later.append(min(first, later[-1]))
-    later.reverse()
+    firsts = (first for first, _ in reversed(run.seconds))
+    later = [*accumulate(firsts, min, initial=2**31)][::-1]
     pieces: list[Piece] = []
     files: list[Path] = []
     rows, last = 0, -1
