@@ -10,9 +10,10 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
-from loadgen.brokers.child import ChildBroker, Json, Serving, run_child, running
+from loadgen.brokers.child import ChildBroker, Json, Serving, run_child
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.ports import listen
+from loadgen.brokers.process import running
 from loadgen.errors import MissingProgramError
 
 
@@ -51,11 +52,7 @@ async def serve(config: Json) -> Serving:
     listener = listen(config["host"], config["port"])
     connected = partial(broker.stream_connected, listener_name="default")
     server = await asyncio.start_server(connected, sock=listener, backlog=4096)
-
-    async def close() -> None:
-        server.close()
-
-    return Serving({"port": listener.getsockname()[1]}, lambda question: {}, close)
+    return Serving({"port": listener.getsockname()[1]}, lambda question: {}, server.close)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,12 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar
+from typing import IO, Any, Final
 
 import uvloop
 
@@ -35,77 +34,7 @@ _MAX_SHOWN_CHARACTERS: Final = 300
 _LAST_WORDS_POLLS: Final = 200
 
 
-class Child:
-    """The parent's end: the process, and questions to it one at a time."""
-
-    __slots__ = ("_errors", "_lock", "_reader", "_writer", "greeting", "name", "process")
-
-    def __init__(
-        self,
-        name: str,
-        popen: subprocess.Popen[bytes],
-        errors: IO[bytes],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        self.name = name
-        self.process = popen
-        self.greeting: Json = {}
-        self._errors = errors
-        self._reader = reader
-        self._writer = writer
-        self._lock = asyncio.Lock()
-
-    async def ask(self, question: Mapping[str, Any]) -> Json:
-        """The child's answer to one question; CannotRunError when it has ended or refuses."""
-        async with self._lock:
-            try:
-                self._writer.write(json.dumps(question).encode() + b"\n")
-                await self._writer.drain()
-                line = await self._reader.readline()
-            except (OSError, ValueError):
-                line = b""
-        if not line.endswith(b"\n"):
-            await self._ended()
-            raise CannotRunError(f"{self.name} ended unexpectedly{self._last_words()}")
-        answer: Json = json.loads(line)
-        if "error" in answer:
-            raise CannotRunError(f"{self.name}: {answer['error']}")
-        return answer
-
-    def kill(self) -> None:
-        """End the process at once, as a crash would."""
-        process.kill(self.process)
-
-    async def stop(self) -> None:
-        """Close the channel, end the process, and leave nothing open."""
-        try:
-            self._writer.close()
-            with contextlib.suppress(OSError):
-                await self._writer.wait_closed()
-            await process.stop(self.process)
-        finally:
-            process.kill(self.process)
-            self._errors.close()
-
-    async def _ended(self) -> None:
-        # The channel closes a little before the last words are written.
-        for _ in range(_LAST_WORDS_POLLS):
-            if self.process.poll() is not None:
-                return
-            await asyncio.sleep(0.01)
-
-    def _last_words(self) -> str:
-        with contextlib.suppress(OSError, ValueError):
-            size = self._errors.seek(0, 2)
-            self._errors.seek(max(0, size - 4096))
-            lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-            if lines:
-                return ": " + ascii(lines[-1][:_MAX_SHOWN_CHARACTERS])[1:-1]
-        return ""
-
-
-class ChildBroker:
+class ChildBroker(process.BrokerProcess):
     """A broker of ours in a process of its own; made by `running`.
 
     It is `module`, run as a program, and gets `config` besides the host and port of `endpoint`;
@@ -115,102 +44,90 @@ class ChildBroker:
     def __init__(
         self, name: str, version: str, module: str, endpoint: Endpoint, **config: Any
     ) -> None:
-        self.name = name
-        self.version = version
+        super().__init__(name, version)
         self._module = module
         self._endpoint = endpoint
         self._config = config
-        self._child: Child | None = None
+        self._lock = asyncio.Lock()
+        self._opened = contextlib.AsyncExitStack()
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Where it listens, with the login that it wants."""
         return (self._endpoint,)
 
-    @property
-    def pid(self) -> int:
-        """Its process; after `start`, the new one."""
-        return self._running().process.pid
-
     async def start(self) -> None:
-        """Start it, on the port it had before if it ran before; its sessions are gone."""
+        """Start it, on the port it had before if it ran before; its sessions are gone.
+
+        Raises CannotRunError with the child's own reason when it cannot serve.
+        """
         await self.stop()
-        where: Json = {"host": self._endpoint.host, "port": self._endpoint.port}
-        self._child = await start_child(self.name, self._module, where | self._config)
-        self._endpoint = replace(self._endpoint, port=self._child.greeting["port"])
+        # `stop` closes these, the last first.
+        self._errors = self._opened.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        self._opened.push_async_callback(super().stop)
+        ours, theirs = socket.socketpair()
+        self._opened.callback(ours.close)
+        with theirs:
+            descriptor = theirs.fileno()
+            self._process = process.spawn(
+                [sys.executable, "-m", self._module, str(descriptor)],
+                output=self._errors.fileno(),
+                pass_fds=[descriptor],
+                environment=_environment(),
+            )
+        self._reader, self._writer = await asyncio.open_unix_connection(
+            sock=ours, limit=_MAX_LINE_BYTES
+        )
+        self._opened.push_async_callback(_close, self._writer)
+        where = {"host": self._endpoint.host, "port": self._endpoint.port}
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                greeting = await self.ask(**where, **self._config)
+        except TimeoutError:
+            raise CannotRunError(
+                f"{self.name} did not start within {READY_TIMEOUT_S:.0f} s; is this host "
+                "overloaded?"
+            ) from None
+        self._endpoint = replace(self._endpoint, port=greeting["port"])
 
     async def ask(self, **question: Any) -> Json:
         """What it answers to one question; CannotRunError when it has ended or refuses."""
-        return await self._running().ask(question)
-
-    def kill(self) -> None:
-        """End it at once, as a crash would: every session and count is lost."""
-        if self._child is not None:
-            self._child.kill()
+        child = self.process
+        async with self._lock:
+            try:
+                self._writer.write(json.dumps(question).encode() + b"\n")
+                await self._writer.drain()
+                line = await self._reader.readline()
+            except (OSError, ValueError):
+                line = b""
+        if not line.endswith(b"\n"):
+            # The channel closes a little before the last words are written.
+            for _ in range(_LAST_WORDS_POLLS):
+                if child.poll() is not None:
+                    break
+                await asyncio.sleep(0.01)
+            raise CannotRunError(f"{self.name} ended unexpectedly{_last_words(self._errors)}")
+        answer: Json = json.loads(line)
+        if "error" in answer:
+            raise CannotRunError(f"{self.name}: {answer['error']}")
+        return answer
 
     async def stop(self) -> None:
-        """End it."""
-        child, self._child = self._child, None
-        if child is not None:
-            await child.stop()
-
-    def _running(self) -> Child:
-        if self._child is None:
-            raise CannotRunError(f"{self.name} is not running; start it first")
-        return self._child
+        """Close the channel, end the process, and leave nothing open."""
+        await self._opened.aclose()
 
 
-BrokerT = TypeVar("BrokerT", bound=ChildBroker)
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
 
 
-@contextlib.asynccontextmanager
-async def running(broker: BrokerT) -> AsyncIterator[BrokerT]:
-    """The broker, started, for the length of the block; CannotRunError when it does not start."""
-    try:
-        await broker.start()
-        yield broker
-    finally:
-        await broker.stop()
-
-
-async def start_child(name: str, module: str, config: Mapping[str, Any]) -> Child:
-    """Run `python -m module` and wait for its greeting.
-
-    Raises CannotRunError with the child's own reason when it cannot serve.
-    """
-    ours, theirs = socket.socketpair()
-    errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
-    try:
-        with theirs:
-            descriptor = theirs.fileno()
-            program = [sys.executable, "-m", module, str(descriptor)]
-            popen = process.spawn(
-                program, output=errors.fileno(), pass_fds=[descriptor], environment=_environment()
-            )
-    except BaseException:
-        ours.close()
-        errors.close()
-        raise
-    try:
-        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_MAX_LINE_BYTES)
-    except BaseException:
-        process.kill(popen)
-        ours.close()
-        errors.close()
-        raise
-    child = Child(name, popen, errors, reader, writer)
-    try:
-        async with asyncio.timeout(READY_TIMEOUT_S):
-            child.greeting = await child.ask(config)
-    except TimeoutError:
-        await child.stop()
-        raise CannotRunError(
-            f"{name} did not start within {READY_TIMEOUT_S:.0f} s; is this host overloaded?"
-        ) from None
-    except BaseException:
-        await child.stop()
-        raise
-    return child
+def _last_words(errors: IO[bytes]) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - 4096))
+        if lines := errors.read().decode("utf-8", "replace").strip().splitlines():
+            return ": " + ascii(lines[-1][:_MAX_SHOWN_CHARACTERS])[1:-1]
+    return ""
 
 
 def _environment() -> dict[str, str]:
@@ -226,7 +143,7 @@ class Serving:
 
     greeting: Json
     answer: Callable[[Json], Json]
-    close: Callable[[], Awaitable[None]]
+    close: Callable[[], None]
 
 
 def run_child(serve: Callable[[Json], Coroutine[Any, Any, Serving]]) -> None:
@@ -263,5 +180,5 @@ async def _serve_channel(
         pass
     finally:
         if serving is not None:
-            await serving.close()
+            serving.close()
         writer.close()

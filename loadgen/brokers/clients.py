@@ -5,11 +5,16 @@ This file knows the QoS exchanges and back-pressure, but neither topics nor faul
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
+import numpy as np
+
+from loadgen.brokers.child import Json, Serving
 from loadgen.brokers.faults import Counts
 from loadgen.brokers.messages import Outgoing, acknowledgement, disconnect, publish_packet
+from loadgen.brokers.ports import listen
 from loadgen.errors import RemoteProtocolError
 from loadgen.mqtt.constants import MQTT_5, PUBACK, PUBCOMP, PUBREC, PUBREL
 from loadgen.mqtt.packets import Subscription, Will
@@ -17,9 +22,11 @@ from loadgen.mqtt.packets import Subscription, Will
 FOREVER: Final = 0xFFFF_FFFF
 """The Session Expiry Interval that never ends (section 3.1.2.11.2)."""
 
+BUFFER_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 256 << 10
 _WRITE_HIGH_BYTES: Final = 8 << 20
 _MAX_HELD_BYTES: Final = 1 << 30
+_BACKLOG: Final = 4096
 
 
 @dataclass(slots=True)
@@ -28,25 +35,6 @@ class Ledger:
 
     counts: Counts = field(default_factory=Counts)
     held_bytes: int = 0
-
-
-class Host(Protocol):
-    """What a connection wants from the broker."""
-
-    connections: "set[Connection]"
-    ledger: Ledger
-    stalled: bool
-    tick: int
-    view: memoryview
-
-    def consume(self, connection: "Connection", end: int) -> int:
-        """Serve the packets in `view[:end]`; where the first incomplete one begins."""
-
-    def grow_buffer(self, size: int) -> None:
-        """Make `view` at least `size` bytes long."""
-
-    def detach(self, connection: "Connection", *, clean: bool) -> None:
-        """The connection has ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -167,6 +155,53 @@ class Session:
         else:
             counts.delivered += 1
         return True
+
+
+class Host:
+    """What connections share: the buffer that all read into, and the broker that serves them."""
+
+    def __init__(self) -> None:
+        self.connections: set[Connection] = set()
+        self.ledger = Ledger()
+        self.stalled = False
+        self.tick = 0
+        self.grow_buffer(BUFFER_BYTES)
+
+    def grow_buffer(self, size: int) -> None:
+        """Replace the buffer by a larger one."""
+        self.buffer = np.zeros(size, np.uint8)
+        self.view = memoryview(self.buffer)  # type: ignore[arg-type]
+
+    def consume(self, connection: "Connection", end: int) -> int:
+        """Serve the packets in `view[:end]`; where the first incomplete one begins.
+
+        Raises RemoteProtocolError when the client broke the protocol.
+        """
+        raise NotImplementedError
+
+    def detach(self, connection: "Connection", *, clean: bool) -> None:
+        """The connection has ended."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Cut every connection."""
+        for connection in list(self.connections):
+            connection.cut()
+
+    async def listen(
+        self, config: Json, protocol: "Callable[[], Connection]", answer: Callable[[Json], Json]
+    ) -> Serving:
+        """Listen where `config` says; what `run_child` wants."""
+        listener = listen(config["host"], config["port"], _BACKLOG)
+        server = await asyncio.get_running_loop().create_server(
+            protocol, sock=listener, backlog=_BACKLOG
+        )
+
+        def close() -> None:
+            server.close()
+            self.close()
+
+        return Serving({"port": listener.getsockname()[1]}, answer, close)
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -167,37 +167,26 @@ def password_line(username: str, password: str, salt: bytes) -> str:
     return f"{username}:$7${_PASSWORD_ROUNDS}${encoded[0]}${encoded[1]}\n"
 
 
-class Mosquitto:
-    """A running Mosquitto; made by `run_mosquitto`."""
+class Mosquitto(process.BrokerProcess):
+    """A running Mosquitto; made by `run_mosquitto`. With persistence `stop` saves first."""
 
-    __slots__ = ("_directory", "_ports", "_process", "_program", "_settings", "version")
-
-    name: Final = "mosquitto"
+    patience_s = 30.0
 
     def __init__(self, program: Path, settings: MosquittoSettings, directory: Path) -> None:
-        self.version = mosquitto_version(program)
+        super().__init__("mosquitto", mosquitto_version(program))
         self._program = program
         self._settings = settings
         self._directory = directory
         self._ports = settings.ports
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Where it listens, with the login that it wants."""
         settings = self._settings
         plain, secure = ("ws", "wss") if settings.websocket else ("mqtt", "mqtts")
         scheme = secure if settings.tls is not None else plain
         path = "/mqtt" if settings.websocket else ""
         login = settings.username, settings.password
         return tuple(Endpoint(scheme, settings.host, port, *login, path) for port in self._ports)
-
-    @property
-    def pid(self) -> int:
-        """Its process; after `start`, the new one."""
-        if self._process is None:
-            raise CannotRunError("mosquitto is not running; start it first")
-        return self._process.pid
 
     @property
     def log(self) -> Path:
@@ -209,27 +198,19 @@ class Mosquitto:
 
         Raises CannotRunError with its last words when it does not come up.
         """
-        for attempt in range(_PORT_ATTEMPTS):
+        attempts = 1 if self._ports else _PORT_ATTEMPTS
+        while True:
+            attempts -= 1
             chosen = self._ports or (free_port(self._settings.host),)
             try:
                 await self._start_on(chosen)
             except _PortTakenError:
                 # Another process took the free port between the question and the answer.
-                if self._ports or attempt == _PORT_ATTEMPTS - 1:
+                if not attempts:
                     raise
-                continue
-            self._ports = chosen
-            return
-
-    def kill(self) -> None:
-        """End it at once, as a crash would: what was not saved is lost."""
-        if self._process is not None:
-            process.kill(self._process)
-
-    async def stop(self) -> None:
-        """End it in good order: with persistence it saves first."""
-        if self._process is not None:
-            await process.stop(self._process, patience_s=30.0)
+            else:
+                self._ports = chosen
+                return
 
     async def _start_on(self, ports: tuple[int, ...]) -> None:
         config = self._directory / "mosquitto.conf"
@@ -249,18 +230,13 @@ class Mosquitto:
             async with asyncio.timeout(_READY_TIMEOUT_S):
                 await self._wait_until_ready(seen)
         except TimeoutError:
-            self.kill()
             raise CannotRunError(
                 f"mosquitto did not serve within {_READY_TIMEOUT_S:.0f} s; is this host overloaded?"
             ) from None
-        except BaseException:
-            self.kill()
-            raise
 
     async def _wait_until_ready(self, seen: int) -> None:
-        assert self._process is not None
         while True:
-            ended = self._process.poll() is not None
+            ended = self.process.poll() is not None
             with self.log.open("rb") as log:
                 log.seek(seen)
                 said = log.read(1 << 16)
@@ -271,11 +247,7 @@ class Mosquitto:
                 lines = said.decode("utf-8", "replace").strip().splitlines()
                 last = next((line for line in lines if "Error" in line), "".join(lines[-1:]))
                 shown = ascii(last[:_MAX_SHOWN_CHARACTERS])[1:-1] or "it said nothing"
-                kind = (
-                    _PortTakenError
-                    if "Address already in use" in said.decode("utf-8", "replace")
-                    else CannotRunError
-                )
+                kind = _PortTakenError if b"Address already in use" in said else CannotRunError
                 raise kind(f"mosquitto {self.version} ended at its start: {shown}")
             await asyncio.sleep(_POLL_S)
 
@@ -300,11 +272,8 @@ async def run_mosquitto(
     # The directory has mode 0700: it holds a password file and the messages of a run.
     with tempfile.TemporaryDirectory(prefix="loadgen-mosquitto-") as directory:
         broker = Mosquitto(program, settings or MosquittoSettings(), Path(directory))
-        try:
-            await broker.start()
+        async with process.running(broker):
             yield broker
-        finally:
-            await broker.stop()
 
 
 def default_memory_limit_bytes() -> int:

@@ -6,13 +6,17 @@ broker shall (the event loop's), because the parent-death signal follows the *th
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeVar
+
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.errors import CannotRunError
 
 _LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 _POLL_S: Final = 0.005
@@ -62,3 +66,62 @@ async def stop(process: subprocess.Popen[bytes], *, patience_s: float = 5.0) -> 
             await asyncio.sleep(_POLL_S)
     finally:
         kill(process)
+
+
+class BrokerProcess:
+    """A broker that we start, in a process of its own; `running` is its life."""
+
+    patience_s = 5.0
+
+    def __init__(self, name: str, version: str) -> None:
+        self.name = name
+        self.version = version
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Where it listens, with the login that it wants."""
+        raise NotImplementedError
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """Its process; after `start`, the new one."""
+        if self._process is None:
+            raise CannotRunError(f"{self.name} is not running; start it first")
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        """The identifier of its process."""
+        return self.process.pid
+
+    async def start(self) -> None:
+        """Start it, on the ports it had before if it ran before.
+
+        Raises CannotRunError with its last words when it does not come up.
+        """
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """End it at once, as a crash would: what was not saved is lost."""
+        if self._process is not None:
+            kill(self._process)
+
+    async def stop(self) -> None:
+        """End it in good order."""
+        process, self._process = self._process, None
+        if process is not None:
+            await stop(process, patience_s=self.patience_s)
+
+
+BrokerT = TypeVar("BrokerT", bound=BrokerProcess)
+
+
+@contextlib.asynccontextmanager
+async def running(broker: BrokerT) -> AsyncIterator[BrokerT]:
+    """The broker, started, for the length of the block; CannotRunError when it does not start."""
+    try:
+        await broker.start()
+        yield broker
+    finally:
+        await broker.stop()

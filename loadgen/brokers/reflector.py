@@ -2,28 +2,24 @@
 
 from contextlib import AbstractAsyncContextManager
 
-from loadgen.brokers.child import ChildBroker, running
+from loadgen.brokers.child import ChildBroker
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.faults import Counts, Faults, parse_faults
+from loadgen.brokers.faults import Counts, parse_faults
+from loadgen.brokers.process import running
 
 
 class Reflector(ChildBroker):
     """A running reflector; made by `run_reflector`. What it did is `counts`."""
 
-    def __init__(self, host: str, port: int, faults: Faults) -> None:
-        module = "loadgen.brokers.reflector_server"
-        endpoint = Endpoint("mqtt", host, port)
-        super().__init__("reflector", "loadgen reflector", module, endpoint, faults=str(faults))
-
-    async def set_faults(self, faults: Faults | str) -> Counts:
+    async def set_faults(self, faults: str) -> Counts:
         """Err like this from now on, and what was counted up to now.
 
         Held back messages are let go first; a restart keeps the faults. Raises UsageError when the
         text is not a list of faults.
         """
-        text = str(_faults(faults))
-        answer = await self.ask(faults=text)
-        self._config["faults"] = text
+        parse_faults(faults)
+        answer = await self.ask(faults=faults)
+        self._config["faults"] = faults
         return Counts(**answer["counts"])
 
     async def counts(self) -> Counts:
@@ -37,14 +33,13 @@ class Reflector(ChildBroker):
 
 
 def run_reflector(
-    faults: Faults | str = "none", *, host: str = "127.0.0.1", port: int = 0
+    faults: str = "none", *, host: str = "127.0.0.1", port: int = 0
 ) -> AbstractAsyncContextManager[Reflector]:
     """A reflector for the length of the block; `port` 0 chooses one.
 
     Raises UsageError when `faults` cannot be read, CannotRunError when it does not start.
     """
-    return running(Reflector(host, port, _faults(faults)))
-
-
-def _faults(given: Faults | str) -> Faults:
-    return parse_faults(given) if isinstance(given, str) else given
+    parse_faults(faults)
+    module = "loadgen.brokers.reflector_server"
+    endpoint = Endpoint("mqtt", host, port)
+    return running(Reflector("reflector", "loadgen reflector", module, endpoint, faults=faults))

@@ -19,11 +19,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from loadgen.brokers.child import Json, Serving, run_child
-from loadgen.brokers.clients import FOREVER, Connection, Ledger, Session
+from loadgen.brokers.clients import FOREVER, Connection, Host, Session
 from loadgen.brokers.faults import Counts, Dice, Faults, parse_faults
 from loadgen.brokers.messages import Message, Outgoing, acknowledgement, refusal
 from loadgen.brokers.mischief import Mischief
-from loadgen.brokers.ports import listen
 from loadgen.brokers.scan import ACK, MORE, RUN, SINGLE, next_item
 from loadgen.errors import RemoteProtocolError, UsageError
 from loadgen.mqtt import packets
@@ -44,12 +43,10 @@ VERSION_TOPIC: Final = "$SYS/broker/version"
 
 PACKET_LIMIT_BYTES: Final = 16 << 20
 _CONNECT_LIMIT_BYTES: Final = 512 << 10
-_BUFFER_BYTES: Final = 1 << 20
 _RUN_MESSAGES: Final = 1 << 15
 _MAX_WAITING: Final = 200_000
 _MAX_ROUTES: Final = 200_000
 _CONNECT_TIMEOUT_S: Final = 30
-_BACKLOG: Final = 4096
 
 
 class Route(NamedTuple):
@@ -65,18 +62,13 @@ class Route(NamedTuple):
     selected: bool
 
 
-class Reflector:
+class Reflector(Host):
     """The broker: sessions, subscriptions, routes, faults, counts."""
 
     def __init__(self, faults: Faults) -> None:
-        self.ledger = Ledger()
+        super().__init__()
         self.mischief = Mischief(self.ledger)
-        self.connections: set[Connection] = set()
-        self.stalled = False
-        self.tick = 0
-        self.view = memoryview(b"")
         self._loop = asyncio.get_running_loop()
-        self._buffer = np.zeros(0, np.uint8)
         self._starts = np.zeros(_RUN_MESSAGES + 1, np.int64)
         self._payloads = np.zeros(_RUN_MESSAGES, np.int64)
         self._sessions: dict[str, Session] = {}
@@ -89,7 +81,6 @@ class Reflector:
         self._pump: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._assigned = 0
-        self.grow_buffer(_BUFFER_BYTES)
         about = Message(VERSION_TOPIC.encode(), b"loadgen reflector")
         self._retained[VERSION_TOPIC] = Outgoing(about, 0, True)
         self.faults = faults
@@ -135,22 +126,12 @@ class Reflector:
     def close(self) -> None:
         """Cut every connection and stop every timer."""
         self._ticker.cancel()
-        for connection in list(self.connections):
-            connection.cut()
+        super().close()
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def grow_buffer(self, size: int) -> None:
-        """Replace the buffer that all connections read into by a larger one."""
-        self._buffer = np.zeros(size, np.uint8)
-        self.view = memoryview(self._buffer)  # type: ignore[arg-type]
-
     def consume(self, connection: Connection, end: int) -> int:
-        """Serve the packets in `view[:end]`; the position of the first that is not complete.
-
-        Raises RemoteProtocolError when the client broke the protocol.
-        """
-        buffer, view = self._buffer, self.view
+        buffer, view = self.buffer, self.view
         starts, payloads = self._starts, self._payloads
         position = 0
         while position < end and not connection.closed:
@@ -626,10 +607,6 @@ async def serve(config: Json) -> Serving:
     packet = np.frombuffer(b"\x30\x04\0\1tx", np.uint8).copy()
     scratch = np.zeros(3, np.int64), np.zeros(2, np.int64)
     next_item(packet, 0, len(packet), MQTT_3_1_1, PACKET_LIMIT_BYTES, *scratch)
-    listener = listen(config["host"], config["port"], _BACKLOG)
-    server = await asyncio.get_running_loop().create_server(
-        lambda: Connection(reflector), sock=listener, backlog=_BACKLOG
-    )
 
     def answer(question: Json) -> Json:
         if "faults" in question:
@@ -637,11 +614,7 @@ async def serve(config: Json) -> Serving:
         dropped = reflector.drop_connections(question["drop"]) if "drop" in question else 0
         return {"counts": asdict(reflector.snapshot()), "dropped": dropped}
 
-    async def close() -> None:
-        server.close()
-        reflector.close()
-
-    return Serving({"port": listener.getsockname()[1]}, answer, close)
+    return await reflector.listen(config, lambda: Connection(reflector), answer)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 import uvloop
 
@@ -20,25 +20,10 @@ from loadgen.brokers.mosquitto import (
     find_mosquitto,
     run_mosquitto,
 )
+from loadgen.brokers.process import BrokerProcess
 from loadgen.brokers.reflector import run_reflector
 from loadgen.brokers.sink import run_sink
 from loadgen.errors import UsageError
-
-
-class RunningBroker(Protocol):
-    """A broker that we started: what all kinds have in common."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def endpoints(self) -> tuple[Endpoint, ...]: ...
-    @property
-    def pid(self) -> int: ...
-    async def start(self) -> None: ...
-    def kill(self) -> None: ...
-    async def stop(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +37,7 @@ class Served:
     endpoints: tuple[Endpoint, ...]
     name: str
     version: str
-    brokers: tuple[RunningBroker, ...] = ()
+    brokers: tuple[BrokerProcess, ...] = ()
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -107,7 +92,7 @@ async def serve(
     settings = mosquitto or MosquittoSettings(
         host=host, ports=(port,) if port else (), persistence=persistence
     )
-    starters: dict[str, Callable[[], AbstractAsyncContextManager[RunningBroker]]] = {
+    starters: dict[str, Callable[[], AbstractAsyncContextManager[BrokerProcess]]] = {
         "mosquitto": lambda: run_mosquitto(_share_memory(settings, instances)),
         "amqtt": lambda: run_amqtt(host=host, port=port),
         "reflector": lambda: run_reflector(faults, host=host, port=port),

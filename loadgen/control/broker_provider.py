@@ -11,7 +11,7 @@ from loadgen.workload.workload import Bridge, Brokers
 
 if TYPE_CHECKING:
     from loadgen.brokers.bridge import Route
-    from loadgen.brokers.start import RunningBroker
+    from loadgen.brokers.process import BrokerProcess
 
 _INSTRUMENTS = ("reflector", "sink")
 """Brokers of ours that keep nothing on disk."""
@@ -28,7 +28,7 @@ class ServedBroker:
     name: str
     version: str
     endpoints: tuple[Endpoint, ...]
-    brokers: tuple["RunningBroker", ...] = ()
+    brokers: tuple["BrokerProcess", ...] = ()
 
     @property
     def started_by_us(self) -> bool:

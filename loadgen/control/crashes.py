@@ -9,10 +9,10 @@ from loadgen.control.worker_pool import WorkerPool
 from loadgen.workload.groups import RunPlan
 
 if TYPE_CHECKING:
-    from loadgen.brokers.start import RunningBroker
+    from loadgen.brokers.process import BrokerProcess
 
 
-async def crash_brokers(brokers: Sequence["RunningBroker"], events: EventLog) -> None:
+async def crash_brokers(brokers: Sequence["BrokerProcess"], events: EventLog) -> None:
     """Kill the private brokers and start them again."""
     for broker in brokers:
         events.write(time.monotonic_ns(), "broker_killed", f"{broker.name} was killed on request")

@@ -171,7 +171,7 @@ class LocalReflector:
 async def run_local_reflector(faults: str = "none") -> AsyncIterator[LocalReflector]:
     serving = await reflector_server.serve({"host": "127.0.0.1", "port": 0, "faults": faults})
     yield LocalReflector(serving)
-    await serving.close()
+    serving.close()
 
 
 ClientMaker = Callable[..., Coroutine[Any, Any, Client]]

@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from loadgen.brokers import process
-from loadgen.brokers.child import start_child
+from loadgen.brokers.child import ChildBroker
+from loadgen.brokers.endpoints import Endpoint
 from loadgen.errors import CannotRunError
 
 _SLEEP = [sys.executable, "-c", "import time; time.sleep(3600)"]
@@ -105,17 +106,23 @@ def test_dies_with_its_parent(kind: str, tmp_path: Path) -> None:
     pytest.fail(f"{kind} outlived its parent")
 
 
+def _child(module: str, **config: str) -> contextlib.AbstractAsyncContextManager[ChildBroker]:
+    endpoint = Endpoint("mqtt", "127.0.0.1", 0)
+    return process.running(
+        ChildBroker("thing", "1", f"loadgen.brokers.{module}", endpoint, **config)
+    )
+
+
 async def test_a_child_that_fails_says_why() -> None:
     with pytest.raises(CannotRunError, match="No module named"):
-        await start_child("thing", "loadgen.brokers.no_such_module", {})
+        await _child("no_such_module").__aenter__()
     with pytest.raises(CannotRunError, match="KeyError"):
-        await start_child("reflector", "loadgen.brokers.reflector_server", {})
+        await _child("reflector_server").__aenter__()
 
 
 async def test_a_child_reports_its_own_error() -> None:
-    config = {"host": "127.0.0.1", "port": 0, "faults": "lose=often"}
     with pytest.raises(CannotRunError, match="lose"):
-        await start_child("reflector", "loadgen.brokers.reflector_server", config)
+        await _child("reflector_server", faults="lose=often").__aenter__()
 
 
 async def test_nothing_is_left_open() -> None:
@@ -123,6 +130,6 @@ async def test_nothing_is_left_open() -> None:
     children = set(psutil.Process().children())
     for _ in range(2):
         with contextlib.suppress(CannotRunError):
-            await start_child("reflector", "loadgen.brokers.reflector_server", {})
+            await _child("reflector_server").__aenter__()
     assert set(psutil.Process().children()) == children
     assert _descriptors() == before
