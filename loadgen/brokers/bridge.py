@@ -17,11 +17,11 @@ import aiomqtt
 from loadgen.brokers.client import mqtt_client
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import (
-    Mosquitto,
     MosquittoSettings,
     default_memory_limit_bytes,
     run_mosquitto,
 )
+from loadgen.brokers.process import ServedBroker
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
 
 FORWARD_TIMEOUT_S: Final = 10.0
@@ -38,19 +38,6 @@ class Route:
     backend: int
     front_topic: str
     backend_topic: str
-
-
-@dataclass(frozen=True, slots=True)
-class Bridge:
-    """A front broker and the brokers behind it, all started here."""
-
-    front: Mosquitto
-    backends: tuple[Mosquitto, ...]
-
-    @property
-    def brokers(self) -> tuple[Mosquitto, ...]:
-        """The front first."""
-        return (self.front, *self.backends)
 
 
 def routes_of(backends: int, topics: int, front_root: str, backend_root: str) -> tuple[Route, ...]:
@@ -93,11 +80,12 @@ def bridge_lines(
 @contextlib.asynccontextmanager
 async def serve_bridge(
     routes: Sequence[Route], backends: int, qos: int, *, persistence: bool = False
-) -> AsyncIterator[Bridge]:
+) -> AsyncIterator[ServedBroker]:
     """A front Mosquitto that forwards these routes to private backends, for the block's length.
 
-    With `persistence` all of them keep their sessions on disk. Raises MissingProgramError,
-    CannotRunError, and BrokerRefusedError where a route does not carry.
+    The front is the first of its brokers. With `persistence` all of them keep their sessions on
+    disk. Raises MissingProgramError, CannotRunError, and BrokerRefusedError where a route does
+    not carry.
     """
     settings = MosquittoSettings(
         persistence=persistence,
@@ -107,7 +95,9 @@ async def serve_bridge(
         behind = [await stack.enter_async_context(run_mosquitto(settings)) for _ in range(backends)]
         lines = bridge_lines(routes, [broker.endpoints[0] for broker in behind], qos)
         front = await stack.enter_async_context(run_mosquitto(replace(settings, more_lines=lines)))
-        yield Bridge(front, tuple(behind))
+        brokers = (front, *behind)
+        where = tuple(broker.endpoints[0] for broker in brokers)
+        yield ServedBroker(front.name, front.version, where, brokers)
 
 
 async def require_forwarding(

@@ -6,14 +6,14 @@ This file knows how faults are written and drawn, not how they are carried out.
 """
 
 import random
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from loadgen.errors import UsageError
 from loadgen.mqtt.constants import MQTT_3_1_1
 from loadgen.mqtt.topics import topic_filter_fault
+from loadgen.workload.units import parse_number, parse_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,6 @@ class Chance:
 
     def __bool__(self) -> bool:
         return bool(self.every or self.probability)
-
-    def __str__(self) -> str:
-        return f"1/{self.every}" if self.every else f"{self.probability:g}"
 
 
 NEVER: Final = Chance()
@@ -118,21 +115,6 @@ class Faults:
         chances = (self.lose, self.repeat, self.reorder, self.corrupt)
         return any(chances) or bool(self.delay_ns)
 
-    def __str__(self) -> str:
-        """The text that `parse_faults` reads; "none" for no fault."""
-        texts = {name: getattr(self, name) for name in _CHANCES}
-        texts |= {
-            "delay": self.delay_ns and f"{self.delay_ns}ns@{self.delay_share}",
-            "stall": self.stall_ns and f"{self.stall_ns}ns",
-            "refuse": self.refuse and f"{self.refuse:#x}@{self.refuse_share}",
-            "ceiling": self.ceiling and repr(self.ceiling),
-            "only": self.only,
-        }
-        parts = [f"{name}={text}" for name, text in texts.items() if text]
-        if parts and self.seed != 1:
-            parts.append(f"seed={self.seed}")
-        return ",".join(parts) or "none"
-
 
 @dataclass(slots=True)
 class Counts:
@@ -165,11 +147,11 @@ class Counts:
     discarded: int = 0
     """Deliveries that MQTT lets a broker discard: QoS 0 to a client that is away, packets larger
     than a client's Maximum Packet Size, what was held for a session that ended."""
-    held: int = field(default=0, metadata={"gauge": True})
+    held: int = 0
     """Deliveries now waiting: for an absent client, a full window, a delay or a swap."""
-    waiting: int = field(default=0, metadata={"gauge": True})
+    waiting: int = 0
     """PUBLISH packets received but not served yet because of a ceiling."""
-    connected: int = field(default=0, metadata={"gauge": True})
+    connected: int = 0
     """Clients connected now."""
 
 
@@ -188,12 +170,18 @@ def parse_faults(text: str) -> Faults:
         if not equals or name not in _PARSERS:
             known = ", ".join(_PARSERS)
             raise UsageError(f"fault {part[:40]!a} is not name=value with a name of {known}")
-        if name in given:
+        field_name, parse, share_name = _PARSERS[name]
+        if field_name in given:
             raise UsageError(f"fault {name} is given twice")
+        # Only some are `VALUE@SHARE`; a topic filter may hold the sign itself.
+        value, at, share = value.partition("@") if share_name else (value, "", "")
         try:
-            given |= _PARSERS[name](value)
+            given[field_name] = parse(value)
+            if at:
+                given[share_name] = _parse_chance(share)
         except ValueError:
-            raise UsageError(f"fault {name} has the unreadable value {value[:40]!a}") from None
+            shown = f"{value}{at}{share}"[:40]
+            raise UsageError(f"fault {name} has the unreadable value {shown!a}") from None
     return Faults(**given)  # type: ignore[arg-type]
 
 
@@ -206,53 +194,23 @@ def _parse_chance(value: str) -> Chance:
     return Chance(every=every)
 
 
-def _parse_shared(
-    name: str, share_name: str, parse: Callable[[str], int]
-) -> Callable[[str], dict[str, object]]:
-    """Reads `VALUE@SHARE`, or `VALUE` alone."""
-
-    def parse_both(text: str) -> dict[str, object]:
-        value, at, share = text.partition("@")
-        given: dict[str, object] = {name: parse(value)}
-        return given | {share_name: _parse_chance(share)} if at else given
-
-    return parse_both
-
-
 def _parse_time_ns(value: str) -> int:
-    match = _TIME.fullmatch(value)
-    if match is None:
-        raise ValueError(value)
-    return round(float(match[1]) * _UNITS_NS[match[2]])
-
-
-def _parse_rate(value: str) -> float:
-    scale = _SCALES.get(value[-1:], 1.0)
-    return float(value.rstrip("kM") if scale != 1.0 else value) * scale
-
-
-def _parse_one(name: str, parse: Callable[[str], object]) -> Callable[[str], dict[str, object]]:
-    return lambda text: {name: parse(text)}
+    if value[-1:].isdigit():
+        raise ValueError("a time without its unit")
+    return round(parse_seconds(value) * 1e9)
 
 
 _MAX_TIME_NS: Final = 3_600_000_000_000
-_TIME: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(ns|us|ms|s|m|h)")
-_UNITS_NS: Final = {
-    "ns": 1,
-    "us": 10**3,
-    "ms": 10**6,
-    "s": 10**9,
-    "m": 6 * 10**10,
-    "h": 36 * 10**11,
-}
-_SCALES: Final = {"k": 1e3, "M": 1e6}
-_CHANCES: Final = ("lose", "repeat", "reorder", "corrupt", "drop")
-_PARSERS: Final[dict[str, Callable[[str], dict[str, object]]]] = {
-    **{name: _parse_one(name, _parse_chance) for name in _CHANCES},
-    "delay": _parse_shared("delay_ns", "delay_share", _parse_time_ns),
-    "stall": _parse_one("stall_ns", _parse_time_ns),
-    "refuse": _parse_shared("refuse", "refuse_share", lambda text: int(text, 0)),
-    "ceiling": _parse_one("ceiling", _parse_rate),
-    "only": _parse_one("only", str),
-    "seed": _parse_one("seed", int),
+
+# Name to field, how its value is read, and the field of its share where it has one.
+_PARSERS: Final[dict[str, tuple[str, Callable[[str], object], str]]] = {
+    **{
+        name: (name, _parse_chance, "") for name in ("lose", "repeat", "reorder", "corrupt", "drop")
+    },
+    "delay": ("delay_ns", _parse_time_ns, "delay_share"),
+    "stall": ("stall_ns", _parse_time_ns, ""),
+    "refuse": ("refuse", lambda text: int(text, 0), "refuse_share"),
+    "ceiling": ("ceiling", parse_number, ""),
+    "only": ("only", str, ""),
+    "seed": ("seed", int, ""),
 }

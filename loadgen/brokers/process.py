@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, TypeVar
 
@@ -112,6 +113,33 @@ class BrokerProcess:
         process, self._process = self._process, None
         if process is not None:
             await stop(process, patience_s=self.patience_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedBroker:
+    """The broker of a run: where it is and what is known of it.
+
+    `version` is "unknown" until it was asked. `brokers` are those that were started here, none
+    where `name` is "external"; their processes change when one is killed and started again.
+    """
+
+    name: str
+    version: str
+    endpoints: tuple[Endpoint, ...]
+    brokers: tuple[BrokerProcess, ...] = ()
+
+    @property
+    def started_by_us(self) -> bool:
+        return bool(self.brokers)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(broker.pid for broker in self.brokers)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Passwords that no file may have."""
+        return tuple(endpoint.password for endpoint in self.endpoints if endpoint.password)
 
 
 BrokerT = TypeVar("BrokerT", bound=BrokerProcess)

@@ -6,43 +6,23 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import uvloop
 
 from loadgen.brokers.amqtt_broker import run_amqtt
 from loadgen.brokers.endpoints import Endpoint, parse_broker
-from loadgen.brokers.faults import parse_faults
 from loadgen.brokers.mosquitto import (
     MosquittoSettings,
     default_memory_limit_bytes,
     find_mosquitto,
     run_mosquitto,
 )
-from loadgen.brokers.process import BrokerProcess
+from loadgen.brokers.process import BrokerProcess, ServedBroker
 from loadgen.brokers.reflector import run_reflector
 from loadgen.brokers.sink import run_sink
 from loadgen.errors import UsageError
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """Brokers ready for a run.
-
-    `name` is "external" and `brokers` is empty where nothing was started; `version` is then
-    "unknown" until `probe` asks.
-    """
-
-    endpoints: tuple[Endpoint, ...]
-    name: str
-    version: str
-    brokers: tuple[BrokerProcess, ...] = ()
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The processes of `brokers`; they change when a broker is killed and started again."""
-        return tuple(broker.pid for broker in self.brokers)
 
 
 @contextlib.asynccontextmanager
@@ -55,7 +35,7 @@ async def serve(
     mosquitto: MosquittoSettings | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
-) -> AsyncIterator[Served]:
+) -> AsyncIterator[ServedBroker]:
     """Brokers for the length of the block.
 
     `spec` is one name (`BROKER_NAMES`) or any number of URLs. A name starts `instances` private
@@ -75,7 +55,7 @@ async def serve(
                 "a broker given by URL is not started here: no second name, instances or faults "
                 "with it"
             )
-        yield Served(endpoints, "external", "unknown")
+        yield ServedBroker("external", "unknown", endpoints)
         return
     if len(names) > 1:
         raise UsageError("several brokers are named; give one name, or only URLs")
@@ -88,7 +68,6 @@ async def serve(
         raise UsageError(f"only the reflector errs on request, not {name}")
     if name in ("reflector", "sink") and persistence:
         raise UsageError(f"the {name} stores nothing")
-    parse_faults(faults)
     settings = mosquitto or MosquittoSettings(
         host=host, ports=(port,) if port else (), persistence=persistence
     )
@@ -102,7 +81,7 @@ async def serve(
         # One after the other: each is ready in a moment, and the first error stops the rest.
         brokers = [await stack.enter_async_context(starters[name]()) for _ in range(instances)]
         where = tuple(endpoint for broker in brokers for endpoint in broker.endpoints)
-        yield Served(where, name, brokers[0].version, tuple(brokers))
+        yield ServedBroker(name, brokers[0].version, where, tuple(brokers))
 
 
 def serve_forever(

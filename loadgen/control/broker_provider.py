@@ -2,46 +2,18 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loadgen.brokers.endpoints import Endpoint, parse_broker
+from loadgen.brokers.process import ServedBroker
 from loadgen.errors import ScenarioError
 from loadgen.workload.workload import Bridge, Brokers
 
 if TYPE_CHECKING:
     from loadgen.brokers.bridge import Route
-    from loadgen.brokers.process import BrokerProcess
 
 _INSTRUMENTS = ("reflector", "sink")
 """Brokers of ours that keep nothing on disk."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServedBroker:
-    """The broker of a run: where it is and what is known of it.
-
-    `version` is "unknown" until it was asked. `brokers` are those that were started here; their
-    processes change when one is killed and started again.
-    """
-
-    name: str
-    version: str
-    endpoints: tuple[Endpoint, ...]
-    brokers: tuple["BrokerProcess", ...] = ()
-
-    @property
-    def started_by_us(self) -> bool:
-        return bool(self.brokers)
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        return tuple(broker.pid for broker in self.brokers)
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """Passwords that no file may have."""
-        return tuple(endpoint.password for endpoint in self.endpoints if endpoint.password)
 
 
 @asynccontextmanager
@@ -60,7 +32,7 @@ async def provided(wanted: Brokers, faults: str) -> AsyncIterator[ServedBroker]:
         persistence=wanted.stores and wanted.private and wanted.names[0] not in _INSTRUMENTS,
         faults=faults,
     ) as served:
-        yield ServedBroker(served.name, served.version, served.endpoints, tuple(served.brokers))
+        yield served
 
 
 @asynccontextmanager
@@ -78,12 +50,7 @@ async def _bridge(wanted: Brokers, bridge: Bridge) -> AsyncIterator[ServedBroker
     async with serve_bridge(
         routes(bridge), bridge.backends, bridge.qos, persistence=bridge.durable
     ) as served:
-        yield ServedBroker(
-            served.front.name,
-            served.front.version,
-            tuple(one.endpoints[0] for one in served.brokers),
-            served.brokers,
-        )
+        yield served
 
 
 def routes(bridge: Bridge) -> "tuple[Route, ...]":

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from loadgen.brokers.process import ServedBroker
 from loadgen.brokers.watch import is_local
 from loadgen.cases.registry import resolve
 from loadgen.control.bridge_load import Loads, loads_of
-from loadgen.control.broker_provider import ServedBroker, provided
+from loadgen.control.broker_provider import provided
 from loadgen.control.crashes import crash_brokers, cut_off_consumer
 from loadgen.control.devices import write_devices
 from loadgen.control.facts import facts_of, rate_step_verdicts

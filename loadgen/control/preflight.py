@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.brokers.endpoints import parse_broker
-from loadgen.control.broker_provider import ServedBroker, routes
+from loadgen.brokers.process import ServedBroker
+from loadgen.control.broker_provider import routes
 from loadgen.control.redaction import printable
 from loadgen.engine import tls
 from loadgen.engine.fleet import read_clients

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from loadgen.control.broker_provider import ServedBroker
+from loadgen.brokers.process import ServedBroker
 from loadgen.control.environment import environment, program
 from loadgen.control.facts import handshakes_of
 from loadgen.control.network import difference, network_counters

@@ -37,21 +37,21 @@ def test_configuration_has_a_connection_for_each_backend() -> None:
 async def test_private_bridge_forwards_every_topic(qos: int) -> None:
     routes = routes_of(2, 3, "in", "out")
     async with serve_bridge(routes, 2, qos, persistence=bool(qos)) as bridge:
-        backends = [broker.endpoints[0] for broker in bridge.backends]
-        assert len({endpoint.port for endpoint in (*backends, *bridge.front.endpoints)}) == 3
-        await require_forwarding(bridge.front.endpoints, backends, routes)
+        front, *backends = bridge.endpoints
+        assert len({endpoint.port for endpoint in bridge.endpoints}) == 3
+        await require_forwarding([front], backends, routes)
 
 
 @needs_mosquitto
 async def test_what_is_not_forwarded_is_named() -> None:
     async with serve_bridge(routes_of(2, 1, "in", "out"), 2, 0) as bridge:
-        backends = [broker.endpoints[0] for broker in bridge.backends]
+        front, *backends = bridge.endpoints
         more = routes_of(2, 2, "in", "out")
         with pytest.raises(BrokerRefusedError) as caught:
-            await require_forwarding(bridge.front.endpoints, backends, more, timeout_s=0.5)
+            await require_forwarding([front], backends, more, timeout_s=0.5)
         text = str(caught.value)
         assert "in/1/1 to" in text and "in/2/1 to" in text and "in/1/0" not in text
         assert f"{backends[1].redacted} as out/2/1" in text and "\n" not in text
-        bridge.backends[1].kill()
+        bridge.brokers[2].kill()
         with pytest.raises(BrokerUnreachableError, match=backends[1].redacted):
-            await require_forwarding(bridge.front.endpoints, backends, more, timeout_s=0.5)
+            await require_forwarding([front], backends, more, timeout_s=0.5)

@@ -26,18 +26,31 @@ _chances = st.one_of(
         refuse=st.integers(0x80, 0xFF),
         refuse_share=_chances.filter(bool),
         ceiling=st.floats(1, 1e9),
-        only=st.sampled_from(["", "a/#", "+/b", "#"]),
+        only=st.sampled_from(["", "a/#", "+/b", "#", "a@b"]),
         seed=st.integers(0, 2**40),
     )
 )
 @settings(deadline=None)
-def test_text_and_value_are_the_same(faults: Faults) -> None:
-    assert parse_faults(str(faults)) == faults
+def test_every_fault_is_read_as_it_was_meant(faults: Faults) -> None:
+    shares = {name: getattr(faults, name) for name in ("lose", "repeat", "reorder", "corrupt")}
+    texts = [f"{name}={_text(chance)}" for name, chance in shares.items()] + [
+        f"drop={_text(faults.drop)}",
+        f"delay={faults.delay_ns}ns@{_text(faults.delay_share)}",
+        f"stall={faults.stall_ns}ns",
+        f"refuse={faults.refuse:#x}@{_text(faults.refuse_share)}",
+        f"ceiling={faults.ceiling!r}",
+        f"only={faults.only}",
+        f"seed={faults.seed}",
+    ]
+    assert parse_faults(",".join(texts)) == faults
+
+
+def _text(chance: Chance) -> str:
+    return f"1/{chance.every}" if chance.every else f"{chance.probability:g}"
 
 
 def test_reads_what_people_write() -> None:
     assert parse_faults("") == parse_faults("none") == Faults()
-    assert str(Faults()) == "none"
     assert parse_faults("lose=0.01, delay=50ms ,ceiling=5k") == Faults(
         lose=Chance(0.01), delay_ns=50_000_000, ceiling=5000.0
     )

@@ -7,9 +7,9 @@ import pytest
 
 from loadgen.brokers.endpoints import Endpoint, parse_endpoint
 from loadgen.brokers.probe import BrokerFacts
+from loadgen.brokers.process import ServedBroker
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.control import preflight
-from loadgen.control.broker_provider import ServedBroker
 from loadgen.control.targets import plan_for
 from loadgen.errors import BrokerRefusedError
 
