@@ -1,11 +1,11 @@
 """BROADCAST: one publisher, and many subscribers of its one topic."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from loadgen.workload.case import Case, RowSpec
 from loadgen.workload.fields import Count
 from loadgen.workload.groups import DeviceGroup, Subscribes
-from loadgen.workload.scenario import InflightWindow, MessagingScenario, TotalRate
+from loadgen.workload.scenario import INFLIGHT_WINDOW, TOTAL_RATE, MessagingScenario
 from loadgen.workload.workload import ROOT
 
 
@@ -13,9 +13,9 @@ class Broadcast(MessagingScenario):
     """Fields of BROADCAST, beside those that every case with messages has."""
 
     case: Literal["broadcast"] = "broadcast"
-    rate: TotalRate = 10.0
-    subscribers: Annotated[int, Count("Subscribers.")] = 1_000
-    inflight_window: InflightWindow = 100
+    rate: float = TOTAL_RATE.field(10.0)
+    subscribers: int = Count("Subscribers.").field(1_000)
+    inflight_window: int = INFLIGHT_WINDOW.field(100)
 
 
 def _groups(scenario: Broadcast) -> tuple[DeviceGroup, ...]:

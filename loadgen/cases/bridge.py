@@ -6,7 +6,7 @@ Ours; it stands for WMQPUBSUB and WMQDURABLE.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Literal
+from typing import Literal
 
 from loadgen.workload.case import (
     Case,
@@ -18,15 +18,16 @@ from loadgen.workload.case import (
     Review,
     RowSpec,
 )
-from loadgen.workload.fields import Choice, Count, Flag, Text, Texts, redact_url
+from loadgen.workload.fields import Count, Flag, Text, Texts, redact_url
 from loadgen.workload.groups import DeviceGroup, Subscribes, target_url
 from loadgen.workload.scenario import (
+    ACKNOWLEDGE_EVERY,
     DEVICES_LIMIT,
-    AcknowledgeEvery,
-    InflightWindow,
+    INFLIGHT_WINDOW,
+    RATE_BY_DEVICES,
     MessagingScenario,
-    RateByDevices,
     durable_complaints,
+    published_row,
     url_complaints,
     withheld_complaints,
 )
@@ -44,44 +45,28 @@ class BridgeScenario(MessagingScenario):
     search_p99_s = 0.5
 
     case: Literal["bridge"] = "bridge"
-    devices: Annotated[int, Count("Simulated devices: the publishers.", 1, DEVICES_LIMIT)] = 1_000
-    rate: RateByDevices = None
-    topics: Annotated[int, Count("Topics of each backend.")] = 5
-    backend: Annotated[
-        tuple[str, ...],
-        Texts(
-            "Broker behind the bridge, as URL, once for each backend; the front brokers are given "
-            "by broker.",
-            "URL",
-        ),
-    ] = ()
-    backends: Annotated[
-        int | None,
-        Count("Private backends to start.", 1, 100, absent="1, or as many as backend has"),
-    ] = None
-    front_root: Annotated[
-        str,
-        Text(
-            "Topics of the producers: FRONT_ROOT/B/T, B the backend from 1 on, T from 0 on.",
-            "topic",
-        ),
-    ] = "loadgen/front"
-    backend_root: Annotated[str, Text("The same topics as a backend names them.", "topic")] = (
+    devices: int = Count("Simulated devices: the publishers.", 1, DEVICES_LIMIT).field(1_000)
+    rate: float | None = RATE_BY_DEVICES.field()
+    topics: int = Count("Topics of each backend.").field(5)
+    backend: tuple[str, ...] = Texts(
+        "Broker behind the bridge, as URL, once for each backend; the front brokers are given "
+        "by broker.",
+        "URL",
+    ).field(())
+    backends: int | None = Count(
+        "Private backends to start.", 1, 100, absent="1, or as many as backend has"
+    ).field()
+    front_root: str = Text(
+        "Topics of the producers: FRONT_ROOT/B/T, B the backend from 1 on, T from 0 on.",
+        "topic",
+    ).field("loadgen/front")
+    backend_root: str = Text("The same topics as a backend names them.", "topic").field(
         "loadgen/back"
     )
-    acknowledge_every: AcknowledgeEvery = 1
-    durable: Annotated[bool, Flag("The consumers' subscriptions on the backends are durable.")] = (
-        False
-    )
-    inflight_window: InflightWindow = 100
-    published: Annotated[
-        str | None,
-        Choice(
-            "Row of the published score card to show beside the result.",
-            choices=("WMQPUBSUB", "WMQDURABLE"),
-            absent="by QoS",
-        ),
-    ] = None
+    acknowledge_every: int = ACKNOWLEDGE_EVERY.field(1)
+    durable: bool = Flag("The consumers' subscriptions on the backends are durable.").field(False)
+    inflight_window: int = INFLIGHT_WINDOW.field(100)
+    published: str | None = published_row("WMQPUBSUB", "WMQDURABLE", absent="by QoS").field()
 
     @property
     def count(self) -> int:

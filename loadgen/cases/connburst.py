@@ -1,16 +1,16 @@
 """CONNBURST: a burst of devices that connect and stay."""
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Literal
 
 from loadgen.workload.case import Case, ChartStyle, PublishedFigure, RowSpec
 from loadgen.workload.fields import Count, Flag, Rate, Seconds
 from loadgen.workload.groups import DeviceGroup, Subscribes
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
+    DRAIN,
     DURATION_LIMIT_S,
     RATE_LIMIT,
-    Drain,
     FleetScenario,
 )
 from loadgen.workload.workload import ROOT, Workload
@@ -22,24 +22,20 @@ class Connburst(FleetScenario):
     search_p99_s = 1.0
 
     case: Literal["connburst"] = "connburst"
-    devices: Annotated[int, Count("Simulated devices.", 1, DEVICES_LIMIT)] = 5_000
-    rate: Annotated[
-        float | None,
-        Rate("Connects a second.", 0.001, RATE_LIMIT, absent="as fast as the broker takes them"),
-    ] = None
-    subscribe: Annotated[bool, Flag("Each device also subscribes, to one common topic.")] = False
-    duration: Annotated[float, Seconds("How long all stay connected.", 0.1, DURATION_LIMIT_S)] = 5.0
-    warmup: Annotated[float, Seconds("Pause after the connects.", 0, 86_400)] = 0.0
-    drain: Drain = 0.0
-    latency_bound: Annotated[
-        float | None,
-        Seconds(
-            "The run is INVALID when the p99 latency of the connects is above this.",
-            1e-6,
-            3_600,
-            absent="latency is reported and not judged",
-        ),
-    ] = None
+    devices: int = Count("Simulated devices.", 1, DEVICES_LIMIT).field(5_000)
+    rate: float | None = Rate(
+        "Connects a second.", 0.001, RATE_LIMIT, absent="as fast as the broker takes them"
+    ).field()
+    subscribe: bool = Flag("Each device also subscribes, to one common topic.").field(False)
+    duration: float = Seconds("How long all stay connected.", 0.1, DURATION_LIMIT_S).field(5.0)
+    warmup: float = Seconds("Pause after the connects.", 0, 86_400).field(0.0)
+    drain: float = DRAIN.field(0.0)
+    latency_bound: float | None = Seconds(
+        "The run is INVALID when the p99 latency of the connects is above this.",
+        1e-6,
+        3_600,
+        absent="latency is reported and not judged",
+    ).field()
 
     def group_count(self) -> int:
         return 1

@@ -6,16 +6,16 @@ descriptions", as of all cases that the report has.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Literal
 
 from loadgen.workload.case import Case, ChartStyle, PublishedFigure, RowSpec
 from loadgen.workload.fields import Count, Flag
 from loadgen.workload.groups import DeviceGroup, Subscribes
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
-    InflightWindow,
+    INFLIGHT_WINDOW,
+    RATE_BY_DEVICES,
     MessagingScenario,
-    RateByDevices,
     durable_complaints,
 )
 from loadgen.workload.workload import ROOT, Workload
@@ -25,10 +25,10 @@ class Fanin(MessagingScenario):
     """Fields of FANIN."""
 
     case: Literal["fanin"] = "fanin"
-    devices: Annotated[int, Count("Simulated devices: the publishers.", 1, DEVICES_LIMIT)] = 1_000
-    rate: RateByDevices = None
-    durable: Annotated[bool, Flag("The broker keeps the sessions of all devices.")] = False
-    inflight_window: InflightWindow = 100
+    devices: int = Count("Simulated devices: the publishers.", 1, DEVICES_LIMIT).field(1_000)
+    rate: float | None = RATE_BY_DEVICES.field()
+    durable: bool = Flag("The broker keeps the sessions of all devices.").field(False)
+    inflight_window: int = INFLIGHT_WINDOW.field(100)
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()

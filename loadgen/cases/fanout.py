@@ -1,17 +1,18 @@
 """FANOUT: topics with one publisher and many subscribers each."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Literal
 
 from loadgen.workload.case import Case, ChartStyle, PublishedFigure, RowSpec
-from loadgen.workload.fields import Choice, Count, Flag
+from loadgen.workload.fields import Count, Flag
 from loadgen.workload.groups import DeviceGroup, Subscribes
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
-    InflightWindow,
+    INFLIGHT_WINDOW,
+    TOTAL_RATE,
     MessagingScenario,
-    TotalRate,
     durable_complaints,
+    published_row,
 )
 from loadgen.workload.workload import ROOT
 
@@ -22,19 +23,12 @@ class Fanout(MessagingScenario):
     grows = "ratio"
 
     case: Literal["fanout"] = "fanout"
-    rate: TotalRate = 200.0
-    topics: Annotated[int, Count("Topics, with one publisher each.")] = 10
-    ratio: Annotated[int, Count("Subscribers of each topic.")] = 100
-    durable: Annotated[bool, Flag("The broker keeps the sessions of all devices.")] = False
-    inflight_window: InflightWindow = 100
-    published: Annotated[
-        str | None,
-        Choice(
-            "Row of the published score card to show beside the result.",
-            choices=("FANOUT", "JMSPUBSUB", "JMSFANOUT"),
-            absent="FANOUT",
-        ),
-    ] = None
+    rate: float = TOTAL_RATE.field(200.0)
+    topics: int = Count("Topics, with one publisher each.").field(10)
+    ratio: int = Count("Subscribers of each topic.").field(100)
+    durable: bool = Flag("The broker keeps the sessions of all devices.").field(False)
+    inflight_window: int = INFLIGHT_WINDOW.field(100)
+    published: str | None = published_row("FANOUT", "JMSPUBSUB", "JMSFANOUT").field()
 
     def deliveries(self) -> float:
         # The broker's work is in the deliveries.

@@ -1,16 +1,16 @@
 """LATENCY: one timed pair while background publishers load the broker."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Literal
 
 from loadgen.workload.case import Case, ChartStyle, PublishedFigure, RowSpec
 from loadgen.workload.fields import Count, Rate
 from loadgen.workload.groups import DeviceGroup, Subscribes
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
+    DURATION,
+    INFLIGHT_WINDOW,
     RATE_LIMIT,
-    Duration,
-    InflightWindow,
     MessagingScenario,
 )
 from loadgen.workload.workload import ROOT
@@ -25,24 +25,19 @@ class Latency(MessagingScenario):
     search_p99_s = 0.01
 
     case: Literal["latency"] = "latency"
-    devices: Annotated[
-        int, Count("Simulated devices: the background publishers.", 0, DEVICES_LIMIT)
-    ] = 1_000
-    rate: Annotated[float, Rate("Messages a second of the timed pair.", 0.001, RATE_LIMIT)] = (
-        10_000.0
+    devices: int = Count("Simulated devices: the background publishers.", 0, DEVICES_LIMIT).field(
+        1_000
     )
-    topics: Annotated[int, Count("Topics of the background.")] = 10
-    background_rate: Annotated[
-        float | None,
-        Rate(
-            "Messages a second in total over all background publishers.",
-            0.001,
-            RATE_LIMIT,
-            absent="one message a second for each background device",
-        ),
-    ] = None
-    duration: Duration = 20.0
-    inflight_window: InflightWindow = 100
+    rate: float = Rate("Messages a second of the timed pair.", 0.001, RATE_LIMIT).field(10_000.0)
+    topics: int = Count("Topics of the background.").field(10)
+    background_rate: float | None = Rate(
+        "Messages a second in total over all background publishers.",
+        0.001,
+        RATE_LIMIT,
+        absent="one message a second for each background device",
+    ).field()
+    duration: float = DURATION.field(20.0)
+    inflight_window: int = INFLIGHT_WINDOW.field(100)
 
     def group_count(self) -> int:
         return 4 if self.devices else 2

@@ -2,18 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Literal
 
 from loadgen.workload.case import Case, ChartStyle, PublishedFigure, RowSpec
-from loadgen.workload.fields import Choice, Count, Flag, Ratio
+from loadgen.workload.fields import Count, Flag, Ratio
 from loadgen.workload.groups import DeviceGroup, Subscribes
 from loadgen.workload.scenario import (
-    AcknowledgeEvery,
-    InflightWindow,
+    ACKNOWLEDGE_EVERY,
+    INFLIGHT_WINDOW,
+    PRODUCERS,
+    QOS,
+    TOTAL_RATE,
     MessagingScenario,
-    Producers,
-    Qos,
-    TotalRate,
+    published_row,
     withheld_complaints,
 )
 from loadgen.workload.workload import ROOT, Workload
@@ -26,34 +27,24 @@ class Persistent(MessagingScenario):
     search_p99_s = 0.5
 
     case: Literal["persistent"] = "persistent"
-    rate: TotalRate = 1_000.0
-    qos: Qos = 1
-    pairs: Annotated[
-        int, Count("Pairs of one publisher and one durable subscriber, each with its own topic.")
-    ] = 10
-    producers: Producers = 1
-    acknowledge_every: AcknowledgeEvery = 1
-    inflight_window: InflightWindow = 100
-    crash_broker: Annotated[
-        bool, Flag("Kill and restart the private broker within the window; nothing may be lost.")
-    ] = False
-    rack_units: Annotated[
-        float | None,
-        Ratio(
-            "Height of the broker's machine, for messages a second and rack unit.",
-            0.1,
-            10_000,
-            absent="no PERSISTENT.MPU row",
-        ),
-    ] = None
-    published: Annotated[
-        str | None,
-        Choice(
-            "Row of the published score card to show beside the result.",
-            choices=("PERSISTENT", "JMSPERSISTENT"),
-            absent="PERSISTENT",
-        ),
-    ] = None
+    rate: float = TOTAL_RATE.field(1_000.0)
+    qos: int = QOS.field(1)
+    pairs: int = Count(
+        "Pairs of one publisher and one durable subscriber, each with its own topic."
+    ).field(10)
+    producers: int = PRODUCERS.field(1)
+    acknowledge_every: int = ACKNOWLEDGE_EVERY.field(1)
+    inflight_window: int = INFLIGHT_WINDOW.field(100)
+    crash_broker: bool = Flag(
+        "Kill and restart the private broker within the window; nothing may be lost."
+    ).field(False)
+    rack_units: float | None = Ratio(
+        "Height of the broker's machine, for messages a second and rack unit.",
+        0.1,
+        10_000,
+        absent="no PERSISTENT.MPU row",
+    ).field()
+    published: str | None = published_row("PERSISTENT", "JMSPERSISTENT").field()
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()

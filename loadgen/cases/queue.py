@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from loadgen.workload.case import (
     Case,
@@ -14,16 +14,17 @@ from loadgen.workload.case import (
     Review,
     RowSpec,
 )
-from loadgen.workload.fields import Choice, Count, Flag
+from loadgen.workload.fields import Count, Flag
 from loadgen.workload.groups import DeviceGroup, RunPlan, Subscribes
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
+    PRODUCERS,
+    PROTOCOL,
+    QOS,
+    TOTAL_RATE,
     MessagingScenario,
-    Producers,
-    Protocol,
-    Qos,
-    TotalRate,
     durable_complaints,
+    published_row,
 )
 from loadgen.workload.verdict import Verdict
 from loadgen.workload.workload import ROOT, Workload
@@ -38,44 +39,27 @@ class Queue(MessagingScenario):
     search_p99_s = 0.5
 
     case: Literal["queue"] = "queue"
-    rate: TotalRate = 5_000.0
-    qos: Qos = 1
-    mqtt: Protocol = "5"
-    queues: Annotated[int, Count("Queues: shared subscriptions, each to a topic of its own.")] = 10
-    consumers: Annotated[int, Count("Consumers of each queue; a message goes to one of them.")] = 10
-    producers: Producers = 1
-    batch: Annotated[
-        int,
-        Count(
-            "Messages of a unit: the most that a producer has in flight, which sends the next when "
-            "all are acknowledged; a consumer acknowledges as many at a time. The Receive Maximum "
-            "that the broker names bounds both.",
-            1,
-            65_535,
-        ),
-    ] = 100
-    durable: Annotated[
-        bool,
-        Flag(
-            "The broker keeps the sessions of the consumers: what one of them held when it was "
-            "cut off waits for it."
-        ),
-    ] = True
-    crash_consumer: Annotated[
-        bool,
-        Flag(
-            "Cut one consumer off in the middle of the window and let it return; nothing may be "
-            "lost."
-        ),
-    ] = False
-    published: Annotated[
-        str | None,
-        Choice(
-            "Row of the published score card to show beside the result.",
-            choices=("JMSQUEUE",),
-            absent="JMSQUEUE",
-        ),
-    ] = None
+    rate: float = TOTAL_RATE.field(5_000.0)
+    qos: int = QOS.field(1)
+    mqtt: Literal["3.1.1", "5"] = PROTOCOL.field("5")
+    queues: int = Count("Queues: shared subscriptions, each to a topic of its own.").field(10)
+    consumers: int = Count("Consumers of each queue; a message goes to one of them.").field(10)
+    producers: int = PRODUCERS.field(1)
+    batch: int = Count(
+        "Messages of a unit: the most that a producer has in flight, which sends the next when "
+        "all are acknowledged; a consumer acknowledges as many at a time. The Receive Maximum "
+        "that the broker names bounds both.",
+        1,
+        65_535,
+    ).field(100)
+    durable: bool = Flag(
+        "The broker keeps the sessions of the consumers: what one of them held when it was "
+        "cut off waits for it."
+    ).field(True)
+    crash_consumer: bool = Flag(
+        "Cut one consumer off in the middle of the window and let it return; nothing may be lost."
+    ).field(False)
+    published: str | None = published_row("JMSQUEUE").field()
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()

@@ -1,16 +1,16 @@
 """REQUEST: devices that ask and devices that answer. Ours; no report has it."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Literal
 
 from loadgen.workload.case import Case, RowSpec
 from loadgen.workload.fields import Count
 from loadgen.workload.groups import DeviceGroup, Responds, Subscribes
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
-    InflightWindow,
+    INFLIGHT_WINDOW,
+    RATE_BY_DEVICES,
     MessagingScenario,
-    RateByDevices,
 )
 from loadgen.workload.workload import ROOT
 
@@ -19,12 +19,12 @@ class Request(MessagingScenario):
     """Fields of REQUEST."""
 
     case: Literal["request"] = "request"
-    devices: Annotated[int, Count("Simulated devices: those that ask.", 1, DEVICES_LIMIT)] = 1_000
-    rate: RateByDevices = None
-    responders: Annotated[
-        int, Count("Devices that answer; each has a topic on which its part of the devices asks.")
-    ] = 10
-    inflight_window: InflightWindow = 100
+    devices: int = Count("Simulated devices: those that ask.", 1, DEVICES_LIMIT).field(1_000)
+    rate: float | None = RATE_BY_DEVICES.field()
+    responders: int = Count(
+        "Devices that answer; each has a topic on which its part of the devices asks."
+    ).field(10)
+    inflight_window: int = INFLIGHT_WINDOW.field(100)
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()

@@ -6,19 +6,19 @@ because they come with compiled kernels.
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from loadgen.specjms.model import NOTICE, Model, highest_qos, shares_queues, uses_wildcards
 from loadgen.workload.case import Case, Conclusion, Evidence, Review, RowSpec, Variants
 from loadgen.workload.fields import Choice, Count, Flag, Seconds, Table
 from loadgen.workload.groups import DeviceGroup, RunPlan
 from loadgen.workload.scenario import (
-    Drain,
-    Duration,
-    InflightWindow,
-    Protocol,
+    DRAIN,
+    DURATION,
+    INFLIGHT_WINDOW,
+    PROTOCOL,
+    WARMUP,
     PublishingScenario,
-    Warmup,
 )
 from loadgen.workload.verdict import Verdict, with_reason
 from loadgen.workload.workload import Workload
@@ -35,94 +35,69 @@ class SupplyChain(PublishingScenario):
     """Its audit's bound alone, 5 s for 90 % of each destination (SPECjms2007, run rules 3.6.2)."""
 
     case: Literal["specjms"] = "specjms"
-    duration: Duration = 60.0
-    warmup: Warmup = 10.0
-    drain: Drain = 30.0
-    mqtt: Protocol = "5"
-    topology: Annotated[
-        Literal["horizontal", "vertical", "freeform"],
-        Choice(
-            "How the supply chain grows with base: by locations, by traffic of each, or as the "
-            "scenario says.",
-            choices=("horizontal", "vertical", "freeform"),
-        ),
-    ] = "horizontal"
-    base: Annotated[int, Count("BASE, by which the workload is scaled.", 1, 20_000)] = 10
-    handlers: Annotated[
-        int,
-        Count(
-            "Event handlers of each queue at each location; several share a subscription.", 1, 100
-        ),
-    ] = 2
-    drivers: Annotated[
-        int, Count("Drivers of each interaction at each location that begins it.", 1, 100)
-    ] = 1
-    headquarters: Annotated[
-        int, Count("Instances of the headquarters, each with queues of its own.", 1, 1_000)
-    ] = 1
-    selectors: Annotated[
-        Literal["broker", "client"],
-        Choice(
-            "Where messages that share a topic are selected: by topic levels and filters, or by "
-            "user properties at the receiver, which discards the rest.",
-            choices=("broker", "client"),
-        ),
-    ] = "broker"
-    messages: Annotated[
-        str | None,
-        Table(
-            "Options of message types, as order = {queue = false, target = 'Central'}: "
-            "transacted, persistent, qos, durable, queue, target, subscription, handlers; sizes "
-            "(freeform).",
-            "table",
-            absent="as SPECjms2007 has them",
-        ),
-    ] = None
-    interactions: Annotated[
-        str | None,
-        Table(
-            "Interactions by number: drivers, and in freeform the rate, 0 for off.",
-            "table",
-            absent="all, at the rates of the topology",
-        ),
-    ] = None
-    locations: Annotated[
-        str | None,
-        Table(
-            "Numbers of locations SM, DC, SP and HQ (freeform).",
-            "table",
-            absent="those of the horizontal topology",
-        ),
-    ] = None
-    quantities: Annotated[
-        str | None,
-        Table(
-            "Quantities x of the message sizes, three values each, and percent, the share of each "
-            "class (freeform).",
-            "table",
-            absent="documented defaults of about 2 KB a message",
-        ),
-    ] = None
-    families: Annotated[
-        int | None,
-        Count(
-            "Product families, of which each is offered by two or three suppliers (freeform).",
-            1,
-            100_000,
-            absent="twice as many as suppliers",
-        ),
-    ] = None
-    shared_connections: Annotated[
-        bool, Flag("All event handlers of a location use one connection (freeform).")
-    ] = False
-    check_every: Annotated[
-        int, Count("Messages of which one is checked against its CRC-32 (freeform).")
-    ] = 1
-    report_every: Annotated[
-        float,
-        Seconds("How often the run's progress is reported as a line and an event.", 1, 86_400),
-    ] = 300.0
-    inflight_window: InflightWindow = 100
+    duration: float = DURATION.field(60.0)
+    warmup: float = WARMUP.field(10.0)
+    drain: float = DRAIN.field(30.0)
+    mqtt: Literal["3.1.1", "5"] = PROTOCOL.field("5")
+    topology: Literal["horizontal", "vertical", "freeform"] = Choice(
+        "How the supply chain grows with base: by locations, by traffic of each, or as the "
+        "scenario says.",
+        choices=("horizontal", "vertical", "freeform"),
+    ).field("horizontal")
+    base: int = Count("BASE, by which the workload is scaled.", 1, 20_000).field(10)
+    handlers: int = Count(
+        "Event handlers of each queue at each location; several share a subscription.", 1, 100
+    ).field(2)
+    drivers: int = Count(
+        "Drivers of each interaction at each location that begins it.", 1, 100
+    ).field(1)
+    headquarters: int = Count(
+        "Instances of the headquarters, each with queues of its own.", 1, 1_000
+    ).field(1)
+    selectors: Literal["broker", "client"] = Choice(
+        "Where messages that share a topic are selected: by topic levels and filters, or by "
+        "user properties at the receiver, which discards the rest.",
+        choices=("broker", "client"),
+    ).field("broker")
+    messages: str | None = Table(
+        "Options of message types, as order = {queue = false, target = 'Central'}: "
+        "transacted, persistent, qos, durable, queue, target, subscription, handlers; sizes "
+        "(freeform).",
+        "table",
+        absent="as SPECjms2007 has them",
+    ).field()
+    interactions: str | None = Table(
+        "Interactions by number: drivers, and in freeform the rate, 0 for off.",
+        "table",
+        absent="all, at the rates of the topology",
+    ).field()
+    locations: str | None = Table(
+        "Numbers of locations SM, DC, SP and HQ (freeform).",
+        "table",
+        absent="those of the horizontal topology",
+    ).field()
+    quantities: str | None = Table(
+        "Quantities x of the message sizes, three values each, and percent, the share of each "
+        "class (freeform).",
+        "table",
+        absent="documented defaults of about 2 KB a message",
+    ).field()
+    families: int | None = Count(
+        "Product families, of which each is offered by two or three suppliers (freeform).",
+        1,
+        100_000,
+        absent="twice as many as suppliers",
+    ).field()
+    shared_connections: bool = Flag(
+        "All event handlers of a location use one connection (freeform)."
+    ).field(False)
+    check_every: int = Count(
+        "Messages of which one is checked against its CRC-32 (freeform)."
+    ).field(1)
+    report_every: float = Seconds(
+        "How often the run's progress is reported as a line and an event.", 1, 86_400
+    ).field(300.0)
+    inflight_window: int = INFLIGHT_WINDOW.field(100)
 
 
 def choices_of(scenario: SupplyChain) -> "Choices":

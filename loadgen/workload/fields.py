@@ -3,7 +3,7 @@
 A kind reads a value however it was given, text from a command line or a number from TOML, bounds
 it, and says in one line what is allowed. A field of a scenario is declared with it:
 
-    topics: Annotated[int, Count("Topics.", 1, 100_000)] = 10
+    topics: int = Count("Topics.", 1, 100_000).field(10)
 """
 
 import difflib
@@ -16,6 +16,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from pydantic import GetCoreSchemaHandler
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from loadgen.workload.rate_steps import read_steps
@@ -78,6 +79,12 @@ class Field:
         """`read` of a value that is given."""
         raise NotImplementedError
 
+    def field(self, default: object = None) -> Any:
+        """A scenario class's field of this kind; None where it may be absent."""
+        info = FieldInfo(default=default)
+        info.metadata.append(self)
+        return info
+
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
@@ -97,9 +104,7 @@ class Bounded(Field):
     def is_absent(self, value: object) -> bool:
         return value is None or (value == "auto" and bool(self.absent))
 
-    @property
-    def metavar(self) -> str:
-        return "N"
+    metavar = "N"
 
     @property
     def allowed(self) -> str:
@@ -164,9 +169,7 @@ class Seconds(Bounded):
     _: KW_ONLY
     whole: bool = False
 
-    @property
-    def metavar(self) -> str:
-        return "TIME"
+    metavar = "TIME"
 
     @property
     def range(self) -> str:
@@ -183,9 +186,7 @@ class Seconds(Bounded):
 class Size(Bounded):
     """Smallest and largest size in bytes."""
 
-    @property
-    def metavar(self) -> str:
-        return "BYTES"
+    metavar = "BYTES"
 
     @property
     def range(self) -> str:
@@ -236,10 +237,7 @@ class Flag(Field):
     """On or off."""
 
     metavar = ""
-
-    @property
-    def allowed(self) -> str:
-        return "true or false"
+    allowed = "true or false"
 
     @property
     def shown_default(self) -> str:
@@ -263,9 +261,7 @@ class Text(Field):
     def metavar(self) -> str:
         return self.word.upper()
 
-    @property
-    def allowed(self) -> str:
-        return "text of one line"
+    allowed = "text of one line"
 
     def parse(self, value: object) -> object:
         return _line(value)
@@ -308,9 +304,7 @@ class Texts(Text):
 class Network(Text):
     """Local addresses."""
 
-    @property
-    def allowed(self) -> str:
-        return "local addresses as 127.0.0.0/16 or 192.0.2.7"
+    allowed = "local addresses as 127.0.0.0/16 or 192.0.2.7"
 
     def parse(self, value: object) -> str:
         text = _line(value)
@@ -323,9 +317,7 @@ class Network(Text):
 class RateSteps(Text):
     """Shares of the rate, one after the other."""
 
-    @property
-    def allowed(self) -> str:
-        return "shares of the rate, each with its time, as 50%,75%:20s,100%"
+    allowed = "shares of the rate, each with its time, as 50%,75%:20s,100%"
 
     def parse(self, value: object) -> str:
         return read_steps(value)
@@ -334,9 +326,7 @@ class RateSteps(Text):
 class Table(Text):
     """A table as canonical JSON text: equal tables are equal texts."""
 
-    @property
-    def allowed(self) -> str:
-        return "a table as TOML or JSON has it"
+    allowed = "a table as TOML or JSON has it"
 
     def parse(self, value: object) -> str:
         if isinstance(value, str):

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -55,42 +55,26 @@ FILE_LIMIT_CHARACTERS = 1 << 20
 
 # Fields whose default, or whose place among the fields, is each case's own ------------------------
 
-Duration = Annotated[float, Seconds("Length of the measurement window.", 0.1, DURATION_LIMIT_S)]
-Warmup = Annotated[float, Seconds("Time at full rate before the measurement window.", 0, 86_400)]
-Drain = Annotated[
-    float,
-    Seconds(
-        "Longest wait after the window for messages under way; ends when all have arrived.",
-        0,
-        86_400,
-    ),
-]
-Protocol = Annotated[
-    Literal["3.1.1", "5"], Choice("Protocol version of every device.", choices=("3.1.1", "5"))
-]
-TotalRate = Annotated[
-    float, Rate("Messages a second in total over all publishers.", 0.001, RATE_LIMIT)
-]
-RateByDevices = Annotated[
-    float | None,
-    Rate(
-        "Messages a second in total over all publishers.",
-        0.001,
-        RATE_LIMIT,
-        absent="one message a second for each device",
-    ),
-]
-Qos = Annotated[
-    int, Choice("Quality of service of publications and subscriptions.", choices=("0", "1", "2"))
-]
-InflightWindow = Annotated[
-    int, Count("Messages a publisher may have unacknowledged (QoS 1 and 2).", 1, 65_535)
-]
-Producers = Annotated[int, Count("Publishers of each topic or queue.")]
-AcknowledgeEvery = Annotated[
-    int,
-    Count("Acknowledgements that a subscriber withholds and sends together (QoS 1).", 1, 65_535),
-]
+DURATION = Seconds("Length of the measurement window.", 0.1, DURATION_LIMIT_S)
+WARMUP = Seconds("Time at full rate before the measurement window.", 0, 86_400)
+DRAIN = Seconds(
+    "Longest wait after the window for messages under way; ends when all have arrived.", 0, 86_400
+)
+PROTOCOL = Choice("Protocol version of every device.", choices=("3.1.1", "5"))
+TOTAL_RATE = Rate("Messages a second in total over all publishers.", 0.001, RATE_LIMIT)
+RATE_BY_DEVICES = replace(TOTAL_RATE, absent="one message a second for each device")
+QOS = Choice("Quality of service of publications and subscriptions.", choices=("0", "1", "2"))
+INFLIGHT_WINDOW = Count("Messages a publisher may have unacknowledged (QoS 1 and 2).", 1, 65_535)
+PRODUCERS = Count("Publishers of each topic or queue.")
+ACKNOWLEDGE_EVERY = Count(
+    "Acknowledgements that a subscriber withholds and sends together (QoS 1).", 1, 65_535
+)
+
+
+def published_row(*names: str, absent: str = "") -> Choice:
+    """Which published row a result is shown beside; the first where none is named."""
+    what = "Row of the published score card to show beside the result."
+    return Choice(what, choices=names, absent=absent or names[0])
 
 
 class Scenario(BaseModel):
@@ -113,157 +97,107 @@ class Scenario(BaseModel):
     and connects take longer."""
 
     case: str
-    broker: Annotated[
-        tuple[str, ...],
-        Texts(
-            "Broker as mqtt://, mqtts://, ws:// or wss:// URL, or auto, mosquitto, amqtt, "
-            "reflector; several URLs are used round robin.",
-            "URL",
-        ),
-    ] = ("auto",)
-    duration: Duration = 10.0
-    warmup: Warmup = 3.0
-    drain: Drain = 10.0
-    mqtt: Protocol = "3.1.1"
-    latency_bound: Annotated[
-        float | None,
-        Seconds(
-            "The run is INVALID when the p99 latency is above this.",
-            1e-6,
-            3_600,
-            absent="latency is reported and not judged",
-        ),
-    ] = None
-    in_flight: Annotated[
-        int,
-        Count(
-            "Connects under way at one moment, over all workers; above the broker's listen "
-            "backlog SYNs are lost.",
-            1,
-            100_000,
-        ),
-    ] = 64
-    connect_timeout: Annotated[
-        float, Seconds("Longest wait for a device's CONNACK or SUBACK.", 0.1, 3_600)
-    ] = 30.0
-    keep_alive: Annotated[
-        int, Seconds("Keep Alive of CONNECT; 0 turns it off.", 0, 65_535, whole=True)
-    ] = 300
-    affinity: Annotated[
-        str | None,
-        Text(
-            "Processors to pin workers to, one each in turn, as 0,2-5.",
-            "list",
-            absent="the scheduler places them",
-        ),
-    ] = None
-    workers: Annotated[
-        int | None,
-        Count(
-            "Load generating processes.",
-            1,
-            1_024,
-            absent="from devices, rates, descriptors and cores",
-        ),
-    ] = None
-    source_address: Annotated[
-        str | None,
-        Network(
-            "Local addresses to connect from, one for each worker.",
-            "CIDR",
-            absent="the system's choice; 127.1.0.0/16 where a broker on loopback runs out of ports",
-        ),
-    ] = None
-    hosts: Annotated[int, Count("Hosts to run on.", 1, 1_000)] = 1
-    tls_ca: Annotated[
-        str | None,
-        Text(
-            "File of certificate authorities that the broker's certificate must come from.",
-            "file",
-            absent="the system's authorities",
-        ),
-    ] = None
-    tls_certificate: Annotated[
-        str | None,
-        Text(
-            "Client certificate file; {device} in the name is the device's number.",
-            "file",
-            absent="none is presented",
-        ),
-    ] = None
-    tls_key: Annotated[
-        str | None,
-        Text(
-            "Private key file of the client certificate.",
-            "file",
-            absent="in the certificate's file",
-        ),
-    ] = None
-    tls_verify: Annotated[
-        bool, Flag("Verify the broker's certificate; the score card says where that is off.")
-    ] = True
-    tls_version: Annotated[
-        Literal["1.2", "1.3"] | None,
-        Choice(
-            "The only TLS version to offer.",
-            choices=("1.2", "1.3"),
-            absent="1.2 or 1.3, as the broker prefers",
-        ),
-    ] = None
-    tls_resume: Annotated[bool, Flag("Devices resume a TLS session of an earlier connection.")] = (
-        False
-    )
-    tls_ciphers: Annotated[
-        str | None,
-        Text(
-            "Ciphers to offer, in OpenSSL's notation; then TLS 1.2 alone is offered.",
-            "list",
-            absent="OpenSSL's default",
-        ),
-    ] = None
-    pdu: Annotated[
-        tuple[str, ...],
-        Texts(
-            "Power log of an outlet; NODE=FILE names the machine it feeds, FILE#OUTLET,... the "
-            "outlets to take of a log of several.",
-            "log",
-        ),
-    ] = ()
-    pdu_columns: Annotated[
-        str | None,
-        Text(
-            "Names of the columns of a power log, as time=NAME,watts=NAME; also date, kwh, "
-            "outlet, and format for how times are written.",
-            "names",
-            absent="as the log's header names them",
-        ),
-    ] = None
-    pdu_offset: Annotated[
-        str | None,
-        Text(
-            "How far the clock of the power logs is ahead of this host's, such as 1.5s or -2s.",
-            "time",
-            absent="0",
-        ),
-    ] = None
-    pdu_timezone: Annotated[
-        str | None,
-        Text(
-            "Time zone of the power logs, such as Europe/Berlin.",
-            "zone",
-            absent="this host's time zone",
-        ),
-    ] = None
-    broker_pid: Annotated[
-        int | None,
-        Count(
-            "Process of the broker on this host, whose processor time and memory are watched.",
-            1,
-            2**31 - 1,
-            absent="that of a broker started here or listening on this host",
-        ),
-    ] = None
-    seed: Annotated[int, Count("Same seed, same phases, sizes and arrivals.", 0, 2**63 - 1)] = 1
+    broker: tuple[str, ...] = Texts(
+        "Broker as mqtt://, mqtts://, ws:// or wss:// URL, or auto, mosquitto, amqtt, "
+        "reflector; several URLs are used round robin.",
+        "URL",
+    ).field(("auto",))
+    duration: float = DURATION.field(10.0)
+    warmup: float = WARMUP.field(3.0)
+    drain: float = DRAIN.field(10.0)
+    mqtt: Literal["3.1.1", "5"] = PROTOCOL.field("3.1.1")
+    latency_bound: float | None = Seconds(
+        "The run is INVALID when the p99 latency is above this.",
+        1e-6,
+        3_600,
+        absent="latency is reported and not judged",
+    ).field()
+    in_flight: int = Count(
+        "Connects under way at one moment, over all workers; above the broker's listen "
+        "backlog SYNs are lost.",
+        1,
+        100_000,
+    ).field(64)
+    connect_timeout: float = Seconds(
+        "Longest wait for a device's CONNACK or SUBACK.", 0.1, 3_600
+    ).field(30.0)
+    keep_alive: int = Seconds(
+        "Keep Alive of CONNECT; 0 turns it off.", 0, 65_535, whole=True
+    ).field(300)
+    affinity: str | None = Text(
+        "Processors to pin workers to, one each in turn, as 0,2-5.",
+        "list",
+        absent="the scheduler places them",
+    ).field()
+    workers: int | None = Count(
+        "Load generating processes.",
+        1,
+        1_024,
+        absent="from devices, rates, descriptors and cores",
+    ).field()
+    source_address: str | None = Network(
+        "Local addresses to connect from, one for each worker.",
+        "CIDR",
+        absent="the system's choice; 127.1.0.0/16 where a broker on loopback runs out of ports",
+    ).field()
+    hosts: int = Count("Hosts to run on.", 1, 1_000).field(1)
+    tls_ca: str | None = Text(
+        "File of certificate authorities that the broker's certificate must come from.",
+        "file",
+        absent="the system's authorities",
+    ).field()
+    tls_certificate: str | None = Text(
+        "Client certificate file; {device} in the name is the device's number.",
+        "file",
+        absent="none is presented",
+    ).field()
+    tls_key: str | None = Text(
+        "Private key file of the client certificate.",
+        "file",
+        absent="in the certificate's file",
+    ).field()
+    tls_verify: bool = Flag(
+        "Verify the broker's certificate; the score card says where that is off."
+    ).field(True)
+    tls_version: Literal["1.2", "1.3"] | None = Choice(
+        "The only TLS version to offer.",
+        choices=("1.2", "1.3"),
+        absent="1.2 or 1.3, as the broker prefers",
+    ).field()
+    tls_resume: bool = Flag("Devices resume a TLS session of an earlier connection.").field(False)
+    tls_ciphers: str | None = Text(
+        "Ciphers to offer, in OpenSSL's notation; then TLS 1.2 alone is offered.",
+        "list",
+        absent="OpenSSL's default",
+    ).field()
+    pdu: tuple[str, ...] = Texts(
+        "Power log of an outlet; NODE=FILE names the machine it feeds, FILE#OUTLET,... the "
+        "outlets to take of a log of several.",
+        "log",
+    ).field(())
+    pdu_columns: str | None = Text(
+        "Names of the columns of a power log, as time=NAME,watts=NAME; also date, kwh, "
+        "outlet, and format for how times are written.",
+        "names",
+        absent="as the log's header names them",
+    ).field()
+    pdu_offset: str | None = Text(
+        "How far the clock of the power logs is ahead of this host's, such as 1.5s or -2s.",
+        "time",
+        absent="0",
+    ).field()
+    pdu_timezone: str | None = Text(
+        "Time zone of the power logs, such as Europe/Berlin.",
+        "zone",
+        absent="this host's time zone",
+    ).field()
+    broker_pid: int | None = Count(
+        "Process of the broker on this host, whose processor time and memory are watched.",
+        1,
+        2**31 - 1,
+        absent="that of a broker started here or listening on this host",
+    ).field()
+    seed: int = Count("Same seed, same phases, sizes and arrivals.", 0, 2**63 - 1).field(1)
 
     if TYPE_CHECKING:
 
@@ -335,109 +269,75 @@ class Scenario(BaseModel):
 class PublishingScenario(Scenario):
     """What every case with a schedule of messages understands."""
 
-    steps: Annotated[
-        str | None,
-        RateSteps(
-            "Steps of the rate, as 50%,75%,100%: each lasts the duration, or its own time as "
-            "75%:20s, and is judged on its own.",
-            "share,...",
-            absent="one rate",
-        ),
-    ] = None
-    arrivals: Annotated[
-        Literal["constant", "uniform", "poisson"],
-        Choice(
-            "How a publisher's messages are spaced: evenly, by a uniform draw, or as a Poisson "
-            "process.",
-            choices=("constant", "uniform", "poisson"),
-        ),
-    ] = "constant"
-    send_tick: Annotated[
-        float | None,
-        Seconds(
-            "Longest time a due message may wait to be sent together with others; 0 sends each "
-            "at its own moment.",
-            0,
-            1,
-            absent="0 where the rate allows it, else up to 1 ms",
-        ),
-    ] = None
-    connect_rate: Annotated[
-        float | None,
-        Rate(
-            "Connects a second while the devices of a messaging case connect.",
-            0.001,
-            RATE_LIMIT,
-            absent="as fast as the broker takes them",
-        ),
-    ] = None
+    steps: str | None = RateSteps(
+        "Steps of the rate, as 50%,75%,100%: each lasts the duration, or its own time as "
+        "75%:20s, and is judged on its own.",
+        "share,...",
+        absent="one rate",
+    ).field()
+    arrivals: Literal["constant", "uniform", "poisson"] = Choice(
+        "How a publisher's messages are spaced: evenly, by a uniform draw, or as a Poisson "
+        "process.",
+        choices=("constant", "uniform", "poisson"),
+    ).field("constant")
+    send_tick: float | None = Seconds(
+        "Longest time a due message may wait to be sent together with others; 0 sends each "
+        "at its own moment.",
+        0,
+        1,
+        absent="0 where the rate allows it, else up to 1 ms",
+    ).field()
+    connect_rate: float | None = Rate(
+        "Connects a second while the devices of a messaging case connect.",
+        0.001,
+        RATE_LIMIT,
+        absent="as fast as the broker takes them",
+    ).field()
 
 
 class FleetScenario(Scenario):
     """What cases understand whose devices differ only by group and number."""
 
-    qos: Qos = 0
-    reconnect: Annotated[
-        float | None,
-        Seconds(
-            "Devices that lose their connection come back: the first wait, doubled after each "
-            "attempt that fails and varied by half.",
-            0.01,
-            3_600,
-            absent="they stay away; 0.1 s with crash_broker",
-        ),
-    ] = None
-    reconnect_max: Annotated[
-        float, Seconds("Longest wait before a device tries to come back.", 0.01, 3_600)
-    ] = 30.0
-    instances: Annotated[
-        int,
-        Count(
-            "Private brokers to start, each a broker of its own (see separate_brokers).",
-            1,
-            INSTANCES_LIMIT,
-        ),
-    ] = 1
-    separate_brokers: Annotated[
-        bool,
-        Flag(
-            "Several brokers do not know each other: topics are spread over them, and each has a "
-            "wildcard subscriber of its own; off, all URLs lead to one system."
-        ),
-    ] = False
-    client_id: Annotated[
-        str | None,
-        Text(
-            "Client identifier with {device} for the device's number and {group} for its group's.",
-            "pattern",
-            absent="one that is unique to the run",
-        ),
-    ] = None
-    clients_file: Annotated[
-        str | None,
-        Text(
-            "CSV file with a header and the columns client_id, username, password, one row a "
-            "device of the case's first group.",
-            "file",
-            absent="identifiers from client_id, the broker URL's user",
-        ),
-    ] = None
-    will: Annotated[
-        str | None,
-        Text(
-            "Topic of a Will Message of every device of the case's first group; {device} is its "
-            "number.",
-            "topic",
-            absent="no will",
-        ),
-    ] = None
-    per_device: Annotated[
-        bool,
-        Flag(
-            "Write devices/*.parquet at the end: a row a device, with what it sent, received and "
-            "lost."
-        ),
-    ] = False
+    qos: int = QOS.field(0)
+    reconnect: float | None = Seconds(
+        "Devices that lose their connection come back: the first wait, doubled after each "
+        "attempt that fails and varied by half.",
+        0.01,
+        3_600,
+        absent="they stay away; 0.1 s with crash_broker",
+    ).field()
+    reconnect_max: float = Seconds(
+        "Longest wait before a device tries to come back.", 0.01, 3_600
+    ).field(30.0)
+    instances: int = Count(
+        "Private brokers to start, each a broker of its own (see separate_brokers).",
+        1,
+        INSTANCES_LIMIT,
+    ).field(1)
+    separate_brokers: bool = Flag(
+        "Several brokers do not know each other: topics are spread over them, and each has a "
+        "wildcard subscriber of its own; off, all URLs lead to one system."
+    ).field(False)
+    client_id: str | None = Text(
+        "Client identifier with {device} for the device's number and {group} for its group's.",
+        "pattern",
+        absent="one that is unique to the run",
+    ).field()
+    clients_file: str | None = Text(
+        "CSV file with a header and the columns client_id, username, password, one row a "
+        "device of the case's first group.",
+        "file",
+        absent="identifiers from client_id, the broker URL's user",
+    ).field()
+    will: str | None = Text(
+        "Topic of a Will Message of every device of the case's first group; {device} is its "
+        "number.",
+        "topic",
+        absent="no will",
+    ).field()
+    per_device: bool = Flag(
+        "Write devices/*.parquet at the end: a row a device, with what it sent, received and lost."
+    ).field(False)
 
     def group_count(self) -> int:
         """How many groups of devices the case has."""
@@ -484,47 +384,32 @@ class FleetScenario(Scenario):
 class MessagingScenario(PublishingScenario, FleetScenario):
     """What every case understands in which like devices exchange messages."""
 
-    size: Annotated[
-        tuple[int, int],
-        Size(
-            "Payload size, its 32-byte header included; MIN-MAX draws each message's size evenly.",
-            SIZE_MINIMUM_BYTES,
-            SIZE_MAXIMUM_BYTES,
-        ),
-    ] = (32, 32)
-    churn: Annotated[
-        float | None,
-        Rate(
-            "Devices a second that leave in good order and return: publishers, and subscribers "
-            "whose session the broker keeps.",
-            0.001,
-            1_000_000,
-            absent="nobody leaves",
-        ),
-    ] = None
-    away: Annotated[
-        float,
-        Seconds(
-            "How long a device that left stays away, varied by half (with churn).", 0.01, 3_600
-        ),
-    ] = 1.0
-    payload: Annotated[
-        str | None,
-        Text(
-            "File that follows the 32-byte header in every message; size is 32 and its length.",
-            "file",
-            absent="printable filler",
-        ),
-    ] = None
-    payload_template: Annotated[
-        str | None,
-        Text(
-            "File that follows the header, in which each message fills {device}, {sequence}, "
-            "{time_ms} and {random} with its own digits, as {sequence:9} or {device:07}.",
-            "file",
-            absent="the same in every message",
-        ),
-    ] = None
+    size: tuple[int, int] = Size(
+        "Payload size, its 32-byte header included; MIN-MAX draws each message's size evenly.",
+        SIZE_MINIMUM_BYTES,
+        SIZE_MAXIMUM_BYTES,
+    ).field((32, 32))
+    churn: float | None = Rate(
+        "Devices a second that leave in good order and return: publishers, and subscribers "
+        "whose session the broker keeps.",
+        0.001,
+        1_000_000,
+        absent="nobody leaves",
+    ).field()
+    away: float = Seconds(
+        "How long a device that left stays away, varied by half (with churn).", 0.01, 3_600
+    ).field(1.0)
+    payload: str | None = Text(
+        "File that follows the 32-byte header in every message; size is 32 and its length.",
+        "file",
+        absent="printable filler",
+    ).field()
+    payload_template: str | None = Text(
+        "File that follows the header, in which each message fills {device}, {sequence}, "
+        "{time_ms} and {random} with its own digits, as {sequence:9} or {device:07}.",
+        "file",
+        absent="the same in every message",
+    ).field()
 
     def publishes(
         self, topic_prefix: str, topics: int, rate: float, *, deliveries: int = 1, window: int
