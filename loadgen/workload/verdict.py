@@ -6,7 +6,7 @@ made long afterwards come to the same verdict. Each bound is a constant with its
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -59,25 +59,19 @@ BacklogSample = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class BackendFacts:
-    """One backend: `number` counts from 1, `url` has no password.
+    """One backend of a bridge."""
 
-    consumers        planned; connect_failures and disconnects are theirs
-    expected         deliveries of the window's messages on its topics; received: those that came
-    high_water_mark  most messages between producers and its consumers, in samples a second apart
-    growth           by how many messages that number rose over the window
-    busy_share       of its process, None where it is not known
-    """
-
-    number: int
-    url: str
-    consumers: int
+    number: int  # from 1 on
+    url: str  # without a password
+    consumers: int  # planned; connect_failures and disconnects are theirs
     connect_failures: int = 0
     disconnects: int = 0
-    expected: int = 0
-    received: int = 0
+    expected: int = 0  # deliveries of the window's messages on its topics
+    received: int = 0  # those that came
+    # Most messages between producers and its consumers, in samples a second apart.
     high_water_mark: int = 0
-    growth: float = 0.0
-    busy_share: float | None = None
+    growth: float = 0.0  # by how many messages that number rose over the window
+    busy_share: float | None = None  # of its process, None where it is not known
 
     @property
     def name(self) -> str:
@@ -94,89 +88,54 @@ def by_backend(
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What `judge` needs to know of a run; counts are of messages intended inside the window.
+    """What `judge` needs to know of a run; counts are of messages intended inside the window."""
 
-    qos                  of the scenario
-    connects_only        no messages: the rate is that of the connects
-    send_delay_limit_us  the p99 send delay above which the generator was too late
-    devices              planned devices; connected: those that connected (and subscribed if asked)
-    connect_failures     failed connects and subscriptions
-    connect_failure      the reason that most of them had, "" where none is known
-    disconnects          connections lost after they were made, until the drain's end
-    disconnect           the reason of the first of them, "" where none is known
-    reconnects           connections made again after a loss (they explain QoS 1 duplicates)
-    returned             of the reconnects, those of devices that had left on request
-    disconnects_planned  devices that lose their connection are meant to come back
-    owed_by_leave        messages that publishers which left on request may owe at one moment
-    connect_rate         connects a second that were asked for, None for as fast as possible
-    connect_seconds      first SYN to last CONNACK
-    window_s             length of the window, as played (shorter where interrupted)
-    target_rate          messages a second over all publishers that the scenario asks for
-    arrivals_random      whether the schedule is drawn at random (uniform, Poisson)
-    publishers           publishing devices
-    sent                 messages sent, even if after the window's end
-    scheduled            of these, those with a moment of their own; None where all have one, and
-                         no message is caused by another
-    owed_at_window_end   messages due and not sent when the window ended
-    owed_at_end          messages due and not sent when the drain ended
-    expected, received   deliveries; received are distinct
-    duplicated, out_of_order, corrupt
-    busy_share           of the busiest worker, processor and run-queue time over the window
-    send_delay_p99_us    of the timed groups, None without messages
-    send_tick_us         of the plan: a wait that was intended
-    pushed_back          a full socket or a full window made a publisher wait for the broker
-    backlog              samples within the window, in time order
-    latency_p99_us       of the case's result (end to end, or connect), None without any
-    latency_bound_us     None where latency is not judged
-    clock_bound_ns       half the smallest round trip between hosts; 0 on one host
-    workers_lost         numbers of workers that ended or fell silent before the stop
-    backends             of a bridge, each by itself
-    held_when_cut        messages that a consumer had not acknowledged when the run cut it off
-    repeated             deliveries that arrived more than once, of messages of any phase
-    """
-
-    qos: int = 0
-    connects_only: bool = False
+    qos: int = 0  # of the scenario
+    connects_only: bool = False  # no messages: the rate is that of the connects
+    # The p99 send delay above which the generator was too late.
     send_delay_limit_us: float = SEND_DELAY_LIMIT_US
-    devices: int = 0
-    connected: int = 0
-    connect_failures: int = 0
-    connect_failure: str = ""
-    disconnects: int = 0
-    disconnect: str = ""
-    reconnects: int = 0
-    returned: int = 0
-    disconnects_planned: bool = False
-    owed_by_leave: float = 0.0
-    connect_rate: float | None = None
-    connect_seconds: float = 0.0
-    window_s: float = 0.0
-    target_rate: float = 0.0
-    arrivals_random: bool = False
-    publishers: int = 0
-    sent: int = 0
+    devices: int = 0  # planned
+    connected: int = 0  # those that connected (and subscribed if asked)
+    connect_failures: int = 0  # failed connects and subscriptions
+    connect_failure: str = ""  # the reason that most of them had, "" where none is known
+    disconnects: int = 0  # connections lost after they were made, until the drain's end
+    disconnect: str = ""  # the reason of the first of them, "" where none is known
+    reconnects: int = 0  # connections made again after a loss (they explain QoS 1 duplicates)
+    returned: int = 0  # of the reconnects, those of devices that had left on request
+    disconnects_planned: bool = False  # devices that lose their connection are meant to come back
+    owed_by_leave: float = 0.0  # messages that publishers which left on request may owe at a time
+    connect_rate: float | None = None  # connects a second asked for; None: as fast as possible
+    connect_seconds: float = 0.0  # first SYN to last CONNACK
+    window_s: float = 0.0  # length of the window, as played (shorter where interrupted)
+    target_rate: float = 0.0  # messages a second over all publishers that the scenario asks for
+    arrivals_random: bool = False  # whether the schedule is drawn at random (uniform, Poisson)
+    publishers: int = 0  # publishing devices
+    sent: int = 0  # messages sent, even if after the window's end
+    # Of these, those with a moment of their own; None where all have one, and no message is caused
+    # by another.
     scheduled: int | None = None
-    owed_at_window_end: int = 0
-    owed_at_end: int = 0
-    expected: int = 0
-    received: int = 0
+    owed_at_window_end: int = 0  # messages due and not sent when the window ended
+    owed_at_end: int = 0  # messages due and not sent when the drain ended
+    expected: int = 0  # deliveries
+    received: int = 0  # distinct ones
     duplicated: int = 0
     out_of_order: int = 0
     corrupt: int = 0
-    busy_share: float = 0.0
-    send_delay_p99_us: float | None = None
-    send_tick_us: int = 0
-    pushed_back: bool = False
-    backlog: tuple[BacklogSample, ...] = ()
+    busy_share: float = 0.0  # of the busiest worker: processor and run-queue time over the window
+    send_delay_p99_us: float | None = None  # of the timed groups, None without messages
+    send_tick_us: int = 0  # of the plan: a wait that was intended
+    pushed_back: bool = False  # a full socket or a full window made a publisher wait for the broker
+    backlog: tuple[BacklogSample, ...] = ()  # samples within the window, in time order
+    # Of the case's result (end to end, or connect), None without any.
     latency_p99_us: float | None = None
-    latency_bound_us: float | None = None
-    clock_bound_ns: int = 0
+    latency_bound_us: float | None = None  # None where latency is not judged
+    clock_bound_ns: int = 0  # half the smallest round trip between hosts; 0 on one host
     clock_limit_ns: int = CLOCK_LIMIT_NS
-    workers_lost: tuple[int, ...] = ()
+    workers_lost: tuple[int, ...] = ()  # numbers of those that ended or fell silent before the stop
     interrupted: bool = False
-    backends: tuple[BackendFacts, ...] = ()
-    held_when_cut: int = 0
-    repeated: int = 0
+    backends: tuple[BackendFacts, ...] = ()  # of a bridge, each by itself
+    held_when_cut: int = 0  # messages that a consumer had not acknowledged when it was cut off
+    repeated: int = 0  # deliveries that arrived more than once, of messages of any phase
 
     @property
     def begun(self) -> int:
@@ -217,8 +176,8 @@ class Verdict:
 
 def judge(facts: RunFacts) -> Verdict:
     """The verdict over a run, its reasons in the order of `CODES`."""
-    details = ((code, check(facts)) for code, check in _CHECKS)
-    return Verdict(tuple(Reason(code, detail) for code, detail in details if detail))
+    checks = (_ended_early, _connections, _generator, _deliveries, _service)
+    return Verdict(tuple(reason for check in checks for reason in check(facts)))
 
 
 def with_reason(verdict: Verdict, code: Code, detail: str) -> Verdict:
@@ -250,46 +209,52 @@ def backlog_growth(samples: tuple[BacklogSample, ...]) -> float:
     return statistics.median(slopes) * (points[-1][0] - points[0][0])
 
 
-def _interrupted(facts: RunFacts) -> str:
-    if not facts.interrupted:
-        return ""
-    return f"stopped before its end, after {facts.window_s:.1f} s of the measurement window"
+def _ended_early(facts: RunFacts) -> Iterator[Reason]:
+    if facts.interrupted:
+        yield Reason(
+            "INTERRUPTED",
+            f"stopped before its end, after {facts.window_s:.1f} s of the measurement window",
+        )
+    if facts.workers_lost:
+        which = ", ".join(str(worker) for worker in facts.workers_lost[:10])
+        more = len(facts.workers_lost) - 10
+        and_more = f" and {more} more" if more > 0 else ""
+        yield Reason(
+            "WORKER_LOST",
+            f"lost workers: {which}{and_more}; each ended or fell silent before the stop",
+        )
 
 
-def _worker_lost(facts: RunFacts) -> str:
-    if not facts.workers_lost:
-        return ""
-    which = ", ".join(str(worker) for worker in facts.workers_lost[:10])
-    more = len(facts.workers_lost) - 10
-    and_more = f" and {more} more" if more > 0 else ""
-    return f"lost workers: {which}{and_more}; each ended or fell silent before the stop"
+def _connections(facts: RunFacts) -> Iterator[Reason]:
+    if facts.connected < facts.devices or facts.connect_failures:
+        which = by_backend(facts.backends, lambda b: b.connect_failures, "of them at")
+        why = f"; most often: {facts.connect_failure}" if facts.connect_failure else ""
+        yield Reason(
+            "CONNECT_FAILED",
+            f"{facts.connected:,} of {facts.devices:,} devices connected, "
+            f"{facts.connect_failures:,} attempts failed{which}{why}",
+        )
+    lost = facts.disconnects
+    missing = lost - (facts.reconnects - facts.returned)
+    if lost and not facts.disconnects_planned:
+        which = by_backend(facts.backends, lambda b: b.disconnects, "of them to")
+        why = f"; the first: {facts.disconnect}" if facts.disconnect else ""
+        yield Reason(
+            "DISCONNECTED", f"{lost:,} connections were lost after they had been made{which}{why}"
+        )
+    elif lost and missing > 0:
+        yield Reason("DISCONNECTED", f"{missing:,} of {lost:,} devices did not come back")
 
 
-def _connect_failed(facts: RunFacts) -> str:
-    if facts.connected >= facts.devices and not facts.connect_failures:
-        return ""
-    which = by_backend(facts.backends, lambda b: b.connect_failures, "of them at")
-    why = f"; most often: {facts.connect_failure}" if facts.connect_failure else ""
-    return (
-        f"{facts.connected:,} of {facts.devices:,} devices connected, "
-        f"{facts.connect_failures:,} attempts failed{which}{why}"
-    )
+def _generator(facts: RunFacts) -> Iterator[Reason]:
+    if saturated := _saturated(facts):
+        yield Reason("GENERATOR_SATURATED", saturated)
+    missed = _connect_rate_missed(facts) if facts.connects_only else _rate_missed(facts)
+    if missed:
+        yield Reason("RATE_MISSED", missed)
 
 
-def _disconnected(facts: RunFacts) -> str:
-    if not facts.disconnects:
-        return ""
-    if facts.disconnects_planned:
-        missing = facts.disconnects - (facts.reconnects - facts.returned)
-        if missing <= 0:
-            return ""
-        return f"{missing:,} of {facts.disconnects:,} devices did not come back"
-    which = by_backend(facts.backends, lambda b: b.disconnects, "of them to")
-    why = f"; the first: {facts.disconnect}" if facts.disconnect else ""
-    return f"{facts.disconnects:,} connections were lost after they had been made{which}{why}"
-
-
-def _generator_saturated(facts: RunFacts) -> str:
+def _saturated(facts: RunFacts) -> str:
     if facts.busy_share > BUSY_SHARE_LIMIT:
         return (
             f"the busiest worker had {facts.busy_share:.1%} of its time taken, above "
@@ -311,8 +276,6 @@ def _generator_saturated(facts: RunFacts) -> str:
 
 
 def _rate_missed(facts: RunFacts) -> str:
-    if facts.connects_only:
-        return _connect_rate_missed(facts)
     target = facts.target_rate * facts.window_s
     if target > 0 and not facts.begun:
         return f"none of {target:,.0f} messages was sent"
@@ -356,88 +319,63 @@ def _connect_rate_missed(facts: RunFacts) -> str:
     )
 
 
-def _lost(facts: RunFacts) -> str:
+def _deliveries(facts: RunFacts) -> Iterator[Reason]:
     lost = facts.expected - facts.received
-    if lost <= 0:
-        # Not acknowledged is not consumed, even if it was seen: such a message must come again.
-        missing = facts.held_when_cut - facts.repeated
-        if missing <= 0:
-            return ""
-        return (
-            f"{missing:,} of {facts.held_when_cut:,} messages that a consumer had not acknowledged "
-            "when it was cut off were not delivered again"
+    # Not acknowledged is not consumed, even if it was seen: such a message must come again.
+    missing = facts.held_when_cut - facts.repeated
+    if lost > 0:
+        which = by_backend(facts.backends, lambda b: b.expected - b.received, "of them from")
+        share = f"({lost / facts.expected:.2%})"
+        yield Reason(
+            "LOST", f"{lost:,} of {facts.expected:,} deliveries did not arrive {share}{which}"
         )
-    which = by_backend(facts.backends, lambda b: b.expected - b.received, "of them from")
-    share = f"({lost / facts.expected:.2%})"
-    return f"{lost:,} of {facts.expected:,} deliveries did not arrive {share}{which}"
-
-
-def _duplicated(facts: RunFacts) -> str:
+    elif missing > 0:
+        yield Reason(
+            "LOST",
+            f"{missing:,} of {facts.held_when_cut:,} messages that a consumer had not "
+            "acknowledged when it was cut off were not delivered again",
+        )
     # At least once: after a reconnect the sender must repeat what was not acknowledged (MQTT 5,
     # section 4.4); without one it must not.
-    if not facts.duplicated or (facts.qos == 1 and facts.reconnects):
-        return ""
-    why = " and no device had to reconnect" if facts.qos == 1 else ""
-    return f"{facts.duplicated:,} deliveries arrived more than once at QoS {facts.qos}{why}"
+    if facts.duplicated and not (facts.qos == 1 and facts.reconnects):
+        why = " and no device had to reconnect" if facts.qos == 1 else ""
+        yield Reason(
+            "DUPLICATED",
+            f"{facts.duplicated:,} deliveries arrived more than once at QoS {facts.qos}{why}",
+        )
+    if facts.out_of_order:
+        yield Reason(
+            "OUT_OF_ORDER",
+            f"{facts.out_of_order:,} deliveries arrived after a later message of their publisher",
+        )
+    if facts.corrupt:
+        yield Reason("CORRUPT", f"{facts.corrupt:,} deliveries arrived with a damaged payload")
 
 
-def _out_of_order(facts: RunFacts) -> str:
-    if not facts.out_of_order:
-        return ""
-    return f"{facts.out_of_order:,} deliveries arrived after a later message of their publisher"
-
-
-def _corrupt(facts: RunFacts) -> str:
-    if not facts.corrupt:
-        return ""
-    return f"{facts.corrupt:,} deliveries arrived with a damaged payload"
-
-
-def _backlog_grows(facts: RunFacts) -> str:
+def _service(facts: RunFacts) -> Iterator[Reason]:
     growth = backlog_growth(facts.backlog)
-    window_s = facts.window_s or 1.0
-    limit = max(BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * facts.expected / window_s)
+    limit = max(BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * facts.expected / (facts.window_s or 1.0))
     limit += facts.owed_by_leave
-    if growth <= limit:
-        return ""
-    return (
-        f"messages owed and outstanding grew by {growth:,.0f} over the window, above {limit:,.0f}: "
-        "the broker takes less than is sent"
-    )
-
-
-def _latency_bound(facts: RunFacts) -> str:
-    bound = facts.latency_bound_us
-    if bound is None:
-        return ""
-    if facts.latency_p99_us is None:
-        return f"no latency was measured that could be held against the bound of {bound:,.6g} µs"
-    if facts.latency_p99_us <= bound:
-        return ""
-    return f"p99 latency is {facts.latency_p99_us:,.1f} µs, above the bound of {bound:,.6g} µs"
-
-
-def _clock(facts: RunFacts) -> str:
-    if facts.clock_bound_ns <= facts.clock_limit_ns:
-        return ""
-    return (
-        f"clocks of two hosts may differ by {facts.clock_bound_ns / 1000:,.1f} µs, above "
-        f"{facts.clock_limit_ns / 1000:,.1f} µs"
-    )
-
-
-_CHECKS: tuple[tuple[Code, Callable[[RunFacts], str]], ...] = (
-    ("INTERRUPTED", _interrupted),
-    ("WORKER_LOST", _worker_lost),
-    ("CONNECT_FAILED", _connect_failed),
-    ("DISCONNECTED", _disconnected),
-    ("GENERATOR_SATURATED", _generator_saturated),
-    ("RATE_MISSED", _rate_missed),
-    ("LOST", _lost),
-    ("DUPLICATED", _duplicated),
-    ("OUT_OF_ORDER", _out_of_order),
-    ("CORRUPT", _corrupt),
-    ("BACKLOG_GROWS", _backlog_grows),
-    ("LATENCY_BOUND", _latency_bound),
-    ("CLOCK", _clock),
-)
+    if growth > limit:
+        yield Reason(
+            "BACKLOG_GROWS",
+            f"messages owed and outstanding grew by {growth:,.0f} over the window, above "
+            f"{limit:,.0f}: the broker takes less than is sent",
+        )
+    p99_us, bound_us = facts.latency_p99_us, facts.latency_bound_us
+    if bound_us is not None and p99_us is None:
+        yield Reason(
+            "LATENCY_BOUND",
+            f"no latency was measured that could be held against the bound of {bound_us:,.6g} µs",
+        )
+    elif bound_us is not None and p99_us is not None and p99_us > bound_us:
+        yield Reason(
+            "LATENCY_BOUND",
+            f"p99 latency is {p99_us:,.1f} µs, above the bound of {bound_us:,.6g} µs",
+        )
+    if facts.clock_bound_ns > facts.clock_limit_ns:
+        yield Reason(
+            "CLOCK",
+            f"clocks of two hosts may differ by {facts.clock_bound_ns / 1000:,.1f} µs, above "
+            f"{facts.clock_limit_ns / 1000:,.1f} µs",
+        )
