@@ -89,7 +89,7 @@ async def serve_bridge(
     """
     settings = MosquittoSettings(
         persistence=persistence,
-        memory_limit_bytes=default_memory_limit_bytes() // (backends + 1),
+        memory_limit_bytes=default_memory_limit_bytes(backends + 1),
     )
     async with contextlib.AsyncExitStack() as stack:
         behind = [await stack.enter_async_context(run_mosquitto(settings)) for _ in range(backends)]

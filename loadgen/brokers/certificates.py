@@ -34,6 +34,9 @@ _RSA_BITS: Final = 2048
 _CLOCKS_APART: Final = timedelta(hours=1)
 _HOST_NAME: Final = re.compile(r"(?:\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
 
+_SERVER: Final = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+_CLIENT: Final = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+
 _Key = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
 
@@ -70,35 +73,34 @@ def make_certificates(
     """
     names = _host_names(hosts)
     _check(clients, client_name, days)
+    until = datetime.now(UTC) + timedelta(days=days)
+    authority = _name(f"loadgen test authority {x509.random_serial_number() & 0xFFFFFFFF:08x}")
+    authority_key = _new_key(key)
+
+    def issue(path: Path, subject: x509.Name, own: _Key, *more: x509.ExtensionType) -> None:
+        certificate = _signed(subject, own, until, authority, authority_key, more)
+        _write(path.with_suffix(".pem"), certificate)
+        _write(path.with_suffix(".key"), _key_pem(own), 0o600)
+
     with _claimed(directory):
-        until = datetime.now(UTC) + timedelta(days=days)
-        authority_key = _new_key(key)
-        authority = _authority(authority_key, until)
-        files = CertificateFiles(
-            authority=directory / "ca.pem",
-            authority_key=directory / "ca.key",
-            certificate=directory / "server.pem",
-            key=directory / "server.key",
-            client_certificate=str(directory / "clients/{device}.pem") if clients else None,
-            client_key=str(directory / "clients/{device}.key") if clients else None,
-        )
-        _write(files.authority, _pem(authority))
-        _write(files.authority_key, _key_pem(authority_key), 0o600)
-        server_key = _new_key(key)
+        issue(directory / "ca", authority, authority_key)
         # A common name is only for people; what counts is the list of alternative names.
-        common_name = hosts[0][:NAME_CHARACTERS]
-        server = _signed(authority, authority_key, server_key, common_name, until, names)
-        _write(files.certificate, _pem(server))
-        _write(files.key, _key_pem(server_key), 0o600)
+        server = _name(hosts[0][:NAME_CHARACTERS])
+        issue(directory / "server", server, _new_key(key), names, _SERVER)
         if clients:
             (directory / "clients").mkdir(mode=0o700)
         for device in range(clients):
-            name = client_name.replace("{device}", str(device))
-            own = _new_key(client_key)
-            certificate = _signed(authority, authority_key, own, name, until, None)
-            _write(directory / f"clients/{device}.pem", _pem(certificate))
-            _write(directory / f"clients/{device}.key", _key_pem(own), 0o600)
-    return files
+            client = _name(client_name.replace("{device}", str(device)))
+            path = directory / "clients" / str(device)
+            issue(path, client, _new_key(client_key), _CLIENT)
+    return CertificateFiles(
+        authority=directory / "ca.pem",
+        authority_key=directory / "ca.key",
+        certificate=directory / "server.pem",
+        key=directory / "server.key",
+        client_certificate=str(directory / "clients/{device}.pem") if clients else None,
+        client_key=str(directory / "clients/{device}.key") if clients else None,
+    )
 
 
 def _host_names(hosts: Sequence[str]) -> x509.SubjectAlternativeName:
@@ -176,9 +178,16 @@ def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
-def _begun(
-    subject: x509.Name, key: _Key, until: datetime, issuer: x509.Name, issuer_key: _Key, *, ca: bool
-) -> x509.CertificateBuilder:
+def _signed(
+    subject: x509.Name,
+    key: _Key,
+    until: datetime,
+    issuer: x509.Name,
+    issuer_key: _Key,
+    more: Sequence[x509.ExtensionType],
+) -> bytes:
+    """A certificate as PEM; the authority's own where subject and issuer are the same."""
+    ca = subject == issuer
     own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
     usage = x509.KeyUsage(
@@ -193,7 +202,7 @@ def _begun(
         encipher_only=False,
         decipher_only=False,
     )
-    return (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
@@ -201,38 +210,12 @@ def _begun(
         .serial_number(x509.random_serial_number())
         .not_valid_before(datetime.now(UTC) - _CLOCKS_APART)
         .not_valid_after(until)
-        .add_extension(own, critical=False)
-        .add_extension(signed_by, critical=False)
         .add_extension(x509.BasicConstraints(ca, path_length=0 if ca else None), critical=True)
         .add_extension(usage, critical=True)
     )
-
-
-def _authority(key: _Key, until: datetime) -> x509.Certificate:
-    name = _name(f"loadgen test authority {x509.random_serial_number() & 0xFFFFFFFF:08x}")
-    return _begun(name, key, until, name, key, ca=True).sign(key, hashes.SHA256())
-
-
-def _signed(
-    authority: x509.Certificate,
-    authority_key: _Key,
-    key: _Key,
-    common_name: str,
-    until: datetime,
-    hosts: x509.SubjectAlternativeName | None,
-) -> x509.Certificate:
-    """A server's certificate for `hosts`, or a client's where that is None."""
-    subject, issuer = _name(common_name), authority.subject
-    purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
-    builder = _begun(subject, key, until, issuer, authority_key, ca=False).add_extension(
-        x509.ExtendedKeyUsage([purpose]), critical=False
-    )
-    if hosts is not None:
-        builder = builder.add_extension(hosts, critical=False)
-    return builder.sign(authority_key, hashes.SHA256())
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
+    for extension in (own, signed_by, *more):
+        builder = builder.add_extension(extension, critical=False)
+    certificate = builder.sign(issuer_key, hashes.SHA256())
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 

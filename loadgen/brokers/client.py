@@ -29,7 +29,6 @@ _READ_BYTES: Final = 64 << 10
 _PACKET_LIMIT_BYTES: Final = 64 << 10
 _STATUS_BYTES: Final = 512
 _SWITCHING: Final = b"HTTP/1.1 101"
-_SHOWN_CHARACTERS: Final = 120
 
 
 def mqtt_client(
@@ -68,11 +67,11 @@ def tls_context_of(endpoint: Endpoint, given: ssl.SSLContext | None) -> ssl.SSLC
     return (given or ssl.create_default_context()) if endpoint.tls else None
 
 
-def shown(text: str | bytes) -> str:
-    """One printable line of what a peer or a library says, at most 120 characters."""
+def shown(text: str | bytes, limit: int = 120) -> str:
+    """One printable line of what a peer or a library says, at most `limit` characters."""
     if isinstance(text, bytes):
-        text = text[: 4 * _SHOWN_CHARACTERS].decode("utf-8", "replace")
-    return ascii(text.strip())[1:-1][:_SHOWN_CHARACTERS]
+        text = text[: 4 * limit].decode("utf-8", "replace")
+    return ascii(text.strip())[1:-1][:limit]
 
 
 class PacketStream:

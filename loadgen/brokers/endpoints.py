@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from loadgen.errors import UsageError
+from loadgen.workload.units import shown
 
 DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 """Port of each scheme when the URL names none (IANA; RFC 6455 for the WebSocket schemes)."""
@@ -19,7 +20,6 @@ BROKER_NAMES: Final = ("auto", "mosquitto", "amqtt", "reflector", "sink")
 
 _DEFAULT_WEBSOCKET_PATH: Final = "/mqtt"
 _MAX_URL_CHARACTERS: Final = 2048
-_SHOWN_CHARACTERS: Final = 80
 _LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.IGNORECASE)
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*", re.IGNORECASE)
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9a-fA-F]{2})")
@@ -88,7 +88,7 @@ def parse_endpoint(text: str) -> Endpoint:
     scheme = scheme.lower()
     if scheme not in DEFAULT_PORTS:
         known = ", ".join(DEFAULT_PORTS)
-        raise UsageError(f"broker scheme {_shown(scheme)} is unknown; use one of {known}")
+        raise UsageError(f"broker scheme {shown(scheme)} is unknown; use one of {known}")
 
     authority, slash, path = rest.partition("/")
     if any(mark in rest.rpartition("@")[2] for mark in "?#"):
@@ -117,7 +117,7 @@ def parse_broker(text: str) -> Endpoint | str:
         return name
     if "://" not in text:
         # Without a scheme it may still be user:password@host, so only plain words are repeated.
-        word = f" {_shown(text)}" if re.fullmatch(r"[\w.-]{1,40}", text) else ""
+        word = f" {shown(text)}" if re.fullmatch(r"[\w.-]{1,40}", text) else ""
         names = ", ".join(BROKER_NAMES)
         raise UsageError(f"broker{word} is neither one of {names} nor a URL like mqtt://host:1883")
     return parse_endpoint(text)
@@ -148,7 +148,7 @@ def _split_location(location: str) -> tuple[str, str | None]:
         try:
             address = ipaddress.IPv6Address(inside)
         except ValueError:
-            raise UsageError(f"broker host [{_shown(inside)}] is not an IPv6 address") from None
+            raise UsageError(f"broker host [{shown(inside)}] is not an IPv6 address") from None
         return str(address), after[1:] if after else None
     host, colon, port = location.partition(":")
     if ":" in port:
@@ -158,7 +158,7 @@ def _split_location(location: str) -> tuple[str, str | None]:
 
 def _parse_port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
-        raise UsageError(f"broker port {_shown(text)} is not a number from 1 to 65535")
+        raise UsageError(f"broker port {shown(text)} is not a number from 1 to 65535")
     return int(text)
 
 
@@ -171,19 +171,13 @@ def _parse_host(host: str) -> str:
         try:
             host = host.encode("idna").decode("ascii")
         except UnicodeError:
-            raise UsageError(f"broker host {_shown(host)} is not a valid name") from None
+            raise UsageError(f"broker host {shown(host)} is not a valid name") from None
     labels = host.removesuffix(".").split(".")
     if labels[-1].isdigit():
         try:
             return str(ipaddress.IPv4Address(host))
         except ValueError:
-            raise UsageError(f"broker host {_shown(host)} is not an IPv4 address") from None
+            raise UsageError(f"broker host {shown(host)} is not an IPv4 address") from None
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise UsageError(f"broker host {_shown(host)} is not a valid name")
+        raise UsageError(f"broker host {shown(host)} is not a valid name")
     return host.lower()
-
-
-def _shown(text: str) -> str:
-    if len(text) > _SHOWN_CHARACTERS:
-        text = text[:_SHOWN_CHARACTERS] + "…"
-    return ascii(text)

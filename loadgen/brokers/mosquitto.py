@@ -111,6 +111,9 @@ def mosquitto_version(program: Path) -> str:
 
 def render_config(settings: MosquittoSettings, directory: Path, ports: tuple[int, ...]) -> str:
     """The text of `mosquitto.conf`; `directory` is where its password and data files are."""
+    memory_limit_bytes = settings.memory_limit_bytes
+    if memory_limit_bytes is None:
+        memory_limit_bytes = default_memory_limit_bytes()
     lines = [
         "per_listener_settings false",
         # Before 2.0.18 an unknown user name ends the program, so only root names one: itself,
@@ -125,7 +128,7 @@ def render_config(settings: MosquittoSettings, directory: Path, ports: tuple[int
         "max_queued_bytes 0",
         f"max_inflight_messages {settings.max_inflight_messages}",
         "max_inflight_bytes 0",
-        f"memory_limit {_memory_limit_bytes(settings)}",
+        f"memory_limit {memory_limit_bytes}",
         f"set_tcp_nodelay {_word(settings.tcp_nodelay)}",
         f"allow_anonymous {_word(settings.username is None)}",
     ]
@@ -276,16 +279,10 @@ async def run_mosquitto(
             yield broker
 
 
-def default_memory_limit_bytes() -> int:
-    """Half of the memory now available."""
+def default_memory_limit_bytes(brokers: int = 1) -> int:
+    """Half of the memory now available, divided among the brokers."""
     available: int = psutil.virtual_memory().available
-    return available // 2
-
-
-def _memory_limit_bytes(settings: MosquittoSettings) -> int:
-    if settings.memory_limit_bytes is None:
-        return default_memory_limit_bytes()
-    return settings.memory_limit_bytes
+    return available // 2 // brokers
 
 
 def _word(value: bool) -> str:

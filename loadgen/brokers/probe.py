@@ -27,17 +27,18 @@ _WRONG_VERSION: Final = (
     ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
     ConnectReturnCode.UNACCEPTABLE_PROTOCOL_VERSION,
 )
-_WRONG_LOGIN: Final = (
-    ReasonCode.BAD_USER_NAME_OR_PASSWORD,
-    ReasonCode.NOT_AUTHORIZED,
-    ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD,
-    ConnectReturnCode.NOT_AUTHORIZED,
-)
-_UNAVAILABLE: Final = (
-    ReasonCode.SERVER_UNAVAILABLE,
-    ReasonCode.SERVER_BUSY,
-    ConnectReturnCode.SERVER_UNAVAILABLE,
-)
+_LOGIN: Final = "check user and password, and what the broker allows"
+_LATER: Final = "try again when the broker is ready"
+# What to do about a refusal.
+_WAYS: Final[dict[int, str]] = {
+    ReasonCode.BAD_USER_NAME_OR_PASSWORD: _LOGIN,
+    ReasonCode.NOT_AUTHORIZED: _LOGIN,
+    ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD: _LOGIN,
+    ConnectReturnCode.NOT_AUTHORIZED: _LOGIN,
+    ReasonCode.SERVER_UNAVAILABLE: _LATER,
+    ReasonCode.SERVER_BUSY: _LATER,
+    ConnectReturnCode.SERVER_UNAVAILABLE: _LATER,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,8 @@ async def _ask(
         refusal = reason_name(code, MQTT_5 if is_failure(code) else MQTT_3_1_1)
         if code not in _WRONG_VERSION:
             raise BrokerRefusedError(
-                f"{endpoint.redacted} refused the connection: {refusal}; {_way(code)}"
+                f"{endpoint.redacted} refused the connection: {refusal}; "
+                f"{_WAYS.get(code, 'check what the broker allows')}"
             )
         cause = refusal
     if not connected:
@@ -218,16 +220,6 @@ async def _hear_tls_alert(
             await stream.receive()
 
 
-def _way(code: int) -> str:
-    """What to do about a refusal."""
-    if code in _WRONG_LOGIN:
-        return "check user and password, and what the broker allows"
-    if code in _UNAVAILABLE:
-        return "try again when the broker is ready"
-    return "check what the broker allows"
-
-
 def shown_version(payload: bytes) -> str:
     """What a broker says of itself, printable ASCII, at most 200 characters; or "unknown"."""
-    text = payload[: 4 * _MAX_VERSION_CHARACTERS].decode("utf-8", "replace").strip()
-    return ascii(text)[1:-1][:_MAX_VERSION_CHARACTERS] or _UNKNOWN
+    return shown(payload, _MAX_VERSION_CHARACTERS) or _UNKNOWN

@@ -7,7 +7,6 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
-from typing import Final
 
 import uvloop
 
@@ -71,8 +70,11 @@ async def serve(
     settings = mosquitto or MosquittoSettings(
         host=host, ports=(port,) if port else (), persistence=persistence
     )
+    if settings.memory_limit_bytes is None:
+        share_bytes = default_memory_limit_bytes(instances)
+        settings = replace(settings, memory_limit_bytes=share_bytes)
     starters: dict[str, Callable[[], AbstractAsyncContextManager[BrokerProcess]]] = {
-        "mosquitto": lambda: run_mosquitto(_share_memory(settings, instances)),
+        "mosquitto": lambda: run_mosquitto(settings),
         "amqtt": lambda: run_amqtt(host=host, port=port),
         "reflector": lambda: run_reflector(faults, host=host, port=port),
         "sink": lambda: run_sink(host=host, port=port),
@@ -99,19 +101,10 @@ async def _serve_until_signal(name: str, host: str, port: int, faults: str) -> N
         raise UsageError("a broker in the foreground needs a name, not a URL")
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in _ENDING:
+    for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, over.set)
     async with serve(name, host=host, port=port, faults=faults) as served:
         for endpoint in served.endpoints:
             print(endpoint.redacted, flush=True)
         print(f"{served.name} {served.version}, process {served.pids[0]}", file=sys.stderr)
         await over.wait()
-
-
-_ENDING: Final = (signal.SIGINT, signal.SIGTERM)
-
-
-def _share_memory(settings: MosquittoSettings, instances: int) -> MosquittoSettings:
-    if settings.memory_limit_bytes is None and instances > 1:
-        return replace(settings, memory_limit_bytes=default_memory_limit_bytes() // instances)
-    return settings

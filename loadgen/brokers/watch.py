@@ -125,15 +125,8 @@ def listening_pids(port: int) -> tuple[int, ...]:
         connections = psutil.net_connections("tcp")
     except psutil.Error:
         return ()
-    return tuple(
-        sorted(
-            {
-                c.pid
-                for c in connections
-                if c.status == psutil.CONN_LISTEN and c.laddr.port == port and c.pid
-            }
-        )
-    )
+    listening = (c for c in connections if c.status == psutil.CONN_LISTEN and c.laddr.port == port)
+    return tuple(sorted({c.pid for c in listening if c.pid}))
 
 
 # --- $SYS -----------------------------------------------------------------------------------
@@ -141,14 +134,10 @@ def listening_pids(port: int) -> tuple[int, ...]:
 
 def count_of(topic: str) -> str | None:
     """Which of `COUNTS` a topic carries."""
-    return next(
-        (
-            count
-            for count, filters in COUNTS.items()
-            if any(filter_matches(one, topic) for one in filters)
-        ),
-        None,
-    )
+    for count, filters in COUNTS.items():
+        if any(filter_matches(one, topic) for one in filters):
+            return count
+    return None
 
 
 def _number(payload: object) -> int | None:
