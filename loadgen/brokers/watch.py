@@ -24,7 +24,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import aiomqtt
@@ -189,16 +189,7 @@ async def _sample(pids: Callable[[], Iterable[int]], record: Recorder, interval_
 def _record_load(pids: Callable[[], Iterable[int]], record: Recorder) -> None:
     load = load_of(pids())
     if load is not None:
-        record(
-            {
-                "time_ns": time.monotonic_ns(),
-                "process": {
-                    "cpu_ns": load.cpu_ns,
-                    "resident_bytes": load.resident_bytes,
-                    "processes": load.processes,
-                },
-            }
-        )
+        record({"time_ns": time.monotonic_ns(), "process": asdict(load)})
 
 
 async def _subscribe(

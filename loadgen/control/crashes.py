@@ -38,7 +38,7 @@ async def cut_off_consumer(pool: WorkerPool, plan: RunPlan, events: EventLog) ->
         row
         for row, worker in enumerate(plan.workers)
         for share in worker.shares
-        if share.group == index and device in range(share.start, share.stop, share.step)
+        if share.group == index and device in share.devices
     )
     answer = await pool.ask(row, "drop", group=index, device=device)
     if not answer["dropped"]:

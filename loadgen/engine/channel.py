@@ -34,10 +34,7 @@ class Channel(asyncio.Protocol):
         """Carry out what arrives on `sock` until it closes; an unforeseen error is raised."""
         self.commands = commands
         sock.setblocking(False)
-        if sock.family == socket.AF_UNIX:
-            await self.loop.create_unix_connection(lambda: self, sock=sock)
-        else:
-            await self.loop.create_connection(lambda: self, sock=sock)
+        await self.loop.connect_accepted_socket(lambda: self, sock)
         await self.ended
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

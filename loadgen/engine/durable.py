@@ -1,16 +1,14 @@
 """Makes the broker forget the durable sessions of a run: each client connects once more."""
 
 import asyncio
-import errno
 import ssl
 from pathlib import Path
+from typing import Any
 
-from websockets.client import ClientProtocol
-from websockets.frames import Frame, Opcode
-from websockets.http11 import Response
+from websockets.asyncio.client import connect
 
 from loadgen.engine.fleet import connect_packet, read_clients
-from loadgen.engine.streams import Streams, websocket
+from loadgen.engine.streams import MQTT, Streams, websocket_uri
 from loadgen.errors import BrokerRefusedError
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import Disconnect
@@ -50,44 +48,29 @@ async def _connect_once(
 ) -> None:
     """Send CONNECT `packet`, wait for CONNACK, send DISCONNECT.
 
-    Raises BrokerRefusedError for another answer, OSError for none.
+    Raises BrokerRefusedError for another answer; any other error means that there was none.
     """
+    goodbye = encode(Disconnect(), version)
+    if target.transport in ("ws", "wss"):
+        options: Any = {"compression": None, "proxy": None, "ssl": context}
+        link = await connect(websocket_uri(target), subprotocols=[MQTT], **options)
+        try:
+            await link.send(packet)
+            _require_connack(await link.recv(decode=False))
+            await link.send(goodbye)
+        finally:
+            link.transport.close()  # DISCONNECT said it all
+        return
     reader, writer = await asyncio.open_connection(target.host, target.port, ssl=context)
     try:
-        goodbye = encode(Disconnect(), version)
-        if target.transport in ("ws", "wss"):
-            framing = websocket(target)
-            framing.send_request(framing.connect())
-            await _framed(framing, reader, writer)
-            framing.send_binary(packet)
-            answer = await _framed(framing, reader, writer)
-            framing.send_binary(goodbye)
-            writer.write(b"".join(framing.data_to_send()))
-        else:
-            writer.write(packet)
-            answer = await reader.readexactly(4)
-            writer.write(goodbye)
-        if len(answer) < 4 or answer[3] != 0:
-            raise BrokerRefusedError("the broker refused a session's last CONNECT")
+        writer.write(packet)
+        _require_connack(await reader.readexactly(4))
+        writer.write(goodbye)
         await writer.drain()
     finally:
         writer.close()
 
 
-async def _framed(
-    framing: ClientProtocol, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> bytes:
-    """Flush `framing`, then return the next frame's data; b"" for the answer to the upgrade."""
-    while True:
-        writer.write(b"".join(framing.data_to_send()))
-        data = await reader.read(4096)
-        if not data:
-            raise ConnectionResetError(errno.ECONNRESET, "closed")
-        framing.receive_data(data)
-        for event in framing.events_received():
-            if isinstance(event, Response):
-                if framing.handshake_exc is not None:
-                    raise BrokerRefusedError("the broker refused a session's last WebSocket")
-                return b""
-            if isinstance(event, Frame) and event.opcode is Opcode.BINARY:
-                return bytes(event.data)
+def _require_connack(answer: bytes) -> None:
+    if len(answer) < 4 or answer[3] != 0:
+        raise BrokerRefusedError("the broker refused a session's last CONNECT")

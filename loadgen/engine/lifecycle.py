@@ -15,6 +15,7 @@ import numpy as np
 from loadgen.engine.connector import Connector
 from loadgen.engine.keep_alive import KeepAlive
 from loadgen.engine.outgoing import Outgoing
+from loadgen.engine.recorder import current_phase
 from loadgen.engine.reporter import Reporter
 from loadgen.engine.streams import Streams
 from loadgen.engine.subscriptions import Subscriptions
@@ -38,7 +39,10 @@ from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import Reconnect
 
 _LEFT = "left for a while"
-_STOPPED = "stopped"
+_UNANSWERED = (
+    "a request without a response: the window of unacknowledged ones is full; "
+    "raise --inflight-window"
+)
 _RECEIVE_MAXIMUM = 65_535  # where CONNACK names none (MQTT 5, 3.2.2.3.3)
 _PACKET_LIMIT = 1 << 20
 
@@ -74,6 +78,7 @@ class Lifecycle:
         self.left_and_returned = 0
         self._fleet = fleet
         self._reporter = reporter
+        self._report = reporter.event
         self._outgoing = outgoing
         self._streams = streams
         self._connector = connector
@@ -96,34 +101,28 @@ class Lifecycle:
             if kind == traffic.UNSENT:
                 self._outgoing.keep(connection, data[offset : offset + length])
         for kind, connection, value, offset, length, moment_ns in rows:
-            if kind == traffic.UNSENT:
-                continue
-            if kind == traffic.CONTROL_PACKET:
-                self._control_packet(connection, data[offset : offset + length], moment_ns)
-            elif kind == traffic.WRITABLE:
-                self._outgoing.flush(connection)
-            elif kind == traffic.BROKEN:
-                self._protocol_error(connection, f"the broker broke MQTT: {reason_name(value)}")
-            elif kind == traffic.REFUSED_PACKET:
-                self._reporter.event(
-                    "refused", connection, f"acknowledged with {reason_name(value)}"
-                )
-            elif kind == traffic.UNANSWERED:
-                self._reporter.event(
-                    "unanswered",
-                    connection,
-                    "a request without a response: the window of unacknowledged ones is full; "
-                    "raise --inflight-window",
-                )
-            else:
-                self.lost(connection, _errno_reason(value))
+            match kind:
+                case traffic.UNSENT:
+                    pass
+                case traffic.CONTROL_PACKET:
+                    self._on_control(connection, data[offset : offset + length], moment_ns)
+                case traffic.WRITABLE:
+                    self._outgoing.flush(connection)
+                case traffic.BROKEN:
+                    self._protocol_error(connection, f"the broker broke MQTT: {reason_name(value)}")
+                case traffic.REFUSED_PACKET:
+                    self._report("refused", connection, f"acknowledged with {reason_name(value)}")
+                case traffic.UNANSWERED:
+                    self._report("unanswered", connection, _UNANSWERED)
+                case _:
+                    self.lost(connection, _errno_reason(value))
         self._connector.more()
 
     def _protocol_error(self, connection: int, detail: str) -> None:
-        self._reporter.event("protocol", connection, detail)
+        self._report("protocol", connection, detail)
         self.lost(connection, "protocol error")
 
-    def _control_packet(self, connection: int, data: bytes, moment_ns: int) -> None:
+    def _on_control(self, connection: int, data: bytes, moment_ns: int) -> None:
         version = self._fleet.plan.version
         if self._fleet.devices[connection].state == CLOSED:
             return
@@ -221,11 +220,9 @@ class Lifecycle:
     def _count_disconnect(self, connection: int, reason: str) -> None:
         fleet = self._fleet
         fleet.totals.disconnects += 1
-        phase = traffic.CONNECT_PHASE
-        if fleet.program[0].clock_ns:
-            phase = traffic.phase_of(fleet.run, time.monotonic_ns())
+        phase = current_phase(fleet, time.monotonic_ns())
         fleet.counters[fleet.devices[connection].group, phase].disconnects += 1
-        self._reporter.event("disconnect", connection, reason)
+        self._report("disconnect", connection, reason)
         self._subscriptions.on_lost(connection, reason)
 
     def stream_failed(self, connection: int, reason: str) -> None:
@@ -242,7 +239,7 @@ class Lifecycle:
     def stop(self, connection: int) -> None:
         """Disconnect a device for good."""
         self._say_goodbye(connection)
-        self.lost(connection, _STOPPED)
+        self.lost(connection, "stopped")
 
     def _say_goodbye(self, connection: int) -> None:
         self._outgoing.write(connection, encode(Disconnect(), self._fleet.plan.version))
@@ -269,7 +266,7 @@ class Lifecycle:
         elif device.sender >= 0:
             self._redeliver(connection, session_present)
         traffic.requeue(fleet, connection)
-        self._reporter.event("return", connection, "connected again")
+        self._report("return", connection, "connected again")
 
     def _forget_in_flight(self, connection: int) -> None:
         """Give up what the device sent and has no acknowledgement of."""
@@ -281,13 +278,11 @@ class Lifecycle:
     def _redeliver(self, connection: int, session_present: bool) -> None:
         fleet = self._fleet
         device = fleet.devices[connection]
-        sender = device.sender
         slots = np.zeros(fleet.window.shape[1], np.int64)
-        count = redelivery_order(fleet.senders, fleet.window, sender, slots)
+        count = redelivery_order(fleet.senders, fleet.window, device.sender, slots)
         while count > 0:
-            handled, size = traffic.redeliver(
-                fleet, device.publisher, session_present, slots, count
-            )
+            publisher = device.publisher
+            handled, size = traffic.redeliver(fleet, publisher, session_present, slots, count)
             self._outgoing.write(connection, fleet.out[:size].tobytes())
             slots = slots[handled:].copy()
             count -= handled

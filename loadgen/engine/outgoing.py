@@ -1,14 +1,21 @@
-"""What Python writes to connections: control packets, and what a socket did not take at once.
+"""What Python writes to connections: control packets, and what kernels left behind.
 
-Owns the bytes that wait for a blocked socket.
+Owns the bytes that wait for a blocked socket, and looks after acknowledgements that wait for a
+batch which does not fill.
 """
 
 import os
 import time
 
+import numpy as np
+
 from loadgen.engine.streams import Streams, unblock
 from loadgen.workload.device import AWAIT_CONNACK, BLOCKED, CONNECTED, STREAMED
 from loadgen.workload.fleet import Fleet
+from loadgen.workload.traffic import release_held
+
+_STALE_S = 0.1
+"""How long an acknowledgement waits for others of its batch."""
 
 
 class Outgoing:
@@ -18,6 +25,7 @@ class Outgoing:
         self.pending: dict[int, bytearray] = {}
         self._fleet = fleet
         self._streams = streams
+        self._held_before = fleet.devices["held"].copy()
 
     def write(self, connection: int, data: bytes) -> None:
         """Send control bytes in order with whatever else the connection writes."""
@@ -66,3 +74,13 @@ class Outgoing:
                 return
             del self.pending[connection]
         unblock(self._fleet, connection)
+
+    def release_stale(self) -> float:
+        """Send acknowledgements of batches that stopped growing; seconds until the next look."""
+        fleet = self._fleet
+        held = fleet.devices["held"].copy()
+        for connection in np.flatnonzero((held > 0) & (held == self._held_before)).tolist():
+            size = release_held(fleet, connection, 0)
+            self.write(connection, fleet.out[:size].tobytes())
+        self._held_before = held
+        return _STALE_S

@@ -1,6 +1,6 @@
 """Lets the kernels read and send whenever a socket or the schedule has something for them.
 
-Owns the epoll set of the plain connections, the timers in it.
+Owns the epoll set of the plain connections and the timers in it.
 """
 
 import asyncio
@@ -16,35 +16,31 @@ _LINGER_NS = 5_000_000  # the loop's other business can wait this long while the
 
 
 class Poller:
-    """The hot path of one worker; `on_events` looks at what a kernel left for Python."""
+    """The hot path of one worker.
+
+    `handle_events()` takes what the kernels queued for Python, whenever there is something.
+    """
 
     def __init__(
         self,
         fleet: Fleet,
-        kernels: EntryPoints,
         loop: asyncio.AbstractEventLoop,
+        kernels: EntryPoints,
+        streams: Streams | None,
         handle_events: Callable[[], None],
     ) -> None:
         self.epoll = selectors.EpollSelector()
-        self.timer = make_timer()
         self._fleet = fleet
         self._loop = loop
-        self._handle_events = handle_events
         self._kernels = kernels
-        self._linger_ns = 0
-        self._streams: Streams | None = None
-        fleet.run.epoll = self.epoll.fileno()
-        fleet.run.timer = self.timer
-        fleet.run.linger_timer = make_timer()
-
-    def begin(self, streams: Streams | None) -> None:
-        """Wait for the sockets from now on."""
         self._streams = streams
+        self._handle_events = handle_events
         self._linger_ns = 0 if streams is not None else _LINGER_NS
-        run = self._fleet.run
+        run = fleet.run
+        run.epoll, run.timer, run.linger_timer = self.epoll.fileno(), make_timer(), make_timer()
         for timer, name in ((run.timer, TIMER), (run.linger_timer, LINGER)):
-            watch(run.epoll, timer, EPOLLIN | EPOLLET, name, self._fleet.words)
-        self._loop.add_reader(run.epoll, self.on_ready)
+            watch(run.epoll, timer, EPOLLIN | EPOLLET, name, fleet.words)
+        loop.add_reader(run.epoll, self.on_ready)
 
     def on_ready(self) -> None:
         """Plain connections have something, or messages are due."""
@@ -73,9 +69,9 @@ class Poller:
 
     def begin_schedule(self, start_ns: int) -> None:
         """Send by the schedule from `start_ns` on."""
-        arm_timer(self.timer, start_ns, self._fleet.clock)
+        arm_timer(self._fleet.run.timer, start_ns, self._fleet.clock)
 
     def end_schedule(self) -> None:
         """Send nothing more."""
-        arm_timer(self.timer, 0, self._fleet.clock)
+        arm_timer(self._fleet.run.timer, 0, self._fleet.clock)
         self._fleet.totals.heap_size = 0

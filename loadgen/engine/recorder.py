@@ -19,11 +19,13 @@ from loadgen.workload import traffic
 from loadgen.workload.device import CONNECTED
 from loadgen.workload.fleet import Counts, Fleet, Stat
 from loadgen.workload.pacer import owed_messages
-from loadgen.workload.traffic import INTENDED_PHASES
+from loadgen.workload.traffic import CONNECT_PHASE, INTENDED_PHASES
 
 Table = npt.NDArray[np.int64]
 Row = dict[str, Any]
 
+_GAUGES = ("connected", "owed", "in_flight")
+_STATS = ("count", "sum_ns", "min_ns", "max_ns")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -82,6 +84,11 @@ def in_flight_by_group(fleet: Fleet) -> Table:
     return total
 
 
+def current_phase(fleet: Fleet, now_ns: int) -> int:
+    """Phase in which everything is counted now that belongs to no message."""
+    return traffic.phase_of(fleet.run, now_ns) if fleet.program[0].clock_ns else CONNECT_PHASE
+
+
 def take_intervals(fleet: Fleet, now_ns: int) -> tuple[list[Row], bytes]:
     """Rows of everything counted since the last call, and the block of their histograms.
 
@@ -89,55 +96,39 @@ def take_intervals(fleet: Fleet, now_ns: int) -> tuple[list[Row], bytes]:
     its gauges in any case; the counts start again from zero.
     """
     rows: list[Row] = []
-    owed, _ = owed_by_group(fleet, now_ns)
-    connected = connected_by_group(fleet)
-    in_flight = in_flight_by_group(fleet)
-    buckets: list[npt.NDArray[np.int32]] = []
-    counts: list[npt.NDArray[np.int64]] = []
+    buckets: list[bytes] = []
+    counts: list[bytes] = []
     offset = 0
+    backlog, _ = owed_by_group(fleet, now_ns)
+    gauges = np.stack([connected_by_group(fleet), backlog, in_flight_by_group(fleet)], axis=1)
+    current = current_phase(fleet, now_ns)
     for index, group in enumerate(fleet.plan.groups):
-        happened = fleet.counters[index] != np.zeros(1, Counts.layout)
-        gauges = {
-            "connected": int(connected[index]),
-            "owed": int(owed[index]),
-            "in_flight": int(in_flight[index]),
-        }
-        current = traffic.phase_of(fleet.run, now_ns) if fleet.program[0].clock_ns else 3
         for phase, name in enumerate(INTENDED_PHASES):
-            if not happened[phase] and phase != current:
-                continue
-            row: Row = {"group": group.name, "phase": name, "series": ""}
-            row.update(zip(COUNTERS, fleet.counters[index][phase].tolist(), strict=True))
-            if phase == current:
-                row.update(gauges)
-            rows.append(row)
+            counted = fleet.counters[index][phase].tolist()
+            if any(counted) or phase == current:
+                row: Row = {"group": group.name, "phase": name, "series": ""}
+                row.update(zip(COUNTERS, counted, strict=True))
+                if phase == current:
+                    row.update(zip(_GAUGES, gauges[index].tolist(), strict=True))
+                rows.append(row)
         for series_index, series in enumerate(SERIES):
-            for phase, name in enumerate(INTENDED_PHASES):
+            for phase, phase_name in enumerate(INTENDED_PHASES):
                 slot = traffic.slot_of(index, series_index, phase)
                 stat = fleet.stats[slot]
                 if stat.count == 0:
                     continue
                 bucket, count = sparse(fleet.histograms[slot].astype(np.int64))
-                buckets.append(bucket)
-                counts.append(count)
-                rows.append(
-                    {
-                        "group": group.name,
-                        "phase": name,
-                        "series": series,
-                        "count": stat.count,
-                        "sum_ns": stat.sum_ns,
-                        "min_ns": stat.min_ns,
-                        "max_ns": stat.max_ns,
-                        "bucket": [offset, len(bucket)],
-                    }
-                )
+                buckets.append(bucket.tobytes())
+                counts.append(count.tobytes())
+                row = {"group": group.name, "phase": phase_name, "series": series}
+                row.update((name, getattr(stat, name)) for name in _STATS)
+                row["bucket"] = [offset, len(bucket)]
+                rows.append(row)
                 offset += len(bucket)
                 fleet.histograms[slot] = 0
                 fleet.stats[slot] = np.zeros((), Stat.layout)
     fleet.counters[:] = np.zeros((), Counts.layout)
-    block = b"".join([part.tobytes() for part in buckets] + [part.tobytes() for part in counts])
-    return rows, block
+    return rows, b"".join(buckets + counts)
 
 
 def decode_intervals(header: Row, block: bytes) -> list[Interval]:

@@ -24,11 +24,7 @@ class Reporter:
     """
 
     def __init__(
-        self,
-        fleet: Fleet,
-        worker: int,
-        anchor_ns: int,
-        send: Callable[..., None],
+        self, fleet: Fleet, worker: int, anchor_ns: int, send: Callable[..., None]
     ) -> None:
         self.phase = "connect"
         self._fleet = fleet
@@ -102,13 +98,11 @@ class Reporter:
         self._fleet.totals.owed = total
         self._send({"window_end": {"owed": total, "owed_oldest_ns": age_ns}})
 
-    def watch_drain(self, unsent: Sized) -> float | None:
+    def watch_drain(self, unsent: Sized) -> float:
         """Say on the live page when nothing is left to send or to be acknowledged.
 
         `unsent` holds the connections with bytes that their socket did not take.
         """
-        if self.stopping:
-            return None
         backlog, _ = owed_by_group(self._fleet, time.monotonic_ns())
         self._fleet.totals.owed = int(backlog.sum())
         in_flight = self._fleet.totals.in_flight

@@ -109,11 +109,13 @@ class _TlsStream(_Stream, asyncio.BufferedProtocol):
         return False
 
 
-def websocket(target: Target) -> ClientProtocol:
-    """A WebSocket connection's state, which is to ask for the subprotocol `mqtt`."""
+MQTT = Subprotocol("mqtt")
+"""What a WebSocket connection asks for (MQTT 5, section 6)."""
+
+
+def websocket_uri(target: Target) -> str:
     host = f"[{target.host}]" if ":" in target.host else target.host
-    uri = parse_uri(f"{target.transport}://{host}:{target.port}{target.path}")
-    return ClientProtocol(uri, subprotocols=[Subprotocol("mqtt")])
+    return f"{target.transport}://{host}:{target.port}{target.path}"
 
 
 class _WebSocketStream(_Stream, asyncio.Protocol):
@@ -121,7 +123,7 @@ class _WebSocketStream(_Stream, asyncio.Protocol):
 
     def __init__(self, streams: "Streams", connection: int, target: Target) -> None:
         super().__init__(streams, connection)
-        self.framing = websocket(target)
+        self.framing = ClientProtocol(parse_uri(websocket_uri(target)), subprotocols=[MQTT])
         self.answered: asyncio.Future[None] = streams.loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -169,8 +171,7 @@ class Streams:
     """The streamed connections of a worker.
 
     `failed(connection, reason)` is called for one that could not be made, or ended; `on_events`
-    when a kernel may have left something for Python; `kernel` handles
-    what a device received.
+    when a kernel may have left something for Python; `kernel` handles what a device received.
     """
 
     def __init__(
@@ -293,10 +294,8 @@ class Streams:
         device = fleet.devices[connection]
         end = device.partial_bytes + count
         now_ns = time.monotonic_ns()
-        if self.handshakes.resume and device.state == AWAIT_CONNACK:
-            transport = self._protocols[connection].transport
-            if transport is not None:
-                self.handshakes.keep_session(transport.get_extra_info("ssl_object"))
+        if device.state == AWAIT_CONNACK:
+            self.handshakes.keep_session(self._protocols[connection].transport)
         position, written = self._kernel(fleet, connection, fleet.buffer, end, now_ns)
         keep_partial(fleet, connection, fleet.buffer, position, end, now_ns)
         if written:

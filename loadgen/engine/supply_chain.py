@@ -1,21 +1,98 @@
-"""The supply chain as a behaviour: devices are those of a model, whose handlers answer."""
+"""The supply chain as a behaviour: devices are those of a model, whose handlers answer.
+
+What it adds to the engine stands here: its arrays in a fleet, the reactor's kernels compiled for
+its messages (specjms/kernels.py), what its devices subscribe to and what a worker reports of them.
+"""
 
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import TypeAdapter
 
+from loadgen.compiled import compiled
 from loadgen.engine.behaviour import SUBSCRIBE_ID, Behaviour
 from loadgen.engine.fleet import build_fleet
 from loadgen.engine.frames import Header
-from loadgen.engine.supply import SUPPLY_ENTRY_POINTS
-from loadgen.engine.supply_fleet import equip
+from loadgen.engine.reactor import EntryPoints, pump_due, serve_devices
+from loadgen.mqtt.in_flight import IN_FLIGHT_DTYPE, RECEIVED_BYTES, SENDER_DTYPE
 from loadgen.mqtt.packets import Subscribe, Subscription
-from loadgen.specjms.layout import lines_length, parts_of, subscriptions_at
+from loadgen.specjms.chains import Chains
+from loadgen.specjms.kernels import SUPPLY_CHAIN
+from loadgen.specjms.layout import (
+    build_chains,
+    control_bytes,
+    largest_payload_bytes,
+    lines_length,
+    out_bytes,
+    parts_of,
+    subscriptions_at,
+)
 from loadgen.specjms.missing import tell_gaps, tell_streams
 from loadgen.specjms.plan import SupplyPlan
+from loadgen.workload.accounting import make_gaps
+from loadgen.workload.fleet import Fleet
+from loadgen.workload.payload import HEADER_BYTES, body_crc_states, make_body
+from loadgen.workload.traffic import receive_packets
 
+_GAPS = 262_144
 _plans = TypeAdapter(SupplyPlan)
+
+
+@compiled
+def serve(fleet: Fleet, linger_ns: int) -> int:
+    return serve_devices(fleet, linger_ns, SUPPLY_CHAIN)
+
+
+@compiled
+def pump(fleet: Fleet) -> int:
+    return pump_due(fleet, SUPPLY_CHAIN)
+
+
+@compiled
+def receive(
+    fleet: Fleet, row: int, buffer: npt.NDArray[np.uint8], end: int, now_ns: int
+) -> tuple[int, int]:
+    return receive_packets(fleet, row, buffer, end, now_ns, SUPPLY_CHAIN)
+
+
+SUPPLY_ENTRY_POINTS = EntryPoints(serve, pump, receive)
+
+
+def equip(fleet: Fleet, plan: SupplyPlan) -> Chains:
+    """Give a fleet the arrays, and the sizes of arrays, that a supply chain needs."""
+    window = max(
+        (group.publishes.window for group in plan.groups if group.publishes is not None), default=1
+    )
+    chains = build_chains(
+        plan.model, plan.root, fleet.group, fleet.device, window, plan.send_tick_us * 1000
+    )
+    sending, receiving = np.flatnonzero(chains.sending), np.flatnonzero(chains.qos2)
+    fleet.devices["sender"] = fleet.devices["qos2"] = -1
+    fleet.devices["sender"][sending] = np.arange(len(sending))
+    fleet.devices["qos2"][receiving] = np.arange(len(receiving))
+    gaps, gap_pool = make_gaps(_GAPS)
+    body = make_body(largest_payload_bytes(plan.model) - HEADER_BYTES, plan.seed)
+    written = out_bytes(plan.model, plan.root, len(fleet.buffer), window)
+    fleet.replace(
+        senders=np.zeros(len(sending), SENDER_DTYPE),
+        window=np.zeros((len(sending), window), IN_FLIGHT_DTYPE),
+        received_ids=np.zeros((len(receiving), RECEIVED_BYTES), np.uint8),
+        pairs=chains.pairs,
+        gaps=gaps,
+        gap_pool=gap_pool,
+        body=body,
+        body_crc=body_crc_states(body),
+        out=np.zeros(written, np.uint8),
+        control=np.zeros(control_bytes(written, len(fleet.buffer)), np.uint8),
+        own=chains,
+    )
+    for row in np.flatnonzero(chains.roles["first"] >= 0).tolist():
+        kind = chains.types[chains.roles[row].first]
+        group = fleet.groups[fleet.devices[row].group]
+        group.counts_as = kind.group
+        group.packet_most = kind.packet_most
+    return chains
 
 
 def supply_chain(document: Any, worker: int, totals: Any) -> Behaviour:

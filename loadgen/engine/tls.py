@@ -1,5 +1,6 @@
 """TLS of a worker's connections: contexts, resumed sessions, and what the handshakes agreed on."""
 
+import asyncio
 import ssl
 from collections import Counter, deque
 from dataclasses import replace
@@ -93,14 +94,10 @@ class Handshakes:
         """The context that all devices share, or one of its own for a certificate of its own."""
         return self._context or tls_context(tls_of_device(self._tls, device))
 
-    @property
-    def resume(self) -> bool:
-        return isinstance(self._context, _ResumingContext)
-
-    def keep_session(self, wrapped: ssl.SSLObject | None) -> None:
-        """Let later connections resume the session of this one."""
-        if wrapped is not None and isinstance(self._context, _ResumingContext):
-            self._context.keep(wrapped)
+    def keep_session(self, transport: asyncio.Transport | None) -> None:
+        """Let later connections resume the session of this one, where that is wanted."""
+        if transport is not None and isinstance(self._context, _ResumingContext):
+            self._context.keep(transport.get_extra_info("ssl_object"))
 
     def count(self, wrapped: ssl.SSLObject | None) -> None:
         """Note what a handshake ended with, once a connection."""

@@ -102,8 +102,7 @@ def _warm_what_workers_call(fleet: Fleet) -> None:
 
 def warm_supply() -> None:
     """Call each kernel of the supply chain once, after `warm_kernels`."""
-    from loadgen.engine.supply import SUPPLY_ENTRY_POINTS
-    from loadgen.engine.supply_fleet import equip
+    from loadgen.engine.supply_chain import SUPPLY_ENTRY_POINTS, equip
     from loadgen.specjms.options import Choices, model_of
     from loadgen.specjms.plan import SupplyPlan, groups_of_model
 

@@ -24,13 +24,11 @@ from loadgen.engine.devices import device_columns
 from loadgen.engine.durable import forget_sessions
 from loadgen.engine.fleet import plan_schedule
 from loadgen.engine.frames import Header
-from loadgen.engine.held_acks import HeldAcks
 from loadgen.engine.keep_alive import KeepAlive
 from loadgen.engine.lifecycle import Lifecycle
 from loadgen.engine.live import open_live_page
 from loadgen.engine.outgoing import Outgoing
 from loadgen.engine.poller import Poller
-from loadgen.engine.repeat import Repeated, repeat
 from loadgen.engine.reporter import Reporter
 from loadgen.engine.streams import Streams
 from loadgen.engine.subscriptions import Subscriptions
@@ -78,15 +76,14 @@ class Worker:
         behaviour = read_plan(header["plan"], row, page[row : row + 1])
         self.fleet = fleet = behaviour.fleet
         self.final = behaviour.final
-        loop = self.loop
-        kernels = behaviour.kernels
-        self.poller = Poller(fleet, kernels, loop, lambda: self.lifecycle.handle_events())
-        on_events = self.poller.on_events
+        loop, kernels = self.loop, behaviour.kernels
         if fleet.plan.targets[0].transport != "tcp":
-            self.streams = Streams(fleet, loop, on_events, self._stream_failed, kernels.receive)
+            receive = kernels.receive
+            self.streams = Streams(fleet, loop, self._on_events, self._stream_failed, receive)
+        self.poller = Poller(fleet, loop, kernels, self.streams, self._handle_events)
         self.reporter = Reporter(fleet, row, int(header["anchor_ns"]), self.channel.send)
         self.outgoing = Outgoing(fleet, self.streams)
-        self.connector = Connector(fleet, loop, self.streams, on_events, self._lost)
+        self.connector = Connector(fleet, loop, self.streams, self._on_events, self._lost)
         self.subscriptions = Subscriptions(
             fleet, self.reporter, self.outgoing, behaviour.subscribe_packets
         )
@@ -100,14 +97,21 @@ class Worker:
             self.subscriptions,
             keep_alive,
         )
-        self.poller.begin(self.streams)
         wait_s = self.reporter.until_next_second()
         loop.call_later(wait_s, self._repeat, self._each_second)
         self._repeat(keep_alive.look)
         if len(fleet.held_ids):
-            self._repeat(HeldAcks(fleet, self.outgoing).release_stale)
+            self._repeat(self.outgoing.release_stale)
         _keep_time(fleet.plan.workers[row].processors)
         return {"pid": os.getpid(), "devices": len(fleet.devices)}
+
+    # The parts call one another in a circle, so these stand for parts that are built later.
+
+    def _on_events(self) -> None:
+        self.poller.on_events()
+
+    def _handle_events(self) -> None:
+        self.lifecycle.handle_events()
 
     def _lost(self, connection: int, reason: str) -> None:
         self.lifecycle.lost(connection, reason)
@@ -115,9 +119,11 @@ class Worker:
     def _stream_failed(self, connection: int, reason: str) -> None:
         self.lifecycle.stream_failed(connection, reason)
 
-    def _repeat(self, action: Repeated) -> None:
-        """Call `action` now and again until the run stops."""
-        repeat(self.loop, lambda: None if self.reporter.stopping else action())
+    def _repeat(self, action: Callable[[], float | None]) -> None:
+        """Call `action` now and again after the seconds that it returns, until the run stops."""
+        wait_s = None if self.reporter.stopping else action()
+        if wait_s is not None:
+            self.loop.call_later(wait_s, self._repeat, action)
 
     def _each_second(self) -> float | None:
         if self.channel.lease_is_over():

@@ -174,7 +174,9 @@ def _samples(
         lambda at: f"{widths.iloc[at]} columns instead of {layout.width}: {lines.iloc[at][:80]!r}",
     )
     cells = cells.reindex(columns=range(layout.width), fill_value="")
-    texts = cells[list(layout.time)].agg(" ".join, axis=1)
+    texts = cells[layout.time[0]]
+    for column in layout.time[1:]:
+        texts = texts + " " + cells[column]
     moments, in_utc = _moments(texts, layout)
     check(moments.notna(), lambda at: f"{texts.iloc[at][:40]!r} is not {layout.time_words}")
     names = None
@@ -216,10 +218,12 @@ def _samples(
 def _cells(lines: "pd.Series[str]") -> tuple[pd.DataFrame, "pd.Series[int]"]:
     """The cells of each line as texts, and how many columns it has."""
     separator = separator_of(lines.iloc[0])
-    # A quote that is not closed would take in the lines below: it is part of a name, as 19" is.
-    odd = lines.str.count('"') % 2 == 1
-    lines = lines.where(~odd, lines.str.replace('"', "\u201d"))
-    unquoted = lines.str.replace(rf'(^|{separator}) *"[^"]*"', r"\1", regex=True)
+    unquoted = lines
+    if lines.str.contains('"', regex=False).any():
+        # A quote that is not closed would take in the lines below: it is part of a name, as 19" is.
+        odd = lines.str.count('"') % 2 == 1
+        lines = lines.where(~odd, lines.str.replace('"', "\u201d"))
+        unquoted = lines.str.replace(rf'(^|{separator}) *"[^"]*"', r"\1", regex=True)
     widths = unquoted.str.count(separator) + 1
     cells = pd.read_csv(
         io.StringIO("\n".join(lines)),
@@ -257,11 +261,15 @@ def _moments(
 def _on_one_clock(samples: pd.DataFrame, zone: ZoneInfo, check: Check) -> pd.DataFrame:
     """Samples in UTC: ascending by outlet, and on one side of every change of the zone's clock."""
     clock, in_utc = samples["clock"], samples["in_utc"]
-    local = clock.where(~in_utc).dt.tz_localize(zone, ambiguous="NaT", nonexistent="NaT")
-    at = clock.where(in_utc, local.dt.tz_convert(None))
-    offset = (clock - at)[~in_utc]
+    # A zone's clock changes at full minutes, and asking for every sample would take long.
+    minutes = clock.where(~in_utc).dt.floor("min")
+    known = pd.Series(minutes.dropna().unique(), dtype="datetime64[ns]")
+    utc = known.dt.tz_localize(zone, ambiguous="NaT", nonexistent="NaT").dt.tz_convert(None)
+    offsets = minutes.map(pd.Series((known - utc).array, known))
+    at = clock.where(in_utc, clock - offsets)
+    offset = offsets[~in_utc]
     check(
-        in_utc | (clock - at == (offset.iloc[0] if len(offset) else None)),
+        in_utc | (offsets == (offset.iloc[0] if len(offset) else None)),
         lambda row: (
             f"the clock of {zone.key} changes near {clock.iloc[row]}; "
             "cut the log to one side of the change, or log in UTC"

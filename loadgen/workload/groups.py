@@ -178,8 +178,13 @@ class Share:
     step: int
 
     @property
+    def devices(self) -> range:
+        """Numbers of its devices in their group."""
+        return range(self.start, self.stop, self.step)
+
+    @property
     def count(self) -> int:
-        return len(range(self.start, self.stop, self.step))
+        return len(self.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,11 +249,6 @@ def client_id(plan: RunPlan, group: DeviceGroup, device: int) -> str:
         own = plan.client_id.replace("{device}", str(device))
         return own.replace("{group}", str(plan.groups.index(group)))
     return f"lg{plan.run_tag:08x}{group.name[0]}{plan.groups.index(group)}-{device}"
-
-
-def device_of_share(share: Share, position: int) -> int:
-    """Number in its group of the share's device at this position."""
-    return share.start + position * share.step
 
 
 def topic_number(device: int, devices: int, topics: int) -> int:

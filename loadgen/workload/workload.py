@@ -65,7 +65,7 @@ class Brokers:
     """Which brokers a run asks for.
 
     `names` are one name of a private broker, or URLs. `instances` private ones are started, each a
-    broker of its own; `separate` says the same of several URLs. Private ones keep on disk what
+    broker of its own; `separate_urls` says the same of several URLs. Private ones keep on disk what
     they hold where the run `stores`. `may_be_several`: the case can be spread over `instances`.
     """
 

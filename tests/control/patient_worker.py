@@ -2,10 +2,10 @@
 
 import socket
 
-from loadgen.engine import held_acks, worker
+from loadgen.engine import outgoing, worker
 
 
 def run_worker(channel: socket.socket) -> None:
     """`loadgen.engine.worker.run_worker` without the release of what has waited."""
-    held_acks._STALE_S = 3_600.0
+    outgoing._STALE_S = 3_600.0
     worker.run_worker(channel)

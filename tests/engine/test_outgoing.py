@@ -184,6 +184,6 @@ async def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_an
     made.reporter.phase = "stop"
     loop.remove_reader(made.poller.epoll.fileno())
     made.poller.epoll.close()
-    close_descriptor(made.poller.timer)
+    close_descriptor(fleet.run.timer)
     near.close()
     far.close()

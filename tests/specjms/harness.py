@@ -11,8 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from loadgen.engine.fleet import build_fleet
-from loadgen.engine.supply import receive
-from loadgen.engine.supply_fleet import equip
+from loadgen.engine.supply_chain import equip, receive
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
 from loadgen.specjms.layout import parts_of, subscriptions_at

@@ -14,7 +14,7 @@ from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import HostLimitError, ScenarioError
 from loadgen.specjms.layout import parts_of
 from loadgen.specjms.plan import SupplyPlan
-from loadgen.workload.groups import Target, device_of_share
+from loadgen.workload.groups import Target
 from loadgen.workload.plan import Host, describe, plan_run
 
 HOST = Host(cores=8, descriptors=20_000, memory_bytes=32 << 30, local_ports=28_000)
@@ -48,7 +48,7 @@ def test_every_device_is_played_once_and_queues_are_whole(
         for share in worker.shares:
             part = parts[share.group]
             for position in range(share.count):
-                device = device_of_share(share, position)
+                device = share.devices[position]
                 played[share.group, device] += 1
                 if part.role == "handlers":
                     queue = (share.group, device // part.per_place)

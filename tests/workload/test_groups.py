@@ -11,7 +11,6 @@ from loadgen.workload.groups import (
     Share,
     Subscribes,
     client_id,
-    device_of_share,
     streams_received,
     topic_filter,
     topic_name,
@@ -111,4 +110,4 @@ def test_a_share_counts_its_devices(start: int, stop: int, step: int) -> None:
     share = Share(0, start, stop, step)
     devices = list(range(start, stop, step))
     assert share.count == len(devices)
-    assert [device_of_share(share, at) for at in range(share.count)] == devices
+    assert list(share.devices) == devices

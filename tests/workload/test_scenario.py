@@ -437,6 +437,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         given_fields.pop("background_rate", None)
     if "tls_key" in given_fields:
         given_fields.setdefault("tls_certificate", "c.pem")
+    if "{device}" in str(given_fields.get("tls_certificate")):
+        given_fields.pop("tls_resume", None)
     if given_fields.get("tls_version") == "1.3":
         given_fields.pop("tls_ciphers", None)
     return build_scenario(case, None, given_fields)
