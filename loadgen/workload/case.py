@@ -93,23 +93,17 @@ PUBLISHED_SOURCE = "IBM MessageSight Appliance v1.0 Performance Benchmarks, 2013
 
 @dataclass(frozen=True, slots=True)
 class ChartStyle:
-    """How runs of a case are drawn and tabulated.
+    """How runs of a case are drawn and tabulated; figures by `scorecard.sweep_table.FIGURES`."""
 
-    columns    of a sweep's table, keys of `scorecard.sweep_table.FIGURES`
-    main       the figure that the case is about, of the same keys
-    lines      what a sweep's chart draws: key and title each; with `two_axes` the second line has
-               an axis of its own
-    axis       what several runs on one score card are drawn over: ratio, background, backends, or
-               "" for nothing
-    by_size    whether runs are drawn by message size
-    """
-
+    # Of a sweep's table.
     columns: tuple[str, ...] = ("producers", "consumers", "ingress", "egress", "p99")
-    main: str = "egress"
+    main: str = "egress"  # the figure that the case is about
+    # What a sweep's chart draws: key and title each.
     lines: tuple[tuple[str, str], ...] = (("egress", "egress"),)
-    two_axes: bool = False
+    two_axes: bool = False  # the second line has an axis of its own
+    # What several runs on one score card are drawn over: ratio, background, backends, "" for none.
     axis: str = ""
-    by_size: bool = False
+    by_size: bool = False  # whether runs are drawn by message size
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,44 +133,31 @@ Loads = Sequence[tuple[int, tuple[int | None, ...]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a run showed, as `Case.review` gets it when the drain has ended.
-
-    workload, plan      what was asked for, and how it was spread
-    facts               what the verdict would judge without the case
-    finals              last answer of each worker by its number; one that was lost is missing
-    windows             start and end of each phase by name, CLOCK_MONOTONIC ns
-    counts              what was counted of each group
-    loads               of the brokers started here for a bridge, front first; else empty
-    cut_off             the consumer that was cut off on request, and what it held; else empty
-    broker_is_local     whether a broker runs on this host
-    window_rows         reads the run's interval rows of the window, merged by group and series
-    """
+    """What a run showed, as `Case.review` gets it when the drain has ended."""
 
     workload: "Workload"
     plan: RunPlan
-    facts: RunFacts
+    facts: RunFacts  # what the verdict would judge without the case
+    # Last answer of each worker by its number; one that was lost is missing.
     finals: Mapping[int, Mapping[str, Any]]
-    windows: Mapping[str, tuple[int, int]]
+    windows: Mapping[str, tuple[int, int]]  # each phase's start and end, CLOCK_MONOTONIC ns
     counts: GroupCounts
-    loads: Loads = ()
+    loads: Loads = ()  # of the brokers started here for a bridge, front first
+    # The consumer that was cut off on request, and what it held.
     cut_off: Mapping[str, Any] = field(default_factory=dict)
-    broker_is_local: Callable[[], bool] = lambda: False
+    broker_is_local: Callable[[], bool] = lambda: False  # whether a broker runs on this host
+    # Reads the run's interval rows of the window, merged by group and series.
     window_rows: Callable[[], list[dict[str, Any]]] = list
 
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """What a case adds to a run that was judged.
+    """What a case adds to a run that was judged; `observed` and `audit` are for run.json."""
 
-    verdict     the run's, with the case's own reasons
-    observed    for run.json, `observed` of the case's name; None for nothing
-    audit       for run.json, `audit`; None for a case without one
-    files       documents to write beside run.json, by file name
-    """
-
-    verdict: Verdict
-    observed: Mapping[str, Any] | None = None
-    audit: Mapping[str, Any] | None = None
+    verdict: Verdict  # the run's, with the case's own reasons
+    observed: Mapping[str, Any] | None = None  # of the case's name; None for nothing
+    audit: Mapping[str, Any] | None = None  # None for a case without one
+    # Documents to write beside run.json, by file name.
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -193,54 +174,39 @@ class Review:
 
 @dataclass(frozen=True, kw_only=True)
 class Case(Generic[S]):
-    """One case; `loadgen.cases.registry` finds it by its module's `CASE`.
+    """One case; `loadgen.cases.registry` finds it by its module's `CASE`."""
 
-    place       where it stands among the others in help texts and tables, the least first
-    summary     what it is, one sentence; `example` a command
-    scenario    its fields, defaults and refusals
-    groups      its devices. Topics begin with `workload.ROOT`, for which the plan puts the run's
-                own; streams, keep-alive and will are filled in afterwards
-    resolve     the workload with what only this case asks for: needs of the broker, what is
-                disturbed during the run, the model that its plan and review work with
-    plan        the plan for its workers, from the plain one
-    review      called once after the drain, before the verdict
-    rows        of its score card
-    published   figures that it can be held against; empty where no report has them
-    notice      what must stand before any figure of its runs
-    variants    values of a field that are commands of their own; None for one command
-    secured     published with TLS too, as rows whose names end with .SEC
-
-    What it measures:
-
-    connects_only      no messages: its result is the connect phase, its rate connects a second
-    timed_pair         latency of one pair, while the other messages are its background
-    send_delay_limit_us  the p99 send delay above which the generator is too late for this case
-
-    How it is searched and shown:
-
-    scales_by_devices  deliveries grow with the devices where no rate is given
-    charts             of its runs and sweeps
-    demo               fields of `loadgen demo` by the broker's name; empty for a case without
-    """
-
-    place: int
-    summary: str
-    example: str
-    scenario: type[S]
+    place: int  # where it stands among the others in help texts and tables, the least first
+    summary: str  # what it is, one sentence
+    example: str  # a command
+    scenario: type[S]  # its fields, defaults and refusals
+    # Its devices. Topics begin with `workload.ROOT`, for which the plan puts the run's own; then
+    # streams, keep-alive and will are filled in.
     groups: Callable[[S], tuple[DeviceGroup, ...]]
-    rows: tuple[RowSpec, ...]
+    rows: tuple[RowSpec, ...]  # of its score card
+    # The workload with what only this case asks for: needs of the broker, what is disturbed during
+    # the run, the model that its plan and review work with.
     resolve: "Callable[[S, Workload], Workload]" = lambda _scenario, workload: workload
+    # The plan for its workers, from the plain one.
     plan: "Callable[[Workload, RunPlan], RunPlan]" = lambda _workload, plan: plan
+    # Called once after the drain, before the verdict.
     review: Callable[[Evidence], Review] = lambda evidence: Review(evidence.facts)
+    # Figures that it can be held against; empty where no report has them.
     published: tuple[PublishedFigure, ...] = ()
-    notice: str = ""
-    variants: Variants | None = None
-    secured: bool = False
-    connects_only: bool = False
-    timed_pair: bool = False
+    notice: str = ""  # what must stand before any figure of its runs
+    variants: Variants | None = None  # values of a field that are commands of their own
+    secured: bool = False  # published with TLS too, as rows whose names end with .SEC
+
+    # What it measures.
+    connects_only: bool = False  # no messages: its result is the connect phase
+    timed_pair: bool = False  # latency of one pair, the other messages being its background
+    # The p99 send delay above which the generator is too late for this case.
     send_delay_limit_us: float = SEND_DELAY_LIMIT_US
-    scales_by_devices: bool = False
-    charts: ChartStyle = ChartStyle()
+
+    # How it is searched and shown.
+    scales_by_devices: bool = False  # deliveries grow with the devices where no rate is given
+    charts: ChartStyle = ChartStyle()  # of its runs and sweeps
+    # Fields of `loadgen demo` by the broker's name; empty for a case without.
     demo: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     @property

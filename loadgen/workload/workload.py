@@ -101,78 +101,54 @@ class Brokers:
 
 @dataclass(frozen=True, slots=True)
 class BrokerNeeds:
-    """What a broker must be able to do, and what a user can do where it is not.
-
-    version, qos     `qos_option` is the option for a broker that allows QoS {highest} at most
-    payload_bytes    of the largest message
-    wildcards        why wildcard subscriptions are needed, "" where they are not
-    shared           why shared subscriptions are needed, "" where they are not
-    older            what helps where the broker does not speak `version`
-    """
+    """What a broker must be able to do, and what a user can do where it is not."""
 
     version: Version
     qos: int = 0
-    qos_option: str = "--qos {highest}"
-    payload_bytes: int = 0
-    wildcards: str = ""
-    shared: str = ""
-    older: str = "use --mqtt 3.1.1"
+    qos_option: str = "--qos {highest}"  # for a broker that allows QoS {highest} at most
+    payload_bytes: int = 0  # of the largest message
+    wildcards: str = ""  # why wildcard subscriptions are needed, "" where they are not
+    shared: str = ""  # why shared subscriptions are needed, "" where they are not
+    older: str = "use --mqtt 3.1.1"  # what helps where the broker does not speak `version`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What a run asks for.
 
-    case, given           the case; the scenario as plain JSON values without passwords
-    groups                of devices, the publishing ones owning the streams from 0 on in this
-                          order; topics that are the run's own begin with `ROOT`
-    phases, brokers, needs
-    version, tls          of every connection; `tls` is used where targets are encrypted
-    reconnect             how devices come back that lose their connection; None: they stay away
-    churn_per_s, away_s   devices a second that leave on request, and for how long
-    client_id             pattern with {device} and {group}; None for identifiers of the run's own
-    clients_file, payload_file, payload_template
-                          paths
-    per_device            whether workers give a row for each device at the end
-    arrivals_random       whether schedules are drawn at random
-    seed, hosts, workers, source_address, processors, send_tick_us
-                          how it is to be spread and paced; None where the planner decides
-    latency_bound_us      None where latency is not judged
-    broker_pid            process of the broker to watch, None for those that are found
-    crash                 what is killed in the middle of the window: the private brokers, or the
-                          connection of one consumer
-    report_every_s        how often events tell where the run stands, None for never
-    model                 what the case's own `plan` and `review` work with
+    The publishing groups own the streams from 0 on in their order, and topics that are the run's
+    own begin with `ROOT`. How it is to be spread and paced is None where the planner decides.
     """
 
     case: Case[Any]
-    given: Mapping[str, object]
+    given: Mapping[str, object]  # the scenario as plain JSON values without passwords
     groups: tuple[DeviceGroup, ...] = ()
     phases: PhasePlan
     brokers: Brokers
     needs: BrokerNeeds
     version: Version
-    tls: Tls
-    reconnect: Reconnect | None = None
-    churn_per_s: float = 0.0
-    away_s: float = 1.0
-    client_id: str | None = None
+    tls: Tls  # used where targets are encrypted
+    reconnect: Reconnect | None = None  # how devices come back; None: they stay away
+    churn_per_s: float = 0.0  # devices a second that leave on request
+    away_s: float = 1.0  # and for how long
+    client_id: str | None = None  # with {device} and {group}; None for the run's own identifiers
     clients_file: str | None = None
     payload_file: str | None = None
-    payload_template: str | None = None
-    per_device: bool = False
-    arrivals_random: bool = False
+    payload_template: str | None = None  # the path of its file
+    per_device: bool = False  # whether workers give a row for each device at the end
+    arrivals_random: bool = False  # whether schedules are drawn at random
     seed: int = 1
     hosts: int = 1
     workers: int | None = None
     source_address: str | None = None
     processors: tuple[int, ...] = ()
     send_tick_us: int | None = None
-    latency_bound_us: float | None = None
-    broker_pid: int | None = None
+    latency_bound_us: float | None = None  # None where latency is not judged
+    broker_pid: int | None = None  # process of the broker to watch, None for those that are found
+    # What is killed in the middle of the window: the private brokers, or one consumer's connection.
     crash: Literal["", "broker", "consumer"] = ""
-    report_every_s: float | None = None
-    model: Any = None
+    report_every_s: float | None = None  # how often events tell where the run stands, None: never
+    model: Any = None  # what the case's own `plan` and `review` work with
 
     @property
     def protocol(self) -> str:
