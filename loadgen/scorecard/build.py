@@ -119,10 +119,7 @@ def build(
             *tls_sections(record),
             *ceiling_of(record, rates, latency),
         ),
-        details=published_details(record, rates)
-        | observed_details(record)
-        | tls_details(record)
-        | ({"notice": notice} if notice else {}),
+        details=published_details(record, rates) | observed_details(record) | tls_details(record),
         curves=curves,
     )
 
@@ -177,8 +174,8 @@ def _is_connect_only(record: RunRecord) -> bool:
 def _run(record: RunRecord, seconds: float) -> Run:
     own = ("seconds", "broker", "protocol")
     same = {f.name: getattr(record, f.name) for f in fields(Run) if f.name not in own}
-    broker = {key: value for key, value in record.broker.items() if key != "protocol"}
-    protocol = str(record.broker.get("protocol") or "")
+    broker = dict(record.broker)
+    protocol = str(broker.pop("protocol", "") or "")
     return Run(**same, seconds=seconds, broker=broker, protocol=protocol)
 
 

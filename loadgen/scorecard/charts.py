@@ -1,6 +1,7 @@
 """The charts of one run, each with the numbers it shows."""
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from itertools import accumulate
@@ -219,10 +220,12 @@ def _processors(card: ScoreCard) -> Chart | None:
         return None
     used: dict[str, list[tuple[float, float]]] = {}
     at_second: dict[int, list[float]] = {}
+    resident: Counter[int] = Counter()
     for moment in moments:
         share = 100 * moment.used
         used.setdefault(f"worker {moment.worker}", []).append((moment.at_s, share))
         at_second.setdefault(round(moment.at_s), []).append(share)
+        resident[round(moment.at_s)] += moment.resident_bytes
     used = dict(sorted(used.items()))
     if len(used) > _MOST_LINES:
         seconds = sorted(at_second.items())
@@ -238,10 +241,6 @@ def _processors(card: ScoreCard) -> Chart | None:
     if watched:
         shares = zip(middle, (100 * m.used for m in watched), strict=True)
         lines.append(line("broker", shares, "$red", "%{y:.1f} %", dash="dash", width=3))
-    resident: dict[int, int] = {}
-    for moment in moments:
-        second = round(moment.at_s)
-        resident[second] = resident.get(second, 0) + moment.resident_bytes
     of_broker = dict(zip(middle, (m.resident_bytes for m in watched), strict=True))
     lines += [
         line(label, [(at, b / _MIB) for at, b in sizes.items()], color, "%{y:,.1f} MiB", "y2")

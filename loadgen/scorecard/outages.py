@@ -38,10 +38,9 @@ def outages_of(course: Iterable[Moment]) -> tuple[Outage, ...]:
     found: list[Outage] = []
     current: Outage | None = None
     for second in course:
-        if current is None:
-            if not second.disconnects:
-                continue
-            current = Outage(second.at_s, None, 0, 0, 0, 0, 0.0)
+        if current is None and not second.disconnects:
+            continue
+        current = current or Outage(second.at_s, None, 0, 0, 0, 0, 0.0)
         lost = current.lost + second.disconnects
         returned = current.returned + second.connects
         current = replace(

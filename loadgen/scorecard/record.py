@@ -20,7 +20,7 @@ from loadgen.control.seal import Integrity, verify
 from loadgen.errors import RunDirectoryError
 from loadgen.metrics.interval import INTERVAL_SCHEMA, RUN_METADATA_KEY
 from loadgen.scorecard.broker import BrokerRecords, read_broker
-from loadgen.scorecard.reading import at
+from loadgen.scorecard.reading import Object, at, part
 
 SCHEMA = 1
 """Version of run.json that this program understands."""
@@ -28,8 +28,6 @@ SCHEMA = 1
 LARGEST_MANIFEST_BYTES = 64 << 20
 _LONGEST_SHOWN = 200
 _ANY_SECOND = (-(2**31), 2**31 - 1)
-
-Object = Mapping[str, Any]
 
 
 def _or_default(value: Any) -> Any:
@@ -134,8 +132,7 @@ class RunRecord:
     @property
     def own(self) -> Object:
         """What its case observed (`workload.case.Conclusion.observed`), if anything."""
-        found = self.observed.get(self.case)
-        return found if isinstance(found, dict) else {}
+        return part(self.observed, self.case)
 
     @property
     def background(self) -> frozenset[str]:
@@ -266,9 +263,9 @@ def parse_run(document: object, where: str) -> RunRecord:
             f"{where}: run.json has schema {str(document.get('schema'))[:20]!r}; "
             f"this program understands {SCHEMA}"
         )
-    for part in ("plan", "clock", "connect", "verdict"):
-        if not isinstance(document.get(part), dict | None):
-            raise RunDirectoryError(f"{where}: run.json is damaged: {part} is not an object")
+    for key in ("plan", "clock", "connect", "verdict"):
+        if not isinstance(document.get(key), dict | None):
+            raise RunDirectoryError(f"{where}: run.json is damaged: {key} is not an object")
     try:
         return _RECORD.validate_python(document)
     except ValidationError as error:

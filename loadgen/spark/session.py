@@ -197,9 +197,7 @@ def _java_version(java: Path) -> int:
 
 def _cache_directory() -> Path:
     """Where the shim may live: the user's cache, else a directory of this user in the temp one."""
-    configured = os.environ.get("XDG_CACHE_HOME")
-    base = Path(configured) if configured else Path.home() / ".cache"
-    cache = base / "loadgen"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loadgen"
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError:
