@@ -35,7 +35,7 @@ def summarize(
     run: RunFiles, settings: LogSettings | None = None, rack_units: float | None = None
 ) -> ScoreCard:
     """The same of a run directory that was opened, its power logs as `settings` say."""
-    views = views_of(load_intervals(run), {run.record.id: run.record.background})
+    views = views_of(load_intervals(run), run.record.background)
     outlets = None
     if settings is not None:
         outlets = outlets_over(settings, *wall_window(run.record, views))

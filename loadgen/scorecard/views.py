@@ -4,7 +4,7 @@ Spark computes them over the rows of many runs and the summary over one run's ta
 functions; all are made of `metrics.reducer`, so both get the same numbers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,6 @@ import pyarrow.compute as pc
 
 from loadgen.metrics.histogram import percentiles
 from loadgen.metrics.reducer import reduce_table, reduced_schema
-
-Background = Mapping[str, frozenset[str]]
-"""Run id to the names of its groups whose latencies are not the case's result."""
 
 TIMED = "timed"
 BACKGROUND = "background"
@@ -67,8 +64,11 @@ class Views:
     processes: pa.Table
 
 
-def views_of(intervals: pa.Table, background: Background) -> Views:
-    """All three views of a table of INTERVAL_SCHEMA."""
+def views_of(intervals: pa.Table, background: Collection[str]) -> Views:
+    """All three views of a table of INTERVAL_SCHEMA.
+
+    `background` are the groups whose latencies are not the case's result.
+    """
     return Views(totals_of(intervals), course_of(intervals, background), processes_of(intervals))
 
 
@@ -77,7 +77,7 @@ def totals_of(intervals: pa.Table) -> pa.Table:
     return reduce_table(intervals, TOTALS_BY)
 
 
-def course_of(intervals: pa.Table, background: Background) -> pa.Table:
+def course_of(intervals: pa.Table, background: Collection[str]) -> pa.Table:
     """Counters, gauges and percentiles second by second, over all workers and phases.
 
     All rows of a second must be in the table.
@@ -136,11 +136,8 @@ def _keys(table: pa.Table) -> list[tuple[object, ...]]:
     return list(zip(*(table[name].to_pylist() for name in _COURSE_BY), strict=True))
 
 
-def _by_class(table: pa.Table, background: Background) -> pa.Table:
+def _by_class(table: pa.Table, background: Collection[str]) -> pa.Table:
     """The table with TIMED or BACKGROUND instead of the group's name."""
-    names = [
-        BACKGROUND if group in background.get(run, frozenset()) else TIMED
-        for run, group in zip(table["run"].to_pylist(), table["group"].to_pylist(), strict=True)
-    ]
+    named = pc.is_in(table["group"], pa.array(background, pa.string()))
     place = table.schema.get_field_index("group")
-    return table.set_column(place, "group", pa.array(names, pa.string()))
+    return table.set_column(place, "group", pc.if_else(named, BACKGROUND, TIMED))

@@ -105,7 +105,7 @@ def _views(pieces: Iterable[Piece]) -> Iterator[tuple[int, Views | str]]:
     for piece in pieces:
         try:
             rows = load_files(piece.files, piece.id, piece.shown)
-            own = views_of(rows, {piece.id: piece.background})
+            own = views_of(rows, piece.background)
         except RunDirectoryError as error:
             yield piece.run, str(error)
             return
