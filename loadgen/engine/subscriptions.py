@@ -16,7 +16,7 @@ from loadgen.engine.outgoing import Outgoing
 from loadgen.engine.reporter import Reporter
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import SubAck, Subscribe
-from loadgen.mqtt.reason_codes import reason_name
+from loadgen.mqtt.reason_codes import is_failure, reason_name
 from loadgen.workload.device import CONNECTED
 from loadgen.workload.fleet import Fleet
 from loadgen.workload.traffic import CONNECT_PHASE, S_SUBACK, record, slot_of
@@ -26,7 +26,7 @@ _IN_FLIGHT = 256
 
 def _failure(codes: Sequence[int], asked_qos: int, version: int) -> str | None:
     """Why a SUBACK is not what was asked for: refused, or granted less (MQTT 5, 3.9.3)."""
-    if max(codes) >= 0x80:
+    if is_failure(max(codes)):
         return reason_name(max(codes), version)
     if min(codes) < asked_qos:
         return f"granted QoS {min(codes)} instead of {asked_qos}"

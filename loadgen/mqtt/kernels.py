@@ -12,52 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.compiled import compiled
-from loadgen.mqtt.constants import (
-    AUTH,
-    CONNACK,
-    CONNECT,
-    DISCONNECT,
-    MQTT_5,
-    PINGREQ,
-    PINGRESP,
-    PUBACK,
-    PUBCOMP,
-    PUBLISH,
-    PUBREC,
-    PUBREL,
-    SUBACK,
-    SUBSCRIBE,
-    UNSUBACK,
-    UNSUBSCRIBE,
-)
-
-__all__ = [
-    "AUTH",
-    "CONNACK",
-    "CONNECT",
-    "DISCONNECT",
-    "INCOMPLETE",
-    "MALFORMED",
-    "OK",
-    "PINGREQ",
-    "PINGRESP",
-    "PUBACK",
-    "PUBCOMP",
-    "PUBLISH",
-    "PUBREC",
-    "PUBREL",
-    "SUBACK",
-    "SUBSCRIBE",
-    "TOO_LARGE",
-    "UNSUBACK",
-    "UNSUBSCRIBE",
-    "ack_fields",
-    "frame",
-    "publish_fields",
-    "write_ack",
-    "write_publish",
-    "write_variable",
-]
+from loadgen.mqtt.constants import MQTT_5, PUBLISH, PUBREL, SUBSCRIBE, UNSUBSCRIBE
 
 OK: Final = 0
 INCOMPLETE: Final = 1

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from loadgen.compiled import compiled
 from loadgen.mqtt import kernels as mqtt
+from loadgen.mqtt.constants import PUBACK, PUBREC
 from loadgen.mqtt.in_flight import acquire
 from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.specjms.chains import (
@@ -437,7 +438,7 @@ def _carry_on(
         chain.state.free_transaction = transaction.link
         transaction.open = kind.held
         transaction.packet_id = message.packet_id
-        transaction.answer = mqtt.PUBACK if message.qos == 1 else mqtt.PUBREC
+        transaction.answer = PUBACK if message.qos == 1 else PUBREC
         note.transaction = number
     done = False
     if chain.roles[row].wait_head == _NONE:

@@ -17,6 +17,7 @@ from loadgen.compiled import compiled
 from loadgen.metrics.histogram import bucket_index
 from loadgen.metrics.interval import SERIES
 from loadgen.mqtt import kernels as mqtt
+from loadgen.mqtt.constants import CONNACK, PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from loadgen.mqtt.in_flight import (
     AWAIT_PUBCOMP,
     accept_qos2,
@@ -88,7 +89,7 @@ S_RECONNECT = SERIES.index("reconnect")
 
 _MALFORMED_PACKET = int(ReasonCode.MALFORMED_PACKET)
 _PACKET_TOO_LARGE = int(ReasonCode.PACKET_TOO_LARGE)
-_FAILURE = 0x80  # and above: any such reason code frees a slot
+_FAILURE = int(ReasonCode.UNSPECIFIED_ERROR)  # and above: any such reason code frees a slot
 _FIXED_HEADER_BYTES = 5  # at most (2.1)
 
 
@@ -213,7 +214,7 @@ def receive_packets(
             push_event(fleet, BROKEN, row, reason, now_ns)
             return end, written
         kind = first_byte >> 4
-        if kind == mqtt.PUBLISH:
+        if kind == PUBLISH:
             status, _, topic_end, packet_id, payload = mqtt.publish_fields(
                 buffer, first_byte, body, packet_end, fleet.run.version
             )
@@ -221,16 +222,16 @@ def receive_packets(
                 qos = (first_byte >> 1) & 3
                 message = Message(position, topic_end, payload, packet_end, packet_id, qos)
                 written = _publish(fleet, row, buffer, message, now_ns, written, handlers)
-        elif mqtt.PUBACK <= kind <= mqtt.PUBCOMP:
+        elif PUBACK <= kind <= PUBCOMP:
             status, packet_id, reason = mqtt.ack_fields(buffer, body, packet_end)
             if status == mqtt.OK:
                 written = _ack(fleet, row, kind, packet_id, reason, now_ns, written, handlers)
-        elif kind == mqtt.PINGRESP:
+        elif kind == PINGRESP:
             fleet.devices[row].pinged_ns = 0
         else:
             if not room_for_events(fleet, packet_end - position):
                 return position, written
-            if kind == mqtt.CONNACK and packet_end - body >= 2:
+            if kind == CONNACK and packet_end - body >= 2:
                 _connack(fleet, row, int(np.int64(buffer[body + 1])), now_ns)
             push_bytes(fleet, CONTROL_PACKET, row, kind, now_ns, buffer, position, packet_end)
         if status != mqtt.OK:
@@ -264,10 +265,10 @@ def acknowledge(fleet: Fleet, row: int, message: Message, position: int) -> int:
     if message.qos == 0:
         return position
     if message.qos == 2:
-        return mqtt.write_ack(fleet.out, position, mqtt.PUBREC, message.packet_id)
+        return mqtt.write_ack(fleet.out, position, PUBREC, message.packet_id)
     device = fleet.devices[row]
     if device.holder < 0:
-        return mqtt.write_ack(fleet.out, position, mqtt.PUBACK, message.packet_id)
+        return mqtt.write_ack(fleet.out, position, PUBACK, message.packet_id)
     fleet.held_ids[device.holder, device.held] = message.packet_id
     device.held += 1
     if device.held < fleet.groups[device.group].acknowledge_every:
@@ -281,7 +282,7 @@ def release_held(fleet: Fleet, row: int, position: int) -> int:
     device = fleet.devices[row]
     for index in range(device.held):
         packet_id = fleet.held_ids[device.holder, index]
-        position = mqtt.write_ack(fleet.out, position, mqtt.PUBACK, packet_id)
+        position = mqtt.write_ack(fleet.out, position, PUBACK, packet_id)
     device.held = 0
     return position
 
@@ -299,21 +300,21 @@ def _ack(
 ) -> int:
     """PUBACK, PUBREC, PUBREL or PUBCOMP; the position after what answers it."""
     device = fleet.devices[row]
-    if kind == mqtt.PUBREL:
+    if kind == PUBREL:
         if device.qos2 >= 0:
             release_qos2(fleet.received_ids, device.qos2, packet_id)
-        return mqtt.write_ack(fleet.out, position, mqtt.PUBCOMP, packet_id)
+        return mqtt.write_ack(fleet.out, position, PUBCOMP, packet_id)
     if device.sender < 0:
         return position
-    if kind == mqtt.PUBACK:
+    if kind == PUBACK:
         status, sent_ns = on_puback(fleet.senders, fleet.window, device.sender, packet_id)
-    elif kind == mqtt.PUBREC:
+    elif kind == PUBREC:
         status, sent_ns = on_pubrec(fleet.senders, fleet.window, device.sender, packet_id, reason)
         if reason < _FAILURE:
-            position = mqtt.write_ack(fleet.out, position, mqtt.PUBREL, packet_id)
+            position = mqtt.write_ack(fleet.out, position, PUBREL, packet_id)
     else:
         status, sent_ns = on_pubcomp(fleet.senders, fleet.window, device.sender, packet_id)
-    if status == mqtt.OK and (kind != mqtt.PUBREC or reason >= _FAILURE):
+    if status == mqtt.OK and (kind != PUBREC or reason >= _FAILURE):
         # The handler may send a message in the slot that became free.
         phase = phase_of(fleet.run, fleet.window[device.sender, packet_id - 1]["intended_ns"])
         group, position = handlers.on_acknowledged(fleet, row, packet_id, now_ns, position)
@@ -713,7 +714,7 @@ def redeliver(
                 fleet, number, sequence, intended_ns, sent_ns, packet_id, dup, position
             )
         elif session_present:
-            position = mqtt.write_ack(fleet.out, position, mqtt.PUBREL, packet_id)
+            position = mqtt.write_ack(fleet.out, position, PUBREL, packet_id)
         else:
             on_pubcomp(fleet.senders, fleet.window, device.sender, packet_id)
             fleet.totals.in_flight -= 1
