@@ -66,29 +66,6 @@ def bucket_index(value_ns: int) -> int:
     return int((bits << _HALF_BITS) + (value >> bits))
 
 
-@compiled
-def record(counts: Int64Array, value_ns: int) -> None:
-    """Count one value in a dense histogram, for use in kernels; clamps as `bucket_index`."""
-    counts[bucket_index(value_ns)] += 1
-
-
-def bucket_indices(values_ns: ArrayLike) -> Int64Array:
-    """Bucket of each value: `bucket_index` over an array of integers."""
-    given = np.asarray(values_ns)
-    if given.dtype.kind not in "iu" and given.size:
-        raise TypeError(f"values must be whole nanoseconds, not {given.dtype}")
-    value: Int64Array = np.clip(given, 0, HIGHEST_RECORDABLE_NS).astype(np.int64)
-    exact = (value | _UNIT_MASK).astype(np.float64)
-    bits: Int64Array = (exact.view(np.int64) >> _FRACTION_BITS) - _EXPONENT_OFFSET
-    index: Int64Array = (bits << _HALF_BITS) + (value >> bits)
-    return index
-
-
-def record_many(counts: Int64Array, values_ns: ArrayLike) -> None:
-    """Count every value of an integer array in a dense histogram; clamps as `bucket_index`."""
-    counts += np.bincount(bucket_indices(values_ns).ravel(), minlength=BUCKETS)
-
-
 # --- buckets and values ---------------------------------------------------------------------
 
 

@@ -51,7 +51,6 @@ from loadgen.specjms.messages import (
 )
 from loadgen.specjms.model import (
     Model,
-    begins,
     destinations_of,
     enabled_types,
     families_at,
@@ -359,7 +358,7 @@ def _type_rows(model: Model, root: str, parts: tuple[Part, ...]) -> tuple[Rows[M
             message.name, NO_ACTION
         )
         row.ordered = message.spread != "one" or handlers_of(model, number) == 1
-        row.begins = begins(number)
+        row.begins = message.cause is None
         row.packet_most = _most_bytes(model, root, number)
         outputs += caused
     return rows, np.array(outputs or [0], np.int64)

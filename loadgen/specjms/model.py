@@ -151,11 +151,6 @@ def producers_of(model: Model, number: int) -> int:
     return model.count_of(message.sender) * each
 
 
-def begins(number: int) -> bool:
-    """Whether a message of this type begins an interaction."""
-    return MESSAGES[number].cause is None
-
-
 # What a broker must offer -----------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.histogram import dense, empty, record_many, sparse
+from loadgen.metrics.histogram import dense, sparse
 from loadgen.metrics.interval import (
     COUNTERS,
     DIMENSIONS,
@@ -22,6 +22,7 @@ from loadgen.metrics.interval import (
     plus,
     to_table,
 )
+from tests.histograms import histogram_of
 
 small = st.integers(0, 5)
 
@@ -30,9 +31,7 @@ small = st.integers(0, 5)
 def intervals(draw: st.DrawFn, series: str | None = None) -> Interval:
     """Any row that a worker could write; few distinct keys, so that rows meet."""
     sample = draw(st.lists(st.integers(0, 1 << 41), max_size=4))
-    counts = empty()
-    record_many(counts, sample)
-    bucket, bucket_count = sparse(counts)
+    bucket, bucket_count = sparse(histogram_of(sample))
     numbers = (*COUNTERS, *GAUGES, *PROCESS_COUNTERS, *PROCESS_GAUGES)
     return Interval(
         run=draw(st.sampled_from(["r1", "r2"])),

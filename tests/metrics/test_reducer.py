@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from loadgen.errors import RunDirectoryError
 from loadgen.metrics import reducer
-from loadgen.metrics.histogram import HIGHEST_NS, empty, record_many, sparse
+from loadgen.metrics.histogram import HIGHEST_NS, sparse
 from loadgen.metrics.interval import (
     COUNTERS,
     DIMENSIONS,
@@ -29,6 +29,7 @@ from loadgen.metrics.interval import (
     to_table,
 )
 from loadgen.metrics.reducer import LatencySummary, reduce_table, reduced_schema, summarize
+from tests.histograms import histogram_of
 
 NUMBERS = (*COUNTERS, *GAUGES, *PROCESS_COUNTERS, *PROCESS_GAUGES)
 KEYS = ("run", "group", "phase", "series")
@@ -62,9 +63,7 @@ def worker_rows(seed: int, most: int = 40) -> list[Interval]:
 
 
 def latency_row(sample: list[int]) -> Interval:
-    counts = empty()
-    record_many(counts, sample)
-    bucket, bucket_count = sparse(counts)
+    bucket, bucket_count = sparse(histogram_of(sample))
     return Interval(
         series="transit",
         count=len(sample),

@@ -12,9 +12,10 @@ import numpy as np
 import orjson
 import pyarrow.parquet as pq
 
-from loadgen.metrics.histogram import empty, record_many, sparse
+from loadgen.metrics.histogram import sparse
 from loadgen.metrics.interval import RUN_METADATA_KEY, Interval, to_table
 from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes
+from tests.histograms import histogram_of
 
 SECOND_NS = 1_000_000_000
 ANCHOR_NS = 5_000 * SECOND_NS
@@ -230,9 +231,7 @@ def rows_of(
 
 
 def histogram(values_ns: Any) -> tuple[Any, Any]:
-    counts = empty()
-    record_many(counts, values_ns)
-    return sparse(counts)
+    return sparse(histogram_of(values_ns))
 
 
 def write_run(directory: Path, document: dict[str, Any] | None, rows: list[Interval]) -> Path:

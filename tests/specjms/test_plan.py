@@ -47,8 +47,7 @@ def test_every_device_is_played_once_and_queues_are_whole(
     for worker in plan.workers:
         for share in worker.shares:
             part = parts[share.group]
-            for position in range(share.count):
-                device = share.devices[position]
+            for device in share.devices:
                 played[share.group, device] += 1
                 if part.role == "handlers":
                     queue = (share.group, device // part.per_place)

@@ -1,0 +1,12 @@
+"""Histograms of given latencies."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from loadgen.metrics.histogram import Int64Array, bucket_index, dense
+
+
+def histogram_of(values_ns: Sequence[int]) -> Int64Array:
+    """Dense histogram of these latencies."""
+    return dense([bucket_index(value) for value in values_ns], np.ones(len(values_ns), np.int64))
