@@ -5,7 +5,7 @@ because they come with compiled kernels.
 """
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Literal
 
 from loadgen.specjms.model import NOTICE, Model, highest_qos, shares_queues, uses_wildcards
@@ -104,24 +104,10 @@ def choices_of(scenario: SupplyChain) -> "Choices":
     """What a scenario says of the supply chain, its tables read."""
     from loadgen.specjms.options import Choices
 
-    tables = {
-        name: json.loads(text)
-        for name in ("locations", "interactions", "messages", "quantities")
-        if (text := getattr(scenario, name)) is not None
-    }
-    return Choices(
-        topology=scenario.topology,
-        base=scenario.base,
-        headquarters=scenario.headquarters,
-        handlers=scenario.handlers,
-        drivers=scenario.drivers,
-        selectors=scenario.selectors,
-        mqtt=scenario.mqtt,
-        families=scenario.families,
-        shared_connections=scenario.shared_connections,
-        check_every=scenario.check_every,
-        **tables,
-    )
+    values = {field.name: getattr(scenario, field.name) for field in fields(Choices)}
+    for name in ("locations", "interactions", "messages", "quantities"):
+        values[name] = json.loads(values[name] or "{}")
+    return Choices(**values)
 
 
 def model_of_scenario(scenario: SupplyChain) -> Model:

@@ -6,12 +6,12 @@ the parameters of jms2009-PS may be set in every topology, and the result then s
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from loadgen.errors import ScenarioError
-from loadgen.specjms.messages import INTERACTIONS, MESSAGES, TYPES, Kind, number_of
+from loadgen.specjms.messages import INTERACTIONS, MESSAGES, TYPES, Kind, MessageType
 from loadgen.specjms.model import (
     BASE_LIMIT,
     SUBSCRIPTION_TYPES,
@@ -20,13 +20,7 @@ from loadgen.specjms.model import (
     Model,
     Selectors,
 )
-from loadgen.specjms.sizes import (
-    CLASS_PERCENT,
-    DEFAULT_QUANTITIES,
-    QUANTITIES,
-    Quantities,
-    message_sizes,
-)
+from loadgen.specjms.sizes import CLASS_PERCENT, DEFAULT_QUANTITIES, QUANTITIES, message_sizes
 from loadgen.specjms.topology import (
     VERTICAL_LOCATIONS,
     Locations,
@@ -65,7 +59,7 @@ class Choices:
 
     topology: Topology = "horizontal"
     base: int = 10
-    headquarters: int | None = None
+    headquarters: int = 1
     handlers: int = 2
     drivers: int = 1
     selectors: Selectors = "broker"
@@ -88,15 +82,14 @@ def model_of(choices: Choices) -> Model:
     rates, drivers = _interactions(choices, places)
     if not any(rates):
         raise ScenarioError("interactions: all are off; allowed: at least one with a rate")
-    quantities, percent = _quantities(choices)
-    sizes = message_sizes(quantities)
+    sizes, percent = _sizes(choices)
     model = Model(
         topology=choices.topology,
         base=choices.base,
         locations=places,
         rates=rates,
         families=choices.families or families_for(places.suppliers),
-        messages=tuple(_message(choices, number, sizes[number]) for number in range(len(MESSAGES))),
+        messages=_messages(choices, sizes),
         drivers=drivers,
         selectors=choices.selectors,
         shared_connections=choices.shared_connections,
@@ -129,7 +122,7 @@ def _refuse_overrides(choices: Choices) -> None:
     if choices.topology == "freeform":
         return
     usual = Choices()
-    if choices.topology == "vertical" and choices.headquarters not in (None, 1):
+    if choices.topology == "vertical" and choices.headquarters != 1:
         raise ScenarioError(
             "headquarters: fixed at 1 in the vertical topology; allowed: more with horizontal or "
             "freeform"
@@ -153,153 +146,168 @@ def _refuse_overrides(choices: Choices) -> None:
             )
 
 
-# Locations and interactions ---------------------------------------------------------------------
+# Readers of values ------------------------------------------------------------------------------
+
+Reader = Callable[[str, Any], Any]
+"""Takes the name of a value and the value, and returns it; raises ScenarioError if not allowed."""
 
 
-def _refusal(where: str, value: object, allowed: str) -> ScenarioError:
-    return ScenarioError(f"{where}: {shown(value)} is not allowed; allowed: {allowed}")
+def _reader(allowed: str, fits: Callable[[Any], bool]) -> Reader:
+    def read(where: str, value: object) -> object:
+        if not fits(value):
+            raise ScenarioError(f"{where}: {shown(value)} is not allowed; allowed: {allowed}")
+        return value
+
+    return read
 
 
-def _count(where: str, value: object, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise _refusal(where, value, f"a whole number from {least:,} to {most:,}")
-    return value
+def _count(least: int, most: int) -> Reader:
+    return _reader(
+        f"a whole number from {least:,} to {most:,}",
+        lambda value: type(value) is int and least <= value <= most,
+    )
+
+
+def _is_number(value: Any, least: float, most: float) -> bool:
+    return type(value) in (int, float) and least <= value <= most
+
+
+def _are_three(value: Any, least: float, most: float) -> bool:
+    three = isinstance(value, Sequence) and len(value) == 3
+    return three and all(_is_number(x, least, most) for x in value)
+
+
+def _three(least: float, most: float) -> Reader:
+    return _reader(
+        f"three numbers, small, medium and large, from {least:,g} to {most:,g}",
+        lambda value: _are_three(value, least, most),
+    )
+
+
+def _one_of(known: Sequence[str]) -> Reader:
+    return _reader(", ".join(known), lambda value: value in known)
+
+
+_FLAG: Final = _reader("true, false", lambda value: isinstance(value, bool))
+_RATE: Final = _reader(
+    f"{RATE_LEAST:g} to {RATE_LIMIT:,} a second, or off",
+    lambda value: value in (0, False, "off") or _is_number(value, RATE_LEAST, RATE_LIMIT),
+)
+_PERCENT: Final = _reader(
+    "three whole numbers, 100 in all",
+    lambda value: (
+        _are_three(value, 0, 100) and sum(value) == 100 and all(x % 1 == 0 for x in value)
+    ),
+)
+
+
+def _table(where: str, given: object, readers: Mapping[str, Reader]) -> dict[str, Any]:
+    """The values of a table, each read by the reader of its name."""
+    if not isinstance(given, Mapping):
+        raise ScenarioError(
+            f"{where}: {shown(given)} is not a table; allowed: {', '.join(readers)}"
+        )
+    for name in given:
+        if name not in readers:
+            close = difflib.get_close_matches(str(name), readers, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(readers)}"
+            raise ScenarioError(f"{where}: {shown(name)} is unknown; {hint}")
+    return {name: readers[name](f"{where}.{name}", value) for name, value in given.items()}
+
+
+def _interaction(where: str, value: object) -> dict[str, Any]:
+    return _table(where, value if isinstance(value, Mapping) else {"rate": value}, _INTERACTION)
+
+
+_HANDLERS: Final = _count(1, HANDLERS_LIMIT)
+_LOCATIONS: Final = {kind.name: _count(1, LOCATIONS_LIMIT) for kind in Kind}
+_INTERACTION: Final[Mapping[str, Reader]] = {"rate": _RATE, "drivers": _HANDLERS}
+_INTERACTIONS: Final = {str(number): _interaction for number in INTERACTIONS}
+_QUANTITIES: Final = {**dict.fromkeys(QUANTITIES, _three(0, 100_000)), "percent": _PERCENT}
+_MESSAGE: Final[Mapping[str, Reader]] = {
+    "transacted": _FLAG,
+    "persistent": _FLAG,
+    "qos": _count(0, 2),
+    "durable": _FLAG,
+    "queue": _FLAG,
+    "target": _one_of(TARGETS),
+    "subscription": _one_of(SUBSCRIPTION_TYPES),
+    "handlers": _HANDLERS,
+    "sizes": _three(_LEAST_BYTES, SIZE_LIMIT_BYTES),
+}
+_MESSAGES: Final[Mapping[str, Reader]] = dict.fromkeys(
+    ("all", *TYPES), lambda where, value: _table(where, value, _MESSAGE)
+)
+
+
+# From the tables to the model -------------------------------------------------------------------
 
 
 def _locations(choices: Choices) -> Locations:
-    headquarters = 1 if choices.headquarters is None else choices.headquarters
-    _count("headquarters", headquarters, 1, 1000)
-    if choices.topology == "horizontal":
-        return horizontal_locations(choices.base, headquarters)
+    headquarters = _count(1, 1000)("headquarters", choices.headquarters)
     if choices.topology == "vertical":
-        vertical = VERTICAL_LOCATIONS
-        return Locations(
-            vertical.supermarkets, vertical.distribution_centers, vertical.suppliers, headquarters
-        )
+        return replace(VERTICAL_LOCATIONS, headquarters=headquarters)
     usual = horizontal_locations(choices.base, headquarters)
-    counts = {kind.name: usual.of(kind) for kind in Kind}
-    for name, value in choices.locations.items():
-        if name not in counts:
-            raise ScenarioError(
-                f"locations: {shown(name)} is not a location; allowed: {', '.join(counts)}"
-            )
-        counts[name] = _count(f"locations.{name}", value, 1, LOCATIONS_LIMIT)
-    return Locations(*(counts[kind.name] for kind in Kind))
+    given = _table("locations", choices.locations, _LOCATIONS)
+    return Locations(*(given.get(kind.name, usual.of(kind)) for kind in Kind))
 
 
 def _interactions(choices: Choices, places: Locations) -> tuple[tuple[float, ...], tuple[int, ...]]:
     """Rate and drivers of each interaction."""
     freeform = choices.topology == "freeform"
-    if freeform and not choices.interactions:
-        rates = list(input_rates("horizontal", choices.base, places))
-    elif freeform:
-        rates = [0.0] * len(INTERACTIONS)
-    else:
-        rates = list(input_rates(choices.topology, choices.base, places))
-    drivers = [_count("drivers", choices.drivers, 1, HANDLERS_LIMIT)] * len(INTERACTIONS)
-    for name, given in choices.interactions.items():
-        if name not in map(str, INTERACTIONS):
-            raise ScenarioError(f"interactions: {shown(name)} is none; allowed: 1 to 7")
-        where, at = f"interactions.{name}", int(name) - 1
-        value = given if isinstance(given, Mapping) else {"rate": given}
-        unknown = sorted(set(value) - {"rate", "drivers"})
-        if unknown:
-            raise ScenarioError(f"{where}: {shown(unknown[0])} is unknown; allowed: rate, drivers")
-        if "rate" in value:
-            rates[at] = _rate(f"{where}.rate", value["rate"])
-        if "drivers" in value:
-            drivers[at] = _count(f"{where}.drivers", value["drivers"], 1, HANDLERS_LIMIT)
-    return tuple(rates), tuple(drivers)
+    rates = input_rates("horizontal" if freeform else choices.topology, choices.base, places)
+    if freeform and choices.interactions:
+        rates = (0.0,) * len(rates)
+    drivers = _HANDLERS("drivers", choices.drivers)
+    given = _table("interactions", choices.interactions, _INTERACTIONS)
+    own = [given.get(str(number), {}) for number in INTERACTIONS]
+    return (
+        tuple(
+            0.0 if (rate := one.get("rate", usual)) == "off" else float(rate)
+            for one, usual in zip(own, rates, strict=True)
+        ),
+        tuple(one.get("drivers", drivers) for one in own),
+    )
 
 
-def _rate(where: str, value: object) -> float:
-    if value is False or value == "off":
-        return 0.0
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not (value == 0 or RATE_LEAST <= value <= RATE_LIMIT)
-    ):
-        raise _refusal(where, value, f"{RATE_LEAST:g} to {RATE_LIMIT:,} a second, or off")
-    return float(value)
-
-
-# Sizes ------------------------------------------------------------------------------------------
-
-
-def _three(where: str, value: object, least: float, most: float) -> tuple[float, float, float]:
-    if (
-        isinstance(value, Sequence)
-        and not isinstance(value, str)
-        and len(value) == 3
-        and all(isinstance(x, int | float) and not isinstance(x, bool) for x in value)
-        and all(least <= x <= most for x in value)
-    ):
-        return (value[0], value[1], value[2])
-    numbers = "three numbers, small, medium and large"
-    raise _refusal(where, value, f"{numbers}, from {least:,g} to {most:,g}")
-
-
-def _quantities(choices: Choices) -> tuple[Quantities, tuple[int, int, int]]:
-    quantities = dict(DEFAULT_QUANTITIES)
-    percent = CLASS_PERCENT
-    for name, value in choices.quantities.items():
-        if name == "percent":
-            small, medium, large = _three("quantities.percent", value, 0, 100)
-            if small + medium + large != 100 or any(x != int(x) for x in value):
-                raise ScenarioError("quantities.percent: allowed: three whole numbers, 100 in all")
-            percent = (int(small), int(medium), int(large))
-        elif name in QUANTITIES:
-            quantities[name] = _three(f"quantities.{name}", value, 0, 100_000)
-        else:
+def _sizes(choices: Choices) -> tuple[tuple[tuple[int, int, int], ...], tuple[int, int, int]]:
+    """Payload bytes of each message type in each class, and the share of each class in percent."""
+    given = _table("quantities", choices.quantities, _QUANTITIES)
+    small, medium, large = map(int, given.pop("percent", CLASS_PERCENT))
+    sizes = message_sizes({**DEFAULT_QUANTITIES, **given})
+    for name, bytes_of in zip(TYPES, sizes, strict=True):
+        if max(bytes_of) > SIZE_LIMIT_BYTES:
             raise ScenarioError(
-                f"quantities: {shown(name)} is unknown; allowed: {', '.join(QUANTITIES)}, percent"
-            )
-    for name, sizes in zip(TYPES, message_sizes(quantities), strict=True):
-        if max(sizes) > SIZE_LIMIT_BYTES:
-            raise ScenarioError(
-                f"quantities: {name} would have {max(sizes):,} bytes; allowed: "
+                f"quantities: {name} would have {max(bytes_of):,} bytes; allowed: "
                 f"{SIZE_LIMIT_BYTES:,} at most"
             )
-    return quantities, percent
+    return sizes, (small, medium, large)
 
 
-# Message types ----------------------------------------------------------------------------------
+def _messages(
+    choices: Choices, sizes: Sequence[tuple[int, int, int]]
+) -> tuple[MessageOptions, ...]:
+    """Options of each message type: as published, then those of all, then its own."""
+    given = _table("messages", choices.messages, _MESSAGES)
+    usual = {"handlers": _HANDLERS("handlers", choices.handlers)}
+    every = given.get("all", {})
+    return tuple(
+        _message(message, {**usual, "sizes": size}, every, given.get(message.name, {}))
+        for message, size in zip(MESSAGES, sizes, strict=True)
+    )
 
-_KEYS: Final = (
-    *("transacted", "persistent", "qos", "durable", "queue", "target", "subscription"),
-    *("handlers", "sizes"),
-)
 
-
-def _message(choices: Choices, number: int, sizes: tuple[int, int, int]) -> MessageOptions:
-    """Options of one message type: as published, then those of all, then its own."""
-    message = MESSAGES[number]
-    given: dict[str, Any] = {}
-    for name, values in choices.messages.items():
-        if name != "all" and name not in TYPES:
-            close = difflib.get_close_matches(str(name), TYPES, n=1)
-            hint = (
-                f"; did you mean {close[0]!r}?" if close else f"; allowed: all, {', '.join(TYPES)}"
-            )
-            raise ScenarioError(f"messages: {shown(name)} is not a message type{hint}")
-        if not isinstance(values, Mapping):
-            raise ScenarioError(f"messages.{name}: {shown(values)} is not a table of options")
-        unknown = sorted(set(values) - set(_KEYS))
-        if unknown:
-            raise ScenarioError(
-                f"messages.{name}: {shown(unknown[0])} is unknown; allowed: {', '.join(_KEYS)}"
-            )
-    own = choices.messages.get(message.name, {})
-    for values in (choices.messages.get("all", {}), own):
+def _message(message: MessageType, usual: Tables, every: Tables, own: Tables) -> MessageOptions:
+    given = dict(usual)
+    for values in (every, own):
         # A later choice of one of the two says what the other would have said.
         if "qos" in values or "persistent" in values:
             given.pop("qos", None)
             given.pop("persistent", None)
         given |= values
     where = f"messages.{message.name}"
-    persistent = _flag(where, "persistent", given, message.persistent)
-    qos = _count(f"{where}.qos", given.get("qos", int(persistent)), 0, 2)
+    persistent = given.get("persistent", message.persistent)
+    qos = given.get("qos", int(persistent))
     if persistent != (qos > 0) and "persistent" in given:
         raise ScenarioError(
             f"{where}: persistent {str(persistent).lower()} and qos {qos} contradict each other; "
@@ -313,56 +321,33 @@ def _message(choices: Choices, number: int, sizes: tuple[int, int, int]) -> Mess
         raise ScenarioError(
             f"{where}.handlers: {shown(own['handlers'])} would each get every message; allowed: 1"
         )
-    queue = not message.pubsub and _flag(where, "queue", given, True)
-    target = _one_of(where, "target", given, TARGETS)
+    queue = not message.pubsub and given.get("queue", True)
+    target = given.get("target", TARGETS[0])
     if queue and own.get("target", TARGETS[0]) != TARGETS[0]:
         raise ScenarioError(
             f"{where}.target: {shown(target)} is for topics, and it is a queue; allowed: with "
             "queue = false"
         )
-    if message.spread == "family" and target != TARGETS[0]:
-        # A topic that all share has no part for each family.
-        given.setdefault("subscription", "OR")
-    if "sizes" in given:
-        three = _three(f"{where}.sizes", given["sizes"], _LEAST_BYTES, SIZE_LIMIT_BYTES)
-        sizes = (int(three[0]), int(three[1]), int(three[2]))
+    # A topic that all share has no part for each family.
+    whole = message.spread == "family" and target != TARGETS[0]
+    small, medium, large = map(int, given["sizes"])
     return MessageOptions(
         qos=qos,
-        durable=_flag(where, "durable", given, message.durable),
-        transacted=_flag(where, "transacted", given, message.transacted),
+        durable=given.get("durable", message.durable),
+        transacted=given.get("transacted", message.transacted),
         queue=queue,
         target=target,
-        subscription=_one_of(where, "subscription", given, SUBSCRIPTION_TYPES),
-        handlers=1
-        if message.pubsub
-        else _count(
-            f"{where}.handlers", given.get("handlers", choices.handlers), 1, HANDLERS_LIMIT
-        ),
-        sizes_bytes=sizes,
+        subscription=given.get("subscription", "OR" if whole else SUBSCRIPTION_TYPES[0]),
+        handlers=1 if message.pubsub else given["handlers"],
+        sizes_bytes=(small, medium, large),
     )
-
-
-def _flag(where: str, name: str, given: Mapping[str, Any], usual: bool) -> bool:
-    value = given.get(name, usual)
-    if not isinstance(value, bool):
-        raise _refusal(f"{where}.{name}", value, "true, false")
-    return value
-
-
-def _one_of(where: str, name: str, given: Mapping[str, Any], known: Sequence[Any]) -> Any:
-    value = given.get(name, known[0])
-    if value not in known:
-        raise _refusal(f"{where}.{name}", value, ", ".join(known))
-    return value
 
 
 # What the protocol must offer ---------------------------------------------------------------------
 
 
 def _check_protocol(model: Model, mqtt: str) -> None:
-    number_of_offer = number_of("callForOffers")
-    for number, message in enumerate(MESSAGES):
-        options = model.messages[number]
+    for message, options in zip(MESSAGES, model.messages, strict=True):
         if model.rates[message.interaction - 1] == 0:
             continue
         several = options.handlers > 1 and not model.shared_connections
@@ -371,9 +356,8 @@ def _check_protocol(model: Model, mqtt: str) -> None:
                 f"mqtt: {mqtt} has no shared subscriptions and {message.name} has "
                 f"{options.handlers} handlers at each location; use mqtt = 5 or handlers = 1"
             )
-        selected = not options.queue and options.target != "LocationID-MessageType"
-        if number == number_of_offer and options.subscription != "family":
-            selected = True
+        selected = not options.queue and options.target != TARGETS[0]
+        selected |= message.spread == "family" and options.subscription != "family"
         if model.selectors == "client" and selected:
             if mqtt != "5":
                 raise ScenarioError(
