@@ -28,7 +28,7 @@ from loadgen.specjms.layout import (
     parts_of,
     subscriptions_at,
 )
-from loadgen.specjms.missing import tell_gaps, tell_streams
+from loadgen.specjms.missing import gaps_of, streams_of
 from loadgen.specjms.plan import SupplyPlan
 from loadgen.workload.accounting import make_gaps
 from loadgen.workload.fleet import Fleet
@@ -115,7 +115,7 @@ def supply_chain(document: Any, worker: int, totals: Any) -> Behaviour:
 
     def final() -> Header:
         """Counts by destination, of the window and of the run, and what is known of the streams."""
-        touched = np.flatnonzero(chains.seen["all_sent"] | chains.seen["all_received"])
+        touched = np.flatnonzero(chains.seen["sent_in_all"] | chains.seen["received_in_all"])
         counts = chains.seen[touched].tolist()
         return {
             "supply": {
@@ -130,8 +130,8 @@ def supply_chain(document: Any, worker: int, totals: Any) -> Behaviour:
                 "unsent": lines_length(chains),
                 "duplicated": chains.state.duplicated,
                 "out_of_order": chains.state.out_of_order,
-                "holes": tell_gaps(plan.model, chains, fleet.gaps),
-                "streams": tell_streams(plan.model, chains),
+                "gaps": gaps_of(plan.model, chains, fleet.gaps),
+                "streams": streams_of(plan.model, chains),
             }
         }
 

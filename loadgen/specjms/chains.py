@@ -128,9 +128,9 @@ class Seen(Record):
     received: Int64
     duplicated: Int64
     slow: Int64
-    all_sent: Int64
-    all_expected: Int64
-    all_received: Int64
+    sent_in_all: Int64
+    expected_in_all: Int64
+    received_in_all: Int64
 
 
 class Begun(Record):

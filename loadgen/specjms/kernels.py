@@ -127,8 +127,8 @@ def _write_message(
 @compiled
 def _see_sent(chain: Chains, destination: int, phase: int, deliveries: int) -> None:
     seen = chain.seen[destination]
-    seen.all_sent += 1
-    seen.all_expected += deliveries
+    seen.sent_in_all += 1
+    seen.expected_in_all += deliveries
     if phase == MEASURE:
         seen.sent += 1
         seen.expected += deliveries
@@ -413,7 +413,7 @@ def _on_message(
     transit_ns = waited_ns - send_offset_ns(buffer, start)
     record(fleet, slot_of(kind.group, S_END_TO_END, phase), waited_ns)
     record(fleet, slot_of(kind.group, S_TRANSIT, phase), transit_ns)
-    seen.all_received += 1
+    seen.received_in_all += 1
     if phase == MEASURE:
         seen.received += 1
         # A driver that sends late must not hide it: its messages count from when they were due.

@@ -1,8 +1,8 @@
 """Names what did not arrive, from what senders and receivers know of their streams.
 
-A receiver knows the gaps in its accounts and which message it expects next of a stream; only the
-sender knows how many there were. So workers tell both, and what is missing is named from all of
-them together: gaps, and the ends, after which nothing came.
+A receiver knows the gaps in its accounts and which message of a stream it expects next; only the
+sender knows how many there were. So workers report both, and what is missing is named from all of
+the reports together: messages in a gap, and those missing at the end of a stream.
 """
 
 from bisect import bisect_right
@@ -34,12 +34,12 @@ Range = tuple[int, int, int, int]
 NAMED_LIMIT = 5
 """Names per destination; further messages are counted."""
 STREAMS_LIMIT = 1_000_000
-"""Streams of which a worker tells; one that has more names gaps only."""
+"""Streams in a worker's report; a worker with more reports its gaps only."""
 
 
-def tell_gaps(model: Model, chains: Chains, gaps: Rows[Gap]) -> list[Range]:
+def gaps_of(model: Model, chains: Chains, gaps: Rows[Gap]) -> list[Range]:
     """A worker's gaps, at most NAMED_LIMIT a destination."""
-    told: list[Range] = []
+    found: list[Range] = []
     firsts = first_streams(model)
     counts: Counter[tuple[int, int]] = Counter()
     for number, consumer, base, streams in _accounts(model, chains):
@@ -51,28 +51,28 @@ def tell_gaps(model: Model, chains: Chains, gaps: Rows[Gap]) -> list[Range]:
             while row >= 0 and counts[place] < NAMED_LIMIT:
                 counts[place] += 1
                 gap = gaps[row]
-                told.append((stream, consumer, gap.first, gap.last))
+                found.append((stream, consumer, gap.first, gap.last))
                 row = gap.older
-    return told
+    return found
 
 
-def tell_streams(model: Model, chains: Chains) -> dict[str, list[list[int]]] | None:
+def streams_of(model: Model, chains: Chains) -> dict[str, list[list[int]]] | None:
     """Of each stream that was used: messages sent, and the next one that a consumer expects.
 
-    Columns, as JSON values: `sent` has stream and count, `heard` stream, consumer and sequence.
-    None where it would be more than STREAMS_LIMIT of them.
+    Columns, as JSON values: `sent` has stream and count, `next` stream, consumer and sequence.
+    None where there are more than STREAMS_LIMIT of them.
     """
     used = np.flatnonzero(chains.sequences)
-    heard: list[Table] = []
+    expected: list[Table] = []
     for _, consumer, base, streams in _accounts(model, chains):
         following = chains.pairs["expected"][base : base + len(streams)]
         found = np.flatnonzero(following)
         which = found + streams.start if isinstance(streams, range) else streams[found]
-        heard.append(np.stack([which, np.full(len(found), consumer), following[found]]))
-    columns = np.concatenate([np.zeros((3, 0), np.int64), *heard], axis=1)
+        expected.append(np.stack([which, np.full(len(found), consumer), following[found]]))
+    columns = np.concatenate([np.zeros((3, 0), np.int64), *expected], axis=1)
     if len(used) + columns.shape[1] > STREAMS_LIMIT:
         return None
-    return {"sent": [used.tolist(), chains.sequences[used].tolist()], "heard": columns.tolist()}
+    return {"sent": [used.tolist(), chains.sequences[used].tolist()], "next": columns.tolist()}
 
 
 def name_missing(
@@ -121,7 +121,7 @@ def _accounts(model: Model, chains: Chains) -> Iterable[tuple[int, int, int, Tab
             offsets = (families[:, None] * producers + np.arange(producers)).ravel()
             yield number, consumer, base, firsts[number] + offsets
         else:
-            # Of a large model there are many millions of these, and few that are used.
+            # A large model has many millions of these, and few that are used.
             yield number, consumer, base, range(firsts[number], firsts[number + 1])
 
 
@@ -134,7 +134,7 @@ def _missing_at_ends(
     following: dict[tuple[int, int], int] = {}
     for one in streams:
         sent += [used for used in zip(*one["sent"], strict=True) if first <= used[0] < end]
-        for stream, consumer, sequence in zip(*one["heard"], strict=True):
+        for stream, consumer, sequence in zip(*one["next"], strict=True):
             if first <= stream < end:
                 following[stream, consumer] = sequence
     for stream, count in sorted(sent):

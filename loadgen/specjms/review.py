@@ -13,10 +13,18 @@ from loadgen.specjms.audit import DestinationCount, Latencies, Observed, TypeCou
 from loadgen.specjms.chains import Seen
 from loadgen.specjms.layout import first_destinations, parts_of
 from loadgen.specjms.messages import MESSAGES, TYPES
-from loadgen.specjms.missing import name_missing
+from loadgen.specjms.missing import name_missing, type_at
 from loadgen.specjms.model import Model
 
 NS = 1_000_000_000
+
+_ADDED = (
+    *("discarded", "discarded_bytes", "waited", "calls_open", "calls_dropped", "unsent"),
+    *("duplicated", "out_of_order"),
+)
+"""What `Observed` adds up over the workers' answers."""
+_COUNTED = ("sent", "expected", "received", "duplicated", "out_of_order")
+"""Columns of an interval row that are a `TypeCount`'s."""
 
 
 def supply_seen(
@@ -46,22 +54,11 @@ def supply_seen(
         inside=_added(answers, "inside"),
         late=_added(answers, "late"),
         destinations=destinations,
-        discarded=_sum(answers, "discarded"),
-        discarded_bytes=_sum(answers, "discarded_bytes"),
-        waited=_sum(answers, "waited"),
-        calls_open=_sum(answers, "calls_open"),
-        calls_dropped=_sum(answers, "calls_dropped"),
-        unsent=_sum(answers, "unsent"),
         workers_silent=silent,
-        duplicated=_sum(answers, "duplicated"),
-        out_of_order=_sum(answers, "out_of_order"),
         progress_s=progress_s,
         notes=[*more, *notes],
+        **{name: sum(int(one.get(name, 0)) for one in answers) for name in _ADDED},
     )
-
-
-def _sum(answers: Sequence[Mapping[str, Any]], name: str) -> int:
-    return sum(int(one.get(name, 0)) for one in answers)
 
 
 def _added(answers: Sequence[Mapping[str, Any]], name: str) -> list[int]:
@@ -88,11 +85,7 @@ def _types(rows: Sequence[Mapping[str, Any]], model: Model) -> list[TypeCount]:
         delivery = "end_to_end" if message.cause is None else "transit"
         found.append(
             TypeCount(
-                sent=int(counted.get("sent", 0)),
-                expected=int(counted.get("expected", 0)),
-                received=int(counted.get("received", 0)),
-                duplicated=int(counted.get("duplicated", 0)),
-                out_of_order=int(counted.get("out_of_order", 0)),
+                **{name: int(counted.get(name, 0)) for name in _COUNTED},
                 delivery=_latencies(series.get((message.name, delivery))),
                 end_to_end=_latencies(series.get((message.name, "end_to_end"))),
             )
@@ -117,33 +110,26 @@ def _destinations(
         for row, *values in one.get("seen", []):
             held = counts.setdefault(int(row), Counter())
             held.update(dict(zip(Seen.names(), values, strict=True)))
-    lost = {row: held["all_expected"] - held["all_received"] for row, held in counts.items()}
+    lost = {row: held["expected_in_all"] - held["received_in_all"] for row, held in counts.items()}
     streams = [one["streams"] for one in answers if one.get("streams")]
     complete = not silent and len(streams) == len(answers)
-    holes = [hole for one in answers for hole in one.get("holes", [])]
-    named = name_missing(model, lost, holes, streams if complete else None)
+    gaps = [gap for one in answers for gap in one.get("gaps", [])]
+    named = name_missing(model, lost, gaps, streams if complete else None)
     notes = []
     if any(unnamed for _, unnamed in named.values()) and not complete:
         why = "a worker gave no answer" if silent else "there are too many streams to list"
         notes.append(f"Messages lost at the end of a stream are counted and not named: {why}.")
     found = []
     for row, held in sorted(counts.items()):
-        number = next(n for n in range(len(MESSAGES)) if firsts[n] <= row < firsts[n + 1])
+        number = type_at(firsts, row)
         missing, unnamed = named.get(row, ((), 0))
         found.append(
             DestinationCount(
                 number=number,
                 destination=row - firsts[number],
-                sent=held["sent"],
-                expected=held["expected"],
-                received=held["received"],
-                duplicated=held["duplicated"],
-                slow=held["slow"],
-                sent_in_all=held["all_sent"],
-                expected_in_all=held["all_expected"],
-                received_in_all=held["all_received"],
                 missing=missing,
                 missing_unnamed=unnamed,
+                **{name: held[name] for name in Seen.names()},
             )
         )
     return found, notes

@@ -19,7 +19,7 @@ from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import PubAck, Publish
 from loadgen.specjms.layout import destination_of_stream, lines_length
 from loadgen.specjms.messages import MESSAGES, TYPES, number_of
-from loadgen.specjms.missing import NAMED_LIMIT, name_missing, tell_gaps, tell_streams
+from loadgen.specjms.missing import NAMED_LIMIT, gaps_of, name_missing, streams_of
 from loadgen.specjms.model import TARGETS, Model, families_at
 from loadgen.specjms.options import Choices, model_of
 from loadgen.specjms.topology import suppliers_of
@@ -51,16 +51,16 @@ def play(
 def lost(world: World) -> dict[int, int]:
     """Deliveries of the whole run that did not come, by destination."""
     seen = world.chains.seen
-    missing = seen["all_expected"] - seen["all_received"]
+    missing = seen["expected_in_all"] - seen["received_in_all"]
     return {row: int(missing[row]) for row in np.flatnonzero(missing).tolist()}
 
 
 def named(world: World, *, tails: bool = True) -> dict[int, tuple[tuple[str, ...], int]]:
     """What did not come, by destination: names, and how many more there are."""
-    streams = tell_streams(world.model, world.chains)
+    streams = streams_of(world.model, world.chains)
     assert streams is not None
-    holes = tell_gaps(world.model, world.chains, world.fleet.gaps)
-    return name_missing(world.model, lost(world), holes, [streams] if tails else None)
+    gaps = gaps_of(world.model, world.chains, world.fleet.gaps)
+    return name_missing(world.model, lost(world), gaps, [streams] if tails else None)
 
 
 def totals(world: World) -> dict[str, tuple[int, int]]:
