@@ -81,18 +81,6 @@ _TYPES = {
     "bucket": pa.list_(pa.int32()),
     "bucket_count": pa.list_(pa.int64()),
 }
-INTERVAL_SCHEMA = pa.schema(
-    [
-        (name, _TYPES.get(name, pa.int64()))
-        for name in (
-            *("run", "host", "worker", "second", *SPAN, "group", "phase", "series"),
-            *(*COUNTERS, *GAUGES, *PROCESS_COUNTERS, *PROCESS_GAUGES, *HISTOGRAM),
-        )
-    ]
-)
-"""Columns of intervals/*.parquet, in this order. No value is null: what is absent is 0 or ""."""
-
-
 _NO_BUCKET = np.zeros(0, np.int32)
 _NO_COUNT = np.zeros(0, np.int64)
 for _shared in (_NO_BUCKET, _NO_COUNT):
@@ -145,13 +133,17 @@ class Interval:
         if not isinstance(other, Interval):
             return NotImplemented
         return all(
-            np.array_equal(getattr(self, name), getattr(other, name)) for name in _FIELD_NAMES
+            np.array_equal(getattr(self, name), getattr(other, name))
+            for name in INTERVAL_SCHEMA.names
         )
 
     __hash__ = None  # type: ignore[assignment]
 
 
-_FIELD_NAMES = tuple(f.name for f in fields(Interval))
+INTERVAL_SCHEMA = pa.schema(
+    [(column.name, _TYPES.get(column.name, pa.int64())) for column in fields(Interval)]
+)
+"""Columns of intervals/*.parquet, in this order. No value is null: what is absent is 0 or ""."""
 
 
 def plus(a: Interval, b: Interval) -> Interval:

@@ -35,6 +35,10 @@ Latencies = Mapping[str, float | int | None]
 """One series in µs: count, avg, p50, p90, p99, max; empty without deliveries."""
 
 
+TYPE_COUNTS: Final = ("sent", "expected", "received", "duplicated", "out_of_order")
+"""Counts of a message type, by their names in the interval table."""
+
+
 @dataclass(frozen=True, slots=True)
 class TypeCount:
     """What all workers counted of one message type in the window."""

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Final
 
-from loadgen.specjms.audit import TESTS, Audit, DestinationCount, Observed, Test, run_rules
+from loadgen.specjms.audit import (
+    TESTS,
+    TYPE_COUNTS,
+    Audit,
+    DestinationCount,
+    Observed,
+    Test,
+    run_rules,
+)
 from loadgen.specjms.destinations import destination_name
 from loadgen.specjms.expected import Rate, group_played, group_rates, mix, type_rates
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, GROUPS, MESSAGES, Group, Kind
@@ -143,11 +151,7 @@ def _type_row(model: Model, seen: Observed, number: int) -> dict[str, Any]:
         "target": options.target,
         "handlers": options.handlers,
         "sizes_bytes": list(options.sizes_bytes),
-        "sent": one.sent,
-        "expected": one.expected,
-        "received": one.received,
-        "duplicated": one.duplicated,
-        "out_of_order": one.out_of_order,
+        **{name: getattr(one, name) for name in TYPE_COUNTS},
         "sent_per_s": one.sent / window_s,
         "received_per_s": one.received / window_s,
         "target_sent_per_s": target.sent,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadgen.metrics.reducer import summarize
-from loadgen.specjms.audit import DestinationCount, Latencies, Observed, TypeCount
+from loadgen.specjms.audit import TYPE_COUNTS, DestinationCount, Latencies, Observed, TypeCount
 from loadgen.specjms.chains import Seen
 from loadgen.specjms.layout import first_destinations, parts_of
 from loadgen.specjms.messages import MESSAGES, TYPES
@@ -23,8 +23,6 @@ _ADDED = (
     *("duplicated", "out_of_order"),
 )
 """What `Observed` adds up over the workers' answers."""
-_COUNTED = ("sent", "expected", "received", "duplicated", "out_of_order")
-"""Columns of an interval row that are a `TypeCount`'s."""
 
 
 def supply_seen(
@@ -85,7 +83,7 @@ def _types(rows: Sequence[Mapping[str, Any]], model: Model) -> list[TypeCount]:
         delivery = "end_to_end" if message.cause is None else "transit"
         found.append(
             TypeCount(
-                **{name: int(counted.get(name, 0)) for name in _COUNTED},
+                **{name: int(counted.get(name, 0)) for name in TYPE_COUNTS},
                 delivery=_latencies(series.get((message.name, delivery))),
                 end_to_end=_latencies(series.get((message.name, "end_to_end"))),
             )
