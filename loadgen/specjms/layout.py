@@ -10,8 +10,9 @@ destination, so that whoever receives can account for it message by message; whe
 one destination only, its number is enough.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -142,24 +143,18 @@ def subscriptions_at(model: Model, root: str, part: Part, device: int) -> Subscr
 
 def first_destinations(model: Model) -> tuple[int, ...]:
     """Number of the first destination of each message type; the count of all as the last entry."""
-    firsts = [0]
-    on = enabled_types(model)
-    for number in range(len(MESSAGES)):
-        firsts.append(firsts[-1] + (destinations_of(model, number) if number in on else 0))
-    return tuple(firsts)
-
-
-def destination_count(model: Model) -> int:
-    return first_destinations(model)[-1]
+    return _firsts(model, destinations_of)
 
 
 def first_streams(model: Model) -> tuple[int, ...]:
     """Number of the first stream of each message type; the count of all as the last entry."""
-    firsts = [0]
+    return _firsts(model, _streams)
+
+
+def _firsts(model: Model, count_of: Callable[[Model, int], int]) -> tuple[int, ...]:
     on = enabled_types(model)
-    for number in range(len(MESSAGES)):
-        firsts.append(firsts[-1] + (_streams(model, number) if number in on else 0))
-    return tuple(firsts)
+    counts = (count_of(model, n) if n in on else 0 for n in range(len(MESSAGES)))
+    return tuple(accumulate(counts, initial=0))
 
 
 def _streams(model: Model, number: int) -> int:
@@ -292,7 +287,7 @@ def build_chains(
         waiting=_all_free(Note.rows(WAITING_NOTES)),
         transactions=_all_free(Transaction.rows(senders * window + WAITING_NOTES)),
         causes=Cause.grid(senders, window),
-        seen=Seen.rows(destination_count(model)),
+        seen=Seen.rows(first_destinations(model)[-1]),
         begins=Begun.rows(len(model.rates)),
         state=_state(model),
         notes=Note.rows(2),
@@ -365,15 +360,15 @@ def _type_rows(model: Model, root: str, parts: tuple[Part, ...]) -> tuple[Rows[M
 
 
 def _most_bytes(model: Model, root: str, number: int) -> int:
-    """Bytes that no PUBLISH of a type exceeds; the last destination has the longest name."""
+    """Bytes that no PUBLISH of a type exceeds."""
+    return max(model.messages[number].sizes_bytes) + _overhead_bytes(model, root, number)
+
+
+def _overhead_bytes(model: Model, root: str, number: int) -> int:
+    """Bytes beside the payload; the last destination has the longest name."""
     last = destinations_of(model, number) - 1
     topic = topic_of(model, root, number, last).encode()
-    return (
-        max(model.messages[number].sizes_bytes)
-        + len(topic)
-        + len(properties_of(model, number, last))
-        + 16
-    )
+    return len(topic) + len(properties_of(model, number, last)) + 16
 
 
 def _driver_role(model: Model, part: Part, place: int, role: Role, send_tick_ns: int) -> None:
@@ -437,14 +432,9 @@ def out_bytes(model: Model, root: str, buffer_bytes: int, window: int) -> int:
     largest = 0
     for number in enabled_types(model):
         caused = [n for n in outputs_of(number) if n in enabled_types(model)]
-        overhead = [
-            _most_bytes(model, root, n) - max(model.messages[n].sizes_bytes) for n in caused
-        ]
+        overhead = sum(_overhead_bytes(model, root, n) for n in caused)
         for at, size in enumerate(model.messages[number].sizes_bytes):
-            written = sum(
-                model.messages[n].sizes_bytes[at] + more
-                for n, more in zip(caused, overhead, strict=True)
-            )
+            written = overhead + sum(model.messages[n].sizes_bytes[at] for n in caused)
             growth = max(growth, (written + 4) / (size + 4))
         largest = max(largest, _most_bytes(model, root, number))
     return round(buffer_bytes * growth) + (window + 1) * largest + HEADER_BYTES
