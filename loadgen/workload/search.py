@@ -15,7 +15,7 @@ Each step is a run of its own with its own warm-up. A load that failed is taken 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -207,42 +207,18 @@ def requirements(scenario: Scenario, given: Sequence[str]) -> Require:
     for item in (part.strip() for text in given for part in text.split(",")):
         name, equals, value = item.partition("=")
         if name not in _REQUIREMENTS or not equals:
-            known = ", ".join(f"{key}={example}" for key, (_, example) in _REQUIREMENTS.items())
+            known = ", ".join(f"{key}={example}" for key, (_, example, _) in _REQUIREMENTS.items())
             raise ScenarioError(f"require: {shown(item)} is unknown; allowed: {known}")
-        field, example = _REQUIREMENTS[name]
+        field, example, read = _REQUIREMENTS[name]
         if field in values:
             raise ScenarioError(f"require: {name} is given twice")
         try:
-            values[field] = _read_requirement(name, value)
+            values[field] = read(value)
         except ValueError as error:
             raise ScenarioError(f"require: {name}: {error}; allowed: {name}={example}") from None
     bound = scenario.latency_bound
     values.setdefault("p99_s", scenario.search_p99_s if bound is None else bound)
     return Require(**values)  # type: ignore[arg-type]
-
-
-_REQUIREMENTS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "lost": ("lost", "0.1%"),
-        "p99": ("p99_s", "100ms or off"),
-        "backlog": ("backlog", "on or off"),
-        "order": ("order", "on or off"),
-        "duplicates": ("duplicates", "on or off"),
-    }
-)
-
-
-def _read_requirement(name: str, value: str) -> object:
-    if name == "lost":
-        return parse_share(value)
-    if name == "p99":
-        if value == "off":
-            return None
-        # The bounds of the field that a step's scenario gets.
-        return Scenario.fields()["latency_bound"].parse(value)
-    if value not in ("on", "off"):
-        raise ValueError(f"{shown(value)} is neither on nor off")
-    return value == "on"
 
 
 def parse_share(value: str) -> float:
@@ -252,6 +228,26 @@ def parse_share(value: str) -> float:
     if share > 1:
         raise ValueError(f"{shown(value)} is more than all; write 5% or 0.05")
     return share
+
+
+def _read_bound(value: str) -> object:
+    """The bound of the latency, within those of the field that a step's scenario gets."""
+    return None if value == "off" else Scenario.fields()["latency_bound"].parse(value)
+
+
+def _read_switch(value: str) -> bool:
+    if value not in ("on", "off"):
+        raise ValueError(f"{shown(value)} is neither on nor off")
+    return value == "on"
+
+
+_REQUIREMENTS: Mapping[str, tuple[str, str, Callable[[str], object]]] = MappingProxyType(
+    {
+        "lost": ("lost", "0.1%", parse_share),
+        "p99": ("p99_s", "100ms or off", _read_bound),
+        **{name: (name, "on or off", _read_switch) for name in ("backlog", "order", "duplicates")},
+    }
+)
 
 
 # The search -----------------------------------------------------------------------------------
