@@ -423,7 +423,7 @@ def lines_length(chains: Chains) -> int:
 
 
 def out_bytes(model: Model, root: str, buffer_bytes: int, window: int) -> int:
-    """What one call of `receive` may write at most, given so many bytes of input.
+    """What one call of `receive` may write at most for `buffer_bytes` of input.
 
     The outputs of the messages that fit into the buffer, an acknowledgement for each packet, and
     whatever may have waited for the window.

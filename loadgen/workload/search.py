@@ -83,7 +83,7 @@ class Aim:
 class Tried:
     """One step that was run: whether the load held, else why not.
 
-    `served` is the load that the broker kept up with, as far as the run tells, None where it does
+    `served` is the load that the broker kept up with, as far as the run shows, None where it does
     not.
     """
 
