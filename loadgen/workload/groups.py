@@ -200,18 +200,29 @@ class WorkerPlan:
 Behaviour = Literal["messaging", "supply_chain"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceConduct:
+    """What devices do beside their messages, the same in a workload and in its plan."""
+
+    reconnect: Reconnect | None = None  # how they come back after a loss; None: they stay away
+    churn_per_s: float = 0.0  # devices a second that leave on request
+    away_s: float = 1.0  # and for about how long
+    client_id: str | None = None  # with {device} and {group}; None for the run's own identifiers
+    clients_file: str | None = None  # paths that the workers read
+    payload_file: str | None = None
+    payload_template: str | None = None
+    per_device: bool = False  # whether a worker's last answer has a row for each of its devices
+
+
 @dataclass(frozen=True, slots=True)
-class RunPlan:
+class RunPlan(DeviceConduct):
     """Everything a worker needs to know of a run, but for the moment it starts.
 
     `run_tag` (32 bits) marks every payload of this run; `send_tick_us` is the longest time a due
     message may wait to be sent together with others, 0 for each at its own moment. With
     `separate_brokers` each target is a broker of its own, over which the topics are spread;
-    otherwise all targets lead to the same one. `churn_per_s` devices a second leave and return
-    after about `away_s`. `client_id` is a pattern with `{device}` and `{group}`; `clients_file`,
-    `payload_file` and `payload_template` are paths that the workers read. With `per_device` a
-    worker's last answer has a row for each of its devices. `behaviour` says what devices do beyond
-    that (engine/behaviour.py).
+    otherwise all targets lead to the same one. `behaviour` says what devices do beyond that
+    (engine/behaviour.py).
     """
 
     run_tag: int
@@ -225,15 +236,7 @@ class RunPlan:
     tls: Tls | None = None
     send_tick_us: int = 0
     max_packet_bytes: int = 1 << 20
-    reconnect: Reconnect | None = None
     separate_brokers: bool = False
-    churn_per_s: float = 0.0
-    away_s: float = 1.0
-    client_id: str | None = None
-    clients_file: str | None = None
-    payload_file: str | None = None
-    payload_template: str | None = None
-    per_device: bool = False
     behaviour: Behaviour = "messaging"
 
     def group(self, name: str) -> DeviceGroup:

@@ -4,10 +4,11 @@ import ipaddress
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from loadgen.errors import HostLimitError, ScenarioError
 from loadgen.workload.groups import (
+    DeviceConduct,
     DeviceGroup,
     RunPlan,
     Share,
@@ -115,15 +116,8 @@ def plan_run(
         tls=workload.tls if encrypted else None,
         send_tick_us=_send_tick_us(workload.send_tick_us, groups, workers),
         max_packet_bytes=_packet_limit(workload.needs.payload_bytes),
-        reconnect=workload.reconnect,
         separate_brokers=workload.brokers.apart > 1,
-        churn_per_s=workload.churn_per_s,
-        away_s=workload.away_s,
-        client_id=workload.client_id,
-        clients_file=workload.clients_file,
-        payload_file=workload.payload_file,
-        payload_template=workload.payload_template,
-        per_device=workload.per_device,
+        **{one.name: getattr(workload, one.name) for one in fields(DeviceConduct)},
     )
     _require_memory(plan, host, workload.hosts)
     return workload.case.plan(workload, plan)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from loadgen.workload.case import Case
-from loadgen.workload.groups import DeviceGroup, Reconnect, Tls, Version, Will
+from loadgen.workload.groups import DeviceConduct, DeviceGroup, Tls, Version, Will
 from loadgen.workload.rate_steps import RateStep, mean_share, rate_steps
 from loadgen.workload.scenario import (
     FleetScenario,
@@ -113,7 +113,7 @@ class BrokerNeeds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(DeviceConduct):
     """What a run asks for.
 
     The publishing groups own the streams from 0 on in their order, and topics that are the run's
@@ -128,14 +128,6 @@ class Workload:
     needs: BrokerNeeds
     version: Version
     tls: Tls  # used where targets are encrypted
-    reconnect: Reconnect | None = None  # how devices come back; None: they stay away
-    churn_per_s: float = 0.0  # devices a second that leave on request
-    away_s: float = 1.0  # and for how long
-    client_id: str | None = None  # with {device} and {group}; None for the run's own identifiers
-    clients_file: str | None = None
-    payload_file: str | None = None
-    payload_template: str | None = None  # the path of its file
-    per_device: bool = False  # whether workers give a row for each device at the end
     arrivals_random: bool = False  # whether schedules are drawn at random
     seed: int = 1
     hosts: int = 1
