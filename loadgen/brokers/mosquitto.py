@@ -5,17 +5,14 @@ says which and why. Written for 2.0 and later; 2.0.11 knows every key used here.
 """
 
 import asyncio
-import base64
 import contextlib
-import hashlib
 import os
 import re
-import secrets
 import shutil
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -32,17 +29,6 @@ _READY_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.005
 _PORT_ATTEMPTS: Final = 5
 _MAX_SHOWN_CHARACTERS: Final = 300
-_PASSWORD_ROUNDS: Final = 101
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """PEM files of a TLS listener; `authority` is what client certificates are checked against."""
-
-    certificate: Path
-    key: Path
-    authority: Path | None = None
-    require_client_certificate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +43,12 @@ class MosquittoSettings:
     client in both directions and the Receive Maximum it announces; its default of 20 measures round
     trips instead of the broker. `tcp_nodelay` is on because a small PUBACK would otherwise wait for
     the client's delayed TCP acknowledgement. `autosave_interval_s` is how much of a durable
-    session's queue a crash may cost. `more_lines` end the configuration; `bridge.py` makes those of
-    a bridge.
+    session's queue a crash may cost. `more_lines` end the configuration, after the listeners;
+    `bridge.py` makes those of a bridge.
     """
 
     host: str = "127.0.0.1"
     ports: tuple[int, ...] = ()
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
-    tls: TlsFiles | None = None
-    websocket: bool = False
     persistence: bool = False
     autosave_interval_s: int = 5
     max_queued_messages: int = 0
@@ -77,13 +59,8 @@ class MosquittoSettings:
     more_lines: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if (self.username is None) != (self.password is None):
-            raise UsageError("a private Mosquitto needs both user and password, or neither")
-        if self.username is not None and (":" in self.username or not self.username):
-            raise UsageError("a Mosquitto user name must not be empty or contain a colon")
-        for text in (self.host, self.username, self.password):
-            if text is not None and not text.isprintable():
-                raise UsageError("a Mosquitto host, user or password has a control character")
+        if not self.host.isprintable():
+            raise UsageError("a Mosquitto host has a control character")
         numbers = (self.max_queued_messages, self.max_inflight_messages, self.sys_interval_s)
         if min(numbers) < 0 or self.autosave_interval_s < 1 or (self.memory_limit_bytes or 0) < 0:
             raise UsageError("a Mosquitto limit or interval is negative")
@@ -110,7 +87,7 @@ def mosquitto_version(program: Path) -> str:
 
 
 def render_config(settings: MosquittoSettings, directory: Path, ports: tuple[int, ...]) -> str:
-    """The text of `mosquitto.conf`; `directory` is where its password and data files are."""
+    """The text of `mosquitto.conf`; `directory` is where its data are."""
     memory_limit_bytes = settings.memory_limit_bytes
     if memory_limit_bytes is None:
         memory_limit_bytes = default_memory_limit_bytes()
@@ -130,11 +107,9 @@ def render_config(settings: MosquittoSettings, directory: Path, ports: tuple[int
         "max_inflight_bytes 0",
         f"memory_limit {memory_limit_bytes}",
         f"set_tcp_nodelay {_word(settings.tcp_nodelay)}",
-        f"allow_anonymous {_word(settings.username is None)}",
+        "allow_anonymous true",
+        f"persistence {_word(settings.persistence)}",
     ]
-    if settings.username is not None:
-        lines.append(f"password_file {directory / 'passwords'}")
-    lines.append(f"persistence {_word(settings.persistence)}")
     if settings.persistence:
         # persistent_client_expiration stays unset: durable sessions last as long as the broker.
         lines += [
@@ -145,29 +120,8 @@ def render_config(settings: MosquittoSettings, directory: Path, ports: tuple[int
         ]
     for port in ports:
         lines += [f"listener {port} {settings.host}", "max_connections -1"]
-        if settings.websocket:
-            lines.append("protocol websockets")
-        if settings.tls is not None:
-            lines += [f"certfile {settings.tls.certificate}", f"keyfile {settings.tls.key}"]
-            if settings.tls.authority is not None:
-                lines.append(f"cafile {settings.tls.authority}")
-            needed = settings.tls.require_client_certificate
-            lines.append(f"require_certificate {_word(needed)}")
-    if settings.websocket:
-        # Nobody uses it; 2.0.11 does not start when all its listeners are for WebSocket.
-        lines.append(f"listener 0 {directory / 'socket'}")
     lines += settings.more_lines
     return "\n".join(lines) + "\n"
-
-
-def password_line(username: str, password: str, salt: bytes) -> str:
-    """One line of a Mosquitto password file: PBKDF2-SHA512, as `mosquitto_passwd` writes it.
-
-    Written here because that program takes the password as an argument that others can see.
-    """
-    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _PASSWORD_ROUNDS)
-    encoded = base64.b64encode(salt).decode(), base64.b64encode(digest).decode()
-    return f"{username}:$7${_PASSWORD_ROUNDS}${encoded[0]}${encoded[1]}\n"
 
 
 class Mosquitto(process.BrokerProcess):
@@ -184,12 +138,8 @@ class Mosquitto(process.BrokerProcess):
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        settings = self._settings
-        plain, secure = ("ws", "wss") if settings.websocket else ("mqtt", "mqtts")
-        scheme = secure if settings.tls is not None else plain
-        path = "/mqtt" if settings.websocket else ""
-        login = settings.username, settings.password
-        return tuple(Endpoint(scheme, settings.host, port, *login, path) for port in self._ports)
+        host = self._settings.host
+        return tuple(Endpoint("mqtt", host, port) for port in self._ports)
 
     @property
     def log(self) -> Path:
@@ -218,12 +168,6 @@ class Mosquitto(process.BrokerProcess):
     async def _start_on(self, ports: tuple[int, ...]) -> None:
         config = self._directory / "mosquitto.conf"
         config.write_text(render_config(self._settings, self._directory, ports))
-        settings = self._settings
-        if settings.username is not None and settings.password is not None:
-            line = password_line(settings.username, settings.password, secrets.token_bytes(12))
-            passwords = self._directory / "passwords"
-            passwords.touch(mode=0o600)
-            passwords.write_text(line)
         with self.log.open("ab") as log:
             seen = log.tell()
             self._process = process.spawn(
@@ -272,7 +216,7 @@ async def run_mosquitto(
         raise MissingProgramError(
             "mosquitto is not installed; install it (apt install mosquitto), or use --broker amqtt"
         )
-    # The directory has mode 0700: it holds a password file and the messages of a run.
+    # The directory has mode 0700: it holds the messages of a run.
     with tempfile.TemporaryDirectory(prefix="loadgen-mosquitto-") as directory:
         broker = Mosquitto(program, settings or MosquittoSettings(), Path(directory))
         async with process.running(broker):

@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import replace
 
 import uvloop
 
@@ -31,7 +30,6 @@ async def serve(
     instances: int = 1,
     persistence: bool = False,
     faults: str = "none",
-    mosquitto: MosquittoSettings | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
 ) -> AsyncIterator[ServedBroker]:
@@ -39,8 +37,8 @@ async def serve(
 
     `spec` is one name (`BROKER_NAMES`) or any number of URLs. A name starts `instances` private
     brokers on `host`, the first on `port` (0 chooses). `faults` is for the reflector only.
-    `mosquitto` are settings to use instead of `host`, `port` and `persistence`. Raises UsageError
-    for arguments that contradict each other, MissingProgramError, and CannotRunError.
+    Raises UsageError for arguments that contradict each other, MissingProgramError, and
+    CannotRunError.
     """
     specs = [spec] if isinstance(spec, str) else list(spec)
     parsed = [parse_broker(text) for text in specs]
@@ -67,12 +65,12 @@ async def serve(
         raise UsageError(f"only the reflector errs on request, not {name}")
     if name in ("reflector", "sink") and persistence:
         raise UsageError(f"the {name} stores nothing")
-    settings = mosquitto or MosquittoSettings(
-        host=host, ports=(port,) if port else (), persistence=persistence
+    settings = MosquittoSettings(
+        host=host,
+        ports=(port,) if port else (),
+        persistence=persistence,
+        memory_limit_bytes=default_memory_limit_bytes(instances),
     )
-    if settings.memory_limit_bytes is None:
-        share_bytes = default_memory_limit_bytes(instances)
-        settings = replace(settings, memory_limit_bytes=share_bytes)
     starters: dict[str, Callable[[], AbstractAsyncContextManager[BrokerProcess]]] = {
         "mosquitto": lambda: run_mosquitto(settings),
         "amqtt": lambda: run_amqtt(host=host, port=port),

@@ -12,8 +12,9 @@ from cryptography import x509
 
 from loadgen.brokers import certificates
 from loadgen.brokers.certificates import CertificateFiles, KeyKind, make_certificates
-from loadgen.brokers.mosquitto import MosquittoSettings, TlsFiles, find_mosquitto, run_mosquitto
+from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.errors import CannotRunError, UsageError
+from tests.secured_mosquitto import TlsFiles, run_secured
 
 needs_mosquitto = pytest.mark.skipif(
     find_mosquitto() is None, reason="the program mosquitto is not installed"
@@ -188,7 +189,7 @@ async def test_mosquitto_serves_with_them(files: CertificateFiles) -> None:
     tls = TlsFiles(
         files.certificate, files.key, authority=files.authority, require_client_certificate=True
     )
-    async with run_mosquitto(MosquittoSettings(tls=tls)) as broker:
+    async with run_secured(tls=tls) as broker:
         (endpoint,) = broker.endpoints
         context = strict(files.authority)
         context.load_cert_chain(

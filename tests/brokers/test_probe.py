@@ -15,13 +15,14 @@ import uvloop
 
 from loadgen.brokers.amqtt_broker import run_amqtt
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.mosquitto import MosquittoSettings, TlsFiles, find_mosquitto, run_mosquitto
+from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.ports import free_port
 from loadgen.brokers.probe import BrokerFacts, probe, shown_version
 from loadgen.brokers.reflector import run_reflector
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
 from tests.brokers.conftest import run_local_reflector
 from tests.brokers.test_mosquitto import tls as tls
+from tests.secured_mosquitto import TlsFiles, run_secured
 
 needs_mosquitto = pytest.mark.skipif(
     find_mosquitto() is None, reason="the program mosquitto is not installed"
@@ -49,8 +50,7 @@ async def test_reflector() -> None:
 
 @needs_mosquitto
 async def test_mosquitto() -> None:
-    settings = MosquittoSettings(max_inflight_messages=55, username="a", password="b")
-    async with run_mosquitto(settings) as broker:
+    async with run_secured(max_inflight_messages=55, username="a", password="b") as broker:
         facts = await probe(broker.endpoints[0])
         assert facts.version == f"mosquitto version {broker.version}"
         assert (facts.versions, facts.receive_maximum) == ((4, 5), 55)
@@ -64,7 +64,7 @@ async def test_mosquitto() -> None:
 
 @needs_mosquitto
 async def test_tls(tls: TlsFiles) -> None:
-    async with run_mosquitto(MosquittoSettings(tls=tls)) as broker:
+    async with run_secured(tls=tls) as broker:
         trust = ssl.create_default_context(cafile=tls.certificate)
         assert (await probe(broker.endpoints[0], tls_context=trust)).versions == (4, 5)
         with pytest.raises(BrokerUnreachableError, match="certificate"):
@@ -267,8 +267,7 @@ async def test_close_frame_leaves_no_unread_exception(accepts: bool) -> None:
 @pytest.mark.parametrize("websocket", [False, True])
 async def test_missing_client_certificate_is_named(tls: TlsFiles, websocket: bool) -> None:
     asking = replace(tls, authority=tls.certificate, require_client_certificate=True)
-    settings = MosquittoSettings(tls=asking, websocket=websocket)
-    async with run_mosquitto(settings) as broker:
+    async with run_secured(tls=asking, websocket=websocket) as broker:
         trust = ssl.create_default_context(cafile=tls.certificate)
         with pytest.raises(BrokerRefusedError, match="certificate required; give") as caught:
             await probe(broker.endpoints[0], tls_context=trust, timeout_s=1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.brokers.mosquitto import MosquittoSettings, find_mosquitto
+from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.start import serve
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.control import preflight, worker_pool
@@ -23,10 +23,10 @@ from loadgen.errors import (
 )
 from loadgen.scorecard.record import open_run
 from loadgen.workload.scenario import Scenario
+from tests.secured_mosquitto import run_secured
 
 FANIN = {"broker": "reflector", "devices": 100, "rate": 1000, "warmup": 0.1, "duration": 0.6}
 SECRET = "correct-horse-battery"
-LOGIN = MosquittoSettings(username="meter", password=SECRET)
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed")
 
@@ -261,7 +261,7 @@ def test_pause_of_connburst_is_part_of_its_hold() -> None:
 
 @needs_mosquitto
 async def test_password_reaches_the_broker_and_no_file(tmp_path: Path) -> None:
-    async with serve("mosquitto", mosquitto=LOGIN) as served:
+    async with run_secured(username="meter", password=SECRET) as served:
         address = served.endpoints[0].address
         url = f"mqtt://meter:{SECRET}@{address}"
         result = await run(

@@ -21,6 +21,7 @@ from tests.engine.harness import (
     publishers,
     subscribers,
 )
+from tests.secured_mosquitto import run_secured
 
 # --- a whole run ----------------------------------------------------------------------------------
 
@@ -157,8 +158,7 @@ async def test_a_run_through_mosquitto_loses_nothing(
 
 @pytest.mark.skipif(find_mosquitto() is None, reason="no mosquitto")
 async def test_credentials_are_sent_and_a_refusal_is_reported(driver: Driver) -> None:
-    settings = MosquittoSettings(username="user", password="right")
-    async with run_mosquitto(settings) as broker:
+    async with run_secured(username="user", password="right") as broker:
         plan = one_worker_plan(
             publishers(2), port=broker.endpoints[0].port, username="user", password="wrong"
         )

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from loadgen.brokers.certificates import CertificateFiles, make_certificates
-from loadgen.brokers.mosquitto import TlsFiles, find_mosquitto
+from loadgen.brokers.mosquitto import find_mosquitto
 from tests.engine.conftest import driver, forkserver, start_broker
+from tests.secured_mosquitto import TlsFiles
 
 __all__ = ["driver", "forkserver", "start_broker"]
 

@@ -17,7 +17,7 @@ import pytest
 
 from loadgen.brokers.certificates import CertificateFiles
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.mosquitto import MosquittoSettings, TlsFiles, run_mosquitto
+from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.brokers.start import serve
 from loadgen.mqtt.packets import ConnAck, Publish
 from loadgen.workload.groups import (
@@ -30,6 +30,7 @@ from loadgen.workload.groups import (
     Will,
 )
 from tests.engine.harness import HANG_S, Driver, FakeBroker, Gone, Session, one_worker_plan, until
+from tests.secured_mosquitto import TlsFiles, run_secured
 
 StartBroker = Callable[..., Awaitable[FakeBroker]]
 
@@ -397,8 +398,7 @@ async def test_fanin_over_websocket(
     qos: int,
 ) -> None:
     secure = scheme == "wss"
-    settings = MosquittoSettings(websocket=True, tls=tls if secure else None)
-    async with run_mosquitto(settings) as broker:
+    async with run_secured(websocket=True, tls=tls if secure else None) as broker:
         assert broker.endpoints[0].scheme == scheme
         plan = one_worker_plan(
             publishers(5, 1000.0, qos=qos, size=300, clean_start=qos < 2),
@@ -419,7 +419,7 @@ async def test_fanin_over_websocket(
 
 
 async def test_websocket_devices_return_too(driver: Driver) -> None:
-    async with run_mosquitto(MosquittoSettings(websocket=True)) as broker:
+    async with run_secured(websocket=True) as broker:
         plan = one_worker_plan(
             publishers(5, 500.0, qos=1),
             targets=targets(broker),
@@ -492,7 +492,7 @@ async def test_sessions_are_resumed_where_asked(
 async def test_sessions_of_mosquitto_are_resumed(
     driver: Driver, tls: TlsFiles, certificates: CertificateFiles
 ) -> None:
-    async with run_mosquitto(MosquittoSettings(tls=tls)) as broker:
+    async with run_secured(tls=tls) as broker:
         plan = one_worker_plan(
             publishers(30, 300.0, qos=1),
             subscribers(qos=1),
@@ -541,7 +541,7 @@ async def test_mosquitto_takes_devices_with_certificates_and_no_others(
     driver: Driver, certificates: CertificateFiles
 ) -> None:
     files = TlsFiles(certificates.certificate, certificates.key, certificates.authority, True)
-    async with run_mosquitto(MosquittoSettings(tls=files)) as broker:
+    async with run_secured(tls=files) as broker:
         plan = one_worker_plan(
             publishers(6, 300.0, qos=1, topics=2),
             subscribers(2, qos=1, wildcard=False, clean_start=False),
@@ -559,7 +559,7 @@ async def test_a_device_without_its_certificate_is_a_failure_that_says_why(
     driver: Driver, certificates: CertificateFiles
 ) -> None:
     files = TlsFiles(certificates.certificate, certificates.key, certificates.authority, True)
-    async with run_mosquitto(MosquittoSettings(tls=files)) as broker:
+    async with run_secured(tls=files) as broker:
         # There are certificates for six.
         plan = one_worker_plan(
             DeviceGroup("devices", 7),

@@ -9,11 +9,11 @@ import aiomqtt
 import pytest
 
 from loadgen.brokers.certificates import CertificateFiles
-from loadgen.brokers.mosquitto import MosquittoSettings, TlsFiles, run_mosquitto
-from loadgen.brokers.start import serve
+from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import RunResult, run
 from loadgen.scorecard.summary import summarize_run
+from tests.secured_mosquitto import TlsFiles, run_secured
 
 HANG_S = 30.0
 SHORT = {"warmup": 0.2, "duration": 1.5, "drain": 3}
@@ -52,7 +52,7 @@ async def test_every_request_has_its_response(
 
 async def test_over_tls(tmp_path: Path, certificates: CertificateFiles) -> None:
     files = TlsFiles(certificates.certificate, certificates.key, certificates.authority, False)
-    async with serve("mosquitto", mosquitto=MosquittoSettings(tls=files)) as served:
+    async with run_secured(tls=files) as served:
         url = f"mqtts://localhost:{served.endpoints[0].port}"
         result = await ask(tmp_path, broker=url, tls_ca=str(certificates.authority), qos=1)
     card = summarize_run(result.directory)

@@ -11,14 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadgen.brokers.certificates import CertificateFiles
-from loadgen.brokers.mosquitto import MosquittoSettings, TlsFiles, run_mosquitto
-from loadgen.brokers.start import serve
+from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import RunResult, run
 from loadgen.errors import BrokerRefusedError, ScenarioError
+from tests.secured_mosquitto import TlsFiles, run_secured
 
 SECRET = "correct-horse-battery"
-LOGIN = MosquittoSettings(username="meter", password=SECRET)
 SHORT = {"warmup": 0.1, "duration": 1.5}
 
 
@@ -144,7 +143,7 @@ async def test_devices_log_in_with_what_their_file_says_and_no_secret_is_kept(
     path = tmp_path / "clients.csv"
     lines = [f"meter{n},meter,{SECRET}\n" for n in range(5)]
     path.write_text("client_id,username,password\n" + "".join(lines))
-    async with serve("mosquitto", mosquitto=LOGIN) as served:
+    async with run_secured(username="meter", password=SECRET) as served:
         url = f"mqtt://{served.endpoints[0].address}"
         wanted = {"broker": url, "duration": 0.2, "clients_file": str(path)}
         result = await play(tmp_path, "connburst", devices=5, **wanted)
@@ -166,7 +165,7 @@ async def test_devices_with_certificates_of_their_own(
     tmp_path: Path, certificates: CertificateFiles
 ) -> None:
     files = TlsFiles(certificates.certificate, certificates.key, certificates.authority, True)
-    async with serve("mosquitto", mosquitto=MosquittoSettings(tls=files)) as served:
+    async with run_secured(tls=files) as served:
         result = await play(
             tmp_path,
             "fanin",
