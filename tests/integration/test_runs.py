@@ -183,9 +183,9 @@ async def test_devices_with_certificates_of_their_own(
     ("case", "fields", "message"),
     [
         ("fanin", {"payload": "/no/such/file"}, "payload: .* cannot be read"),
-        ("fanin", {"payload": "/"}, "payload: / is no file"),
+        ("fanin", {"payload": "/"}, "payload: / is not a file"),
         ("fanin", {"payload": "{large}"}, "payload: with its header a message has 262,177 bytes"),
-        ("fanin", {"affinity": "8191"}, "affinity: processor 8191 is none"),
+        ("fanin", {"affinity": "8191"}, "affinity: this process may not use processor 8191"),
         ("fanin", {"clients_file": "/no/such/file"}, "clients_file: .* cannot be read"),
     ],
 )
