@@ -326,10 +326,10 @@ def demand_of(workload: Workload, plan: RunPlan) -> Demand:
     queued = min(devices, messages / 10) * QUEUED_BYTES
     broker = broker_descriptors(workload.brokers, plan.groups, len(plan.targets))
     return Demand(
-        descriptors=max(needs.descriptors, broker if workload.brokers.private else 0),
+        descriptors=max(needs.descriptors_per_worker, broker if workload.brokers.private else 0),
         broker_descriptors=broker,
         open_files=len(plan.workers) * 200 + sockets,
-        ports=needs.ports,
+        ports=needs.ports_per_source_address,
         processes=len(plan.workers) + HELPERS,
         connections=devices,
         hash_entries=-(-sockets // SOCKETS_A_BUCKET),

@@ -4,7 +4,7 @@ import ipaddress
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 from loadgen.errors import HostLimitError, ScenarioError
 from loadgen.workload.groups import (
@@ -69,9 +69,9 @@ class Host:
 class Needs:
     """What a plan takes: of one process, of all, and of the most used source address."""
 
-    descriptors: int
+    descriptors_per_worker: int
     memory_bytes: int
-    ports: int
+    ports_per_source_address: int
 
 
 def plan_run(
@@ -393,9 +393,9 @@ def needs_of(plan: RunPlan) -> Needs:
     held = [sum(share.count for share in worker.shares) for worker in plan.workers]
     each = DEVICE_BYTES + SOCKET_BYTES + (TLS_BYTES if plan.tls is not None else 0)
     return Needs(
-        descriptors=max(held, default=0) + SPARE_DESCRIPTORS,
+        descriptors_per_worker=max(held, default=0) + SPARE_DESCRIPTORS,
         memory_bytes=len(plan.workers) * WORKER_BYTES + sum(held) * each,
-        ports=_ports_used(plan.workers, to_one_target),
+        ports_per_source_address=_ports_used(plan.workers, to_one_target),
     )
 
 
@@ -405,7 +405,6 @@ def describe(plan: RunPlan) -> dict[str, object]:
     Holds `workers` (how many), `groups`, `run_tag` (hexadecimal),
     `send_tick_us`, `targets` (URLs), `shares` (each worker's devices and address) and `needs`.
     """
-    needs = needs_of(plan)
     return {
         "workers": len(plan.workers),
         "run_tag": f"{plan.run_tag:08x}",
@@ -424,11 +423,7 @@ def describe(plan: RunPlan) -> dict[str, object]:
             }
             for worker in plan.workers
         ],
-        "needs": {
-            "descriptors_per_worker": needs.descriptors,
-            "memory_bytes": needs.memory_bytes,
-            "ports_per_source_address": needs.ports,
-        },
+        "needs": asdict(needs_of(plan)),
     }
 
 

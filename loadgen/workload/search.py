@@ -147,7 +147,7 @@ def aim_for(
     whole = isinstance(spec, Count)
     lowest = max(spec.minimum, 1.0 if whole else 0.0)
     if start is None:
-        start = _START.get(field, 1.0)
+        start = 500.0 if field in ("rate", "devices") else 1.0
         if field == "rate":
             start = max(5.0, start / scenario.deliveries())
         start = min(max(start, lowest), spec.maximum if highest is None else highest)
@@ -160,9 +160,6 @@ def aim_for(
         whole=whole,
         most_steps=most_steps,
     )
-
-
-_START: Mapping[str, float] = MappingProxyType({"rate": 500.0, "devices": 500.0})
 
 
 # What a step must hold ------------------------------------------------------------------------

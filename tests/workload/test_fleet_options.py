@@ -227,9 +227,9 @@ def test_ports_are_enough_for_the_block_of_each_broker(
             group = plan.groups[share.group]
             for device in range(share.start, share.stop, share.step):
                 used[target_number(plan, group, device)] += 1
-    assert max(used.values()) <= needs_of(plan).ports
+    assert max(used.values()) <= needs_of(plan).ports_per_source_address
     if workers == 1 and size % brokers == 0:
-        assert needs_of(plan).ports == max(used.values())
+        assert needs_of(plan).ports_per_source_address == max(used.values())
 
 
 def test_brokers_of_one_system_share_their_topics() -> None:

@@ -99,7 +99,7 @@ class TestWorkers:
     def test_descriptors_ask_for_more(self) -> None:
         made = plan("connburst", devices="100k")
         assert len(made.workers) == 6
-        assert needs_of(made).descriptors <= SMALL.descriptors
+        assert needs_of(made).descriptors_per_worker <= SMALL.descriptors
 
     def test_one_descriptor_fewer_asks_for_one_worker_more(self) -> None:
         fits = Host(2, 1000 + SPARE_DESCRIPTORS, GIB, 28_000)
@@ -185,7 +185,7 @@ class TestSourceAddresses:
         made = plan("connburst", devices="100k")
         addresses = [worker.source_address for worker in made.workers]
         assert addresses == [f"127.1.0.{n}" for n in range(1, 7)]
-        assert needs_of(made).ports <= SMALL.local_ports
+        assert needs_of(made).ports_per_source_address <= SMALL.local_ports
 
     def test_both_sides_of_the_bound(self) -> None:
         host = dataclasses.replace(LARGE, local_ports=1000)
@@ -209,7 +209,7 @@ class TestSourceAddresses:
         host = dataclasses.replace(LARGE, local_ports=1000)
         made = plan("connburst", host, REMOTE, devices=5_000, source_address="10.0.0.0/24")
         assert len(made.workers) == 6
-        assert needs_of(made).ports <= 990
+        assert needs_of(made).ports_per_source_address <= 990
 
     def test_a_network_that_is_too_small(self) -> None:
         host = dataclasses.replace(LARGE, local_ports=1000)
@@ -227,7 +227,7 @@ class TestSourceAddresses:
                 dataclasses.replace(w, source_address=f"10.0.0.{w.worker}") for w in made.workers
             ),
         )
-        assert needs_of(made).ports == 500
+        assert needs_of(made).ports_per_source_address == 500
 
     def test_kinds_of_addresses_must_agree(self) -> None:
         with pytest.raises(ScenarioError, match="IPv6 and the broker's address 127"):
@@ -274,7 +274,7 @@ class TestLimits:
         made = plan("connburst", devices="1M")
         needs = needs_of(made)
         assert len(made.workers) == 51
-        assert needs.memory_bytes < 12 * GIB and needs.descriptors <= 20_000
+        assert needs.memory_bytes < 12 * GIB and needs.descriptors_per_worker <= 20_000
 
 
 class TestPrivateBrokers:

@@ -150,7 +150,7 @@ class TestBridge:
 
     def test_all_producers_count_against_the_ports_of_the_front(self) -> None:
         plan = plan_run(resolve(bridge(devices=10_000, backends=3)), HOST, targets(4), 7)
-        assert needs_of(plan).ports == 10_000
+        assert needs_of(plan).ports_per_source_address == 10_000
         assert {worker.source_address for worker in plan.workers} == {None}
         # The front is started here and needs descriptors of its own.
         host = replace(HOST, descriptors=40_000)
