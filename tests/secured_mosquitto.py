@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import Mosquitto, MosquittoSettings, find_mosquitto
@@ -39,14 +38,13 @@ class SecuredMosquitto(Mosquitto):
 
 @asynccontextmanager
 async def run_secured(
-    *,
+    *more_lines: str,
     username: str | None = None,
     password: str | None = None,
     tls: TlsFiles | None = None,
     websocket: bool = False,
-    **settings: Any,
 ) -> AsyncIterator[SecuredMosquitto]:
-    """A Mosquitto for the length of the block; `settings` are fields of `MosquittoSettings`."""
+    """A Mosquitto for the length of the block, with `more_lines` in its configuration."""
     program = find_mosquitto()
     assert program is not None
     with tempfile.TemporaryDirectory() as made:
@@ -64,7 +62,7 @@ async def run_secured(
             passwords.touch(mode=0o600)
             passwords.write_text(_password_line(username, password))
             lines += ["allow_anonymous false", f"password_file {passwords}"]
-        chosen = MosquittoSettings(more_lines=tuple(lines), **settings)
+        chosen = MosquittoSettings(more_lines=(*lines, *more_lines))
         broker = SecuredMosquitto(program, chosen, directory)
         scheme = ("wss" if tls else "ws") if websocket else "mqtts" if tls else "mqtt"
         path = "/mqtt" if websocket else ""

@@ -25,7 +25,7 @@ _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*", re.IGNORECASE)
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9a-fA-F]{2})")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """One address of a broker.
 
@@ -63,12 +63,6 @@ class Endpoint:
             login = quote(self.username, safe="") + (":***" if self.password is not None else "")
             login += "@"
         return f"{self.scheme}://{login}{self.address}{self.path}"
-
-    def __str__(self) -> str:
-        return self.redacted
-
-    def __repr__(self) -> str:
-        return f"Endpoint({self.redacted!r})"
 
 
 def parse_endpoint(text: str) -> Endpoint:

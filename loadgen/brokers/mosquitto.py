@@ -1,7 +1,7 @@
 """A private Mosquitto: its own directory, its own port, gone when the block ends.
 
-Mosquitto's defaults are kept except where they would falsify a measurement; `MosquittoSettings`
-says which and why. Written for 2.0 and later; 2.0.11 knows every key used here.
+Mosquitto's defaults are kept except where they would falsify a measurement; `render_config` says
+which and why. Written for 2.0 and later; 2.0.11 knows every key used here.
 """
 
 import asyncio
@@ -36,34 +36,22 @@ class MosquittoSettings:
     """How a private Mosquitto is configured.
 
     `host` is the address to listen on; `ports` are fixed ports, or empty for one chosen port.
-    `max_queued_messages` 0 means no bound: with the default of 1,000 Mosquitto silently discards
-    what a slow subscriber has not read, which would be counted as loss of the broker under test
-    although only its queue was short. `memory_limit_bytes` takes the place of that bound: None is
-    half of the memory now available, 0 none. `max_inflight_messages` is Mosquitto's window per
-    client in both directions and the Receive Maximum it announces; its default of 20 measures round
-    trips instead of the broker. `tcp_nodelay` is on because a small PUBACK would otherwise wait for
-    the client's delayed TCP acknowledgement. `autosave_interval_s` is how much of a durable
-    session's queue a crash may cost. `more_lines` end the configuration, after the listeners;
-    `bridge.py` makes those of a bridge.
+    `memory_limit_bytes` None is half of the memory now available, 0 none. `more_lines` end the
+    configuration, after the listeners, and overrule what it says; `bridge.py` makes those of a
+    bridge.
     """
 
     host: str = "127.0.0.1"
     ports: tuple[int, ...] = ()
     persistence: bool = False
-    autosave_interval_s: int = 5
-    max_queued_messages: int = 0
-    max_inflight_messages: int = 1000
     memory_limit_bytes: int | None = None
-    sys_interval_s: int = 10
-    tcp_nodelay: bool = True
     more_lines: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.host.isprintable():
             raise UsageError("a Mosquitto host has a control character")
-        numbers = (self.max_queued_messages, self.max_inflight_messages, self.sys_interval_s)
-        if min(numbers) < 0 or self.autosave_interval_s < 1 or (self.memory_limit_bytes or 0) < 0:
-            raise UsageError("a Mosquitto limit or interval is negative")
+        if (self.memory_limit_bytes or 0) < 0:
+            raise UsageError("a Mosquitto memory limit is negative")
 
 
 def find_mosquitto() -> Path | None:
@@ -100,15 +88,20 @@ def render_config(settings: MosquittoSettings, directory: Path, ports: tuple[int
         "log_dest stderr",
         *(f"log_type {kind}" for kind in ("error", "warning", "notice", "information")),
         "connection_messages false",
-        f"sys_interval {settings.sys_interval_s}",
-        f"max_queued_messages {settings.max_queued_messages}",
+        "sys_interval 10",
+        # With the default of 1,000 it silently discards what a slow subscriber has not read: a
+        # short queue would be counted as loss. The limit of memory takes the place of that bound.
+        "max_queued_messages 0",
         "max_queued_bytes 0",
-        f"max_inflight_messages {settings.max_inflight_messages}",
-        "max_inflight_bytes 0",
         f"memory_limit {memory_limit_bytes}",
-        f"set_tcp_nodelay {_word(settings.tcp_nodelay)}",
+        # The window per client in both directions, and the Receive Maximum that it announces; the
+        # default of 20 measures round trips instead of the broker.
+        "max_inflight_messages 1000",
+        "max_inflight_bytes 0",
+        # A small PUBACK would otherwise wait for the client's delayed TCP acknowledgement.
+        "set_tcp_nodelay true",
         "allow_anonymous true",
-        f"persistence {_word(settings.persistence)}",
+        f"persistence {'true' if settings.persistence else 'false'}",
     ]
     if settings.persistence:
         # persistent_client_expiration stays unset: durable sessions last as long as the broker.
@@ -116,7 +109,8 @@ def render_config(settings: MosquittoSettings, directory: Path, ports: tuple[int
             f"persistence_location {directory}/",
             "persistence_file mosquitto.db",
             "autosave_on_changes false",
-            f"autosave_interval {settings.autosave_interval_s}",
+            # Seconds: how much of a durable session's queue a crash may cost.
+            "autosave_interval 5",
         ]
     for port in ports:
         lines += [f"listener {port} {settings.host}", "max_connections -1"]
@@ -227,7 +221,3 @@ def default_memory_limit_bytes(brokers: int = 1) -> int:
     """Half of the memory now available, divided among the brokers."""
     available: int = psutil.virtual_memory().available
     return available // 2 // brokers
-
-
-def _word(value: bool) -> str:
-    return "true" if value else "false"

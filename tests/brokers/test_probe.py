@@ -50,7 +50,7 @@ async def test_reflector() -> None:
 
 @needs_mosquitto
 async def test_mosquitto() -> None:
-    async with run_secured(max_inflight_messages=55, username="a", password="b") as broker:
+    async with run_secured("max_inflight_messages 55", username="a", password="b") as broker:
         facts = await probe(broker.endpoints[0])
         assert facts.version == f"mosquitto version {broker.version}"
         assert (facts.versions, facts.receive_maximum) == ((4, 5), 55)

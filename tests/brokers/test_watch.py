@@ -92,7 +92,7 @@ def test_this_host_and_another() -> None:
 async def test_a_brokers_counts_and_load_are_recorded() -> None:
     """Thirty messages to a broker that tells its counts every second."""
     records: list[dict[str, Any]] = []
-    settings = MosquittoSettings(sys_interval_s=1)
+    settings = MosquittoSettings(more_lines=("sys_interval 1",))
     async with run_mosquitto(settings) as broker:
         (endpoint,) = broker.endpoints
         assert listening_pids(endpoint.port) == (broker.pid,)

@@ -147,7 +147,7 @@ async def test_receive_maximum_bounds_the_batch_of_both_sides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch of 1,000 never fills where the broker sends 5 ahead: nothing more would come."""
-    settings = MosquittoSettings(max_inflight_messages=5)
+    settings = MosquittoSettings(more_lines=("max_inflight_messages 5",))
     async with run_mosquitto(settings) as broker:
         scenario = queue(broker=broker.endpoints[0].redacted, drain=1)
         monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "tests.control.patient_worker:run_worker")
