@@ -178,9 +178,7 @@ class Mosquitto(process.BrokerProcess):
     async def _wait_until_ready(self, seen: int) -> None:
         while True:
             ended = self.process.poll() is not None
-            with self.log.open("rb") as log:
-                log.seek(seen)
-                said = log.read(1 << 16)
+            said = self.log.read_bytes()[seen:]
             # A port that answers could be another program's; this line is only ours.
             if b" running" in said and not ended:
                 return

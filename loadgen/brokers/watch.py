@@ -24,7 +24,6 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import aiomqtt
@@ -66,15 +65,6 @@ COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
 """What is counted to the topics under which brokers tell it: PUBLISH packets since their start."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessLoad:
-    """Processor time used so far and resident memory of processes, added up."""
-
-    cpu_ns: int
-    resident_bytes: int
-    processes: int
-
-
 # --- processes ------------------------------------------------------------------------------
 
 
@@ -86,8 +76,8 @@ def require_process(pid: int) -> int:
     return pid
 
 
-def load_of(pids: Iterable[int]) -> ProcessLoad | None:
-    """Load of these processes and all that they started; None where none of them is alive."""
+def load_of(pids: Iterable[int]) -> Record | None:
+    """The `process` of a record: these and all that they started; None where none is alive."""
     found: dict[int, psutil.Process] = {}
     for pid in pids:
         with suppress(psutil.Error, OverflowError):
@@ -103,7 +93,9 @@ def load_of(pids: Iterable[int]) -> ProcessLoad | None:
             cpu_s += times.user + times.system
             resident_bytes += memory
             processes += 1
-    return ProcessLoad(round(cpu_s * 1e9), resident_bytes, processes) if processes else None
+    cpu_ns = round(cpu_s * 1e9)
+    load = {"cpu_ns": cpu_ns, "resident_bytes": resident_bytes, "processes": processes}
+    return load if processes else None
 
 
 def is_local(host: str) -> bool:
@@ -189,7 +181,7 @@ async def _sample(pids: Callable[[], Iterable[int]], record: Recorder, interval_
 def _record_load(pids: Callable[[], Iterable[int]], record: Recorder) -> None:
     load = load_of(pids())
     if load is not None:
-        record({"time_ns": time.monotonic_ns(), "process": asdict(load)})
+        record({"time_ns": time.monotonic_ns(), "process": load})
 
 
 async def _subscribe(
