@@ -184,14 +184,12 @@ def bottleneck_of(
     that could not send are held back by the front, messages that the front took and no consumer
     got are between the front and that backend.
     """
-    busiest = sorted(
-        (
-            *((front_busy, 0, "the front broker") for _ in range(front_busy is not None)),
-            *((b.busy_share, b.number, b.name) for b in backends if b.busy_share is not None),
-        ),
-        reverse=True,
-    )
-    nearest = f"; {busiest[0][2]} used {busiest[0][0]:.0%} of a processor" if busiest else ""
+    shares = [(front_busy, 0, "the front broker")]
+    shares += [(b.busy_share, b.number, b.name) for b in backends]
+    known = [one for one in shares if one[0] is not None]
+    share, number, name = max(known, default=(None, 0, ""))
+    used = "" if share is None else f"{name} used {share:.0%} of a processor"
+    nearest = f"; {used}" if used else ""
     if "GENERATOR_SATURATED" in codes:
         return Bottleneck("generator", f"the load generator had no time left{nearest}")
     gone = [b.name for b in backends if b.disconnects]
@@ -199,11 +197,8 @@ def bottleneck_of(
         return Bottleneck("backend", f"{', '.join(gone)} lost its consumers")
     if not {"RATE_MISSED", "BACKLOG_GROWS", "LOST"} & set(codes):
         return Bottleneck("none", f"all that was asked for was forwarded{nearest}")
-    if busiest and (busiest[0][0] or 0.0) >= BUSY_SHARE:
-        share, number, name = busiest[0]
-        return Bottleneck(
-            "backend" if number else "front", f"{name} used {share:.0%} of a processor"
-        )
+    if share is not None and share >= BUSY_SHARE:
+        return Bottleneck("backend" if number else "front", used)
     if "RATE_MISSED" in codes:
         return Bottleneck("front", f"the front broker took fewer messages than were due{nearest}")
     most = max(backends, key=lambda b: (b.growth, b.expected - b.received), default=None)
