@@ -28,9 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "PYTEST_XDIST_WORKER"
     )
     if is_controller and os.environ.get("NUMBA_DISABLE_JIT") != "1":
-        from loadgen.engine.warm import warm_supply
+        from loadgen.engine.warm import warm
 
-        warm_supply()
+        warm("supply_chain")
 
 
 @pytest.hookimpl(tryfirst=True)

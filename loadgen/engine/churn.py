@@ -1,6 +1,6 @@
 """Churn: devices that leave for a while, at this worker's part of the rate.
 
-Owns which devices may leave and how many are due to; coming back is the connector's.
+Coming back is the connector's.
 """
 
 import time
@@ -23,44 +23,38 @@ def may_leave(group: DeviceGroup) -> bool:
     return group.publishes is not None
 
 
-class Churn:
-    """Chooses the devices that leave; `leave(connection)` disconnects one."""
+def churn(
+    fleet: Fleet, reporter: Reporter, random: Random, leave: Callable[[int], None]
+) -> Callable[[], float | None]:
+    """A function that lets as many devices leave as the rate asks for since its last call.
 
-    def __init__(
-        self, fleet: Fleet, reporter: Reporter, random: Random, leave: Callable[[int], None]
-    ) -> None:
-        self._fleet = fleet
-        self._reporter = reporter
-        self._random = random
-        self._leave = leave
-        groups = fleet.plan.groups
-        total = sum(
-            share.count
-            for worker in fleet.plan.workers
-            for share in worker.shares
-            if may_leave(groups[share.group])
-        )
-        self._devices = [
-            connection
-            for connection in range(len(fleet.devices))
-            if may_leave(fleet.group_of(connection))
-        ]
-        self._rate = fleet.plan.churn_per_s * len(self._devices) / max(total, 1)
-        self._due = 0.0
-        self._counted_s = time.monotonic()
+    It returns the seconds until its next call, None for no more; `leave(connection)` disconnects.
+    """
+    groups = fleet.plan.groups
+    total = sum(
+        share.count
+        for worker in fleet.plan.workers
+        for share in worker.shares
+        if may_leave(groups[share.group])
+    )
+    devices = [row for row in range(len(fleet.devices)) if may_leave(fleet.group_of(row))]
+    rate = fleet.plan.churn_per_s * len(devices) / max(total, 1)
+    due, counted_s = 0.0, time.monotonic()
 
-    def let_leave(self) -> float | None:
-        """Let as many leave as the rate asks for since the last time; seconds until the next."""
-        if not self._rate:
+    def let_leave() -> float | None:
+        nonlocal due, counted_s
+        if not rate:
             return None
         now_s = time.monotonic()
-        self._due += (now_s - self._counted_s) * self._rate
-        self._counted_s = now_s
-        while self._due >= 1.0:
-            self._due -= 1.0
-            some = (self._random.choice(self._devices) for _ in range(_TRIES))
-            states = self._fleet.devices["state"]
+        due += (now_s - counted_s) * rate
+        counted_s = now_s
+        while due >= 1.0:
+            due -= 1.0
+            some = (random.choice(devices) for _ in range(_TRIES))
+            states = fleet.devices["state"]
             connection = next((one for one in some if states[one] == CONNECTED), None)
             if connection is not None:
-                self._leave(connection)
-        return _EVERY_S if self._reporter.phase in ("warmup", "measure") else None
+                leave(connection)
+        return _EVERY_S if reporter.phase in ("warmup", "measure") else None
+
+    return let_leave

@@ -4,6 +4,7 @@ Owns what the kernels leave for Python to decide: CONNACK, DISCONNECT, errors, a
 connection after them. Connecting itself is the connector's.
 """
 
+import asyncio
 import errno
 import os
 import time
@@ -12,9 +13,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from loadgen.engine.behaviour import Behaviour
 from loadgen.engine.connector import Connector
 from loadgen.engine.keep_alive import KeepAlive
 from loadgen.engine.outgoing import Outgoing
+from loadgen.engine.poller import Poller
 from loadgen.engine.recorder import current_phase
 from loadgen.engine.reporter import Reporter
 from loadgen.engine.streams import Streams
@@ -31,11 +34,9 @@ from loadgen.workload.device import (
     CLOSED,
     CONNECTED,
     LOSE,
-    STREAMED,
     WINDOW_FULL,
     transition,
 )
-from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import Reconnect
 
 _LEFT = "left for a while"
@@ -61,34 +62,36 @@ def _errno_reason(number: int) -> str:
 
 
 class Lifecycle:
-    """The connections of one worker."""
+    """The connections of one worker, and the parts that serve them."""
 
     def __init__(
-        self,
-        fleet: Fleet,
-        reporter: Reporter,
-        outgoing: Outgoing,
-        streams: Streams | None,
-        connector: Connector,
-        subscriptions: Subscriptions,
-        keep_alive: KeepAlive,
+        self, behaviour: Behaviour, loop: asyncio.AbstractEventLoop, reporter: Reporter
     ) -> None:
+        fleet, kernels = behaviour.fleet, behaviour.kernels
+        self.streams: Streams | None = None
+        if fleet.plan.targets[0].transport != "tcp":
+            receive = kernels.receive
+            self.streams = Streams(fleet, loop, self._on_events, self._stream_failed, receive)
+        self.poller = Poller(fleet, loop, kernels, self.streams, self._handle_events)
+        self.outgoing = Outgoing(fleet, self.streams)
+        self.connector = Connector(fleet, loop, self.streams, self._on_events, self.lost)
+        packets = behaviour.subscribe_packets
+        self.subscriptions = Subscriptions(fleet, reporter, self.outgoing, packets)
+        self.keep_alive = KeepAlive(fleet, self.outgoing, self.lost)
         self.failures: Counter[str] = Counter()
         self.last_connected_ns = 0
         self.left_and_returned = 0
         self._fleet = fleet
         self._reporter = reporter
         self._report = reporter.event
-        self._outgoing = outgoing
-        self._streams = streams
-        self._connector = connector
-        self._subscriptions = subscriptions
-        self._keep_alive = keep_alive
         self._left: set[int] = set()
 
     # --- what the kernels left ----------------------------------------------------------------
 
-    def handle_events(self) -> None:
+    def _on_events(self) -> None:
+        self.poller.on_events()
+
+    def _handle_events(self) -> None:
         """Look at every event that the kernels queued."""
         fleet = self._fleet
         totals = fleet.totals
@@ -99,7 +102,7 @@ class Lifecycle:
         # First what must follow bytes that are already out: all else may write, unblock or close.
         for kind, connection, _, offset, length, _ in rows:
             if kind == traffic.UNSENT:
-                self._outgoing.keep(connection, data[offset : offset + length])
+                self.outgoing.keep(connection, data[offset : offset + length])
         for kind, connection, value, offset, length, moment_ns in rows:
             match kind:
                 case traffic.UNSENT:
@@ -107,7 +110,7 @@ class Lifecycle:
                 case traffic.CONTROL_PACKET:
                     self._on_control(connection, data[offset : offset + length], moment_ns)
                 case traffic.WRITABLE:
-                    self._outgoing.flush(connection)
+                    self.outgoing.flush(connection)
                 case traffic.BROKEN:
                     self._protocol_error(connection, f"the broker broke MQTT: {reason_name(value)}")
                 case traffic.REFUSED_PACKET:
@@ -116,7 +119,7 @@ class Lifecycle:
                     self._report("unanswered", connection, _UNANSWERED)
                 case _:
                     self.lost(connection, _errno_reason(value))
-        self._connector.more()
+        self.connector.more()
 
     def _protocol_error(self, connection: int, detail: str) -> None:
         self._report("protocol", connection, detail)
@@ -134,7 +137,7 @@ class Lifecycle:
         if isinstance(packet, ConnAck):
             self._on_connack(connection, packet, moment_ns)
         elif isinstance(packet, SubAck):
-            self._subscriptions.on_suback(connection, packet, moment_ns)
+            self.subscriptions.on_suback(connection, packet, moment_ns)
         elif isinstance(packet, Disconnect):
             name = reason_name(packet.reason_code, version)
             self.lost(connection, f"DISCONNECT from the broker: {name}")
@@ -154,9 +157,9 @@ class Lifecycle:
         self.last_connected_ns = moment_ns
         server_keep_alive_s = packet.properties.server_keep_alive
         if server_keep_alive_s is not None:
-            self._keep_alive.set_by_server(device.group, server_keep_alive_s)
+            self.keep_alive.set_by_server(device.group, server_keep_alive_s)
         self._set_receive_maximum(connection, packet.properties.receive_maximum)
-        if self._connector.came_back(connection) or device.returned_ns:
+        if self.connector.came_back(connection) or device.returned_ns:
             self._resume(connection, packet.session_present)
 
     def _set_receive_maximum(self, connection: int, receive_maximum: int | None) -> None:
@@ -183,7 +186,7 @@ class Lifecycle:
         state = device.state
         if state == CLOSED:
             return
-        was_away = self._connector.is_away(connection)
+        was_away = self.connector.is_away(connection)
         self._close(connection)
         if state == CONNECTED:
             device.returned_ns = AWAY
@@ -192,16 +195,16 @@ class Lifecycle:
         else:
             fleet.totals.connect_failures += 1
             fleet.counters[device.group, traffic.CONNECT_PHASE].connect_failures += 1
-            if self._connector.connecting_all and not was_away:
+            if self.connector.connecting_all and not was_away:
                 self.failures[reason] += 1
         policy = fleet.plan.reconnect
         # A device that left comes back, in several attempts where one is not enough.
         if reason == _LEFT or (policy is None and was_away):
             policy = Reconnect(fleet.plan.away_s, fleet.plan.away_s, 0.5)
         # A device that cannot connect at first is a failure of the run and not tried again.
-        tried = not self._connector.connecting_all or state == CONNECTED or was_away
+        tried = not self.connector.connecting_all or state == CONNECTED or was_away
         if policy is not None and tried and not self._reporter.stopping:
-            self._connector.reconnect(connection, policy)
+            self.connector.reconnect(connection, policy)
 
     def _close(self, connection: int) -> None:
         device = self._fleet.devices[connection]
@@ -209,10 +212,9 @@ class Lifecycle:
         device.held = 0
         device.pinged_ns = 0
         device.flags &= ~BLOCKED
-        self._outgoing.discard(connection)
-        if device.flags & STREAMED:
-            if self._streams is not None:
-                self._streams.close(connection)
+        self.outgoing.discard(connection)
+        if self.streams is not None:
+            self.streams.close(connection)
         elif device.descriptor >= 0:
             os.close(device.descriptor)
             device.descriptor = -1
@@ -223,12 +225,12 @@ class Lifecycle:
         phase = current_phase(fleet, time.monotonic_ns())
         fleet.counters[fleet.devices[connection].group, phase].disconnects += 1
         self._report("disconnect", connection, reason)
-        self._subscriptions.on_lost(connection, reason)
+        self.subscriptions.on_lost(connection, reason)
 
-    def stream_failed(self, connection: int, reason: str) -> None:
+    def _stream_failed(self, connection: int, reason: str) -> None:
         """A streamed connection could not be made, or ended."""
         self.lost(connection, reason)
-        self._connector.more()
+        self.connector.more()
 
     def leave(self, connection: int) -> None:
         """Disconnect a device that is to come back."""
@@ -242,7 +244,7 @@ class Lifecycle:
         self.lost(connection, "stopped")
 
     def _say_goodbye(self, connection: int) -> None:
-        self._outgoing.write(connection, encode(Disconnect(), self._fleet.plan.version))
+        self.outgoing.write(connection, encode(Disconnect(), self._fleet.plan.version))
 
     # --- back again ---------------------------------------------------------------------------
 
@@ -254,12 +256,12 @@ class Lifecycle:
             self._left.remove(connection)
             self.left_and_returned += 1
         device.flags &= ~WINDOW_FULL
-        self._outgoing.flush(connection)
+        self.outgoing.flush(connection)
         if not session_present:
             if device.qos2 >= 0:
                 forget_received(fleet.received_ids, device.qos2)
             if fleet.group_of(connection).subscribes is not None:
-                self._subscriptions.ask(connection)
+                self.subscriptions.ask(connection)
         if device.sender >= 0 and device.responses >= 0:
             # What was answered is not kept; the requests count as lost unless it had arrived.
             self._forget_in_flight(connection)
@@ -283,6 +285,6 @@ class Lifecycle:
         while count > 0:
             publisher = device.publisher
             handled, size = traffic.redeliver(fleet, publisher, session_present, slots, count)
-            self._outgoing.write(connection, fleet.out[:size].tobytes())
+            self.outgoing.write(connection, fleet.out[:size].tobytes())
             slots = slots[handled:].copy()
             count -= handled

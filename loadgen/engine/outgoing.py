@@ -10,7 +10,7 @@ import time
 import numpy as np
 
 from loadgen.engine.streams import Streams, unblock
-from loadgen.workload.device import AWAIT_CONNACK, BLOCKED, CONNECTED, STREAMED
+from loadgen.workload.device import AWAIT_CONNACK, BLOCKED, CONNECTED
 from loadgen.workload.fleet import Fleet
 from loadgen.workload.traffic import release_held
 
@@ -31,9 +31,8 @@ class Outgoing:
         """Send control bytes in order with whatever else the connection writes."""
         device = self._fleet.devices[connection]
         device.written_ns = time.monotonic_ns()
-        if device.flags & STREAMED:
-            if self._streams is not None:
-                self._streams.write(connection, data)
+        if self._streams is not None:
+            self._streams.write(connection, data)
             return
         sent = 0
         if not device.flags & BLOCKED:

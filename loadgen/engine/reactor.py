@@ -68,7 +68,6 @@ from loadgen.workload.traffic import (
     WRITABLE,
     push_bytes,
     push_event,
-    receive,
     receive_packets,
     record,
     record_sent,
@@ -374,19 +373,25 @@ def serve_devices(fleet: Fleet, linger_ns: int, handlers: Handlers) -> int:
         timeout_ms = -1 if linger_timer >= 0 else (left_ns + 999_999) // 1_000_000
 
 
-@compiled
-def serve(fleet: Fleet, linger_ns: int) -> int:
-    """`serve_devices` that publish, receive and respond."""
-    return serve_devices(fleet, linger_ns, MESSAGING)
+def entry_points(handlers: Handlers) -> EntryPoints:
+    """The kernels of a worker whose devices handle messages in this way."""
+
+    @compiled
+    def serve(fleet: Fleet, linger_ns: int) -> int:
+        return serve_devices(fleet, linger_ns, handlers)
+
+    @compiled
+    def pump(fleet: Fleet) -> int:
+        return pump_due(fleet, handlers)
+
+    @compiled
+    def receive(fleet: Fleet, row: int, buffer: Bytes, end: int, now_ns: int) -> tuple[int, int]:
+        return receive_packets(fleet, row, buffer, end, now_ns, handlers)
+
+    return EntryPoints(serve, pump, receive)
 
 
-@compiled
-def pump(fleet: Fleet) -> int:
-    """`pump_due` of devices that publish, receive and respond."""
-    return pump_due(fleet, MESSAGING)
-
-
-MESSAGING_ENTRY_POINTS = EntryPoints(serve, pump, receive)
+MESSAGING_ENTRY_POINTS = entry_points(MESSAGING)
 
 
 # --- connecting --------------------------------------------------------------------------------

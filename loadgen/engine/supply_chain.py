@@ -7,14 +7,12 @@ its messages (specjms/kernels.py), what its devices subscribe to and what a work
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import TypeAdapter
 
-from loadgen.compiled import compiled
 from loadgen.engine.behaviour import SUBSCRIBE_ID, Behaviour
 from loadgen.engine.fleet import build_fleet
 from loadgen.engine.frames import Header
-from loadgen.engine.reactor import EntryPoints, pump_due, serve_devices
+from loadgen.engine.reactor import entry_points
 from loadgen.mqtt.in_flight import IN_FLIGHT_DTYPE, RECEIVED_BYTES, SENDER_DTYPE
 from loadgen.mqtt.packets import Subscribe, Subscription
 from loadgen.specjms.chains import Chains
@@ -33,30 +31,12 @@ from loadgen.specjms.plan import SupplyPlan
 from loadgen.workload.accounting import make_gaps
 from loadgen.workload.fleet import Fleet
 from loadgen.workload.payload import HEADER_BYTES, body_crc_states, make_body
-from loadgen.workload.traffic import receive_packets
 
 _GAPS = 262_144
 _plans = TypeAdapter(SupplyPlan)
 
 
-@compiled
-def serve(fleet: Fleet, linger_ns: int) -> int:
-    return serve_devices(fleet, linger_ns, SUPPLY_CHAIN)
-
-
-@compiled
-def pump(fleet: Fleet) -> int:
-    return pump_due(fleet, SUPPLY_CHAIN)
-
-
-@compiled
-def receive(
-    fleet: Fleet, row: int, buffer: npt.NDArray[np.uint8], end: int, now_ns: int
-) -> tuple[int, int]:
-    return receive_packets(fleet, row, buffer, end, now_ns, SUPPLY_CHAIN)
-
-
-SUPPLY_ENTRY_POINTS = EntryPoints(serve, pump, receive)
+SUPPLY_ENTRY_POINTS = entry_points(SUPPLY_CHAIN)
 
 
 def equip(fleet: Fleet, plan: SupplyPlan) -> Chains:

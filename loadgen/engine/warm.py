@@ -17,8 +17,11 @@ from loadgen.engine.reactor import (
     ping_idle,
 )
 from loadgen.engine.recorder import take_intervals
+from loadgen.engine.supply_chain import SUPPLY_ENTRY_POINTS, equip
 from loadgen.engine.syscalls import EPOLLIN, arm_timer, close_descriptor, make_timer, watch
 from loadgen.mqtt.in_flight import forget_received, redelivery_order, reset, set_capacity
+from loadgen.specjms.options import Choices, model_of
+from loadgen.specjms.plan import SupplyPlan, groups_of_model
 from loadgen.workload import traffic
 from loadgen.workload.device import CONNECT, LOSE, OPEN, transition
 from loadgen.workload.fleet import Fleet, Totals
@@ -34,6 +37,7 @@ from loadgen.workload.groups import (
 from loadgen.workload.pacer import with_rate
 
 _LATER_NS = 10**12
+_TARGETS = (Target("127.0.0.1", 1),)
 
 
 def _tiny_fleet() -> Fleet:
@@ -42,9 +46,20 @@ def _tiny_fleet() -> Fleet:
         DeviceGroup("publishers", 1, publishes=publishes),
         DeviceGroup("subscribers", 1, subscribes=Subscribes("publishers", qos=2)),
     )
-    worker = WorkerPlan(0, (Share(0, 0, 1, 1), Share(1, 0, 1, 1)))
-    plan = RunPlan(1, 1, 4, groups, (Target("127.0.0.1", 1),), (worker,))
-    return build_fleet(plan, worker, Totals.rows(1))
+    return build_fleet(RunPlan(1, 1, 4, groups, _TARGETS, ()), _all(groups), Totals.rows(1))
+
+
+def _tiny_supply_fleet() -> Fleet:
+    model = model_of(Choices(base=1))
+    groups = groups_of_model(model)
+    plan = SupplyPlan(1, 1, 5, groups, _TARGETS, (), model=model)
+    fleet = build_fleet(plan, _all(groups), Totals.rows(1))
+    equip(fleet, plan)
+    return fleet
+
+
+def _all(groups: tuple[DeviceGroup, ...]) -> WorkerPlan:
+    return WorkerPlan(0, tuple(Share(at, 0, group.count, 1) for at, group in enumerate(groups)))
 
 
 @contextmanager
@@ -69,12 +84,19 @@ def _warm(fleet: Fleet, kernels: EntryPoints) -> None:
     kernels.receive(fleet, 0, fleet.buffer, 0, 1)
 
 
-def warm_kernels() -> None:
-    """Call each kernel once with the types that a run uses; seconds when nothing is cached."""
+def warm(behaviour: str = "messaging") -> None:
+    """Compile or load the kernels that a behaviour needs, for workers forked from here to share.
+
+    Calls each once with the types that a run uses; takes minutes when nothing is cached.
+    """
     fleet = _tiny_fleet()
     with _ready(fleet):
         _warm(fleet, MESSAGING_ENTRY_POINTS)
         _warm_what_workers_call(fleet)
+    if behaviour == "supply_chain":
+        fleet = _tiny_supply_fleet()
+        with _ready(fleet):
+            _warm(fleet, SUPPLY_ENTRY_POINTS)
 
 
 def _warm_what_workers_call(fleet: Fleet) -> None:
@@ -98,28 +120,3 @@ def _warm_what_workers_call(fleet: Fleet) -> None:
     traffic.release_held(fleet, 1, 0)
     traffic.redeliver(fleet, 0, True, four, 0)
     take_intervals(fleet, now_ns)
-
-
-def warm_supply() -> None:
-    """Call each kernel of the supply chain once, after `warm_kernels`."""
-    from loadgen.engine.supply_chain import SUPPLY_ENTRY_POINTS, equip
-    from loadgen.specjms.options import Choices, model_of
-    from loadgen.specjms.plan import SupplyPlan, groups_of_model
-
-    model = model_of(Choices(base=1))
-    groups = groups_of_model(model)
-    shares = tuple(Share(at, 0, group.count, 1) for at, group in enumerate(groups))
-    worker = WorkerPlan(0, shares)
-    plan = SupplyPlan(
-        run_tag=1,
-        seed=1,
-        version=5,
-        groups=groups,
-        targets=(Target("127.0.0.1", 1),),
-        workers=(worker,),
-        model=model,
-    )
-    fleet = build_fleet(plan, worker, Totals.rows(1))
-    equip(fleet, plan)
-    with _ready(fleet):
-        _warm(fleet, SUPPLY_ENTRY_POINTS)

@@ -1,7 +1,7 @@
 """One worker process: plays its share of the devices and obeys the coordinator step by step.
 
 The methods of `Worker` are the coordinator's commands, in the order of a run: configure, connect,
-subscribe, start, stop. It owns nothing but its parts, each of which stands in a module of its own.
+subscribe, start, stop. What they step through stands in modules of its own.
 """
 
 import asyncio
@@ -18,22 +18,16 @@ import uvloop
 
 from loadgen.engine.behaviour import ReadPlan, plain_messaging
 from loadgen.engine.channel import Channel, Command
-from loadgen.engine.churn import Churn
-from loadgen.engine.connector import Connector
+from loadgen.engine.churn import churn
 from loadgen.engine.devices import device_columns
 from loadgen.engine.durable import forget_sessions
 from loadgen.engine.fleet import plan_schedule
 from loadgen.engine.frames import Header
-from loadgen.engine.keep_alive import KeepAlive
 from loadgen.engine.lifecycle import Lifecycle
 from loadgen.engine.live import open_live_page
-from loadgen.engine.outgoing import Outgoing
-from loadgen.engine.poller import Poller
 from loadgen.engine.reporter import Reporter
-from loadgen.engine.streams import Streams
-from loadgen.engine.subscriptions import Subscriptions
 from loadgen.engine.supply_chain import supply_chain
-from loadgen.engine.warm import warm_kernels, warm_supply
+from loadgen.engine.warm import warm as warm
 from loadgen.workload.device import CONNECTED
 from loadgen.workload.fleet import Fleet
 from loadgen.workload.pacer import with_rate
@@ -52,11 +46,6 @@ class Worker:
         self.fleet: Fleet
         self.final: Callable[[], Header]
         self.reporter: Reporter
-        self.poller: Poller
-        self.streams: Streams | None = None
-        self.outgoing: Outgoing
-        self.connector: Connector
-        self.subscriptions: Subscriptions
         self.lifecycle: Lifecycle
         self.commands: dict[str, Command] = {
             "configure": self.configure,
@@ -76,48 +65,15 @@ class Worker:
         behaviour = read_plan(header["plan"], row, page[row : row + 1])
         self.fleet = fleet = behaviour.fleet
         self.final = behaviour.final
-        loop, kernels = self.loop, behaviour.kernels
-        if fleet.plan.targets[0].transport != "tcp":
-            receive = kernels.receive
-            self.streams = Streams(fleet, loop, self._on_events, self._stream_failed, receive)
-        self.poller = Poller(fleet, loop, kernels, self.streams, self._handle_events)
         self.reporter = Reporter(fleet, row, int(header["anchor_ns"]), self.channel.send)
-        self.outgoing = Outgoing(fleet, self.streams)
-        self.connector = Connector(fleet, loop, self.streams, self._on_events, self._lost)
-        self.subscriptions = Subscriptions(
-            fleet, self.reporter, self.outgoing, behaviour.subscribe_packets
-        )
-        keep_alive = KeepAlive(fleet, self.outgoing, self._lost)
-        self.lifecycle = Lifecycle(
-            fleet,
-            self.reporter,
-            self.outgoing,
-            self.streams,
-            self.connector,
-            self.subscriptions,
-            keep_alive,
-        )
+        self.lifecycle = lifecycle = Lifecycle(behaviour, self.loop, self.reporter)
         wait_s = self.reporter.until_next_second()
-        loop.call_later(wait_s, self._repeat, self._each_second)
-        self._repeat(keep_alive.look)
+        self.loop.call_later(wait_s, self._repeat, self._each_second)
+        self._repeat(lifecycle.keep_alive.look)
         if len(fleet.held_ids):
-            self._repeat(self.outgoing.release_stale)
+            self._repeat(lifecycle.outgoing.release_stale)
         _keep_time(fleet.plan.workers[row].processors)
         return {"pid": os.getpid(), "devices": len(fleet.devices)}
-
-    # The parts call one another in a circle, so these stand for parts that are built later.
-
-    def _on_events(self) -> None:
-        self.poller.on_events()
-
-    def _handle_events(self) -> None:
-        self.lifecycle.handle_events()
-
-    def _lost(self, connection: int, reason: str) -> None:
-        self.lifecycle.lost(connection, reason)
-
-    def _stream_failed(self, connection: int, reason: str) -> None:
-        self.lifecycle.stream_failed(connection, reason)
 
     def _repeat(self, action: Callable[[], float | None]) -> None:
         """Call `action` now and again after the seconds that it returns, until the run stops."""
@@ -136,7 +92,7 @@ class Worker:
         """Connect every device, paced and bounded in flight; answers when each was tried."""
         lifecycle = self.lifecycle
         first_ns = lifecycle.last_connected_ns = time.monotonic_ns()
-        await self.connector.connect_all(
+        await lifecycle.connector.connect_all(
             header.get("rate"),
             int(header["in_flight"]),
             float(header["timeout_s"]),
@@ -154,20 +110,20 @@ class Worker:
     async def subscribe(self, header: Header) -> Header:
         """Subscribe every subscribing device; answers when each got its SUBACK or failed."""
         self.reporter.enter("subscribe")
-        return await self.subscriptions.subscribe_all(header["timeout_s"])
+        return await self.lifecycle.subscriptions.subscribe_all(header["timeout_s"])
 
     async def start(self, header: Header) -> Header:
         """Fix the schedule; it runs by itself until the end of the window."""
         fleet, reporter = self.fleet, self.reporter
         reporter.enter("warmup")
-        churn = Churn(fleet, reporter, self.connector.random, self.lifecycle.leave)
-        self._repeat(churn.let_leave)
+        lifecycle = self.lifecycle
+        self._repeat(churn(fleet, reporter, lifecycle.connector.random, lifecycle.leave))
         fleet.run.measure_ns = header["measure_ns"]
         fleet.run.end_ns = header["end_ns"]
         plan_schedule(fleet, int(header["start_ns"]))
         self._at(int(header["measure_ns"]), lambda: reporter.enter("measure"))
         self._at(int(header["end_ns"]), self._end_window)
-        self.poller.begin_schedule(int(header["start_ns"]))
+        lifecycle.poller.begin_schedule(int(header["start_ns"]))
         return {}
 
     def _at(self, moment_ns: int, action: Callable[[], None]) -> None:
@@ -175,14 +131,14 @@ class Worker:
 
     def _end_window(self) -> None:
         self.reporter.end_window()
-        self._repeat(lambda: self.reporter.watch_drain(self.outgoing.pending))
+        self._repeat(lambda: self.reporter.watch_drain(self.lifecycle.outgoing.pending))
 
     async def rate(self, header: Header) -> Header:
         """Change the rate from a moment on; the backlog stays."""
         fleet = self.fleet
         fleet.program = with_rate(fleet.program, int(header["at_ns"]), float(header["factor"]))
         reschedule(fleet)
-        self.poller.pump()
+        self.lifecycle.poller.pump()
         return {}
 
     async def drop(self, header: Header) -> Header:
@@ -197,28 +153,28 @@ class Worker:
 
     async def stop(self, header: Header) -> Header:
         """Disconnect in order, remove durable sessions from the broker, send what is left."""
-        fleet = self.fleet
-        self.connector.stop()
-        self.poller.end_schedule()
+        fleet, streams = self.fleet, self.lifecycle.streams
+        self.lifecycle.connector.stop()
+        self.lifecycle.poller.end_schedule()
         self.reporter.enter("stop")
         devices = device_columns(fleet) if fleet.plan.per_device else None
         for connection in np.flatnonzero(fleet.devices["state"] == CONNECTED).tolist():
             self.lifecycle.stop(connection)
             if connection % 500 == 0:
                 await asyncio.sleep(0)
-        remaining = await forget_sessions(fleet, self.streams)
+        remaining = await forget_sessions(fleet, streams)
         if remaining:
             detail = f"{remaining} durable sessions may remain at the broker"
             self.reporter.event("cleanup", None, detail)
         return {
             "final": self.final()
             | {
-                "forgotten_holes": fleet.gap_pool.forgotten,
+                "forgotten_gaps": fleet.gap_pool.forgotten,
                 "returned": self.lifecycle.left_and_returned,
                 "pushed_back": bool(fleet.totals.pushed_back),
                 "spread": _spread_of_queues(fleet),
                 "devices": devices,
-                "tls": None if self.streams is None else self.streams.handshakes.summary(),
+                "tls": None if streams is None else streams.handshakes.summary(),
             }
         }
 
@@ -251,10 +207,3 @@ def run_worker(sock: socket.socket) -> None:
         await channel.obey(sock, Worker(loop, channel).commands)
 
     uvloop.run(obey())
-
-
-def warm(behaviour: str = "messaging") -> None:
-    """Compile or load the kernels that a behaviour needs, for workers forked from here to share."""
-    warm_kernels()
-    if behaviour == "supply_chain":
-        warm_supply()

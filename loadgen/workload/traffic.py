@@ -722,9 +722,3 @@ def redeliver(
 
 
 MESSAGING: Any = Handlers(_on_message, _on_acknowledged, _write_due, _on_sent, _on_unsent)
-
-
-@compiled
-def receive(fleet: Fleet, row: int, buffer: Bytes, end: int, now_ns: int) -> tuple[int, int]:
-    """`receive_packets` of devices that publish, receive and respond."""
-    return receive_packets(fleet, row, buffer, end, now_ns, MESSAGING)

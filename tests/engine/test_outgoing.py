@@ -169,21 +169,21 @@ async def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_an
     fleet.devices[0].descriptor = near.fileno()
     fleet.devices[0].state = CONNECTED
     flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
-    watch(made.poller.epoll.fileno(), near.fileno(), flags, 0, fleet.words)
-    made.poller.on_ready()
+    watch(made.lifecycle.poller.epoll.fileno(), near.fileno(), flags, 0, fleet.words)
+    made.lifecycle.poller.on_ready()
     fleet.devices[0].flags |= BLOCKED
-    made.outgoing.pending[0] = bytearray(encode(PubAck(1), 4))
+    made.lifecycle.outgoing.pending[0] = bytearray(encode(PubAck(1), 4))
     far.sendall(encode(Publish("t", b"x", 1, packet_id=2), 4))
-    made.poller.on_ready()
+    made.lifecycle.poller.on_ready()
     received = b""
     while len(received) < 8:
         received += far.recv(100)
     assert received == encode(PubAck(1), 4) + encode(PubAck(2), 4)
-    assert not made.outgoing.pending
+    assert not made.lifecycle.outgoing.pending
     assert not fleet.devices[0].flags & BLOCKED
     made.reporter.phase = "stop"
-    loop.remove_reader(made.poller.epoll.fileno())
-    made.poller.epoll.close()
+    loop.remove_reader(made.lifecycle.poller.epoll.fileno())
+    made.lifecycle.poller.epoll.close()
     close_descriptor(fleet.run.timer)
     near.close()
     far.close()

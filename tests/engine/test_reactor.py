@@ -21,11 +21,10 @@ from loadgen.engine.fleet import build_fleet, plan_schedule
 from loadgen.engine.reactor import (
     EVENTS_AT_ONCE,
     LINGER,
+    MESSAGING_ENTRY_POINTS,
     TIMER,
     connect_some,
     ping_idle,
-    pump,
-    serve,
 )
 from loadgen.engine.syscalls import (
     EPOLLET,
@@ -58,6 +57,7 @@ from loadgen.workload.traffic import EVENT_LIMIT
 from tests.engine.harness import RUN_TAG, one_worker_plan
 
 S = 10**9
+serve, pump, _ = MESSAGING_ENTRY_POINTS
 Event = tuple[int, int, int, bytes]
 
 

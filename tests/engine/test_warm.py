@@ -21,10 +21,11 @@ def _compiled() -> dict[str, int]:
     found: dict[str, int] = {}
     for name, module in list(sys.modules.items()):
         if name.startswith("loadgen"):
-            for value in vars(module).values():
-                if hasattr(value, "py_func") and hasattr(value, "signatures"):
-                    key = f"{value.py_func.__module__}.{value.py_func.__name__}"
-                    found[key] = len(value.signatures)
+            for values in vars(module).values():
+                for value in values if isinstance(values, tuple) else (values,):
+                    if hasattr(value, "py_func") and hasattr(value, "signatures"):
+                        key = f"{value.py_func.__module__}.{value.py_func.__qualname__} {id(value)}"
+                        found[key] = len(value.signatures)
     return found
 
 

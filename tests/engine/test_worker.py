@@ -52,7 +52,7 @@ async def test_a_run_counts_every_message_once_in_each_place(
     assert driver.now("in_flight") == driver.now("owed") == 0
     assert driver.now("disconnects") == driver.now("connect_failures") == 0
     final = await driver.stop()
-    assert final["forgotten_holes"] == 0
+    assert final["forgotten_gaps"] == 0
     assert not final["pushed_back"]
     assert driver.now("connected") == 0
     assert driver.window_ends == [{"owed": 0, "owed_oldest_ns": 0}]

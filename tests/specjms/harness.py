@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from loadgen.engine.fleet import build_fleet
-from loadgen.engine.supply_chain import equip, receive
+from loadgen.engine.supply_chain import SUPPLY_ENTRY_POINTS, equip
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
 from loadgen.specjms.layout import parts_of, subscriptions_at
@@ -119,7 +119,9 @@ class World:
     def give(self, row: int, data: bytes) -> bytes:
         """Hand bytes to a device; what it answers."""
         buffer = np.frombuffer(bytearray(data), np.uint8)
-        position, written = receive(self.fleet, row, buffer, len(buffer), self.now_ns)
+        position, written = SUPPLY_ENTRY_POINTS.receive(
+            self.fleet, row, buffer, len(buffer), self.now_ns
+        )
         assert position == len(data)
         return self.fleet.out[:written].tobytes()
 

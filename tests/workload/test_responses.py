@@ -9,6 +9,7 @@ import pytest
 
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.engine.fleet import build_fleet
+from loadgen.engine.reactor import MESSAGING_ENTRY_POINTS
 from loadgen.errors import ScenarioError
 from loadgen.metrics.interval import COUNTERS, SERIES
 from loadgen.mqtt.codec import decode, encode
@@ -27,7 +28,7 @@ from loadgen.workload.groups import (
     topic_filter,
 )
 from loadgen.workload.payload import HEADER_BYTES, stamp
-from loadgen.workload.traffic import receive, slot_of
+from loadgen.workload.traffic import slot_of
 from loadgen.workload.workload import rooted
 
 
@@ -75,7 +76,7 @@ class Bench:
         """Hand over bytes; the packets that the device writes."""
         f = self.fleet
         buffer = np.frombuffer(bytearray(data), np.uint8)
-        position, written = receive(f, connection, buffer, len(data), now_ns)
+        position, written = MESSAGING_ENTRY_POINTS.receive(f, connection, buffer, len(data), now_ns)
         assert position == len(data)
         answer = f.out[:written].tobytes()
         found: list[object] = []

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.engine.fleet import build_fleet, plan_schedule
+from loadgen.engine.reactor import MESSAGING_ENTRY_POINTS
 from loadgen.metrics.histogram import bucket_index
 from loadgen.metrics.interval import COUNTERS, SERIES
 from loadgen.mqtt.codec import decode, encode
@@ -56,7 +57,6 @@ from loadgen.workload.traffic import (
     EVENT_LIMIT,
     MEASURE,
     WARMUP,
-    receive,
     record,
     release_held,
     requeue,
@@ -147,7 +147,7 @@ class Bench:
         """Hand over `data`; returns (bytes taken, what is answered)."""
         f = self.fleet
         buffer = np.frombuffer(bytearray(data), np.uint8)
-        position, written = receive(f, connection, buffer, len(data), now_ns)
+        position, written = MESSAGING_ENTRY_POINTS.receive(f, connection, buffer, len(data), now_ns)
         return int(position), f.out[:written].tobytes()
 
     def stream(self, connection: int, pieces: list[bytes], now_ns: int = START_NS) -> bytes:
