@@ -178,21 +178,14 @@ async def run_async(
 
 
 class SearchOptions(TypedDict, total=False):
-    """What a search can be asked for; each has the command's default.
+    """What a search can be asked for; each has the command's default."""
 
-    start, highest   the first load, and the highest that may be tried
-    precision        how far above the limit the lowest load that failed may be, 0.05
-    most_steps       15
-    require          as `--require`: {"lost": "0.1%", "p99": "50ms"}
-    step_s           measured seconds of each step but the confirmation
-    """
-
-    start: float
-    highest: float
-    precision: float
-    most_steps: int
-    require: Requirements
-    step_s: float
+    start: float  # the first load
+    highest: float  # that may be tried
+    precision: float  # how far above the limit the lowest load that failed may be, 0.05
+    most_steps: int  # 15
+    require: Requirements  # as `--require`: {"lost": "0.1%", "p99": "50ms"}
+    step_s: float  # measured seconds of each step but the confirmation
 
 
 def _search_of(what: Scenario, target: str, faults: str, options: SearchOptions) -> Search:

@@ -69,29 +69,19 @@ class Faults:
     Of `lose`, `repeat`, `reorder` and `corrupt` at most one happens to a delivery, tried in this
     order, so that their counts add up. They, `delay` and `drop` concern only messages whose topic
     matches the filter `only` (empty: all).
-
-    lose      the delivery does not happen; the publisher is acknowledged all the same
-    repeat    it happens twice
-    reorder   it happens after the next one of its topic to the same subscriber
-    corrupt   one byte of the payload is changed
-    delay     it happens `delay_ns` later, and what follows to that subscriber waits behind it
-    drop      the connection that sent the message is closed once it is served
-    stall     nothing is read or written for `stall_ns`, from now
-    refuse    CONNECT is answered with this MQTT 5 reason code (section 3.2.2.2)
-    ceiling   PUBLISH packets served a second, over all connections; the rest waits
     """
 
-    lose: Chance = NEVER
-    repeat: Chance = NEVER
-    reorder: Chance = NEVER
-    corrupt: Chance = NEVER
-    drop: Chance = NEVER
-    delay_ns: int = 0
+    lose: Chance = NEVER  # the delivery does not happen; the publisher is acknowledged all the same
+    repeat: Chance = NEVER  # it happens twice
+    reorder: Chance = NEVER  # it happens after the next one of its topic to the same subscriber
+    corrupt: Chance = NEVER  # one byte of the payload is changed
+    drop: Chance = NEVER  # the connection that sent the message is closed once it is served
+    delay_ns: int = 0  # it happens later, and what follows to that subscriber waits behind it
     delay_share: Chance = ALWAYS
-    stall_ns: int = 0
-    refuse: int = 0
+    stall_ns: int = 0  # nothing is read or written for as long, from now
+    refuse: int = 0  # CONNECT is answered with this MQTT 5 reason code (section 3.2.2.2)
     refuse_share: Chance = ALWAYS
-    ceiling: float = 0.0
+    ceiling: float = 0.0  # PUBLISH packets served a second, over all connections; the rest waits
     only: str = ""
     seed: int = 1
 

@@ -55,25 +55,20 @@ def outcome_of(answers: Sequence[Mapping[str, Any]], name: str, start_ns: int) -
 class RunState:
     """Filled while a run is played; what did not take place stays as it is here.
 
-    messages          whether the run sends any
-    tally, groups     sums over the workers' interval rows
-    windows           [start, end] (CLOCK_MONOTONIC ns) of each phase that took place
-    ending            what ended the run early
-    owed_...          messages due and not sent at that moment, and since when the oldest was due
-    backlog_samples   (CLOCK_MONOTONIC ns, owed, outstanding at the broker) within the window
-    finals            the workers' last answers by row
-    rate_steps        marks of each rate step, where the run has any
+    `windows` are [start, end] (CLOCK_MONOTONIC ns) of each phase that took place; `tally` and
+    `groups` are sums over the workers' interval rows, `finals` the workers' last answers by row.
+    A backlog sample is (CLOCK_MONOTONIC ns, owed, outstanding at the broker) within the window.
     """
 
-    messages: bool
+    messages: bool  # whether the run sends any
     tally: Tally
     groups: GroupTally
     windows: dict[str, Window] = field(default_factory=dict)
     connected: Outcome | None = None
     subscribed: Outcome | None = None
-    ending: Ending | None = None
-    owed_at_window_end: int = 0
-    owed_oldest_ns: int = 0
+    ending: Ending | None = None  # what ended the run early
+    owed_at_window_end: int = 0  # messages due and not sent
+    owed_oldest_ns: int = 0  # since when the oldest of them was due
     owed_at_end: int = 0
     high_water_mark: int = 0
     backlog_samples: list[tuple[int, int, int]] = field(default_factory=list)

@@ -77,43 +77,28 @@ class DestinationCount:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a run showed.
-
-    Of the interactions begun in the window:
-    types                       one entry a message type
-    inside                      how many were begun, one entry an interaction
-    late                        those of them that were begun behind schedule
-    discarded, discarded_bytes  deliveries that a selector at the receiver refused
-    waited                      messages that had to wait for a place in the in-flight window
-
-    Of the whole run:
-    calls_open                  calls for offers that never had all of their offers
-    calls_dropped               offers for which there was no place to wait in
-    unsent                      messages taken whose effects still waited to be sent at the end
-    workers_silent              workers that ended without a report of what they sent and received
-    duplicated, out_of_order    deliveries
-    progress_s                  how often the run reported its progress
-    notes                       what else a reader must know
-    """
+    """What a run showed."""
 
     window_s: float
     warmup_s: float
     clock_ms: float
+    # Of the interactions begun in the window; `inside` and `late` have one entry an interaction.
     types: Sequence[TypeCount]
-    inside: Sequence[int]
-    late: Sequence[int]
+    inside: Sequence[int]  # how many were begun
+    late: Sequence[int]  # those of them that were begun behind schedule
     destinations: Sequence[DestinationCount]
-    discarded: int = 0
+    discarded: int = 0  # deliveries that a selector at the receiver refused
     discarded_bytes: int = 0
-    waited: int = 0
-    calls_open: int = 0
-    calls_dropped: int = 0
-    unsent: int = 0
-    workers_silent: int = 0
+    waited: int = 0  # messages that had to wait for a place in the in-flight window
+    # Of the whole run.
+    calls_open: int = 0  # calls for offers that never had all of their offers
+    calls_dropped: int = 0  # offers for which there was no place to wait in
+    unsent: int = 0  # messages taken whose effects still waited to be sent at the end
+    workers_silent: int = 0  # workers that ended without a report of what they sent and received
     duplicated: int = 0
     out_of_order: int = 0
-    progress_s: float = PROGRESS_LIMIT_S
-    notes: Sequence[str] = ()
+    progress_s: float = PROGRESS_LIMIT_S  # how often the run reported its progress
+    notes: Sequence[str] = ()  # what else a reader must know
 
 
 @dataclass(frozen=True, slots=True)

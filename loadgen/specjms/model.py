@@ -39,26 +39,16 @@ BASE_LIMIT: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class MessageOptions:
-    """How one message type is sent and received: the parameters of jms2009-PS and of the kit.
+    """How one message type is sent and received: the parameters of jms2009-PS and of the kit."""
 
-    qos           0 not persistent, 1 persistent, 2 on request
-    durable       the subscription outlives its connection
-    transacted    produced and consumed as one unit: the input waits for its outputs
-    queue         shared subscription of the handlers of a location, else a topic
-    target        which messages share a topic, for those not sent to a queue
-    subscription  of callForOffers
-    handlers      consumers at each location
-    sizes_bytes   payload of the three size classes
-    """
-
-    qos: int
-    durable: bool
-    transacted: bool
-    queue: bool
-    target: Target
-    subscription: SubscriptionType
-    handlers: int
-    sizes_bytes: tuple[int, int, int]
+    qos: int  # 0 not persistent, 1 persistent, 2 on request
+    durable: bool  # the subscription outlives its connection
+    transacted: bool  # produced and consumed as one unit: the input waits for its outputs
+    queue: bool  # shared subscription of the handlers of a location, else a topic
+    target: Target  # which messages share a topic, for those not sent to a queue
+    subscription: SubscriptionType  # of callForOffers
+    handlers: int  # consumers at each location
+    sizes_bytes: tuple[int, int, int]  # payload of the three size classes
 
 
 @dataclass(frozen=True, slots=True)
