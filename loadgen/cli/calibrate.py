@@ -2,17 +2,20 @@
 
 import json
 import sys
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
+from loadgen.cli.options import AsJson, Quiet
+
 
 def command(
-    json_: Annotated[bool, typer.Option("--json", help="As JSON on stdout.")] = False,
+    json_: AsJson = False,
     show: Annotated[
         bool, typer.Option("--show", help="Show what was found before; measure nothing.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> int:
     """Measure what the generator itself can do here, in under a minute.
 
@@ -50,9 +53,7 @@ def _measured(key: dict[str, object], *, quiet: bool) -> dict[str, Any]:
 
     descriptors = host_of().descriptors
     with progress_on(sys.stderr, quiet=quiet) as progress:
-        result = interruptible(
-            lambda interrupt: calibrate(key, descriptors, progress=progress, interrupt=interrupt)
-        )
+        result = interruptible(partial(calibrate, key, descriptors, progress=progress))
     keep(result)
     return result
 

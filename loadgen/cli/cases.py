@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,11 +53,7 @@ def play(
         directory_or_new(out, scenario.case) as directory,
         progress_on(sys.stderr, quiet=quiet) as progress,
     ):
-        return interruptible(
-            lambda interrupt: run(
-                scenario, directory, progress=progress, interrupt=interrupt, command=words
-            )
-        )
+        return interruptible(partial(run, scenario, directory, progress=progress, command=words))
 
 
 def check_power_logs(scenario: Scenario) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from loadgen.cases.registry import CASES, build_scenario
+from loadgen.cli.options import Quiet
 
 _CONNECTS_SPARE = 1_000
 """Descriptors left to the broker and a worker for everything but devices."""
@@ -41,7 +42,7 @@ def command(
             show_default=False,
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> int:
     """Play the cases of the published report, a few seconds each, on one score card.
 

@@ -10,17 +10,13 @@ from typing import Annotated
 import orjson
 import typer
 
+from loadgen.cli.options import require_command
 from loadgen.errors import CannotRunError, ScenarioError, UsageError
 
 _LIMIT_BYTES = 1 << 30
 
 app = typer.Typer(help="Turn what other tools run into a scenario.", add_completion=False)
-
-
-@app.callback(invoke_without_command=True)
-def _root(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        raise UsageError("import: from which tool? allowed: mqttbench")
+require_command(app, "import: from which tool? allowed: mqttbench")
 
 
 @app.command("mqttbench")

@@ -24,6 +24,9 @@ Flags = Mapping[str, Any]
 NOT_YET = ("hosts",)
 """Fields of the scenario that this version cannot play: they get no option."""
 
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+
 _FILE_LIMIT_BYTES = 4 << 20
 
 _CONNECTION_FIELDS = (
@@ -56,6 +59,16 @@ def field_option(field: Field) -> inspect.Parameter:
     return parameter(field.name, bool | None if flag else annotation, None, option)
 
 
+def option_of(name: str) -> str:
+    """The option of a parameter of this name."""
+    return f"--{name.strip('_').replace('_', '-')}"
+
+
+def option(name: str, annotation: Any, default: Any = None, **declared: Any) -> inspect.Parameter:
+    """A keyword parameter that is the option of its name; `declared` is for `typer.Option`."""
+    return parameter(name, annotation, default, typer.Option(option_of(name), **declared))
+
+
 def parameter(name: str, annotation: Any, default: Any, option: Any) -> inspect.Parameter:
     """A keyword parameter that typer makes an option of."""
     return inspect.Parameter(
@@ -69,23 +82,17 @@ def parameter(name: str, annotation: Any, default: Any, option: Any) -> inspect.
 def case_options(case: Case[Any]) -> list[inspect.Parameter]:
     """The options that choose a scenario of this case."""
     own = [
-        parameter(
+        option(
             "scenario",
             Path | None,
-            None,
-            typer.Option(
-                "--scenario",
-                help="TOML file with the same names; options win over it.",
-                metavar="FILE",
-            ),
+            help="TOML file with the same names; options win over it.",
+            metavar="FILE",
         ),
-        parameter(
+        option(
             "set_",
             list[str] | None,
-            None,
-            typer.Option(
-                "--set", help="Any field of the scenario by its name.", metavar="NAME=VALUE"
-            ),
+            help="Any field of the scenario by its name.",
+            metavar="NAME=VALUE",
         ),
     ]
     fields = [field for field in case.scenario.fields().values() if field.name not in NOT_YET]
@@ -94,27 +101,21 @@ def case_options(case: Case[Any]) -> list[inspect.Parameter]:
 
 def json_option() -> inspect.Parameter:
     """`--json`."""
-    return parameter(
-        "json_", bool, False, typer.Option("--json", help="The result as JSON on stdout.")
-    )
+    return option("json_", bool, False, help="The result as JSON on stdout.")
 
 
 def run_options() -> list[inspect.Parameter]:
     """The options that every run takes beside its scenario's."""
     return [
-        parameter(
+        option(
             "out",
             Path | None,
-            None,
-            typer.Option(
-                "--out",
-                help="Run directory; must not exist or be empty. [default: runs/TIME-CASE]",
-                metavar="DIR",
-                show_default=False,
-            ),
+            help="Run directory; must not exist or be empty. [default: runs/TIME-CASE]",
+            metavar="DIR",
+            show_default=False,
         ),
         json_option(),
-        parameter("quiet", bool, False, typer.Option("--quiet", help="Show no progress.")),
+        option("quiet", bool, False, help="Show no progress."),
     ]
 
 
@@ -137,16 +138,22 @@ def help_of(case: Case[Any]) -> str:
     return f"{case.summary}\n\nExample: {case.example}"
 
 
+def require_command(app: typer.Typer, question: str) -> None:
+    """Answer a line that names no command of `app` with the question, as a usage error."""
+
+    def root(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            raise UsageError(question)
+
+    app.callback(invoke_without_command=True)(root)
+
+
 def add_cases(
     app: typer.Typer, command: Callable[[Case[Any]], Callable[..., int]], question: str
 ) -> None:
     """Give `app` a command for each case, and `question` for a line that names none."""
 
-    def root(context: typer.Context) -> None:
-        if context.invoked_subcommand is None:
-            raise UsageError(f"{question}: which case? allowed: {', '.join(CASES)}")
-
-    app.callback(invoke_without_command=True)(root)
+    require_command(app, f"{question}: which case? allowed: {', '.join(CASES)}")
     for case in CASES.values():
         app.command(case.name, short_help=case.summary)(command(case))
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from loadgen.cli.options import AsJson
+
 if TYPE_CHECKING:
     from loadgen.brokers.probe import BrokerFacts
 
@@ -16,7 +18,7 @@ def command(
         str,
         typer.Option("--broker", metavar="URL", help="Broker URL, or the name of one to start."),
     ] = "auto",
-    json_: Annotated[bool, typer.Option("--json", help="As JSON on stdout.")] = False,
+    json_: AsJson = False,
 ) -> int:
     """Ask a broker which protocol versions and features it offers.
 

@@ -5,11 +5,11 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from loadgen.cli.options import Flags, field_option, json_option, parameter, with_options
+from loadgen.cli.options import Flags, field_option, json_option, option, parameter, with_options
 from loadgen.workload.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -27,13 +27,6 @@ Example: loadgen scorecard runs/new --baseline runs/old --bound 3%
 """
 
 
-def _option(
-    name: str, annotation: Any, metavar: str | None, text: str, default: Any = None
-) -> inspect.Parameter:
-    flag = f"--{name.strip('_').replace('_', '-')}"
-    return parameter(name, annotation, default, typer.Option(flag, metavar=metavar, help=text))
-
-
 _LOG_FIELDS = ("pdu", "pdu_timezone", "pdu_columns", "pdu_offset")
 """Fields of a scenario that say which power logs there are and how they are read."""
 
@@ -44,22 +37,22 @@ _OPTIONS = (
         inspect.Parameter.empty,
         typer.Argument(metavar="RUN...", help="Run directories."),
     ),
-    _option(
+    option(
         "baseline",
         list[Path] | None,
-        "RUN",
-        "Run to hold the others of its case against; repeatable. Exit status 1 where one is worse "
-        "by more than --bound.",
+        metavar="RUN",
+        help="Run to hold the others of its case against; repeatable. Exit status 1 where one is "
+        "worse by more than --bound.",
     ),
-    _option("bound", str, "PERCENT", "How much worse than the baseline is fine.", "5%"),
+    option("bound", str, "5%", metavar="PERCENT", help="How much worse than the baseline is fine."),
     *(field_option(Scenario.fields()[name]) for name in _LOG_FIELDS),
-    _option("rack_units", float | None, "N", "Height of the broker's machine."),
-    _option("spark_master", str, "URL", "Spark master.", "local[*]"),
-    _option(
+    option("rack_units", float | None, metavar="N", help="Height of the broker's machine."),
+    option("spark_master", str, "local[*]", metavar="URL", help="Spark master."),
+    option(
         "out",
         Path | None,
-        "DIR",
-        "Where to write it [default: into the run; for several, scorecard-TIME].",
+        metavar="DIR",
+        help="Where to write it [default: into the run; for several, scorecard-TIME].",
     ),
     json_option(),
 )

@@ -4,6 +4,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from loadgen.cli.options import (
     add_cases,
     case_options,
     named_values,
-    parameter,
+    option,
+    option_of,
     read_scenario,
     run_options,
     with_options,
@@ -66,25 +68,21 @@ SEARCH_OPTIONS: Mapping[str, tuple[str, str]] = {
 """Options of a search by the names of their parameters: placeholder and help."""
 
 
-def option_of(name: str) -> str:
-    """The option of a parameter of this name."""
-    return f"--{name.strip('_').replace('_', '-')}"
-
-
 def search_options(*, required: bool) -> list[inspect.Parameter]:
     """The options of a search, of `search` itself and of `sweep --search`."""
     found = []
     for name, (metavar, text) in SEARCH_OPTIONS.items():
         default = " [default: rate]" if name == "for_" and not required else ""
-        option = typer.Option(
-            option_of(name),
-            metavar=metavar,
-            help=text + default,
-            rich_help_panel="Search",
-            show_default=False,
+        found.append(
+            option(
+                name,
+                list[str] | None if name == "require" else str | None,
+                metavar=metavar,
+                help=text + default,
+                rich_help_panel="Search",
+                show_default=False,
+            )
         )
-        kind = list[str] | None if name == "require" else str | None
-        found.append(parameter(name, kind, None, option))
     return found
 
 
@@ -164,11 +162,7 @@ def _played(what: "Search", directory: Path, quiet: bool) -> "SearchResult":
 
     words = ("loadgen", *sys.argv[1:])
     with search_progress(sys.stderr, quiet=quiet, notice=notice_for(what.scenario.case)) as watch:
-        return interruptible(
-            lambda interrupt: search(
-                what, directory, watch=watch, interrupt=interrupt, command=words
-            )
-        )
+        return interruptible(partial(search, what, directory, watch=watch, command=words))
 
 
 def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:

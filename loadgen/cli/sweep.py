@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,13 @@ from loadgen.cli.options import (
     Flags,
     add_cases,
     case_options,
-    parameter,
+    option,
+    option_of,
     read_scenario,
     run_options,
     with_options,
 )
-from loadgen.cli.search import SEARCH_OPTIONS, option_of, search_options, searched
+from loadgen.cli.search import SEARCH_OPTIONS, search_options, searched
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.workload.case import Case
 from loadgen.workload.units import parse_count
@@ -37,30 +39,16 @@ Axes = tuple[tuple[str, tuple[str, ...]], ...]
 
 def _options(case: Case[Any]) -> list[inspect.Parameter]:
     own = [
-        parameter(
+        option(
             "set_",
             list[str] | None,
-            None,
-            typer.Option(
-                "--set",
-                metavar="NAME=V1,V2,...",
-                help="Values of a scenario field to combine with all others; repeatable.",
-            ),
+            metavar="NAME=V1,V2,...",
+            help="Values of a scenario field to combine with all others; repeatable.",
         ),
-        parameter(
-            "search",
-            bool,
-            False,
-            typer.Option("--search", help="Find the limit of each combination."),
-        ),
-        parameter(
-            "repeat",
-            str,
-            "1",
-            typer.Option("--repeat", metavar="N", help="How often each is measured."),
-        ),
+        option("search", bool, False, help="Find the limit of each combination."),
+        option("repeat", str, "1", metavar="N", help="How often each is measured."),
     ]
-    fields = [option for option in case_options(case) if option.name != "set_"]
+    fields = [own for own in case_options(case) if own.name != "set_"]
     return [*own, *search_options(required=False), *fields, *run_options()]
 
 
@@ -150,11 +138,7 @@ def _played(what: "Sweep", directory: Path, quiet: bool) -> "SweepResult":
         search_progress(sys.stderr, quiet=quiet or what.search is None, notice=notice) as show,
         progress_on(sys.stderr, quiet=quiet or what.search is not None) as progress,
     ):
-        return interruptible(
-            lambda interrupt: sweep(
-                what, directory, watch=watch, interrupt=interrupt, command=words
-            )
-        )
+        return interruptible(partial(sweep, what, directory, watch=watch, command=words))
 
 
 def _heading(state: "SweepState") -> str:

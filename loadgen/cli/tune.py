@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loadgen.cases.registry import CASES, resolve
-from loadgen.cli.options import Flags, case_options, help_of, read_scenario, with_options
+from loadgen.cli.options import AsJson, Flags, case_options, help_of, read_scenario, with_options
 from loadgen.cli.plan import planned_endpoints
 from loadgen.workload.case import Case
 
@@ -32,7 +32,6 @@ app.add_typer(_check, name="check")
 _Profile = Annotated[
     str, typer.Option("--profile", metavar="NAME", help="load-host or broker-host.")
 ]
-_Json = Annotated[bool, typer.Option("--json", help="As JSON on stdout.")]
 _Interface = Annotated[
     str | None,
     typer.Option(
@@ -48,7 +47,7 @@ _CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotati
 
 
 @app.command("show")
-def show(profile: _Profile = "load-host", json_: _Json = False) -> int:
+def show(profile: _Profile = "load-host", json_: AsJson = False) -> int:
     """Every line of a profile with its reason and source.
 
     Example: loadgen tune show --profile broker-host
@@ -93,7 +92,7 @@ def _root(
     context: typer.Context,
     profile: _Profile = "load-host",
     interface: _Interface = None,
-    json_: _Json = False,
+    json_: AsJson = False,
 ) -> int:
     given = {"profile": profile, "interface": interface, "json": json_}
     context.obj = given

@@ -18,40 +18,33 @@ from loadgen.cli.options import (
     Flags,
     case_options,
     help_of,
-    parameter,
+    option,
     read_scenario,
+    require_command,
     run_options,
     with_options,
 )
-from loadgen.errors import RunDirectoryError, UsageError
+from loadgen.errors import RunDirectoryError
 from loadgen.workload.case import Case, Variants
 
 if TYPE_CHECKING:
     from loadgen.scorecard.model import ScoreCard
     from loadgen.workload.scenario import Scenario
 
-_REPEAT = parameter(
+_REPEAT = option(
     "repeat",
     bool,
     False,
-    typer.Option(
-        "--repeat",
-        help="Run a second time, into DIR-repeat, to show reproducibility; with --json the "
-        "result is an array of both score cards.",
-    ),
+    help="Run a second time, into DIR-repeat, to show reproducibility; with --json the result is "
+    "an array of both score cards.",
 )
 
 
 def variants_app(case: Case[Any], variants: Variants) -> typer.Typer:
     """The command group of a case with these variants."""
     app = typer.Typer(help=help_of(case), add_completion=False)
-
-    def root(context: typer.Context) -> None:
-        if context.invoked_subcommand is None:
-            known = ", ".join(variants.commands)
-            raise UsageError(f"{case.name}: which {variants.field}? allowed: {known}, or bundle")
-
-    app.callback(invoke_without_command=True)(root)
+    known = ", ".join(variants.commands)
+    require_command(app, f"{case.name}: which {variants.field}? allowed: {known}, or bundle")
     app.command("bundle")(bundle)
     for value, (summary, options) in variants.commands.items():
         command = _command(

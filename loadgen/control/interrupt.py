@@ -31,8 +31,8 @@ class Interrupt:
         self.asked.set()
 
 
-def interruptible(work: Callable[[Interrupt], Coroutine[Any, Any, T]]) -> T:
-    """What `work` returns in a loop of its own; SIGINT and SIGTERM request its interrupt."""
+def interruptible(work: Callable[..., Coroutine[Any, Any, T]]) -> T:
+    """What `work(interrupt=...)` returns in a loop of its own; SIGINT and SIGTERM request it."""
 
     async def listening() -> T:
         loop, interrupt = asyncio.get_running_loop(), Interrupt()
@@ -40,6 +40,6 @@ def interruptible(work: Callable[[Interrupt], Coroutine[Any, Any, T]]) -> T:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, interrupt.request)
                 signals.callback(loop.remove_signal_handler, number)
-            return await work(interrupt)
+            return await work(interrupt=interrupt)
 
     return asyncio.run(listening())
