@@ -322,17 +322,15 @@ class _KernelCache(_Cache):
         self._dispatcher = dispatcher
         function = dispatcher.py_func
         self._name = f"{function.__module__}.{function.__qualname__}".replace("<locals>.", "")
-        self._is_enabled = True
 
     @property
     def cache_path(self) -> str:
         return str(cache_directory())
 
     def enable(self) -> None:
-        self._is_enabled = True
+        """It always is."""
 
-    def disable(self) -> None:
-        self._is_enabled = False
+    disable = enable
 
     def flush(self) -> None:
         for path in self._files():
@@ -341,8 +339,6 @@ class _KernelCache(_Cache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """What was compiled for these argument types, or None."""
         target_context.refresh()
-        if not self._is_enabled:
-            return None
         path = self._path(sig, target_context.codegen())
         try:
             parts = pickle.loads(path.read_bytes())
@@ -357,7 +353,7 @@ class _KernelCache(_Cache):
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep what has been compiled, if it can be used in another process."""
-        if not self._is_enabled or data.lifted or data.library.has_dynamic_globals:
+        if data.lifted or data.library.has_dynamic_globals:
             return
         path = self._path(sig, data.codegen)
         content: bytes = _dumps(data._reduce())

@@ -15,7 +15,6 @@ import numpy as np
 
 from loadgen.engine.behaviour import Behaviour
 from loadgen.engine.connector import Connector
-from loadgen.engine.keep_alive import KeepAlive
 from loadgen.engine.outgoing import Outgoing
 from loadgen.engine.poller import Poller
 from loadgen.engine.recorder import current_phase
@@ -77,7 +76,8 @@ class Lifecycle:
         self.connector = Connector(fleet, loop, self.streams, self._on_events, self.lost)
         packets = behaviour.subscribe_packets
         self.subscriptions = Subscriptions(fleet, reporter, self.outgoing, packets)
-        self.keep_alive = KeepAlive(fleet, self.outgoing, self.lost)
+        self.keep_alive_ns = np.array([group.keep_alive_s for group in fleet.plan.groups], np.int64)
+        self.keep_alive_ns *= 1_000_000_000
         self.failures: Counter[str] = Counter()
         self.last_connected_ns = 0
         self.left_and_returned = 0
@@ -157,7 +157,8 @@ class Lifecycle:
         self.last_connected_ns = moment_ns
         server_keep_alive_s = packet.properties.server_keep_alive
         if server_keep_alive_s is not None:
-            self.keep_alive.set_by_server(device.group, server_keep_alive_s)
+            # That counts, not the one in CONNECT (MQTT 5, 3.2.2.3.14).
+            self.keep_alive_ns[device.group] = server_keep_alive_s * 1_000_000_000
         self._set_receive_maximum(connection, packet.properties.receive_maximum)
         if self.connector.came_back(connection) or device.returned_ns:
             self._resume(connection, packet.session_present)

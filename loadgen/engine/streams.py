@@ -73,25 +73,15 @@ class _Stream(asyncio.BaseProtocol):
         unblock(self.streams.fleet, self.connection)
         self.streams.on_events()
 
-    def detach(self) -> asyncio.Transport | None:
-        """Give the transport away; its end is not reported any more."""
+    def close(self, *, unused: bool = False) -> None:
+        """Close it for good, unreported; what MQTT has written still goes out."""
         transport, self.transport = self.transport, None
-        return transport
-
-    def close(self) -> None:
-        """Close it for good; what it has written still goes out."""
-        transport = self.detach()
         if transport is not None:
-            transport.close()
-
-    def abort(self) -> None:
-        """Close a connection that MQTT never used."""
-        transport = self.detach()
-        if transport is not None:
-            transport.abort()
+            (transport.abort if unused else transport.close)()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self.detach() is not None:
+        if self.transport is not None:
+            self.transport = None
             reason = "closed by the broker" if error is None else type(error).__name__
             self.streams.failed(self.connection, reason)
 
@@ -121,9 +111,10 @@ def websocket_uri(target: Target) -> str:
 class _WebSocketStream(_Stream, asyncio.Protocol):
     """One connection over WebSocket (MQTT 5, section 6): binary frames carry the byte stream."""
 
-    def __init__(self, streams: "Streams", connection: int, target: Target) -> None:
+    def __init__(self, streams: "Streams", connection: int) -> None:
         super().__init__(streams, connection)
-        self.framing = ClientProtocol(parse_uri(websocket_uri(target)), subprotocols=[MQTT])
+        uri = parse_uri(websocket_uri(streams.target_of(connection)))
+        self.framing = ClientProtocol(uri, subprotocols=[MQTT])
         self.answered: asyncio.Future[None] = streams.loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -224,9 +215,9 @@ class Streams:
     async def _open(self, connection: int) -> _Stream:
         """A connection over which MQTT may begin; nothing of it is left when that fails."""
         device = self.fleet.devices[connection]
-        target = self._target(connection)
-        sockaddr = self.fleet.addresses[device.target].tobytes()
-        family, address = _socket_name(sockaddr)
+        target = self.target_of(connection)
+        stream = _WebSocketStream if target.transport in ("ws", "wss") else _TlsStream
+        family, address = _socket_name(self.fleet.addresses[device.target].tobytes())
         with ExitStack() as undo:
             sock = _open_socket(family, self.fleet)
             undo.callback(sock.close)
@@ -236,12 +227,12 @@ class Streams:
             self._record(connection, traffic.S_TCP, tcp_ns - device.syn_ns)
             context = self.context_of(connection)
             transport, protocol = await self.loop.create_connection(
-                lambda: self._protocol(connection, target),
+                lambda: stream(self, connection),
                 sock=sock,
                 ssl=context,
                 server_hostname=None if context is None else target.host,
             )
-            undo.callback(protocol.abort)
+            undo.callback(protocol.close, unused=True)
             if context is not None:
                 self._record(connection, traffic.S_TLS, time.monotonic_ns() - tcp_ns)
                 self.handshakes.count(transport.get_extra_info("ssl_object"))
@@ -249,13 +240,12 @@ class Streams:
             undo.pop_all()
         return protocol
 
-    def _target(self, connection: int) -> Target:
-        number = self.fleet.devices[connection].target
-        return self.fleet.plan.targets[number]
+    def target_of(self, connection: int) -> Target:
+        return self.fleet.plan.targets[self.fleet.devices[connection].target]
 
     def context_of(self, connection: int) -> ssl.SSLContext | None:
         """The TLS context of a device; None without encryption."""
-        if self._target(connection).transport not in ("tls", "wss"):
+        if self.target_of(connection).transport not in ("tls", "wss"):
             return None
         return self.handshakes.context_of(int(self.fleet.device[connection]))
 
@@ -263,11 +253,6 @@ class Streams:
         fleet = self.fleet
         slot = traffic.slot_of(int(fleet.group[connection]), series, traffic.CONNECT_PHASE)
         traffic.record(fleet, slot, value_ns)
-
-    def _protocol(self, connection: int, target: Target) -> _Stream:
-        if target.transport in ("ws", "wss"):
-            return _WebSocketStream(self, connection, target)
-        return _TlsStream(self, connection)
 
     # --- reading ------------------------------------------------------------------------------
 

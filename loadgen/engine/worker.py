@@ -23,6 +23,7 @@ from loadgen.engine.devices import device_columns
 from loadgen.engine.durable import forget_sessions
 from loadgen.engine.fleet import plan_schedule
 from loadgen.engine.frames import Header
+from loadgen.engine.keep_alive import keep_alive
 from loadgen.engine.lifecycle import Lifecycle
 from loadgen.engine.live import open_live_page
 from loadgen.engine.reporter import Reporter
@@ -69,9 +70,10 @@ class Worker:
         self.lifecycle = lifecycle = Lifecycle(behaviour, self.loop, self.reporter)
         wait_s = self.reporter.until_next_second()
         self.loop.call_later(wait_s, self._repeat, self._each_second)
-        self._repeat(lifecycle.keep_alive.look)
+        outgoing = lifecycle.outgoing
+        self._repeat(keep_alive(fleet, lifecycle.keep_alive_ns, outgoing, lifecycle.lost))
         if len(fleet.held_ids):
-            self._repeat(lifecycle.outgoing.release_stale)
+            self._repeat(outgoing.release_stale)
         _keep_time(fleet.plan.workers[row].processors)
         return {"pid": os.getpid(), "devices": len(fleet.devices)}
 

@@ -49,7 +49,6 @@ from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import NativeValue, models, register_model, typeof_impl, unbox
 from numba.np.arrayobj import make_array, populate_array, record_getattr
 
-Int8 = Annotated[int, np.int8]
 Int16 = Annotated[int, np.int16]
 Int32 = Annotated[int, np.int32]
 Int64 = Annotated[int, np.int64]
@@ -121,38 +120,29 @@ class Record(_Void):
 
 
 R = TypeVar("R")
+At = TypeVar("At")
 
 
-class Rows(Protocol, Generic[R]):  # type: ignore[misc]
-    """An array of records, one dimension."""
-
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[R]: ...
-    def tolist(self) -> list[tuple[Any, ...]]: ...
-    def copy(self) -> Self: ...
-    @overload
-    def __getitem__(self, at: int, /) -> R: ...
-    @overload
-    def __getitem__(self, at: str, /) -> npt.NDArray[Any]: ...
-    @overload
-    def __getitem__(self, at: Any, /) -> Any: ...
-    def __setitem__(self, at: Any, value: Any, /) -> None: ...
-
-
-class Grid(Protocol, Generic[R]):  # type: ignore[misc]
-    """An array of records, two dimensions."""
+class Records(Protocol, Generic[R, At]):  # type: ignore[misc]
+    """An array of records; `At` says which one."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
     def __len__(self) -> int: ...
-    def tolist(self) -> list[list[tuple[Any, ...]]]: ...
+    def __iter__(self) -> Iterator[R]: ...
+    def tolist(self) -> list[Any]: ...
+    def copy(self) -> Self: ...
     @overload
-    def __getitem__(self, at: tuple[int, int], /) -> R: ...
+    def __getitem__(self, at: At, /) -> R: ...
     @overload
     def __getitem__(self, at: str, /) -> npt.NDArray[Any]: ...
     @overload
     def __getitem__(self, at: Any, /) -> Any: ...
     def __setitem__(self, at: Any, value: Any, /) -> None: ...
+
+
+Rows = Records[R, int]
+Grid = Records[R, tuple[int, int]]
 
 
 class Field(NamedTuple):
@@ -170,8 +160,9 @@ def _fields_of(layout: type) -> dict[str, Field]:
         kind: Any = get_origin(hint) or hint
         if kind is Annotated:
             _, dtype, dimensions = get_args(hint)
-        elif kind in (Rows, Grid):
-            dtype, dimensions = get_args(hint)[0].layout, 1 if kind is Rows else 2
+        elif kind is Records:
+            row, at = get_args(hint)
+            dtype, dimensions = row.layout, 1 if at is int else 2
         elif isinstance(kind, type) and issubclass(kind, Record):
             dtype, dimensions = kind.layout, 0
         else:
