@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from itertools import accumulate
 
+import pyarrow as pa
+
 from loadgen.scorecard.figures import (
     LOG_MICROSECONDS,
     SECONDS,
@@ -127,12 +129,12 @@ def _distribution(title: str, note: str, curves: Sequence[Curve]) -> Chart | Non
 
 def _course(card: ScoreCard) -> Chart | None:
     course, backlog = card.curves.course, card.curves.backlog
-    if not any(moment.sent or moment.received for moment in course):
+    rates = [course["sent"].to_pylist(), course["received"].to_pylist()]
+    if not any(map(any, rates)):
         return None
     # A rate is that of a whole interval, or of its part in which messages were due: it stands in
     # the middle.
-    at = [moment.covered_at_s + moment.covered_s / 2 for moment in course]
-    rates = [[moment.sent for moment in course], [moment.received for moment in course]]
+    at = _middles(course)
     highest = [max((rate for rate in one if rate), default=0.0) for one in rates]
     apart = max(highest) > _LOG_SPREAD * max(min(highest), 1e-9)
     if apart:
@@ -150,9 +152,9 @@ def _course(card: ScoreCard) -> Chart | None:
     ):
         samples = [(sample[0], sample[place]) for sample in backlog]
         lines.append(line(label, samples, color, "%{y:,}", "y2", marked=None))
-    if any(moment.p99_us is not None for moment in course):
+    if course["p99_us"].null_count < len(course):
         for label, key, color in (("p50", "p50_us", "$green"), ("p99", "p99_us", "$red")):
-            points = zip(at, (getattr(moment, key) for moment in course), strict=True)
+            points = zip(at, course[key].to_pylist(), strict=True)
             lines.append(line(label, points, color, "%{y:,.1f} µs", "y3", marked=None))
     scale = {"type": "log", "dtick": 1} if apart else {"rangemode": "tozero"}
     columns = {
@@ -163,7 +165,7 @@ def _course(card: ScoreCard) -> Chart | None:
         "connected": "connected",
         **{key: key for key in ("p50_us", "p99_us", "max_us")},
     }
-    rows = [[getattr(moment, key) for key in columns.values()] for moment in course]
+    rows = zip(*(course[key].to_pylist() for key in columns.values()), strict=True)
     tables: list[Table] = [([*columns], rows)]
     if backlog:
         tables.append((("at_s", "owed", "outstanding"), [[*sample] for sample in backlog]))
@@ -185,16 +187,25 @@ def _course(card: ScoreCard) -> Chart | None:
     )
 
 
+def _middles(course: pa.Table) -> list[float]:
+    """The middle of each second's part in which messages were due."""
+    middles: list[float] = (
+        course["covered_at_s"].to_numpy() + course["covered_s"].to_numpy() / 2
+    ).tolist()
+    return middles
+
+
 def _connection_curve(card: ScoreCard) -> Chart | None:
-    course = [m for m in card.curves.course if m.connects or m.connect_failures]
+    rows = card.curves.course.to_pylist()
+    course = [row for row in rows if row["connects"] or row["connect_failures"]]
     bounds = next(((s, e) for phase, s, e in card.curves.phases if phase == "connect"), None)
     if not course or bounds is None:
         return None
     start, end = bounds
     # A second is complete at its end, the last one when the phase was over.
-    at = [0.0, *(min(moment.at_s + moment.span_s, end) - start for moment in course)]
-    connects = [*accumulate((moment.connects for moment in course), initial=0)]
-    failures = [*accumulate((moment.connect_failures for moment in course), initial=0)]
+    at = [0.0, *(min(row["at_s"] + row["span_s"], end) - start for row in course)]
+    connects = [*accumulate((row["connects"] for row in course), initial=0)]
+    failures = [*accumulate((row["connect_failures"] for row in course), initial=0)]
     lines = [
         line(label, zip(at, counts, strict=True), color, "%{y:,.0f} devices", marked=True)
         for label, counts, color in (("connected", connects, "$blue"), ("failed", failures, "$red"))
@@ -214,7 +225,7 @@ def _connection_curve(card: ScoreCard) -> Chart | None:
 
 
 def _processors(card: ScoreCard) -> Chart | None:
-    moments = card.curves.processes
+    moments = card.curves.processes.to_pylist()
     watched = () if card.broker is None else card.broker.moments
     if not moments and not watched:
         return None
@@ -222,10 +233,10 @@ def _processors(card: ScoreCard) -> Chart | None:
     at_second: dict[int, list[float]] = {}
     resident: Counter[int] = Counter()
     for moment in moments:
-        share = 100 * moment.used
-        used.setdefault(f"worker {moment.worker}", []).append((moment.at_s, share))
-        at_second.setdefault(round(moment.at_s), []).append(share)
-        resident[round(moment.at_s)] += moment.resident_bytes
+        at_s, share = moment["at_s"], 100 * moment["used"]
+        used.setdefault(f"worker {moment['worker']}", []).append((at_s, share))
+        at_second.setdefault(round(at_s), []).append(share)
+        resident[round(at_s)] += moment["resident_bytes"]
     used = dict(sorted(used.items()))
     if len(used) > _MOST_LINES:
         seconds = sorted(at_second.items())
@@ -250,10 +261,10 @@ def _processors(card: ScoreCard) -> Chart | None:
         )
         if sizes
     ]
-    waited = max((m.waited for m in moments), default=0.0)
+    waited = max((moment["waited"] for moment in moments), default=0.0)
     top = max([105.0, *(105 * m.used for m in watched)])
-    columns = ("worker", "at_s", "used", "waited", "resident_bytes")
-    tables: list[Table] = [(columns, [[getattr(m, key) for key in columns] for m in moments])]
+    columns = card.curves.processes.column_names
+    tables: list[Table] = [(columns, [[*moment.values()] for moment in moments])]
     if watched:
         of_watched = [[m.at_s, m.span_s, m.used, m.resident_bytes] for m in watched]
         tables.append((("broker_at_s", "seconds", "used", "resident_bytes"), of_watched))
@@ -289,11 +300,11 @@ def _power(card: ScoreCard) -> Chart | None:
         total = [(moment, _watts_at(outlets, moment)) for moment in moments]
         lines.append(line("all outlets", total, "$ink", "%{y:,.1f} W", shape="hv", dash="dot"))
     per_watt = []
-    for moment in card.curves.course:
-        middle = moment.covered_at_s + moment.covered_s / 2
+    course = card.curves.course
+    for middle, received in zip(_middles(course), course["received"].to_pylist(), strict=True):
         watts_then = _watts_at(outlets, middle)
-        if moment.received is not None and watts_then:
-            per_watt.append((middle, moment.received / watts_then))
+        if received is not None and watts_then:
+            per_watt.append((middle, received / watts_then))
     axes: Figure = {}
     if per_watt:
         hover = "%{y:,.2f} msgs/s/W"

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -10,7 +11,7 @@ from loadgen.errors import RunDirectoryError
 from loadgen.metrics.histogram import percentiles
 from loadgen.metrics.interval import COUNTERS, PHASES
 from loadgen.metrics.reducer import reduce_table
-from loadgen.scorecard.model import Curve, Curves, GroupTotals, Moment, ProcessMoment
+from loadgen.scorecard.model import Curve, Curves, GroupTotals
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.views import TIMED, Views
 
@@ -68,55 +69,43 @@ def _phases(record: RunRecord, start_ns: int, end_ns: int) -> tuple[tuple[str, f
     )
 
 
-def _course(record: RunRecord, course: pa.Table, start_ns: int, end_ns: int) -> tuple[Moment, ...]:
-    """The seconds of a run, all groups together; latencies are those of timed groups."""
-    due_s = (record.windows.get("warmup", (start_ns,))[0] - start_ns) / 1e9
+def _course(record: RunRecord, course: pa.Table, start_ns: int, end_ns: int) -> pa.Table:
+    """The seconds of a run, all groups together; latencies are those of timed groups.
+
+    The first and the last of a schedule have the rate of their part in which messages were due.
+    Drawn as whole seconds they would dip where nothing dipped.
+    """
     counters = course.filter(pc.equal(course["series"], ""))
     added = ("sent_per_s", "received_per_s", *_COUNTS)
     seconds = counters.group_by("second").aggregate(
         [("time_ns", "min"), ("span_ns", "max"), *((name, "sum") for name in added)]
     )
+    seconds = seconds.sort_by("time_ns_min")
     timed = pc.and_(pc.equal(course["group"], TIMED), pc.equal(course["series"], "end_to_end"))
     latency = {row["second"]: row for row in course.filter(timed).to_pylist() if row["count"]}
-    return tuple(
-        _moment(row, latency.get(row["second"]), start_ns, (due_s, (end_ns - start_ns) / 1e9))
-        for row in seconds.sort_by("time_ns_min").to_pylist()
-    )
-
-
-def _moment(
-    row: Mapping[str, Any],
-    latency: Mapping[str, Any] | None,
-    start_ns: int,
-    due: tuple[float, float],
-) -> Moment:
-    """One second; the first and the last of a schedule with the rate of their part that was due.
-
-    `due` is from when until when messages were. Drawn as whole seconds they would dip where
-    nothing dipped.
-    """
-    at_s, span_s = (row["time_ns_min"] - start_ns) / 1e9, row["span_ns_max"] / 1e9
-    covered_at_s = max(at_s, due[0])
-    covered_s = min(at_s + span_s, due[1]) - covered_at_s
-    scale: float | None = 1.0
-    if not 0 < covered_s < span_s:
-        covered_at_s, covered_s = at_s, span_s
-    else:
-        scale = None if covered_s < _SHORTEST_COVERED_S else span_s / covered_s
-    us: dict[str, Any] = {
-        f"{level}_us": latency[f"{level}_ns"] / 1000 if latency else None
-        for level in ("p50", "p99", "max")
+    timings = [latency.get(second) for second in seconds["second"].to_pylist()]
+    at_s = (seconds["time_ns_min"].to_numpy() - start_ns) / 1e9
+    span_s = seconds["span_ns_max"].to_numpy() / 1e9
+    due_s = (record.windows.get("warmup", (start_ns,))[0] - start_ns) / 1e9
+    covered_at_s = np.maximum(at_s, due_s)
+    covered_s = np.minimum(at_s + span_s, (end_ns - start_ns) / 1e9) - covered_at_s
+    partly = (covered_s > 0) & (covered_s < span_s)
+    scale = np.divide(span_s, covered_s, out=np.ones_like(span_s), where=partly)
+    scale[partly & (covered_s < _SHORTEST_COVERED_S)] = np.nan
+    columns = {
+        "at_s": at_s,
+        "span_s": span_s,
+        "covered_at_s": np.where(partly, covered_at_s, at_s),
+        "covered_s": np.where(partly, covered_s, span_s),
+        "sent": pa.array(seconds["sent_per_s_sum"].to_numpy() * scale, from_pandas=True),
+        "received": pa.array(seconds["received_per_s_sum"].to_numpy() * scale, from_pandas=True),
+        **{name: seconds[f"{name}_sum"] for name in _COUNTS},
+        **{
+            f"{level}_us": [row and row[f"{level}_ns"] / 1000 for row in timings]
+            for level in ("p50", "p99", "max")
+        },
     }
-    return Moment(
-        at_s=at_s,
-        span_s=span_s,
-        covered_at_s=covered_at_s,
-        covered_s=covered_s,
-        sent=None if scale is None else row["sent_per_s_sum"] * scale,
-        received=None if scale is None else row["received_per_s_sum"] * scale,
-        **{name: row[f"{name}_sum"] for name in _COUNTS},
-        **us,
-    )
+    return pa.table(columns)
 
 
 def _backlog(record: RunRecord, start_ns: int) -> tuple[tuple[float, int, int], ...]:
@@ -130,16 +119,17 @@ def _backlog(record: RunRecord, start_ns: int) -> tuple[tuple[float, int, int], 
         ) from None
 
 
-def _processes(processes: pa.Table, start_ns: int) -> tuple[ProcessMoment, ...]:
-    return tuple(
-        ProcessMoment(
-            worker=f"{row['host']}/{row['worker']}",
-            at_s=(row["time_ns"] - start_ns) / 1e9,
-            used=row["cpu_ns"] / max(row["span_ns"], 1),
-            waited=row["wait_ns"] / max(row["span_ns"], 1),
-            resident_bytes=row["resident_bytes"],
-        )
-        for row in processes.to_pylist()
+def _processes(processes: pa.Table, start_ns: int) -> pa.Table:
+    names = zip(processes["host"].to_pylist(), processes["worker"].to_pylist(), strict=True)
+    span_ns = np.maximum(processes["span_ns"].to_numpy(), 1)
+    return pa.table(
+        {
+            "worker": [f"{host}/{worker}" for host, worker in names],
+            "at_s": (processes["time_ns"].to_numpy() - start_ns) / 1e9,
+            "used": processes["cpu_ns"].to_numpy() / span_ns,
+            "waited": processes["wait_ns"].to_numpy() / span_ns,
+            "resident_bytes": processes["resident_bytes"],
+        }
     )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from loadgen.control.seal import Integrity
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.scorecard.broker import BrokerLoad
@@ -120,42 +122,6 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """One second of a run, at `at_s` seconds after the window's start, `span_s` long.
-
-    `sent` and `received` are rates a second of the part in which messages were due, `covered_s`
-    long and beginning at `covered_at_s`; None where that part is too short for a rate. `connects`,
-    `connect_failures` and `disconnects` are how many there were, `connected` how many devices were
-    connected at its end.
-    """
-
-    at_s: float
-    span_s: float
-    covered_at_s: float
-    covered_s: float
-    sent: float | None
-    received: float | None
-    connects: int
-    connect_failures: int
-    disconnects: int
-    connected: int
-    p50_us: float | None
-    p99_us: float | None
-    max_us: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessMoment:
-    """One second of one worker: shares of a processor used and waited for, 0 to 1."""
-
-    worker: str
-    at_s: float
-    used: float
-    waited: float
-    resident_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class GroupTotals:
     """Counters of one group of devices over the window."""
 
@@ -172,16 +138,25 @@ class Curves:
     the epoch, 0 where the run did not record its wall clock.
     """
 
-    wall_start_ns: int = 0
-    histograms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    wall_start_ns: int
+    histograms: Mapping[str, Mapping[str, Any]]
     """Series to its merged row of the reduced interval table (`metrics.reducer`)."""
-    phases: tuple[tuple[str, float, float], ...] = ()
-    distribution: tuple[Curve, ...] = ()
-    course: tuple[Moment, ...] = ()
-    backlog: tuple[tuple[float, int, int], ...] = ()
+    phases: tuple[tuple[str, float, float], ...]
+    distribution: tuple[Curve, ...]
+    course: pa.Table
+    """A row a second, at `at_s`, `span_s` long.
+
+    `sent` and `received` are rates a second of the part in which messages were due, `covered_s`
+    long and beginning at `covered_at_s`; null where that part is too short for a rate. `connects`,
+    `connect_failures` and `disconnects` are how many there were, `connected` how many devices were
+    connected at its end; `p50_us`, `p99_us` and `max_us` are null where no latency was measured.
+    """
+    backlog: tuple[tuple[float, int, int], ...]
     """(seconds, messages owed by publishers, deliveries outstanding)"""
-    processes: tuple[ProcessMoment, ...] = ()
-    groups: tuple[GroupTotals, ...] = ()
+    processes: pa.Table
+    """A row a `worker` and second, at `at_s`: shares of a processor `used` and `waited` for, 0 to
+    1, and `resident_bytes`."""
+    groups: tuple[GroupTotals, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +173,7 @@ class ScoreCard:
     network: Mapping[str, int]
     rates: Mapping[str, float]
     """Messages a second, of those intended in the window: sent, expected, received."""
-    curves: Curves = field(default_factory=Curves)
+    curves: Curves
     audit: Mapping[str, Any] | None = None
     notice: str = ""
     """What must stand before any figure."""

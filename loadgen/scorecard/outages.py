@@ -1,9 +1,11 @@
 """When devices lost their connections, how many, and how they came back: from second to second."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from loadgen.scorecard.model import Moment
+import pyarrow as pa
+
 from loadgen.scorecard.reading import figure
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.sections import Section
@@ -29,8 +31,10 @@ class Outage:
     most_connects: float
 
 
-def outages_of(course: Iterable[Moment]) -> tuple[Outage, ...]:
+def outages_of(course: Iterable[Mapping[str, Any]]) -> tuple[Outage, ...]:
     """The outages of a run, in order; `course` is in order, from after the connect phase on.
+
+    Its rows are those of `model.Curves.course`.
 
     By what was counted, not by the gauge of connected devices: a worker that was late has no gauge
     for some second.
@@ -38,27 +42,29 @@ def outages_of(course: Iterable[Moment]) -> tuple[Outage, ...]:
     found: list[Outage] = []
     current: Outage | None = None
     for second in course:
-        if current is None and not second.disconnects:
+        if current is None and not second["disconnects"]:
             continue
-        current = current or Outage(second.at_s, None, 0, 0, 0, 0, 0.0)
-        lost = current.lost + second.disconnects
-        returned = current.returned + second.connects
+        current = current or Outage(second["at_s"], None, 0, 0, 0, 0, 0.0)
+        lost = current.lost + second["disconnects"]
+        returned = current.returned + second["connects"]
         current = replace(
             current,
             lost=lost,
             away=max(current.away, lost - returned),
             returned=returned,
-            failed_attempts=current.failed_attempts + second.connect_failures,
-            most_connects=max(current.most_connects, second.connects / max(second.span_s, 1e-3)),
+            failed_attempts=current.failed_attempts + second["connect_failures"],
+            most_connects=max(
+                current.most_connects, second["connects"] / max(second["span_s"], 1e-3)
+            ),
         )
         if returned >= lost:
-            found.append(replace(current, until_s=second.at_s + second.span_s))
+            found.append(replace(current, until_s=second["at_s"] + second["span_s"]))
             current = None
     return (*found, *(() if current is None else (current,)))
 
 
 def outage_sections(
-    record: RunRecord, course: Sequence[Moment], phases: Iterable[tuple[str, float, float]]
+    record: RunRecord, course: pa.Table, phases: Iterable[tuple[str, float, float]]
 ) -> tuple[Section, ...]:
     """The outages of a run; none where there was none, or devices left on request."""
     if record.scenario.get("churn"):
@@ -68,8 +74,8 @@ def outage_sections(
     ended_s = max((end_s for _, end_s in bounds.values()), default=0.0)
     outages = outages_of(
         second
-        for second in course
-        if second.at_s + second.span_s > began_s and second.at_s < ended_s
+        for second in course.to_pylist()
+        if second["at_s"] + second["span_s"] > began_s and second["at_s"] < ended_s
     )
     if not outages:
         return ()

@@ -225,18 +225,23 @@ def test_rows_of_several_runs_are_in_the_reports_order(make: ModuleType, tmp_pat
     ]
 
 
+def by_second(card: ScoreCard) -> dict[int, dict[str, Any]]:
+    """The course of a run by whole seconds after the window's start."""
+    return {round(row["at_s"]): row for row in card.curves.course.to_pylist()}
+
+
 def test_curves_show_the_course(make: ModuleType, tmp_path: Path) -> None:
     card = card_of(make, tmp_path / "run", "latency")
-    course = {round(moment.at_s): moment for moment in card.curves.course}
-    assert course[-3].connects == 114 and course[-3].sent == 0
-    assert course[0].sent == course[0].received == 1100
-    assert course[0].p99_us is not None and course[0].p50_us < course[0].p99_us  # type: ignore[operator]
+    course = by_second(card)
+    assert course[-3]["connects"] == 114 and course[-3]["sent"] == 0
+    assert course[0]["sent"] == course[0]["received"] == 1100
+    assert course[0]["p99_us"] is not None and course[0]["p50_us"] < course[0]["p99_us"]
     # Gauges of both workers and of the timed and background groups, but of one phase.
-    assert course[0].connected == 100 + 10 + 2
+    assert course[0]["connected"] == 100 + 10 + 2
     assert card.curves.phases[0] == ("connect", -3.0, -2.2)
     assert ("measure", 0.0, 4.0) in card.curves.phases
-    assert {m.worker for m in card.curves.processes} == {"0/0", "0/1"}
-    assert all(0 < m.used < 1 for m in card.curves.processes)
+    assert set(card.curves.processes["worker"].to_pylist()) == {"0/0", "0/1"}
+    assert all(0 < used < 1 for used in card.curves.processes["used"].to_pylist())
     curve = card.curves.distribution[0]
     assert curve.series == "end_to_end"
     assert curve.points[-1] == (100.0, card.latency["end_to_end"].max)
@@ -289,19 +294,19 @@ def test_a_partial_second_is_drawn_at_its_rate(make: ModuleType, tmp_path: Path)
         for row in make.rows_of()
     ]
     card = card_of(make, tmp_path / "run", "fanin", rows, windows=windows)
-    course = {round(moment.at_s): moment for moment in card.curves.course}
-    assert [course[second].sent for second in (-1, 0, 3)] == [100.0, 100.0, 100.0]
-    assert (course[-1].covered_at_s, course[-1].covered_s) == (-0.5, 0.5)
-    assert course[-3].sent == 0.0
+    course = by_second(card)
+    assert [course[second]["sent"] for second in (-1, 0, 3)] == [100.0, 100.0, 100.0]
+    assert (course[-1]["covered_at_s"], course[-1]["covered_s"]) == (-0.5, 0.5)
+    assert course[-3]["sent"] == 0.0
 
 
 def test_a_sliver_of_a_second_has_no_rate(make: ModuleType, tmp_path: Path) -> None:
     windows = make.run_document()["windows"]
     windows["measure"] = [windows["measure"][0], windows["measure"][0] + 3_050_000_000]
     card = card_of(make, tmp_path / "run", "fanin", windows=windows)
-    course = {round(moment.at_s): moment for moment in card.curves.course}
-    assert course[3].sent is None and course[3].received is None
-    assert course[2].sent == 100.0
+    course = by_second(card)
+    assert course[3]["sent"] is None and course[3]["received"] is None
+    assert course[2]["sent"] == 100.0
 
 
 def test_a_changed_run_is_not_valid(make: ModuleType, tmp_path: Path) -> None:
