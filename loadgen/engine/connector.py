@@ -120,7 +120,7 @@ class Connector:
             self._expire()
         self.more()
         self._ticking = bool(
-            self.connecting_all or self._queue or self._returning or self._under_way()
+            self.connecting_all or self._queue or self._returning or self._fleet.totals.connecting
         )
         if self._ticking:
             paced = bool(self._rate and self._queue)
@@ -135,22 +135,22 @@ class Connector:
             now_ns = time.monotonic_ns()
             self._begun.append((now_ns, connections))
             self._begun_ns[connections] = now_ns
-            self._begin(connections)
-        elif (
-            self._done is not None
-            and not self._queue
-            and not self._under_way()
-            and not self._done.done()
+            if self._streams is None:
+                connect_some(self._fleet, np.array(connections, np.int64))
+                if self._fleet.totals.events:
+                    self._loop.call_soon(self._on_events)
+                return
+            for connection in connections:
+                self._streams.connect(connection)
+        elif self._done is not None and not (
+            self._queue or self._fleet.totals.connecting or self._done.done()
         ):
             self._done.set_result(None)
-
-    def _under_way(self) -> int:
-        return self._fleet.totals.connecting
 
     def _allowed(self) -> int:
         # Each connect may fail at once and leave an event.
         room = EVENT_LIMIT - self._fleet.totals.events
-        count = min(self._in_flight - self._under_way(), len(self._queue), room)
+        count = min(self._in_flight - self._fleet.totals.connecting, len(self._queue), room)
         if not self._rate:
             return count
         now_ns = time.monotonic_ns()
@@ -159,16 +159,6 @@ class Connector:
         if not self.connecting_all:
             self._allowance = min(self._allowance, max(1.0, self._rate * _CATCH_UP_S))
         return min(count, int(self._allowance))
-
-    def _begin(self, connections: list[int]) -> None:
-        fleet = self._fleet
-        if self._streams is not None:
-            for connection in connections:
-                self._streams.connect(connection)
-            return
-        connect_some(fleet, np.array(connections, np.int64))
-        if fleet.totals.events:
-            self._loop.call_soon(self._on_events)
 
     def _expire(self) -> None:
         """Give up on devices that wait longer than the time allowed.

@@ -35,6 +35,7 @@ from loadgen.workload.groups import (
     Target,
     WorkerPlan,
     client_id,
+    publishing_to,
     streams_received,
     target_number,
     topic_name,
@@ -130,14 +131,6 @@ def _clients(rows: Iterable[tuple[int, list[str]]], names: list[str], shown: str
     return clients
 
 
-def _will(group: DeviceGroup, device: int) -> packets.Will | None:
-    will = group.will
-    if will is None:
-        return None
-    topic = will.topic.replace("{device}", str(device))
-    return packets.Will(topic, will.payload.encode(), will.qos, will.retain)
-
-
 def connect_packet(
     plan: RunPlan,
     group: DeviceGroup,
@@ -149,7 +142,10 @@ def connect_packet(
     client, user_name, password = client_id(plan, group, device), plan.username, plan.password
     if clients is not None and group is plan.groups[0]:
         client, user_name, password = clients[device]
-    properties = NO_PROPERTIES
+    properties, will = NO_PROPERTIES, None
+    if group.will is not None:
+        topic = group.will.topic.replace("{device}", str(device))
+        will = packets.Will(topic, group.will.payload.encode(), group.will.qos, group.will.retain)
     if plan.version == 5 and not clean_start:
         properties = Properties(session_expiry_interval=_SESSION_EXPIRY_S)
     return encode(
@@ -160,7 +156,7 @@ def connect_packet(
             keep_alive=group.keep_alive_s,
             user_name=user_name,
             password=None if password is None else password.encode(),
-            will=_will(group, device),
+            will=will,
             properties=properties,
         ),
         plan.version,
@@ -213,18 +209,6 @@ def _addresses(targets: tuple[Target, ...]) -> tuple[Bytes, Table]:
     for row, address in zip(rows, packed, strict=True):
         row[: len(address)] = np.frombuffer(address, np.uint8)
     return rows, np.array([len(address) for address in packed], np.int64)
-
-
-def _response_topics(plan: RunPlan, group: DeviceGroup, device: int) -> list[bytes]:
-    """Where a device answers each stream that it receives."""
-    if group.subscribes is None or group.responds is None:
-        raise ValueError(f"group {group.name} does not respond")
-    publishes = plan.group(group.subscribes.publishers).publishes
-    if publishes is None:
-        raise ValueError(f"group {group.subscribes.publishers} does not publish")
-    first, streams = streams_received(plan, group, device)
-    asking = range(first - publishes.first_stream, first - publishes.first_stream + streams)
-    return [f"{group.responds.topic_prefix}/{number}".encode() for number in asking]
 
 
 class _Builder:
@@ -288,13 +272,16 @@ class _Builder:
             device.qos2 = self.receivers
             self.receivers += 1
 
-    def add_responder(self, row: int, owner: DeviceGroup, number: int) -> None:
-        """After all publishers, whose topics come first."""
-        if owner.responds is None:
+    def add_responder(self, row: int, owner: DeviceGroup) -> None:
+        """After all publishers, whose topics come first: one for each stream that it receives."""
+        asking = publishing_to(owner, self.plan.groups)
+        if owner.responds is None or asking is None or asking.publishes is None:
             return
         device = self.devices[row]
         device.responses = len(self.topics)
-        self.topics += _response_topics(self.plan, owner, number)
+        first = device.stream_first - asking.publishes.first_stream
+        for number in range(first, first + device.stream_count):
+            self.topics.append(f"{owner.responds.topic_prefix}/{number}".encode())
         if owner.responds.qos > 0:
             self._add_sender(device, owner.responds.window)
 
@@ -355,8 +342,8 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Rows[Totals]) -> Flee
         rows.connects.append(connect_packet(plan, owner, number, owner.clean_start, clients))
         rows.add_publisher(row, owner, number)
         rows.add_subscriber(row, owner, number)
-    for row, owner, number in each:
-        rows.add_responder(row, owner, number)
+    for row, owner, _ in each:
+        rows.add_responder(row, owner)
     topics, topic_ends = _blob(rows.topics)
     connect_packets, connect_ends = _blob(rows.connects)
     addresses, address_bytes = _addresses(plan.targets)

@@ -226,7 +226,7 @@ class Lifecycle:
         phase = current_phase(fleet, time.monotonic_ns())
         fleet.counters[fleet.devices[connection].group, phase].disconnects += 1
         self._report("disconnect", connection, reason)
-        self.subscriptions.on_lost(connection, reason)
+        self.subscriptions.settle(connection, reason)
 
     def _stream_failed(self, connection: int, reason: str) -> None:
         """A streamed connection could not be made, or ended."""
@@ -265,18 +265,12 @@ class Lifecycle:
                 self.subscriptions.ask(connection)
         if device.sender >= 0 and device.responses >= 0:
             # What was answered is not kept; the requests count as lost unless it had arrived.
-            self._forget_in_flight(connection)
+            fleet.totals.in_flight -= int(fleet.senders["in_flight"][device.sender])
+            reset(fleet.senders, fleet.window, device.sender)
         elif device.sender >= 0:
             self._redeliver(connection, session_present)
         traffic.requeue(fleet, connection)
         self._report("return", connection, "connected again")
-
-    def _forget_in_flight(self, connection: int) -> None:
-        """Give up what the device sent and has no acknowledgement of."""
-        fleet = self._fleet
-        sender = fleet.devices[connection].sender
-        fleet.totals.in_flight -= int(fleet.senders["in_flight"][sender])
-        reset(fleet.senders, fleet.window, sender)
 
     def _redeliver(self, connection: int, session_present: bool) -> None:
         fleet = self._fleet

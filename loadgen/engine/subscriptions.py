@@ -104,7 +104,7 @@ class Subscriptions:
         """Send a device's SUBSCRIBE packets."""
         packets = self._packets(connection)
         if not packets:
-            self._settle(connection, None)
+            self.settle(connection, None)
             return
         self._asked_qos[connection] = packets[-1].subscriptions[-1].qos
         self._fleet.devices[connection].request_ns = time.monotonic_ns()
@@ -124,13 +124,10 @@ class Subscriptions:
         self._last_ns = max(self._last_ns, moment_ns)
         slot = slot_of(int(fleet.group[connection]), S_SUBACK, CONNECT_PHASE)
         record(fleet, slot, moment_ns - asked_ns)
-        self._settle(connection, failure)
+        self.settle(connection, failure)
 
-    def on_lost(self, connection: int, reason: str) -> None:
-        """A device lost its connection: its SUBACK, if one is due, never comes."""
-        self._settle(connection, reason)
-
-    def _settle(self, connection: int, failure: str | None) -> None:
+    def settle(self, connection: int, failure: str | None) -> None:
+        """End the wait for a device's SUBACK, if there is one: it came, or it never will."""
         self._fleet.devices[connection].request_ns = 0
         self._asked_qos.pop(connection, None)
         if connection not in self._waiting:

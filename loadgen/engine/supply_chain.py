@@ -33,6 +33,7 @@ from loadgen.workload.fleet import Fleet
 from loadgen.workload.payload import HEADER_BYTES, body_crc_states, make_body
 
 _GAPS = 262_144
+_COUNTED = "discarded", "discarded_bytes", "calls_dropped", "waited", "duplicated", "out_of_order"
 _plans = TypeAdapter(SupplyPlan)
 
 
@@ -102,14 +103,9 @@ def supply_chain(document: Any, worker: int, totals: Any) -> Behaviour:
                 "seen": [[row, *seen] for row, seen in zip(touched.tolist(), counts, strict=True)],
                 "late": chains.begins["late"].tolist(),
                 "inside": chains.begins["inside"].tolist(),
-                "discarded": chains.state.discarded,
-                "discarded_bytes": chains.state.discarded_bytes,
-                "calls_dropped": chains.state.calls_dropped,
+                **{name: getattr(chains.state, name) for name in _COUNTED},
                 "calls_open": chains.joins[-1].count,
-                "waited": chains.state.waited,
                 "unsent": lines_length(chains),
-                "duplicated": chains.state.duplicated,
-                "out_of_order": chains.state.out_of_order,
                 "gaps": gaps_of(plan.model, chains, fleet.gaps),
                 "streams": streams_of(plan.model, chains),
             }

@@ -88,17 +88,16 @@ class Bench:
             connector_module, "time", SimpleNamespace(monotonic_ns=lambda: int(loop.now_s * 1e9))
         )
         self.expired: list[tuple[float, int]] = []
-        self.connector = Connector(self.fleet, loop, None, lambda: None, self.expire)
-        monkeypatch.setattr(self.connector, "_begin", self.begin)
+        streams: Any = SimpleNamespace(connect=self.begin)
+        self.connector = Connector(self.fleet, loop, streams, lambda: None, self.expire)
         self.policy = Reconnect()
 
-    def begin(self, connections: list[int]) -> None:
-        for connection in connections:
-            self.begun.append((self.clock.now_s, connection))
-            if self.answers(connection):
-                self.connector.came_back(connection)
-            else:
-                self.clock.call_later(0.0, partial(self.lose, connection))
+    def begin(self, connection: int) -> None:
+        self.begun.append((self.clock.now_s, connection))
+        if self.answers(connection):
+            self.connector.came_back(connection)
+        else:
+            self.clock.call_later(0.0, partial(self.lose, connection))
 
     def expire(self, connection: int, reason: str) -> None:
         assert reason == "no answer in time"
