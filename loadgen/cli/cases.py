@@ -129,8 +129,7 @@ def show(
     if not as_json:
         print("\n".join([*summary_lines(card), *rate_step_lines(result.steps)]))
     elif cards is None:
-        sys.stdout.write(to_json([card]).decode())
-        sys.stdout.flush()
+        print(to_json([card]).decode(), end="", flush=True)
     if not quiet:
         if as_json:
             tell([*summary_lines(card), *rate_step_lines(result.steps)])

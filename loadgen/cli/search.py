@@ -70,20 +70,18 @@ SEARCH_OPTIONS: Mapping[str, tuple[str, str]] = {
 
 def search_options(*, required: bool) -> list[inspect.Parameter]:
     """The options of a search, of `search` itself and of `sweep --search`."""
-    found = []
-    for name, (metavar, text) in SEARCH_OPTIONS.items():
-        default = " [default: rate]" if name == "for_" and not required else ""
-        found.append(
-            option(
-                name,
-                list[str] | None if name == "require" else str | None,
-                metavar=metavar,
-                help=text + default,
-                rich_help_panel="Search",
-                show_default=False,
-            )
+    rate = "" if required else " [default: rate]"
+    return [
+        option(
+            name,
+            list[str] | None if name == "require" else str | None,
+            metavar=metavar,
+            help=text + (rate if name == "for_" else ""),
+            rich_help_panel="Search",
+            show_default=False,
         )
-    return found
+        for name, (metavar, text) in SEARCH_OPTIONS.items()
+    ]
 
 
 def searched(scenario: Scenario, given: Flags, what: str) -> "Search":

@@ -157,8 +157,7 @@ def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
     table = table_of(result)
     paths = write_sweep(table, result.directory)
     if as_json:
-        sys.stdout.write(paths["table.json"].read_text("utf-8"))
-        sys.stdout.flush()
+        print(paths["table.json"].read_text("utf-8"), end="", flush=True)
     else:
         print("\n".join(text_table(table)))
     if not quiet:

@@ -4,7 +4,6 @@ Such a case is a benchmark with run rules: its runs can be repeated, and a run a
 put into one archive (`loadgen specjms bundle RUN`).
 """
 
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -94,8 +93,7 @@ def _twice(scenario: "Scenario", given: Flags) -> int:
     finally:
         # Also where the repetition could not be played: what was measured is not withheld.
         if as_json and cards:
-            sys.stdout.write(to_json_array(cards).decode())
-            sys.stdout.flush()
+            print(to_json_array(cards).decode(), end="", flush=True)
     if not as_json:
         print("\n".join(["", *_compared(directory, again)]))
     elif not quiet:
