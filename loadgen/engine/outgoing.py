@@ -6,6 +6,7 @@ batch which does not fill.
 
 import os
 import time
+from contextlib import suppress
 
 import numpy as np
 
@@ -34,16 +35,8 @@ class Outgoing:
         if self._streams is not None:
             self._streams.write(connection, data)
             return
-        sent = 0
-        if not device.flags & BLOCKED:
-            try:
-                sent = os.write(device.descriptor, data)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                return  # the closed connection has an event of its own
-        if sent < len(data):
-            self.keep(connection, data[sent:])
+        self.keep(connection, data)
+        if not device.flags & BLOCKED and not self._is_drained(connection):
             device.flags |= BLOCKED
 
     def keep(self, connection: int, data: bytes) -> None:
@@ -56,23 +49,21 @@ class Outgoing:
 
     def flush(self, connection: int) -> None:
         """A blocked connection takes bytes: first what was begun, then what is due."""
-        device = self._fleet.devices[connection]
-        if device.state not in (AWAIT_CONNACK, CONNECTED):
-            return
+        state = self._fleet.devices[connection].state
+        if state in (AWAIT_CONNACK, CONNECTED) and self._is_drained(connection):
+            unblock(self._fleet, connection)
+
+    def _is_drained(self, connection: int) -> bool:
+        """Write what waits for the socket; whether nothing of it is left."""
         pending = self.pending.get(connection)
-        if pending:
-            try:
-                sent = os.write(device.descriptor, pending)
-            except BlockingIOError:
-                return
-            except OSError:
-                return  # the closed connection has an event of its own
-            del pending[:sent]
+        if pending is not None:
+            # A short write arms the edge again; a closed connection has an event of its own.
+            with suppress(OSError):
+                del pending[: os.write(self._fleet.devices[connection].descriptor, pending)]
             if pending:
-                # A short write armed the edge again.
-                return
+                return False
             del self.pending[connection]
-        unblock(self._fleet, connection)
+        return True
 
     def release_stale(self) -> float:
         """Send acknowledgements of batches that stopped growing; seconds until the next look."""
