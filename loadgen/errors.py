@@ -19,22 +19,6 @@ A message is one line that says what is wrong and what to do.
 
 from typing import ClassVar
 
-__all__ = [
-    "BrokerRefusedError",
-    "BrokerUnreachableError",
-    "CannotRunError",
-    "HostLimitError",
-    "LoadgenError",
-    "LocalProtocolError",
-    "MissingProgramError",
-    "PowerLogError",
-    "ProtocolError",
-    "RemoteProtocolError",
-    "RunDirectoryError",
-    "ScenarioError",
-    "UsageError",
-]
-
 
 class LoadgenError(Exception):
     """Root of the tree; `exit_status` is what the command ends with."""

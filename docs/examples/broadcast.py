@@ -42,12 +42,10 @@ CASE = Case(
     groups=_groups,
     rows=(
         RowSpec(
-            "Throughput",
             "BROADCAST",
             "egress_rate",
             "Rate out of the broker at QoS {qos} to {ratio} subscribers. Message size, {size} "
             "bytes.",
-            "msgs/sec",
         ),
     ),
 )

@@ -283,12 +283,10 @@ CASE = Case(
     review=_review,
     rows=(
         RowSpec(
-            "Throughput",
             "BRIDGE",
             "forwarding_rate",
             "Forwarding rate at QoS {qos} from {devices} producers to {backends} backends, "
             "{topics} topics each{durable}. Message size, {size} bytes.",
-            "msgs/sec",
         ),
     ),
     published=(

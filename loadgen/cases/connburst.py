@@ -70,11 +70,9 @@ CASE = Case(
     resolve=_resolve,
     rows=(
         RowSpec(
-            "Connection rate",
             "CONNBURST",
             "connect_seconds",
             "Time until all of {devices} devices are connected{subscribed}.",
-            "seconds",
         ),
     ),
     published=(PublishedFigure("CONNBURST", "connect_seconds", value=65),),

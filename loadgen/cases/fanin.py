@@ -71,23 +71,14 @@ CASE = Case(
     secured=True,
     rows=(
         RowSpec(
-            "Throughput",
             "FANIN",
             "producers",
             "Producers served at QoS {qos}, {each} msgs/sec each, all read by one wildcard "
             "subscription. Message size, {size} bytes.",
-            "producers",
         ),
-        RowSpec("Throughput", "FANIN", "ingress_rate", "Sent rate.", "msgs/sec", beside=True),
-        RowSpec("Throughput", "FANIN", "egress_rate", "Received rate.", "msgs/sec", beside=True),
-        RowSpec(
-            "Throughput",
-            "FANIN",
-            "high_water_mark",
-            "High-water mark of the subscription.",
-            "messages",
-            beside=True,
-        ),
+        RowSpec("FANIN", "ingress_rate", "Sent rate.", beside=True),
+        RowSpec("FANIN", "egress_rate", "Received rate.", beside=True),
+        RowSpec("FANIN", "high_water_mark", "High-water mark of the subscription.", beside=True),
     ),
     published=(PublishedFigure("FANIN", "producers", value=400_000, high_water_mark=277),),
     scales_by_devices=True,

@@ -86,20 +86,16 @@ CASE = Case(
     secured=True,
     rows=(
         RowSpec(
-            "Throughput",
             "FANOUT",
             "ingress_rate",
             "Rate into the broker at QoS {qos}, {topics} topics. Message size, {size} bytes. "
             "Fanout ratio 1:{ratio}. (Ingress)",
-            "msgs/sec",
         ),
         RowSpec(
-            "Throughput",
             "FANOUT",
             "egress_rate",
             "Rate out of the broker at QoS {qos}, {topics} topics. Message size, {size} bytes. "
             "Fanout ratio 1:{ratio}. (Egress)",
-            "msgs/sec",
         ),
     ),
     published=(

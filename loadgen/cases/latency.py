@@ -86,12 +86,10 @@ CASE = Case(
     groups=_groups,
     rows=(
         RowSpec(
-            "Latency",
             "LATENCY",
             "latency",
             "Application to application latency at {rate} msgs/sec, QoS {qos}, while {devices} "
             "producers publish {background_rate} msgs/sec in all. Message size, {size} bytes.",
-            "microseconds",
         ),
     ),
     published=(PublishedFigure("LATENCY", "latency", avg=84, p50=83, p99=144, max=427, stdev=25),),

@@ -96,27 +96,21 @@ CASE = Case(
     resolve=_resolve,
     rows=(
         RowSpec(
-            "Throughput",
             "PERSISTENT",
             "persistent_rate",
             "Rate of messages kept for durable sessions at QoS {qos}, {pairs} pairs. Message "
             "size, {size} bytes.",
-            "msgs/sec",
         ),
         RowSpec(
-            "Data-center Efficiency",
             "PERSISTENT.MPW",
             "messages_per_watt",
             "PERSISTENT rate divided by the broker's mean watts over the measurement window, "
             "summed over its outlets.",
-            "msgs/Watt",
         ),
         RowSpec(
-            "Data-center Efficiency",
             "PERSISTENT.MPU",
             "messages_per_rack_unit",
             "PERSISTENT rate divided by the {rack_units} rack units of the broker.",
-            "msgs/sec/U",
         ),
     ),
     published=(

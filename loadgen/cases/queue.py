@@ -166,12 +166,10 @@ CASE = Case(
     review=_review,
     rows=(
         RowSpec(
-            "Throughput",
             "QUEUE",
             "queue_rate",
             "Rate through {topics} queues at QoS {qos}, {consumers} consumers each, {batch} "
             "messages in flight as one unit. Message size, {size} bytes.",
-            "msgs/sec",
         ),
     ),
     published=(

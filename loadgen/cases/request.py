@@ -71,12 +71,10 @@ CASE = Case(
     groups=_groups,
     rows=(
         RowSpec(
-            "Latency",
             "REQUEST",
             "latency",
             "From the moment of a request to its response, {rate} requests/sec from {devices} "
             "devices, QoS {qos}, {responders} responders. Message size, {size} bytes.",
-            "microseconds",
         ),
     ),
 )

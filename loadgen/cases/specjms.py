@@ -219,18 +219,12 @@ CASE = Case(
     review=_review,
     rows=(
         RowSpec(
-            "Throughput",
             "jms@{topology}",
             "base",
             "BASE of the supply chain, {topology} topology. Not reviewed or accepted by SPEC.",
-            "BASE",
         ),
-        RowSpec(
-            "Throughput", "jms@{topology}", "ingress_rate", "Sent rate.", "msgs/sec", beside=True
-        ),
-        RowSpec(
-            "Throughput", "jms@{topology}", "egress_rate", "Received rate.", "msgs/sec", beside=True
-        ),
+        RowSpec("jms@{topology}", "ingress_rate", "Sent rate.", beside=True),
+        RowSpec("jms@{topology}", "egress_rate", "Received rate.", beside=True),
     ),
     notice=NOTICE,
     variants=Variants(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from loadgen.cases.registry import CASES
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.scorecard.record import RunRecord
-from loadgen.workload.case import Measure, RowSpec
+from loadgen.workload.case import RowSpec
 
 TYPES = ("Throughput", "Latency", "Connection rate", "Data-center Efficiency")
 """Groups of rows, in the order of the published card."""
@@ -63,38 +63,28 @@ class Facts:
 
 
 _UNKNOWN = (
-    RowSpec("Throughput", "{case}", "ingress_rate", "Ingress rate.", "msgs/sec"),
-    RowSpec("Throughput", "{case}", "egress_rate", "Egress rate.", "msgs/sec"),
+    RowSpec("{case}", "ingress_rate", "Ingress rate."),
+    RowSpec("{case}", "egress_rate", "Egress rate."),
 )
 """Rows of a case that this program does not know."""
 
 
-def _efficiency(part: str, measure: Measure, description: str, unit: str) -> RowSpec:
-    return RowSpec("Data-center Efficiency", f"{{case}}.{part}", measure, description, unit)
-
-
 _EFFICIENCY = {
-    "MPW": _efficiency(
-        "MPW",
-        "messages_per_watt",
-        "Received rate divided by the mean watts of all outlets.",
-        "msgs/Watt",
-    ),
-    "MPU": _efficiency(
-        "MPU",
-        "messages_per_rack_unit",
-        "Received rate divided by the {rack_units} rack units of the broker.",
-        "msgs/sec/U",
-    ),
-    "JPM": _efficiency(
-        "JPM", "joules_per_message", "Energy for each message received.", "joules/msg"
-    ),
-    "MPC": _efficiency(
-        "MPC",
-        "messages_per_core_second",
-        "Messages into and out of the broker for each second of its processor time.",
-        "msgs/core-sec",
-    ),
+    part: RowSpec(f"{{case}}.{part}", measure, description)
+    for part, measure, description in (
+        ("MPW", "messages_per_watt", "Received rate divided by the mean watts of all outlets."),
+        (
+            "MPU",
+            "messages_per_rack_unit",
+            "Received rate divided by the {rack_units} rack units of the broker.",
+        ),
+        ("JPM", "joules_per_message", "Energy for each message received."),
+        (
+            "MPC",
+            "messages_per_core_second",
+            "Messages into and out of the broker for each second of its processor time.",
+        ),
+    )
 }
 """Rows that every case gets where there is something to divide by: last part of the name."""
 
@@ -182,7 +172,7 @@ def _base(facts: Facts) -> Figures:
     return {"value": float(base) if isinstance(base, int) and not freeform else None}
 
 
-_MEASURES: Mapping[Measure, Callable[[Facts], Figures]] = {
+_MEASURES: Mapping[str, Callable[[Facts], Figures]] = {
     "producers": lambda facts: {"value": sum(g.count for g in facts.record.publishing) or None},
     "ingress_rate": _rate("sent"),
     "egress_rate": _rate("received"),
@@ -200,7 +190,7 @@ _MEASURES: Mapping[Measure, Callable[[Facts], Figures]] = {
     "high_water_mark": lambda facts: {"value": facts.high_water_mark},
 }
 
-_OPTIONAL: frozenset[Measure] = frozenset(
+_OPTIONAL: frozenset[str] = frozenset(
     {
         *("messages_per_watt", "messages_per_rack_unit", "joules_per_message"),
         *("messages_per_core_second", "base", "high_water_mark"),

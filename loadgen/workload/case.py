@@ -25,23 +25,24 @@ S = TypeVar("S", bound=Scenario)
 # Rows ---------------------------------------------------------------------------------------------
 
 RowType = Literal["Throughput", "Latency", "Connection rate", "Data-center Efficiency"]
-Measure = Literal[
-    "producers",
-    "ingress_rate",
-    "egress_rate",
-    "persistent_rate",
-    "messages_per_watt",
-    "messages_per_rack_unit",
-    "joules_per_message",
-    "messages_per_core_second",
-    "latency",
-    "connect_seconds",
-    "queue_rate",
-    "forwarding_rate",
-    "base",
-    "high_water_mark",
-]
-"""What a row's figures are taken from. `latency` gives a distribution, the others a value."""
+MEASURES: Mapping[str, tuple[RowType, str]] = {
+    "producers": ("Throughput", "producers"),
+    "ingress_rate": ("Throughput", "msgs/sec"),
+    "egress_rate": ("Throughput", "msgs/sec"),
+    "persistent_rate": ("Throughput", "msgs/sec"),
+    "queue_rate": ("Throughput", "msgs/sec"),
+    "forwarding_rate": ("Throughput", "msgs/sec"),
+    "base": ("Throughput", "BASE"),
+    "high_water_mark": ("Throughput", "messages"),
+    "latency": ("Latency", "microseconds"),
+    "connect_seconds": ("Connection rate", "seconds"),
+    "messages_per_watt": ("Data-center Efficiency", "msgs/Watt"),
+    "messages_per_rack_unit": ("Data-center Efficiency", "msgs/sec/U"),
+    "joules_per_message": ("Data-center Efficiency", "joules/msg"),
+    "messages_per_core_second": ("Data-center Efficiency", "msgs/core-sec"),
+}
+"""Type and unit of a row by what its figures are taken from: `latency` gives a distribution, the
+others a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,18 @@ class RowSpec:
     that the published score card does not have.
     """
 
-    type: RowType
     name: str
-    measure: Measure
+    measure: str  # of MEASURES
     description: str
-    unit: str
     beside: bool = False
+
+    @property
+    def type(self) -> RowType:
+        return MEASURES[self.measure][0]
+
+    @property
+    def unit(self) -> str:
+        return MEASURES[self.measure][1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,7 @@ class PublishedFigure:
     """
 
     name: str
-    measure: Measure
+    measure: str
     value: float | None = None
     avg: float | None = None
     p50: float | None = None
