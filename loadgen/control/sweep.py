@@ -217,7 +217,7 @@ async def sweep(
         interrupted = False
         for number, (point, repetition) in enumerate(turns, start=1):
             held = kept.get((point.key, repetition))
-            if held is not None and _is_kept(held, directory):
+            if held and not held.error and (not held.run or (directory / held.run).is_dir()):
                 # A smaller grid did not know all of the values.
                 kept[point.key, repetition] = replace(held, values=point.values)
                 continue
@@ -232,11 +232,6 @@ async def sweep(
     ordered = [kept.get((point.key, repetition)) for point in points for repetition in repetitions]
     measured = tuple(one for one in ordered if one is not None)
     return SweepResult(directory, points, measured, interrupted)
-
-
-def _is_kept(held: Measured, directory: Path) -> bool:
-    """Whether a row need not be measured again: it was, and its files still exist."""
-    return not held.error and (held.run is None or (directory / held.run).is_dir())
 
 
 async def _played(

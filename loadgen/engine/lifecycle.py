@@ -56,10 +56,6 @@ def _decoded(data: bytes, version: int) -> Packet:
     return found[0]
 
 
-def _errno_reason(number: int) -> str:
-    return "closed by the broker" if number == 0 else errno.errorcode.get(number, str(number))
-
-
 class Lifecycle:
     """The connections of one worker, and the parts that serve them."""
 
@@ -118,7 +114,8 @@ class Lifecycle:
                 case traffic.UNANSWERED:
                     self._report("unanswered", connection, _UNANSWERED)
                 case _:
-                    self.lost(connection, _errno_reason(value))
+                    reason = errno.errorcode.get(value, str(value))
+                    self.lost(connection, reason if value else "closed by the broker")
         self.connector.more()
 
     def _protocol_error(self, connection: int, detail: str) -> None:
@@ -127,7 +124,7 @@ class Lifecycle:
 
     def _on_control(self, connection: int, data: bytes, moment_ns: int) -> None:
         version = self._fleet.plan.version
-        if self._fleet.devices[connection].state == CLOSED:
+        if self._fleet.devices["state"][connection] == CLOSED:
             return
         try:
             packet = _decoded(data, version)
@@ -149,7 +146,6 @@ class Lifecycle:
 
     def _on_connack(self, connection: int, packet: ConnAck, moment_ns: int) -> None:
         fleet = self._fleet
-        device = fleet.devices[connection]
         if packet.reason_code != 0:
             reason = reason_name(packet.reason_code, fleet.plan.version)
             self.lost(connection, f"CONNACK {reason}")
@@ -158,24 +154,24 @@ class Lifecycle:
         server_keep_alive_s = packet.properties.server_keep_alive
         if server_keep_alive_s is not None:
             # That counts, not the one in CONNECT (MQTT 5, 3.2.2.3.14).
-            self.keep_alive_ns[device.group] = server_keep_alive_s * 1_000_000_000
+            self.keep_alive_ns[fleet.group[connection]] = server_keep_alive_s * 1_000_000_000
         self._set_receive_maximum(connection, packet.properties.receive_maximum)
-        if self.connector.came_back(connection) or device.returned_ns:
+        if self.connector.came_back(connection) or fleet.devices["returned_ns"][connection]:
             self._resume(connection, packet.session_present)
 
     def _set_receive_maximum(self, connection: int, receive_maximum: int | None) -> None:
         """Bound what is in flight by what the broker takes; None is its silence."""
         fleet = self._fleet
-        device = fleet.devices[connection]
-        if device.sender >= 0:
+        sender = fleet.devices["sender"][connection]
+        if sender >= 0:
             group = fleet.group_of(connection)
             sends = group.publishes or group.responds
             maximum = receive_maximum or _RECEIVE_MAXIMUM
             capacity = maximum if sends is None else min(sends.window, maximum)
-            set_capacity(fleet.senders, fleet.window, device.sender, capacity)
-        if device.holder >= 0 and receive_maximum is not None:
+            set_capacity(fleet.senders, fleet.window, sender, capacity)
+        if receive_maximum is not None and fleet.devices["holder"][connection] >= 0:
             # Brokers bound both directions alike; a batch beyond that would never fill.
-            shared = fleet.groups[device.group]
+            shared = fleet.groups[fleet.group[connection]]
             shared.acknowledge_every = min(shared.acknowledge_every, receive_maximum)
 
     # --- lost ---------------------------------------------------------------------------------

@@ -36,6 +36,8 @@ class Poller:
         self._streams = streams
         self._handle_events = handle_events
         self._linger_ns = 0 if streams is not None else _LINGER_NS
+        columns = (fleet.held["totals"][name] for name in ("events", "rearm", "ready"))
+        self._events, self._rearm, self._ready = columns
         run = fleet.run
         run.epoll, run.timer, run.linger_timer = self.epoll.fileno(), make_timer(), make_timer()
         for timer, name in ((run.timer, TIMER), (run.linger_timer, LINGER)):
@@ -49,18 +51,17 @@ class Poller:
 
     def on_events(self) -> None:
         """Handle the events of a kernel, and send when a publisher became free."""
-        totals = self._fleet.totals
-        if totals.events:
+        if self._events[0]:
             self._handle_events()
-        if totals.rearm:
+        if self._rearm[0]:
             self.pump()
-        if totals.ready:
+        if self._ready[0]:
             self._loop.call_soon(self.on_ready)
 
     def pump(self) -> None:
         """Send what is due."""
         self._write_segments(self._kernels.pump(self._fleet))
-        if self._fleet.totals.events:
+        if self._events[0]:
             self._handle_events()
 
     def _write_segments(self, segments: int) -> None:

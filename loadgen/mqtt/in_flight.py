@@ -31,8 +31,6 @@ AWAIT_PUBCOMP: Final = 3
 UNKNOWN_PACKET_ID: Final = -3
 WRONG_STATE: Final = -4
 
-# The last identifiers stay for SUBSCRIBE and UNSUBSCRIBE.
-MAX_WINDOW: Final = 65_000
 # Bytes of one row of `received`, a bit for each Packet Identifier.
 RECEIVED_BYTES: Final = 8_192
 

@@ -195,12 +195,9 @@ def half_width(first: Sequence[float], other: Sequence[float]) -> float | None:
         many = first if n >= 2 else other
         error = stdev(many) ** 2 * (1 / n + 1 / m)
         freedom = float(len(many) - 1)
-    return _t_95(freedom) * math.sqrt(error)
-
-
-def _t_95(freedom: float) -> float:
     # Welch's degrees of freedom can round to just below a whole number.
-    return _T_95[max(known for known in _T_95 if known <= max(freedom + 1e-9, 1))]
+    known = max(known for known in _T_95 if known <= max(freedom + 1e-9, 1))
+    return _T_95[known] * math.sqrt(error)
 
 
 # --- sides ----------------------------------------------------------------------------------

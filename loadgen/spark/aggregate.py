@@ -96,7 +96,14 @@ def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> dict[str, 
         if isinstance(views, str):
             raise RunDirectoryError(views)
         found[run].append(views)
-    return {run.record.id: _together(parts) for run, parts in zip(runs, found, strict=True)}
+    return {
+        run.record.id: Views(
+            totals=totals_of(pa.concat_tables(part.totals for part in parts)),
+            course=_ordered(pa.concat_tables(part.course for part in parts)),
+            processes=_ordered(pa.concat_tables(part.processes for part in parts)),
+        )
+        for run, parts in zip(runs, found, strict=True)
+    }
 
 
 def _views(pieces: Iterable[Piece]) -> Iterator[tuple[int, Views | str]]:
@@ -114,14 +121,6 @@ def _views(pieces: Iterable[Piece]) -> Iterator[tuple[int, Views | str]]:
         totals[piece.run] = totals_of(pa.concat_tables([known, own.totals]))
     for run, table in totals.items():
         yield run, Views(table, _EMPTY.course, _EMPTY.processes)
-
-
-def _together(parts: Sequence[Views]) -> Views:
-    return Views(
-        totals=totals_of(pa.concat_tables(part.totals for part in parts)),
-        course=_ordered(pa.concat_tables(part.course for part in parts)),
-        processes=_ordered(pa.concat_tables(part.processes for part in parts)),
-    )
 
 
 def _ordered(table: pa.Table) -> pa.Table:

@@ -75,9 +75,11 @@ class Bench:
         self.clock = Time()
         self.begun: list[tuple[float, int]] = []
         self.answers: Callable[[int], bool] = lambda _connection: True
+        totals = Totals.rows(1)
         fleet: object = SimpleNamespace(
             devices=Device.rows(devices),
-            totals=Totals.rows(1)[0],
+            totals=totals[0],
+            held={"totals": totals},
             group=np.zeros(devices, np.int64),
             device=np.arange(first_device, first_device + devices),
             plan=SimpleNamespace(seed=1),
