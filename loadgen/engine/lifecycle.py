@@ -162,7 +162,7 @@ class Lifecycle:
     def _set_receive_maximum(self, connection: int, receive_maximum: int | None) -> None:
         """Bound what is in flight by what the broker takes; None is its silence."""
         fleet = self._fleet
-        sender = fleet.devices["sender"][connection]
+        sender = int(fleet.devices["sender"][connection])
         if sender >= 0:
             group = fleet.group_of(connection)
             sends = group.publishes or group.responds
@@ -271,11 +271,9 @@ class Lifecycle:
     def _redeliver(self, connection: int, session_present: bool) -> None:
         fleet = self._fleet
         device = fleet.devices[connection]
-        slots = np.zeros(fleet.window.shape[1], np.int64)
-        count = redelivery_order(fleet.senders, fleet.window, device.sender, slots)
-        while count > 0:
-            publisher = device.publisher
+        slots = redelivery_order(fleet.senders, fleet.window, device.sender)
+        while len(slots):
+            publisher, count = device.publisher, len(slots)
             handled, size = traffic.redeliver(fleet, publisher, session_present, slots, count)
             self.outgoing.write(connection, fleet.out[:size].tobytes())
             slots = slots[handled:].copy()
-            count -= handled

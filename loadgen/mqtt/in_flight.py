@@ -172,44 +172,16 @@ def on_pubcomp(
     return OK, int(window[row, packet_id - 1]["sent_ns"])
 
 
-@compiled
-def _sift_down(
-    window: NDArray[np.void], row: int, slots: NDArray[np.int64], root: int, count: int
-) -> None:
-    while 2 * root + 1 < count:
-        child = 2 * root + 1
-        if (
-            child + 1 < count
-            and window[row, slots[child]]["sequence"] < window[row, slots[child + 1]]["sequence"]
-        ):
-            child += 1
-        if window[row, slots[root]]["sequence"] >= window[row, slots[child]]["sequence"]:
-            return
-        slots[root], slots[child] = slots[child], slots[root]
-        root = child
-
-
-@compiled
 def redelivery_order(
-    senders: NDArray[np.void], window: NDArray[np.void], row: int, out: NDArray[np.int64]
-) -> int:
-    """Slots to send again after the session was resumed, oldest first (spec 4.4): how many.
+    senders: NDArray[np.void], window: NDArray[np.void], row: int
+) -> NDArray[np.int64]:
+    """Slots to send again after the session was resumed, oldest first (spec 4.4).
 
-    Writes them to `out`, which must hold `window.shape[1]`. AWAIT_PUBACK and AWAIT_PUBREC mean
-    PUBLISH with DUP, AWAIT_PUBCOMP means PUBREL. The window is unchanged.
+    AWAIT_PUBACK and AWAIT_PUBREC mean PUBLISH with DUP, AWAIT_PUBCOMP means PUBREL.
     """
-    count = 0
-    for slot in range(np.int64(senders[row]["cursor"])):
-        if window[row, slot]["state"] != FREE:
-            out[count] = slot
-            count += 1
-    # Heapsort: in place, and no bad case for a window of thousands.
-    for root in range(count // 2 - 1, -1, -1):
-        _sift_down(window, row, out, root, count)
-    for last in range(count - 1, 0, -1):
-        out[0], out[last] = out[last], out[0]
-        _sift_down(window, row, out, 0, last)
-    return count
+    slots = window[row, : senders["cursor"][row]]
+    taken = np.flatnonzero(slots["state"] != FREE)
+    return taken[np.argsort(slots["sequence"][taken])]
 
 
 @compiled

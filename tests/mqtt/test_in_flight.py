@@ -43,10 +43,7 @@ def _arrays(width: int = _WIDTH, rows: int = _ROWS) -> tuple[NDArray[np.void], N
 
 
 def _order(senders: NDArray[np.void], window: NDArray[np.void], row: int) -> list[int]:
-    out = np.full(window.shape[1], -1, np.int64)
-    count = redelivery_order(senders, window, row, out)
-    assert (out[count:] == -1).all()
-    return [int(slot) for slot in out[:count]]
+    return [int(slot) for slot in redelivery_order(senders, window, row)]
 
 
 @dataclass
