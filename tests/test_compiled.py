@@ -10,11 +10,9 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import pytest
-
-from loadgen.compiled import compiled
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
@@ -375,14 +373,10 @@ def test_without_compilation_it_is_the_function_itself(tmp_path: Path) -> None:
     assert run(source, tmp_path / "cache", code, NUMBA_DISABLE_JIT="1") == "function 3\n"
 
 
-def test_constants_of_one_kind_are_one_type() -> None:
-    @compiled
-    def doubled(value: int) -> int:
-        return value * 2
-
-    @compiled
-    def both(value: int) -> int:
-        return doubled(0) + doubled(1) + doubled(value)
-
-    assert both(4) == 10
-    assert len(cast(Any, doubled).signatures) == 1
+def test_constants_of_one_kind_are_one_type(tmp_path: Path) -> None:
+    three = "@compiled\ndef middle(x):\n    return leaf(0) + leaf(1) + leaf(x)"
+    source = write(
+        tmp_path, {"calls.py": ("@compiled\ndef middle(x):\n    return leaf(x) + 1", three)}
+    )
+    code = "from sample.calls import leaf, middle; print(middle(4), len(leaf.signatures))"
+    assert run(source, tmp_path / "cache", code) == "15 1\n"
