@@ -198,7 +198,8 @@ class Monitor:
                 outstanding = int(page["expected"].sum() - page["received"].sum())
                 seen.high_water_mark = max(seen.high_water_mark, outstanding)
                 now_ns = time.monotonic_ns()
-                if now_ns >= self._next_backlog_ns:
+                # The phase changes only when its task runs again, a moment after the window ended.
+                if self._next_backlog_ns <= now_ns <= (self._phase_end_ns or now_ns):
                     self._next_backlog_ns = now_ns + self._backlog_each_ns
                     owed = int(page["owed"].sum())
                     seen.backlog_samples.append((now_ns, owed, max(0, outstanding)))
