@@ -53,10 +53,16 @@ COUNTERS = (
     "received",
     "received_bytes",
     "duplicated",
+    "excused",  # of the duplicated, those that MQTT allows
     "out_of_order",
     "corrupt",
-    "foreign",
+    "misrouted",  # ours, but not this topic's or not this subscriber's
+    "foreign",  # of nobody in this run
+    "below_qos",  # received with a lower QoS than was granted
+    "violations",  # of the specification
     "acknowledged",
+    "refused",
+    "given_up",  # sent, and their handshake went with the session
     "connects",
     "connect_failures",
     "disconnects",
@@ -109,10 +115,16 @@ class Interval:
     received: int = 0
     received_bytes: int = 0
     duplicated: int = 0
+    excused: int = 0
     out_of_order: int = 0
     corrupt: int = 0
+    misrouted: int = 0
     foreign: int = 0
+    below_qos: int = 0
+    violations: int = 0
     acknowledged: int = 0
+    refused: int = 0
+    given_up: int = 0
     connects: int = 0
     connect_failures: int = 0
     disconnects: int = 0
