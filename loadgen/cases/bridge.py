@@ -14,12 +14,12 @@ from loadgen.workload.case import (
     Conclusion,
     Evidence,
     Loads,
-    PublishedFigure,
     Review,
     RowSpec,
 )
 from loadgen.workload.fields import Count, Flag, Text, Texts, redact_url
 from loadgen.workload.groups import DeviceGroup, Subscribes, target_url
+from loadgen.workload.published import Conditions, PublishedFigure
 from loadgen.workload.scenario import (
     ACKNOWLEDGE_EVERY,
     DEVICES_LIMIT,
@@ -273,6 +273,14 @@ def _review(evidence: Evidence) -> Review:
     return Review(facts, conclude)
 
 
+_PUBLISHED = Conditions(
+    interface="MQTT to WebSphere MQ",
+    size_bytes=(32, 32),
+    producers=100_000,
+    handshakes=(),
+    access_control=False,
+)
+
 CASE = Case(
     place=70,
     summary="Producers at one broker, consumers at others that it forwards to.",
@@ -295,6 +303,8 @@ CASE = Case(
             "forwarding_rate",
             value=230_000,
             high_water_mark=10,
+            bounds=("high_water_mark",),
+            conditions=replace(_PUBLISHED, qos=0),
             relation="100,000 producers at QoS 0, 5 topics for each backend, 32 bytes. There "
             "WebSphere MQ queue managers behind the appliance, here MQTT brokers behind a bridge.",
         ),
@@ -303,6 +313,8 @@ CASE = Case(
             "forwarding_rate",
             value=92_000,
             high_water_mark=6_000,
+            bounds=("high_water_mark",),
+            conditions=replace(_PUBLISHED, qos=1),
             relation="100,000 producers at QoS 1, 5 topics for each of 4 backends, 32 bytes, "
             "durable consumers. There they committed 200 messages at a time at WebSphere MQ queue "
             "managers, whose disks were the limit; here durable sessions at MQTT brokers, 200 "

@@ -3,9 +3,10 @@
 from dataclasses import replace
 from typing import Literal
 
-from loadgen.workload.case import Case, ChartStyle, PublishedFigure, RowSpec
+from loadgen.workload.case import Case, ChartStyle, RowSpec
 from loadgen.workload.fields import Count, Flag, Rate, Seconds
 from loadgen.workload.groups import DeviceGroup, Subscribes
+from loadgen.workload.published import Conditions, PublishedFigure
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
     DRAIN,
@@ -61,6 +62,8 @@ def _resolve(scenario: Connburst, workload: Workload) -> Workload:
     return replace(workload, phases=phases)
 
 
+_PUBLISHED = Conditions(devices=1_000_000, handshakes=(), access_control=False)
+
 CASE = Case(
     place=50,
     summary="A burst of devices that connect and stay.",
@@ -74,8 +77,21 @@ CASE = Case(
             "connect_seconds",
             "Time until all of {devices} devices are connected{subscribed}.",
         ),
+        RowSpec(
+            "CONNBURST",
+            "connect_latency",
+            "Connection latency: from the first SYN to the CONNACK.",
+            beside=True,
+        ),
     ),
-    published=(PublishedFigure("CONNBURST", "connect_seconds", value=65),),
+    published=(
+        PublishedFigure("CONNBURST", "connect_seconds", value=65, conditions=_PUBLISHED),
+        # Of section "Key results", which also says "less than 60 seconds" where the score card
+        # has 65.
+        PublishedFigure(
+            "CONNBURST", "connect_latency", avg=270, bounds=("avg",), conditions=_PUBLISHED
+        ),
+    ),
     connects_only=True,
     charts=ChartStyle(
         columns=("devices", "seconds", "p99"),

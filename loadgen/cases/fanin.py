@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
-from loadgen.workload.case import Case, ChartStyle, PublishedFigure, RowSpec
+from loadgen.workload.case import Case, ChartStyle, RowSpec
 from loadgen.workload.fields import Count, Flag
 from loadgen.workload.groups import DeviceGroup, Subscribes
+from loadgen.workload.published import PUBLISHED_TLS, Conditions, PublishedFigure
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
     INFLIGHT_WINDOW,
@@ -61,6 +62,10 @@ def _resolve(_scenario: Fanin, workload: Workload) -> Workload:
     return replace(workload, needs=replace(workload.needs, wildcards="which fanin needs"))
 
 
+_PUBLISHED = Conditions(
+    qos=0, size_bytes=(32, 32), producer_rate=1.0, handshakes=(), access_control=False
+)
+
 CASE = Case(
     place=10,
     summary="Many publishers, each with a topic of its own, and one wildcard subscriber.",
@@ -68,7 +73,6 @@ CASE = Case(
     scenario=Fanin,
     groups=_groups,
     resolve=_resolve,
-    secured=True,
     rows=(
         RowSpec(
             "FANIN",
@@ -80,7 +84,18 @@ CASE = Case(
         RowSpec("FANIN", "egress_rate", "Received rate.", beside=True),
         RowSpec("FANIN", "high_water_mark", "High-water mark of the subscription.", beside=True),
     ),
-    published=(PublishedFigure("FANIN", "producers", value=400_000, high_water_mark=277),),
+    published=(
+        PublishedFigure(
+            "FANIN", "producers", value=400_000, high_water_mark=277, conditions=_PUBLISHED
+        ),
+        PublishedFigure(
+            "FANIN.SEC",
+            "producers",
+            value=400_000,
+            high_water_mark=170,
+            conditions=replace(_PUBLISHED, handshakes=PUBLISHED_TLS),
+        ),
+    ),
     scales_by_devices=True,
     charts=ChartStyle(columns=("producers", "ingress", "egress", "high_water_mark", "p99")),
     demo={

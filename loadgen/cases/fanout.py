@@ -1,11 +1,13 @@
 """FANOUT: topics with one publisher and many subscribers each."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
-from loadgen.workload.case import Case, ChartStyle, PublishedFigure, RowSpec
+from loadgen.workload.case import Case, ChartStyle, RowSpec
 from loadgen.workload.fields import Count, Flag
 from loadgen.workload.groups import DeviceGroup, Subscribes
+from loadgen.workload.published import PUBLISHED_TLS, Conditions, PublishedFigure
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
     INFLIGHT_WINDOW,
@@ -76,6 +78,26 @@ _LIKE_JMSFANOUT = (
     "10 topics, 30 consumers each, 100 bytes, nothing acknowledged. There over the JMS client, "
     "here MQTT QoS 0. (The report's table names 100 bytes, its command line 32.)"
 )
+_PUBLISHED = Conditions(
+    qos=0, size_bytes=(32, 32), topics=10, ratio=100, handshakes=(), access_control=False
+)
+
+
+def _both_ways(
+    name: str, ingress: float, egress: float, conditions: Conditions, relation: str = ""
+) -> tuple[PublishedFigure, ...]:
+    rates = (("ingress_rate", ingress), ("egress_rate", egress))
+    return tuple(
+        PublishedFigure(name, measure, value=rate, relation=relation, conditions=conditions)
+        for measure, rate in rates
+    )
+
+
+def _secured(ratio: int, ingress: float, egress: float) -> tuple[PublishedFigure, ...]:
+    """A line of the report's table of FANOUT.SEC; 1:10 is that of its score card."""
+    conditions = replace(_PUBLISHED, ratio=ratio, handshakes=PUBLISHED_TLS)
+    return _both_ways("FANOUT.SEC", ingress, egress, conditions)
+
 
 CASE = Case(
     place=20,
@@ -83,7 +105,6 @@ CASE = Case(
     example="loadgen fanout --topics 10 --ratio 100 --rate 200",
     scenario=Fanout,
     groups=_groups,
-    secured=True,
     rows=(
         RowSpec(
             "FANOUT",
@@ -99,11 +120,24 @@ CASE = Case(
         ),
     ),
     published=(
-        PublishedFigure("FANOUT", "ingress_rate", value=162_000),
-        PublishedFigure("FANOUT", "egress_rate", value=16_200_000),
-        PublishedFigure("JMSPUBSUB", "egress_rate", value=1_400_000, relation=_LIKE_JMSPUBSUB),
-        PublishedFigure("JMSFANOUT", "ingress_rate", value=210_000, relation=_LIKE_JMSFANOUT),
-        PublishedFigure("JMSFANOUT", "egress_rate", value=6_300_000, relation=_LIKE_JMSFANOUT),
+        *_both_ways("FANOUT", 162_000, 16_200_000, _PUBLISHED),
+        *_secured(ratio=10, ingress=330_000, egress=3_300_000),
+        *_secured(ratio=1, ingress=2_500_000, egress=2_500_000),
+        *_secured(ratio=100, ingress=20_000, egress=2_000_000),
+        PublishedFigure(
+            "JMSPUBSUB",
+            "egress_rate",
+            value=1_400_000,
+            relation=_LIKE_JMSPUBSUB,
+            conditions=replace(_PUBLISHED, interface="JMS", ratio=1),
+        ),
+        *_both_ways(
+            "JMSFANOUT",
+            210_000,
+            6_300_000,
+            replace(_PUBLISHED, interface="JMS", ratio=30, size_bytes=(100, 100)),
+            relation=_LIKE_JMSFANOUT,
+        ),
     ),
     charts=ChartStyle(
         columns=("ratio", "topics", "consumers", "producers", "ingress", "egress", "p99"),

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from loadgen.workload.case import Case, ChartStyle, PublishedFigure, RowSpec
+from loadgen.workload.case import Case, ChartStyle, RowSpec
 from loadgen.workload.fields import Count, Rate
 from loadgen.workload.groups import DeviceGroup, Subscribes
+from loadgen.workload.published import Conditions, PublishedFigure
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
     DURATION,
@@ -92,7 +93,27 @@ CASE = Case(
             "producers publish {background_rate} msgs/sec in all. Message size, {size} bytes.",
         ),
     ),
-    published=(PublishedFigure("LATENCY", "latency", avg=84, p50=83, p99=144, max=427, stdev=25),),
+    published=(
+        PublishedFigure(
+            "LATENCY",
+            "latency",
+            avg=84,
+            p50=83,
+            p99=144,
+            max=427,
+            stdev=25,
+            conditions=Conditions(
+                qos=0,
+                size_bytes=(32, 32),
+                topics=10,
+                pair_rate=10_000.0,
+                producers=150_000,
+                producer_rate=1.0,
+                handshakes=(),
+                access_control=False,
+            ),
+        ),
+    ),
     timed_pair=True,
     send_delay_limit_us=SEND_DELAY_LIMIT_US,
     charts=ChartStyle(

@@ -10,12 +10,12 @@ from loadgen.workload.case import (
     ChartStyle,
     Conclusion,
     Evidence,
-    PublishedFigure,
     Review,
     RowSpec,
 )
 from loadgen.workload.fields import Count, Flag
 from loadgen.workload.groups import DeviceGroup, RunPlan, Subscribes
+from loadgen.workload.published import Conditions, PublishedFigure
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
     PRODUCERS,
@@ -180,6 +180,9 @@ CASE = Case(
             relation="10 queues of 10 consumers, 32 bytes. There transacted JMS sessions of 100 "
             "messages; here QoS 1 to shared subscriptions, a batch in flight as one unit and its "
             "acknowledgements sent together: no transaction, so nothing is rolled back as a whole.",
+            conditions=Conditions(
+                interface="JMS", size_bytes=(32, 32), topics=10, handshakes=(), access_control=False
+            ),
         ),
     ),
     charts=ChartStyle(by_size=True),

@@ -36,10 +36,10 @@ from loadgen.scorecard.observed import (
 )
 from loadgen.scorecard.outages import outage_sections
 from loadgen.scorecard.power import OutletPower
+from loadgen.scorecard.published import published_details, published_sections
 from loadgen.scorecard.reading import figure
 from loadgen.scorecard.record import RunFiles, RunRecord
 from loadgen.scorecard.rows import Facts, score_rows
-from loadgen.scorecard.sections import published_details, published_sections
 from loadgen.scorecard.views import BACKGROUND, Views
 from loadgen.workload.verdict import Reason, Verdict
 
@@ -114,12 +114,12 @@ def build(
         notice=notice,
         sections=(
             *outage_sections(record, curves.course, curves.phases),
-            *published_sections(record, rates),
+            *published_sections(facts),
             *observed_sections(record),
             *tls_sections(record),
             *ceiling_of(record, rates, latency),
         ),
-        details=published_details(record, rates) | observed_details(record) | tls_details(record),
+        details=published_details(facts) | observed_details(record) | tls_details(record),
         curves=curves,
     )
 

@@ -31,7 +31,7 @@ def tls_details(record: RunRecord) -> dict[str, Any]:
     if not record.encrypted:
         return {}
     found: dict[str, Any] = {"verified": _verified(record)}
-    connections, resumed = _negotiated(record)
+    connections, resumed = negotiated(record)
     if connections:
         found["connections"] = [
             dict(zip(("version", "cipher", "count"), entry, strict=True)) for entry in connections
@@ -42,7 +42,7 @@ def tls_details(record: RunRecord) -> dict[str, Any]:
 
 def tls_sections(record: RunRecord) -> tuple[Section, ...]:
     """What the handshakes ended with; none where the run did not record it."""
-    connections, resumed = _negotiated(record)
+    connections, resumed = negotiated(record)
     if not record.encrypted or not connections:
         return ()
     rows: tuple[tuple[Cell, ...], ...] = connections
@@ -59,7 +59,7 @@ def _verified(record: RunRecord) -> bool:
     return record.scenario.get("tls_verify") is not False
 
 
-def _negotiated(record: RunRecord) -> tuple[tuple[Entry, ...], int]:
+def negotiated(record: RunRecord) -> tuple[tuple[Entry, ...], int]:
     """Connections by version and cipher, and how many resumed a session."""
     tls = part(record.observed, "tls")
     entries = tuple(

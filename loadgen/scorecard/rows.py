@@ -12,6 +12,7 @@ from loadgen.cases.registry import CASES
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.scorecard.record import RunRecord
 from loadgen.workload.case import RowSpec
+from loadgen.workload.published import SECURED
 
 TYPES = ("Throughput", "Latency", "Connection rate", "Data-center Efficiency")
 """Groups of rows, in the order of the published card."""
@@ -94,12 +95,17 @@ def score_rows(facts: Facts) -> tuple[Row, ...]:
     case = CASES.get(facts.record.case)
     own = case.rows if case else _UNKNOWN
     words = _Words(facts)
-    secured = ".SEC" if case and case.secured and facts.record.secure else ""
+    secured = SECURED if case and case.secured and facts.record.secure else ""
     rows = [_row(spec, facts, words, secured) for spec in own]
     efficiency = [_row(spec, facts, words) for spec in _EFFICIENCY.values()]
     known = {row.name for row in rows if row is not None}
     rows += [row for row in efficiency if row is not None and row.name not in known]
     return tuple(row for row in rows if row is not None)
+
+
+def figures_of(measure: str, facts: Facts) -> "Figures":
+    """What a run gives for a measure of `MEASURES`, by the keys of `FIGURES`."""
+    return dict.fromkeys(FIGURES) | _MEASURES[measure](facts)
 
 
 def _row(spec: RowSpec, facts: Facts, words: "_Words", suffix: str = "") -> Row | None:
@@ -124,12 +130,12 @@ def _place(row: Row) -> tuple[int, ...]:
     parts = [*_EFFICIENCY]
     whole, _, part = row.name.rpartition(".")
     title = whole if part in parts else row.name
-    case = CASES.get(title.removesuffix(".SEC").lower())
+    case = CASES.get(title.removesuffix(SECURED).lower())
     own_type, place = (TYPES.index(case.rows[0].type), case.place) if case else (len(TYPES), 0)
     return (
         TYPES.index(row.type) if row.type in TYPES else len(TYPES),
         case is None,
-        title.endswith(".SEC"),
+        title.endswith(SECURED),
         own_type,
         place,
         parts.index(part) if part in parts else -1,
@@ -150,13 +156,9 @@ def _share(dividend: float | None, divisor: float | None) -> Figures:
     return {"value": dividend / divisor if dividend and divisor else None}
 
 
-def _latency(facts: Facts) -> Figures:
-    """The distribution; the published card leaves the value empty.
-
-    From the intended moment of sending, so that a late sender is charged.
-    """
-    timed = facts.latency.get("end_to_end")
-    return {key: getattr(timed, key, None) for key in FIGURES}
+def _distribution(series: str) -> Callable[[Facts], Figures]:
+    """The distribution of a latency; the published card leaves the value empty."""
+    return lambda facts: {k: getattr(facts.latency.get(series), k, None) for k in FIGURES}
 
 
 def _connect_seconds(facts: Facts) -> Figures:
@@ -184,7 +186,9 @@ _MEASURES: Mapping[str, Callable[[Facts], Figures]] = {
     "messages_per_rack_unit": lambda facts: _share(facts.rates["received"], facts.rack_units),
     "joules_per_message": lambda facts: _share(facts.watts, facts.rates["received"]),
     "messages_per_core_second": lambda facts: {"value": facts.messages_per_core_second},
-    "latency": _latency,
+    # From the intended moment of sending, so that a late sender is charged.
+    "latency": _distribution("end_to_end"),
+    "connect_latency": _distribution("connect"),
     "connect_seconds": _connect_seconds,
     "base": _base,
     "high_water_mark": lambda facts: {"value": facts.high_water_mark},

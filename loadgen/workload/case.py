@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from loadgen.workload.groups import DeviceGroup, RunPlan
+from loadgen.workload.published import SECURED, PublishedFigure
 from loadgen.workload.scenario import Scenario
 from loadgen.workload.verdict import SEND_DELAY_LIMIT_US, RunFacts, Verdict
 
@@ -36,13 +37,14 @@ MEASURES: Mapping[str, tuple[RowType, str]] = {
     "high_water_mark": ("Throughput", "messages"),
     "latency": ("Latency", "microseconds"),
     "connect_seconds": ("Connection rate", "seconds"),
+    "connect_latency": ("Connection rate", "microseconds"),
     "messages_per_watt": ("Data-center Efficiency", "msgs/Watt"),
     "messages_per_rack_unit": ("Data-center Efficiency", "msgs/sec/U"),
     "joules_per_message": ("Data-center Efficiency", "joules/msg"),
     "messages_per_core_second": ("Data-center Efficiency", "msgs/core-sec"),
 }
-"""Type and unit of a row by what its figures are taken from: `latency` gives a distribution, the
-others a value."""
+"""Type and unit of a row by what its figures are taken from: `latency` and `connect_latency` give a
+distribution, the others a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,37 +67,6 @@ class RowSpec:
     @property
     def unit(self) -> str:
         return MEASURES[self.measure][1]
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedFigure:
-    """A published row that a case can be held against: its name, what it measures, its columns.
-
-    Columns are None where the report's are empty; latencies are in microseconds,
-    `high_water_mark` is in messages. `relation` says what is alike and what is not where the row
-    has another name than the case. `least_qos`: of several rows, this one stands for runs of that
-    QoS and above.
-
-    Source: "IBM MessageSight Appliance v1.0 Performance Benchmarks" (test date April 22, 2013),
-    section "Score card"; high-water marks from its section "Additional test results data". They
-    were measured on that report's appliance and network: a yardstick for what a case is about, not
-    a result of ours.
-    """
-
-    name: str
-    measure: str
-    value: float | None = None
-    avg: float | None = None
-    p50: float | None = None
-    p99: float | None = None
-    max: float | None = None
-    stdev: float | None = None
-    high_water_mark: int | None = None
-    relation: str = ""
-    least_qos: int = 0
-
-
-PUBLISHED_SOURCE = "IBM MessageSight Appliance v1.0 Performance Benchmarks, 2013"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +173,6 @@ class Case(Generic[S]):
     published: tuple[PublishedFigure, ...] = ()
     notice: str = ""  # what must stand before any figure of its runs
     variants: Variants | None = None  # values of a field that are commands of their own
-    secured: bool = False  # published with TLS too, as rows whose names end with .SEC
 
     # What it measures.
     connects_only: bool = False  # no messages: its result is the connect phase
@@ -221,10 +191,7 @@ class Case(Generic[S]):
         """Its name in commands, scenario files and results."""
         return str(self.scenario.model_fields["case"].default)
 
-    def counterparts(self, published: object = None, qos: int = 0) -> tuple[PublishedFigure, ...]:
-        """The published figures that a run stands beside; the scenario may name the row."""
-        chosen = published
-        if published not in [figure.name for figure in self.published]:
-            least = max((f.least_qos for f in self.published if f.least_qos <= qos), default=0)
-            chosen = next((f.name for f in self.published if f.least_qos == least), None)
-        return tuple(figure for figure in self.published if figure.name == chosen)
+    @property
+    def secured(self) -> bool:
+        """Whether it is published with TLS too, as rows whose names end with .SEC."""
+        return any(figure.name.endswith(SECURED) for figure in self.published)

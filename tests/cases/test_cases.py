@@ -218,11 +218,16 @@ class TestRows:
             for row in case.rows
             if not row.beside
         }
-        figures = [(figure.name, figure.measure) for figure in FIGURES]
+        # Of several lines of a row, such as the ratios of FANOUT.SEC, the first is the card's.
+        figures = list(dict.fromkeys((figure.name, figure.measure) for figure in FIGURES))
         # Rows over JMS and MQ are published under other names than ours.
         ours = {row for row in rows if row[0] in {name for name, _ in figures}}
+        secured = {(f"{name}.SEC", measure) for name, measure in ours}
         theirs = {(f.name, f.measure) for f in FIGURES if not f.relation}
-        assert len(figures) == len(set(figures)) and theirs == ours
+        # The mean connection latency is not on the published score card, but in its key results.
+        extra = {("CONNBURST", "connect_latency")}
+        assert theirs - secured == ours | extra
+        assert {name for name, _ in theirs & secured} == {"FANIN.SEC", "FANOUT.SEC"}
         measures = {
             row.measure
             for case in CASES.values()
@@ -232,7 +237,7 @@ class TestRows:
         assert measures <= {measure for _, measure in figures}
 
     def test_published_figures_agree_with_each_other(self) -> None:
-        values = {f.measure: f.value for f in FIGURES if not f.relation}
+        values = {f.measure: f.value for f in FIGURES if not f.relation and ".SEC" not in f.name}
         assert values["egress_rate"] == 100 * (values["ingress_rate"] or 0)
         assert values["messages_per_rack_unit"] == (values["persistent_rate"] or 0) / 2
 

@@ -1,4 +1,4 @@
-"""What only some cases show: the published row, the spread over consumers, the backends."""
+"""What only some cases show: the spread over consumers, the backends."""
 
 from pathlib import Path
 from typing import Any
@@ -8,14 +8,12 @@ import pytest
 
 from loadgen.scorecard.observed import observed_details, observed_rows, observed_sections
 from loadgen.scorecard.record import RunRecord, parse_run
-from loadgen.scorecard.sections import published_details, published_sections
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.to_html import to_html
 from loadgen.scorecard.to_json import to_json
 from loadgen.scorecard.to_markdown import to_markdown
 from tests.scorecard import fabricate as make
 
-RATES = {"sent": 10.0, "expected": 300.0, "received": 300.0}
 SPREAD = {"received": 30, "min": 9, "max": 11, "mean": 10.0, "stdev": 0.8}
 QUEUE = {
     "spread": {"consumers": 3, **SPREAD, "queues": [{"queue": 0, **SPREAD}]},
@@ -45,24 +43,10 @@ def record(case: str, observed: dict[str, Any] | None = None, **scenario: object
     return parse_run(document, "here")
 
 
-def test_the_published_row_is_beside_ours() -> None:
-    (section,) = published_sections(record("fanout"), RATES)
-    assert section.rows == (
-        ("FANOUT ingress", 10.0, "FANOUT", 162_000),
-        ("FANOUT egress", 300.0, "FANOUT", 16_200_000),
-    )
-    (section,) = published_sections(record("fanout", published="JMSPUBSUB"), RATES)
-    assert section.rows == (("FANOUT egress", 300.0, "JMSPUBSUB", 1_400_000),)
-    assert "MQTT QoS 0" in section.note
-    (published,) = published_details(record("fanout", published="JMSPUBSUB"), RATES)["published"]
-    assert published["row"] == "FANOUT" and published["value"] == 300.0
-    assert published["published"]["name"] == "JMSPUBSUB"
-
-
 def test_other_cases_have_no_section() -> None:
     for case in ("latency", "connburst", "nonsense"):
-        assert published_sections(record(case), RATES) == observed_sections(record(case)) == ()
-        assert published_details(record(case), RATES) == observed_details(record(case)) == {}
+        assert observed_sections(record(case)) == ()
+        assert observed_details(record(case)) == {}
 
 
 def test_spread_over_consumers() -> None:

@@ -214,17 +214,6 @@ class TestPublished:
         # What a rendering repeats is bounded.
         assert all(len(text) <= 300 and text.isprintable() for text in relations.values())
 
-    def test_the_scenario_chooses_the_row(self) -> None:
-        fanout, bridge = CASES["fanout"].counterparts, CASES["bridge"].counterparts
-        assert [f.name for f in fanout()] == ["FANOUT", "FANOUT"]
-        assert [f.name for f in fanout(None, 1)] == ["FANOUT", "FANOUT"]
-        assert [f.value for f in fanout("JMSFANOUT")] == [210_000, 6_300_000]
-        assert [f.value for f in fanout("JMSQUEUE")] == [162_000, 16_200_000]
-        assert [f.name for f in bridge(None, 0)] == ["WMQPUBSUB"]
-        assert [f.name for f in bridge(None, 1)] == ["WMQDURABLE"]
-        assert [f.name for f in bridge("WMQPUBSUB", 1)] == ["WMQPUBSUB"]
-        assert CASES["request"].counterparts() == ()
-
     @pytest.mark.parametrize("name", [n for names in CHOICES.values() for n in names])
     def test_every_row_has_scenario_files(self, name: str) -> None:
         for suffix in ("", "-published"):

@@ -1,0 +1,140 @@
+"""The published rows beside ours, and whether they may be compared."""
+
+from typing import Any
+
+from loadgen.cases.registry import CASES
+from loadgen.scorecard.encryption import negotiated
+from loadgen.scorecard.record import RunRecord
+from loadgen.scorecard.rows import FIGURES, Facts, figures_of
+from loadgen.scorecard.sections import Cell, Section
+from loadgen.workload.case import MEASURES
+from loadgen.workload.published import (
+    PUBLISHED_SOURCE,
+    Conditions,
+    PublishedFigure,
+    counterparts,
+)
+
+_HIGH_WATER_MARK = "high_water_mark"
+_UPPER_BOUND = "here an upper bound: all that was under way, in both kernels' buffers too"
+_ABSENT = {
+    "messages_per_watt": "here without power logs (--pdu)",
+    "messages_per_rack_unit": "here without rack units (--rack-units)",
+}
+
+
+def published_details(facts: Facts) -> dict[str, Any]:
+    """For scorecard.json: `published`, where the run stands beside a published row."""
+    ours = conditions_of(facts.record)
+    published = []
+    for figure in _figures(facts.record, ours):
+        found = figures_of(figure.measure, facts)
+        columns = {key: getattr(figure, key) for key in (*FIGURES, _HIGH_WATER_MARK)}
+        differences = figure.conditions.differences(ours)
+        published.append(
+            {
+                "row": facts.record.case.upper(),
+                "measure": figure.measure,
+                **found,
+                "published": {"name": figure.name, **columns, "less_than": list(figure.bounds)},
+                "relation": figure.relation,
+                "comparable": not differences,
+                "differences": list(differences),
+            }
+        )
+    return {"published": published} if published else {}
+
+
+def published_sections(facts: Facts) -> tuple[Section, ...]:
+    """Every published row of the run's case beside ours; nothing where none is published."""
+    ours = conditions_of(facts.record)
+    figures = _figures(facts.record, ours)
+    if not figures:
+        return ()
+    note = (
+        f"{PUBLISHED_SOURCE}: the limits of that report's appliance and network, a yardstick for "
+        "what the case is about. Ours is the rate that was played, a limit only where a search "
+        f"found it. {figures[0].relation}"
+    )
+    return (
+        Section(
+            "Beside the published score card",
+            note.strip(),
+            ("row", "figure", "published", "ours", "unit", "comparable"),
+            tuple(line for figure in figures for line in _lines(figure, facts, ours)),
+            texts=(0, 1, 4, 5),
+        ),
+    )
+
+
+def conditions_of(record: RunRecord) -> Conditions:
+    """Under what a run was measured."""
+    case = CASES.get(record.case)
+    timed = [group for group in record.publishing if group.timed]
+    pair = case is not None and case.timed_pair
+    load = [group for group in record.publishing if group.timed != pair]
+    publishing = timed[0] if timed else None
+    producers = sum(group.count for group in load)
+    rate = sum(group.rate or 0.0 for group in load)
+    handshakes = tuple((version, cipher) for version, cipher, _ in negotiated(record)[0])
+    return Conditions(
+        qos=None if publishing is None else publishing.qos,
+        size_bytes=None if publishing is None else publishing.size_bytes,
+        topics=load[0].topics if load else None,
+        ratio=None if publishing is None else publishing.deliveries,
+        pair_rate=publishing.rate if pair and publishing is not None else None,
+        producers=producers,
+        producer_rate=rate / producers if producers else None,
+        devices=sum(group.count for group in record.groups),
+        handshakes=handshakes or (None if record.secure else ()),
+        access_control=record.broker.get("access_control") is not None,
+        stored_first=_stored_first(record),
+    )
+
+
+def _stored_first(record: RunRecord) -> bool | None:
+    found = record.broker.get("stored_first")
+    return found if isinstance(found, bool) else None
+
+
+def _figures(record: RunRecord, ours: Conditions) -> tuple[PublishedFigure, ...]:
+    case = CASES.get(record.case)
+    return counterparts(case.published, ours, record.scenario.get("published")) if case else ()
+
+
+def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tuple[Cell, ...]]:
+    """A line for each column that is published."""
+    found = figures_of(figure.measure, facts)
+    unit = MEASURES[figure.measure][1]
+    what = figure.measure.replace("_", " ")
+    differences = "; ".join(figure.conditions.differences(ours))
+    says = f"not comparable because: {differences}" if differences else "yes"
+    lines: list[tuple[Cell, ...]] = [
+        (
+            figure.name,
+            what if key == "value" else f"{what} {title}",
+            _published(figure, key),
+            found[key],
+            unit,
+            _ABSENT.get(figure.measure, says) if found[key] is None else says,
+        )
+        for key, title in FIGURES.items()
+        if getattr(figure, key) is not None
+    ]
+    if figure.high_water_mark is not None:
+        lines.append(
+            (
+                figure.name,
+                "high-water mark",
+                _published(figure, _HIGH_WATER_MARK),
+                facts.high_water_mark,
+                "messages",
+                f"{says}; {_UPPER_BOUND}",
+            )
+        )
+    return lines
+
+
+def _published(figure: PublishedFigure, key: str) -> Cell:
+    value: float | None = getattr(figure, key)
+    return f"<{value:,g}" if key in figure.bounds else value
