@@ -12,9 +12,16 @@ from typing import Final, cast
 import numpy as np
 
 from loadgen.brokers.child import Json, Serving
-from loadgen.brokers.faults import Counts
-from loadgen.brokers.messages import Outgoing, acknowledgement, disconnect, publish_packet
+from loadgen.brokers.faults import COUNTED_AS, Counts
+from loadgen.brokers.messages import (
+    Outgoing,
+    acknowledgement,
+    disconnect,
+    publish_packet,
+    rejection,
+)
 from loadgen.brokers.ports import listen
+from loadgen.brokers.witness import Witness
 from loadgen.errors import RemoteProtocolError
 from loadgen.mqtt.constants import MQTT_5, PUBACK, PUBCOMP, PUBREC, PUBREL
 from loadgen.mqtt.packets import Subscription, Will
@@ -30,11 +37,20 @@ _BACKLOG: Final = 4096
 
 
 @dataclass(slots=True)
-class Ledger:
-    """What all sessions of a broker write their counts to, and the memory that they share."""
+class Notes:
+    """What all clients of a broker write down: counts, the memory that they share, and for a
+    witness each packet that matters."""
 
     counts: Counts = field(default_factory=Counts)
     held_bytes: int = 0
+    witness: Witness | None = None
+
+    def fault(self, name: str, client_id: str, payload: bytes | None = None) -> None:
+        """A fault of this name has happened to a client, or to its message."""
+        count = COUNTED_AS[name]
+        setattr(self.counts, count, getattr(self.counts, count) + 1)
+        if self.witness is not None:
+            self.witness.fault(name, client_id, payload)
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +58,7 @@ class Session:
     """What the broker keeps for a Client Identifier (MQTT 5, section 4.1)."""
 
     client_id: str
-    ledger: Ledger
+    notes: Notes
     connection: "Connection | None" = None
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     expiry_s: int = 0
@@ -56,25 +72,35 @@ class Session:
     inflight: dict[int, Outgoing | None] = field(default_factory=dict)
     pending: deque[Outgoing] = field(default_factory=deque)
     next_packet_id: int = 1
-    # From the client: QoS 2 messages that were served and await PUBREL.
+    # From the client: QoS 2 messages that were served and await PUBREL, and those of them whose
+    # PUBCOMP is never sent.
     received: set[int] = field(default_factory=set)
+    withheld: set[int] = field(default_factory=set)
     # Deliveries with the time when they are due; of `mischief`.
     delay_line: deque[tuple[int, Outgoing]] = field(default_factory=deque)
     delay_timer: asyncio.TimerHandle | None = None
 
+    @property
+    def version(self) -> int:
+        """The protocol version that the client speaks now, 0 while it is away."""
+        return 0 if self.connection is None else self.connection.version
+
+    def settle(self, item: Outgoing) -> None:
+        """A delivery does not happen; nobody waits for it."""
+
     def send(self, item: Outgoing) -> None:
         """Deliver now, or when the client is there and its window has room."""
-        connection, counts = self.connection, self.ledger.counts
+        connection, counts = self.connection, self.notes.counts
         if item.qos == 0:
             if connection is None:
                 counts.discarded += 1
             else:
                 self._write(connection, item, 0, dup=False)
         elif connection is None or self.pending or len(self.inflight) >= self.window:
-            if self.ledger.held_bytes > _MAX_HELD_BYTES:
+            if self.notes.held_bytes > _MAX_HELD_BYTES:
                 counts.discarded += 1
                 return
-            self.ledger.held_bytes += item.weight_bytes
+            self.notes.held_bytes += item.weight_bytes
             self.pending.append(item)
         else:
             self._send_acknowledged(connection, item)
@@ -83,7 +109,7 @@ class Session:
         """Section 4.4: what was not acknowledged goes again, in its order, before anything new."""
         for packet_id, item in list(self.inflight.items()):
             if item is None:
-                connection.write(acknowledgement(PUBREL, packet_id))
+                self._release(connection, packet_id)
             else:
                 self._write(connection, item, packet_id, dup=True)
         self.send_pending()
@@ -93,7 +119,7 @@ class Session:
         connection = self.connection
         while connection is not None and self.pending and len(self.inflight) < self.window:
             item = self.pending.popleft()
-            self.ledger.held_bytes -= item.weight_bytes
+            self.notes.held_bytes -= item.weight_bytes
             self._send_acknowledged(connection, item)
 
     def acknowledged(self, connection: "Connection", packet_type: int, packet_id: int) -> None:
@@ -107,13 +133,16 @@ class Session:
             item = inflight.get(packet_id)
             if item is not None and item.qos == 2:
                 inflight[packet_id] = None
-            connection.write(acknowledgement(PUBREL, packet_id))
+            self._release(connection, packet_id)
         elif packet_type == PUBCOMP:
             if packet_id in inflight and inflight[packet_id] is None:
                 del inflight[packet_id]
         else:
             self.received.discard(packet_id)
-            connection.write(acknowledgement(PUBCOMP, packet_id))
+            if packet_id in self.withheld:
+                self.withheld.discard(packet_id)
+            else:
+                connection.answer(PUBCOMP, packet_id)
         if self.pending:
             self.send_pending()
 
@@ -127,10 +156,15 @@ class Session:
         for timer in (self.expiry_timer, self.delay_timer):
             if timer is not None:
                 timer.cancel()
-        self.ledger.held_bytes -= sum(item.weight_bytes for item in self.pending)
-        self.ledger.counts.discarded += len(self.pending) + len(self.delay_line)
+        self.notes.held_bytes -= sum(item.weight_bytes for item in self.pending)
+        self.notes.counts.discarded += len(self.pending) + len(self.delay_line)
         self.pending.clear()
         self.delay_line.clear()
+
+    def _release(self, connection: "Connection", packet_id: int) -> None:
+        connection.write(acknowledgement(PUBREL, packet_id))
+        if self.notes.witness is not None:
+            self.notes.witness.release(self.client_id, packet_id)
 
     def _send_acknowledged(self, connection: "Connection", item: Outgoing) -> None:
         packet_id = self.next_packet_id
@@ -144,12 +178,14 @@ class Session:
         self, connection: "Connection", item: Outgoing, packet_id: int, *, dup: bool
     ) -> bool:
         packet = publish_packet(item, packet_id, connection.version, dup=dup)
-        counts = self.ledger.counts
+        counts = self.notes.counts
         if len(packet) > self.maximum_packet_bytes:
             # Section 3.1.2.11.4: discarded as if it had been sent.
             counts.discarded += 1
             return False
         connection.write(packet)
+        if self.notes.witness is not None:
+            self.notes.witness.deliver(self.client_id, packet_id, item, dup=dup)
         if dup:
             counts.redelivered += 1
         else:
@@ -162,7 +198,7 @@ class Host:
 
     def __init__(self) -> None:
         self.connections: set[Connection] = set()
-        self.ledger = Ledger()
+        self.notes = Notes()
         self.stalled = False
         self.tick = 0
         self.grow_buffer(BUFFER_BYTES)
@@ -211,6 +247,7 @@ class Connection(asyncio.BufferedProtocol):
         self.host = host
         self.transport: asyncio.Transport
         self.session: Session | None = None
+        self.client_id = ""
         self.version = MQTT_5
         # The bytes of a packet that has not come whole.
         self.partial = b""
@@ -264,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             position = host.consume(self, end)
         except RemoteProtocolError as error:
-            host.ledger.counts.protocol_errors += 1
+            host.notes.counts.protocol_errors += 1
             self.end(error.reason_code)
             return
         if position < end and not self.closed:
@@ -289,6 +326,15 @@ class Connection(asyncio.BufferedProtocol):
         """Send, unless this connection is already closing."""
         if not self.closed:
             self.transport.write(data)
+
+    def answer(self, packet_type: int, packet_id: int, code: int = 0, reason: str = "") -> None:
+        """Send PUBACK, PUBREC or PUBCOMP; of a failure MQTT 3.1.1 has none."""
+        if code:
+            self.write(rejection(packet_type, packet_id, code, reason))
+        else:
+            self.write(acknowledgement(packet_type, packet_id))
+        if self.host.notes.witness is not None:
+            self.host.notes.witness.answer(self.client_id, packet_type, packet_id, code)
 
     def end(self, reason_code: int | None) -> None:
         """Close, with a DISCONNECT where the client understands one."""

@@ -1,4 +1,4 @@
-"""What the reflector shall do wrong, as a value; and what it did, as counts.
+"""What the reflector and the relay shall do wrong, as a value; and what they did, as counts.
 
     lose=0.01,delay=50ms@1/10,only=plant/#,seed=7
 
@@ -61,35 +61,59 @@ class Dice:
         """A number from 0 to `bound` - 1."""
         return self._random.randrange(bound)
 
+    def noise(self, size_bytes: int) -> bytes:
+        """Bytes of no meaning."""
+        return self._random.randbytes(size_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What the reflector does wrong on purpose; the default is nothing.
+    """What goes wrong on purpose; the default is nothing.
 
-    Of `lose`, `repeat`, `reorder` and `corrupt` at most one happens to a delivery, tried in this
-    order, so that their counts add up. They, `delay` and `drop` concern only messages whose topic
-    matches the filter `only` (empty: all).
+    Of the faults `ON_DELIVERIES` at most one happens to a delivery, tried in that order, so that
+    their counts add up. They, `delay`, `drop`, `reject`, `withhold` and `unsolicited` concern only
+    messages whose topic matches the filter `only` (empty: all).
     """
 
     lose: Chance = NEVER  # the delivery does not happen; the publisher is acknowledged all the same
     repeat: Chance = NEVER  # it happens twice
     reorder: Chance = NEVER  # it happens after the next one of its topic to the same subscriber
     corrupt: Chance = NEVER  # one byte of the payload is changed
-    drop: Chance = NEVER  # the connection that sent the message is closed once it is served
+    misroute: Chance = NEVER  # it goes to a client that did not ask for it, instead
+    mislabel: Chance = NEVER  # it comes under another topic
+    foreign: Chance = NEVER  # after it comes a message that nobody sent
+    downgrade: Chance = NEVER  # it is made at QoS 0, though more was granted
+    alias: Chance = NEVER  # it has a Topic Alias, which the client did not allow (MQTT 5)
     delay_ns: int = 0  # it happens later, and what follows to that subscriber waits behind it
     delay_share: Chance = ALWAYS
-    stall_ns: int = 0  # nothing is read or written for as long, from now
+    drop: Chance = NEVER  # the connection that sent the message is closed once it is served
+    reject: int = 0  # the message is answered with this reason code and not delivered (MQTT 5)
+    reject_share: Chance = ALWAYS
+    withhold: Chance = NEVER  # the message is delivered, but its PUBACK or PUBCOMP never sent
+    unsolicited: Chance = NEVER  # beside the message's own, a PUBACK for which nobody waits is sent
     refuse: int = 0  # CONNECT is answered with this MQTT 5 reason code (section 3.2.2.2)
     refuse_share: Chance = ALWAYS
+    session: Chance = NEVER  # CONNACK to a clean start says Session Present
+    subrefuse: int = 0  # SUBSCRIBE is answered with this reason code (section 3.9.3)
+    subrefuse_share: Chance = ALWAYS
+    subgrant: int | None = None  # SUBSCRIBE is granted no more than this QoS
+    subgrant_share: Chance = ALWAYS
+    reset_ns: int = 0  # as often a client, drawn at random, is cut off as by a broken network
+    stall_ns: int = 0  # nothing is read or written for as long, from now
     ceiling: float = 0.0  # PUBLISH packets served a second, over all connections; the rest waits
     only: str = ""
     seed: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.delay_ns <= _MAX_TIME_NS or not 0 <= self.stall_ns <= _MAX_TIME_NS:
-            raise UsageError("fault delay and stall must be from 0 to 1h")
-        if self.refuse and not 0x80 <= self.refuse <= 0xFF:
-            raise UsageError("fault refuse must be a failure reason code from 0x80 to 0xff")
+        for name in ("delay", "stall", "reset"):
+            if not 0 <= getattr(self, f"{name}_ns") <= _MAX_TIME_NS:
+                raise UsageError(f"fault {name} must be from 0 to 1h")
+        for name in ("refuse", "reject", "subrefuse"):
+            code = getattr(self, name)
+            if code and not 0x80 <= code <= 0xFF:
+                raise UsageError(f"fault {name} must be a failure reason code from 0x80 to 0xff")
+        if self.subgrant not in (None, 0, 1):
+            raise UsageError("fault subgrant must be the QoS 0 or 1")
         if not 0.0 <= self.ceiling <= 1e9:
             raise UsageError("fault ceiling must be from 0 (none) to 1e9 messages a second")
         if (
@@ -99,19 +123,36 @@ class Faults:
         ):
             raise UsageError("fault only must be a topic filter without commas")
 
+    def chance(self, name: str) -> Chance:
+        """How often the fault of this name happens."""
+        field_name, _, share_name = _PARSERS[name]
+        value = getattr(self, field_name)
+        if share_name and value == getattr(_NO_FAULTS, field_name):
+            return NEVER
+        share = getattr(self, share_name or field_name)
+        return share if isinstance(share, Chance) else Chance(every=bool(share))
+
+    def dice(self, name: str) -> Dice:
+        """Draws the fault of this name, from its beginning."""
+        return Dice(self.chance(name), f"{name} {self.seed}")
+
     @property
     def on_deliveries(self) -> bool:
         """Whether any fault looks at single deliveries."""
-        chances = (self.lose, self.repeat, self.reorder, self.corrupt)
-        return any(chances) or bool(self.delay_ns)
+        return any(map(self.chance, (*ON_DELIVERIES, "delay")))
+
+    @property
+    def on_publishes(self) -> bool:
+        """Whether any fault looks at single messages of publishers."""
+        return any(map(self.chance, ON_PUBLISHES))
 
 
 @dataclass(slots=True)
 class Counts:
-    """What the reflector did since it started. Deliveries are single PUBLISH to one subscriber.
+    """What was done since the start. Deliveries are single PUBLISH to one subscriber.
 
-    With no reconnect and nothing in flight, `delivered + lost - repeated` is the number of
-    deliveries that a faultless broker would have made to connected subscribers.
+    With no reconnect and nothing in flight, `delivered + lost - repeated - injected` is the number
+    of deliveries that a faultless broker would have made to connected subscribers.
     """
 
     connects: int = 0
@@ -131,7 +172,23 @@ class Counts:
     repeated: int = 0
     reordered: int = 0
     corrupted: int = 0
+    misrouted: int = 0
+    mislabelled: int = 0
+    injected: int = 0
+    """Messages that nobody sent, by the fault `foreign`."""
+    downgraded: int = 0
+    aliased: int = 0
     delayed: int = 0
+    rejected: int = 0
+    """PUBLISH packets answered with a failure; `received` does not count them."""
+    withheld: int = 0
+    unsolicited: int = 0
+    sessions_claimed: int = 0
+    """CONNACK with Session Present, where there was none, by the fault `session`."""
+    subscriptions_refused: int = 0
+    """SUBSCRIBE packets answered with a failure."""
+    subscriptions_lowered: int = 0
+    """SUBSCRIBE packets that were granted less than they asked for."""
     redelivered: int = 0
     """PUBLISH packets written again when a session was resumed."""
     discarded: int = 0
@@ -148,9 +205,10 @@ class Counts:
 def parse_faults(text: str) -> Faults:
     """Faults written as `name=value,name=value`; empty or `none` means no faults.
 
-    lose repeat reorder corrupt drop: a share, `0.01` or `1/100`; delay and refuse: `VALUE@SHARE`,
-    share 1 when absent; delay and stall in `ns us ms s m h`; refuse a reason code, `135` or `0x87`;
-    ceiling in messages a second, `5000` or `5k`; `only` a topic filter; `seed` a number.
+    A fault is a share, `0.01` or `1/100`, or a value: a time in `ns us ms s m h` (delay, stall,
+    reset), a reason code, `135` or `0x87` (refuse, reject, subrefuse), a QoS (subgrant), messages
+    a second, `5000` or `5k` (ceiling). delay, refuse, reject, subrefuse and subgrant may be
+    `VALUE@SHARE`, share 1 when absent. `only` is a topic filter, `seed` a number.
     Raises UsageError in one line.
     """
     given: dict[str, object] = {}
@@ -192,15 +250,64 @@ def _parse_time_ns(value: str) -> int:
 
 _MAX_TIME_NS: Final = 3_600_000_000_000
 
+ON_DELIVERIES: Final = (
+    "lose",
+    "repeat",
+    "reorder",
+    "corrupt",
+    "misroute",
+    "mislabel",
+    "foreign",
+    "downgrade",
+    "alias",
+)
+"""Faults of single deliveries, in the order in which they are tried."""
+
+ON_PUBLISHES: Final = ("reject", "withhold", "unsolicited", "drop")
+"""Faults of single messages on their way to the broker."""
+
+COUNTED_AS: Final = {
+    "lose": "lost",
+    "repeat": "repeated",
+    "reorder": "reordered",
+    "corrupt": "corrupted",
+    "misroute": "misrouted",
+    "mislabel": "mislabelled",
+    "foreign": "injected",
+    "downgrade": "downgraded",
+    "alias": "aliased",
+    "delay": "delayed",
+    "reject": "rejected",
+    "withhold": "withheld",
+    "unsolicited": "unsolicited",
+    "drop": "dropped",
+    "reset": "dropped",
+    "refuse": "refused",
+    "session": "sessions_claimed",
+    "subrefuse": "subscriptions_refused",
+    "subgrant": "subscriptions_lowered",
+}
+"""The count of each fault."""
+
+
+def _code(value: str) -> int:
+    return int(value, 0)
+
+
 # Name to field, how its value is read, and the field of its share where it has one.
 _PARSERS: Final[dict[str, tuple[str, Callable[[str], object], str]]] = {
     **{
-        name: (name, _parse_chance, "") for name in ("lose", "repeat", "reorder", "corrupt", "drop")
+        name: (name, _parse_chance, "")
+        for name in (*ON_DELIVERIES, "withhold", "unsolicited", "drop", "session")
     },
     "delay": ("delay_ns", _parse_time_ns, "delay_share"),
+    **{name: (name, _code, f"{name}_share") for name in ("refuse", "reject", "subrefuse")},
+    "subgrant": ("subgrant", int, "subgrant_share"),
+    "reset": ("reset_ns", _parse_time_ns, ""),
     "stall": ("stall_ns", _parse_time_ns, ""),
-    "refuse": ("refuse", lambda text: int(text, 0), "refuse_share"),
     "ceiling": ("ceiling", parse_number, ""),
     "only": ("only", str, ""),
     "seed": ("seed", int, ""),
 }
+
+_NO_FAULTS: Final = Faults()

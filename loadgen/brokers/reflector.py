@@ -33,13 +33,16 @@ class Reflector(ChildBroker):
 
 
 def run_reflector(
-    faults: str = "none", *, host: str = "127.0.0.1", port: int = 0
+    faults: str = "none", *, host: str = "127.0.0.1", port: int = 0, record: str = ""
 ) -> AbstractAsyncContextManager[Reflector]:
     """A reflector for the length of the block; `port` 0 chooses one.
 
+    `record` is the file to which it writes what was said (`witness.py`), "" for none.
     Raises UsageError when `faults` cannot be read, CannotRunError when it does not start.
     """
     parse_faults(faults)
     module = "loadgen.brokers.reflector_server"
     endpoint = Endpoint("mqtt", host, port)
-    return running(Reflector("reflector", "loadgen reflector", module, endpoint, faults=faults))
+    return running(
+        Reflector("reflector", "loadgen reflector", module, endpoint, faults=faults, record=record)
+    )

@@ -12,17 +12,17 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from loadgen.brokers.child import Json, Serving, run_child
-from loadgen.brokers.clients import FOREVER, Connection, Host, Session
-from loadgen.brokers.faults import Counts, Dice, Faults, parse_faults
-from loadgen.brokers.messages import Message, Outgoing, acknowledgement, refusal
-from loadgen.brokers.mischief import Mischief
+from loadgen.brokers.clients import FOREVER, Connection, Session
+from loadgen.brokers.erring import REJECTED, ErringHost
+from loadgen.brokers.faults import Counts, Faults, parse_faults
+from loadgen.brokers.messages import Message, Outgoing, refusal
 from loadgen.brokers.scan import ACK, MORE, RUN, SINGLE, next_item
 from loadgen.errors import RemoteProtocolError, UsageError
 from loadgen.mqtt import packets
@@ -62,13 +62,11 @@ class Route(NamedTuple):
     selected: bool
 
 
-class Reflector(Host):
+class Reflector(ErringHost):
     """The broker: sessions, subscriptions, routes, faults, counts."""
 
-    def __init__(self, faults: Faults) -> None:
-        super().__init__()
-        self.mischief = Mischief(self.ledger)
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, faults: Faults, record: str = "") -> None:
+        super().__init__(record)
         self._starts = np.zeros(_RUN_MESSAGES + 1, np.int64)
         self._payloads = np.zeros(_RUN_MESSAGES, np.int64)
         self._sessions: dict[str, Session] = {}
@@ -79,52 +77,32 @@ class Reflector(Host):
         self._held_by_ceiling: list[Connection] = []
         self._next_service_ns = 0
         self._pump: asyncio.TimerHandle | None = None
-        self._stall_timer: asyncio.TimerHandle | None = None
         self._assigned = 0
         about = Message(VERSION_TOPIC.encode(), b"loadgen reflector")
         self._retained[VERSION_TOPIC] = Outgoing(about, 0, True)
-        self.faults = faults
         self.set_faults(faults)
         self._ticker = self._loop.call_later(1.0, self._on_tick)
 
     # --- the instrument's knobs ------------------------------------------------------------------
 
+    def receivers(self) -> Iterable[Session]:
+        return self._sessions.values()
+
     def set_faults(self, faults: Faults) -> None:
-        """From now on, these; what the earlier ones held back is let go first, and dice restart."""
-        self._release_held()
-        self.faults = faults
-        self.mischief.set_faults(faults)
-        self._drop = Dice(faults.drop, f"drop {faults.seed}")
-        self._refuse = Dice(faults.refuse_share, f"refuse {faults.seed}")
         # Whether runs of messages may be passed on without looking at single ones.
-        self._plain = not (faults.on_deliveries or faults.ceiling or faults.drop)
+        self._plain = not (
+            faults.on_deliveries or faults.on_publishes or faults.ceiling or self.notes.witness
+        )
+        super().set_faults(faults)
         self._routes.clear()
         self._serve_waiting()
-        if faults.stall_ns:
-            self._stall(faults.stall_ns / 1e9)
 
     def snapshot(self) -> Counts:
-        """The counts as of now, gauges filled in."""
-        sessions = self._sessions.values()
-        held = self.mischief.held + sum(len(s.pending) + len(s.delay_line) for s in sessions)
-        connected = sum(1 for s in sessions if s.connection is not None)
-        return replace(
-            self.ledger.counts, held=held, waiting=len(self._waiting), connected=connected
-        )
-
-    def drop_connections(self, number: int | None) -> int:
-        """Cut `number` clients (None: all) in the order of their identifiers; how many it did."""
-        chosen = sorted(
-            (c for c in self.connections if c.session is not None and not c.closed),
-            key=lambda connection: connection.session.client_id if connection.session else "",
-        )[:number]
-        for connection in chosen:
-            connection.cut()
-        self.ledger.counts.dropped += len(chosen)
-        return len(chosen)
+        counts = super().snapshot()
+        pending = sum(len(session.pending) for session in self._sessions.values())
+        return replace(counts, held=counts.held + pending, waiting=len(self._waiting))
 
     def close(self) -> None:
-        """Cut every connection and stop every timer."""
         self._ticker.cancel()
         super().close()
 
@@ -161,7 +139,9 @@ class Reflector(Host):
             elif kind == SINGLE:
                 flags = view[position]
                 message = Message(bytes(view[a:b]), bytes(view[payloads[0] : item_end]))
-                self._accept(connection, Outgoing(message, flags >> 1 & 3, bool(flags & 1)), c)
+                dup = bool(flags & 8)
+                item = Outgoing(message, flags >> 1 & 3, bool(flags & 1), dup=dup)
+                self._accept(connection, item, c)
             elif kind == ACK:
                 session.acknowledged(connection, a >> 4, b)
             else:
@@ -202,7 +182,7 @@ class Reflector(Host):
         self, connection: Connection, route: Route, topic: bytes, start: int, end: int, count: int
     ) -> None:
         view, starts = self.view, self._starts
-        self.ledger.counts.received += count
+        self.notes.counts.received += count
         whole = bytes(view[start:end])
         for session, subscription in route.targets:
             if subscription.no_local and session is connection.session:
@@ -224,7 +204,7 @@ class Reflector(Host):
         """Pass whole packets on as they came; False where each must be looked at."""
         target = session.connection
         if target is None:
-            self.ledger.counts.discarded += count
+            self.notes.counts.discarded += count
             return True
         if (
             target.version != connection.version
@@ -233,7 +213,7 @@ class Reflector(Host):
         ):
             return False
         target.write(packets)
-        self.ledger.counts.delivered += count
+        self.notes.counts.delivered += count
         if target.blocked:
             connection.wait_for(target)
         return True
@@ -263,30 +243,40 @@ class Reflector(Host):
             self._serve_waiting()
 
     def _serve(self, connection: Connection, item: Outgoing, packet_id: int) -> None:
-        message, qos, _ = item
+        message, qos = item.message, item.qos
         route = self._routes.get(message.topic) or self._make_route(message.topic)
         session = connection.session
+        if self.notes.witness is not None:
+            self.notes.witness.publish(connection.client_id, packet_id, item, dup=item.dup)
         if qos == 2 and session is not None and packet_id in session.received:
             # Sent again because our PUBREC got lost with the connection; not to be served twice.
-            connection.write(acknowledgement(PUBREC, packet_id))
+            connection.answer(PUBREC, packet_id)
+            return
+        chosen = route.selected and not route.control
+        code = self.rejects(connection, qos, message.payload) if chosen else 0
+        if code:
+            connection.answer(PUBACK if qos == 1 else PUBREC, packet_id, code, REJECTED)
             return
         if route.control:
             self._control(route.text, message.payload)
         else:
-            self.ledger.counts.received += 1
+            self.notes.counts.received += 1
             self.publish(route, item, connection)
-        if qos == 1:
-            connection.write(acknowledgement(PUBACK, packet_id))
+        withheld = chosen and self.withholds(connection, qos, message.payload)
+        if qos == 1 and not withheld:
+            connection.answer(PUBACK, packet_id)
         elif qos == 2 and session is not None:
             session.received.add(packet_id)
-            connection.write(acknowledgement(PUBREC, packet_id))
-        if self.faults.drop and route.selected and not route.control and self._drop.roll():
-            self.ledger.counts.dropped += 1
-            connection.cut()
+            if withheld:
+                session.withheld.add(packet_id)
+            connection.answer(PUBREC, packet_id)
+        if chosen:
+            self.after_publish(connection, message.payload)
 
     def publish(self, route: Route, item: Outgoing, publisher: Connection | None) -> None:
         """Give a message to everybody who subscribed to its topic."""
-        message, qos, retain = item
+        message, qos, retain = item.message, item.qos, item.retain
+        item = Outgoing(message, qos, retain)
         if retain and message.payload:
             self._retained[route.text] = item
         elif retain:
@@ -329,7 +319,7 @@ class Reflector(Host):
             try:
                 self._serve(connection, item, packet_id)
             except RemoteProtocolError as error:
-                self.ledger.counts.protocol_errors += 1
+                self.notes.counts.protocol_errors += 1
                 connection.end(error.reason_code)
         if len(self._waiting) < _MAX_WAITING // 2:
             held, self._held_by_ceiling = self._held_by_ceiling, []
@@ -339,42 +329,24 @@ class Reflector(Host):
             wait_s = max(0.001, (self._next_service_ns - now_ns) / 1e9)
             self._pump = self._loop.call_later(wait_s, self._serve_waiting)
 
-    def _stall(self, seconds: float) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-        self._stall_timer = self._loop.call_later(seconds, self._end_stall)
-        if not self.stalled:
-            self.stalled = self.mischief.stalled = True
-            for connection in self.connections:
-                connection.hold()
-
     def _end_stall(self) -> None:
-        self._stall_timer = None
-        self.stalled = self.mischief.stalled = False
-        for connection in list(self.connections):
-            connection.seen_tick = self.tick
-            connection.release()
-            connection.catch_up()
-        self.mischief.after_stall(list(self._sessions.values()))
+        super()._end_stall()
         self._serve_waiting()
-
-    def _release_held(self) -> None:
-        if self.stalled:
-            if self._stall_timer is not None:
-                self._stall_timer.cancel()
-            self._end_stall()
-        self.mischief.release(list(self._sessions.values()))
 
     # --- sessions --------------------------------------------------------------------------------
 
     def _connect(self, connection: Connection, packet: packets.Connect) -> None:
         connection.version = packet.protocol_version
         properties = packet.properties
-        refuse = self.faults.refuse if self.faults.refuse and self._refuse.roll() else 0
+        refuse = self.faults.refuse if self.rolls("refuse") else 0
         if properties.authentication_method is not None:
             refuse = refuse or ReasonCode.BAD_AUTHENTICATION_METHOD
         if refuse:
-            self.ledger.counts.refused += 1
+            self.notes.fault("refuse", packet.client_id)
+            if self.notes.witness is not None:
+                self.notes.witness.connect(
+                    packet.client_id, clean=packet.clean_start, present=False, code=refuse
+                )
             connection.write(refusal(refuse, connection.version))
             connection.end(None)
             return
@@ -392,7 +364,7 @@ class Reflector(Host):
             session = None
         present = session is not None
         if session is None:
-            session = self._sessions[client_id] = Session(client_id, self.ledger)
+            session = self._sessions[client_id] = Session(client_id, self.notes)
         for timer in (session.expiry_timer, session.will_timer):
             if timer is not None:
                 timer.cancel()
@@ -406,8 +378,9 @@ class Reflector(Host):
         else:
             session.expiry_s = 0 if packet.clean_start else FOREVER
         connection.session = session
+        connection.client_id = client_id
         connection.keep_alive_s = packet.keep_alive
-        self.ledger.counts.connects += 1
+        self.notes.counts.connects += 1
         answer = NO_PROPERTIES
         if connection.version == MQTT_5:
             answer = Properties(
@@ -415,7 +388,12 @@ class Reflector(Host):
                 maximum_packet_size=PACKET_LIMIT_BYTES,
                 subscription_identifier_available=0,
             )
+        if packet.clean_start and self.rolls("session"):
+            self.notes.fault("session", client_id)
+            present = True
         connection.write(encode(packets.ConnAck(present, 0, answer), connection.version))
+        if self.notes.witness is not None:
+            self.notes.witness.connect(client_id, clean=packet.clean_start, present=present, code=0)
         session.resume(connection)
 
     def detach(self, connection: Connection, *, clean: bool) -> None:
@@ -423,7 +401,9 @@ class Reflector(Host):
         session = connection.session
         if session is None or session.connection is not connection:
             return
-        self.ledger.counts.disconnects += 1
+        self.notes.counts.disconnects += 1
+        if self.notes.witness is not None:
+            self.notes.witness.gone(session.client_id)
         session.connection = None
         will, session.will = session.will, None
         if will is not None and not clean:
@@ -485,7 +465,8 @@ class Reflector(Host):
         message = Message(
             packet.topic_name.encode(), packet.payload, encode_properties(properties, PUBLISH)
         )
-        self._accept(connection, Outgoing(message, packet.qos, packet.retain), packet.packet_id)
+        item = Outgoing(message, packet.qos, packet.retain, dup=packet.dup)
+        self._accept(connection, item, packet.packet_id)
 
     def _on_ack(
         self,
@@ -506,6 +487,10 @@ class Reflector(Host):
                 "Subscription Identifiers were not offered",
                 ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
             )
+        asked = packet.subscriptions
+        refused, packet = self.subscribing(connection, packet)
+        if refused:
+            return
         known = {item.topic_filter for item in packet.subscriptions} & set(session.subscriptions)
         for subscription in packet.subscriptions:
             session.subscriptions[subscription.topic_filter] = subscription
@@ -513,6 +498,8 @@ class Reflector(Host):
         self._routes.clear()
         granted = tuple(subscription.qos for subscription in packet.subscriptions)
         connection.write(encode(packets.SubAck(packet.packet_id, granted), connection.version))
+        if self.notes.witness is not None:
+            self.notes.witness.subscribe(connection.client_id, asked, granted)
         for subscription in packet.subscriptions:
             self._send_retained(session, subscription, subscription.topic_filter in known)
 
@@ -602,19 +589,13 @@ _HANDLERS: Final[dict[type, Callable[[Reflector, Connection, Session, Any], None
 
 async def serve(config: Json) -> Serving:
     """The child: what `run_child` wants."""
-    reflector = Reflector(parse_faults(config["faults"]))
+    reflector = Reflector(parse_faults(config["faults"]), config.get("record", ""))
     # Compiling, or loading what was compiled, belongs to the start and not to the first client.
     packet = np.frombuffer(b"\x30\x04\0\1tx", np.uint8).copy()
     scratch = np.zeros(3, np.int64), np.zeros(2, np.int64)
     next_item(packet, 0, len(packet), MQTT_3_1_1, PACKET_LIMIT_BYTES, *scratch)
 
-    def answer(question: Json) -> Json:
-        if "faults" in question:
-            reflector.set_faults(parse_faults(question["faults"]))
-        dropped = reflector.drop_connections(question["drop"]) if "drop" in question else 0
-        return {"counts": asdict(reflector.snapshot()), "dropped": dropped}
-
-    return await reflector.listen(config, lambda: Connection(reflector), answer)
+    return await reflector.listen(config, lambda: Connection(reflector), reflector.answer)
 
 
 if __name__ == "__main__":

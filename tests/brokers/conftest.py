@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -168,8 +169,11 @@ class LocalReflector:
 
 
 @asynccontextmanager
-async def run_local_reflector(faults: str = "none") -> AsyncIterator[LocalReflector]:
-    serving = await reflector_server.serve({"host": "127.0.0.1", "port": 0, "faults": faults})
+async def run_local_reflector(
+    faults: str = "none", record: Path | str = ""
+) -> AsyncIterator[LocalReflector]:
+    config = {"host": "127.0.0.1", "port": 0, "faults": faults, "record": str(record)}
+    serving = await reflector_server.serve(config)
     yield LocalReflector(serving)
     serving.close()
 

@@ -2,29 +2,42 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.brokers.faults import ALWAYS, NEVER, Chance, Dice, Faults, parse_faults
+from loadgen.brokers.faults import (
+    ALWAYS,
+    COUNTED_AS,
+    NEVER,
+    ON_DELIVERIES,
+    ON_PUBLISHES,
+    Chance,
+    Counts,
+    Dice,
+    Faults,
+    parse_faults,
+)
 from loadgen.errors import UsageError
 
-_chances = st.one_of(
-    st.just(NEVER),
+_some = st.one_of(
     st.integers(1, 10**6).map(lambda every: Chance(every=every)),
     st.integers(1, 1000).map(lambda thousandth: Chance(probability=thousandth / 1000)),
 )
+_chances = st.just(NEVER) | _some
+
+
+SHARES = (*ON_DELIVERIES, "withhold", "unsolicited", "drop", "session")
+CODES = ("refuse", "reject", "subrefuse")
 
 
 @given(
     st.builds(
         Faults,
-        lose=_chances,
-        repeat=_chances,
-        reorder=_chances,
-        corrupt=_chances,
-        drop=_chances,
+        **dict.fromkeys(SHARES, _chances),
+        **dict.fromkeys(CODES, st.integers(0x80, 0xFF)),
+        **dict.fromkeys([f"{name}_share" for name in (*CODES, "subgrant")], _some),
+        subgrant=st.integers(0, 1),
+        reset_ns=st.integers(1, 10**12),
         delay_ns=st.integers(1, 10**12),
-        delay_share=_chances.filter(bool),
+        delay_share=_some,
         stall_ns=st.integers(0, 10**12),
-        refuse=st.integers(0x80, 0xFF),
-        refuse_share=_chances.filter(bool),
         ceiling=st.floats(1, 1e9),
         only=st.sampled_from(["", "a/#", "+/b", "#", "a@b"]),
         seed=st.integers(0, 2**40),
@@ -32,12 +45,12 @@ _chances = st.one_of(
 )
 @settings(deadline=None)
 def test_every_fault_is_read_as_it_was_meant(faults: Faults) -> None:
-    shares = {name: getattr(faults, name) for name in ("lose", "repeat", "reorder", "corrupt")}
-    texts = [f"{name}={_text(chance)}" for name, chance in shares.items()] + [
-        f"drop={_text(faults.drop)}",
+    texts = [f"{name}={_text(getattr(faults, name))}" for name in SHARES] + [
+        *(f"{n}={getattr(faults, n):#x}@{_text(getattr(faults, f'{n}_share'))}" for n in CODES),
+        f"subgrant={faults.subgrant}@{_text(faults.subgrant_share)}",
+        f"reset={faults.reset_ns}ns",
         f"delay={faults.delay_ns}ns@{_text(faults.delay_share)}",
         f"stall={faults.stall_ns}ns",
-        f"refuse={faults.refuse:#x}@{_text(faults.refuse_share)}",
         f"ceiling={faults.ceiling!r}",
         f"only={faults.only}",
         f"seed={faults.seed}",
@@ -85,6 +98,11 @@ def test_reads_what_people_write() -> None:
         "delay=5ms@2",
         "refuse=5",
         "refuse=256",
+        "reject=0x10@1/2",
+        "subrefuse=2",
+        "subgrant=2",
+        "reset=5",
+        "misroute=2",
         "ceiling=-1",
         "ceiling=inf",
         "ceiling=k",
@@ -115,3 +133,17 @@ def test_the_seed_decides(seed: int) -> None:
     drawn = [first.roll() for _ in range(200)]
     assert drawn == [second.roll() for _ in range(200)]
     assert 40 < sum(drawn) < 160
+
+
+def test_a_fault_happens_as_often_as_it_says_and_has_its_count() -> None:
+    faults = parse_faults("lose=1/3,delay=5ms@0.5,subgrant=0,reject=0x87@1/7,reset=1s")
+    assert faults.chance("lose") == Chance(every=3)
+    assert faults.chance("delay") == Chance(0.5)
+    assert faults.chance("subgrant") == faults.chance("reset") == ALWAYS
+    assert faults.on_deliveries and faults.on_publishes
+    for name in COUNTED_AS:
+        assert Faults().chance(name) == NEVER
+        assert hasattr(Counts(), COUNTED_AS[name])
+    assert not Faults().on_deliveries
+    assert not parse_faults("session=1/1,refuse=0x87").on_publishes
+    assert {*ON_DELIVERIES, *ON_PUBLISHES} < set(COUNTED_AS)

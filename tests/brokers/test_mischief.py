@@ -2,16 +2,19 @@
 
 import asyncio
 import dataclasses
+import json
 import time
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from loadgen.brokers.faults import Counts
 from loadgen.brokers.reflector import Reflector, run_reflector
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
-from loadgen.mqtt.packets import Disconnect, PingReq, Publish
+from loadgen.mqtt.packets import Disconnect, PingReq, PubAck, PubComp, Publish, PubRec
+from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.reason_codes import ConnectReturnCode, ReasonCode
 from tests.brokers.conftest import Client, ClientMaker, GoneError, run_local_reflector
 
@@ -297,3 +300,222 @@ async def test_drop_on_command(client: ClientMaker) -> None:
         assert await reflector.drop_connections() == 3
         assert (await reflector.counts()).dropped == 5
         assert not isinstance(await clients[4].gone(), Disconnect)
+
+
+async def test_a_misrouted_message_comes_to_one_who_did_not_ask(client: ClientMaker) -> None:
+    async with run_local_reflector("misroute=1/4") as reflector:
+        (endpoint,) = reflector.endpoints
+        asking, other = await client(endpoint, "s"), await client(endpoint, "t")
+        await asking.subscribe("a/#", qos=1)
+        await other.subscribe("b", qos=1)
+        publisher = await client(endpoint, "p")
+        await publisher.publish("a/1", *map(_payload, range(40)), qos=1)
+        for one in (asking, other):
+            await one.sync()
+        counts = await reflector.counts()
+    strayed = [message.payload for one in (other, publisher) for message in one.messages]
+    assert sorted(strayed) == list(map(_payload, range(3, 40, 4)))
+    assert len(asking.messages) == 30
+    assert (counts.misrouted, counts.delivered) == (10, 40)
+
+
+async def test_who_asked_gets_it_where_there_is_nobody_else(client: ClientMaker) -> None:
+    async with run_local_reflector("misroute=1/1") as reflector:
+        one = await client(reflector.endpoints[0], "s")
+        await one.subscribe("$share/g/t")
+        await one.publish("t", b"x")
+        assert len(one.messages) == 1
+        assert (await reflector.counts()).misrouted == 0
+
+
+async def test_mislabelled_messages_have_the_topic_of_another(client: ClientMaker) -> None:
+    async with run_local_reflector("mislabel=1/3") as reflector:
+        one = await client(reflector.endpoints[0], "s")
+        await one.subscribe("#")
+        for topic in ("a", "b", "c", "a", "a", "a"):
+            await one.publish(topic, b"x")
+        assert [m.topic_name for m in one.messages] == ["a", "b", "b", "a", "a", "c"]
+        assert (await reflector.counts()).mislabelled == 2
+
+
+async def test_foreign_messages_come_beside_the_others(client: ClientMaker) -> None:
+    async with run_local_reflector("foreign=1/5") as reflector:
+        one = await client(reflector.endpoints[0], "s")
+        await one.subscribe("t", qos=2)
+        await one.publish("t", *map(_payload, range(20)), qos=2)
+        counts = await reflector.counts()
+    known = {_payload(number) for number in range(20)}
+    assert sum(message.payload in known for message in one.messages) == 20
+    assert len(one.messages) == counts.delivered == 24
+    assert counts.injected == 4
+
+
+async def test_downgraded_messages_come_at_qos_0(client: ClientMaker) -> None:
+    async with run_local_reflector("downgrade=1/2") as reflector:
+        one = await client(reflector.endpoints[0], "s")
+        await one.subscribe("t", qos=2)
+        await one.publish("t", b"0", b"1", b"2", b"3", qos=2)
+        await one.publish("t", b"4", b"5", qos=0)
+        assert [message.qos for message in one.messages] == [2, 0, 2, 0, 0, 0]
+        assert (await reflector.counts()).downgraded == 2
+
+
+async def test_a_topic_alias_that_was_not_allowed(client: ClientMaker) -> None:
+    async with run_local_reflector("alias=1/2") as reflector:
+        (endpoint,) = reflector.endpoints
+        new, old = await client(endpoint, "n"), await client(endpoint, "o", MQTT_3_1_1)
+        publisher = await client(endpoint, "p")
+        await new.subscribe("t")
+        publisher.send(Publish("t", b"x", properties=Properties(content_type="text")))
+        publisher.send(Publish("t", b"y", properties=Properties(content_type="text")))
+        await new.until_count(2)
+        await old.subscribe("u")
+        await publisher.publish("u", b"x", b"y")
+        assert [m.properties.topic_alias for m in new.messages] == [None, 1]
+        assert [m.properties.content_type for m in new.messages] == ["text"] * 2
+        await old.until_count(2)
+        assert (await reflector.counts()).aliased == 1
+
+
+@pytest.mark.parametrize(("qos", "answer"), [(1, PubAck), (2, PubRec)])
+async def test_rejected_messages_are_answered_and_not_delivered(
+    client: ClientMaker, qos: int, answer: type[PubAck | PubRec]
+) -> None:
+    async with run_local_reflector("reject=0x97@1/2") as reflector:
+        (endpoint,) = reflector.endpoints
+        subscriber, publisher = await client(endpoint, "s"), await client(endpoint, "p")
+        publisher.acknowledges = False
+        await subscriber.subscribe("t", qos=2)
+        for number in (1, 2):
+            publisher.send(Publish("t", b"%d" % number, qos, packet_id=number))
+        assert await publisher.until(answer) == answer(1)
+        reason = Properties(reason_string="rejected on request")
+        assert await publisher.until(answer) == answer(2, ReasonCode.QUOTA_EXCEEDED, reason)
+        await subscriber.sync()
+        counts = await reflector.counts()
+    assert [message.payload for message in subscriber.messages] == [b"1"]
+    assert (counts.rejected, counts.received) == (1, 1)
+
+
+async def test_what_cannot_be_rejected_is_delivered(client: ClientMaker) -> None:
+    async with run_local_reflector("reject=0x97") as reflector:
+        (endpoint,) = reflector.endpoints
+        old, new = await client(endpoint, "o", MQTT_3_1_1), await client(endpoint, "n")
+        await new.subscribe("t")
+        await old.publish("t", b"x", qos=1)
+        await new.publish("t", b"x")
+        await new.until_count(2)
+        assert (await reflector.counts()).rejected == 0
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_withheld_acknowledgements(client: ClientMaker, qos: int) -> None:
+    async with run_local_reflector("withhold=1/2") as reflector:
+        (endpoint,) = reflector.endpoints
+        subscriber, publisher = await client(endpoint, "s"), await client(endpoint, "p")
+        await subscriber.subscribe("t", qos=2)
+        for number in range(4):
+            publisher.send(Publish("t", b"x", qos, packet_id=number + 1))
+        last = PubAck if qos == 1 else PubComp
+        seen = [(await publisher.until(last)).packet_id for _ in range(2)]
+        await publisher.sync()
+        await subscriber.until_count(4)
+        assert seen == [1, 3]
+        assert (await reflector.counts()).withheld == 2
+
+
+async def test_an_acknowledgement_that_nobody_waits_for(client: ClientMaker) -> None:
+    async with run_local_reflector("unsolicited=1/2") as reflector:
+        one = await client(reflector.endpoints[0], "p")
+        for _ in range(2):
+            one.send(Publish("t", b"x"))
+        assert await one.until(PubAck) == PubAck(65_535)
+        await one.sync()
+        assert (await reflector.counts()).unsolicited == 1
+
+
+async def test_session_present_on_a_clean_start(client: ClientMaker) -> None:
+    async with run_local_reflector("session=1/1") as reflector:
+        (endpoint,) = reflector.endpoints
+        assert (await client(endpoint, "p")).connack.session_present
+        # Without a clean start nothing is claimed.
+        assert not (await client(endpoint, "q", clean_start=False)).connack.session_present
+        assert (await reflector.counts()).sessions_claimed == 1
+
+
+@pytest.mark.parametrize(("version", "code"), [(MQTT_5, 0x87), (MQTT_3_1_1, 0x80)])
+async def test_refused_subscriptions(client: ClientMaker, version: int, code: int) -> None:
+    async with run_local_reflector("subrefuse=0x87@1/2") as reflector:
+        one = await client(reflector.endpoints[0], "s", version)
+        assert (await one.subscribe("a", qos=1)).reason_codes == (1,)
+        assert (await one.subscribe("b", "c", qos=1)).reason_codes == (code, code)
+        for topic in ("a", "b", "c"):
+            await one.publish(topic, b"x")
+        assert [message.topic_name for message in one.messages] == ["a"]
+        assert (await reflector.counts()).subscriptions_refused == 1
+
+
+async def test_lowered_subscriptions(client: ClientMaker) -> None:
+    async with run_local_reflector("subgrant=1") as reflector:
+        one = await client(reflector.endpoints[0], "s")
+        assert (await one.subscribe("a", qos=2)).reason_codes == (1,)
+        assert (await one.subscribe("b", qos=0)).reason_codes == (0,)
+        await one.publish("a", b"x", qos=2)
+        assert [message.qos for message in one.messages] == [1]
+        assert (await reflector.counts()).subscriptions_lowered == 1
+
+
+async def test_resets_come_by_the_clock(client: ClientMaker) -> None:
+    async with run_local_reflector("reset=20ms") as reflector:
+        (endpoint,) = reflector.endpoints
+        clients = [await client(endpoint, f"c{number}") for number in range(3)]
+        for one in clients:
+            assert await one.gone() is None
+        await reflector.set_faults("none")
+        assert (await reflector.counts()).dropped == 3
+
+
+async def test_what_was_said_is_written_down(client: ClientMaker, tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    faults = "repeat=1/2,reject=0x87@1/3,subrefuse=0x87@1/2,refuse=0x89@1/3"
+    message = b"".join((b"\1\0\0\0\2\0\0\0", bytes(24)))
+    async with run_local_reflector(faults, record=path) as reflector:
+        (endpoint,) = reflector.endpoints
+        subscriber, publisher = await client(endpoint, "s"), await client(endpoint, "p")
+        await client(endpoint, "r")
+        await subscriber.subscribe("t", qos=1)
+        await subscriber.subscribe("u", qos=1)
+        for packet_id in (1, 2, 3):
+            publisher.send(Publish("t", message, 1, packet_id=packet_id))
+        await publisher.sync()
+        await subscriber.until_count(3)
+        await subscriber.sync()
+        await subscriber.close()
+        while (await reflector.counts()).connected > 1:
+            await asyncio.sleep(0.01)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    moments = [line.pop(1) for line in lines]
+    assert moments == sorted(moments)
+    header = [1, 2, 0, 0]
+    said = [line for line in lines if line[1] in ("s", "r")]
+    assert said == [
+        ["connect", "s", True, False, 0],
+        ["connect", "r", True, False, 0x89],
+        ["subscribe", "s", [["t", 1, 1]]],
+        ["subscribe", "s", [["u", 1, 0x87]]],
+        ["deliver", "s", 1, 1, False, "t", header, False],
+        ["deliver", "s", 2, 1, False, "t", header, False],
+        ["deliver", "s", 3, 1, False, "t", header, False],
+        ["close", "s"],
+    ]
+    assert [line[1:] for line in lines if line[0] == "fault"] == [
+        ["refuse", "r", None],
+        ["subrefuse", "s", None],
+        ["repeat", "s", header],
+        ["reject", "p", header],
+    ]
+    assert [line for line in lines if line[0] == "answer"] == [
+        ["answer", "p", 4, 1, 0],
+        ["answer", "p", 4, 2, 0],
+        ["answer", "p", 4, 3, 0x87],
+    ]

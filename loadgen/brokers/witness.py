@@ -1,0 +1,91 @@
+"""What clients and broker said to each other, written down by who stands between or at the end.
+
+One JSON array a line, `[kind, moment_ns, ...]`, appended with one write each, so that a killed
+process leaves all that it saw. Moments are CLOCK_MONOTONIC. A message is told by its header
+(`workload/payload.py`): `[run tag, stream, sequence, intended_ns]`, null where it is too short.
+
+    connect    client, clean start, session present, reason code
+    close      client
+    subscribe  client, [[topic filter, QoS asked for, granted QoS or reason code], ...]
+    publish    client, Packet Identifier, QoS, DUP, topic, message
+    answer     client, packet type, Packet Identifier, reason code     PUBACK, PUBREC, PUBCOMP to it
+    deliver    client, Packet Identifier, QoS, DUP, topic, message, intact
+    release    client, Packet Identifier                               PUBREL to it
+    fault      name, client, message as it was before
+"""
+
+import json
+import os
+import struct
+import time
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from loadgen.brokers.messages import Outgoing
+from loadgen.mqtt.packets import Subscription
+from loadgen.workload.payload import HEADER_BYTES
+
+_HEADER: Final = struct.Struct("<IIqqfI")
+_CHECKED_BYTES: Final = HEADER_BYTES - 4
+
+Header = list[int] | None
+
+
+def header_of(payload: bytes) -> Header:
+    """Run tag, stream, sequence and intended moment of a message; None where it has no header."""
+    return None if len(payload) < HEADER_BYTES else list(_HEADER.unpack_from(payload)[:4])
+
+
+def is_intact(payload: bytes) -> bool:
+    """Whether a message has a header, and its checksum is right."""
+    if len(payload) < HEADER_BYTES:
+        return False
+    crc = zlib.crc32(payload[:_CHECKED_BYTES], zlib.crc32(payload[HEADER_BYTES:]))
+    return bool(crc == _HEADER.unpack_from(payload)[5])
+
+
+class Witness:
+    """Appends what it is told to the file at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def connect(self, client: str, *, clean: bool, present: bool, code: int) -> None:
+        self._write("connect", client, clean, present, code)
+
+    def gone(self, client: str) -> None:
+        self._write("close", client)
+
+    def subscribe(self, client: str, asked: Sequence[Subscription], codes: Sequence[int]) -> None:
+        filters = [
+            (one.topic_filter, one.qos, code) for one, code in zip(asked, codes, strict=True)
+        ]
+        self._write("subscribe", client, filters)
+
+    def publish(self, client: str, packet_id: int, item: Outgoing, *, dup: bool) -> None:
+        message = item.message
+        header = header_of(message.payload)
+        self._write("publish", client, packet_id, item.qos, dup, message.topic_text, header)
+
+    def answer(self, client: str, packet_type: int, packet_id: int, code: int) -> None:
+        self._write("answer", client, packet_type, packet_id, code)
+
+    def deliver(self, client: str, packet_id: int, item: Outgoing, *, dup: bool) -> None:
+        topic, payload = item.message.topic_text, item.message.payload
+        header, intact = header_of(payload), is_intact(payload)
+        self._write("deliver", client, packet_id, item.qos, dup, topic, header, intact)
+
+    def release(self, client: str, packet_id: int) -> None:
+        self._write("release", client, packet_id)
+
+    def fault(self, name: str, client: str, payload: bytes | None) -> None:
+        self._write("fault", name, client, None if payload is None else header_of(payload))
+
+    def _write(self, kind: str, *values: Any) -> None:
+        line = json.dumps((kind, time.monotonic_ns(), *values), separators=(",", ":"))
+        os.write(self._descriptor, line.encode() + b"\n")
