@@ -124,7 +124,7 @@ def play(
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "live"
-            live = create_live_page(path, 1)
+            live = create_live_page(path, 1, len(groups))
             return _step(driver, live, path, plan, pid, seconds, in_flight, external)
     finally:
         ours.close()
@@ -161,16 +161,13 @@ def _step(
     while time.monotonic_ns() < deadline_ns:
         time.sleep(0.2)
         driver.tell("beat")
-        row = live[0]
-        expected = int(row["expected"]) + external
-        if time.monotonic_ns() < end_ns or not row["finished"]:
+        if time.monotonic_ns() < end_ns or not live.total("finished"):
             continue
-        if int(row["received"]) >= expected:
+        if live.counted("received") >= live.counted("expected") + external:
             break
     cpu_ns = _cpu_ns(pid) - cpu_ns
-    sent, expected, received, connected = (
-        int(live[column][0]) for column in ("sent", "expected", "received", "connected")
-    )
+    sent, expected, received = map(live.counted, ("sent", "expected", "received"))
+    connected = live.total("connected")
     driver.ask("stop")
     table = reduce_table(to_table(driver.rows), ("group", "series"))
     return Played(

@@ -1,11 +1,16 @@
 """A fleet of a few devices, for tests of what needs no more."""
 
 from loadgen.engine.fleet import build_fleet
-from loadgen.workload.fleet import Fleet, Totals
+from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import DeviceGroup, RunPlan, Share, Target, WorkerPlan
+
+
+def total_of(fleet: Fleet, name: str) -> int:
+    """A counter, of all groups and phases."""
+    return int(fleet.counters[name].sum())
 
 
 def small_fleet(devices: int = 2) -> Fleet:
     worker = WorkerPlan(0, (Share(0, 0, devices, 1),))
     plan = RunPlan(1, 1, 5, (DeviceGroup("g", devices),), (Target("127.0.0.1", 1),), (worker,))
-    return build_fleet(plan, worker, Totals.rows(1))
+    return build_fleet(plan, worker)

@@ -8,8 +8,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from loadgen.control.progress import Progress, Snapshot
 from loadgen.control.rate_step_watch import Mark
 from loadgen.control.redaction import printable
@@ -18,12 +16,12 @@ from loadgen.control.rundir import EventLog, IntervalWriter
 from loadgen.control.tally import p99_us
 from loadgen.control.tasks import beside
 from loadgen.control.worker_pool import WorkerPool
-from loadgen.engine.live import LivePage
-from loadgen.engine.recorder import decode_intervals
+from loadgen.engine.live import private_page
+from loadgen.engine.recorder import decode_intervals, numbers_of
 from loadgen.errors import CannotRunError
-from loadgen.metrics.interval import Interval
-from loadgen.workload.fleet import Totals
+from loadgen.metrics.interval import COUNTERS, Interval
 from loadgen.workload.groups import RunPlan
+from loadgen.workload.traffic import INTENDED_PHASES
 
 SAMPLE_S = 0.01
 """How often the live page is read for the high-water mark and the end of the drain."""
@@ -50,18 +48,20 @@ class Record:
 class Monitor:
     """What the workers of one run report, collected in `state`.
 
-    `page` is the live page, empty until the workers have one.
+    `page` is the live page, one without workers until they are configured.
     """
 
     def __init__(self, plan: RunPlan, record: Record, progress: Progress) -> None:
         self.state = state_before(plan)
         self.record = record
-        self.page: LivePage = np.zeros(0, Totals.layout)
+        self.page = private_page(0, 0)
         self.window_ends: dict[int, tuple[int, int]] = {}
         """Messages owed, and since when the oldest was due, as each worker's window ended."""
         self._plan = plan
         self._timed = timed_groups(plan)
         self._progress = progress
+        self._groups = {group.name: number for number, group in enumerate(plan.groups)}
+        self._reported = numbers_of(private_page(len(plan.workers), len(plan.groups)).counts)
         self._fresh: list[Interval] = []
         self._writing: asyncio.Future[None] | None = None
         self._phase = "start"
@@ -86,13 +86,42 @@ class Monitor:
             self.note("bad_frame", f"{type(error).__name__}: {error}", row)
 
     def _on_intervals(self, row: int, header: dict[str, Any], block: bytes) -> None:
-        seen, record = self.state, self.record
         for interval in decode_intervals(header, block):
-            known = replace(interval, run=record.run, host=record.host, worker=row)
-            for tally in (seen.tally, seen.rate_steps, seen.groups):
-                if tally is not None:
-                    tally.add(known)
-            self._fresh.append(known)
+            if interval.series == "" and interval.group:
+                place = self._groups[interval.group], INTENDED_PHASES.index(interval.phase)
+                self._reported[row][place] += [getattr(interval, name) for name in COUNTERS]
+            self._add(row, interval)
+
+    def _add(self, row: int, interval: Interval) -> None:
+        seen, record = self.state, self.record
+        known = replace(interval, run=record.run, host=record.host, worker=row)
+        for tally in (seen.tally, seen.rate_steps, seen.groups):
+            if tally is not None:
+                tally.add(known)
+        self._fresh.append(known)
+
+    def settle_lost(self, row: int) -> None:
+        """Add what a lost worker had counted and could not report; after its last frame.
+
+        Its latencies since its last report are gone with it.
+        """
+        if row >= self.page.workers:
+            return
+        counts = numbers_of(self.page.counts[row])
+        unreported = counts - self._reported[row]
+        self._reported[row] = counts
+        now_ns = time.monotonic_ns()
+        beat_ns = int(self.page.totals["beat_ns"][row]) or now_ns
+        moment = Interval(
+            second=(beat_ns - self.record.anchor_ns) // NS,
+            time_ns=beat_ns,
+            span_ns=now_ns - beat_ns,
+        )
+        for group, number in self._groups.items():
+            for phase, counted in zip(INTENDED_PHASES, unreported[number].tolist(), strict=True):
+                if any(counted):
+                    values = dict(zip(COUNTERS, counted, strict=True))
+                    self._add(row, replace(moment, group=group, phase=phase, **values))
 
     def _on_event(self, row: int, event: dict[str, Any]) -> None:
         detail = str(event.get("detail") or "")
@@ -130,21 +159,18 @@ class Monitor:
         """How many devices this worker plays."""
         return sum(share.count for share in self._plan.workers[row].shares)
 
-    def total(self, field: str) -> int:
-        """A counter of the live page, of all workers."""
-        return int(self.page[field].sum())
-
     def mark(self) -> Mark:
         """The live page at this moment."""
+        page = self.page
         # Received first: what arrives while the page is read must not look like more than was due.
-        received = self.total("received")
+        received = page.counted("received")
         return Mark(
             time_ns=time.monotonic_ns(),
-            sent=self.total("sent"),
-            expected=self.total("expected"),
+            sent=page.counted("sent"),
+            expected=page.counted("expected") + page.total("lined_up"),
             received=received,
-            owed=self.total("owed"),
-            pushed_back=self.total("pushed_back"),
+            owed=page.total("owed"),
+            pushed_back=page.total("pushed_back"),
         )
 
     def watching(self, pool: WorkerPool) -> AbstractAsyncContextManager[None]:
@@ -158,8 +184,8 @@ class Monitor:
         while True:
             pool.tell_all({"op": "beat"})
             now_ns = time.monotonic_ns()
-            for row in pool.alive if len(self.page) and self._phase != "stop" else ():
-                beat_ns = int(self.page["beat_ns"][row])
+            for row in pool.alive if self.page.workers and self._phase != "stop" else ():
+                beat_ns = int(self.page.totals["beat_ns"][row])
                 if beat_ns and now_ns - beat_ns > limit_s * NS:
                     pool.lose(row, f"was silent for {limit_s:.0f} s")
             await self.flush()
@@ -194,15 +220,14 @@ class Monitor:
         seen = self.state
         while True:
             if self._sampling:
-                page = self.page.copy()
-                outstanding = int(page["expected"].sum() - page["received"].sum())
+                outstanding = self.page.under_way()
                 seen.high_water_mark = max(seen.high_water_mark, outstanding)
                 now_ns = time.monotonic_ns()
                 # The phase changes only when its task runs again, a moment after the window ended.
                 if self._next_backlog_ns <= now_ns <= (self._phase_end_ns or now_ns):
                     self._next_backlog_ns = now_ns + self._backlog_each_ns
-                    owed = int(page["owed"].sum())
-                    seen.backlog_samples.append((now_ns, owed, max(0, outstanding)))
+                    owed = self.page.total("owed")
+                    seen.backlog_samples.append((now_ns, owed, outstanding))
                 if seen.rate_steps is not None:
                     seen.rate_steps.sample(self.mark())
             await asyncio.sleep(SAMPLE_S)
@@ -210,13 +235,14 @@ class Monitor:
     async def _show(self) -> None:
         devices = sum(map(self.devices_of, range(len(self._plan.workers))))
         while True:
-            if len(self.page):
+            if self.page.workers:
                 self._progress(self._snapshot(devices))
             await asyncio.sleep(PROGRESS_S)
 
     def _snapshot(self, devices: int) -> Snapshot:
         now_ns = time.monotonic_ns()
-        sent, received = self.total("sent"), self.total("received")
+        page = self.page
+        sent, received = page.counted("sent"), page.counted("received")
         self._rates.append((now_ns, sent, received))
         before_ns, sent_before, received_before = self._rates[0]
         seconds = max((now_ns - before_ns) / NS, 1e-9)
@@ -224,11 +250,11 @@ class Monitor:
         return Snapshot(
             phase=self._phase,
             devices=devices,
-            connected=self.total("connected"),
-            failed=self.total("connect_failures"),
+            connected=page.total("connected"),
+            failed=page.total("connect_failures"),
             sent_per_s=(sent - sent_before) / seconds,
             received_per_s=(received - received_before) / seconds,
-            backlog=max(0, self.total("owed") + self.total("expected") - received),
+            backlog=page.total("owed") + page.under_way(),
             p99_us=self._p99_us,
             left_s=None if left is None else (left - now_ns) / NS,
         )

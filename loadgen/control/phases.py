@@ -101,6 +101,8 @@ class PhaseRunner:
                     await self._stop()
                     raise
                 await self._stop()
+        for loss in pool.losses:
+            monitor.settle_lost(loss.worker)
         await monitor.flush()
         for loss in pool.losses:
             monitor.note("worker_lost", loss.detail, loss.worker)
@@ -122,7 +124,7 @@ class PhaseRunner:
         monitor, plan = self.monitor, self.plan
         monitor.enter("configure")
         path = Path(directory.name) / "live"
-        monitor.page = create_live_page(path, len(plan.workers))
+        monitor.page = create_live_page(path, len(plan.workers), len(plan.groups))
         await self._step(
             self.pool.ask_all(
                 "configure",
@@ -157,9 +159,9 @@ class PhaseRunner:
             answers = await self._step(work)
         except _CutError:
             # Nobody answers any more; the live page says how far they came.
-            failed = monitor.total("connect_failures")
+            failed = monitor.page.total("connect_failures")
             failures = {"not reported": failed} if failed else {}
-            done, now_ns = monitor.total("connected"), time.monotonic_ns()
+            done, now_ns = monitor.page.total("connected"), time.monotonic_ns()
             seen.connected = Outcome(done, failures, start_ns, now_ns)
             seen.windows["connect"] = (start_ns, now_ns)
             raise
@@ -261,7 +263,7 @@ class PhaseRunner:
             await wait(self._arrived(end_ns, cut=cut))
         finally:
             seen.windows["drain"] = (start_ns, max(start_ns, time.monotonic_ns()))
-        seen.owed_at_end = monitor.total("owed")
+        seen.owed_at_end = monitor.page.total("owed")
         if monitor.window_ends:
             seen.owed_at_window_end = sum(owed for owed, _ in monitor.window_ends.values())
             seen.owed_oldest_ns = max(oldest for _, oldest in monitor.window_ends.values())
@@ -270,10 +272,9 @@ class PhaseRunner:
 
     async def _arrived(self, end_ns: int, *, cut: bool) -> None:
         while (now_ns := time.monotonic_ns()) < end_ns:
-            page = self.monitor.page.copy()
-            received = int(page["received"].sum())
-            finished = bool(page["finished"].all()) or (cut and not page["owed"].any())
-            if finished and received >= int(page["expected"].sum()):
+            page = self.monitor.page
+            finished = page.total("finished") == page.workers or (cut and not page.total("owed"))
+            if finished and not page.under_way():
                 await asyncio.sleep(min(SETTLE_S, (end_ns - now_ns) / NS))
                 return
             await asyncio.sleep(SAMPLE_S)

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from loadgen.engine.fleet import build_fleet
 from loadgen.engine.frames import Header
+from loadgen.engine.live import LivePage
 from loadgen.engine.reactor import MESSAGING_ENTRY_POINTS, EntryPoints
 from loadgen.errors import CannotRunError
 from loadgen.mqtt.packets import Subscribe, Subscription
@@ -39,14 +40,14 @@ class Behaviour:
     final: Callable[[], Header] = dict
 
 
-ReadPlan = Callable[[Any, int, Any], Behaviour]
-"""Takes the plan as the coordinator sent it, the worker's row and its totals (fleet.py)."""
+ReadPlan = Callable[[Any, int, LivePage], Behaviour]
+"""Takes the plan as the coordinator sent it, the worker's row and its part of the live page."""
 
 
-def plain_messaging(document: Any, worker: int, totals: Any) -> Behaviour:
+def plain_messaging(document: Any, worker: int, page: LivePage) -> Behaviour:
     """Devices publish, receive and respond as their groups say."""
     plan = _plans.validate_python(document)
-    fleet = build_fleet(plan, plan.workers[worker], totals)
+    fleet = build_fleet(plan, plan.workers[worker], page)
 
     def subscribe_packets(connection: int) -> list[Subscribe]:
         group = fleet.group_of(connection)

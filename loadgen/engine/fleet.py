@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from loadgen.engine.live import LivePage, private_page
 from loadgen.engine.reactor import EVENTS_AT_ONCE
 from loadgen.engine.syscalls import EVENT_WORDS
 from loadgen.errors import BrokerUnreachableError, HostLimitError, ScenarioError
@@ -28,7 +29,7 @@ from loadgen.mqtt.properties import NO_PROPERTIES, Properties
 from loadgen.workload.accounting import make_gaps, make_pairs
 from loadgen.workload.arrays import Rows
 from loadgen.workload.device import SHARED, STREAMED, Device
-from loadgen.workload.fleet import Counts, Event, Fleet, Group, Run, Segment, Sent, Stat, Totals
+from loadgen.workload.fleet import Event, Fleet, Group, Run, Segment, Sent, Stat
 from loadgen.workload.groups import (
     DeviceGroup,
     RunPlan,
@@ -326,8 +327,9 @@ def _run_of(plan: RunPlan) -> Rows[Run]:
     return rows
 
 
-def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Rows[Totals]) -> Fleet:
-    """Expand a worker's shares. `totals` is the worker's row of the live page."""
+def build_fleet(plan: RunPlan, worker: WorkerPlan, page: LivePage | None = None) -> Fleet:
+    """Expand a worker's shares. `page` is its part of the live page, or one that nobody sees."""
+    page = page or private_page(1, len(plan.groups))
     group = np.concatenate([np.full(share.count, share.group, np.int64) for share in worker.shares])
     device = np.concatenate(
         [np.arange(share.start, share.stop, share.step, dtype=np.int64) for share in worker.shares]
@@ -360,8 +362,8 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, totals: Rows[Totals]) -> Flee
         devices=rows.devices,
         groups=rows.groups,
         run=_run_of(plan),
-        totals=totals,
-        counters=Counts.grid(len(plan.groups), len(INTENDED_PHASES)),
+        totals=page.totals,
+        counters=page.counts[0],
         histograms=_mapped(slots, BUCKETS * 4).view(np.uint32),
         stats=Stat.rows(slots),
         pairs=make_pairs(rows.pairs),

@@ -1,26 +1,81 @@
-"""The live page: the totals of every worker, in memory that the coordinator can look at.
+"""The live page: what every worker counts, in memory that the coordinator can look at.
 
 Shared so that progress, the end of the drain and the high-water mark need no message between
-processes. A worker's row *is* the record in which its kernels count, so it is always of the
-moment; a reader sees each number whole, not all of one moment.
+processes. A worker's rows *are* the records in which its kernels count, so they are always of the
+moment, and what was counted is still there when the worker was killed; a reader sees each number
+whole, not all of one moment.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.workload.fleet import Totals
+from loadgen.workload.arrays import Rows
+from loadgen.workload.fleet import Counts, Totals
+from loadgen.workload.traffic import INTENDED_PHASES
 
-LivePage = npt.NDArray[np.void]
-"""One record `Totals` a worker."""
+_PHASES = len(INTENDED_PHASES)
 
 
-def create_live_page(path: Path, workers: int) -> LivePage:
+@dataclass(frozen=True, slots=True)
+class LivePage:
+    """One record `totals` a worker, and its `counts` since the run began.
+
+    `counts` are records `Counts`, shape (workers, groups, phases).
+    """
+
+    totals: Rows[Totals]
+    counts: npt.NDArray[np.void]
+
+    @property
+    def workers(self) -> int:
+        return len(self.totals)
+
+    def of(self, worker: int) -> "LivePage":
+        """The page of one worker."""
+        return LivePage(self.totals[worker : worker + 1], self.counts[worker : worker + 1])
+
+    def total(self, name: str) -> int:
+        """A field of `totals`, of all workers."""
+        return int(self.totals[name].sum())
+
+    def counted(self, name: str) -> int:
+        """A counter, of all workers, groups and phases."""
+        return int(self.counts[name].sum())
+
+    def under_way(self) -> int:
+        """Deliveries to be expected that have not come; never less than none.
+
+        Received first: what arrives while the page is read must not look like more than was due.
+        """
+        arrived = self.counted("received") + self.counted("corrupt")
+        return max(0, self.counted("expected") + self.total("lined_up") - arrived)
+
+
+def private_page(workers: int, groups: int) -> LivePage:
+    """A page, zeroed, that no other process sees."""
+    counts = Counts.grid(workers * groups, _PHASES)
+    return LivePage(Totals.rows(workers), np.asarray(counts).reshape(workers, groups, _PHASES))
+
+
+def create_live_page(path: Path, workers: int, groups: int) -> LivePage:
     """A new page, zeroed."""
-    return np.memmap(path, dtype=Totals.layout, mode="w+", shape=(workers,))
+    return _mapped(path, "w+", workers, groups)
 
 
-def open_live_page(path: Path, workers: int) -> LivePage:
+def open_live_page(path: Path, workers: int, groups: int) -> LivePage:
     """The page that the coordinator created."""
-    return np.memmap(path, dtype=Totals.layout, mode="r+", shape=(workers,))
+    return _mapped(path, "r+", workers, groups)
+
+
+def _mapped(path: Path, mode: Literal["w+", "r+"], workers: int, groups: int) -> LivePage:
+    totals_bytes = workers * Totals.layout.itemsize
+    counts_bytes = workers * groups * _PHASES * Counts.layout.itemsize
+    area = np.memmap(path, np.uint8, mode, shape=(totals_bytes + counts_bytes,))
+    both = np.asarray(area)
+    totals: Rows[Totals] = both[:totals_bytes].view(Totals.layout)  # type: ignore[assignment]
+    counts = both[totals_bytes:].view(Counts.layout)
+    return LivePage(totals, counts.reshape(workers, groups, _PHASES))

@@ -16,6 +16,7 @@ from loadgen.compiled import compiled
 from loadgen.metrics.histogram import sparse
 from loadgen.metrics.interval import COUNTERS, SERIES, Interval
 from loadgen.workload import traffic
+from loadgen.workload.arrays import Grid
 from loadgen.workload.device import CONNECTED
 from loadgen.workload.fleet import Counts, Fleet, Stat
 from loadgen.workload.pacer import owed_messages
@@ -89,11 +90,18 @@ def current_phase(fleet: Fleet, now_ns: int) -> int:
     return traffic.phase_of(fleet.run, now_ns) if fleet.program[0].clock_ns else CONNECT_PHASE
 
 
-def take_intervals(fleet: Fleet, now_ns: int) -> tuple[list[Row], bytes]:
+def numbers_of(counts: Any) -> Table:
+    """Records `Counts` as a table of the same memory, shape (..., COUNTERS)."""
+    numbers: Table = counts.view(np.int64).reshape(*counts.shape, len(COUNTERS))
+    return numbers
+
+
+def take_intervals(fleet: Fleet, reported: Grid[Counts], now_ns: int) -> tuple[list[Row], bytes]:
     """Rows of everything counted since the last call, and the block of their histograms.
 
     Every device group has a counters row for each phase in which something happened, and one for
-    its gauges in any case; the counts start again from zero.
+    its gauges in any case. `reported` is what was counted by the last call, and becomes what was
+    by this one; histograms start again from zero.
     """
     rows: list[Row] = []
     buckets: list[bytes] = []
@@ -102,9 +110,13 @@ def take_intervals(fleet: Fleet, now_ns: int) -> tuple[list[Row], bytes]:
     backlog, _ = owed_by_group(fleet, now_ns)
     gauges = np.stack([connected_by_group(fleet), backlog, in_flight_by_group(fleet)], axis=1)
     current = current_phase(fleet, now_ns)
+    before = numbers_of(reported)
+    since = numbers_of(fleet.counters) - before
+    before += since
+    counted_since = since.tolist()
     for index, group in enumerate(fleet.plan.groups):
         for phase, name in enumerate(INTENDED_PHASES):
-            counted = fleet.counters[index][phase].tolist()
+            counted = counted_since[index][phase]
             if any(counted) or phase == current:
                 row: Row = {"group": group.name, "phase": name, "series": ""}
                 row.update(zip(COUNTERS, counted, strict=True))
@@ -127,7 +139,6 @@ def take_intervals(fleet: Fleet, now_ns: int) -> tuple[list[Row], bytes]:
                 offset += len(bucket)
                 fleet.histograms[slot] = 0
                 fleet.stats[slot] = np.zeros((), Stat.layout)
-    fleet.counters[:] = np.zeros((), Counts.layout)
     return rows, b"".join(buckets + counts)
 
 

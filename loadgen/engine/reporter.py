@@ -9,7 +9,7 @@ from collections.abc import Callable, Sized
 
 from loadgen.engine.frames import Header
 from loadgen.engine.recorder import owed_by_group, process_times, take_intervals
-from loadgen.workload.fleet import Fleet
+from loadgen.workload.fleet import Counts, Fleet
 
 _NS = 1_000_000_000
 _EVENTS_OF_A_KIND = 20
@@ -32,6 +32,7 @@ class Reporter:
         self._anchor_ns = anchor_ns
         self._send = send
         self._events: Counter[str] = Counter()
+        self._reported = Counts.grid(*fleet.counters.shape)
         self._start_ns = time.monotonic_ns()
         self._times = process_times()
 
@@ -65,7 +66,7 @@ class Reporter:
         """Send what was counted since the last snapshot."""
         now_ns = time.monotonic_ns()
         times = process_times()
-        rows, block = take_intervals(self._fleet, now_ns)
+        rows, block = take_intervals(self._fleet, self._reported, now_ns)
         rows.append(
             {
                 "group": "",

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from loadgen.engine.behaviour import SUBSCRIBE_ID, Behaviour
 from loadgen.engine.fleet import build_fleet
 from loadgen.engine.frames import Header
+from loadgen.engine.live import LivePage
 from loadgen.engine.reactor import entry_points
 from loadgen.mqtt.in_flight import IN_FLIGHT_DTYPE, RECEIVED_BYTES, SENDER_DTYPE
 from loadgen.mqtt.packets import Subscribe, Subscription
@@ -76,10 +77,10 @@ def equip(fleet: Fleet, plan: SupplyPlan) -> Chains:
     return chains
 
 
-def supply_chain(document: Any, worker: int, totals: Any) -> Behaviour:
+def supply_chain(document: Any, worker: int, page: LivePage) -> Behaviour:
     """Devices are those of a model; their handlers answer what they receive."""
     plan = _plans.validate_python(document)
-    fleet = build_fleet(plan, plan.workers[worker], totals)
+    fleet = build_fleet(plan, plan.workers[worker], page)
     chains = equip(fleet, plan)
 
     def subscribe_packets(connection: int) -> list[Subscribe]:

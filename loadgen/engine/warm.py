@@ -24,7 +24,7 @@ from loadgen.specjms.options import Choices, model_of
 from loadgen.specjms.plan import SupplyPlan, groups_of_model
 from loadgen.workload import traffic
 from loadgen.workload.device import CONNECT, LOSE, OPEN, transition
-from loadgen.workload.fleet import Fleet, Totals
+from loadgen.workload.fleet import Counts, Fleet
 from loadgen.workload.groups import (
     DeviceGroup,
     Publishes,
@@ -46,14 +46,14 @@ def _tiny_fleet() -> Fleet:
         DeviceGroup("publishers", 1, publishes=publishes),
         DeviceGroup("subscribers", 1, subscribes=Subscribes("publishers", qos=2)),
     )
-    return build_fleet(RunPlan(1, 1, 4, groups, _TARGETS, ()), _all(groups), Totals.rows(1))
+    return build_fleet(RunPlan(1, 1, 4, groups, _TARGETS, ()), _all(groups))
 
 
 def _tiny_supply_fleet() -> Fleet:
     model = model_of(Choices(base=1))
     groups = groups_of_model(model)
     plan = SupplyPlan(1, 1, 5, groups, _TARGETS, (), model=model)
-    fleet = build_fleet(plan, _all(groups), Totals.rows(1))
+    fleet = build_fleet(plan, _all(groups))
     equip(fleet, plan)
     return fleet
 
@@ -118,4 +118,4 @@ def _warm_what_workers_call(fleet: Fleet) -> None:
     forget_received(fleet.received_ids, 0)
     traffic.release_held(fleet, 1, 0)
     traffic.redeliver(fleet, 0, True, four, 0)
-    take_intervals(fleet, now_ns)
+    take_intervals(fleet, Counts.grid(*fleet.counters.shape), now_ns)

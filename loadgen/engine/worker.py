@@ -60,10 +60,9 @@ class Worker:
 
     async def configure(self, header: Header) -> Header:
         """Build the fleet and everything that plays it."""
-        row = int(header["worker"])
-        page = np.asarray(open_live_page(Path(header["live"]), int(header["workers"])))
-        read_plan = _BEHAVIOURS[header["plan"]["behaviour"]]
-        behaviour = read_plan(header["plan"], row, page[row : row + 1])
+        row, plan = int(header["worker"]), header["plan"]
+        page = open_live_page(Path(header["live"]), int(header["workers"]), len(plan["groups"]))
+        behaviour = _BEHAVIOURS[plan["behaviour"]](plan, row, page.of(row))
         self.fleet = fleet = behaviour.fleet
         self.final = behaviour.final
         self.reporter = Reporter(fleet, row, int(header["anchor_ns"]), self.channel.send)

@@ -191,7 +191,7 @@ def _line_up(fleet: Fleet, row: int, note: Note) -> bool:
     waiting = chain.waiting
     chain.state.free_waiting = waiting[free].link
     chain.state.waited += 1
-    fleet.totals.expected += 1
+    fleet.totals.lined_up += 1
     waiting[free] = note
     waiting[free].link = _NONE
     role = chain.roles[row]
@@ -213,7 +213,7 @@ def _serve_line(fleet: Fleet, row: int, now_ns: int, position: int) -> int:
         position, done = _send_outputs(fleet, row, chain.waiting[head], now_ns, position)
         if not done:
             break
-        fleet.totals.expected -= 1
+        fleet.totals.lined_up -= 1
         role.wait_head = chain.waiting[head].link
         if role.wait_head == _NONE:
             role.wait_tail = _NONE
@@ -408,7 +408,6 @@ def _on_message(
     position = _carry_on(fleet, row, message, note, now_ns, position)
     counts.received += 1
     counts.received_bytes += message.end - message.start
-    fleet.totals.received += 1
     waited_ns = now_ns - note.intended_ns
     transit_ns = waited_ns - send_offset_ns(buffer, start)
     record(fleet, slot_of(kind.group, S_END_TO_END, phase), waited_ns)

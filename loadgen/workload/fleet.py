@@ -65,14 +65,10 @@ class Run(Record):
 
 
 class Totals(Record):
-    """What a worker counts in all: its row of the live page (engine/live.py)."""
+    """How things stand at a worker: its row of the live page (engine/live.py)."""
 
-    sent: Int64
-    """Messages written to the socket, whatever phase they belong to."""
-    expected: Int64
-    """Deliveries that the sent messages must cause."""
-    received: Int64
-    """Distinct deliveries that arrived."""
+    lined_up: Int64
+    """Deliveries to be expected of messages that wait to be sent and have no due moment."""
     in_flight: Int64
     """Messages sent and not yet acknowledged (QoS 1 and 2)."""
     connecting: Int64
@@ -100,7 +96,7 @@ class Totals(Record):
 
 
 class Counts(Record):
-    """What is counted of a group and a phase since the last interval: `interval.COUNTERS`."""
+    """What is counted of a group and a phase since the run began: `interval.COUNTERS`."""
 
     if TYPE_CHECKING:
 
@@ -166,7 +162,7 @@ class Fleet(Arrays):
     run: Run
     totals: Totals
     counters: Grid[Counts]
-    """By group and phase."""
+    """By group and phase, in the live page."""
     histograms: CountRows
     """By slot: group, series and phase."""
     stats: Rows[Stat]

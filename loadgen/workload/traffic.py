@@ -143,8 +143,6 @@ def count_sent(fleet: Fleet, group: int, phase: int, deliveries: int, size_bytes
     counts.sent += 1
     counts.sent_bytes += size_bytes
     counts.expected += deliveries
-    fleet.totals.sent += 1
-    fleet.totals.expected += deliveries
 
 
 @compiled
@@ -401,7 +399,6 @@ def _take_message(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_n
         device.taken += 1
     counts.received += 1
     counts.received_bytes += message.end - message.start
-    fleet.totals.received += 1
     waited_ns = now_ns - intended_ns
     transit_ns = waited_ns - send_offset_ns(buffer, start)
     # What was sent since the device is back never waited for it, however late it was sent.

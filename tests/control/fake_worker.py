@@ -86,7 +86,7 @@ class FakeWorker:
         if op == "subscribe":
             now = time.monotonic_ns()
             answer = {"subscribed": 1, "failures": {}, "first_ns": now, "last_ns": now}
-            self.page["subscribed"][self.row] = 1
+            self.page.subscribed = 1
         elif op == "start":
             self.windows = (header["start_ns"], header["measure_ns"], header["end_ns"])
         elif op == "rate":
@@ -100,7 +100,10 @@ class FakeWorker:
         self.row = header["worker"]
         self.anchor_ns = header["anchor_ns"]
         self.last_row_ns = time.monotonic_ns()
-        self.page = open_live_page(header["live"], header["workers"])
+        self.groups = [group["name"] for group in plan["groups"]]
+        path, workers = header["live"], header["workers"]
+        self.live = open_live_page(path, workers, len(self.groups)).of(self.row)
+        self.page = self.live.totals[0]
         if self.wrong.get("row", self.row) != self.row:
             self.wrong = {}
         self.devices = 0
@@ -128,8 +131,8 @@ class FakeWorker:
         if "say" in self.wrong:
             event = {"time_ns": now, "kind": "odd", "group": "", "device": 0}
             self.send({"event": event | {"detail": self.wrong["say"]}})
-        self.page["connected"][self.row] = self.devices - failed
-        self.page["connect_failures"][self.row] = failed
+        self.page.connected = self.devices - failed
+        self.page.connect_failures = failed
         return {
             "connected": self.devices - failed,
             "failures": {"timeout": failed} if failed else {},
@@ -163,14 +166,18 @@ class FakeWorker:
         if self.wrong.get("die") == "measure" and now > measure + 200_000_000:
             os.kill(os.getpid(), signal.SIGKILL)
         sent = self.sent(now)
-        total = sum(sent.values())
-        page = self.page[self.row]
-        page["beat_ns"] = now
-        page["sent"] = total
-        page["expected"] = total * self.deliveries
-        page["received"] = total * self.deliveries - self.lost(sent)
-        page["owed"] = self.wrong.get("owe", 0) if now > measure else 0
-        page["finished"] = int(now >= end and not self.wrong.get("owe"))
+        for phase, count in enumerate(sent.values()):
+            publishing, receiving = (
+                self.live.counts[0][self.groups.index(name)][phase]
+                for name in (self.publishers, self.subscribers)
+            )
+            publishing["sent"] = count
+            publishing["expected"] = count * self.deliveries
+            lost = self.lost(sent) if phase else 0
+            receiving["received"] = count * self.deliveries - lost
+        self.page.beat_ns = now
+        self.page.owed = self.wrong.get("owe", 0) if now > measure else 0
+        self.page.finished = int(now >= end and not self.wrong.get("owe"))
         if now >= end and not self.told_end:
             self.told_end = True
             owed = self.wrong.get("owe", 0)

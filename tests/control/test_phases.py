@@ -18,6 +18,7 @@ from loadgen.control.progress import Snapshot
 from loadgen.control.run_state import RunState
 from loadgen.control.rundir import EventLog, IntervalWriter, claim
 from loadgen.control.worker_pool import WorkerPool, start_workers
+from loadgen.engine.live import private_page
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
 from loadgen.metrics.interval import Interval
 from loadgen.workload.groups import (
@@ -29,6 +30,7 @@ from loadgen.workload.groups import (
     Target,
     WorkerPlan,
 )
+from loadgen.workload.traffic import MEASURE, WARMUP
 from loadgen.workload.workload import PhasePlan
 
 ENTRY = "tests.control.fake_worker:run_worker"
@@ -329,6 +331,32 @@ async def test_events_are_escaped_and_hold_no_secret(play: Play) -> None:
     assert len(odd[0]["detail"]) <= 510
 
 
+def test_what_a_lost_worker_had_counted_and_not_reported_is_counted_once(tmp_path: Path) -> None:
+    events = EventLog(tmp_path)
+    record = Record("r", time.monotonic_ns(), events, IntervalWriter(tmp_path, "r"))
+    monitor = Monitor(plan_of(), record, lambda snapshot: None)
+    monitor.settle_lost(1)  # before there is a page
+    monitor.page = private_page(2, 2)
+    counts = monitor.page.counts[1]
+    counts[0][MEASURE].sent = 70
+    counts[1][MEASURE].received = 60
+    counts[1][WARMUP].received = 5
+    monitor.page.counts[0][1][MEASURE].received = 1000  # of a worker that goes on
+    common = {"series": "", "second": 0, "time_ns": 1, "span_ns": 1}
+    rows = [
+        common | {"group": "publishers", "phase": "measure", "sent": 50},
+        common | {"group": "subscribers", "phase": "measure", "received": 60},
+        common | {"group": "", "phase": "measure", "cpu_ns": 1},
+    ]
+    monitor.on_frame(1, {"interval": rows, "buckets": 0}, b"")
+    for _ in range(2):
+        monitor.settle_lost(1)
+        tally = monitor.state.tally
+        assert tally.counts["measure"] == {"sent": 70, "received": 60}
+        assert tally.counts["warmup"] == {"received": 5}
+    events.close(time.monotonic_ns())
+
+
 async def test_writes_follow_each_other_though_the_beat_is_cancelled(tmp_path: Path) -> None:
     under_way: list[str] = []
     written: list[list[str]] = []
@@ -350,16 +378,16 @@ async def test_writes_follow_each_other_though_the_beat_is_cancelled(tmp_path: P
         header = {"interval": [row | {"span_ns": 1}], "buckets": 0}
         monitor.on_frame(0, header, b"")
 
-    fresh("first")
+    fresh("publishers")
     beat = asyncio.ensure_future(monitor.flush())
     await asyncio.sleep(0.02)
     beat.cancel()
     with pytest.raises(asyncio.CancelledError):
         await beat
-    fresh("second")
+    fresh("subscribers")
     await monitor.flush()
     events.close(time.monotonic_ns())
-    assert written == [["first"], ["second"]]
+    assert written == [["publishers"], ["subscribers"]]
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from loadgen.mqtt.packets import (
     SubAck,
     Subscribe,
 )
+from loadgen.workload.fleet import Totals
 from loadgen.workload.groups import (
     DeviceGroup,
     Publishes,
@@ -188,7 +189,7 @@ class Driver:
 
     async def configure(self, plan: RunPlan) -> dict[str, Any]:
         path = self.directory / "live"
-        self.live = create_live_page(path, len(plan.workers))
+        self.live = create_live_page(path, len(plan.workers), len(plan.groups))
         return await self.ask(
             "configure",
             run="test",
@@ -225,7 +226,8 @@ class Driver:
         )
 
     def now(self, total: str) -> int:
-        return int(self.live[total][0])
+        page = self.live
+        return page.total(total) if total in Totals.names() else page.counted(total)
 
     async def until(self, condition: Callable[[], Any]) -> None:
         """Wait, keeping the worker's lease alive."""

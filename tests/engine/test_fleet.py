@@ -12,9 +12,7 @@ from loadgen.engine.fleet import build_fleet, connect_packet, plan_schedule, soc
 from loadgen.errors import BrokerUnreachableError
 from loadgen.mqtt.codec import decode
 from loadgen.mqtt.packets import Connect
-from loadgen.workload.arrays import Rows
 from loadgen.workload.device import IDLE, STREAMED
-from loadgen.workload.fleet import Totals
 from loadgen.workload.groups import (
     DeviceGroup,
     Publishes,
@@ -42,13 +40,9 @@ def sample(version: int = 4, **fields: Any) -> RunPlan:
     )
 
 
-def totals() -> Rows[Totals]:
-    return Totals.rows(1)
-
-
 def test_devices_become_rows_of_their_group() -> None:
     plan = sample()
-    fleet = build_fleet(plan, plan.workers[0], totals())
+    fleet = build_fleet(plan, plan.workers[0])
     assert fleet.group.tolist() == [0] * 6 + [1] * 2 + [2] * 3 + [3] + [4] * 2
     assert fleet.device.tolist() == [*range(6), *range(2), *range(3), 0, 0, 1]
     rows = fleet.devices
@@ -65,7 +59,7 @@ def test_devices_become_rows_of_their_group() -> None:
 
 def test_topics_follow_from_the_numbers() -> None:
     plan = sample()
-    fleet = build_fleet(plan, plan.workers[0], totals())
+    fleet = build_fleet(plan, plan.workers[0])
     names = [
         fleet.topics[a:b].tobytes().decode()
         for a, b in zip(fleet.topic_ends[:-1], fleet.topic_ends[1:], strict=True)
@@ -75,7 +69,7 @@ def test_topics_follow_from_the_numbers() -> None:
 
 def test_pairs_are_what_each_subscriber_must_receive() -> None:
     plan = sample()
-    fleet = build_fleet(plan, plan.workers[0], totals())
+    fleet = build_fleet(plan, plan.workers[0])
     rows = fleet.devices[8:]
     assert rows["stream_first"].tolist() == [10, 12, 14, 10, 0, 0]
     assert rows["stream_count"].tolist() == [2, 2, 2, 6, 0, 0]
@@ -87,7 +81,7 @@ def test_pairs_are_what_each_subscriber_must_receive() -> None:
 @pytest.mark.parametrize("version", [4, 5])
 def test_every_device_has_its_connect_packet(version: int) -> None:
     plan = sample(version, username="user", password="secret")
-    fleet = build_fleet(plan, plan.workers[0], totals())
+    fleet = build_fleet(plan, plan.workers[0])
     seen = set()
     for row in range(len(fleet.devices)):
         start, end = fleet.connect_ends[row : row + 2].tolist()
@@ -124,13 +118,13 @@ def test_shares_of_all_workers_make_the_whole() -> None:
         for n in range(2)
     )
     plan = replace(plan, workers=workers)
-    fleets = [build_fleet(plan, worker, totals()) for worker in workers]
+    fleets = [build_fleet(plan, worker) for worker in workers]
     assert sorted(stream for fleet in fleets for stream in fleet.publishers["stream"].tolist()) == [
         *range(10, 16),
         100,
         101,
     ]
-    whole = build_fleet(sample(), sample().workers[0], totals())
+    whole = build_fleet(sample(), sample().workers[0])
     for fleet in (*fleets, whole):
         fleet.run.end_ns = 10**15
         plan_schedule(fleet, 10**12)
@@ -142,7 +136,7 @@ def test_shares_of_all_workers_make_the_whole() -> None:
 
 def test_the_schedule_begins_when_told_and_leaves_out_what_never_comes() -> None:
     plan = sample()
-    fleet = build_fleet(plan, plan.workers[0], totals())
+    fleet = build_fleet(plan, plan.workers[0])
     fleet.run.end_ns = 10**12 + S
     plan_schedule(fleet, 10**12)
     # Six devices at 2 a second each; two at one each two seconds, the second a second later.
@@ -155,7 +149,7 @@ def test_the_schedule_begins_when_told_and_leaves_out_what_never_comes() -> None
 
 def test_a_rate_of_almost_nothing_sends_almost_nothing() -> None:
     plan = one_worker_plan(DeviceGroup("rare", 4, Publishes("p", 4, 0, 1e-9, 0)))
-    fleet = build_fleet(plan, plan.workers[0], totals())
+    fleet = build_fleet(plan, plan.workers[0])
     fleet.run.end_ns = 10**12 + 3600 * S
     plan_schedule(fleet, 10**12)
     assert fleet.publishers["due_ns"].min() == 10**12
@@ -166,7 +160,7 @@ def test_a_rate_of_almost_nothing_sends_almost_nothing() -> None:
 def test_targets_are_used_in_turn_and_addresses_are_resolved() -> None:
     targets = (Target("127.0.0.1", 1883), Target("127.0.0.2", 1884), Target("127.0.0.1", 1885))
     plan = one_worker_plan(DeviceGroup("devices", 7), targets=targets)
-    fleet = build_fleet(plan, plan.workers[0], totals())
+    fleet = build_fleet(plan, plan.workers[0])
     assert fleet.devices["target"].tolist() == [0, 1, 2, 0, 1, 2, 0]
     for row, size, target in zip(fleet.addresses, fleet.address_bytes, targets, strict=True):
         assert row[:size].tobytes() == socket_address(target.host, target.port)
@@ -193,7 +187,7 @@ def test_a_host_that_does_not_resolve_is_one_clear_error(host: str) -> None:
 
 def test_streamed_devices_are_marked() -> None:
     plan = one_worker_plan(DeviceGroup("devices", 2), targets=(Target("127.0.0.1", 8883, "tls"),))
-    fleet = build_fleet(plan, plan.workers[0], totals())
+    fleet = build_fleet(plan, plan.workers[0])
     assert (fleet.devices["flags"] & STREAMED).all()
 
 
@@ -202,7 +196,7 @@ def test_idle_devices_cost_little_memory() -> None:
     plan = one_worker_plan(DeviceGroup("devices", 20_000), port=1, max_packet_bytes=1 << 20)
     status = Path("/proc/self/statm")
     before = int(status.read_text().split()[1])
-    fleet = build_fleet(plan, plan.workers[0], totals())
+    fleet = build_fleet(plan, plan.workers[0])
     grown = (int(status.read_text().split()[1]) - before) * 4096
     assert fleet.partial.shape == (20_000, 1 << 20)
     assert grown < 60 << 20

@@ -3,21 +3,29 @@
 from pathlib import Path
 
 from loadgen.engine.live import create_live_page, open_live_page
-from loadgen.workload.fleet import Totals
-
-
-def test_the_page_has_the_totals_of_each_worker(tmp_path: Path) -> None:
-    page = create_live_page(tmp_path / "live", 2)
-    assert page.dtype.names == Totals.names()
+from loadgen.workload.traffic import DRAIN, MEASURE
 
 
 def test_what_is_counted_through_one_view_is_seen_through_the_other(tmp_path: Path) -> None:
-    page = create_live_page(tmp_path / "live", 3)
-    assert page.shape == (3,)
-    assert not any(page[name].any() for name in Totals.names())
-    totals = open_live_page(tmp_path / "live", 3)[1:2][0]
-    totals.sent += 5
-    totals.finished = 1
-    assert page["sent"].tolist() == [0, 5, 0]
-    assert page["finished"].tolist() == [0, 1, 0]
-    assert page["received"].sum() == 0
+    page = create_live_page(tmp_path / "live", 3, 2)
+    assert page.workers == 3
+    assert page.total("finished") == page.counted("sent") == page.under_way() == 0
+    theirs = open_live_page(tmp_path / "live", 3, 2).of(1)
+    theirs.totals[0].finished = 1
+    theirs.counts[0][1][MEASURE].sent += 5
+    theirs.counts[0][0][DRAIN].sent += 1
+    assert page.totals["finished"].tolist() == [0, 1, 0]
+    assert page.counted("sent") == 6
+    assert page.counts["sent"][1, 1, MEASURE] == 5
+    assert (page.total("finished"), page.counted("received")) == (1, 0)
+
+
+def test_under_way_is_what_is_expected_and_did_not_come_whole_or_damaged(tmp_path: Path) -> None:
+    page = create_live_page(tmp_path / "live", 2, 1)
+    page.counts["expected"][0] = 10, 20, 0, 0
+    page.counts["received"][1] = 8, 9, 0, 0
+    page.counts["corrupt"][1] = 0, 1, 0, 0
+    page.totals["lined_up"][1] = 2
+    assert page.under_way() == 14
+    page.counts["received"][0] = 100
+    assert page.under_way() == 0

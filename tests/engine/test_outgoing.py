@@ -153,7 +153,7 @@ async def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_an
     made = worker_module.Worker(loop, Channel(loop))
     group = DeviceGroup("subscribers", 1, subscribes=Subscribes("", 1, topic="t"))
     plan = one_worker_plan(group, port=1)
-    create_live_page(tmp_path / "live", 1)
+    create_live_page(tmp_path / "live", 1, 1)
     header = {
         "plan": json.loads(orjson.dumps(plan)),
         "worker": 0,

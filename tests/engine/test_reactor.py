@@ -50,11 +50,12 @@ from loadgen.workload.device import (
     STREAMED,
     WAITING,
 )
-from loadgen.workload.fleet import Fleet, Totals
+from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes
 from loadgen.workload.payload import HEADER_BYTES, stamp
 from loadgen.workload.traffic import EVENT_LIMIT
 from tests.engine.harness import RUN_TAG, one_worker_plan
+from tests.fleets import total_of
 
 S = 10**9
 serve, pump, _ = MESSAGING_ENTRY_POINTS
@@ -101,7 +102,7 @@ class Rig:
             max_packet_bytes=packet_limit,
             port=port,
         )
-        fleet = build_fleet(plan, plan.workers[0], Totals.rows(1))
+        fleet = build_fleet(plan, plan.workers[0])
         if buffer_bytes:
             fleet.buffer = np.zeros(buffer_bytes, np.uint8)
             fleet.out = np.zeros(buffer_bytes, np.uint8)
@@ -207,7 +208,7 @@ def test_what_arrives_is_accounted_for_and_answered(make_rig: Any) -> None:
     far = rig.far[rig.subscriber]
     far.sendall(publish(0) + publish(1, qos=1) + encode(SubAck(3, (0,)), 4))
     rig.until(lambda: rig.fleet.totals.events)
-    assert rig.fleet.totals.received == 2
+    assert total_of(rig.fleet, "received") == 2
     assert far.recv(100) == encode(PubAck(7), 4)
     suback = (traffic.CONTROL_PACKET, rig.subscriber, 9, encode(SubAck(3, (0,)), 4))
     assert rig.events() == [suback]
@@ -224,7 +225,7 @@ def test_a_packet_may_come_in_any_pieces(make_rig: Any) -> None:
             far.sendall(packet[index : index + 1])
             kept = (index + 1) % len(packet)
             rig.until(lambda kept=kept: row.partial_bytes == kept)
-    assert rig.fleet.totals.received == 6
+    assert total_of(rig.fleet, "received") == 6
     assert rig.fleet.devices[rig.subscriber].partial_bytes == 0
     assert rig.events() == []
 
@@ -236,7 +237,7 @@ def test_the_end_of_the_stream_is_seen_though_it_came_with_the_last_bytes(make_r
     far.shutdown(socket.SHUT_WR)
     time.sleep(0.01)  # both are there before the first look
     settle(rig)
-    assert rig.fleet.totals.received == 1
+    assert total_of(rig.fleet, "received") == 1
     assert rig.events() == [(traffic.CLOSED_BY_PEER, rig.subscriber, 0, b"")]
 
 
@@ -258,16 +259,16 @@ def test_a_flood_is_read_in_turns_and_to_its_end(make_rig: Any) -> None:
     answers = b""
     quiet = 0
     most_ready = 0
-    while quiet < 50 and (rig.fleet.totals.received < count or len(answers) < 4 * count):
+    while quiet < 50 and (total_of(rig.fleet, "received") < count or len(answers) < 4 * count):
         # New edges come while the connection waits for its next turn.
         for _ in range(3):
             try:
                 data = data[far.send(data[:600]) :] if data else data
             except BlockingIOError:
                 break
-        before = rig.fleet.totals.received
+        before = total_of(rig.fleet, "received")
         rig.poll()
-        taken = rig.fleet.totals.received - before
+        taken = total_of(rig.fleet, "received") - before
         # At most four reads of a buffer in a turn: others are served in between.
         assert taken <= 4 * 1024 // 40 + 1
         quiet = 0 if taken or data else quiet + 1
@@ -279,7 +280,7 @@ def test_a_flood_is_read_in_turns_and_to_its_end(make_rig: Any) -> None:
             answers += far.recv(1 << 16)
         except BlockingIOError:
             continue
-    assert rig.fleet.totals.received == count
+    assert total_of(rig.fleet, "received") == count
     assert answers == encode(PubAck(7), 4) * count
     assert most_ready <= 1
 
@@ -295,7 +296,7 @@ def test_a_connection_waits_for_its_turn_once_however_many_edges_come(make_rig: 
     assert 1 in seen
     assert max(seen) == 1
     settle(rig)
-    assert rig.fleet.totals.received == 8000
+    assert total_of(rig.fleet, "received") == 8000
     assert not rig.fleet.devices[rig.subscriber].flags & LISTED
 
 
@@ -486,7 +487,7 @@ def test_what_is_due_is_sent_and_the_timer_waits_for_the_next(make_rig: Any) -> 
     start_ns = time.monotonic_ns() - 10_000_000
     rig.start(start_ns)
     assert rig.pump() == 0
-    sent = rig.fleet.totals.sent
+    sent = total_of(rig.fleet, "sent")
     assert sent >= 20
     counts = [rig.fleet.publishers[row].sequence for row in range(2)]
     assert sum(counts) == sent
@@ -495,7 +496,7 @@ def test_what_is_due_is_sent_and_the_timer_waits_for_the_next(make_rig: Any) -> 
         assert numbers(read_messages(rig.far[row], count)) == dues
     assert rig.fleet.totals.rearm == 0
     due_ns = rig.fleet.heap[0].due_ns
-    rig.until(lambda: rig.fleet.totals.sent > sent)
+    rig.until(lambda: total_of(rig.fleet, "sent") > sent)
     assert time.monotonic_ns() >= due_ns
 
 
@@ -504,9 +505,9 @@ def test_a_schedule_ends_and_leaves_the_heap(make_rig: Any) -> None:
     rig.start(time.monotonic_ns() - S, seconds=0.1)
     while rig.fleet.totals.heap_size:
         rig.pump()
-    assert rig.fleet.totals.sent == 20
+    assert total_of(rig.fleet, "sent") == 20
     assert rig.pump() == 0
-    assert rig.fleet.totals.sent == 20
+    assert total_of(rig.fleet, "sent") == 20
 
 
 def test_devices_that_are_not_connected_owe(make_rig: Any) -> None:
@@ -515,7 +516,7 @@ def test_devices_that_are_not_connected_owe(make_rig: Any) -> None:
     rig.start(time.monotonic_ns() - S, seconds=0.1)
     while rig.fleet.totals.heap_size:
         rig.pump()
-    assert rig.fleet.totals.sent == 10
+    assert total_of(rig.fleet, "sent") == 10
     assert rig.fleet.devices[0].flags & WAITING
 
 
@@ -523,9 +524,9 @@ def test_one_call_sends_a_bounded_number_and_comes_back_at_once(make_rig: Any) -
     rig = make_rig(rate=2_000_000.0)
     rig.start(time.monotonic_ns() - 10_000_000)
     rig.pump()
-    assert 2000 <= rig.fleet.totals.sent < 5000
-    sent = rig.fleet.totals.sent
-    rig.until(lambda: rig.fleet.totals.sent > sent)
+    assert 2000 <= total_of(rig.fleet, "sent") < 5000
+    sent = total_of(rig.fleet, "sent")
+    rig.until(lambda: total_of(rig.fleet, "sent") > sent)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -583,7 +584,7 @@ def test_a_slow_reader_gets_every_byte_once_and_in_order(make_rig: Any, seed: in
     assert numbers(found) == [(n, start_ns + n * 1_000_000) for n in range(count)]
     assert data == b""
     assert blocked > 0
-    assert fleet.totals.sent == count
+    assert total_of(fleet, "sent") == count
     assert int(fleet.counters["sent"][0].sum()) == count
 
 
@@ -625,7 +626,7 @@ def test_serving_sends_what_becomes_due(make_rig: Any) -> None:
     rig.start(time.monotonic_ns() + 1_000_000, seconds=0.03)
     rig.pump()
     serve(f, 100_000_000)
-    assert f.totals.sent == 30
+    assert total_of(f, "sent") == 30
     assert len(read_messages(rig.far[0], 30)) == 30
 
 

@@ -11,6 +11,7 @@ from loadgen.engine.recorder import (
     connected_by_group,
     decode_intervals,
     in_flight_by_group,
+    numbers_of,
     owed_by_group,
     process_times,
     take_intervals,
@@ -19,8 +20,9 @@ from loadgen.metrics.histogram import bucket_index
 from loadgen.metrics.interval import COUNTERS, SERIES, Interval
 from loadgen.mqtt.in_flight import acquire, set_capacity
 from loadgen.workload import traffic
+from loadgen.workload.arrays import Grid
 from loadgen.workload.device import CONNECTED
-from loadgen.workload.fleet import Fleet, Totals
+from loadgen.workload.fleet import Counts, Fleet
 from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes
 from loadgen.workload.pacer import with_rate
 from tests.engine.harness import one_worker_plan
@@ -36,7 +38,7 @@ def make_fleet() -> Fleet:
         DeviceGroup("others", 2, publishes=Publishes("o", 2, 100, 20.0, 0)),
         DeviceGroup("subscribers", 3, subscribes=Subscribes("publishers", wildcard=True)),
     )
-    return build_fleet(plan, plan.workers[0], Totals.rows(1))
+    return build_fleet(plan, plan.workers[0])
 
 
 def started_fleet() -> Fleet:
@@ -47,9 +49,10 @@ def started_fleet() -> Fleet:
     return fleet
 
 
-def rows_of(fleet: Fleet, now_ns: int) -> list[Interval]:
+def rows_of(fleet: Fleet, now_ns: int, reported: Grid[Counts] | None = None) -> list[Interval]:
     """As the coordinator sees them, after a trip through JSON."""
-    rows, block = take_intervals(fleet, now_ns)
+    reported = Counts.grid(*fleet.counters.shape) if reported is None else reported
+    rows, block = take_intervals(fleet, reported, now_ns)
     header: dict[str, Any] = orjson.loads(
         orjson.dumps({"interval": rows, "buckets": len(block) // 12})
     )
@@ -61,7 +64,7 @@ def test_every_count_and_latency_is_in_one_row_and_starts_again() -> None:
     rng = np.random.default_rng(1)
     wanted_counts = rng.integers(0, 50, (*fleet.counters.shape, len(COUNTERS)))
     wanted_counts[1, 2] = 0
-    fleet.held["counters"].view(np.int64).reshape(wanted_counts.shape)[:] = wanted_counts
+    numbers_of(fleet.counters)[:] = wanted_counts
     values: dict[tuple[str, str, str], list[int]] = {}
     for group in range(3):
         for series in (0, 3, len(SERIES) - 1):
@@ -72,7 +75,8 @@ def test_every_count_and_latency_is_in_one_row_and_starts_again() -> None:
                     traffic.record(fleet, slot, value)
                 name = fleet.plan.groups[group].name
                 values[name, traffic.INTENDED_PHASES[phase], SERIES[series]] = found
-    rows = rows_of(fleet, START_NS + 2 * S)
+    reported = Counts.grid(*fleet.counters.shape)
+    rows = rows_of(fleet, START_NS + 2 * S, reported)
     keys = [(row.group, row.phase, row.series) for row in rows]
     assert len(set(keys)) == len(keys)
     for group, owner in enumerate(fleet.plan.groups):
@@ -92,10 +96,16 @@ def test_every_count_and_latency_is_in_one_row_and_starts_again() -> None:
         assert (np.diff(row.bucket) > 0).all()
         indices = [bucket_index(value) for value in found]
         assert np.repeat(row.bucket, row.bucket_count).tolist() == sorted(indices)
-    again = rows_of(fleet, START_NS + 2 * S)
+    again = rows_of(fleet, START_NS + 2 * S, reported)
     assert all(row.series == "" for row in again)
     assert sum(getattr(row, name) for row in again for name in COUNTERS) == 0
     assert not fleet.histograms.any()
+    assert numbers_of(fleet.counters).tolist() == wanted_counts.tolist()
+    fleet.counters[0, 1].received += 3
+    third = rows_of(fleet, START_NS + 2 * S, reported)
+    assert [(r.group, r.phase, r.received) for r in third if r.received] == [
+        ("publishers", "measure", 3)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from loadgen.specjms.plan import SupplyPlan, groups_of_model
 from loadgen.specjms.trailer import TRAILER_BYTES, Note, read_note
 from loadgen.workload import traffic
 from loadgen.workload.device import CONNECTED
-from loadgen.workload.fleet import Totals
 from loadgen.workload.groups import Share, Target, WorkerPlan
 from loadgen.workload.pacer import begin_schedule
 from loadgen.workload.payload import read_u32
@@ -68,7 +67,7 @@ class World:
             max_packet_bytes=LIMIT,
             model=model,
         )
-        self.fleet = fleet = build_fleet(plan, worker, Totals.rows(1))
+        self.fleet = fleet = build_fleet(plan, worker)
         self.chains = equip(fleet, plan)
         fleet.devices["state"] = CONNECTED
         fleet.senders["capacity"] = window

@@ -17,7 +17,7 @@ from loadgen.mqtt.in_flight import set_capacity
 from loadgen.mqtt.packets import PubAck, Publish
 from loadgen.workload import traffic
 from loadgen.workload.device import CONNECTED
-from loadgen.workload.fleet import Fleet, Totals
+from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import (
     DeviceGroup,
     RunPlan,
@@ -30,6 +30,7 @@ from loadgen.workload.groups import (
 from loadgen.workload.payload import HEADER_BYTES, stamp
 from loadgen.workload.traffic import slot_of
 from loadgen.workload.workload import rooted
+from tests.fleets import total_of
 
 
 def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:
@@ -64,7 +65,7 @@ class Bench:
     def __init__(self, qos: int = 0, version: int = 4, window: int = 4) -> None:
         plan = plan_of(qos, version, window)
         self.version = version
-        self.fleet: Fleet = build_fleet(plan, plan.workers[0], Totals.rows(1))
+        self.fleet: Fleet = build_fleet(plan, plan.workers[0])
         f = self.fleet
         f.run.measure_ns = FROM_NS
         f.run.end_ns = UNTIL_NS
@@ -150,7 +151,7 @@ def test_a_request_is_answered_to_the_device_that_asked(version: int) -> None:
         "sent_bytes": len(told),
         "expected": 1,
     }
-    assert bench.fleet.totals.sent == bench.fleet.totals.expected == 1
+    assert total_of(bench.fleet, "sent") == total_of(bench.fleet, "expected") == 1
     # The device that asked takes it as its own message, timed from the request.
     assert bench.give(4, told, FROM_NS + 900) == []
     assert bench.counted(0) == {"received": 1, "received_bytes": len(told)}

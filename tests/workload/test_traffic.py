@@ -39,7 +39,7 @@ from loadgen.mqtt.packets import (
 from loadgen.mqtt.properties import Properties
 from loadgen.workload import traffic
 from loadgen.workload.device import AWAIT_CONNACK, BLOCKED, CONNECTED, WAITING, WINDOW_FULL
-from loadgen.workload.fleet import Fleet, Totals
+from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import (
     Arrivals,
     DeviceGroup,
@@ -63,6 +63,7 @@ from loadgen.workload.traffic import (
     reschedule,
     slot_of,
 )
+from tests.fleets import total_of
 from tests.kernels import record_sent, send_due
 
 TAG = 0xFEEDBEEF
@@ -132,7 +133,7 @@ class Bench:
             max_packet_bytes=packet_limit,
         )
         self.version = version
-        self.fleet: Fleet = build_fleet(plan, worker, Totals.rows(1))
+        self.fleet: Fleet = build_fleet(plan, worker)
         f = self.fleet
         f.run.measure_ns = MEASURE_FROM_NS
         f.run.end_ns = WINDOW_END_NS
@@ -292,7 +293,7 @@ def test_a_message_is_counted_timed_and_acknowledged(version: int, qos: int) -> 
     }
     assert answer == wanted[qos]
     assert bench.counted() == {"measure": {"received": 1, "received_bytes": len(data)}}
-    assert bench.fleet.totals.received == 1
+    assert total_of(bench.fleet, "received") == 1
     assert bench.stat(1, "end_to_end", MEASURE) == (1, 1100, 1100, 1100)
     assert bench.stat(1, "transit", MEASURE) == (1, 1000, 1000, 1000)
     assert bench.events() == []
@@ -339,7 +340,7 @@ def test_a_repeated_message_is_neither_received_nor_timed_again() -> None:
         "received_bytes": len(data),
         "duplicated": 2,
     }
-    assert bench.fleet.totals.received == 1
+    assert total_of(bench.fleet, "received") == 1
     assert bench.stat(1, "end_to_end", MEASURE)[0] == 1
 
 
@@ -373,7 +374,7 @@ def test_what_is_not_of_this_run_or_subscription_is_foreign(payload: bytes) -> N
     bench = Bench()
     bench.receive(bench.subscriber, publish(payload))
     assert bench.counted() == {"measure": {"foreign": 1}}
-    assert bench.fleet.totals.received == 0
+    assert total_of(bench.fleet, "received") == 0
     assert not bench.fleet.stats["count"].any()
     assert (bench.fleet.pairs["expected"] == 0).all()
 
@@ -530,7 +531,7 @@ def test_byte_by_byte_does_what_the_whole_does() -> None:
     assert split.stream(split.subscriber, [data[i : i + 1] for i in range(len(data))]) == answers
     assert whole.events() == split.events()
     assert whole.state() == split.state()
-    assert whole.fleet.totals.received > 5
+    assert total_of(whole.fleet, "received") > 5
 
 
 # --- receive: what breaks the protocol -------------------------------------------------------
@@ -959,8 +960,8 @@ def test_what_was_sent_is_counted_by_phase_with_its_delay() -> None:
         "warmup": {"sent": 1000, "sent_bytes": 1000 * per_message, "expected": 5000},
         "measure": {"sent": 3, "sent_bytes": 3 * per_message, "expected": 15},
     }
-    assert bench.fleet.totals.sent == 1003
-    assert bench.fleet.totals.expected == 5015
+    assert total_of(bench.fleet, "sent") == 1003
+    assert total_of(bench.fleet, "expected") == 5015
     delays = [2 * PERIOD_NS, PERIOD_NS, 0]
     assert bench.stat(0, "send_delay", MEASURE) == (3, sum(delays), 0, max(delays))
     assert bench.fleet.devices[0].written_ns == now_ns
@@ -1022,7 +1023,7 @@ def test_what_is_taken_back_is_sent_later_unchanged(
     dues += [advance(untouched.publishers[0], untouched.program, seed_used) for _ in sent]
     assert headers == [(TAG, 10, n, dues[n]) for n in range(len(sent))]
     counted = bench.counted(0).get("warmup", {})
-    assert counted.get("sent", 0) == f.totals.sent == len(sent)
+    assert counted.get("sent", 0) == total_of(f, "sent") == len(sent)
     assert counted.get("sent_bytes", 0) == size_bytes
     assert counted.get("acknowledged", 0) == (len(sent) - len(open_ids) if qos else 0)
     assert f.publishers[0].due_ns == dues[len(sent)]
