@@ -6,7 +6,8 @@ the same rule.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,9 @@ from loadgen.errors import ScenarioError, UsageError
 from loadgen.workload.case import Case
 from loadgen.workload.fields import Field, Flag
 from loadgen.workload.scenario import Scenario, read_toml
+
+Words = Collection[str]
+"""The words of a command line."""
 
 Flags = Mapping[str, Any]
 """Options as given: text, a list of texts or a boolean; None for what was not."""
@@ -148,14 +152,38 @@ def require_command(app: typer.Typer, question: str) -> None:
     app.callback(invoke_without_command=True)(root)
 
 
-def add_cases(
-    app: typer.Typer, command: Callable[[Case[Any]], Callable[..., int]], question: str
+def add_command(
+    app: typer.Typer,
+    words: Words,
+    name: str,
+    summary: str,
+    made: Callable[[], Callable[..., int] | typer.Typer],
 ) -> None:
-    """Give `app` a command for each case, and `question` for a line that names none."""
+    """Give `app` a command or a group of them.
 
-    require_command(app, f"{question}: which case? allowed: {', '.join(CASES)}")
+    `made` makes it with its options, which takes a while: only for a line with its name. Otherwise
+    it is in the list of commands and cannot be called.
+    """
+    command = made() if name in words else _listed
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name, short_help=summary)(command)
+
+
+def _listed() -> None:
+    """What stands for a command that the line does not name."""
+
+
+def cases_app(
+    words: Words, name: str, summary: str, command: Callable[[Case[Any]], Callable[..., int]]
+) -> typer.Typer:
+    """The group of this name, with a command for each case; one of them must be named."""
+    app = typer.Typer(help=summary, add_completion=False)
+    require_command(app, f"{name}: which case? allowed: {', '.join(CASES)}")
     for case in CASES.values():
-        app.command(case.name, short_help=case.summary)(command(case))
+        add_command(app, words, case.name, case.summary, partial(command, case))
+    return app
 
 
 def named_values(pairs: Sequence[str]) -> dict[str, object]:

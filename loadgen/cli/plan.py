@@ -1,6 +1,5 @@
 """`loadgen plan CASE`: what a run would need; nothing is run and nobody is asked."""
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,8 +10,9 @@ import typer
 from loadgen.cases.registry import resolve
 from loadgen.cli.options import (
     Flags,
-    add_cases,
+    Words,
     case_options,
+    cases_app,
     help_of,
     json_option,
     read_scenario,
@@ -24,10 +24,7 @@ from loadgen.workload.workload import Brokers
 if TYPE_CHECKING:
     from loadgen.brokers.endpoints import Endpoint
 
-app = typer.Typer(
-    help="What a run would need: workers, descriptors, ports and memory. Runs nothing.",
-    add_completion=False,
-)
+SUMMARY = "What a run would need: workers, descriptors, ports and memory. Runs nothing."
 
 
 def planned_endpoints(brokers: Brokers) -> "list[Endpoint]":
@@ -46,6 +43,8 @@ def planned_endpoints(brokers: Brokers) -> "list[Endpoint]":
 
 def _command(case: Case[Any]) -> Callable[..., int]:
     def command(given: Flags) -> int:
+        import asyncio
+
         from loadgen.control.targets import plan_for
         from loadgen.workload.plan import describe
 
@@ -80,4 +79,6 @@ def _lines(described: Mapping[str, Any]) -> list[str]:
     ]
 
 
-add_cases(app, _command, "plan")
+def app(words: Words) -> typer.Typer:
+    """`loadgen plan`."""
+    return cases_app(words, "plan", SUMMARY, _command)

@@ -1,6 +1,5 @@
 """`loadgen probe`: what a broker can do."""
 
-import asyncio
 import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +23,8 @@ def command(
 
     Example: loadgen probe --broker mqtt://broker.example:1883
     """
+    import asyncio
+
     facts = asyncio.run(_probed(broker))
     versions = {4: "3.1.1", 5: "5"}
     shown = asdict(facts)

@@ -13,8 +13,9 @@ import typer
 from loadgen.cli.cases import score, tell
 from loadgen.cli.options import (
     Flags,
-    add_cases,
+    Words,
     case_options,
+    cases_app,
     named_values,
     option,
     option_of,
@@ -40,11 +41,7 @@ if TYPE_CHECKING:
     from loadgen.control.search import Search, SearchResult
 
 
-app = typer.Typer(
-    help="The highest load that is still valid: raises it from below, closes in, confirms.",
-    add_completion=False,
-)
-
+SUMMARY = "The highest load that is still valid: raises it from below, closes in, confirms."
 
 SEARCH_OPTIONS: Mapping[str, tuple[str, str]] = {
     "for_": ("|".join(AIMS), f"What is searched: {', '.join(AIMS)}."),
@@ -201,4 +198,6 @@ def result_lines(result: "SearchResult") -> Sequence[str]:
     ]
 
 
-add_cases(app, _command, "search")
+def app(words: Words) -> typer.Typer:
+    """`loadgen search`."""
+    return cases_app(words, "search", SUMMARY, _command)

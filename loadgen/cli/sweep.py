@@ -12,8 +12,9 @@ import typer
 from loadgen.cli.cases import tell
 from loadgen.cli.options import (
     Flags,
-    add_cases,
+    Words,
     case_options,
+    cases_app,
     option,
     option_of,
     read_scenario,
@@ -29,10 +30,7 @@ if TYPE_CHECKING:
     from loadgen.control.sweep import Sweep, SweepResult, SweepState
 
 
-app = typer.Typer(
-    help="Every combination of some fields' values, in one table and chart.",
-    add_completion=False,
-)
+SUMMARY = "Every combination of some fields' values, in one table and chart."
 
 Axes = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -170,4 +168,6 @@ def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
     return result.exit_status
 
 
-add_cases(app, _command, "sweep")
+def app(words: Words) -> typer.Typer:
+    """`loadgen sweep`."""
+    return cases_app(words, "sweep", SUMMARY, _command)

@@ -1,16 +1,26 @@
 """`loadgen tune`: what a host should be like, what this one lacks, and a script that changes it."""
 
-import asyncio
 import inspect
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loadgen import PROGRAM
 from loadgen.cases.registry import CASES, resolve
-from loadgen.cli.options import AsJson, Flags, case_options, help_of, read_scenario, with_options
+from loadgen.cli.options import (
+    AsJson,
+    Flags,
+    Words,
+    add_command,
+    case_options,
+    help_of,
+    read_scenario,
+    with_options,
+)
 from loadgen.cli.plan import planned_endpoints
 from loadgen.workload.case import Case
 
@@ -18,16 +28,12 @@ if TYPE_CHECKING:
     from loadgen.control.tuning import Demand, Finding, Profile
 
 
-app = typer.Typer(
-    help="Compare this host with a profile; print a script. Changes nothing.", add_completion=False
-)
-_check = typer.Typer(
-    help="What this host lacks; with a case, what that costs the planned run.\n\n"
-    "Ends with 1 when something is short: of the profile, or of what the planned run needs.\n\n"
-    "Example: loadgen tune check --profile load-host fanin --devices 100k",
-    add_completion=False,
-)
-app.add_typer(_check, name="check")
+SUMMARY = "Compare this host with a profile; print a script. Changes nothing."
+_CHECK = """What this host lacks; with a case, what that costs the planned run.
+
+Ends with 1 when something is short: of the profile, or of what the planned run needs.
+
+Example: loadgen tune check --profile load-host fanin --devices 100k"""
 
 _Profile = Annotated[
     str, typer.Option("--profile", metavar="NAME", help="load-host or broker-host.")
@@ -46,7 +52,20 @@ _CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotati
 """Holds the options that stand before the case."""
 
 
-@app.command("show")
+def app(words: Words) -> typer.Typer:
+    """`loadgen tune`."""
+    app = typer.Typer(help=SUMMARY, add_completion=False)
+    check = typer.Typer(help=_CHECK, add_completion=False)
+    check.callback(invoke_without_command=True)(_check)
+    for case in CASES.values():
+        summary = f"For a run of {case.name}: {case.summary}"
+        add_command(check, words, case.name, summary, partial(_command, case))
+    app.add_typer(check, name="check")
+    app.command("show")(show)
+    app.command("script")(script)
+    return app
+
+
 def show(profile: _Profile = "load-host", json_: AsJson = False) -> int:
     """Every line of a profile with its reason and source.
 
@@ -73,22 +92,19 @@ def show(profile: _Profile = "load-host", json_: AsJson = False) -> int:
     return 0
 
 
-@app.command("script")
 def script(profile: _Profile = "load-host") -> int:
     """Print a shell script that an administrator would run, after reading it.
 
     Example: loadgen tune script --profile load-host > load-host.sh
     """
-    from loadgen.control.environment import program
     from loadgen.control.tuning import read_profile
     from loadgen.control.tuning_script import render_script
 
-    print(render_script(read_profile(profile), program()), end="")
+    print(render_script(read_profile(profile), PROGRAM), end="")
     return 0
 
 
-@_check.callback(invoke_without_command=True)
-def _root(
+def _check(
     context: typer.Context,
     profile: _Profile = "load-host",
     interface: _Interface = None,
@@ -104,6 +120,8 @@ def _root(
 
 def _command(case: Case[Any]) -> Callable[..., int]:
     def command(given: Flags) -> int:
+        import asyncio
+
         from loadgen.control.targets import plan_for
         from loadgen.control.tuning import demand_of
 
@@ -118,12 +136,6 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         return _compared(given["context"].obj, demand_of(workload, plan))
 
     return with_options(command, [_CONTEXT, *case_options(case)], help_of(case))
-
-
-for _case in CASES.values():
-    _check.command(_case.name, short_help=f"For a run of {_case.name}: {_case.summary}")(
-        _command(_case)
-    )
 
 
 def _compared(given: dict[str, Any], demand: "Demand | None") -> int:

@@ -6,6 +6,7 @@ put into one archive (`loadgen specjms bundle RUN`).
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,8 @@ import typer
 from loadgen.cli.cases import check_power_logs, play, play_and_show, show, tell
 from loadgen.cli.options import (
     Flags,
+    Words,
+    add_command,
     case_options,
     help_of,
     option,
@@ -39,20 +42,16 @@ _REPEAT = option(
 )
 
 
-def variants_app(case: Case[Any], variants: Variants) -> typer.Typer:
+def variants_app(words: Words, case: Case[Any], variants: Variants) -> typer.Typer:
     """The command group of a case with these variants."""
     app = typer.Typer(help=help_of(case), add_completion=False)
     known = ", ".join(variants.commands)
     require_command(app, f"{case.name}: which {variants.field}? allowed: {known}, or bundle")
     app.command("bundle")(bundle)
     for value, (summary, options) in variants.commands.items():
-        command = _command(
-            case,
-            variants.field,
-            value,
-            f"{summary}\n\nExample: loadgen {case.name} {value} {options}",
-        )
-        app.command(value, short_help=summary)(command)
+        doc = f"{summary}\n\nExample: loadgen {case.name} {value} {options}"
+        made = partial(_command, case, variants.field, value, doc)
+        add_command(app, words, value, summary, made)
     return app
 
 

@@ -5,7 +5,6 @@ import platform
 import re
 import resource
 import socket
-import tomllib
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from loadgen import PROGRAM
 from loadgen.control.calibration import kept
 from loadgen.control.redaction import printable
 from loadgen.control.tuning import Demand, compare, read_profile, tuning_record
@@ -89,20 +89,6 @@ def local_ports() -> tuple[int, int]:
     return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (32768, 60999)
 
 
-def version() -> str:
-    """Version of this program: the installed package's, or that of the source tree it runs from."""
-    try:
-        return metadata.version("loadgen")
-    except metadata.PackageNotFoundError:
-        source = Path(__file__).resolve().parents[2] / "pyproject.toml"
-        return str(tomllib.loads(source.read_text("utf-8"))["project"]["version"])
-
-
-def program() -> str:
-    """Name and version of this program."""
-    return f"loadgen {version()}"
-
-
 def host_of() -> Host:
     """What this host offers a run; workers raise their limit of descriptors to the hard one."""
     first, last = local_ports()
@@ -122,7 +108,7 @@ def identity() -> dict[str, object]:
         "kernel": platform.release(),
         "cpu_model": printable(_cpu_model(), 200),
         "cores": len(os.sched_getaffinity(0)),
-        "program": program(),
+        "program": PROGRAM,
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import orjson
 from pydantic import TypeAdapter
 
-from loadgen.control.environment import program
+from loadgen import PROGRAM
 from loadgen.control.redaction import printable, redact_command
 from loadgen.control.rundir import numbered, require_free, write_atomically, write_json
 from loadgen.errors import RunDirectoryError
@@ -57,7 +57,7 @@ class Journal(Generic[Entry]):
             "schema": 1,
             "kind": self.kind,
             **document,
-            "program": program(),
+            "program": PROGRAM,
             "started": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
             "command": redact_command(command),
         }

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from loadgen import PROGRAM
 from loadgen.brokers.process import ServedBroker
-from loadgen.control.environment import environment, program
+from loadgen.control.environment import environment
 from loadgen.control.facts import handshakes_of
 from loadgen.control.network import difference, network_counters
 from loadgen.control.redaction import printable, redact_command
@@ -105,7 +106,7 @@ def run_document(
         "schema": 1,
         "id": f"{now:%Y%m%dT%H%M%SZ}-{case}-{plan.run_tag:08x}",
         "case": case,
-        "program": program(),
+        "program": PROGRAM,
         "started": f"{now:%Y-%m-%dT%H:%M:%SZ}",
         "command": redact_command(command or sys.argv, broker.secrets),
         "scenario": workload.given,

@@ -5,15 +5,21 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from loadgen.cases.registry import CASES
-from loadgen.cli.main import app, main
+from loadgen.cli.app import app, command_of
+from loadgen.cli.main import main
 from loadgen.errors import CannotRunError
 
-HEAVY = ("numba", "numpy", "pyarrow", "pyspark", "pandas", "plotly", "loadgen.engine")
+HEAVY = (
+    *("numba", "numpy", "pyarrow", "pyspark", "pandas", "plotly"),
+    *("asyncio", "rich", "loadgen.engine", "loadgen.control.coordinator"),
+)
 
 Captured = pytest.CaptureFixture[str]
 
@@ -159,28 +165,59 @@ def test_every_command_has_an_example_in_its_help(capsys: Captured, arguments: l
     assert "Example: loadgen" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("arguments", [["--version"], ["--version", "fanin"]])
+def test_version_is_that_of_the_distribution(capsys: Captured, arguments: list[str]) -> None:
+    assert main(arguments) == 0
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert capsys.readouterr().out == f"loadgen {project['version']}\n"
+
+
 def test_every_command_is_known() -> None:
-    names = {command.name for command in app.registered_commands}
-    names |= {group.name for group in app.registered_groups}
+    program = app(())
+    names = {command.name for command in program.registered_commands}
+    names |= {group.name for group in program.registered_groups}
     runs = {*CASES, "demo", "search", "sweep"}
     looks = {"scorecard", "probe", "broker", "plan", "tune", "calibrate", "certificates", "import"}
     assert names == runs | looks
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["fanin", "--help"], ["fanin", "--bogus"]])
-def test_help_and_wrong_options_import_nothing_heavy(arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "unwanted"),
+    [
+        (["--version"], (*HEAVY, "typer", "pydantic", "loadgen.cli.app")),
+        (["--help"], HEAVY),
+        (["fanin", "--help"], HEAVY),
+        (["fanin", "--bogus"], HEAVY),
+        (["fanin", "--devices=-5"], HEAVY),
+        (["search", "fanin", "--bogus"], HEAVY),
+        (["plan"], HEAVY),
+    ],
+)
+def test_help_and_wrong_options_import_nothing_heavy(
+    arguments: list[str], unwanted: Sequence[str]
+) -> None:
     code = (
         "import sys; from loadgen.cli.main import main; status = main(sys.argv[2:]);"
         "heavy = [n for n in sys.argv[1].split(',') if n in sys.modules];"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, ",".join(HEAVY), *arguments],
+        [sys.executable, "-c", code, ",".join(unwanted), *arguments],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_options_are_made_for_the_command_that_is_named_alone() -> None:
+    def options(*words: str) -> dict[str | None, int]:
+        commands = command_of(words).commands
+        return {name: len(command.params) for name, command in commands.items()}
+
+    listed, named = options("--help"), options("fanin", "--devices=5")
+    assert {name for name in listed if named[name] != listed[name]} == {"fanin"}
+    assert named["fanin"] > 20
 
 
 def test_plan_tells_what_a_run_needs_and_runs_nothing(

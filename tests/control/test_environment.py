@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from loadgen.control.environment import environment, host_of, program
+from loadgen.control.environment import environment, host_of
 
 
 def test_record_tells_the_host_and_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,9 +23,3 @@ def test_host_offers_what_it_has() -> None:
     assert host.descriptors >= 256
     assert 1 <= host.local_ports <= 65_535
     assert 0 < host.memory_bytes < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def test_program_has_a_version() -> None:
-    name, version = program().split()
-    assert name == "loadgen"
-    assert version[0].isdigit()

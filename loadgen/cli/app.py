@@ -1,0 +1,89 @@
+"""The commands of `loadgen`, as typer has them."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from loadgen import PROGRAM
+from loadgen.cases.registry import CASES
+from loadgen.cli import (
+    broker,
+    calibrate,
+    certificates,
+    demo,
+    import_,
+    plan,
+    probe,
+    scorecard,
+    search,
+    sweep,
+    tune,
+)
+from loadgen.cli.cases import case_command
+from loadgen.cli.options import Words, add_command
+from loadgen.cli.variants import variants_app
+from loadgen.workload.case import Case
+
+NOTHING_STATUS = 2
+"""Exit status of a line that names no command."""
+
+Aborted = typer.Abort
+
+# The base class of every usage error; where it is imported from differs between typer's versions.
+WrongUsage: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def command_of(words: Words) -> Any:
+    """Click's command for a line with these words, of whose commands only those are whole."""
+    return typer.main.get_command(app(words))
+
+
+def app(words: Words) -> typer.Typer:
+    """The program for a line with these words."""
+    app = typer.Typer(
+        name="loadgen",
+        help="MQTT load generator and broker benchmark that judges its own result.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback(invoke_without_command=True)(_root)
+    for case in CASES.values():
+        add_command(app, words, case.name, case.summary, partial(_made, words, case))
+    app.command("demo")(demo.command)
+    app.command("scorecard")(scorecard.command)
+    for name, module in (("search", search), ("sweep", sweep), ("plan", plan), ("tune", tune)):
+        add_command(app, words, name, module.SUMMARY, partial(module.app, words))
+    app.command("probe")(probe.command)
+    app.command("broker")(broker.command)
+    app.command("certificates")(certificates.command)
+    app.add_typer(import_.app, name="import")
+    app.command("calibrate")(calibrate.command)
+    return app
+
+
+def _made(words: Words, case: Case[Any]) -> Callable[..., int] | typer.Typer:
+    """The command of a case, or a group where its variants are commands."""
+    if case.variants is None:
+        return case_command(case)
+    return variants_app(words, case, case.variants)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(PROGRAM)
+        raise typer.Exit
+
+
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(NOTHING_STATUS)
