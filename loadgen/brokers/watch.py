@@ -1,23 +1,29 @@
 """Watches a broker while a run goes on: its processor time and memory, and what it counts itself.
 
-Processor time and memory are read from this host's process table, once a second, for the broker's
-processes and everything they started. What a broker counts it publishes under $SYS, which is no
-standard: `COUNTS` names the topics of the brokers that are understood. Only those are subscribed
-to, because some brokers report every connecting client there, too.
+Processor time and memory are those of the broker's processes on this host and of everything they
+started: ten times a second for five minutes, so that the ends of a short measurement window fall
+between samples that are close, and then once a second. Processor time comes from the clock of each
+process, which counts nanoseconds and keeps what ended threads used.
+
+What a broker counts it publishes under $SYS, which is no standard: `COUNTS` names the topics of the
+brokers that are understood. Only those are subscribed to, because some brokers report every
+connecting client there, too.
 
 Records are plain dicts, ready for broker.jsonl:
 
-    {"time_ns", "process": {"cpu_ns", "resident_bytes", "processes"}}
+    {"time_ns", "process": {"cpu_ns", "step_ns", "resident_bytes", "processes"}}
     {"time_ns", "broker", "topic", "count", "value", "watched"}
     {"time_ns", "trouble"}
 
-`time_ns` is CLOCK_MONOTONIC, `cpu_ns` what the processes that are alive have used since they
-started, `broker` the place of the endpoint, `count` a key of `COUNTS`, `value` the broker's number
-since it started, and `watched` how many messages this watcher itself has had from it by then.
+`time_ns` is CLOCK_MONOTONIC, `cpu_ns` what the processes have used since they started, those that
+ended meanwhile included, in steps of `step_ns`. `broker` is the place of the endpoint, `count` a
+key of `COUNTS`, `value` the broker's number since it started, and `watched` how many messages this
+watcher itself has had from it by then.
 """
 
 import asyncio
 import ipaddress
+import itertools
 import re
 import socket
 import ssl
@@ -37,7 +43,10 @@ from loadgen.mqtt.topics import filter_matches
 Record = dict[str, Any]
 Recorder = Callable[[Record], None]
 
+_CLOSE_INTERVAL_S: Final = 0.1
+_CLOSE_SAMPLES: Final = 3000
 _INTERVAL_S: Final = 1.0
+_CPUCLOCK_SCHED: Final = 2
 _AGAIN_S: Final = 2.0
 _LONGEST_TOPIC: Final = 200
 _LONGEST_NUMBER: Final = 30
@@ -78,24 +87,60 @@ def require_process(pid: int) -> int:
 
 def load_of(pids: Iterable[int]) -> Record | None:
     """The `process` of a record: these and all that they started; None where none is alive."""
-    found: dict[int, psutil.Process] = {}
+    return ProcessLoad(lambda: pids).read()
+
+
+class ProcessLoad:
+    """Processor time and memory of processes and of all that they start, read again and again.
+
+    What a process used is kept when it ends; what it used after its last reading is not seen.
+    """
+
+    def __init__(
+        self, pids: Callable[[], Iterable[int]], look_interval_s: float = _INTERVAL_S
+    ) -> None:
+        """`look_interval_s` is between two looks for new processes."""
+        self._pids = pids
+        self._look_interval_s = look_interval_s
+        self._found: frozenset[psutil.Process] = frozenset()
+        self._known: tuple[int, ...] = ()
+        self._looked_ns = 0
+        self._used_ns: dict[psutil.Process, int] = {}
+
+    def read(self) -> Record | None:
+        """The `process` of a record; None where none of the processes is alive."""
+        # Looking through the process table costs more than reading clocks.
+        pids, now_ns = tuple(self._pids()), time.monotonic_ns()
+        if pids != self._known or now_ns - self._looked_ns > self._look_interval_s * 1e9:
+            self._found = frozenset(_with_children(pids))
+            self._known, self._looked_ns = pids, now_ns
+        resident_bytes = processes = 0
+        for process in self._found:
+            with suppress(psutil.Error, OSError):
+                self._used_ns[process] = _cpu_ns(process.pid)
+                resident_bytes += process.memory_info().rss
+                processes += 1
+        if not processes:
+            return None
+        return {
+            "cpu_ns": sum(self._used_ns.values()),
+            "step_ns": 1,
+            "resident_bytes": resident_bytes,
+            "processes": processes,
+        }
+
+
+def _with_children(pids: Iterable[int]) -> Iterable[psutil.Process]:
     for pid in pids:
         with suppress(psutil.Error, OverflowError):
             process = psutil.Process(pid)
-            found[pid] = process
-            found |= {child.pid: child for child in process.children(recursive=True)}
-    cpu_s = 0.0
-    resident_bytes = processes = 0
-    for process in found.values():
-        with suppress(psutil.Error), process.oneshot():
-            times = process.cpu_times()
-            memory = process.memory_info().rss
-            cpu_s += times.user + times.system
-            resident_bytes += memory
-            processes += 1
-    cpu_ns = round(cpu_s * 1e9)
-    load = {"cpu_ns": cpu_ns, "resident_bytes": resident_bytes, "processes": processes}
-    return load if processes else None
+            yield process
+            yield from process.children(recursive=True)
+
+
+def _cpu_ns(pid: int) -> int:
+    """Processor time of a process; its clock's id is that of clock_getcpuclockid(3)."""
+    return time.clock_gettime_ns((~pid << 3) | _CPUCLOCK_SCHED)
 
 
 def is_local(host: str) -> bool:
@@ -147,15 +192,17 @@ async def watching(
     record: Recorder,
     *,
     tls_context: ssl.SSLContext | None = None,
-    interval_s: float = _INTERVAL_S,
+    interval_s: float | None = None,
 ) -> AsyncIterator[None]:
     """Record the broker's load and counts for the length of the block.
 
     `endpoints` are one a broker, empty for no $SYS; `pids` gives the processes to read at any
     time, none for none. A broker that offers no $SYS or goes away is not an error: the watcher
-    asks again every two seconds and records what was in the way once.
+    asks again every two seconds and records what was in the way once. `interval_s` is between two
+    readings of the processes, by default as the module says.
     """
-    tasks = [asyncio.ensure_future(_sample(pids, record, interval_s))]
+    load = ProcessLoad(pids)
+    tasks = [asyncio.ensure_future(_sample(load, record, interval_s))]
     tasks += [
         asyncio.ensure_future(_subscribe(place, endpoint, record, tls_context))
         for place, endpoint in enumerate(endpoints)
@@ -166,22 +213,24 @@ async def watching(
         for task in tasks:
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
-        _record_load(pids, record)
+        _record_load(load, record)
     for result in results:
         if isinstance(result, Exception):
             raise result
 
 
-async def _sample(pids: Callable[[], Iterable[int]], record: Recorder, interval_s: float) -> None:
-    while True:
-        _record_load(pids, record)
-        await asyncio.sleep(interval_s)
+async def _sample(load: ProcessLoad, record: Recorder, interval_s: float | None) -> None:
+    for place in itertools.count():
+        _record_load(load, record)
+        close = _CLOSE_INTERVAL_S if place < _CLOSE_SAMPLES else _INTERVAL_S
+        await asyncio.sleep(close if interval_s is None else interval_s)
 
 
-def _record_load(pids: Callable[[], Iterable[int]], record: Recorder) -> None:
-    load = load_of(pids())
-    if load is not None:
-        record({"time_ns": time.monotonic_ns(), "process": load})
+def _record_load(load: ProcessLoad, record: Recorder) -> None:
+    time_ns = time.monotonic_ns()
+    found = load.read()
+    if found is not None:
+        record({"time_ns": time_ns, "process": found})
 
 
 async def _subscribe(

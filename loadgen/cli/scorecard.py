@@ -100,6 +100,8 @@ def _make(given: Flags) -> int:
         sys.stdout.write(to_json(cards, comparisons).decode())
     else:
         print(paths["scorecard.html"])
+    for remark in (remark for comparison in comparisons for remark in comparison.remarks):
+        print(f"loadgen: {remark}", file=sys.stderr)
     wrong = _wrong(cards, comparisons)
     for line in wrong:
         print(f"loadgen: {line}", file=sys.stderr)

@@ -28,7 +28,8 @@ def summary_lines(card: "ScoreCard") -> list[str]:
             (row.name, *map(number, row.figures), f"{row.unit}  {name(row.description)}")
             for row in card.rows
         ]
-        lines += ["", *_aligned([("", *FIGURES.values(), ""), *rows], left=(0, 7))]
+        remarks = [f"  {row.name}: {name(row.remark)}" for row in card.rows if row.remark]
+        lines += ["", *_aligned([("", *FIGURES.values(), ""), *rows], left=(0, 7)), *remarks]
     if card.latency:
         titles = (
             "latency, µs",

@@ -159,7 +159,8 @@ def _latency_us(played: Played, who: Role, series: str) -> dict[str, float]:
     summary = summarize(played.row(worker, group, "measure", series))
     if not summary.count:
         raise CannotRunError(f"calibration saw no message of {group}; is this host overloaded?")
-    return {name: round(float(getattr(summary, name)), 3) for name in PERCENTILES}
+    values = {name: getattr(summary, name) for name in PERCENTILES}
+    return {name: round(float(value), 3) for name, value in values.items() if value is not None}
 
 
 # What is played -------------------------------------------------------------------------------

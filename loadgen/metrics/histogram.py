@@ -138,21 +138,25 @@ def percentiles(
     """Value in nanoseconds at each percentile of `ps` (0 to 100, in any order).
 
     `counts` is a dense histogram, or with `bucket` (ascending) the counts of a sparse one.
-    The rule is the library's: the value of rank max(int(p * total / 100 + 0.5), 1), reported as
-    the highest value of its bucket (for p = 0: the lowest). An empty histogram gives 0.
+    The rule is the library's: the value of `rank(p, total)`, reported as the highest value of its
+    bucket (for p = 0: the lowest). An empty histogram gives 0.
     """
     running = np.cumsum(np.asarray(counts, np.int64))
     total = int(running[-1]) if running.size else 0
     values = []
     for p in ps:
-        rank = max(int(min(p, 100.0) * total / 100 + 0.5), 1)
-        place = int(np.searchsorted(running, rank))
+        place = int(np.searchsorted(running, rank(p, total)))
         if place == running.size:
             values.append(0)
             continue
         index = place if bucket is None else np.asarray(bucket)[place]
         values.append(int(highest_values(index) if p else lowest_values(index)))
     return values
+
+
+def rank(p: float, total: int) -> int:
+    """The place, from 1, of the percentile p (0 to 100) among `total` values in ascending order."""
+    return max(int(min(p, 100.0) * total / 100 + 0.5), 1)
 
 
 def mean(counts: ArrayLike, bucket: ArrayLike | None = None) -> float:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from loadgen.errors import RunDirectoryError
-from loadgen.metrics.histogram import BUCKETS, percentiles, stdev
+from loadgen.metrics.histogram import BUCKETS, percentiles, rank, stdev
 from loadgen.metrics.interval import (
     COUNTERS,
     DIMENSIONS,
@@ -245,8 +245,8 @@ class LatencySummary:
     """Latencies of one series in microseconds; without any, all but `count` are None.
 
     `avg`, `min` and `max` are exact. Percentiles and `stdev` are the hdrhistogram library's: a
-    percentile is the highest value of its bucket, so that one in the bucket of the greatest
-    latency can exceed `max`, by less than a thousandth.
+    percentile is the highest value of its bucket, and never above `max`. It is None where there
+    are too few latencies for it: where its rank is that of the greatest one.
     """
 
     count: int
@@ -261,6 +261,7 @@ class LatencySummary:
 
 
 _NS_PER_US = 1000
+_PERCENTILES = (50, 90, 99, 99.9)
 
 
 def summarize(row: Mapping[str, Any]) -> LatencySummary:
@@ -272,15 +273,20 @@ def summarize(row: Mapping[str, Any]) -> LatencySummary:
     if not count:
         return LatencySummary(0)
     bucket, bucket_count = row["bucket"], row["bucket_count"]
-    p50, p90, p99, p99_9 = percentiles(bucket_count, (50, 90, 99, 99.9), bucket)
+    highest_ns = int(row["max_ns"])
+    values = percentiles(bucket_count, _PERCENTILES, bucket)
+    p50, p90, p99, p99_9 = (
+        min(value, highest_ns) / _NS_PER_US if rank(p, count) < count else None
+        for p, value in zip(_PERCENTILES, values, strict=True)
+    )
     return LatencySummary(
         count=count,
         avg=int(row["sum_ns"]) / (count * _NS_PER_US),
         min=int(row["min_ns"]) / _NS_PER_US,
-        p50=p50 / _NS_PER_US,
-        p90=p90 / _NS_PER_US,
-        p99=p99 / _NS_PER_US,
-        p99_9=p99_9 / _NS_PER_US,
-        max=int(row["max_ns"]) / _NS_PER_US,
+        p50=p50,
+        p90=p90,
+        p99=p99,
+        p99_9=p99_9,
+        max=highest_ns / _NS_PER_US,
         stdev=stdev(bucket_count, bucket) / _NS_PER_US,
     )

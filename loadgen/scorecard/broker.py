@@ -27,17 +27,26 @@ FILE = "broker.jsonl"
 LARGEST_BYTES = 256 << 20
 _LATE_NS = 1_500_000_000
 """A broker's word can be this old when it comes, and a process sample this far from a moment."""
+_LEAST_STEPS = 100
+"""A processor time of fewer steps of its clock is known to less than two digits."""
+_LEAST_MOMENT_NS = 900_000_000
+"""Samples closer than this are drawn as one moment."""
 _GRANTED = 0.001
 """Share by which two counts may differ beside what was under way."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
-    """Processor time since the processes started, and resident memory, at one moment."""
+    """Processor time since the processes started, and resident memory, at one moment.
+
+    `step_ns` is what the processor time is counted in; runs before it was recorded had the ticks
+    of /proc/PID/stat.
+    """
 
     time_ns: int
     cpu_ns: Annotated[int, at("process", "cpu_ns")]
     resident_bytes: Annotated[int, at("process", "resident_bytes")]
+    step_ns: Annotated[int, at("process", "step_ns")] = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +104,8 @@ class BrokerLoad:
     """The broker over the measurement window.
 
     `cpu_seconds` is the processor time it used, `messages_per_core_second` the messages into and
-    out of it for each of them; None where its process was not watched all the time.
+    out of it for each of them; None where its process was not watched all the time. `withheld`
+    says why the processor time is too little to divide by.
     """
 
     cpu_seconds: float | None
@@ -106,6 +116,7 @@ class BrokerLoad:
     dropped: int | None = None
     moments: tuple[BrokerMoment, ...] = ()
     troubles: tuple[str, ...] = ()
+    withheld: str = ""
 
 
 def read_broker(run_dir: Path) -> BrokerRecords | None:
@@ -147,15 +158,17 @@ def broker_load(
     """
     cpu_s = _cpu_seconds(records.processes, start_ns, end_ns)
     inside = [s for s in records.processes if start_ns <= s.time_ns <= end_ns]
+    withheld = "" if cpu_s is None else _too_coarse(cpu_s, records.processes)
     return BrokerLoad(
         cpu_seconds=cpu_s,
         cores=None if cpu_s is None else cpu_s / ((end_ns - start_ns) / 1e9),
         resident_bytes_max=max((s.resident_bytes for s in inside), default=None),
-        messages_per_core_second=messages / cpu_s if cpu_s and messages else None,
+        messages_per_core_second=messages / cpu_s if cpu_s and messages and not withheld else None,
         counts=tuple(_checks(records.counts, course.filter(pc.equal(course["series"], "")))),
         dropped=_dropped(records.counts),
         moments=tuple(_moments(records.processes, start_ns)),
         troubles=records.troubles,
+        withheld=withheld,
     )
 
 
@@ -182,7 +195,19 @@ def _cpu_seconds(samples: Sequence[ProcessSample], start_ns: int, end_ns: int) -
     return float(last - first) / 1e9
 
 
+def _too_coarse(cpu_s: float, samples: Sequence[ProcessSample]) -> str:
+    """Why so much processor time says nothing of the messages for each second of it; else ""."""
+    step_s = max(sample.step_ns for sample in samples) / 1e9
+    if cpu_s >= _LEAST_STEPS * step_s:
+        return ""
+    return (
+        f"Withheld: the broker used {cpu_s:.2g} s of processor time, counted in steps of "
+        f"{step_s:g} s; at least {_LEAST_STEPS * step_s:g} s are needed."
+    )
+
+
 def _moments(samples: Sequence[ProcessSample], start_ns: int) -> Iterable[BrokerMoment]:
+    samples = _apart(samples)
     for (before, after), used_ns in zip(pairwise(samples), np.diff(_used_ns(samples)), strict=True):
         span_ns = after.time_ns - before.time_ns
         if span_ns > 0:
@@ -192,6 +217,15 @@ def _moments(samples: Sequence[ProcessSample], start_ns: int) -> Iterable[Broker
                 used=float(used_ns / span_ns),
                 resident_bytes=after.resident_bytes,
             )
+
+
+def _apart(samples: Sequence[ProcessSample]) -> list[ProcessSample]:
+    """Those that are at least a moment apart."""
+    kept: list[ProcessSample] = []
+    for sample in samples:
+        if not kept or sample.time_ns - kept[-1].time_ns >= _LEAST_MOMENT_NS:
+            kept.append(sample)
+    return kept
 
 
 # --- counts ---------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from loadgen.control.seal import Integrity
 from loadgen.errors import RunDirectoryError
 from loadgen.metrics.interval import COUNTERS
 from loadgen.metrics.reducer import reduce_table, summarize
-from loadgen.scorecard.broker import broker_load
+from loadgen.scorecard.broker import BrokerLoad, broker_load
 from loadgen.scorecard.ceiling import ceiling_of
 from loadgen.scorecard.curves import curves_of
 from loadgen.scorecard.encryption import tls_details, tls_notice, tls_sections
@@ -90,6 +90,7 @@ def build(
         watts=power.watts if power and outlets else None,
         rack_units=rack_units,
         messages_per_core_second=None if broker is None else broker.messages_per_core_second,
+        remarks=_remarks(broker),
     )
     curves = curves_of(record, views, in_window, latency_rows, (start_ns, end_ns))
     notice = " ".join(filter(None, (notice_of(record), tls_notice(record))))
@@ -177,6 +178,12 @@ def _run(record: RunRecord, seconds: float) -> Run:
     broker = dict(record.broker)
     protocol = str(broker.pop("protocol", "") or "")
     return Run(**same, seconds=seconds, broker=broker, protocol=protocol)
+
+
+def _remarks(broker: BrokerLoad | None) -> dict[str, str]:
+    """What must be said at rows, by their measure."""
+    withheld = {"messages_per_core_second": "" if broker is None else broker.withheld}
+    return {measure: remark for measure, remark in withheld.items() if remark}
 
 
 def _verdict(record: RunRecord, integrity: Integrity) -> Verdict:

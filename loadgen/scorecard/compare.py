@@ -1,7 +1,8 @@
 """Several runs of a case side by side: the difference, and whether it exceeds the spread. Pure.
 
-Runs of the same case, scenario and broker are repetitions: they make one *side*. Other sides are
-held against the first one, the baseline where one is named.
+Runs of the same case, scenario and broker, made from the same host by the same version of this
+program, are repetitions: they make one *side*. Other sides are held against the first one, the
+baseline where one is named. Where sides differ in what is not the load, a remark says so.
 
 The statistics, for the means of two sides with n and m runs:
 
@@ -17,7 +18,7 @@ stands beside it. Many lines are looked at, so one in twenty that exceeds may do
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, Literal
@@ -41,6 +42,14 @@ _NOT_THE_LOAD = frozenset(
     {"broker", "broker_pid", "seed", "pdu", "pdu_timezone", "pdu_columns", "pdu_offset"}
 )
 """Fields of a scenario that do not change the load."""
+
+_OF_THE_HOST = ("host", "kernel", "cpu_model", "cores")
+"""Of a run's environment."""
+
+_SETUP = ("hosts", "endpoint", *_OF_THE_HOST, "program")
+"""What is neither the load nor the broker, and still makes a difference."""
+
+_WORDS = {"cpu_model": "processor", "program": "program version"}
 
 _HIGHER = frozenset(
     {"producers", "msgs/sec", "msgs/Watt", "msgs/sec/U", "msgs/core-sec", "devices/sec"}
@@ -124,6 +133,8 @@ class Comparison:
     lines: tuple[Line, ...]
     bound: float | None
     invalid: tuple[int, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """What makes the sides, or the runs of the baseline, hard to compare."""
 
 
 def compare(
@@ -225,6 +236,7 @@ def _comparison(
         invalid=tuple(
             place for place in range(1, len(sides)) if marked and valid[0] and not valid[place]
         ),
+        remarks=tuple(_remarks([[_facts(cards[run]) for run in side.runs] for side in sides])),
     )
 
 
@@ -233,32 +245,67 @@ def _side_label(label: str, baseline: bool, against_baseline: bool) -> str:
     return f"{role} ({label})" if role and label else role or label or "all runs"
 
 
-def _facts(card: ScoreCard) -> dict[str, Any]:
+_Facts = Mapping[str, Any]
+
+
+def _facts(card: ScoreCard) -> _Facts:
     """What makes two runs repetitions of each other."""
-    scenario = card.run.scenario.items()
+    run = card.run
+    scenario = run.scenario.items()
     return {
-        "broker": card.run.broker_name,
-        "protocol": card.run.protocol,
+        "broker": run.broker_name,
+        "protocol": run.protocol,
         **{f"scenario.{key}": value for key, value in scenario if key not in _NOT_THE_LOAD},
-        "hosts": card.run.hosts,
+        "hosts": run.hosts,
+        # A broker started for the run has another port each time.
+        "endpoint": None if run.broker.get("started_by_us") else run.broker.get("urls"),
+        **{key: run.environment.get(key) for key in _OF_THE_HOST},
+        "program": run.program,
     }
 
 
-def _labels(facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """In what the sides differ, such as "rate 1,000"."""
+def _differing(facts: Sequence[_Facts]) -> list[str]:
+    """Keys of what is not the same in all of these."""
     keys = dict.fromkeys(key for one in facts for key in one)
-    differing = [key for key in keys if len({digest_of(one.get(key)) for one in facts}) > 1]
+    return [key for key in keys if len({digest_of(one.get(key)) for one in facts}) > 1]
+
+
+def _labels(facts: Sequence[_Facts]) -> list[str]:
+    """In what the sides differ, such as "rate 1,000"."""
+    differing = _differing(facts)
     return [
         name(", ".join(_shown(key, one.get(key)) for key in differing), _LONGEST_LABEL)
         for one in facts
     ]
 
 
+def _remarks(sides: Sequence[Sequence[_Facts]]) -> Iterable[str]:
+    """What is said of sides that differ in more than their load and broker.
+
+    Only a baseline can hold runs that are no repetitions of each other.
+    """
+    if mixed := _differing(sides[0]):
+        yield (
+            f"The runs of the first side are no repetitions of each other: they differ in "
+            f"{_listed(mixed)}. Its mean and spread mix them."
+        )
+    setups = [{key: one.get(key) for key in _SETUP} for side in sides for one in side]
+    if len(sides) > 1 and (other := _differing(setups)):
+        yield f"The sides differ in {_listed(other)}: a difference may come from there."
+
+
+def _listed(keys: Sequence[str]) -> str:
+    words = [_WORDS.get(key, key.removeprefix("scenario.")) for key in keys]
+    return name(" and ".join(filter(None, (", ".join(words[:-1]), words[-1]))), _LONGEST_LABEL)
+
+
 def _shown(key: str, value: object) -> str:
     shown = "not given" if value is None else str(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         shown = number(value)
-    short = key.removeprefix("scenario.")
+    elif isinstance(value, (list, tuple)) and key == "endpoint":
+        shown = " ".join(map(str, value))
+    short = _WORDS.get(key, key.removeprefix("scenario."))
     return shown if key in ("broker", "protocol") and value else f"{short} {shown}"
 
 

@@ -101,7 +101,11 @@ def _course(record: RunRecord, course: pa.Table, start_ns: int, end_ns: int) -> 
         "received": pa.array(seconds["received_per_s_sum"].to_numpy() * scale, from_pandas=True),
         **{name: seconds[f"{name}_sum"] for name in _COUNTS},
         **{
-            f"{level}_us": [row and row[f"{level}_ns"] / 1000 for row in timings]
+            f"{level}_us": [
+                # The highest value of a bucket can be above the greatest in it.
+                row and min(row[f"{level}_ns"], row["max_ns"]) / 1000
+                for row in timings
+            ]
             for level in ("p50", "p99", "max")
         },
     }

@@ -6,7 +6,7 @@ leaves empty has None there too. An unknown case gets its rates.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from loadgen.cases.registry import CASES
 from loadgen.metrics.reducer import LatencySummary
@@ -42,6 +42,8 @@ class Row:
     p99: float | None = None
     max: float | None = None
     stdev: float | None = None
+    remark: str = ""
+    """What must be known of these figures, or why there is none."""
 
     @property
     def figures(self) -> tuple[float | None, ...]:
@@ -51,7 +53,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What rows are made of. Rates are messages a second of those intended in the window."""
+    """What rows are made of. Rates are messages a second of those intended in the window.
+
+    `remarks` are those of rows, by their measure; a row with one is there without a figure, too.
+    """
 
     record: RunRecord
     rates: Mapping[str, float]
@@ -61,6 +66,7 @@ class Facts:
     watts: float | None
     rack_units: float | None
     messages_per_core_second: float | None = None
+    remarks: Mapping[str, str] = field(default_factory=dict)
 
 
 _UNKNOWN = (
@@ -110,10 +116,12 @@ def figures_of(measure: str, facts: Facts) -> "Figures":
 
 def _row(spec: RowSpec, facts: Facts, words: "_Words", suffix: str = "") -> Row | None:
     figures = _MEASURES[spec.measure](facts)
-    if spec.measure in _OPTIONAL and figures["value"] is None:
+    remark = facts.remarks.get(spec.measure, "")
+    if spec.measure in _OPTIONAL and figures["value"] is None and not remark:
         return None
     name = f"{spec.name.format_map(words)}{suffix}"
-    return Row(spec.type, name, spec.description.format_map(words), spec.unit, **figures)
+    about = spec.description.format_map(words)
+    return Row(spec.type, name, about, spec.unit, **figures, remark=remark)
 
 
 def in_report_order(runs: Sequence[Sequence[Row]]) -> list[tuple[int, Row]]:

@@ -10,7 +10,7 @@ from loadgen.scorecard.text import csv_of
 COLUMNS = (
     *("Type", "Name", "Description", "Unit", *FIGURES.values()),
     *("Valid", "Reasons", "Case", "Run", "Started", "Seconds", "Broker"),
-    *("Scenario digest", "Results digest"),
+    *("Scenario digest", "Results digest", "Remark"),
 )
 
 
@@ -25,7 +25,7 @@ def to_csv(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> bytes:
             *(digests.get("scenario"), digests.get("results")),
         )
         rows += [
-            (row.type, row.name, row.description, row.unit, *row.figures, *about)
+            (row.type, row.name, row.description, row.unit, *row.figures, *about, row.remark)
             for row in card.rows
         ]
     return csv_of(COLUMNS, rows).encode()

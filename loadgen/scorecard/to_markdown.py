@@ -35,7 +35,7 @@ def to_markdown(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = 
         (
             (
                 *(row.type, row.name, *((cards[place].run.id,) if several else ())),
-                f"{row.description} ({row.unit})",
+                f"{row.description} ({row.unit})" + (f" {row.remark}" if row.remark else ""),
                 *map(number, row.figures),
             )
             for place, row in in_report_order([card.rows for card in cards])
@@ -154,7 +154,12 @@ def _comparison(comparison: Comparison) -> list[str]:
                 *(_cell(cell), f"{difference_text(difference)}{mark}", spread_text(difference)),
             ]
         rows.append(cells)
-    return [f"## {escape(comparison.case.upper())} side by side", "", *markdown_table(header, rows)]
+    remarks = [f"**{escape(remark, NOTICE_CHARACTERS)}**" for remark in comparison.remarks]
+    return [
+        *(f"## {escape(comparison.case.upper())} side by side", ""),
+        *(line for remark in remarks for line in (remark, "")),
+        *markdown_table(header, rows),
+    ]
 
 
 def _cell(cell: Cell | None) -> str:

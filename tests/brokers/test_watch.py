@@ -16,6 +16,7 @@ from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.brokers.ports import free_port
 from loadgen.brokers.watch import (
     COUNTS,
+    ProcessLoad,
     count_of,
     is_local,
     listening_pids,
@@ -74,6 +75,33 @@ def test_processor_time_and_memory_include_what_was_started() -> None:
     assert load_of((process.pid,)) is None
     with pytest.raises(UsageError, match="there is no process"):
         require_process(process.pid)
+
+
+def test_processor_time_is_counted_finer_than_in_ticks() -> None:
+    before = load_of((os.getpid(),))
+    used_ns = time.process_time_ns()
+    after = load_of((os.getpid(),))
+    assert before is not None and after is not None
+    assert before["cpu_ns"] <= used_ns <= after["cpu_ns"]
+    assert before["cpu_ns"] % 10_000_000 or after["cpu_ns"] % 10_000_000
+
+
+def test_what_an_ended_process_used_is_kept() -> None:
+    burn = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True); input()"
+    pids: list[int] = []
+    load = ProcessLoad(lambda: pids, look_interval_s=0)
+    for _ in range(2):
+        with subprocess.Popen(
+            [sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdin is not None and process.stdout is not None
+            pids[:] = [process.pid]
+            process.stdout.readline()
+            seen = load.read()
+            process.stdin.write("\n")
+            process.stdin.flush()
+    assert load.read() is None
+    assert seen is not None and seen["cpu_ns"] >= 400_000_000 and seen["processes"] == 1
 
 
 def children_of(pid: int) -> list[int]:

@@ -279,8 +279,29 @@ class TestSummary:
         summary = summarize(row)
         assert (summary.count, summary.avg) == (2, 1234.568)
         assert (summary.min, summary.max) == (1234.567, 1234.569)
-        # both in the bucket of 1,233,920 to 1,234,943 ns
-        assert (summary.p50, summary.p99_9, summary.stdev) == (1234.943, 1234.943, 0.0)
+        # Both in the bucket of 1,233,920 to 1,234,943 ns, and no percentile is above the greatest.
+        assert (summary.p50, summary.stdev) == (1234.569, 0.0)
+
+    @pytest.mark.parametrize(
+        ("percentile", "least"), [("p50", 2), ("p90", 6), ("p99", 51), ("p99_9", 501)]
+    )
+    def test_a_percentile_needs_values_enough_to_differ_from_the_greatest(
+        self, percentile: str, least: int
+    ) -> None:
+        for count, is_there in ((1, False), (least - 1, False), (least, True)):
+            (row,) = to_table([latency_row(list(range(1, count + 1)))]).to_pylist()
+            summary = summarize(row)
+            assert (getattr(summary, percentile) is not None) is is_there
+            assert summary.max == count / 1000
+        assert getattr(summary, percentile) == (least - 1) / 1000
+
+    @given(st.lists(st.integers(0, HIGHEST_NS), min_size=1, max_size=700))
+    def test_figures_are_in_order(self, values: list[int]) -> None:
+        (row,) = to_table([latency_row(values)]).to_pylist()
+        summary = summarize(row)
+        told = [summary.p50, summary.p90, summary.p99, summary.p99_9, summary.max]
+        known = [value for value in told if value is not None]
+        assert known == sorted(known)
 
     def test_a_row_of_arrays_is_read_the_same(self) -> None:
         interval = latency_row([3, 70_000, 10**9])

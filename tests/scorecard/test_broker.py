@@ -7,11 +7,14 @@ from typing import Any
 import orjson
 import pytest
 
+from loadgen.cli.summary import summary_lines
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.broker import read_broker
 from loadgen.scorecard.charts import charts_of
+from loadgen.scorecard.compare import compare
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.summary import summarize_run
+from loadgen.scorecard.to_csv import to_csv
 from loadgen.scorecard.to_html import to_html
 from loadgen.scorecard.to_json import to_json
 from loadgen.scorecard.to_markdown import to_markdown
@@ -20,8 +23,10 @@ RECEIVED = "$SYS/broker/publish/messages/received"
 SENT = "$SYS/broker/publish/messages/sent"
 
 
-def process(make: ModuleType, at_s: float, cpu_s: float, mib: int = 10) -> dict[str, Any]:
-    load = {"cpu_ns": round(cpu_s * 1e9), "resident_bytes": mib << 20, "processes": 1}
+def process(
+    make: ModuleType, at_s: float, cpu_s: float, mib: int = 10, **more: int
+) -> dict[str, Any]:
+    load = {"cpu_ns": round(cpu_s * 1e9), "resident_bytes": mib << 20, "processes": 1, **more}
     return {"time_ns": make.ANCHOR_NS + round(at_s * 1e9), "process": load}
 
 
@@ -60,6 +65,44 @@ def test_processor_time_of_the_window(make: ModuleType, tmp_path: Path) -> None:
     assert value == pytest.approx(800)
     assert unit == "msgs/core-sec"
     assert card.broker.moments[0].used == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("a_second", "steps", "told"),
+    [
+        # Before the step was recorded it was a tick of 10 ms.
+        (0.0025, {}, "used 0.01 s of processor time, counted in steps of 0.01 s; at least 1 s"),
+        (0.24, {}, "used 0.96 s"),
+        (0.251, {}, None),
+        (0.0025, {"step_ns": 1}, None),
+    ],
+)
+def test_processor_time_below_its_resolution_gives_no_figure(
+    make: ModuleType, tmp_path: Path, a_second: float, steps: dict[str, int], told: str | None
+) -> None:
+    samples = [process(make, s, 7.0 + a_second * s, **steps) for s in range(9)]
+    card = card_with(make, tmp_path / "run", *samples)
+    row = next(row for row in card.rows if row.unit == "msgs/core-sec")
+    if told is None:
+        assert row.value == pytest.approx(800 / (4 * a_second)) and row.remark == ""
+        return
+    assert row.value is None and row.remark.startswith("Withheld: ") and told in row.remark
+    for rendering in (to_html([card]), to_markdown([card]), to_csv([card])):
+        assert told in rendering.decode()
+    assert any(told in line for line in summary_lines(card))
+    # Nothing to compare, so nothing to fail a gate.
+    (comparison,) = compare([card, card], [True, False])
+    assert all(line.unit != "msgs/core-sec" for line in comparison.lines)
+
+
+def test_samples_a_tenth_of_a_second_apart_are_drawn_by_the_second(
+    make: ModuleType, tmp_path: Path
+) -> None:
+    samples = [process(make, s / 10, 0.025 * s, step_ns=1) for s in range(90)]
+    card = card_with(make, tmp_path / "run", *samples)
+    assert card.broker is not None and card.broker.cpu_seconds == pytest.approx(1.0)
+    assert 8 <= len(card.broker.moments) <= 10
+    assert {round(moment.used, 6) for moment in card.broker.moments} == {0.25}
 
 
 def test_a_broker_that_started_anew_counts_from_nothing(make: ModuleType, tmp_path: Path) -> None:

@@ -47,6 +47,54 @@ def test_same_scenario_and_broker_are_repetitions(card: ScoreCard) -> None:
     assert compare(cards[:1]) == []
 
 
+@pytest.mark.parametrize(
+    ("changed", "label", "words"),
+    [
+        ({"environment": {"host": "other"}}, "host other", "host"),
+        ({"environment": {"kernel": "6.9"}}, "kernel 6.9", "kernel"),
+        ({"environment": {"cpu_model": "Z80"}}, "processor Z80", "processor"),
+        ({"program": "loadgen 9"}, "program version loadgen 9", "program version"),
+        ({"broker": {"urls": ["mqtt://b:1"]}}, "endpoint mqtt://b:1", "endpoint"),
+    ],
+)
+def test_runs_of_another_setup_are_no_repetitions(
+    card: ScoreCard, changed: dict[str, Any], label: str, words: str
+) -> None:
+    theirs = {"name": "mosquitto", "version": "2.0.11", "urls": ["mqtt://a:1"]}
+    first = replace(card, run=replace(card.run, broker=theirs))
+    ((key, value),) = changed.items()
+    if isinstance(value, dict):
+        value = {**getattr(first.run, key), **value}
+    other = replace(first, run=replace(first.run, **{"id": "b", key: value}))
+    (comparison,) = compare([first, first, other])
+    assert [side.runs for side in comparison.sides] == [(0, 1), (2,)]
+    assert label in comparison.sides[1].label
+    assert comparison.remarks == (
+        f"The sides differ in {words}: a difference may come from there.",
+    )
+    # A baseline is what somebody chose: it stays one side, and is told what it mixes.
+    cards = [first, other, first]
+    (chosen,) = compare(cards, [True, True, False])
+    assert chosen.sides[0].runs == (0, 1)
+    assert f"no repetitions of each other: they differ in {words}." in chosen.remarks[0]
+    for rendering in (to_html(cards, [chosen]), to_markdown(cards, [chosen])):
+        assert "no repetitions of each other" in rendering.decode()
+
+
+def test_a_private_broker_has_another_port_each_time(card: ScoreCard) -> None:
+    cards = [
+        replace(card, run=replace(card.run, id=str(port), broker=of_port(card, port)))
+        for port in (1, 2)
+    ]
+    (comparison,) = compare(cards)
+    assert [side.runs for side in comparison.sides] == [(0, 1)]
+    assert comparison.remarks == ()
+
+
+def of_port(card: ScoreCard, port: int) -> dict[str, Any]:
+    return {**card.run.broker, "urls": [f"mqtt://127.0.0.1:{port}"], "started_by_us": True}
+
+
 def test_sides_are_told_apart_by_what_differs(card: ScoreCard) -> None:
     other = replace(
         run_at(card, 90), run=replace(card.run, broker={"name": "=amqtt<b>", "version": "1"})

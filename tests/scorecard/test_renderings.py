@@ -107,7 +107,8 @@ def test_json_has_the_shape_of_the_contract(cards: list[ScoreCard]) -> None:
     }
     assert document["verdict"] == {"valid": True, "reasons": []}
     assert [*document["rows"][0]] == [
-        *("type", "name", "description", "unit", "value", "avg", "p50", "p99", "max", "stdev")
+        *("type", "name", "description", "unit", "value", "avg", "p50", "p99", "max", "stdev"),
+        "remark",
     ]
     assert set(document["counts"]) >= {
         *("sent", "expected", "received", "lost", "duplicated", "out_of_order", "corrupt"),
