@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -210,11 +210,8 @@ async def shutdown(context: RunContext) -> RunResult:
     lost = tuple(loss.worker for loss in context.pool.losses)
     if plan.per_device:
         await asyncio.to_thread(write_devices, context.directory, plan, state.finals)
-    facts = replace(
-        facts_of(workload, plan, state, lost),
-        held_when_cut=int(context.cut_off.get("held", 0)),
-        repeated=state.tally.total("duplicated"),
-    )
+    held = int(context.cut_off.get("held", 0))
+    facts = facts_of(workload, plan, state, lost, held)
     evidence = Evidence(
         workload=workload,
         plan=plan,
@@ -232,7 +229,7 @@ async def shutdown(context: RunContext) -> RunResult:
     verdict = with_rate_steps(judge(review.facts), steps)
     conclusion = await asyncio.to_thread(review.conclude, verdict)
     await asyncio.to_thread(
-        context.document.write, state, lost, conclusion, steps, workload.case.name
+        context.document.write, state, review.facts, conclusion, steps, workload.case.name
     )
     return RunResult(
         context.directory,

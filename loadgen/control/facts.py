@@ -4,35 +4,54 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from loadgen.control.run_state import NS, RunState
-from loadgen.workload.groups import RunPlan, sent_rate
+from loadgen.control.redaction import printable
+from loadgen.control.run_state import NS, Outcome, RunState
+from loadgen.workload.groups import RunPlan, sent_qos, sent_rate
+from loadgen.workload.ledger import (
+    LONGEST_TEXT,
+    Counted,
+    Witness,
+    imbalances,
+    ledgers_of,
+    witness_of,
+)
 from loadgen.workload.rate_step_verdict import RateStepVerdict
 from loadgen.workload.verdict import RunFacts
 from loadgen.workload.workload import Workload
 
 
 def facts_of(
-    workload: Workload, plan: RunPlan, state: RunState, workers_lost: tuple[int, ...] = ()
+    workload: Workload,
+    plan: RunPlan,
+    state: RunState,
+    workers_lost: tuple[int, ...] = (),
+    held_when_cut: int = 0,
 ) -> RunFacts:
-    """The facts of a run that was played to its end, or cut."""
-    counts = state.tally.counts["measure"]
+    """The facts of a run that was played to its end, or cut.
+
+    `held_when_cut` messages were in the hands of a consumer that was cut off on request.
+    """
     timed = [group for group in plan.groups if group.timed]
     start_ns, end_ns = state.windows.get("measure" if state.messages else "connect", (0, 0))
     result = ("measure", "end_to_end") if state.messages else ("connect", "connect")
-    connected, subscribed = state.connected, state.subscribed
-    failures = Counter(connected.failures if connected else {})
-    failures.update(subscribed.failures if subscribed else {})
-    done = connected.done if connected else 0
-    if subscribed is not None:
-        done -= sum(subscribed.failures.values())
+    connected = state.connected
+    connect_failures, connect_failure = _failures(connected)
+    subscribe_failures, subscribe_failure = _failures(state.subscribed)
+    window = _counted(plan, state, "measure", held_when_cut)
+    whole = _counted(plan, state, None, held_when_cut)
+    observed = not workers_lost and not state.abandoned
+    ledger, run_ledger = ledgers_of(window, whole, observed=observed)
+    witness = _witness(plan, state)
     return RunFacts(
         qos=workload.needs.qos,
         connects_only=workload.case.connects_only,
         send_delay_limit_us=workload.case.send_delay_limit_us,
         devices=sum(group.count for group in plan.groups),
-        connected=done,
-        connect_failures=failures.total(),
-        connect_failure=max(failures, key=lambda reason: failures[reason], default=""),
+        connected=connected.done if connected else 0,
+        connect_failures=connect_failures,
+        connect_failure=connect_failure,
+        subscribe_failures=subscribe_failures,
+        subscribe_failure=subscribe_failure,
         disconnects=state.tally.total("disconnects"),
         disconnect=state.disconnect_reason,
         disconnects_planned=plan.reconnect is not None,
@@ -46,14 +65,14 @@ def facts_of(
         * workload.mean_share,
         arrivals_random=workload.arrivals_random,
         publishers=sum(group.count for group in plan.groups if group.publishes is not None),
-        sent=counts["sent"],
+        ledger=ledger,
+        run_ledger=run_ledger,
+        imbalances=imbalances(window, whole, witness, observed=observed),
+        proven=witness is not None or not state.messages,
+        refusals=witness.refusals if witness else {},
+        refusal=printable(witness.refusal, LONGEST_TEXT) if witness else "",
+        violation=printable(witness.violation, LONGEST_TEXT) if witness else "",
         owed_at_window_end=state.owed_at_window_end,
-        owed_at_end=state.owed_at_end,
-        expected=counts["expected"],
-        received=counts["received"],
-        duplicated=counts["duplicated"],
-        out_of_order=counts["out_of_order"],
-        corrupt=counts["corrupt"],
         busy_share=state.tally.busy_share_max(),
         send_delay_p99_us=state.tally.p99_us("measure", "send_delay") if timed else None,
         send_tick_us=plan.send_tick_us,
@@ -63,7 +82,33 @@ def facts_of(
         latency_bound_us=workload.latency_bound_us,
         workers_lost=workers_lost,
         interrupted=state.ending == "interrupted",
+        abandoned=state.abandoned,
+        held_when_cut=held_when_cut,
     )
+
+
+def _failures(outcome: Outcome | None) -> tuple[int, str]:
+    """How many devices failed, and the reason of most of them."""
+    failures = outcome.failures if outcome is not None else {}
+    return sum(failures.values()), max(failures, key=lambda reason: failures[reason], default="")
+
+
+def _counted(plan: RunPlan, state: RunState, phase: str | None, held: int) -> Counted:
+    """What was counted of the messages intended in a phase, or in the whole run."""
+    tally = state.tally
+    confirmed = [group.name for group in plan.groups if sent_qos(group) > 0]
+    return Counted(
+        counts=tally.totals() if phase is None else tally.counts[phase],
+        confirmed=tally.sent_by(confirmed, phase),
+        owed=state.owed_at_end,
+        held=held,
+    )
+
+
+def _witness(plan: RunPlan, state: RunState) -> Witness | None:
+    """What the workers found at the end; None unless every one of them said it."""
+    closings = [final["closing"] for final in state.finals.values() if final.get("closing")]
+    return witness_of(closings) if len(closings) == len(plan.workers) else None
 
 
 def _owed_by_leave(plan: RunPlan) -> float:

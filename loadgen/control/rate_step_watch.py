@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from loadgen.control.tally import Tally
 from loadgen.metrics.interval import Interval
+from loadgen.workload.ledger import Counted, Ledger, ledger_of
 from loadgen.workload.rate_step_verdict import RateStepVerdict, judge_rate_step
 from loadgen.workload.rate_steps import RateStep
 from loadgen.workload.verdict import BacklogSample, RunFacts
@@ -92,7 +93,7 @@ class RateStepWatch:
             step, tally = self.steps[place], self._tallies[place]
             counts = tally.counts["measure"]
             expected = end.expected - start.expected
-            lost = self._lost_by(2 * place + 2) - self._lost_by(2 * place + 1)
+            missing = self._lost_by(2 * place + 2) - self._lost_by(2 * place + 1)
             facts = replace(
                 whole,
                 connected=whole.devices,
@@ -101,15 +102,19 @@ class RateStepWatch:
                 reconnects=counts["connects"],
                 window_s=(end.time_ns - start.time_ns) / NS,
                 target_rate=rate * step.share,
-                sent=end.sent - start.sent,
+                ledger=ledger_of(
+                    Counted(
+                        {**counts, "sent": end.sent - start.sent, "expected": expected}
+                        | {"received": expected - min(max(missing, 0), expected)}
+                    )
+                ),
+                # What is said of the whole run is not said again of a step.
+                run_ledger=Ledger(),
+                imbalances=(),
+                proven=True,
+                held_when_cut=0,
                 scheduled=None,
                 owed_at_window_end=0,
-                owed_at_end=0,
-                expected=expected,
-                received=expected - min(max(lost, 0), expected),
-                duplicated=counts["duplicated"],
-                out_of_order=counts["out_of_order"],
-                corrupt=counts["corrupt"],
                 busy_share=tally.busy_share_max(),
                 send_delay_p99_us=tally.p99_us("measure", "send_delay"),
                 pushed_back=end.pushed_back > start.pushed_back,

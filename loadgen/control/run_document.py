@@ -21,7 +21,7 @@ from loadgen.workload.case import Conclusion
 from loadgen.workload.groups import RunPlan
 from loadgen.workload.plan import describe
 from loadgen.workload.rate_step_verdict import RateStepVerdict
-from loadgen.workload.verdict import Verdict
+from loadgen.workload.verdict import RunFacts, Verdict
 from loadgen.workload.workload import Workload
 
 
@@ -49,13 +49,13 @@ class RunDocument:
     def write(
         self,
         state: RunState,
-        lost: Sequence[int],
+        facts: RunFacts,
         conclusion: Conclusion,
         steps: Sequence[RateStepVerdict],
         case: str,
     ) -> None:
         """Write the whole of a run that has ended, and the files of its case."""
-        seen = self._seen(state, lost)
+        seen = self._seen(state, facts.workers_lost)
         if conclusion.observed is not None:
             seen["observed"][case] = conclusion.observed
         if conclusion.audit is not None:
@@ -63,7 +63,10 @@ class RunDocument:
         if steps:
             seen["steps"] = [_rate_step(step) for step in steps]
         seen["interrupted"] = state.ending == "interrupted"
+        if state.messages:
+            seen["ledger"] = _ledger(facts)
         seen["verdict"] = _verdict(conclusion.verdict)
+        seen["remarks"] = [asdict(remark) for remark in conclusion.verdict.remarks]
         for name, content in conclusion.files.items():
             write_json(self.directory / name, content)
         self._write(seen)
@@ -136,15 +139,26 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     return {"valid": verdict.valid, "reasons": [asdict(reason) for reason in verdict.reasons]}
 
 
+def _ledger(facts: RunFacts) -> dict[str, Any]:
+    """Both ledgers, and whether their sums were proven."""
+    return {
+        "window": facts.ledger.document(),
+        "run": facts.run_ledger.document(),
+        "refusals": dict(facts.refusals),
+        "proven": facts.proven and not facts.imbalances,
+        "imbalances": list(facts.imbalances),
+    }
+
+
 def _rate_step(found: RateStepVerdict) -> dict[str, Any]:
     facts = found.facts
     return {
         "share": found.step.share,
         "rate": found.rate,
         "seconds": facts.window_s,
-        "sent": facts.sent,
-        "expected": facts.expected,
-        "lost": facts.expected - facts.received,
+        "sent": facts.ledger.sent,
+        "expected": facts.ledger.expected,
+        "lost": facts.ledger.lost,
         "owed": found.owed,
         "p99_us": facts.latency_p99_us,
         "busy_share": facts.busy_share,

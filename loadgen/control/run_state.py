@@ -70,6 +70,7 @@ class RunState:
     owed_at_window_end: int = 0  # messages due and not sent
     owed_oldest_ns: int = 0  # since when the oldest of them was due
     owed_at_end: int = 0
+    abandoned: bool = False  # whether nobody waited for what was under way
     high_water_mark: int = 0
     backlog_samples: list[tuple[int, int, int]] = field(default_factory=list)
     disconnect_reason: str = ""

@@ -223,7 +223,7 @@ async def _played(
     if result.interrupted:
         return None
     facts = result.facts
-    reasons = what.require.unmet(result.verdict, facts.expected, facts.received)
+    reasons = what.require.unmet(result.verdict, facts.ledger)
     window_s = facts.window_s or 1.0
     messages = not what.case.connects_only
     return SearchStep(
@@ -237,9 +237,9 @@ async def _played(
         ),
         run=str(run_directory.relative_to(journal.directory)),
         seconds=time.monotonic() - started,
-        sent_per_s=facts.sent / window_s if messages else None,
-        received_per_s=facts.received / window_s if messages else None,
-        lost=facts.expected - facts.received,
+        sent_per_s=facts.ledger.sent / window_s if messages else None,
+        received_per_s=facts.ledger.intact / window_s if messages else None,
+        lost=facts.ledger.lost,
         p99_us=facts.latency_p99_us,
         busy_share=facts.busy_share,
         broker=_broker_of(run_directory),
@@ -316,9 +316,11 @@ def served_load(what: Search, load: float, facts: RunFacts) -> float | None:
         what.aim.field != "devices"
         or (what.case.scales_by_devices and what.scenario.plain()["rate"] is None)
     )
-    if not (scales and facts.begun and facts.expected and facts.target_rate and facts.window_s):
+    if not (
+        scales and facts.begun and facts.ledger.expected and facts.target_rate and facts.window_s
+    ):
         return None
-    deliveries = facts.expected / facts.begun
+    deliveries = facts.ledger.expected / facts.begun
     asked = facts.target_rate * facts.window_s * deliveries
     backlog = tuple(
         (time_ns, 0, round(owed * deliveries) + outstanding)
@@ -328,7 +330,7 @@ def served_load(what: Search, load: float, facts: RunFacts) -> float | None:
     if growth > 0:
         # Samples a second apart do not reach both ends of the window.
         growth *= facts.window_s * NS / (backlog[-1][0] - backlog[0][0])
-    short = max(growth, facts.expected - facts.received, 0.0) / asked
+    short = max(growth, facts.ledger.lost, 0.0) / asked
     if what.case.timed_pair:
         # The background is in these sums: they tell that all was served, not how much was.
         return load if short < 1 - 1 / (1 + what.aim.precision) else None

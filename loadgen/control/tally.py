@@ -1,7 +1,7 @@
 """Adds up what workers report during a run: counts, series, processor time, messages under way."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from loadgen.metrics.histogram import merge, percentiles
 from loadgen.metrics.interval import COUNTERS, Interval, plus
@@ -23,12 +23,13 @@ def _counted(row: Interval) -> dict[str, int]:
 class Tally:
     """Sums over the interval rows of one run.
 
-    Counters are kept by phase, the series of the timed groups by (phase, series), processor time
-    by worker for the phase that matters.
+    Counters are kept by phase (`sent` by phase and group as well), the series of the timed groups
+    by (phase, series), processor time by worker for the phase that matters.
     """
 
     def __init__(self, timed_groups: Iterable[str], loop_phases: Sequence[str]) -> None:
         self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self.sent: Counter[tuple[str, str]] = Counter()
         self.series: dict[tuple[str, str], Interval] = {}
         self._timed = frozenset(timed_groups)
         self._loop_phases = frozenset(loop_phases)
@@ -43,6 +44,7 @@ class Tally:
                 self._span_ns[row.worker] += row.span_ns
         elif row.series == "":
             self.counts[row.phase].update(_counted(row))
+            self.sent[row.phase, row.group] += row.sent
         elif row.group in self._timed and row.count:
             key = (row.phase, row.series)
             held = self.series.get(key)
@@ -51,6 +53,16 @@ class Tally:
     def total(self, name: str) -> int:
         """Sum of a counter over all phases."""
         return sum(counts[name] for counts in self.counts.values())
+
+    def totals(self) -> Counter[str]:
+        """Every counter over all phases."""
+        return sum(self.counts.values(), Counter())
+
+    def sent_by(self, groups: Collection[str], phase: str | None = None) -> int:
+        """Messages that these groups sent, in all phases or one."""
+        return sum(
+            count for (at, of), count in self.sent.items() if of in groups and phase in (None, at)
+        )
 
     def p99_us(self, phase: str, series: str) -> float | None:
         """99th percentile in µs of a series of the timed groups; None when it has no values."""

@@ -45,7 +45,10 @@ def to_document(card: ScoreCard) -> dict[str, Any]:
         # Of a case that needs one it precedes every figure, for a reader and for a stream.
         **({"notice": card.notice} if card.notice else {}),
         "run": asdict(card.run),
-        "verdict": {"valid": card.verdict.valid, **asdict(card.verdict)},
+        "verdict": {
+            "valid": card.verdict.valid,
+            "reasons": [asdict(reason) for reason in card.verdict.reasons],
+        },
         "rows": [asdict(row) for row in card.rows],
         "counts": asdict(card.counts),
         "latency": {
@@ -59,6 +62,7 @@ def to_document(card: ScoreCard) -> dict[str, Any]:
         "network": dict(card.network),
         "broker_load": _but_course(card.broker),
         **card.details,
+        "remarks": [asdict(remark) for remark in card.verdict.remarks],
         "digest": {**card.integrity.digests, "state": card.integrity.state},
     }
 

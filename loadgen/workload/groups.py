@@ -297,6 +297,13 @@ def sent_rate(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> float:
     return sending.publishes.rate if sending is not None and sending.publishes is not None else 0.0
 
 
+def sent_qos(group: DeviceGroup) -> int:
+    """The QoS of what is counted as sent by a group: its own, its responses', or, of messages that
+    others cause, that at which it receives them."""
+    sending = group.publishes or group.responds or group.subscribes
+    return sending.qos if sending is not None else 0
+
+
 def target_number(plan: RunPlan, group: DeviceGroup, device: int) -> int:
     """Which target a device connects to."""
     if group.targets:

@@ -1,7 +1,7 @@
 """The verdict over each rate step of a run, and what it means for the run's own."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadgen.workload.rate_steps import RateStep
 from loadgen.workload.verdict import CODES, Reason, RunFacts, Verdict, judge
@@ -23,7 +23,7 @@ class RateStepVerdict:
 
 
 def judge_rate_step(step: RateStep, facts: RunFacts, owed: int) -> RateStepVerdict:
-    """The verdict over a step's facts, whose `owed_at_...` are 0: what is owed is sent in the next.
+    """The verdict over a step's facts, in which nothing is owed: that is sent in the next.
 
     RATE_MISSED says what the step sent, BACKLOG_GROWS whether what it left owed grew.
     """
@@ -32,8 +32,8 @@ def judge_rate_step(step: RateStep, facts: RunFacts, owed: int) -> RateStepVerdi
         if reason.code != "RATE_MISSED"
         else Reason(
             "RATE_MISSED",
-            f"{facts.sent:,} of {facts.target_rate * facts.window_s:,.0f} messages were sent "
-            f"within the step; {owed:,} were left to the next",
+            f"{facts.ledger.sent:,} of {facts.target_rate * facts.window_s:,.0f} messages were "
+            f"sent within the step; {owed:,} were left to the next",
         )
         for reason in judge(facts).reasons
     )
@@ -47,4 +47,4 @@ def with_rate_steps(verdict: Verdict, steps: Sequence[RateStepVerdict]) -> Verdi
         for reason in step.verdict.reasons:
             where = f"step {number}, {step.step.share * 100:.6g}% of the rate: "
             found.setdefault(reason.code, Reason(reason.code, where + reason.detail))
-    return Verdict(tuple(found[code] for code in CODES if code in found))
+    return replace(verdict, reasons=tuple(found[code] for code in CODES if code in found))

@@ -22,6 +22,7 @@ from typing import Literal
 
 from loadgen.errors import ScenarioError
 from loadgen.workload.fields import Bounded, Count
+from loadgen.workload.ledger import Ledger
 from loadgen.workload.scenario import Scenario
 from loadgen.workload.units import parse_number, shown
 from loadgen.workload.verdict import Reason, Verdict
@@ -179,8 +180,8 @@ class Require:
     order: bool = True
     duplicates: bool = True
 
-    def unmet(self, verdict: Verdict, expected: int, received: int) -> tuple[Reason, ...]:
-        """The reasons of a run's verdict that count; `expected` and `received` deliveries."""
+    def unmet(self, verdict: Verdict, ledger: Ledger) -> tuple[Reason, ...]:
+        """The reasons of a run's verdict that count; the ledger is its window's."""
         ignored = {
             code
             for code, counts in (
@@ -188,7 +189,7 @@ class Require:
                 ("OUT_OF_ORDER", self.order),
                 ("DUPLICATED", self.duplicates),
                 # A message that was held and never came again is not one of these deliveries.
-                ("LOST", not 0 < expected - received <= self.lost * expected),
+                ("LOST", not 0 < ledger.lost <= self.lost * ledger.expected),
             )
             if not counts
         }

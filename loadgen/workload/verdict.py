@@ -6,29 +6,41 @@ made long afterwards come to the same verdict. Each bound is a constant with its
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
+
+from loadgen.workload.ledger import Ledger
 
 Code = Literal[
     "INTERRUPTED",
     "WORKER_LOST",
     "CONNECT_FAILED",
+    "SUBSCRIBE_FAILED",
     "DISCONNECTED",
     "GENERATOR_SATURATED",
+    "PROTOCOL",
+    "REFUSED",
+    "UNACKNOWLEDGED",
     "RATE_MISSED",
+    "FOREIGN",
+    "MISROUTED",
+    "CORRUPT",
     "LOST",
     "DUPLICATED",
     "OUT_OF_ORDER",
-    "CORRUPT",
+    "QOS",
     "BACKLOG_GROWS",
     "LATENCY_BOUND",
     "CLOCK",
+    "LEDGER",
     "AUDIT",
 ]
 CODES: tuple[Code, ...] = get_args(Code)
 """In the order in which reasons are shown: what explains others comes first. AUDIT comes from the
 audit of a workload that has one, not from `judge`."""
+
+RemarkCode = Literal["STANDSTILL", "REPEATED", "GIVEN_UP", "BEFORE_WINDOW", "UNPROVEN"]
 
 RATE_TOLERANCE = 0.01
 """The published figures have two to three digits; one per cent less is another load."""
@@ -96,8 +108,10 @@ class RunFacts:
     send_delay_limit_us: float = SEND_DELAY_LIMIT_US
     devices: int = 0  # planned
     connected: int = 0  # those that connected (and subscribed if asked)
-    connect_failures: int = 0  # failed connects and subscriptions
+    connect_failures: int = 0  # failed connects
     connect_failure: str = ""  # the reason that most of them had, "" where none is known
+    subscribe_failures: int = 0  # devices whose subscription was refused or not answered
+    subscribe_failure: str = ""  # the reason that most of them had, "" where none is known
     disconnects: int = 0  # connections lost after they were made, until the drain's end
     disconnect: str = ""  # the reason of the first of them, "" where none is known
     reconnects: int = 0  # connections made again after a loss (they explain QoS 1 duplicates)
@@ -110,17 +124,17 @@ class RunFacts:
     target_rate: float = 0.0  # messages a second over all publishers that the scenario asks for
     arrivals_random: bool = False  # whether the schedule is drawn at random (uniform, Poisson)
     publishers: int = 0  # publishing devices
-    sent: int = 0  # messages sent, even if after the window's end
-    # Of these, those with a moment of their own; None where all have one, and no message is caused
-    # by another.
+    ledger: Ledger = Ledger()  # noqa: RUF009 (frozen, never changed)
+    run_ledger: Ledger = Ledger()  # of the whole run, warm-up and drain included  # noqa: RUF009
+    imbalances: tuple[str, ...] = ()  # sums of the ledgers that do not close
+    proven: bool = True  # whether every worker bore witness to the sums
+    refusals: Mapping[str, int] = field(default_factory=dict)  # of the run, by reason code's name
+    refusal: str = ""  # the first of them, with the broker's Reason String
+    violation: str = ""  # the first breach of the specification, in words
+    # Of the messages sent, those with a moment of their own; None where all have one, and no
+    # message is caused by another.
     scheduled: int | None = None
     owed_at_window_end: int = 0  # messages due and not sent when the window ended
-    owed_at_end: int = 0  # messages due and not sent when the drain ended
-    expected: int = 0  # deliveries
-    received: int = 0  # distinct ones
-    duplicated: int = 0
-    out_of_order: int = 0
-    corrupt: int = 0
     busy_share: float = 0.0  # of the busiest worker: processor and run-queue time over the window
     send_delay_p99_us: float | None = None  # of the timed groups, None without messages
     send_tick_us: int = 0  # of the plan: a wait that was intended
@@ -133,14 +147,19 @@ class RunFacts:
     clock_limit_ns: int = CLOCK_LIMIT_NS
     workers_lost: tuple[int, ...] = ()  # numbers of those that ended or fell silent before the stop
     interrupted: bool = False
+    abandoned: bool = False  # whether nobody waited for what was under way at the end
     backends: tuple[BackendFacts, ...] = ()  # of a bridge, each by itself
     held_when_cut: int = 0  # messages that a consumer had not acknowledged when it was cut off
-    repeated: int = 0  # deliveries that arrived more than once, of messages of any phase
+
+    @property
+    def observed(self) -> bool:
+        """Whether what is missing at the end is missing, and not merely not seen."""
+        return not self.workers_lost and not self.abandoned
 
     @property
     def begun(self) -> int:
         """Messages sent by the schedule, which `target_rate` speaks of."""
-        return self.sent if self.scheduled is None else self.scheduled
+        return self.ledger.sent if self.scheduled is None else self.scheduled
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +175,19 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
+class Remark:
+    """What a reader of the figures should know though it speaks against nothing."""
+
+    code: RemarkCode
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """VALID exactly when there is no reason against it."""
 
     reasons: tuple[Reason, ...] = ()
+    remarks: tuple[Remark, ...] = ()
 
     @property
     def valid(self) -> bool:
@@ -176,14 +204,18 @@ class Verdict:
 
 def judge(facts: RunFacts) -> Verdict:
     """The verdict over a run, its reasons in the order of `CODES`."""
-    checks = (_ended_early, _connections, _generator, _deliveries, _service)
-    return Verdict(tuple(reason for check in checks for reason in check(facts)))
+    checks = (_ended_early, _connections, _generator, _handshakes, _deliveries, _service, _proof)
+    reasons = (reason for check in checks for reason in check(facts))
+    return Verdict(_in_order(reasons), tuple(_remarks(facts)))
 
 
 def with_reason(verdict: Verdict, code: Code, detail: str) -> Verdict:
     """The verdict with one reason more, in its place."""
-    reasons = (*verdict.reasons, Reason(code, detail))
-    return Verdict(tuple(sorted(reasons, key=lambda reason: CODES.index(reason.code))))
+    return replace(verdict, reasons=_in_order((*verdict.reasons, Reason(code, detail))))
+
+
+def _in_order(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
+    return tuple(sorted(reasons, key=lambda reason: CODES.index(reason.code)))
 
 
 def backlog_growth(samples: tuple[BacklogSample, ...]) -> float:
@@ -234,6 +266,13 @@ def _connections(facts: RunFacts) -> Iterator[Reason]:
             f"{facts.connected:,} of {facts.devices:,} devices connected, "
             f"{facts.connect_failures:,} attempts failed{which}{why}",
         )
+    if facts.subscribe_failures:
+        why = f"; most often: {facts.subscribe_failure}" if facts.subscribe_failure else ""
+        yield Reason(
+            "SUBSCRIBE_FAILED",
+            f"{facts.subscribe_failures:,} of {facts.connected:,} connected devices could not "
+            f"subscribe{why}",
+        )
     lost = facts.disconnects
     missing = lost - (facts.reconnects - facts.returned)
     if lost and not facts.disconnects_planned:
@@ -280,15 +319,15 @@ def _rate_missed(facts: RunFacts) -> str:
     if target > 0 and not facts.begun:
         return f"none of {target:,.0f} messages was sent"
     excused = min(facts.owed_at_window_end, facts.owed_by_leave)
-    on_time = facts.begun + facts.owed_at_end - facts.owed_at_window_end + excused
+    on_time = facts.begun + facts.ledger.owed - facts.owed_at_window_end + excused
     if target - on_time > _rate_allowance(facts, target):
         share = on_time / target
         return (
             f"{on_time:,.0f} of {target:,.0f} messages were sent in time, {share:.1%} of "
             f"{facts.target_rate:,.6g}/s; {facts.owed_at_window_end:,} were owed at the end"
         )
-    if facts.owed_at_end > facts.owed_by_leave:
-        return f"{facts.owed_at_end:,} messages were still owed after the drain"
+    if facts.ledger.owed > facts.owed_by_leave:
+        return f"{facts.ledger.owed:,} messages were still owed after the drain"
     return ""
 
 
@@ -319,15 +358,75 @@ def _connect_rate_missed(facts: RunFacts) -> str:
     )
 
 
-def _deliveries(facts: RunFacts) -> Iterator[Reason]:
-    lost = facts.expected - facts.received
-    # Not acknowledged is not consumed, even if it was seen: such a message must come again.
-    missing = facts.held_when_cut - facts.repeated
-    if lost > 0:
-        which = by_backend(facts.backends, lambda b: b.expected - b.received, "of them from")
-        share = f"({lost / facts.expected:.2%})"
+def _handshakes(facts: RunFacts) -> Iterator[Reason]:
+    ledger, run = facts.ledger, facts.run_ledger
+    if run.violations:
+        # In any phase: a broker that breaks the specification has no phase in which it may.
+        why = f"; the first: {facts.violation}" if facts.violation else ""
         yield Reason(
-            "LOST", f"{lost:,} of {facts.expected:,} deliveries did not arrive {share}{which}"
+            "PROTOCOL",
+            f"the broker did {run.violations:,} times what the specification forbids{why}",
+        )
+    if ledger.refused:
+        codes = ", ".join(f"{count:,} {name}" for name, count in facts.refusals.items())
+        of_run = f"; over the whole run: {codes}" if codes else ""
+        why = f"; the first: {facts.refusal}" if facts.refusal else ""
+        yield Reason(
+            "REFUSED",
+            f"the broker refused {ledger.refused:,} of {ledger.sent:,} messages{of_run}{why}",
+        )
+    # What a lost worker had in flight nobody can know any more.
+    if ledger.unfinished and facts.observed:
+        yield Reason(
+            "UNACKNOWLEDGED",
+            f"{ledger.unfinished:,} of {ledger.sent:,} messages were not acknowledged by the end "
+            "of the drain",
+        )
+
+
+def _deliveries(facts: RunFacts) -> Iterator[Reason]:
+    ledger = facts.ledger
+    if ledger.foreign:
+        yield Reason("FOREIGN", f"{ledger.foreign:,} messages came that nobody of this run sent")
+    if ledger.misrouted:
+        yield Reason(
+            "MISROUTED",
+            f"{ledger.misrouted:,} messages came on another topic than their own, or to a device "
+            "that had not subscribed to it",
+        )
+    if ledger.damaged:
+        yield Reason("CORRUPT", f"{ledger.damaged:,} deliveries arrived with a damaged payload")
+    yield from _missing(facts)
+    if ledger.repeated and not (facts.qos == 1 and facts.reconnects):
+        why = f", {ledger.repeated_allowed:,} more as it may" if ledger.repeated_allowed else ""
+        yield Reason(
+            "DUPLICATED",
+            f"{ledger.repeated:,} deliveries arrived more than once, which QoS {facts.qos} does "
+            f"not allow here{why}",
+        )
+    if ledger.out_of_order:
+        yield Reason(
+            "OUT_OF_ORDER",
+            f"{ledger.out_of_order:,} deliveries arrived after a later message of their publisher",
+        )
+    if ledger.below_qos:
+        yield Reason("QOS", f"{ledger.below_qos:,} deliveries had a lower QoS than was granted")
+
+
+def _missing(facts: RunFacts) -> Iterator[Reason]:
+    ledger, run = facts.ledger, facts.run_ledger
+    # Not acknowledged is not consumed, even if it was seen: such a message must come again.
+    missing = facts.held_when_cut - run.repeated - run.repeated_allowed
+    if ledger.lost:
+        which = by_backend(facts.backends, lambda b: b.expected - b.received, "of them from")
+        share = f"({ledger.lost / ledger.expected:.2%})"
+        known = ""
+        if ledger.lost_acknowledged is not None:
+            known = f"; the broker had acknowledged the messages of {ledger.lost_acknowledged:,}"
+        yield Reason(
+            "LOST",
+            f"{ledger.lost:,} of {ledger.expected:,} deliveries did not arrive {share}{known}"
+            f"{which}",
         )
     elif missing > 0:
         yield Reason(
@@ -335,26 +434,13 @@ def _deliveries(facts: RunFacts) -> Iterator[Reason]:
             f"{missing:,} of {facts.held_when_cut:,} messages that a consumer had not "
             "acknowledged when it was cut off were not delivered again",
         )
-    # At least once: after a reconnect the sender must repeat what was not acknowledged (MQTT 5,
-    # section 4.4); without one it must not.
-    if facts.duplicated and not (facts.qos == 1 and facts.reconnects):
-        why = " and no device had to reconnect" if facts.qos == 1 else ""
-        yield Reason(
-            "DUPLICATED",
-            f"{facts.duplicated:,} deliveries arrived more than once at QoS {facts.qos}{why}",
-        )
-    if facts.out_of_order:
-        yield Reason(
-            "OUT_OF_ORDER",
-            f"{facts.out_of_order:,} deliveries arrived after a later message of their publisher",
-        )
-    if facts.corrupt:
-        yield Reason("CORRUPT", f"{facts.corrupt:,} deliveries arrived with a damaged payload")
 
 
 def _service(facts: RunFacts) -> Iterator[Reason]:
     growth = backlog_growth(facts.backlog)
-    limit = max(BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * facts.expected / (facts.window_s or 1.0))
+    limit = max(
+        BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * facts.ledger.expected / (facts.window_s or 1.0)
+    )
     limit += facts.owed_by_leave
     if growth > limit:
         yield Reason(
@@ -378,4 +464,38 @@ def _service(facts: RunFacts) -> Iterator[Reason]:
             "CLOCK",
             f"clocks of two hosts may differ by {facts.clock_bound_ns / 1000:,.1f} µs, above "
             f"{facts.clock_limit_ns / 1000:,.1f} µs",
+        )
+
+
+def _proof(facts: RunFacts) -> Iterator[Reason]:
+    if facts.imbalances:
+        more = len(facts.imbalances) - 1
+        and_more = f"; and {more} more" if more else ""
+        yield Reason("LEDGER", f"the counts do not close: {facts.imbalances[0]}{and_more}")
+
+
+def _remarks(facts: RunFacts) -> Iterator[Remark]:
+    ledger, run = facts.ledger, facts.run_ledger
+    if ledger.repeated_allowed:
+        yield Remark(
+            "REPEATED",
+            f"{ledger.repeated_allowed:,} deliveries came again after a reconnect, as QoS 1 allows",
+        )
+    if ledger.given_up:
+        yield Remark(
+            "GIVEN_UP",
+            f"the handshakes of {ledger.given_up:,} messages were given up: their session was lost",
+        )
+    early = (run.foreign - ledger.foreign, run.misrouted - ledger.misrouted)
+    if any(early):
+        # They disturbed nothing that was measured.
+        yield Remark(
+            "BEFORE_WINDOW",
+            f"before the window {early[0]:,} messages came that nobody of this run sent, and "
+            f"{early[1]:,} on another topic than their own",
+        )
+    if not facts.proven:
+        yield Remark(
+            "UNPROVEN",
+            "the sums of the ledger could not be proven: not every worker gave its last answer",
         )

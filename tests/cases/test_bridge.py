@@ -1,11 +1,10 @@
 """Which side of a bridge was the limit, and how backends are named in a verdict."""
 
-from dataclasses import replace
-
 import pytest
 
 from loadgen.cases.bridge import bottleneck_of
-from loadgen.workload.verdict import BackendFacts, RunFacts, by_backend, judge
+from loadgen.workload.verdict import BackendFacts, by_backend, judge
+from tests.ledgers import changed, facts_with
 
 ONE = BackendFacts(1, "mqtt://a:1", 5, expected=100, received=100, busy_share=0.3)
 TWO = BackendFacts(2, "mqtt://b:2", 5, expected=100, received=100, busy_share=0.4)
@@ -60,7 +59,7 @@ def test_only_backends_that_count_are_told() -> None:
     ],
 )
 def test_verdict_names_the_backend(backend: BackendFacts, code: str) -> None:
-    facts = RunFacts(
+    facts = facts_with(
         devices=20,
         connected=20 - backend.connect_failures,
         connect_failures=backend.connect_failures,
@@ -79,7 +78,7 @@ def test_verdict_names_the_backend(backend: BackendFacts, code: str) -> None:
 
 
 def test_what_a_consumer_held_must_come_again() -> None:
-    facts = RunFacts(
+    facts = facts_with(
         qos=1,
         disconnects=1,
         reconnects=1,
@@ -87,9 +86,9 @@ def test_what_a_consumer_held_must_come_again() -> None:
         expected=100,
         received=100,
         held_when_cut=7,
-        repeated=7,
-        duplicated=6,
+        duplicated=7,
+        excused=7,
     )
     assert judge(facts).valid
-    (reason,) = judge(replace(facts, repeated=4)).reasons
+    (reason,) = judge(changed(facts, duplicated=4)).reasons
     assert reason.code == "LOST" and reason.detail.startswith("3 of 7 messages")

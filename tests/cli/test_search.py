@@ -19,7 +19,8 @@ from loadgen.specjms.model import NOTICE
 from loadgen.workload.rate_step_verdict import judge_rate_step
 from loadgen.workload.rate_steps import RateStep
 from loadgen.workload.search import Limit, Probe, Tried, aim_for, requirements
-from loadgen.workload.verdict import Reason, RunFacts
+from loadgen.workload.verdict import Reason
+from tests.ledgers import facts_with
 
 HOSTILE = "[red]x[/red]"
 FANIN = build_scenario("fanin", None, {})
@@ -129,7 +130,7 @@ def test_quiet_shows_nothing() -> None:
 
 
 def test_rate_steps_of_a_run_are_a_line_each() -> None:
-    facts = RunFacts(window_s=10, target_rate=100, publishers=1, sent=900)
+    facts = facts_with(window_s=10, target_rate=100, publishers=1, sent=900)
     steps = [judge_rate_step(RateStep(0.5, 10, 0), facts, 100)]
     (line,) = rate_step_lines(steps)
     assert line.startswith("step 1: 50% 100/s  INVALID, sent 90/s, owed 100; RATE_MISSED: 900 of")

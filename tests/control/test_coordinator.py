@@ -91,6 +91,8 @@ async def test_run_directory_of_an_ordinary_run(fake: Fake) -> None:
         "observed",
         "interrupted",
         "digest",
+        "ledger",
+        "remarks",
         "verdict",
     }
     assert document["verdict"] == {"valid": True, "reasons": []}

@@ -63,7 +63,7 @@ def test_each_step_has_its_own_counts_and_verdict() -> None:
     own = watch()
     play(own, {at: mark(at, even(at)) for at in (0, 5, 10, 12, 16, 20, 22, 30, 31)})
     found = own.verdicts(whole(), 100)
-    assert [(one.rate, one.facts.sent, one.facts.window_s) for one in found] == [
+    assert [(one.rate, one.facts.ledger.sent, one.facts.window_s) for one in found] == [
         (50, 500, 10),
         (100, 800, 8),
         (40, 320, 8),
@@ -80,7 +80,7 @@ def test_late_deliveries_are_no_loss_and_what_never_came_is() -> None:
     late |= {30: mark(30, even(30), 9), 31: mark(31, even(30), 7)}
     play(own, late)
     found = own.verdicts(whole(), 100)
-    assert [one.facts.expected - one.facts.received for one in found] == [0, 0, 7]
+    assert [one.facts.ledger.lost for one in found] == [0, 0, 7]
     assert [one.verdict.codes for one in found] == [(), (), ("LOST",)]
 
 
@@ -115,7 +115,7 @@ def test_a_receiver_that_counted_before_its_sender_makes_no_loss() -> None:
     marks |= {5: mark(5, even(5), -3), 16: mark(16, even(16), -1)}
     play(own, marks)
     found = own.verdicts(whole(), 100)
-    assert [one.facts.expected - one.facts.received for one in found] == [0, 0, 0]
+    assert [one.facts.ledger.lost for one in found] == [0, 0, 0]
     assert all(one.verdict.valid for one in found)
 
 
@@ -162,6 +162,6 @@ def test_rows_count_in_the_step_that_held_their_middle() -> None:
             own.add(row)
     play(own, {at: mark(at, even(at)) for at in (0, 10, 12, 20, 22, 30)})
     first, second, third = own.verdicts(whole(), 100)
-    assert (first.facts.duplicated, second.facts.duplicated, third.facts.duplicated) == (2, 2, 0)
+    assert [one.facts.ledger.repeated for one in (first, second, third)] == [2, 2, 0]
     assert (first.facts.busy_share, third.facts.busy_share) == (0.5, 0.0)
     assert first.facts.latency_p99_us is not None and third.facts.latency_p99_us is None

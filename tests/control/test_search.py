@@ -23,9 +23,11 @@ from loadgen.control.search import (
     vary,
 )
 from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError, ScenarioError
+from loadgen.workload.ledger import Ledger
 from loadgen.workload.scenario import Scenario
 from loadgen.workload.search import Probe, Require, aim_for, requirements
 from loadgen.workload.verdict import Reason, RunFacts, Verdict, judge
+from tests.ledgers import facts_with
 
 NS = 1_000_000_000
 SECRET = "correct-horse"
@@ -44,7 +46,7 @@ def facts_at(rate: float, ceiling: float, window_s: float = 10.0) -> RunFacts:
     """A run at this rate on a broker that serves `ceiling` a second and queues the rest."""
     over = max(0.0, rate - ceiling)
     seconds = range(int(window_s))
-    return RunFacts(
+    return facts_with(
         window_s=window_s,
         target_rate=rate,
         sent=round(rate * window_s),
@@ -331,4 +333,4 @@ def test_served_load_where_it_cannot_be_told() -> None:
 
 def test_unmet_reasons_are_bounded_to_the_verdict() -> None:
     verdict = Verdict((Reason("DUPLICATED", "d"), Reason("OUT_OF_ORDER", "o")))
-    assert Require(order=False, duplicates=False).unmet(verdict, 10, 10) == ()
+    assert Require(order=False, duplicates=False).unmet(verdict, Ledger(expected=10)) == ()

@@ -22,7 +22,8 @@ from loadgen.errors import (
 )
 from loadgen.workload.scenario import Scenario
 from loadgen.workload.search import aim_for, requirements
-from loadgen.workload.verdict import Reason, RunFacts, Verdict
+from loadgen.workload.verdict import Reason, Verdict
+from tests.ledgers import facts_with
 
 FANOUT = build_scenario("fanout", None, {"broker": "reflector"})
 GRID = Sweep(FANOUT, (("ratio", ("1", "10", "100")), ("size", ("32", "64"))))
@@ -45,7 +46,7 @@ class FakeRuns:
         self.played.append(scenario)
         verdict = self.says(scenario)
         make(directory)
-        facts = RunFacts(sent=100, expected=100, received=100, window_s=1)
+        facts = facts_with(sent=100, expected=100, received=100, window_s=1)
         return RunResult(directory, verdict, len(self.played) == self.cut_at, self.measures, facts)
 
 

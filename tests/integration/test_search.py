@@ -106,7 +106,7 @@ async def test_rate_steps_are_judged_on_their_own_and_nothing_is_forgiven(tmp_pa
     assert "BACKLOG_GROWS" in second.verdict.codes
     assert "BACKLOG_GROWS" not in first.verdict.codes + third.verdict.codes
     # Every message of the whole schedule was sent and arrived, whichever step it came in.
-    assert result.facts.sent == pytest.approx(2 * 1_500 + 3 * 4_500 + 4 * 600, rel=0.01)
-    assert result.facts.received == result.facts.expected == result.facts.sent
-    assert sum(one.facts.expected - one.facts.received for one in result.steps) == 0
+    assert result.facts.ledger.sent == pytest.approx(2 * 1_500 + 3 * 4_500 + 4 * 600, rel=0.01)
+    assert result.facts.ledger.intact == result.facts.ledger.expected == result.facts.ledger.sent
+    assert sum(one.facts.ledger.lost for one in result.steps) == 0
     assert (tmp_path / "run" / "run.json").exists()

@@ -6,6 +6,7 @@ from loadgen.workload.rate_step_verdict import judge_rate_step, with_rate_steps
 from loadgen.workload.rate_steps import RateStep, mean_share, rate_steps, read_steps
 from loadgen.workload.scenario import read_toml, to_toml
 from loadgen.workload.verdict import Reason, RunFacts, Verdict
+from tests.ledgers import facts_with
 
 NS = 1_000_000_000
 
@@ -56,7 +57,7 @@ STEP = RateStep(0.5, 10.0, 0.0)
 def facts(**changed: object) -> RunFacts:
     values = {"window_s": 10.0, "target_rate": 100.0, "publishers": 1}
     counts = {"sent": 1000, "expected": 1000, "received": 1000}
-    return RunFacts(**(values | counts | changed))  # type: ignore[arg-type]
+    return facts_with(**(values | counts | changed))
 
 
 def test_step_that_sent_too_little_says_what_it_left() -> None:
@@ -83,7 +84,7 @@ def test_run_is_told_what_failed_in_a_step_once_by_the_first() -> None:
     ]
     assert with_rate_steps(Verdict(), steps[:1]).valid
     whole = with_rate_steps(Verdict((Reason("CORRUPT", "c"),)), steps)
-    assert whole.codes == ("LOST", "CORRUPT", "BACKLOG_GROWS")
+    assert whole.codes == ("CORRUPT", "LOST", "BACKLOG_GROWS")
     assert whole.reasons[2].detail.startswith("step 2, 90% of the rate: messages owed")
     kept = with_rate_steps(Verdict((Reason("LOST", "10 in all"),)), steps)
     assert kept.reasons[0] == Reason("LOST", "10 in all")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import ScenarioError
+from loadgen.workload.ledger import Ledger
 from loadgen.workload.search import (
     Aim,
     Limit,
@@ -277,7 +278,7 @@ def test_what_is_not_required_is_overlooked_and_nothing_else() -> None:
     )
 
     def codes(require: Require) -> list[str]:
-        return [why.code for why in require.unmet(verdict, 1000, 995)]
+        return [why.code for why in require.unmet(verdict, Ledger(expected=1000, lost=5))]
 
     assert codes(Require()) == ["LOST", "BACKLOG_GROWS", "CORRUPT"]
     assert codes(Require(lost=0.005)) == ["BACKLOG_GROWS", "CORRUPT"]
@@ -287,7 +288,7 @@ def test_what_is_not_required_is_overlooked_and_nothing_else() -> None:
 def test_a_loss_that_no_count_of_deliveries_shows_is_never_overlooked() -> None:
     verdict = Verdict((Reason("LOST", "2 of 2 messages that a consumer had not acknowledged"),))
     for require in (Require(), Require(lost=0.5)):
-        assert [why.code for why in require.unmet(verdict, 1000, 1000)] == ["LOST"]
+        assert [why.code for why in require.unmet(verdict, Ledger(expected=1000))] == ["LOST"]
 
 
 def test_shares() -> None:
