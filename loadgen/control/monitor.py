@@ -18,7 +18,6 @@ from loadgen.control.tasks import beside
 from loadgen.control.worker_pool import WorkerPool
 from loadgen.engine.live import private_page
 from loadgen.engine.recorder import decode_intervals, numbers_of
-from loadgen.errors import CannotRunError
 from loadgen.metrics.interval import COUNTERS, Interval
 from loadgen.workload.groups import RunPlan
 from loadgen.workload.traffic import INTENDED_PHASES
@@ -27,6 +26,8 @@ SAMPLE_S = 0.01
 """How often the live page is read for the high-water mark and the end of the drain."""
 PROGRESS_S = 0.25
 BEAT_S = 1.0
+_ROWS_S = 0.1
+"""After the full second, by when the workers' rows of it have come."""
 SILENCE_LIMIT_S = 20.0
 """A worker whose live row stands still for this long, and a second for each worker a core has, is
 lost."""
@@ -189,7 +190,9 @@ class Monitor:
                 if beat_ns and now_ns - beat_ns > limit_s * NS:
                     pool.lose(row, f"was silent for {limit_s:.0f} s")
             await self.flush()
-            await asyncio.sleep(BEAT_S)
+            # With the seconds of the rows: a killed run has all but the last one or two.
+            since_s = (time.monotonic_ns() - self.record.anchor_ns) / NS
+            await asyncio.sleep(BEAT_S - (since_s - _ROWS_S) % BEAT_S)
 
     async def flush(self) -> None:
         """Write the rows that have come since the last time."""
@@ -210,10 +213,7 @@ class Monitor:
         if self._writing is None:
             return
         await asyncio.wait((self._writing,))
-        try:
-            self._writing.result()
-        except OSError as error:
-            raise CannotRunError(f"results cannot be written: {error.strerror}") from None
+        self._writing.result()
 
     async def _sample(self) -> None:
         """While the window is open: high-water mark, backlog, and marks of the rate steps."""

@@ -195,19 +195,32 @@ def plus(a: Interval, b: Interval) -> Interval:
 
 def to_table(rows: Sequence[Interval]) -> pa.Table:
     """The rows as an Arrow table of `INTERVAL_SCHEMA`."""
-    return pa.table(
-        [
-            _column(column.type, [getattr(row, column.name) for row in rows])
-            for column in INTERVAL_SCHEMA
-        ],
-        schema=INTERVAL_SCHEMA,
-    )
+    columns = [
+        _column(column.type, [getattr(row, column.name) for row in rows])
+        for column in INTERVAL_SCHEMA
+    ]
+    return pa.Table.from_arrays(columns, schema=INTERVAL_SCHEMA)
 
 
 def _column(kind: pa.DataType, values: list[Any]) -> pa.Array:
-    if not pa.types.is_list(kind):
-        return pa.array(values, kind)
-    # One copy of all entries: a list of Python integers a row would stall a worker's loop.
-    offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
-    entries = np.concatenate(values) if values else ()
-    return pa.ListArray.from_arrays(offsets, pa.array(entries, kind.value_type))
+    # From buffers: `pa.array` imports pandas to ask whether these are pandas' objects, and on a
+    # cold disk that would hold up what is written first for seconds.
+    if pa.types.is_list(kind):
+        # One copy of all entries: a list of Python integers a row would stall a worker's loop.
+        entries = np.concatenate(values) if values else ()
+        return pa.ListArray.from_arrays(_ends(values), _numbers(entries, kind.value_type))
+    if pa.types.is_string(kind):
+        words = [value.encode() for value in values]
+        parts = [None, _ends(words).buffers()[1], pa.py_buffer(b"".join(words))]
+        return pa.Array.from_buffers(kind, len(words), parts)
+    return _numbers(values, kind)
+
+
+def _ends(values: list[Any]) -> pa.Array:
+    """Where each begins in all of them end to end, and the end of the last."""
+    return _numbers(np.cumsum([0, *map(len, values)]), pa.int32())
+
+
+def _numbers(values: Any, kind: pa.DataType) -> pa.Array:
+    numbers = np.asarray(values, np.int32 if kind == pa.int32() else np.int64)
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
