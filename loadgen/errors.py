@@ -9,6 +9,7 @@
     │   ├── BrokerUnreachableError             nothing listens, or no answer in time
     │   ├── BrokerRefusedError                 CONNACK or SUBACK with a failure reason code
     │   ├── HostLimitError                     descriptors, ports, memory, kernel limits
+    │   ├── DiskError                          the disk is full, or takes nothing for another reason
     │   └── MissingProgramError                a program or package that the request needs is absent
     └── ProtocolError                 exit 3   MQTT was broken, named by whose fault it is
         ├── LocalProtocolError                 we asked for something the protocol forbids
@@ -58,6 +59,10 @@ class BrokerRefusedError(CannotRunError):
 
 class HostLimitError(CannotRunError):
     """Descriptors, ports, memory or a kernel limit of this host are too small."""
+
+
+class DiskError(CannotRunError):
+    """A file could not be written: the disk is full, broken or read-only."""
 
 
 class MissingProgramError(CannotRunError):

@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from loadgen import PROGRAM
 
@@ -24,15 +25,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     gc.disable()  # nothing of what is imported is garbage
     from loadgen.cli.app import Aborted, WrongUsage, command_of
+    from loadgen.control.disk import disk_errors
     from loadgen.errors import LoadgenError
 
     try:
-        command = command_of(words)
-        gc.freeze()
-        gc.enable()
-        status = command.main(args=words, prog_name="loadgen", standalone_mode=False)
-        sys.stdout.flush()
+        with disk_errors():
+            command = command_of(words)
+            gc.freeze()
+            gc.enable()
+            status = command.main(args=words, prog_name="loadgen", standalone_mode=False)
+            sys.stdout.flush()
     except LoadgenError as error:
+        _let_go_of_stdout()
         return _fail(str(error), error.exit_status)
     except WrongUsage as error:
         text = error.format_message() if hasattr(error, "format_message") else str(error)
@@ -40,19 +44,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, Aborted):
         return _fail("interrupted", _INTERRUPTED_STATUS)
     except BrokenPipeError:
-        # The reader of stdout went away; keep the interpreter from complaining once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _let_go_of_stdout()
         return _FAILED_STATUS
     except Exception as error:
         return _fail(_unexpected(error), _FAILED_STATUS)
     return status if isinstance(status, int) else 0
 
 
+def _let_go_of_stdout() -> None:
+    """Where its reader went away or its disk is full, the interpreter need not complain as well."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _fail(message: str, status: int) -> int:
     from loadgen.control.redaction import printable, scrub
 
     line = printable(scrub(message, ()).replace("\n", " "), _MESSAGE_CHARACTERS)
-    print(f"loadgen: {line}", file=sys.stderr)
+    with suppress(OSError):
+        print(f"loadgen: {line}", file=sys.stderr)
     return status
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _DOC = """Make one score card of the results of one or more runs, by Spark.
 
 Prints the path of the HTML page. Beside it: JSON, CSV, Markdown, histograms.parquet and
-histograms.hlog. Exit status 1: worse than the baseline, or a run was changed since it ended.
+histograms.hlog. Exit status 1: a run is INVALID, was changed since it ended, or is worse than the
+baseline.
 
 Example: loadgen scorecard runs/a runs/b --pdu outlet1.csv
 
@@ -102,22 +103,36 @@ def _make(given: Flags) -> int:
         print(paths["scorecard.html"])
     for remark in (remark for comparison in comparisons for remark in comparison.remarks):
         print(f"loadgen: {remark}", file=sys.stderr)
-    wrong = _wrong(cards, comparisons)
+    wrong = _wrong(cards[len(olds) :], cards, comparisons)
     for line in wrong:
         print(f"loadgen: {line}", file=sys.stderr)
     return 1 if wrong else 0
 
 
-def _wrong(cards: "Sequence[ScoreCard]", comparisons: "Sequence[Comparison]") -> list[str]:
-    """What is worse than its baseline, and runs that were changed, a line each."""
+def _wrong(
+    asked: "Sequence[ScoreCard]",
+    cards: "Sequence[ScoreCard]",
+    comparisons: "Sequence[Comparison]",
+) -> list[str]:
+    """Runs that were changed or are INVALID, and what is worse than its baseline, a line each.
+
+    `asked` are the cards that are no baselines.
+    """
     from loadgen.scorecard.compare import regressions
     from loadgen.scorecard.text import name
 
-    return regressions(comparisons) + [
+    changed = [
         f"{name(card.run.id, 80)} was changed since it ended: {'; '.join(card.integrity.changes)}"
         for card in cards
         if card.integrity.state == "changed"
     ]
+    invalid = [
+        f"{name(card.run.id, 80)} is INVALID: "
+        f"{', '.join(dict.fromkeys(name(reason.code, 40) for reason in card.verdict.reasons))}"
+        for card in asked
+        if not card.verdict.valid and card.integrity.state != "changed"
+    ]
+    return [*regressions(comparisons), *changed, *invalid]
 
 
 command = with_options(_make, _OPTIONS, _DOC)

@@ -19,6 +19,7 @@ from loadgen.control.bridge_load import Loads, loads_of
 from loadgen.control.broker_provider import provided
 from loadgen.control.crashes import crash_brokers, cut_off_consumer
 from loadgen.control.devices import write_devices
+from loadgen.control.disk import disk_errors
 from loadgen.control.facts import facts_of, rate_step_verdicts
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.monitor import Monitor, Record
@@ -111,13 +112,14 @@ async def run(
     interrupt = interrupt or Interrupt()
     workload = resolve(with_payload_size(scenario))
     request = RunRequest(workload, directory, progress, interrupt, command, faults)
-    async with AsyncExitStack() as stack:
-        async with _unless_asked(interrupt):
-            context = await startup(request, stack)
-        await main_loop(context)
-        result = await shutdown(context)
-    # Nothing of the results is written from here on.
-    await asyncio.to_thread(seal, directory)
+    with disk_errors():
+        async with AsyncExitStack() as stack:
+            async with _unless_asked(interrupt):
+                context = await startup(request, stack)
+            await main_loop(context)
+            result = await shutdown(context)
+        # Nothing of the results is written from here on.
+        await asyncio.to_thread(seal, directory)
     return result
 
 
@@ -186,8 +188,14 @@ async def main_loop(context: RunContext) -> None:
         context.interrupt,
         measuring,
     )
-    async with beside(_crash(context, window_began)):
-        await phases.play()
+    context.document.write_begun()
+    try:
+        async with beside(_crash(context, window_began)):
+            await phases.play()
+    except LoadgenError:
+        if not context.monitor.state.measured:
+            context.document.discard()
+        raise
 
 
 async def _crash(context: RunContext, window_began: asyncio.Event) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import orjson
 
+from loadgen.control.disk import disk_errors
 from loadgen.control.redaction import printable
 from loadgen.control.seal import verify
-from loadgen.errors import RunDirectoryError
+from loadgen.errors import DiskError, RunDirectoryError
 from loadgen.specjms.disclosure import (
     FILL_IN,
     Disclosed,
@@ -51,19 +52,22 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
             if path.name in _DRIVER_OUTPUT:
                 members.append((f"DriverOutput/{folder}-{path.name}", path))
     try:
-        jar = zipfile.ZipFile(archive, "x", zipfile.ZIP_DEFLATED)
+        with disk_errors(archive):
+            jar = zipfile.ZipFile(archive, "x", zipfile.ZIP_DEFLATED)
     except FileExistsError:
         raise RunDirectoryError(f"{_shown(archive)} exists; name another with --out") from None
     except OSError as error:
         raise _unwritten(archive, error) from None
     try:
-        with jar:
+        with disk_errors(archive), jar:
             for name, content in members:
                 data = content.read_bytes() if isinstance(content, Path) else content
                 jar.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
-    except OSError as error:
+    except (OSError, DiskError) as error:
         # Half an archive would pass for a whole one, and stand in the way of the next.
         archive.unlink(missing_ok=True)
+        if isinstance(error, DiskError):
+            raise
         raise _unwritten(archive, error) from None
     return archive
 

@@ -15,6 +15,7 @@ import orjson
 from pydantic import TypeAdapter
 
 from loadgen import PROGRAM
+from loadgen.control.disk import disk_errors
 from loadgen.control.redaction import printable, redact_command
 from loadgen.control.rundir import numbered, require_free, write_atomically, write_json
 from loadgen.errors import RunDirectoryError
@@ -62,7 +63,8 @@ class Journal(Generic[Entry]):
             "command": redact_command(command),
         }
         try:
-            (self.directory / self.folder).mkdir(parents=True, exist_ok=True)
+            with disk_errors(self.directory):
+                (self.directory / self.folder).mkdir(parents=True, exist_ok=True)
             self.rewrite(whole)
         except OSError as error:
             raise RunDirectoryError(

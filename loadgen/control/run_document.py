@@ -42,6 +42,15 @@ class RunDocument:
         """When the run's seconds begin (CLOCK_MONOTONIC)."""
         return int(self.known["clock"]["monotonic_ns"])
 
+    def write_begun(self) -> None:
+        """Write what is known as the first device connects; of connects alone that is measured."""
+        connecting = {"connect": [time.monotonic_ns(), None]}
+        self._write({"windows": connecting, "interrupted": True})
+
+    def discard(self) -> None:
+        """Forget a run that came to nothing."""
+        (self.directory / "run.json").unlink(missing_ok=True)
+
     def write_unfinished(self, state: RunState) -> None:
         """Write what is known as the measurement begins: a killed run can still be read."""
         self._write(self._seen(state, ()) | {"interrupted": True})

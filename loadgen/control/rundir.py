@@ -14,6 +14,7 @@ from typing import IO, Any
 import orjson
 import pyarrow.parquet as pq
 
+from loadgen.control.disk import disk_errors
 from loadgen.control.redaction import printable, scrub
 from loadgen.errors import RunDirectoryError
 from loadgen.metrics.interval import RUN_METADATA_KEY, Interval, to_table
@@ -50,7 +51,8 @@ def new_directory(now: datetime, case: str) -> Iterator[Path]:
     while True:
         path = default_directory(now, case)
         try:
-            path.mkdir(parents=True)
+            with disk_errors(path):
+                path.mkdir(parents=True)
             break
         except FileExistsError:
             if not path.exists():
@@ -78,7 +80,8 @@ def exclusive(directory: Path) -> Iterator[None]:
     """
     made = not directory.exists()
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        with disk_errors(directory):
+            directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except FileExistsError:
         raise _refused(directory, "is a file") from None
@@ -125,7 +128,8 @@ def claim(path: Path) -> Path:
     """Create the run directory, or take an empty one; raises RunDirectoryError otherwise."""
     require_free(path)
     try:
-        (path / "intervals").mkdir(parents=True)
+        with disk_errors(path):
+            (path / "intervals").mkdir(parents=True)
     except OSError as error:
         raise _refused(path, f"cannot be written: {error.strerror}") from None
     return path
@@ -145,11 +149,15 @@ def release(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A hidden name beside `path` to write a file under, which takes its place afterwards."""
+    """A hidden name beside `path` to write a file under, which takes its place afterwards.
+
+    Raises DiskError where the disk takes no more.
+    """
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        yield hidden
-        hidden.replace(path)
+        with disk_errors(path):
+            yield hidden
+            hidden.replace(path)
     finally:
         hidden.unlink(missing_ok=True)
 
@@ -234,4 +242,5 @@ class EventLog:
 
     def _append(self, event: Mapping[str, Any]) -> None:
         present = {name: value for name, value in event.items() if value not in (None, "")}
-        self._file.write(orjson.dumps(present, option=orjson.OPT_APPEND_NEWLINE))
+        with disk_errors(self._file.name):
+            self._file.write(orjson.dumps(present, option=orjson.OPT_APPEND_NEWLINE))

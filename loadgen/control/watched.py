@@ -12,6 +12,7 @@ import orjson
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.control.rundir import EventLog
+from loadgen.errors import DiskError
 
 BROKER_FILE = "broker.jsonl"
 MOST_RECORDS = 1_000_000
@@ -71,7 +72,7 @@ async def watched_broker(
             except OSError as error:
                 # The run matters more than what is recorded beside it.
                 left = 0
-                with suppress(OSError):
+                with suppress(DiskError):
                     events.write(entry["time_ns"], "broker_not_watched", str(error.strerror))
 
         async with watching(asked, pids, record, tls_context=tls_context):

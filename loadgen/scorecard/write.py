@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from loadgen.control.disk import disk_errors
 from loadgen.control.rundir import write_atomically
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.compare import Comparison
@@ -44,7 +45,8 @@ def write_files(what: str, out_dir: Path, files: Mapping[str, bytes]) -> dict[st
     Raises RunDirectoryError where the directory cannot be written.
     """
     try:
-        out_dir.mkdir(parents=True, exist_ok=True)
+        with disk_errors(out_dir):
+            out_dir.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
             write_atomically(out_dir / name, data)
     except OSError as error:

@@ -5,16 +5,18 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from loadgen.api import read
 from loadgen.cases.registry import CASES
 from loadgen.cli.app import app, command_of
 from loadgen.cli.main import main
-from loadgen.errors import CannotRunError
+from loadgen.errors import CannotRunError, RunDirectoryError
 
 HEAVY = (
     *("numba", "numpy", "pyarrow", "pyspark", "pandas", "plotly"),
@@ -281,6 +283,94 @@ def test_run_writes_json_alone_to_stdout_and_leaves_a_score_card(tmp_path: Path)
         "scorecard.html",
     }
     assert json.loads((run / "scorecard.json").read_text()) == card
+
+
+def test_a_killed_run_leaves_its_seconds(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    parts = run / "intervals"
+    with loadgen("fanin", *REFLECTED, "--duration=10m", f"--out={run}", cwd=tmp_path) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("measure"):
+                break
+        begun = len(list(parts.glob("*.parquet")))
+        while len(list(parts.glob("*.parquet"))) < begun + 3:
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    result = read(run)
+    assert [reason.code for reason in result.reasons] == ["INTERRUPTED"]
+    assert result.counts.sent > 0
+    assert result.counts.lost == 0
+
+
+def test_a_run_killed_before_its_window_is_told_as_that(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = ("fanin", *REFLECTED, "--warmup=10m", f"--out={run}")
+    with loadgen(*arguments, cwd=tmp_path) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("warm-up"):
+                os.killpg(process.pid, signal.SIGKILL)
+                break
+        process.communicate()
+    with pytest.raises(RunDirectoryError, match="ended before anything was measured"):
+        read(run)
+
+
+def test_connects_of_a_killed_burst_can_be_read(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = ("connburst", "--broker=reflector", "--devices=1000", "--rate=20", f"--out={run}")
+    with loadgen(*arguments, cwd=tmp_path) as process:
+        while len(list((run / "intervals").glob("*.parquet"))) < 2:
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    result = read(run)
+    assert [reason.code for reason in result.reasons] == ["INTERRUPTED"]
+    assert 0 < result.counts.connects < 1000
+
+
+@pytest.mark.parametrize("limit_bytes", [3_000, 100_000])
+def test_a_disk_that_takes_no_more_is_one_line_and_status_3(
+    tmp_path: Path, limit_bytes: int
+) -> None:
+    """The smaller limit refuses run.json, the larger one the score card."""
+    limited = (
+        "import resource, sys; from loadgen.cli.main import main;"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes}));"
+        "sys.exit(main())"
+    )
+    command = ("fanin", *REFLECTED, "--duration=0.5", "--quiet", "--out=run")
+    process = subprocess.run(
+        [sys.executable, "-c", limited, *command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+        check=False,
+    )
+    assert process.returncode == 3
+    last = process.stderr.splitlines()[-1]
+    assert re.fullmatch(r"loadgen: cannot write run/\S+: file too large; make room [^\n]+", last)
+    assert "Traceback" not in process.stderr
+    assert (tmp_path / "run").exists() is (limit_bytes == 100_000)
+
+
+def test_a_full_disk_behind_stdout_is_one_line_and_status_3(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", "loadgen", "plan", "fanin", "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert process.returncode == 3
+    assert re.fullmatch(r"loadgen: cannot write a file: no space left[^\n]+\n", process.stderr)
 
 
 def test_quiet_run_says_only_its_result(tmp_path: Path) -> None:

@@ -121,6 +121,19 @@ def test_a_changed_run_is_status_1(make: ModuleType, tmp_path: Path, capsys: Cap
     assert "CHANGED" in (run / "scorecard.md").read_text()
 
 
+def test_an_invalid_run_is_status_1_unless_it_is_the_baseline(
+    make: ModuleType, tmp_path: Path, capsys: Captured
+) -> None:
+    verdict = {"valid": False, "reasons": [{"code": "LOST", "detail": "3 messages"}]}
+    document = make.run_document("bad") | {"verdict": verdict}
+    bad = make.write_run(tmp_path / "bad", document, make.rows_of("bad"))
+    good = make.fabricate(tmp_path / "good", "good")
+    assert loadgen(bad) == 1
+    assert capsys.readouterr().err == "loadgen: bad is INVALID: LOST\n"
+    assert loadgen(good, "--baseline", bad) == 0
+    assert loadgen(good) == 0
+
+
 def test_power_with_an_offset(make: ModuleType, tmp_path: Path, capsys: Captured) -> None:
     clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": IN_THE_TABLES * make.SECOND_NS}
     run = make.fabricate(tmp_path / "run", case="persistent", clock=clock)

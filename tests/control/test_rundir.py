@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadgen.control import rundir
+from loadgen.control.disk import disk_errors
 from loadgen.control.rundir import (
     EventLog,
     IntervalWriter,
@@ -16,11 +17,12 @@ from loadgen.control.rundir import (
     exclusive,
     new_directory,
     release,
+    replacing,
     require_free,
     write_atomically,
     write_json,
 )
-from loadgen.errors import RunDirectoryError
+from loadgen.errors import DiskError, RunDirectoryError
 from loadgen.metrics.interval import RUN_METADATA_KEY, Interval
 
 NOON = datetime(2031, 5, 6, 12, 0, 1, tzinfo=UTC)
@@ -179,6 +181,48 @@ def test_failed_write_leaves_the_old_file_and_no_hidden_one(
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["run.json"]
+
+
+FULL = Path("/dev/full")  # takes nothing, as a full disk
+
+
+def test_what_a_full_disk_refuses_is_told_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").symlink_to(FULL)
+    log = EventLog(tmp_path)
+    with pytest.raises(DiskError, match=r"cannot write \S*/events\.jsonl: no space left"):
+        log.write(1, "phase", "measure")
+    log.close(2)
+    path = tmp_path / "run.json"
+    with (
+        pytest.raises(DiskError, match=r"cannot write \S*/run\.json: no space left"),
+        replacing(path),
+        FULL.open("wb", buffering=0) as file,
+    ):
+        file.write(b"x")
+    assert names(tmp_path) == ["events.jsonl"]
+
+
+def test_other_errors_are_not_laid_on_the_disk(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), disk_errors():
+        (tmp_path / "none").read_bytes()
+    with pytest.raises(DiskError, match="no usable temporary directory;"), disk_errors():
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+
+def test_rows_are_written_without_pandas(tmp_path: Path) -> None:
+    """Its import takes seconds on a cold disk, in which the first rows of a run would wait."""
+    claim(tmp_path / "run")
+    code = (
+        "import sys; from pathlib import Path;"
+        "from loadgen.control.rundir import IntervalWriter;"
+        "from loadgen.metrics.interval import Interval;"
+        "IntervalWriter(Path(sys.argv[1]), 'r').write(0, [Interval(run='r', group='ü')]);"
+        "print('pandas' in sys.modules)"
+    )
+    arguments = [sys.executable, "-c", code, str(tmp_path / "run")]
+    told = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert told.stdout == "False\n"
+    assert pq.read_table(tmp_path / "run" / "intervals")["group"].to_pylist() == ["ü"]
 
 
 def test_events_are_bounded_in_number_and_length(

@@ -1,0 +1,33 @@
+"""What a disk refuses, as the one error that a user gets."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from loadgen.errors import DiskError
+
+_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+_NO_TEMPORARY: Final = "No usable temporary directory"  # what `tempfile` says of a full disk
+
+
+@contextmanager
+def disk_errors(path: str | os.PathLike[str] = "") -> Iterator[None]:
+    """A block in which an OSError that only a disk can be to blame for becomes a DiskError.
+
+    `path` is what is written in it, "" where that is several.
+    """
+    try:
+        yield
+    except OSError as error:
+        no_temporary = _NO_TEMPORARY in str(error)
+        if error.errno not in _DISK and not no_temporary:
+            raise
+        # By its number: the text of Arrow's errors repeats the system's inside its own.
+        reason = _NO_TEMPORARY if no_temporary else os.strerror(error.errno or 0)
+        what = str(os.fspath(path) or error.filename or "a file")[:200]
+        raise DiskError(
+            f"cannot write {what}: {reason[0].lower()}{reason[1:]}; make room there and in /tmp, "
+            "or name another disk with --out"
+        ) from None
