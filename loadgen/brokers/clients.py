@@ -4,6 +4,7 @@ This file knows the QoS exchanges and back-pressure, but neither topics nor faul
 """
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from loadgen.brokers.messages import (
     rejection,
 )
 from loadgen.brokers.ports import listen
-from loadgen.brokers.witness import Witness
+from loadgen.brokers.transcript import Transcript
 from loadgen.errors import RemoteProtocolError
 from loadgen.mqtt.constants import MQTT_5, PUBACK, PUBCOMP, PUBREC, PUBREL
 from loadgen.mqtt.packets import Subscription, Will
@@ -38,19 +39,19 @@ _BACKLOG: Final = 4096
 
 @dataclass(slots=True)
 class Notes:
-    """What all clients of a broker write down: counts, the memory that they share, and for a
-    witness each packet that matters."""
+    """What all clients of a broker write down: counts, the memory that they share, and where a
+    transcript is wanted each packet that matters."""
 
     counts: Counts = field(default_factory=Counts)
     held_bytes: int = 0
-    witness: Witness | None = None
+    transcript: Transcript | None = None
 
     def fault(self, name: str, client_id: str, payload: bytes | None = None) -> None:
         """A fault of this name has happened to a client, or to its message."""
         count = COUNTED_AS[name]
         setattr(self.counts, count, getattr(self.counts, count) + 1)
-        if self.witness is not None:
-            self.witness.fault(name, client_id, payload)
+        if self.transcript is not None:
+            self.transcript.fault(name, client_id, payload)
 
 
 @dataclass(slots=True, eq=False)
@@ -163,8 +164,8 @@ class Session:
 
     def _release(self, connection: "Connection", packet_id: int) -> None:
         connection.write(acknowledgement(PUBREL, packet_id))
-        if self.notes.witness is not None:
-            self.notes.witness.release(self.client_id, packet_id)
+        if self.notes.transcript is not None:
+            self.notes.transcript.release(self.client_id, packet_id)
 
     def _send_acknowledged(self, connection: "Connection", item: Outgoing) -> None:
         packet_id = self.next_packet_id
@@ -184,8 +185,8 @@ class Session:
             counts.discarded += 1
             return False
         connection.write(packet)
-        if self.notes.witness is not None:
-            self.notes.witness.deliver(self.client_id, packet_id, item, dup=dup)
+        if self.notes.transcript is not None:
+            self.notes.transcript.deliver(self.client_id, packet_id, item, dup=dup)
         if dup:
             counts.redelivered += 1
         else:
@@ -225,12 +226,16 @@ class Host:
             connection.cut()
 
     async def listen(
-        self, config: Json, protocol: "Callable[[], Connection]", answer: Callable[[Json], Json]
+        self,
+        config: Json,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        answer: Callable[[Json], Json],
+        tls: ssl.SSLContext | None = None,
     ) -> Serving:
         """Listen where `config` says; what `run_child` wants."""
         listener = listen(config["host"], config["port"], _BACKLOG)
         server = await asyncio.get_running_loop().create_server(
-            protocol, sock=listener, backlog=_BACKLOG
+            protocol, sock=listener, backlog=_BACKLOG, ssl=tls
         )
 
         def close() -> None:
@@ -333,8 +338,8 @@ class Connection(asyncio.BufferedProtocol):
             self.write(rejection(packet_type, packet_id, code, reason))
         else:
             self.write(acknowledgement(packet_type, packet_id))
-        if self.host.notes.witness is not None:
-            self.host.notes.witness.answer(self.client_id, packet_type, packet_id, code)
+        if self.host.notes.transcript is not None:
+            self.host.notes.transcript.answer(self.client_id, packet_type, packet_id, code)
 
     def end(self, reason_code: int | None) -> None:
         """Close, with a DISCONNECT where the client understands one."""

@@ -10,7 +10,7 @@ from loadgen.brokers.clients import Connection, Host
 from loadgen.brokers.faults import COUNTED_AS, Counts, Dice, Faults, parse_faults
 from loadgen.brokers.messages import Outgoing, subscribe_refusal
 from loadgen.brokers.mischief import Mischief, Receiver
-from loadgen.brokers.witness import Witness
+from loadgen.brokers.transcript import Transcript
 from loadgen.mqtt.constants import MQTT_5, PUBACK
 from loadgen.mqtt.packets import Subscribe
 from loadgen.mqtt.topics import filter_matches, split_shared
@@ -29,7 +29,7 @@ class ErringHost(Host):
     def __init__(self, record: str = "") -> None:
         super().__init__()
         if record:
-            self.notes.witness = Witness(Path(record))
+            self.notes.transcript = Transcript(Path(record))
         self.mischief = Mischief(self.notes, self._elsewhere)
         self.faults = Faults()
         self._loop = asyncio.get_running_loop()
@@ -106,8 +106,8 @@ class ErringHost(Host):
             self.notes.fault("subrefuse", connection.client_id)
             code = self.faults.subrefuse if version == MQTT_5 else SUBSCRIBE_FAILURE
             connection.write(subscribe_refusal(packet.packet_id, code, count, version))
-            if self.notes.witness is not None:
-                self.notes.witness.subscribe(
+            if self.notes.transcript is not None:
+                self.notes.transcript.subscribe(
                     connection.client_id, packet.subscriptions, (code,) * count
                 )
             return True, packet
@@ -143,9 +143,9 @@ class ErringHost(Host):
             if timer is not None:
                 timer.cancel()
         super().close()
-        if self.notes.witness is not None:
-            self.notes.witness.close()
-            self.notes.witness = None
+        if self.notes.transcript is not None:
+            self.notes.transcript.close()
+            self.notes.transcript = None
 
     def _on_reset(self) -> None:
         self._reset_timer = self._loop.call_later(self.faults.reset_ns / 1e9, self._on_reset)

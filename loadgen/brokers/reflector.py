@@ -8,8 +8,8 @@ from loadgen.brokers.faults import Counts, parse_faults
 from loadgen.brokers.process import running
 
 
-class Reflector(ChildBroker):
-    """A running reflector; made by `run_reflector`. What it did is `counts`."""
+class ErringBroker(ChildBroker):
+    """A running reflector or relay. What it did is `counts`."""
 
     async def set_faults(self, faults: str) -> Counts:
         """Err like this from now on, and what was counted up to now.
@@ -34,15 +34,17 @@ class Reflector(ChildBroker):
 
 def run_reflector(
     faults: str = "none", *, host: str = "127.0.0.1", port: int = 0, record: str = ""
-) -> AbstractAsyncContextManager[Reflector]:
+) -> AbstractAsyncContextManager[ErringBroker]:
     """A reflector for the length of the block; `port` 0 chooses one.
 
-    `record` is the file to which it writes what was said (`witness.py`), "" for none.
+    `record` is the file to which it writes what was said (`transcript.py`), "" for none.
     Raises UsageError when `faults` cannot be read, CannotRunError when it does not start.
     """
     parse_faults(faults)
     module = "loadgen.brokers.reflector_server"
     endpoint = Endpoint("mqtt", host, port)
     return running(
-        Reflector("reflector", "loadgen reflector", module, endpoint, faults=faults, record=record)
+        ErringBroker(
+            "reflector", "loadgen reflector", module, endpoint, faults=faults, record=record
+        )
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.brokers.faults import Counts
-from loadgen.brokers.reflector import Reflector, run_reflector
+from loadgen.brokers.reflector import ErringBroker, run_reflector
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
 from loadgen.mqtt.packets import Disconnect, PingReq, PubAck, PubComp, Publish, PubRec
 from loadgen.mqtt.properties import Properties
@@ -54,14 +54,14 @@ def _judge(messages: list[Publish], sent: int) -> Seen:
     return seen
 
 
-async def _settled(reflector: Reflector) -> Counts:
+async def _settled(reflector: ErringBroker) -> Counts:
     while (counts := await reflector.counts()).held or counts.waiting:
         await asyncio.sleep(0.02)
     return counts
 
 
 async def _exchange(
-    reflector: Reflector, client: ClientMaker, qos: int, before: Counts
+    reflector: ErringBroker, client: ClientMaker, qos: int, before: Counts
 ) -> tuple[Seen, Counts]:
     """What a subscriber saw of `MESSAGES`, and what the reflector counted meanwhile."""
     (endpoint,) = reflector.endpoints
@@ -496,7 +496,7 @@ async def test_what_was_said_is_written_down(client: ClientMaker, tmp_path: Path
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     moments = [line.pop(1) for line in lines]
     assert moments == sorted(moments)
-    header = [1, 2, 0, 0]
+    header = [1, 2, 0, 0, 0]
     said = [line for line in lines if line[1] in ("s", "r")]
     assert said == [
         ["connect", "s", True, False, 0],

@@ -2,7 +2,8 @@
 
 One JSON array a line, `[kind, moment_ns, ...]`, appended with one write each, so that a killed
 process leaves all that it saw. Moments are CLOCK_MONOTONIC. A message is told by its header
-(`workload/payload.py`): `[run tag, stream, sequence, intended_ns]`, null where it is too short.
+(`workload/payload.py`): `[run tag, stream, sequence, intended_ns, 1 for a copy]`, null where it is
+too short.
 
     connect    client, clean start, session present, reason code
     close      client
@@ -28,14 +29,17 @@ from loadgen.mqtt.packets import Subscription
 from loadgen.workload.payload import HEADER_BYTES
 
 _HEADER: Final = struct.Struct("<IIqqfI")
+_MARK: Final = 27
 _CHECKED_BYTES: Final = HEADER_BYTES - 4
 
 Header = list[int] | None
 
 
 def header_of(payload: bytes) -> Header:
-    """Run tag, stream, sequence and intended moment of a message; None where it has no header."""
-    return None if len(payload) < HEADER_BYTES else list(_HEADER.unpack_from(payload)[:4])
+    """Run tag, stream, sequence, intended moment and mark of a message; None without a header."""
+    if len(payload) < HEADER_BYTES:
+        return None
+    return [*_HEADER.unpack_from(payload)[:4], payload[_MARK] >> 7]
 
 
 def is_intact(payload: bytes) -> bool:
@@ -46,7 +50,7 @@ def is_intact(payload: bytes) -> bool:
     return bool(crc == _HEADER.unpack_from(payload)[5])
 
 
-class Witness:
+class Transcript:
     """Appends what it is told to the file at `path`."""
 
     def __init__(self, path: Path) -> None:

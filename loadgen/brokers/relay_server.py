@@ -1,0 +1,421 @@
+"""The relay: stands between clients and a broker, passes on what they say, and errs on command.
+
+What goes wrong is the network's or the broker's fault, as a client sees it; the broker keeps its
+sessions and windows. A delivery that does not reach the client is acknowledged in its name, and one
+that the broker never made has a Packet Identifier of our own, whose acknowledgements end here. Run
+as a module it is the child that `relay.py` starts.
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from loadgen.brokers.child import Json, Serving, run_child
+from loadgen.brokers.clients import Connection
+from loadgen.brokers.erring import REJECTED, ErringHost
+from loadgen.brokers.faults import Faults, parse_faults
+from loadgen.brokers.messages import (
+    Message,
+    Outgoing,
+    acknowledgement,
+    publish_packet,
+    refusal,
+)
+from loadgen.brokers.websocket import WebSocketServer
+from loadgen.errors import RemoteProtocolError
+from loadgen.mqtt import packets
+from loadgen.mqtt.codec import decode, encode
+from loadgen.mqtt.constants import (
+    CONNACK,
+    CONNECT,
+    MQTT_5,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    SUBACK,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+)
+from loadgen.mqtt.kernels import INCOMPLETE, OK, ack_fields, frame, publish_fields
+from loadgen.mqtt.packets import Subscription
+from loadgen.mqtt.reason_codes import ReasonCode, is_failure
+from loadgen.mqtt.topics import filter_matches
+
+PACKET_LIMIT_BYTES: Final = 16 << 20
+OWN_PACKET_IDS: Final = range(65_535, 60_000, -1)
+"""Packet Identifiers of deliveries that the broker did not make; it counts from 1."""
+
+
+class Packet(NamedTuple):
+    """Where a packet lies in the buffer."""
+
+    first_byte: int
+    start: int
+    body: int
+    end: int
+
+
+class Side(Connection):
+    """One of the two connections by which a client and the broker are joined."""
+
+    client: "Client"
+    other: "Side | None" = None
+
+
+class Upstream(Side):
+    """The connection to the broker on behalf of one client."""
+
+    def __init__(self, host: "Relay", client: "Client") -> None:
+        super().__init__(host)
+        self.client = self.other = client
+        self.version = client.version
+
+
+class Client(Side):
+    """A client of the relay, with what is known of its exchanges that the broker does not know."""
+
+    def __init__(self, host: "Relay") -> None:
+        super().__init__(host)
+        self.client = self
+        self.accepted = False
+        self.clean_start = True
+        self.subscriptions: dict[str, Subscription] = {}
+        self.delay_line: deque[tuple[int, Outgoing]] = deque()
+        self.delay_timer: asyncio.TimerHandle | None = None
+        # Packet Identifiers of SUBSCRIBE packets, and what they asked for.
+        self.asked: dict[int, tuple[Subscription, ...]] = {}
+        # Of deliveries of our own making; of those at QoS 2 that we finish in the client's name;
+        # and of messages whose last acknowledgement the client never gets.
+        self.own: set[int] = set()
+        self.settled: set[int] = set()
+        self.withheld: set[int] = set()
+        self._next_own = 0
+
+    def send(self, item: Outgoing) -> None:
+        """Deliver a message."""
+        packet_id = item.packet_id
+        if item.qos and not packet_id:
+            packet_id = OWN_PACKET_IDS[self._next_own % len(OWN_PACKET_IDS)]
+            self._next_own += 1
+            self.own.add(packet_id)
+        self.write(publish_packet(item, packet_id, self.version, dup=item.dup))
+        if self.other is not None and self.blocked:
+            self.other.wait_for(self)
+        if item.dup:
+            self.host.notes.counts.redelivered += 1
+        else:
+            self.host.notes.counts.delivered += 1
+        if self.host.notes.transcript is not None:
+            self.host.notes.transcript.deliver(self.client_id, packet_id, item, dup=item.dup)
+
+    def settle(self, item: Outgoing) -> None:
+        """Acknowledge a delivery in the client's name."""
+        if self.other is None or not item.packet_id:
+            return
+        if item.qos == 2:
+            self.settled.add(item.packet_id)
+        answer = PUBACK if item.qos == 1 else PUBREC
+        self.other.write(acknowledgement(answer, item.packet_id))
+
+    def release_own(self, packet_id: int) -> None:
+        """Send PUBREL."""
+        self.write(acknowledgement(PUBREL, packet_id))
+        if self.host.notes.transcript is not None:
+            self.host.notes.transcript.release(self.client_id, packet_id)
+
+
+class Relay(ErringHost):
+    """Clients on one side, on the other `broker`, its host and port."""
+
+    def __init__(self, broker: tuple[str, int], faults: Faults, record: str = "") -> None:
+        super().__init__(record)
+        self._broker = broker
+        self._unnamed = 0
+        # What the clients subscribed to, by Client Identifier: a session keeps it.
+        self._subscriptions: dict[str, dict[str, Subscription]] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+        # Whether single messages matter, or did once: their acknowledgements still may.
+        self._looks = False
+        self.set_faults(faults)
+
+    def receivers(self) -> Iterable[Client]:
+        return [one for one in self.connections if isinstance(one, Client) and one.accepted]
+
+    def set_faults(self, faults: Faults) -> None:
+        self._looks |= bool(faults.on_deliveries or faults.on_publishes or self.notes.transcript)
+        super().set_faults(faults)
+
+    def consume(self, connection: Connection, end: int) -> int:
+        assert isinstance(connection, Side)
+        client = connection.client
+        handlers = _FROM_CLIENT if connection is client else _FROM_BROKER
+        passed = position = 0
+        while position < end and not connection.closed:
+            if client.client_id and client.other is None:
+                # The broker has not answered yet.
+                return position
+            status, first, body, packet_end = frame(self.buffer, position, end, PACKET_LIMIT_BYTES)
+            if status == INCOMPLETE:
+                break
+            if status != OK:
+                raise RemoteProtocolError("no MQTT packet", ReasonCode.MALFORMED_PACKET)
+            handler = handlers.get(first >> 4)
+            if handler is not None and (self._looks or first >> 4 in _ALWAYS):
+                # What is passed on as it came goes first.
+                self._pass_on(connection, passed, position)
+                passed = position
+                if not handler(self, client, Packet(first, position, body, packet_end)):
+                    passed = packet_end
+            position = packet_end
+        self._pass_on(connection, passed, position)
+        return position
+
+    def _pass_on(self, connection: Side, start: int, end: int) -> None:
+        other = connection.other
+        if other is None or start == end:
+            return
+        other.write(bytes(self.view[start:end]))
+        if other.blocked:
+            connection.wait_for(other)
+
+    def detach(self, connection: Connection, *, clean: bool) -> None:
+        assert isinstance(connection, Side)
+        if connection.other is not None:
+            # What it was told before still goes out.
+            connection.other.end(None)
+        client = connection.client
+        if connection is not client or not client.accepted:
+            return
+        client.accepted = False
+        counts = self.notes.counts
+        counts.disconnects += 1
+        if self.notes.transcript is not None:
+            self.notes.transcript.gone(client.client_id)
+        self.mischief.forget(client)
+        if client.delay_timer is not None:
+            client.delay_timer.cancel()
+        counts.discarded += len(client.delay_line)
+        client.delay_line.clear()
+
+    # From the client. Each returns whether the packet goes on as it came.
+
+    def _on_connect(self, client: Client, packet: Packet) -> bool:
+        connect = self._decoded(packet, MQTT_5)
+        if not isinstance(connect, packets.Connect) or client.client_id:
+            raise RemoteProtocolError("a second CONNECT", ReasonCode.PROTOCOL_ERROR)
+        self._unnamed += not connect.client_id
+        client.client_id = connect.client_id or f"relayed-{self._unnamed}"
+        client.version, client.clean_start = connect.protocol_version, connect.clean_start
+        if self.rolls("refuse"):
+            self.notes.fault("refuse", client.client_id)
+            self._note_connect(client, present=False, code=self.faults.refuse)
+            client.write(refusal(self.faults.refuse, client.version))
+            client.end(None)
+            return False
+        client.hold()
+        task = self._loop.create_task(
+            self._open(client, bytes(self.view[packet.start : packet.end]))
+        )
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+        return False
+
+    async def _open(self, client: Client, connect: bytes) -> None:
+        upstream = Upstream(self, client)
+        try:
+            await self._loop.create_connection(lambda: upstream, *self._broker)
+        except OSError:
+            client.cut()
+            return
+        if client.closed:
+            upstream.cut()
+            return
+        client.other = upstream
+        upstream.write(connect)
+        client.release()
+        if not self.stalled:
+            client.catch_up()
+
+    def _on_subscribe(self, client: Client, packet: Packet) -> bool:
+        subscribe = self._decoded(packet, client.version)
+        assert isinstance(subscribe, packets.Subscribe)
+        refused, lowered = self.subscribing(client, subscribe)
+        if refused:
+            return False
+        asked = subscribe.subscriptions
+        client.asked[subscribe.packet_id] = asked
+        client.subscriptions.update((one.topic_filter, one) for one in asked)
+        if lowered is not subscribe and client.other is not None:
+            client.other.write(encode(lowered, client.version))
+        return lowered is subscribe
+
+    def _on_unsubscribe(self, client: Client, packet: Packet) -> bool:
+        unsubscribe = self._decoded(packet, client.version)
+        assert isinstance(unsubscribe, packets.Unsubscribe)
+        for topic_filter in unsubscribe.topic_filters:
+            client.subscriptions.pop(topic_filter, None)
+        return True
+
+    def _on_published(self, client: Client, packet: Packet) -> bool:
+        item = self._publish(client, packet)
+        message, packet_id = item.message, item.packet_id
+        if self.notes.transcript is not None:
+            self.notes.transcript.publish(client.client_id, packet_id, item, dup=item.dup)
+        if not self._selects(message):
+            return True
+        if code := self.rejects(client, item.qos, message.payload):
+            answer = PUBACK if item.qos == 1 else PUBREC
+            client.answer(answer, packet_id, code, REJECTED)
+            return False
+        self.notes.counts.received += 1
+        if self.withholds(client, item.qos, message.payload):
+            client.withheld.add(packet_id)
+        self._pass_on(client, packet.start, packet.end)
+        self.after_publish(client, message.payload)
+        return False
+
+    def _on_client_ack(self, client: Client, packet: Packet) -> bool:
+        _, packet_id, reason = ack_fields(self.buffer, packet.body, packet.end)
+        if packet_id not in client.own:
+            return True
+        if packet.first_byte >> 4 == PUBREC and not is_failure(reason):
+            client.release_own(packet_id)
+        else:
+            client.own.discard(packet_id)
+        return False
+
+    # From the broker.
+
+    def _on_connack(self, client: Client, packet: Packet) -> bool:
+        present, code = bool(self.view[packet.body] & 1), self.view[packet.body + 1]
+        if code == 0:
+            client.accepted = True
+            self.notes.counts.connects += 1
+            kept = self._subscriptions.get(client.client_id, {}) if present else {}
+            client.subscriptions = self._subscriptions[client.client_id] = kept
+            if client.clean_start and self.rolls("session"):
+                self.notes.fault("session", client.client_id)
+                present = True
+                self.view[packet.body] = 1
+        self._note_connect(client, present=present, code=code)
+        return True
+
+    def _on_delivery(self, client: Client, packet: Packet) -> bool:
+        item = self._publish(client, packet)
+        if self.mischief.active and self._selects(item.message):
+            self.mischief.offer(client, item)
+        else:
+            self.mischief.follow(client, item)
+        return False
+
+    def _on_broker_ack(self, client: Client, packet: Packet) -> bool:
+        packet_type = packet.first_byte >> 4
+        _, packet_id, reason = ack_fields(self.buffer, packet.body, packet.end)
+        last = packet_type != PUBREC or is_failure(reason)
+        if last and packet_id in client.withheld:
+            client.withheld.discard(packet_id)
+            return False
+        if self.notes.transcript is not None:
+            self.notes.transcript.answer(client.client_id, packet_type, packet_id, reason)
+        return True
+
+    def _on_release(self, client: Client, packet: Packet) -> bool:
+        _, packet_id, _ = ack_fields(self.buffer, packet.body, packet.end)
+        if packet_id in client.settled:
+            client.settled.discard(packet_id)
+            if client.other is not None:
+                client.other.write(acknowledgement(PUBCOMP, packet_id))
+            return False
+        if self.notes.transcript is not None:
+            self.notes.transcript.release(client.client_id, packet_id)
+        return True
+
+    def _on_suback(self, client: Client, packet: Packet) -> bool:
+        suback = self._decoded(packet, client.version)
+        assert isinstance(suback, packets.SubAck)
+        asked = client.asked.pop(suback.packet_id, ())
+        if self.notes.transcript is not None:
+            self.notes.transcript.subscribe(client.client_id, asked, suback.reason_codes)
+        return True
+
+    def _decoded(self, packet: Packet, version: int) -> packets.Packet:
+        decoded = decode(self.view, packet.start, packet.end, version, PACKET_LIMIT_BYTES)
+        assert decoded is not None
+        return decoded[0]
+
+    def _publish(self, client: Client, packet: Packet) -> Outgoing:
+        view, first = self.view, packet.first_byte
+        status, topic_start, topic_end, packet_id, payload = publish_fields(
+            self.buffer, first, packet.body, packet.end, client.version
+        )
+        if status != OK:
+            raise RemoteProtocolError("malformed PUBLISH", ReasonCode.MALFORMED_PACKET)
+        message = Message(
+            bytes(view[topic_start:topic_end]),
+            bytes(view[payload : packet.end]),
+            bytes(view[topic_end + (2 if packet_id else 0) : payload]) or b"\0",
+        )
+        return Outgoing(message, first >> 1 & 3, bool(first & 1), int(packet_id), bool(first & 8))
+
+    def _selects(self, message: Message) -> bool:
+        return not self.faults.only or filter_matches(self.faults.only, message.topic_text)
+
+    def _note_connect(self, client: Client, *, present: bool, code: int) -> None:
+        if self.notes.transcript is not None:
+            self.notes.transcript.connect(
+                client.client_id, clean=client.clean_start, present=present, code=code
+            )
+
+
+_Handler = Callable[[Relay, Client, Packet], bool]
+_FROM_CLIENT: Final[dict[int, _Handler]] = {
+    CONNECT: Relay._on_connect,
+    SUBSCRIBE: Relay._on_subscribe,
+    UNSUBSCRIBE: Relay._on_unsubscribe,
+    PUBLISH: Relay._on_published,
+    PUBACK: Relay._on_client_ack,
+    PUBREC: Relay._on_client_ack,
+    PUBCOMP: Relay._on_client_ack,
+}
+_FROM_BROKER: Final[dict[int, _Handler]] = {
+    CONNACK: Relay._on_connack,
+    PUBLISH: Relay._on_delivery,
+    PUBACK: Relay._on_broker_ack,
+    PUBREC: Relay._on_broker_ack,
+    PUBCOMP: Relay._on_broker_ack,
+    PUBREL: Relay._on_release,
+    SUBACK: Relay._on_suback,
+}
+_ALWAYS: Final = frozenset((CONNECT, CONNACK, SUBSCRIBE, UNSUBSCRIBE))
+"""Packets that are looked at though no fault is set."""
+
+
+async def serve(config: Json) -> Serving:
+    """The child: what `run_child` wants."""
+    relay = Relay(
+        tuple(config["broker"]),
+        parse_faults(config["faults"]),
+        config["record"],
+    )
+    # Compiling, or loading what was compiled, belongs to the start and not to the first client.
+    frame(relay.buffer, 0, 2, PACKET_LIMIT_BYTES)
+    publish_fields(relay.buffer, PUBLISH << 4, 0, 4, MQTT_5)
+    ack_fields(relay.buffer, 0, 2)
+    tls = None
+    if config["certificate"]:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(*config["certificate"])
+
+    def accept() -> asyncio.BaseProtocol:
+        client = Client(relay)
+        return WebSocketServer(client) if config["websocket"] else client
+
+    return await relay.listen(config, accept, relay.answer, tls)
+
+
+if __name__ == "__main__":
+    run_child(serve)

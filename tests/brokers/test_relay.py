@@ -1,0 +1,307 @@
+"""The relay between clients and the reflector or Mosquitto: what passes, and what does not."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from loadgen.brokers import relay_server
+from loadgen.brokers.certificates import make_certificates
+from loadgen.brokers.client import mqtt_client
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.mosquitto import MosquittoSettings, find_mosquitto, run_mosquitto
+from loadgen.brokers.relay import run_relay
+from loadgen.errors import UsageError
+from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
+from loadgen.mqtt.packets import PubAck, PubComp, Publish, PubRec
+from loadgen.mqtt.properties import Properties
+from loadgen.mqtt.reason_codes import ReasonCode
+from tests.brokers.conftest import ClientMaker, LocalReflector, run_local_reflector
+
+LASTING = Properties(session_expiry_interval=3600)
+PAYLOADS = [b"%02d" % number * 5 for number in range(60)]
+
+
+@asynccontextmanager
+async def relayed(
+    faults: str = "none", *, record: Path | str = "", behind: str = "none"
+) -> AsyncIterator[tuple[LocalReflector, LocalReflector]]:
+    """A relay on the test's own loop, and the reflector behind it."""
+    async with run_local_reflector(behind) as reflector:
+        (broker,) = reflector.endpoints
+        serving = await relay_server.serve(
+            {
+                "host": "127.0.0.1",
+                "port": 0,
+                "broker": [broker.host, broker.port],
+                "certificate": [],
+                "websocket": False,
+                "faults": faults,
+                "record": str(record),
+            }
+        )
+        try:
+            yield LocalReflector(serving), reflector
+        finally:
+            serving.close()
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("watched", [False, True])
+async def test_without_faults_it_only_passes_on(
+    client: ClientMaker, version: int, qos: int, watched: bool, tmp_path: Path
+) -> None:
+    record = tmp_path / "record" if watched else ""
+    async with relayed(record=record) as (relay, reflector):
+        (endpoint,) = relay.endpoints
+        subscriber = await client(endpoint, "s", version)
+        await subscriber.subscribe("t/#", qos=2)
+        publisher = await client(endpoint, "p", version)
+        await publisher.publish("t/1", *PAYLOADS, b"x" * 100_000, qos=qos)
+        await subscriber.until_count(61)
+        await subscriber.sync()
+        assert [message.payload for message in subscriber.messages[:60]] == PAYLOADS
+        assert {message.qos for message in subscriber.messages} == {qos}
+        assert (await reflector.counts()).delivered == 61
+        await subscriber.disconnect()
+        await publisher.close()
+        while (await reflector.counts()).connected:
+            await asyncio.sleep(0.01)
+        counts = await relay.counts()
+        assert (counts.connects, counts.disconnects, counts.connected) == (2, 2, 0)
+        assert counts.delivered == (61 if watched else 0)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_sessions_stay_the_brokers(client: ClientMaker, qos: int) -> None:
+    async with relayed("delay=1ms") as (relay, reflector):
+        (endpoint,) = relay.endpoints
+        first = await client(endpoint, "d", clean_start=False, properties=LASTING)
+        await first.subscribe("q", qos=2)
+        first.acknowledges = False
+        publisher = await client(endpoint, "p")
+        await publisher.publish("q", b"0", b"1", qos=qos)
+        await first.until_count(2)
+        await first.close()
+        while (await reflector.counts()).connected > 1:
+            await asyncio.sleep(0.01)
+        await publisher.publish("q", b"2", qos=qos)
+        second = await client(endpoint, "d", clean_start=False, properties=LASTING)
+        assert second.connack.session_present
+        await second.until_count(3)
+        assert [(m.payload, m.dup) for m in second.messages] == [
+            (b"0", True),
+            (b"1", True),
+            (b"2", False),
+        ]
+        assert [m.packet_id for m in first.messages] == [m.packet_id for m in second.messages[:2]]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("fault", "seen"),
+    [
+        ("lose=1/3", {"lost": 20}),
+        ("repeat=1/3", {"repeated": 20}),
+        ("foreign=1/3", {"injected": 20}),
+        ("misroute=1/3", {"misrouted": 20}),
+        ("mislabel=1/3", {"mislabelled": 20}),
+        ("corrupt=1/3", {"corrupted": 20}),
+        ("reorder=1/4", {"reordered": 12}),
+    ],
+)
+async def test_broker_and_client_both_finish_what_goes_wrong(
+    client: ClientMaker, fault: str, qos: int, seen: dict[str, int]
+) -> None:
+    async with relayed(fault) as (relay, reflector):
+        (endpoint,) = relay.endpoints
+        subscriber = await client(endpoint, "s", properties=Properties(receive_maximum=10))
+        other = await client(endpoint, "o")
+        await subscriber.subscribe("t", qos=2)
+        publisher = await client(endpoint, "p")
+        await publisher.publish("t", *PAYLOADS, qos=qos)
+        (name,), (number,) = seen.keys(), seen.values()
+        more = {"repeated": number, "injected": number, "lost": -number, "misrouted": -number}
+        await subscriber.until_count(60 + more.get(name, 0))
+        for one in (subscriber, other, publisher):
+            await one.sync()
+        assert getattr(await relay.counts(), name) == number
+        # The broker's window never closed: everything was acknowledged to it.
+        counts = await reflector.counts()
+        assert (counts.held, counts.delivered, counts.protocol_errors) == (0, 60, 0)
+        right = [m.payload in PAYLOADS and m.topic_name == "t" for m in subscriber.messages]
+        wrong = number if name in ("corrupted", "mislabelled", "injected") else 0
+        assert right.count(False) == wrong
+        if name == "misrouted":
+            assert len(other.messages) + len(publisher.messages) == number
+
+
+async def test_delay_waits_and_keeps_the_order(client: ClientMaker) -> None:
+    async with relayed("delay=150ms@1/10") as (relay, _):
+        one = await client(relay.endpoints[0], "s")
+        await one.subscribe("t")
+        await one.publish("t", *PAYLOADS)
+        assert len(one.messages) == 9
+        assert (await relay.counts()).held == 51
+        await one.until_count(60)
+        assert [message.payload for message in one.messages] == PAYLOADS
+
+
+@pytest.mark.parametrize(("qos", "answer"), [(1, PubAck), (2, PubRec)])
+async def test_rejects_without_asking_the_broker(
+    client: ClientMaker, qos: int, answer: type[PubAck | PubRec]
+) -> None:
+    async with relayed("reject=0x97@1/2") as (relay, reflector):
+        one = await client(relay.endpoints[0], "p")
+        one.acknowledges = False
+        for number in (1, 2):
+            one.send(Publish("t", b"x", qos, packet_id=number))
+        rejected = Properties(reason_string="rejected on request")
+        # The second is answered by the relay, the first by the broker: in either order.
+        answers = {await one.until(answer), await one.until(answer)}
+        assert answers == {answer(1), answer(2, ReasonCode.QUOTA_EXCEEDED, rejected)}
+        assert (await reflector.counts()).received == 1
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_withholds_the_last_acknowledgement(client: ClientMaker, qos: int) -> None:
+    async with relayed("withhold=1/2,unsolicited=1/4") as (relay, reflector):
+        publisher = await client(relay.endpoints[0], "p")
+        for number in range(4):
+            publisher.send(Publish("t", b"x", qos, packet_id=number + 1))
+        last = PubAck if qos == 1 else PubComp
+        seen = {(await publisher.until(last)).packet_id for _ in range(3 if qos == 1 else 2)}
+        await publisher.sync()
+        assert seen == ({1, 3, 65_535} if qos == 1 else {1, 3})
+        assert (await reflector.counts()).received == 4
+
+
+async def test_downgrades_claims_sessions_and_lowers_grants(client: ClientMaker) -> None:
+    async with relayed("downgrade=1/2,session=1/1,subgrant=1@1/2,subrefuse=0x87@1/3") as pair:
+        relay, reflector = pair
+        one = await client(relay.endpoints[0], "s")
+        assert one.connack.session_present
+        assert (await one.subscribe("t", qos=2)).reason_codes == (2,)
+        assert (await one.subscribe("u", qos=2)).reason_codes == (1,)
+        assert (await one.subscribe("v", qos=2)).reason_codes == (0x87,)
+        for topic in ("t", "u", "v"):
+            await one.publish(topic, b"0", b"1", qos=2)
+        assert [(m.topic_name, m.qos) for m in one.messages] == [
+            ("t", 2),
+            ("t", 0),
+            ("u", 1),
+            ("u", 0),
+        ]
+        assert (await reflector.counts()).held == 0
+
+
+async def test_a_topic_alias_that_was_not_allowed(client: ClientMaker) -> None:
+    async with relayed("alias=1/1") as (relay, _):
+        new = await client(relay.endpoints[0], "n", MQTT_5)
+        old = await client(relay.endpoints[0], "o", MQTT_3_1_1)
+        for one in (new, old):
+            await one.subscribe("t")
+        await old.publish("t", b"x")
+        await new.until_count(1)
+        assert new.messages[0].properties.topic_alias == 1
+        assert old.messages[0].properties.topic_alias is None
+
+
+async def test_refuses_and_resets(client: ClientMaker) -> None:
+    async with relayed("refuse=0x89@1/2") as (relay, reflector):
+        (endpoint,) = relay.endpoints
+        first = await client(endpoint, "a")
+        assert (await client(endpoint, "b")).connack.reason_code == ReasonCode.SERVER_BUSY
+        assert (await reflector.counts()).connects == 1
+        await relay.set_faults("reset=10ms")
+        assert await first.gone() is None
+        while (await reflector.counts()).connected:
+            await asyncio.sleep(0.01)
+        await relay.set_faults("none")
+        assert await relay.drop_connections() == 0
+
+
+async def test_a_stall_holds_both_directions(client: ClientMaker) -> None:
+    async with relayed() as (relay, reflector):
+        one = await client(relay.endpoints[0], "s")
+        await one.subscribe("t")
+        await relay.set_faults("stall=1h")
+        one.send(Publish("t", b"x"))
+        late = asyncio.create_task(client(relay.endpoints[0], "late"))
+        await asyncio.sleep(0.2)
+        assert (await reflector.counts()).received == 0
+        await relay.set_faults("none")
+        await one.until_count(1)
+        await late
+
+
+async def test_a_broker_that_goes_takes_its_clients_along(client: ClientMaker) -> None:
+    async with relayed() as (relay, reflector):
+        one = await client(relay.endpoints[0], "s")
+        await reflector.drop_connections()
+        assert await one.gone() is None
+
+
+async def test_what_was_said_is_written_down(client: ClientMaker, tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    async with relayed("lose=1/2,withhold=1/3", record=path) as (relay, _):
+        one = await client(relay.endpoints[0], "c")
+        await one.subscribe("t", qos=2)
+        for packet_id in (1, 2, 3):
+            one.send(Publish("t", b"x", 2, packet_id=packet_id))
+        await one.until_count(2)
+        for _ in range(2):
+            await one.until(PubComp)
+        await one.sync()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    said = [[line[0], *line[2:]] for line in lines]
+    kinds = [line[0] for line in said]
+    assert kinds.count("publish") == 3
+    assert kinds.count("deliver") == kinds.count("release") == 2
+    assert ["connect", "c", True, False, 0] in said
+    assert ["subscribe", "c", [["t", 2, 2]]] in said
+    assert [line[1] for line in said if line[0] == "fault"] == ["withhold", "lose"]
+    assert sorted(line[2:] for line in said if line[0] == "answer") == [
+        [5, 1, 0],
+        [5, 2, 0],
+        [5, 3, 0],
+        [7, 1, 0],
+        [7, 2, 0],
+    ]
+
+
+async def test_a_relay_has_no_ceiling() -> None:
+    with pytest.raises(UsageError, match="no ceiling"):
+        run_relay(Endpoint("mqtt", "127.0.0.1", 1), "ceiling=5")
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="the program mosquitto is not installed")
+@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize("websocket", [False, True])
+async def test_in_front_of_mosquitto(
+    client: ClientMaker, tmp_path: Path, encrypted: bool, websocket: bool
+) -> None:
+    files, context = None, None
+    if encrypted:
+        made = make_certificates(tmp_path / "made", ["127.0.0.1"], clients=0, key="ecdsa")
+        files = made.certificate, made.key
+        context = ssl.create_default_context(cafile=str(made.authority))
+    async with (
+        run_mosquitto(MosquittoSettings()) as mosquitto,
+        run_relay(
+            mosquitto.endpoints[0], "repeat=1/2", certificate=files, websocket=websocket
+        ) as relay,
+        mqtt_client(
+            relay.endpoints[0], "c", version=MQTT_5, tls_context=context, timeout_s=10
+        ) as one,
+    ):
+        await one.subscribe("t", qos=2)
+        for _ in range(4):
+            await one.publish("t", b"x" * 100_000, qos=2)
+        while len(one.messages) < 6:
+            await asyncio.sleep(0.01)
+        assert (await relay.counts()).repeated == 2
