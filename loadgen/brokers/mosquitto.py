@@ -5,14 +5,16 @@ which and why. Written for 2.0 and later; 2.0.11 knows every key used here.
 """
 
 import asyncio
+import base64
 import contextlib
+import hashlib
 import os
 import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +24,7 @@ from loadgen.brokers import process
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.ports import free_port
 from loadgen.errors import CannotRunError, MissingProgramError, UsageError
+from loadgen.workload.accounts import Account
 
 # Debian puts the broker where only root's PATH looks.
 _EXTRA_DIRECTORIES: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/snap/bin")
@@ -29,6 +32,12 @@ _READY_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.005
 _PORT_ATTEMPTS: Final = 5
 _MAX_SHOWN_CHARACTERS: Final = 300
+_PASSWORDS: Final = "passwords"
+_RIGHTS: Final = "rights"
+_SALT_BYTES: Final = 12
+_HASH_ITERATIONS: Final = 101
+"""As mosquitto_passwd of 2.0 writes them."""
+AUTOSAVE_S: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +45,21 @@ class MosquittoSettings:
     """How a private Mosquitto is configured.
 
     `host` is the address to listen on; `ports` are fixed ports, or empty for one chosen port.
-    `memory_limit_bytes` None is half of the memory now available, 0 none. `more_lines` end the
-    configuration, after the listeners, and overrule what it says; `bridge.py` makes those of a
-    bridge.
+    With `persistence` its database is written every `AUTOSAVE_S`, with `save_each` after each
+    change. `memory_limit_bytes` None is half of the memory now available, 0 none. With a
+    `certificate` and its key connections are encrypted. With `accounts`, the operator's first, only
+    those users may connect. `more_lines` end the configuration, after the listeners, and overrule
+    what it says; `bridge.py` makes those of a bridge.
     """
 
     host: str = "127.0.0.1"
     ports: tuple[int, ...] = ()
     persistence: bool = False
+    save_each: bool = False
     memory_limit_bytes: int | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    accounts: tuple[Account, ...] = field(default=(), repr=False)
     more_lines: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -100,7 +115,7 @@ def render_config(settings: MosquittoSettings, directory: Path, ports: tuple[int
         "max_inflight_bytes 0",
         # A small PUBACK would otherwise wait for the client's delayed TCP acknowledgement.
         "set_tcp_nodelay true",
-        "allow_anonymous true",
+        *_access_lines(settings, directory),
         f"persistence {'true' if settings.persistence else 'false'}",
     ]
     if settings.persistence:
@@ -108,14 +123,44 @@ def render_config(settings: MosquittoSettings, directory: Path, ports: tuple[int
         lines += [
             f"persistence_location {directory}/",
             "persistence_file mosquitto.db",
-            "autosave_on_changes false",
-            # Seconds: how much of a durable session's queue a crash may cost.
-            "autosave_interval 5",
+            # An interval in changes or in seconds: how much of a durable session's queue a crash
+            # may cost.
+            f"autosave_on_changes {'true' if settings.save_each else 'false'}",
+            f"autosave_interval {1 if settings.save_each else AUTOSAVE_S}",
         ]
     for port in ports:
         lines += [f"listener {port} {settings.host}", "max_connections -1"]
+        if settings.certificate is not None:
+            lines += [f"certfile {settings.certificate}", f"keyfile {settings.key}"]
     lines += settings.more_lines
     return "\n".join(lines) + "\n"
+
+
+def _access_lines(settings: MosquittoSettings, directory: Path) -> list[str]:
+    if not settings.accounts:
+        return ["allow_anonymous true"]
+    return [
+        "allow_anonymous false",
+        f"password_file {directory / _PASSWORDS}",
+        f"acl_file {directory / _RIGHTS}",
+    ]
+
+
+def password_line(account: Account, salt: bytes) -> str:
+    """A line of a password file, as mosquitto_passwd(1) writes it: PBKDF2 with SHA-512."""
+    password = account.password.encode()
+    digest = hashlib.pbkdf2_hmac("sha512", password, salt, _HASH_ITERATIONS)
+    parts = (base64.b64encode(part).decode() for part in (salt, digest))
+    return f"{account.user_name}:$7${_HASH_ITERATIONS}${'$'.join(parts)}"
+
+
+def rights_lines(account: Account) -> list[str]:
+    """The lines of an ACL file (mosquitto.conf(5), acl_file) for one user."""
+    return [
+        f"user {account.user_name}",
+        *(f"topic write {topic}" for topic in account.publishes),
+        *(f"topic read {topic}" for topic in account.receives),
+    ]
 
 
 class Mosquitto(process.BrokerProcess):
@@ -132,8 +177,28 @@ class Mosquitto(process.BrokerProcess):
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
+        scheme = "mqtt" if self._settings.certificate is None else "mqtts"
         host = self._settings.host
-        return tuple(Endpoint("mqtt", host, port) for port in self._ports)
+        plain = tuple(Endpoint(scheme, host, port) for port in self._ports)
+        if not self._settings.accounts:
+            return plain
+        us = self._settings.accounts[0]
+        return tuple(replace(one, username=us.user_name, password=us.password) for one in plain)
+
+    @property
+    def storage(self) -> str:
+        # Its main loop writes the database after it has handled what the sockets brought, and with
+        # that has answered it (2.0.11, src/loop.c and src/handle_publish.c).
+        if not self._settings.persistence:
+            return super().storage
+        when = f"every {AUTOSAVE_S} s"
+        if self._settings.save_each:
+            when = "after each turn of its loop that changed something, when the answers are out"
+        return (
+            "mosquitto acknowledges a message before it stores it: it keeps messages in memory and "
+            f"writes its whole database to disk {when}. A crash may cost what it had not written; "
+            "no setting of Mosquitto 2.0 stores first."
+        )
 
     @property
     def log(self) -> Path:
@@ -162,6 +227,8 @@ class Mosquitto(process.BrokerProcess):
     async def _start_on(self, ports: tuple[int, ...]) -> None:
         config = self._directory / "mosquitto.conf"
         config.write_text(render_config(self._settings, self._directory, ports))
+        if self._settings.accounts and not (self._directory / _RIGHTS).exists():
+            await asyncio.to_thread(self._write_accounts)
         with self.log.open("ab") as log:
             seen = log.tell()
             self._process = process.spawn(
@@ -174,6 +241,13 @@ class Mosquitto(process.BrokerProcess):
             raise CannotRunError(
                 f"mosquitto did not serve within {_READY_TIMEOUT_S:.0f} s; is this host overloaded?"
             ) from None
+
+    def _write_accounts(self) -> None:
+        accounts = self._settings.accounts
+        passwords = (password_line(account, os.urandom(_SALT_BYTES)) for account in accounts)
+        rights = (line for account in accounts for line in rights_lines(account))
+        for name, lines in ((_PASSWORDS, passwords), (_RIGHTS, rights)):
+            (self._directory / name).write_text("\n".join(lines) + "\n", "utf-8")
 
     async def _wait_until_ready(self, seen: int) -> None:
         while True:

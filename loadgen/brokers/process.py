@@ -80,6 +80,11 @@ class BrokerProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def storage(self) -> str:
+        """When it stores a message and when it acknowledges it, in words for the score card."""
+        return f"{self.name} keeps messages in memory and stores nothing on disk."
+
+    @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Where it listens, with the login that it wants."""
         raise NotImplementedError
@@ -127,6 +132,9 @@ class ServedBroker:
     version: str
     endpoints: tuple[Endpoint, ...]
     brokers: tuple[BrokerProcess, ...] = ()
+    # File of the authority that signed its certificate, where that was made for it.
+    authority: Path | None = None
+    users: int = 0  # that it was told of, one for each device and one for us
 
     @property
     def started_by_us(self) -> bool:

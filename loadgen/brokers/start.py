@@ -6,10 +6,14 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import uvloop
 
 from loadgen.brokers.amqtt_broker import run_amqtt
+from loadgen.brokers.certificates import CertificateFiles, make_certificates
 from loadgen.brokers.endpoints import Endpoint, parse_broker
 from loadgen.brokers.mosquitto import (
     MosquittoSettings,
@@ -21,6 +25,7 @@ from loadgen.brokers.process import BrokerProcess, ServedBroker
 from loadgen.brokers.reflector import run_reflector
 from loadgen.brokers.sink import run_sink
 from loadgen.errors import UsageError
+from loadgen.workload.accounts import Account
 
 
 @contextlib.asynccontextmanager
@@ -29,6 +34,9 @@ async def serve(
     *,
     instances: int = 1,
     persistence: bool = False,
+    save_each: bool = False,
+    encrypted: bool = False,
+    accounts: Sequence[Account] = (),
     faults: str = "none",
     host: str = "127.0.0.1",
     port: int = 0,
@@ -36,7 +44,8 @@ async def serve(
     """Brokers for the length of the block.
 
     `spec` is one name (`BROKER_NAMES`) or any number of URLs. A name starts `instances` private
-    brokers on `host`, the first on `port` (0 chooses). `faults` is for the reflector only.
+    brokers on `host`, the first on `port` (0 chooses). `faults` is for the reflector only,
+    `save_each`, `encrypted` and `accounts` (the operator's first) for Mosquitto only.
     Raises UsageError for arguments that contradict each other, MissingProgramError, and
     CannotRunError.
     """
@@ -63,12 +72,19 @@ async def serve(
         raise UsageError("instances must be at least 1, and 1 where a port is given")
     if faults != "none" and name != "reflector":
         raise UsageError(f"only the reflector errs on request, not {name}")
+    if (encrypted or accounts or save_each) and name != "mosquitto":
+        raise UsageError(
+            f"only a private Mosquitto is started encrypted or with users, not {name}; install "
+            "mosquitto, or leave them out"
+        )
     if name in ("reflector", "sink") and persistence:
         raise UsageError(f"the {name} stores nothing")
     settings = MosquittoSettings(
         host=host,
         ports=(port,) if port else (),
         persistence=persistence,
+        save_each=save_each,
+        accounts=tuple(accounts),
         memory_limit_bytes=default_memory_limit_bytes(instances),
     )
     starters: dict[str, Callable[[], AbstractAsyncContextManager[BrokerProcess]]] = {
@@ -78,10 +94,22 @@ async def serve(
         "sink": lambda: run_sink(host=host, port=port),
     }
     async with AsyncExitStack() as stack:
+        authority = None
+        if encrypted:
+            files = await asyncio.to_thread(_certificates, stack, host)
+            settings = replace(settings, certificate=files.certificate, key=files.key)
+            authority = files.authority
         # One after the other: each is ready in a moment, and the first error stops the rest.
         brokers = [await stack.enter_async_context(starters[name]()) for _ in range(instances)]
         where = tuple(endpoint for broker in brokers for endpoint in broker.endpoints)
-        yield ServedBroker(name, brokers[0].version, where, tuple(brokers))
+        version = brokers[0].version
+        yield ServedBroker(name, version, where, tuple(brokers), authority, len(accounts))
+
+
+def _certificates(stack: AsyncExitStack, host: str) -> CertificateFiles:
+    """An authority and a certificate for brokers on this host, until the stack ends."""
+    directory = stack.enter_context(TemporaryDirectory(prefix="loadgen-certificates-"))
+    return make_certificates(Path(directory) / "tls", [host])
 
 
 def serve_forever(

@@ -39,6 +39,10 @@ class Persistent(MessagingScenario):
     crash_broker: bool = Flag(
         "Kill and restart the private broker within the window; nothing may be lost."
     ).field(False)
+    save_each: bool = Flag(
+        "The private Mosquitto writes its database to disk after each change instead of every 5 s; "
+        "it acknowledges first all the same."
+    ).field(False)
     rack_units: float | None = Ratio(
         "Height of the broker's machine, for messages a second and rack unit.",
         0.1,
@@ -52,9 +56,15 @@ class Persistent(MessagingScenario):
         if self.qos == 0:
             yield "qos: 0 is not stored by a broker; allowed: 1 or 2 for persistent"
         yield from withheld_complaints(self.acknowledge_every, self.qos)
-        if self.crash_broker and self.broker not in (("auto",), ("mosquitto",)):
+        private = self.broker in (("auto",), ("mosquitto",))
+        if self.crash_broker and not private:
             yield (
                 "crash_broker: only a private broker may be killed; allowed: with broker mosquitto"
+            )
+        if self.save_each and not private:
+            yield (
+                "save_each: only a private broker is configured here; allowed: with broker "
+                "mosquitto"
             )
 
 
@@ -82,7 +92,7 @@ def _groups(scenario: Persistent) -> tuple[DeviceGroup, ...]:
 def _resolve(scenario: Persistent, workload: Workload) -> Workload:
     return replace(
         workload,
-        brokers=replace(workload.brokers, stores=True),
+        brokers=replace(workload.brokers, stores=True, save_each=scenario.save_each),
         reconnect=scenario.reconnecting(always=scenario.crash_broker),
         crash="broker" if scenario.crash_broker else "",
     )

@@ -32,7 +32,7 @@ def planned_endpoints(brokers: Brokers) -> "list[Endpoint]":
     from loadgen.brokers.endpoints import Endpoint, parse_broker
 
     # A broker that would be started here listens on loopback.
-    here = Endpoint("mqtt", "127.0.0.1", 1883)
+    here = Endpoint("mqtts" if brokers.encrypted else "mqtt", "127.0.0.1", 1883)
     parsed = [parse_broker(address) for address in brokers.addresses]
     endpoints = [item if isinstance(item, Endpoint) else here for item in parsed]
     # So do several, each at a port of its own, and those behind a bridge.

@@ -1,24 +1,30 @@
 """The brokers of a run: started here or only named, the front and the backends of a bridge too."""
 
+import re
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.brokers.endpoints import Endpoint, parse_broker
 from loadgen.brokers.process import ServedBroker
 from loadgen.errors import ScenarioError
-from loadgen.workload.workload import Bridge, Brokers
+from loadgen.workload.workload import Bridge, Brokers, Workload
 
 if TYPE_CHECKING:
     from loadgen.brokers.bridge import Route
+    from loadgen.workload.accounts import Account
 
 _INSTRUMENTS = ("reflector", "sink")
 """Brokers of ours that keep nothing on disk."""
 
 
 @asynccontextmanager
-async def provided(wanted: Brokers, faults: str) -> AsyncIterator[ServedBroker]:
+async def provided(workload: Workload, faults: str) -> AsyncIterator[ServedBroker]:
     """The brokers that a run asks for, for the length of the block."""
+    wanted = workload.brokers
     # Starting brokers needs the MQTT stack; a module that only reads run directories does not.
     if wanted.bridge is not None:
         async with _bridge(wanted, wanted.bridge) as bridge:
@@ -30,9 +36,31 @@ async def provided(wanted: Brokers, faults: str) -> AsyncIterator[ServedBroker]:
         wanted.names,
         instances=wanted.instances,
         persistence=wanted.stores and wanted.private and wanted.names[0] not in _INSTRUMENTS,
+        save_each=wanted.save_each,
+        encrypted=wanted.encrypted,
+        accounts=accounts_of(workload),
         faults=faults,
     ) as served:
         yield served
+
+
+def accounts_of(workload: Workload) -> "tuple[Account, ...]":
+    """The users that a private broker is to know; none where everybody may connect."""
+    if not workload.access_control:
+        return ()
+    from loadgen.engine.fleet import read_clients
+    from loadgen.workload.accounts import accounts
+
+    file = workload.clients_file
+    listed = []
+    for _, user, password in () if file is None else read_clients(Path(file)):
+        if not user or not password or not re.fullmatch(r"[^:\s#+]{1,200}", user):
+            raise ScenarioError(
+                "clients_file: access_control needs a username without blanks, colons, # and +, "
+                "and a password in every row"
+            )
+        listed.append((user, password))
+    return tuple(accounts(workload.groups, secrets.token_hex(16), listed))
 
 
 @asynccontextmanager
@@ -51,6 +79,13 @@ async def _bridge(wanted: Brokers, bridge: Bridge) -> AsyncIterator[ServedBroker
         routes(bridge), bridge.backends, bridge.qos, persistence=bridge.durable
     ) as served:
         yield served
+
+
+def trusting(workload: Workload, authority: Path | None) -> Workload:
+    """The workload, whose devices trust who signed a private broker's certificate."""
+    if authority is None or workload.tls.ca_file is not None:
+        return workload
+    return replace(workload, tls=replace(workload.tls, ca_file=str(authority)))
 
 
 def routes(bridge: Bridge) -> "tuple[Route, ...]":

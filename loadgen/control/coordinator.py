@@ -16,7 +16,7 @@ from loadgen.brokers.process import ServedBroker
 from loadgen.brokers.watch import is_local
 from loadgen.cases.registry import resolve
 from loadgen.control.bridge_load import Loads, loads_of
-from loadgen.control.broker_provider import provided
+from loadgen.control.broker_provider import provided, trusting
 from loadgen.control.crashes import crash_brokers, cut_off_consumer
 from loadgen.control.devices import write_devices
 from loadgen.control.disk import disk_errors
@@ -129,7 +129,8 @@ async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
     check_host(workload)
     require_free(directory)
     progress(Snapshot("broker"))
-    broker = await stack.enter_async_context(provided(workload.brokers, request.faults))
+    broker = await stack.enter_async_context(provided(workload, request.faults))
+    workload = trusting(workload, broker.authority)
     plan = await plan_for(workload, broker.endpoints)
     broker = await check_broker(workload, plan, broker)
     claim(directory)

@@ -131,10 +131,19 @@ def run_document(
             "urls": [endpoint.redacted for endpoint in broker.endpoints],
             "protocol": f"MQTT {workload.protocol}",
             "started_by_us": broker.started_by_us,
+            **_storage(workload, broker),
+            **({"access_control": {"users": broker.users}} if broker.users else {}),
         },
         "clock": clock,
     }
     return RunDocument(directory, known, network_counters())
+
+
+def _storage(workload: Workload, broker: ServedBroker) -> dict[str, Any]:
+    """When a private broker stores what it acknowledges, in a run that asks it to store."""
+    if not workload.brokers.stores or not broker.brokers:
+        return {}
+    return {"stored_first": False, "storage": broker.brokers[0].storage}
 
 
 def _outcome(name: str, done: str, outcome: Outcome | None) -> dict[str, Any]:

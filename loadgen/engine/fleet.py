@@ -27,6 +27,7 @@ from loadgen.mqtt.codec import encode
 from loadgen.mqtt.in_flight import IN_FLIGHT_DTYPE, RECEIVED_BYTES, SENDER_DTYPE
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
 from loadgen.workload.accounting import make_gaps, make_pairs
+from loadgen.workload.accounts import login_of
 from loadgen.workload.arrays import Rows
 from loadgen.workload.device import SHARED, STREAMED, Device
 from loadgen.workload.fleet import Event, Fleet, Group, Run, Segment, Sent, Stat
@@ -141,6 +142,8 @@ def connect_packet(
 ) -> bytes:
     """CONNECT of one device; `clients` has a row for each device of the first group."""
     client, user_name, password = client_id(plan, group, device), plan.username, plan.password
+    if plan.access_control:
+        user_name, password = login_of(plan.password or "", group, device)
     if clients is not None and group is plan.groups[0]:
         client, user_name, password = clients[device]
     properties, will = NO_PROPERTIES, None

@@ -103,6 +103,7 @@ def score_rows(facts: Facts) -> tuple[Row, ...]:
     words = _Words(facts)
     secured = SECURED if case and case.secured and facts.record.secure else ""
     rows = [_row(spec, facts, words, secured) for spec in own]
+    words["case"] += secured
     efficiency = [_row(spec, facts, words) for spec in _EFFICIENCY.values()]
     known = {row.name for row in rows if row is not None}
     rows += [row for row in efficiency if row is not None and row.name not in known]

@@ -209,6 +209,8 @@ class DeviceConduct:
     away_s: float = 1.0  # and for about how long
     client_id: str | None = None  # with {device} and {group}; None for the run's own identifiers
     clients_file: str | None = None  # paths that the workers read
+    # Whether each device has a user and a password of its own, derived from the plan's password.
+    access_control: bool = False
     payload_file: str | None = None
     payload_template: str | None = None
     per_device: bool = False  # whether a worker's last answer has a row for each of its devices

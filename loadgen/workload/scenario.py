@@ -71,6 +71,9 @@ ACKNOWLEDGE_EVERY = Count(
 )
 
 
+_ONLY_MOSQUITTO = "allowed: with broker mosquitto"
+
+
 def published_row(*names: str, absent: str = "") -> Choice:
     """Which published row a result is shown beside; the first where none is named."""
     what = "Row of the published score card to show beside the result."
@@ -318,6 +321,14 @@ class FleetScenario(Scenario):
         "Several brokers do not know each other: topics are spread over them, and each has a "
         "wildcard subscriber of its own; off, all URLs lead to one system."
     ).field(False)
+    tls: bool = Flag(
+        "The private Mosquitto is encrypted, with an RSA key of 2,048 bits made for the run; of "
+        "another broker the URL says it."
+    ).field(False)
+    access_control: bool = Flag(
+        "Each device has a user, a password and rights to its own topics alone, and the private "
+        "Mosquitto knows them all; clients_file names those of the first group."
+    ).field(False)
     client_id: str | None = Text(
         "Client identifier with {device} for the device's number and {group} for its group's.",
         "pattern",
@@ -360,6 +371,9 @@ class FleetScenario(Scenario):
                 "instances: brokers given by URL are not started here; allowed: with a broker's "
                 "name"
             )
+        for name in ("tls", "access_control"):
+            if getattr(self, name) and self.broker not in (("auto",), ("mosquitto",)):
+                yield f"{name}: only a private Mosquitto can be started so; {_ONLY_MOSQUITTO}"
         yield from self._pattern_complaints()
         yield from _will_complaints(self.will)
 

@@ -66,13 +66,16 @@ class Brokers:
 
     `names` are one name of a private broker, or URLs. `instances` private ones are started, each a
     broker of its own; `separate_urls` says the same of several URLs. Private ones keep on disk what
-    they hold where the run `stores`. `may_be_several`: the case can be spread over `instances`.
+    they hold where the run `stores`, after each change with `save_each`, and are `encrypted` on
+    request. `may_be_several`: the case can be spread over `instances`.
     """
 
     names: tuple[str, ...]
     instances: int = 1
     separate_urls: bool = False
     stores: bool = False
+    save_each: bool = False
+    encrypted: bool = False
     bridge: Bridge | None = None
     may_be_several: bool = False
 
@@ -228,11 +231,13 @@ def _fleet(workload: Workload, scenario: FleetScenario) -> Workload:
             instances=scenario.instances,
             separate_urls=scenario.separate_brokers,
             may_be_several=True,
+            encrypted=scenario.tls,
         ),
         needs=replace(workload.needs, qos=scenario.qos),
         reconnect=scenario.reconnecting(),
         client_id=scenario.client_id,
         clients_file=scenario.clients_file,
+        access_control=scenario.access_control,
         per_device=scenario.per_device,
     )
 

@@ -5,13 +5,17 @@ import ssl
 import stat
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import aiomqtt
 import psutil
 import pytest
 
+from loadgen.brokers.client import mqtt_client
 from loadgen.brokers.mosquitto import (
+    Mosquitto,
     MosquittoSettings,
     find_mosquitto,
     mosquitto_version,
@@ -19,9 +23,11 @@ from loadgen.brokers.mosquitto import (
     run_mosquitto,
 )
 from loadgen.brokers.ports import ephemeral_ports, listen
+from loadgen.brokers.start import serve
 from loadgen.errors import CannotRunError, MissingProgramError, UsageError
 from loadgen.mqtt.packets import Publish
 from loadgen.mqtt.properties import Properties
+from loadgen.workload.accounts import Account
 from tests.brokers.conftest import ClientMaker
 from tests.secured_mosquitto import TlsFiles, run_secured
 
@@ -201,3 +207,67 @@ def test_config_says_what_is_asked(tmp_path: Path) -> None:
 def test_settings_that_cannot_be(fields: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         MosquittoSettings(**fields)  # type: ignore[arg-type]
+
+
+@needs_mosquitto
+async def test_encrypted_with_users_who_have_their_own_topics(tmp_path: Path) -> None:
+    users = (
+        Account("us", "key", ("#",), ("#", "$SYS/#")),
+        Account("ann", "a", ("+/ann",), ()),
+        Account("bob", "b", (), ("+/ann", "+/bob")),
+    )
+    async with serve("mosquitto", encrypted=True, accounts=users) as served:
+        (endpoint,) = served.endpoints
+        assert endpoint.scheme == "mqtts" and (endpoint.username, endpoint.password) == (
+            "us",
+            "key",
+        )
+        assert served.secrets == ("key",) and served.users == 3 and served.authority is not None
+        context = ssl.create_default_context(cafile=str(served.authority))
+        directory = served.brokers[0].log.parent  # type: ignore[attr-defined]
+        assert "key" not in (directory / "passwords").read_text().replace(":", " ").split()
+
+        def client(user: str, password: str) -> aiomqtt.Client:
+            login = replace(endpoint, username=user, password=password)
+            return mqtt_client(login, "test", tls_context=context)
+
+        for user, password in (("ann", "b"), ("eve", "a"), ("ann", "")):
+            with pytest.raises(aiomqtt.MqttError):
+                async with client(user, password):
+                    pass
+        async with client("bob", "b") as bob, client("ann", "a") as ann, client("us", "key") as us:
+            await bob.subscribe("#", 1)
+            for user, password in (("ann", "a"), ("bob", "b")):
+                # Some versions close the connection of who asks for too much.
+                with suppress(aiomqtt.MqttError):
+                    async with client(user, password) as other:
+                        await other.publish("x/bob", b"not theirs to say", 1)
+            await ann.publish("x/ann", b"hers", 1)
+            await us.publish("x/else", b"not for bob", 1)
+            await us.publish("x/bob", b"ours", 1)
+            payloads = [(await anext(bob.messages)).payload for _ in range(2)]
+        assert payloads == [b"hers", b"ours"]
+
+
+@pytest.mark.parametrize("name", ["amqtt", "reflector", "sink"])
+async def test_other_brokers_are_not_started_encrypted_or_with_users(name: str) -> None:
+    for more in ({"encrypted": True}, {"accounts": [Account("a", "b")]}, {"save_each": True}):
+        with pytest.raises(UsageError, match="only a private Mosquitto"):
+            async with serve(name, **more):
+                pass
+
+
+def test_storage_is_said_as_it_is_configured(tmp_path: Path) -> None:
+    def said(**settings: bool) -> tuple[str, str]:
+        chosen = MosquittoSettings(**settings)  # type: ignore[arg-type]
+        broker = Mosquitto(Path("/bin/true"), chosen, tmp_path)
+        return broker.storage, render_config(chosen, tmp_path, (1883,))
+
+    text, _ = said()
+    assert "stores nothing on disk" in text
+    text, config = said(persistence=True)
+    assert "acknowledges a message before it stores it" in text and "every 5 s" in text
+    assert "autosave_on_changes false\nautosave_interval 5\n" in config
+    text, config = said(persistence=True, save_each=True)
+    assert "acknowledges a message before it stores it" in text and "after each turn" in text
+    assert "autosave_on_changes true\nautosave_interval 1\n" in config

@@ -199,3 +199,36 @@ async def test_what_cannot_be_used_is_one_line_before_anything_starts(
         await play(tmp_path, case, **fields)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+async def test_every_device_has_a_user_of_its_own_over_tls(tmp_path: Path) -> None:
+    clients = tmp_path / "clients.csv"
+    lines = [f"sensor-{n},user-{n},{SECRET}-{n}" for n in range(8)]
+    clients.write_text("\n".join(["client_id,username,password", *lines]))
+    fields = {"broker": "mosquitto", "tls": True, "access_control": True, "workers": 2}
+    result = await play(
+        tmp_path, "fanin", devices=8, rate=80, qos=1, clients_file=str(clients), **fields
+    )
+    assert total(result, "received") == total(result, "expected") > 0
+    document = json.loads((result.directory / "run.json").read_text())
+    assert document["broker"]["access_control"] == {"users": 10}
+    assert document["broker"]["urls"][0].startswith("mqtts://loadgen:***@")
+    assert document["observed"]["tls"]["connections"][0]["count"] == 9
+    for path in result.directory.rglob("*"):
+        assert path.is_dir() or SECRET.encode() not in path.read_bytes()
+
+
+async def test_a_file_of_clients_without_passwords_is_refused_for_access_control(
+    tmp_path: Path,
+) -> None:
+    clients = tmp_path / "clients.csv"
+    clients.write_text("client_id,username,password\na,ann,\n")
+    with pytest.raises(ScenarioError, match="access_control needs a username"):
+        await play(
+            tmp_path,
+            "fanin",
+            broker="mosquitto",
+            devices=1,
+            clients_file=str(clients),
+            access_control=True,
+        )

@@ -373,6 +373,9 @@ def values_of(spec: Field) -> st.SearchStrategy[Any]:
     return whole if is_whole else st.floats(least, most)
 
 
+PRIVATE_ONLY = ("broker", "crash_broker", "save_each", "tls", "access_control")
+"""Drawn by hand, or only for a broker that is started here."""
+
 TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=20).filter(
     str.strip
 )
@@ -388,7 +391,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     case = draw(st.sampled_from([case for case in CASES if case != "specjms"]))
     given_fields: dict[str, object] = {"broker": draw(BROKERS)}
     for spec in CASES[case].scenario.fields().values():
-        if spec.name not in ("broker", "crash_broker") and draw(st.booleans()):
+        if spec.name not in PRIVATE_ONLY and draw(st.booleans()):
             given_fields[spec.name] = draw(values_of(spec))
     if "client_id" in given_fields:
         given_fields["client_id"] = f"{given_fields['client_id']}{{group}}-{{device}}"
@@ -492,7 +495,8 @@ class TestFiles:
     def test_files_load_and_plan(self, stem: str, suffix: str) -> None:
         text = (SCENARIOS / f"{stem}{suffix}.toml").read_text(encoding="utf-8")
         file = read_toml(text)
-        brokers: dict[str, object] = {"broker": "mqtt://10.10.0.222:16901"} if suffix else {}
+        scheme = "mqtts" if stem.endswith("-sec") else "mqtt"
+        brokers: dict[str, object] = {"broker": f"{scheme}://10.10.0.222:16901"} if suffix else {}
         if suffix and file["case"] == "bridge":
             fronts = [f"mqtt://10.10.{net}.222:16901" for net in range(16)]
             brokers = {"broker": fronts, "backend": "mqtt://10.10.16.222:16901"}
@@ -511,9 +515,13 @@ class TestFiles:
     def test_published_sizes(self) -> None:
         def load(case: str) -> Scenario:
             text = (SCENARIOS / f"{case}-published.toml").read_text(encoding="utf-8")
-            return build_scenario(case, read_toml(text), {})
+            return build_scenario(case.removesuffix("-sec"), read_toml(text), {})
 
         fanin, fanout, persistent = load("fanin"), load("fanout"), load("persistent")
+        # The published command lines: SSLCipher=AES256, SSLClientMeth=TLSv12.
+        for secured in (load("fanin-sec"), load("fanout-sec")):
+            assert (secured.tls_version, secured.tls_ciphers) == ("1.2", "AES256")
+        assert (load("fanout-sec").ratio, load("fanout-sec").rate) == (10, 330_000)
         assert (fanin.devices, fanin.rate) == (400_000, 400_000)
         assert (fanout.topics, fanout.ratio, fanout.rate) == (10, 100, 162_000)
         assert (persistent.pairs, persistent.rate, persistent.qos) == (10, 460_000, 1)
