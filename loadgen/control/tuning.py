@@ -9,7 +9,7 @@ import math
 import operator
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -69,12 +69,16 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Advice that no program can check, or (`published` with a reason) what is left out."""
+    """Advice that no program can check, or what is left out with the reason.
+
+    `values` are the published values that are left out, by their names in the report.
+    """
 
     name: str
     text: str
     published: str = ""
     source: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,26 +178,30 @@ def parse_profile(text: str, origin: str) -> Profile:
             title=str(table["title"]),
             settings=tuple(_setting(entry) for entry in table["setting"]),
             advice=tuple(Note(**entry) for entry in table.get("advice", ())),
-            left_out=tuple(
-                Note(entry["name"], entry["reason"], entry["published"])
-                for entry in table.get("left_out", ())
-            ),
+            left_out=tuple(map(_left_out, table.get("left_out", ()))),
         )
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"profile {origin} cannot be used: {error}") from None
 
 
+def _left_out(entry: Mapping[str, Any]) -> Note:
+    values = {str(name): str(value) for name, value in entry["values"].items()}
+    if not values or not entry["reason"].strip():
+        raise ValueError("something is left out without values or without a reason")
+    return Note(", ".join(values), entry["reason"], ", ".join(values.values()), values=values)
+
+
 def _setting(entry: Mapping[str, Any]) -> Setting:
     name = str(entry.get("name", "?"))
     setting = Setting(**entry)
-    for field, allowed in (("area", Area), ("rule", Rule), ("touches", Touches)):
-        if getattr(setting, field) not in get_args(allowed):
-            raise ValueError(f"{name}: {field} is not one of {', '.join(get_args(allowed))}")
+    for part, allowed in (("area", Area), ("rule", Rule), ("touches", Touches)):
+        if getattr(setting, part) not in get_args(allowed):
+            raise ValueError(f"{name}: {part} is not one of {', '.join(get_args(allowed))}")
     if setting.needs and setting.needs not in Demand.__dataclass_fields__:
         raise ValueError(f"{name}: {setting.needs!r} is not something that a run needs")
-    for field in ("value", "reason", "cost", "source"):
-        if not str(getattr(setting, field)).strip():
-            raise ValueError(f"{name}: {field} is empty")
+    for part in ("value", "reason", "cost", "source"):
+        if not str(getattr(setting, part)).strip():
+            raise ValueError(f"{name}: {part} is empty")
     return setting
 
 

@@ -23,6 +23,7 @@ _TRACKING: Final = "net.netfilter.nf_conntrack_max"
 _SIOCETHTOOL: Final = 0x8946
 _ETHTOOL: Final[Mapping[str, tuple[int, int, int]]] = {
     "rx-usecs": (0x0E, 23, 1),
+    "rx-frames": (0x0E, 23, 2),
     "adaptive-rx": (0x0E, 23, 10),
     "rx-ring": (0x10, 9, 5),
     "tx-ring": (0x10, 9, 8),

@@ -1,5 +1,8 @@
 import dataclasses
 import re
+import tomllib
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,16 +61,45 @@ def test_profiles_say_why_and_where_from_and_name_themselves(name: str) -> None:
             assert finding(one, wanted).state == "met", one.name
 
 
-def test_every_kernel_parameter_of_appendix_b_is_set_or_left_out_with_a_reason() -> None:
-    # Names of the report's table, which a revision must not forget silently.
-    published = """fs.nr_open wmem_max rmem_max wmem_default rmem_default netdev_max_backlog
-        ip_local_port_range tcp_wmem tcp_rmem tcp_mem tcp_tw_reuse tcp_timestamps
-        tcp_window_scaling tcp_sack tcp_synack_retries tcp_keepalive_intvl tcp_keepalive_probes
-        tcp_fin_timeout threads-max pid_max nr_hugepages max_map_count rx-ring tx-ring txqueuelen
-        mtu adaptive-rx rx-usecs nofile stack nproc core memlock rtprio"""
-    profile = read_profile("load-host")
-    said = " ".join([*(s.name for s in profile.settings), *(n.name for n in profile.left_out)])
-    assert [name for name in published.split() if name not in said] == []
+APPENDICES = tomllib.loads(
+    (Path(__file__).parents[2] / "tuning/published/appendices.toml").read_text("utf-8")
+)
+PROFILES = {"B": "load-host", "C": "broker-host"}
+"""Whose machines an appendix is about."""
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "value"),
+    [(table, *pair) for table in APPENDICES["table"] for pair in table["values"].items()],
+)
+def test_every_published_value_is_set_or_left_out_with_a_reason(
+    table: dict[str, Any], name: str, value: str
+) -> None:
+    profile = read_profile(PROFILES[table["appendix"]])
+    key = f"{table['area']}:{table.get('key', {}).get(name, name)}"
+    # A setting that stands for several names each.
+    set_to = [one.published for one in profile.settings if one.key == key]
+    explained = [note.values[name] for note in profile.left_out if name in note.values]
+    assert len(set_to) + len(explained) == 1, "set or left out, not both and not neither"
+    for said in set_to:
+        assert said == value or (said.startswith(f"{value} (") and name in said)
+    assert explained in ([], [value])
+
+
+def test_what_is_left_out_is_published() -> None:
+    """Of an appendix of the report, whichever; its other values have their appendix in the name."""
+    published = {
+        name: value for table in APPENDICES["table"] for name, value in table["values"].items()
+    }
+    for profile in map(read_profile, profile_names()):
+        for note in profile.left_out:
+            for name, value in note.values.items():
+                assert "(Appendix " in name or published[name] == value
+
+
+def test_the_published_tables_are_whole() -> None:
+    sizes = [len(table["values"]) for table in APPENDICES["table"]]
+    assert sizes == [22, 10, 7, 14, 7, 3, 11, 5] and "2013" in APPENDICES["source"]
 
 
 def test_unknown_profile_names_those_that_exist() -> None:
