@@ -5,7 +5,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loadgen.brokers.endpoints import parse_broker
 from loadgen.brokers.process import ServedBroker
@@ -17,6 +17,7 @@ from loadgen.errors import BrokerRefusedError, ScenarioError
 from loadgen.workload.groups import RunPlan
 from loadgen.workload.payload import HEADER_BYTES
 from loadgen.workload.scenario import SIZE_MAXIMUM_BYTES, MessagingScenario, Scenario
+from loadgen.workload.sut import FILE_LIMIT_CHARACTERS, read_description
 from loadgen.workload.template import read_template
 from loadgen.workload.workload import BrokerNeeds, Workload
 
@@ -154,12 +155,33 @@ def _clients(workload: Workload) -> None:
                 )
 
 
+def _description(workload: Workload) -> None:
+    """The description of the system under test can be used."""
+    described_system(workload)
+
+
+def described_system(workload: Workload) -> dict[str, dict[str, Any]]:
+    """What was said of the system under test; empty where nothing was."""
+    if workload.sut_file is None:
+        return {}
+    shown = printable(workload.sut_file, 200)
+    try:
+        with Path(workload.sut_file).open("rb") as file:
+            text = file.read(4 * FILE_LIMIT_CHARACTERS + 1).decode("utf-8")
+    except OSError as error:
+        raise ScenarioError(f"sut: {shown} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ScenarioError(f"sut: {shown} is not UTF-8 text") from None
+    return read_description(text)
+
+
 _ON_THIS_HOST: tuple[Callable[[Workload], None], ...] = (
     _broker_urls,
     _one_host,
     _processors,
     _certificates,
     _clients,
+    _description,
 )
 
 

@@ -13,6 +13,7 @@ from loadgen.brokers.process import ServedBroker
 from loadgen.control.environment import environment
 from loadgen.control.facts import handshakes_of
 from loadgen.control.network import difference, network_counters
+from loadgen.control.preflight import described_system
 from loadgen.control.redaction import printable, redact_command
 from loadgen.control.run_state import Outcome, RunState
 from loadgen.control.rundir import write_json
@@ -114,6 +115,7 @@ def run_document(
     now = datetime.now(UTC)
     clock = {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
     case = workload.case.name
+    sut = described_system(workload)
     known = {
         "schema": 1,
         "id": f"{now:%Y%m%dT%H%M%SZ}-{case}-{plan.run_tag:08x}",
@@ -134,6 +136,7 @@ def run_document(
             **_storage(workload, broker),
             **({"access_control": {"users": broker.users}} if broker.users else {}),
         },
+        **({"sut": sut} if sut else {}),
         "clock": clock,
     }
     return RunDocument(directory, known, network_counters())

@@ -40,6 +40,8 @@ from loadgen.scorecard.published import published_details, published_sections
 from loadgen.scorecard.reading import figure
 from loadgen.scorecard.record import RunFiles, RunRecord
 from loadgen.scorecard.rows import Facts, score_rows
+from loadgen.scorecard.system import rack_units as described_units
+from loadgen.scorecard.system import system_details, system_sections
 from loadgen.scorecard.views import BACKGROUND, Views
 from loadgen.workload.verdict import Reason, Verdict
 
@@ -58,6 +60,7 @@ def build(
     was measured. Raises RunDirectoryError where no row belongs to the measurement window.
     """
     record = run.record
+    rack_units = described_units(record) if rack_units is None else rack_units
     start_ns, end_ns = measured_window(record, views)
     seconds = (end_ns - start_ns) / 1e9
     messages = not _is_connect_only(record)
@@ -116,11 +119,15 @@ def build(
         sections=(
             *outage_sections(record, curves.course, curves.phases),
             *published_sections(facts),
+            *system_sections(record),
             *observed_sections(record),
             *tls_sections(record),
             *ceiling_of(record, rates, latency),
         ),
-        details=published_details(facts) | observed_details(record) | tls_details(record),
+        details=published_details(facts)
+        | observed_details(record)
+        | tls_details(record)
+        | system_details(record),
         curves=curves,
     )
 

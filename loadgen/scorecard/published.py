@@ -7,6 +7,7 @@ from loadgen.scorecard.encryption import negotiated
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.rows import FIGURES, Facts, figures_of
 from loadgen.scorecard.sections import Cell, Section
+from loadgen.scorecard.system import stored_first
 from loadgen.workload.case import MEASURES
 from loadgen.workload.published import (
     PUBLISHED_SOURCE,
@@ -19,7 +20,7 @@ _HIGH_WATER_MARK = "high_water_mark"
 _UPPER_BOUND = "here an upper bound: all that was under way, in both kernels' buffers too"
 _ABSENT = {
     "messages_per_watt": "here without power logs (--pdu)",
-    "messages_per_rack_unit": "here without rack units (--rack-units)",
+    "messages_per_rack_unit": "here without rack units (--rack-units, --sut)",
 }
 
 
@@ -88,13 +89,8 @@ def conditions_of(record: RunRecord) -> Conditions:
         devices=sum(group.count for group in record.groups),
         handshakes=handshakes or (None if record.secure else ()),
         access_control=record.broker.get("access_control") is not None,
-        stored_first=_stored_first(record),
+        stored_first=stored_first(record),
     )
-
-
-def _stored_first(record: RunRecord) -> bool | None:
-    found = record.broker.get("stored_first")
-    return found if isinstance(found, bool) else None
 
 
 def _figures(record: RunRecord, ours: Conditions) -> tuple[PublishedFigure, ...]:

@@ -93,6 +93,7 @@ class RunRecord:
     groups: Annotated[tuple[Group, ...], _GIVEN, at("plan", "groups")] = ()
     environment: Part = field(default_factory=dict)
     broker: Part = field(default_factory=dict)
+    sut: Part = field(default_factory=dict)
     clock: Annotated[
         tuple[int, int],
         BeforeValidator(lambda clock: [clock.get(k) or 0 for k in ("monotonic_ns", "wall_ns")]),

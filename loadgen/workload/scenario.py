@@ -194,6 +194,12 @@ class Scenario(BaseModel):
         "zone",
         absent="this host's time zone",
     ).field()
+    sut: str | None = Text(
+        "TOML file that describes the system under test (broker, machine, network, power, clients) "
+        "for the score card.",
+        "file",
+        absent="nothing is said of it",
+    ).field()
     broker_pid: int | None = Count(
         "Process of the broker on this host, whose processor time and memory are watched.",
         1,

@@ -139,6 +139,7 @@ class Workload(DeviceConduct):
     processors: tuple[int, ...] = ()
     send_tick_us: int | None = None
     latency_bound_us: float | None = None  # None where latency is not judged
+    sut_file: str | None = None  # that describes the system under test
     broker_pid: int | None = None  # process of the broker to watch, None for those that are found
     # What is killed in the middle of the window: the private brokers, or one consumer's connection.
     crash: Literal["", "broker", "consumer"] = ""
@@ -180,6 +181,7 @@ def resolve(case: Case[S], scenario: S) -> Workload:
         source_address=scenario.source_address,
         processors=processors_of(scenario.affinity),
         latency_bound_us=None if bound_s is None else bound_s * 1e6,
+        sut_file=scenario.sut,
         broker_pid=scenario.broker_pid,
     )
     if isinstance(scenario, PublishingScenario):

@@ -232,3 +232,21 @@ async def test_a_file_of_clients_without_passwords_is_refused_for_access_control
             clients_file=str(clients),
             access_control=True,
         )
+
+
+async def test_the_system_under_test_is_described_in_the_run_and_refused_before_it(
+    tmp_path: Path,
+) -> None:
+    sut = tmp_path / "sut.toml"
+    sut.write_text('[machine]\nos = "Debian 12"\n')
+    result = await play(tmp_path, "fanin", broker="reflector", devices=2, workers=1, sut=str(sut))
+    document = json.loads((result.directory / "run.json").read_text())
+    assert document["sut"] == {"machine": {"os": "Debian 12"}}
+    for content, said in ((b"[machine]\nos = 3", "write it in quotes"), (b"\xff", "not UTF-8")):
+        sut.write_bytes(content)
+        with pytest.raises(ScenarioError, match=f"sut: .*{said}"):
+            await play(tmp_path / "other", "fanin", broker="reflector", sut=str(sut))
+    sut.unlink()
+    with pytest.raises(ScenarioError, match="cannot be read: No such file"):
+        await play(tmp_path / "other", "fanin", broker="reflector", sut=str(sut))
+    assert not (tmp_path / "other").exists()

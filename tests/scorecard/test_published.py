@@ -98,7 +98,7 @@ def test_efficiency_without_watts_and_rack_units(tmp_path: Path) -> None:
     assert lines["PERSISTENT.MPW"][2:4] == (1_523, None)
     assert "--pdu" in lines["PERSISTENT.MPW"][5]
     assert lines["PERSISTENT.MPU"][2:4] == (230_000, None)
-    assert "--rack-units" in lines["PERSISTENT.MPU"][5]
+    assert "--rack-units, --sut" in lines["PERSISTENT.MPU"][5]
 
 
 @pytest.mark.parametrize(
