@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from loadgen.engine.live import LivePage, private_page
 from loadgen.engine.reactor import EVENTS_AT_ONCE
-from loadgen.engine.syscalls import EVENT_WORDS
+from loadgen.engine.syscalls import EVENT_WORDS, MESSAGE_WORDS
 from loadgen.errors import BrokerUnreachableError, HostLimitError, ScenarioError
 from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import SERIES
@@ -29,6 +29,7 @@ from loadgen.mqtt.properties import NO_PROPERTIES, Properties
 from loadgen.workload.accounting import make_gaps, make_pairs
 from loadgen.workload.accounts import login_of
 from loadgen.workload.arrays import Rows
+from loadgen.workload.attention import STALLS_LIMIT, Attention, Stall
 from loadgen.workload.device import SHARED, STREAMED, Device
 from loadgen.workload.fleet import Event, Fleet, Group, Run, Segment, Sent, Stat
 from loadgen.workload.groups import (
@@ -366,6 +367,8 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, page: LivePage | None = None)
         groups=rows.groups,
         run=_run_of(plan),
         totals=page.totals,
+        attention=Attention.rows(1),
+        stalls=Stall.rows(STALLS_LIMIT),
         counters=page.counts[0],
         histograms=_mapped(slots, BUCKETS * 4).view(np.uint32),
         stats=Stat.rows(slots),
@@ -400,6 +403,7 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, page: LivePage | None = None)
         ready=np.zeros(max(count, 1) + EVENTS_AT_ONCE, np.int64),
         epoll_events=np.zeros(EVENTS_AT_ONCE * EVENT_WORDS, np.int32),
         clock=np.zeros(4, np.int64),
+        message=np.zeros(MESSAGE_WORDS, np.int64),
         words=np.zeros(4, np.int32),
     )
 

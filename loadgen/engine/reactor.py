@@ -25,18 +25,28 @@ from loadgen.engine.syscalls import (
     EPOLLRDHUP,
     EVENT_DATA,
     EVENT_WORDS,
+    age_ns,
     arm_timer,
     connect_socket,
     monotonic_ns,
     open_socket,
     receive_into,
+    receive_timed,
     send_from,
     socket_error,
+    stamp_arrivals,
     wait_events,
     watch,
 )
 from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.workload.arrays import Rows
+from loadgen.workload.attention import (
+    STALL_FLOOR_NS,
+    attend,
+    attend_loop,
+    loop_wake_ns,
+    wake_ns,
+)
 from loadgen.workload.device import (
     BLOCKED,
     CLOSED,
@@ -62,14 +72,18 @@ from loadgen.workload.traffic import (
     CLOSED_BY_PEER,
     CONNECT_FAILED,
     CONNECT_PHASE,
+    MEASURE,
     MESSAGING,
+    S_OWN_DELAY,
     S_TCP,
     UNSENT,
     WRITABLE,
+    phase_of,
     push_bytes,
     push_event,
     receive_packets,
     record,
+    record_many,
     record_sent,
     room_for_events,
     send_due,
@@ -81,6 +95,9 @@ Table = npt.NDArray[np.int64]
 
 EVENTS_AT_ONCE = 256
 _READS_AT_ONCE = 4
+READS_PER_TIMED = 7
+"""Of so many reads one is timed by the kernel's clock, and its delay counts for all; no round
+number, or with as many subscribers of one topic it would always be the same one's turn."""
 _MESSAGES_AT_ONCE = 2000
 _EAGAIN = errno.EAGAIN
 _PACKET_TOO_LARGE = int(ReasonCode.PACKET_TOO_LARGE)
@@ -106,11 +123,12 @@ class EntryPoints(NamedTuple):
 
 
 @compiled
-def poll(fleet: Fleet, timeout_ms: int, handlers: Handlers) -> int:
-    """Wait at most `timeout_ms` and serve what is ready; the number of descriptors that were.
+def poll(fleet: Fleet, timeout_ms: int, asked_ns: int, handlers: Handlers) -> int:
+    """Wait at most `timeout_ms` and serve what is ready; the moment (ns) at which the wait ended.
 
-    After the call `totals.events` events wait for Python, `totals.ready` devices were not read to
-    the end and want another call, and with `totals.rearm` `pump` has something to do.
+    `asked_ns` is when something is armed to end it. After the call `totals.events` events wait for
+    Python, `totals.ready` devices were not read to the end and want another call, and with
+    `totals.rearm` `pump` has something to do.
     """
     totals = fleet.totals
     again = totals.ready
@@ -118,6 +136,8 @@ def poll(fleet: Fleet, timeout_ms: int, handlers: Handlers) -> int:
     epoll_events = fleet.epoll_events
     wait_ms = 0 if again else timeout_ms
     found = wait_events(fleet.run.epoll, epoll_events, EVENTS_AT_ONCE, wait_ms)
+    now_ns = monotonic_ns(fleet.clock)
+    attend(fleet, now_ns, asked_ns)
     for index in range(again):
         row = fleet.ready[index]
         fleet.devices[row].flags &= ~LISTED
@@ -129,7 +149,7 @@ def poll(fleet: Fleet, timeout_ms: int, handlers: Handlers) -> int:
             _serve_device(fleet, row, int(np.int64(epoll_events[base])), False, handlers)
         elif row == TIMER:
             totals.rearm = 1
-    return found
+    return now_ns
 
 
 @compiled
@@ -182,7 +202,11 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
         kept = device.partial_bytes
         if kept > 0:
             buffer[:kept] = fleet.partial[row, :kept]
-        got = receive_into(device.descriptor, buffer, kept, len(buffer))
+        timed = _is_timed(fleet)
+        if timed:
+            got = receive_timed(device.descriptor, buffer, kept, len(buffer), fleet.message)
+        else:
+            got = receive_into(device.descriptor, buffer, kept, len(buffer))
         now_ns = monotonic_ns(fleet.clock)
         if got == -_EAGAIN and kept > 0 and listed and turn == 0:
             got = 0  # what is kept may be whole packets for which events had no room
@@ -191,7 +215,11 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
                 push_event(fleet, CLOSED_BY_PEER, row, -got, now_ns)
             return
         end = kept + got
+        before = fleet.totals.publishes
+        waited_ns = age_ns(fleet.message) if timed else 0
         position, written = receive_packets(fleet, row, buffer, end, now_ns, handlers)
+        if timed:
+            _record_own_delay(fleet, row, fleet.totals.publishes - before, waited_ns, now_ns)
         if not keep_partial(fleet, row, buffer, position, end, now_ns):
             return
         if written > 0:
@@ -205,6 +233,47 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
     fleet.ready[fleet.totals.ready] = row
     fleet.totals.ready += 1
     device.flags |= LISTED
+
+
+@compiled
+def _is_timed(fleet: Fleet) -> bool:
+    """Whether it is this read's turn; all of them after a stall are timed."""
+    attention = fleet.attention
+    attention.untimed_reads += 1
+    timed = attention.seen_ns == attention.stall_end_ns
+    if timed or attention.untimed_reads == READS_PER_TIMED:
+        attention.untimed_reads = 0
+        timed = True
+    return bool(timed)
+
+
+@compiled
+def _record_own_delay(fleet: Fleet, row: int, messages: int, waited_ns: int, now_ns: int) -> None:
+    """Count how long the messages of a timed read waited for it.
+
+    `waited_ns` is how long the last of them did, -1 where that is not known. After a stall they
+    came while nobody looked, the last then and the others evenly before it; else all came together,
+    and stand for those of the reads that were not timed.
+    """
+    attention = fleet.attention
+    slot = _own_delay_slot(fleet, row, now_ns)
+    if attention.seen_ns == attention.stall_end_ns:
+        _record_evenly(fleet, slot, messages, max(waited_ns, 0), now_ns - attention.stall_start_ns)
+    elif messages > 0 and waited_ns >= 0:
+        record_many(fleet, slot, waited_ns, messages * READS_PER_TIMED)
+
+
+@compiled
+def _own_delay_slot(fleet: Fleet, row: int, now_ns: int) -> int:
+    """What arrives after the window was late for it."""
+    phase = min(phase_of(fleet.run, now_ns), MEASURE)
+    return slot_of(fleet.devices[row].group, S_OWN_DELAY, phase)
+
+
+@compiled
+def _record_evenly(fleet: Fleet, slot: int, messages: int, least_ns: int, most_ns: int) -> None:
+    for place in range(messages):
+        record(fleet, slot, least_ns + (most_ns - least_ns) * place // messages)
 
 
 @compiled
@@ -284,6 +353,7 @@ def pump_due(fleet: Fleet, handlers: Handlers) -> int:
     moment_ns = 0
     if totals.heap_size > 0:
         moment_ns = max(heap[0].due_ns, now_ns + fleet.run.tick_ns)
+    fleet.attention.alarm_ns = moment_ns
     arm_timer(fleet.run.timer, moment_ns, fleet.clock)
     return segments
 
@@ -355,21 +425,22 @@ def serve_devices(fleet: Fleet, linger_ns: int, handlers: Handlers) -> int:
     linger_timer = fleet.run.linger_timer
     now_ns = monotonic_ns(fleet.clock)
     end_ns = now_ns + linger_ns
+    asked_ns = loop_wake_ns(fleet)
     timeout_ms = 0
     if linger_timer >= 0 and linger_ns > 0:
         arm_timer(linger_timer, end_ns, fleet.clock)
     while True:
-        poll(fleet, timeout_ms, handlers)
+        now_ns = poll(fleet, timeout_ms, asked_ns, handlers)
         if totals.rearm:
             segments = pump_due(fleet, handlers)
             if segments > 0:
                 return segments
         if totals.events > 0:
             return 0
-        now_ns = monotonic_ns(fleet.clock)
         left_ns = end_ns - now_ns
         if left_ns <= 0:
             return 0
+        asked_ns = wake_ns(fleet, end_ns)
         timeout_ms = -1 if linger_timer >= 0 else (left_ns + 999_999) // 1_000_000
 
 
@@ -386,9 +457,25 @@ def entry_points(handlers: Handlers) -> EntryPoints:
 
     @compiled
     def receive(fleet: Fleet, row: int, buffer: Bytes, end: int, now_ns: int) -> tuple[int, int]:
-        return receive_packets(fleet, row, buffer, end, now_ns, handlers)
+        before = fleet.totals.publishes
+        position, written = receive_packets(fleet, row, buffer, end, now_ns, handlers)
+        _record_streamed(fleet, row, fleet.totals.publishes - before, now_ns)
+        return position, written
 
     return EntryPoints(serve, pump, receive)
+
+
+@compiled
+def _record_streamed(fleet: Fleet, row: int, messages: int, now_ns: int) -> None:
+    """Count how long the messages of a read waited that the loop made: known after a stall only."""
+    attention = fleet.attention
+    if now_ns - attention.seen_ns > STALL_FLOOR_NS:
+        attend_loop(fleet, now_ns)
+    slot = _own_delay_slot(fleet, row, now_ns)
+    if now_ns - attention.stall_end_ns < STALL_FLOOR_NS:
+        _record_evenly(fleet, slot, messages, 0, now_ns - attention.stall_start_ns)
+    elif messages > 0:
+        record_many(fleet, slot, 0, messages)
 
 
 MESSAGING_ENTRY_POINTS = entry_points(MESSAGING)
@@ -409,6 +496,7 @@ def connect_some(fleet: Fleet, rows: Table) -> None:
         if descriptor < 0:
             push_event(fleet, CONNECT_FAILED, row, -descriptor, now_ns)
             continue
+        stamp_arrivals(descriptor, fleet.words)
         device.descriptor = descriptor
         device.partial_bytes = 0
         device.syn_ns = now_ns

@@ -34,6 +34,7 @@ EVENT_WORDS = 3 if _PACKED else 4
 EVENT_DATA = 1 if _PACKED else 2
 """Word that holds the low half of its data."""
 
+_CLOCK_REALTIME = 0
 _CLOCK_MONOTONIC = 1
 _TFD_NONBLOCK_CLOEXEC = 0o4000 | 0o2000000
 _TFD_TIMER_ABSTIME = 1
@@ -41,6 +42,15 @@ _MSG = 0x40 | 0x4000  # MSG_DONTWAIT | MSG_NOSIGNAL
 _SOCK_STREAM_FLAGS = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 _SOL_SOCKET = socket.SOL_SOCKET
 _SO_ERROR = socket.SO_ERROR
+_SO_TIMESTAMPNS = 35
+_STAMP_BYTES = 32  # a control message with a struct timespec
+_STAMP_KIND = int(np.array([_SOL_SOCKET, _SO_TIMESTAMPNS], np.int32).view(np.int64)[0])
+# Where in the scratch of `receive_timed` its parts begin: struct msghdr (seven words, on every
+# 64-bit Linux), struct iovec, room for one control message, a struct timespec.
+_MESSAGE, _IOVEC, _CONTROL, _TIME = 0, 7, 9, 17
+_CONTROL_BYTES = 8 * (_TIME - _CONTROL)
+MESSAGE_WORDS = _TIME + 2
+"""64-bit words that `receive_timed` and `age_ns` need."""
 _IPPROTO_TCP = socket.IPPROTO_TCP
 _TCP_NODELAY = socket.TCP_NODELAY
 _IPPROTO_IP = 0
@@ -62,6 +72,7 @@ _errno_location = _external("__errno_location", _int_pointer)
 _epoll_wait = _external("epoll_wait", _int, _int, _address, _int, _int)
 _epoll_ctl = _external("epoll_ctl", _int, _int, _int, _int, _address)
 _recv = _external("recv", types.intp, _int, _address, types.uintp, _int)
+_recvmsg = _external("recvmsg", types.intp, _int, _address, _int)
 _send = _external("send", types.intp, _int, _address, types.uintp, _int)
 _socket = _external("socket", _int, _int, _int, _int)
 _bind = _external("bind", _int, _int, _address, types.uint32)
@@ -120,6 +131,45 @@ def watch(epoll: int, descriptor: int, flags: int, data: int, scratch: Words) ->
 def receive_into(descriptor: int, buffer: Bytes, start: int, end: int) -> int:
     """recv into buffer[start:end]."""
     return _result(_recv(descriptor, buffer.ctypes.data + start, end - start, _MSG))
+
+
+@compiled
+def stamp_arrivals(descriptor: int, scratch: Words) -> int:
+    """Let the kernel note when it received what a socket has to read (SO_TIMESTAMPNS)."""
+    scratch[0] = 1
+    return _result(_setsockopt(descriptor, _SOL_SOCKET, _SO_TIMESTAMPNS, scratch.ctypes.data, 4))
+
+
+@compiled
+def receive_timed(descriptor: int, buffer: Bytes, start: int, end: int, scratch: Table) -> int:
+    """recvmsg into buffer[start:end]; `age_ns` then says how old the last of it is.
+
+    `scratch` holds MESSAGE_WORDS numbers.
+    """
+    address = scratch.ctypes.data
+    scratch[_MESSAGE : _MESSAGE + 2] = 0
+    scratch[_MESSAGE + 2] = address + 8 * _IOVEC
+    scratch[_MESSAGE + 3] = 1
+    scratch[_MESSAGE + 4] = address + 8 * _CONTROL
+    scratch[_MESSAGE + 5] = _CONTROL_BYTES
+    scratch[_MESSAGE + 6] = 0
+    scratch[_IOVEC] = buffer.ctypes.data + start
+    scratch[_IOVEC + 1] = end - start
+    scratch[_CONTROL + 1] = 0
+    return _result(_recvmsg(descriptor, address, _MSG))
+
+
+@compiled
+def age_ns(scratch: Table) -> int:
+    """Since when the last bytes of `receive_timed` were there; -1 where the kernel did not say.
+
+    Both moments are CLOCK_REALTIME, so that it need not be related to another clock.
+    """
+    if scratch[_MESSAGE + 5] < _STAMP_BYTES or scratch[_CONTROL + 1] != _STAMP_KIND:
+        return -1
+    _clock_gettime(_CLOCK_REALTIME, scratch.ctypes.data + 8 * _TIME)
+    seconds = scratch[_TIME] - scratch[_CONTROL + 2]
+    return int(max(seconds * 1_000_000_000 + scratch[_TIME + 1] - scratch[_CONTROL + 3], 0))
 
 
 @compiled

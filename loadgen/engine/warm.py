@@ -23,6 +23,7 @@ from loadgen.mqtt.in_flight import forget_received, reset, set_capacity
 from loadgen.specjms.options import Choices, model_of
 from loadgen.specjms.plan import SupplyPlan, groups_of_model
 from loadgen.workload import traffic
+from loadgen.workload.attention import attend_loop
 from loadgen.workload.device import CONNECT, LOSE, OPEN, transition
 from loadgen.workload.fleet import Counts, Fleet
 from loadgen.workload.groups import (
@@ -110,6 +111,7 @@ def _warm_what_workers_call(fleet: Fleet) -> None:
     for event in (CONNECT, OPEN, LOSE):
         transition(fleet, 0, event)
     traffic.record(fleet, 0, 1)
+    attend_loop(fleet, now_ns)
     traffic.requeue(fleet, 0)
     fleet.program = with_rate(fleet.program, now_ns + 2 * _LATER_NS, 2.0)
     traffic.reschedule(fleet)

@@ -69,6 +69,7 @@ class Worker:
         self.lifecycle = lifecycle = Lifecycle(behaviour, self.loop, self.reporter)
         wait_s = self.reporter.until_next_second()
         self.loop.call_later(wait_s, self._repeat, self._each_second)
+        self._repeat(lifecycle.poller.tick)
         outgoing = lifecycle.outgoing
         self._repeat(keep_alive(fleet, lifecycle.keep_alive_ns, outgoing, lifecycle.lost))
         if len(fleet.held_ids):

@@ -34,6 +34,8 @@ SERIES = (
     "connack",
     "suback",
     "reconnect",  # received - intended of what waited for a device that was away
+    "own_delay",  # read - readable: what the generator itself added before it looked
+    "pushed_back",  # the part of send_delay in which a publisher waited for the broker
 )
 """Latency series of the contract and the parts of a connect; rows may name others."""
 
@@ -72,10 +74,11 @@ COUNTERS = (
 GAUGES = ("connected", "owed", "in_flight")
 """How things stood at its end."""
 
-PROCESS_COUNTERS = ("cpu_ns", "wait_ns")
-"""Processor time used, and time spent runnable but waiting for a processor."""
+PROCESS_COUNTERS = ("cpu_ns", "wait_ns", "stalled_ns")
+"""Processor time used, time spent runnable but waiting for a processor, and time in which the
+worker did not look at its sockets although it was expected to (stalls of 10 ms and more)."""
 
-PROCESS_GAUGES = ("resident_bytes",)
+PROCESS_GAUGES = ("resident_bytes", "longest_stall_ns")
 
 HISTOGRAM = ("count", "sum_ns", "min_ns", "max_ns", "bucket", "bucket_count")
 """Latencies: how many, their exact sum, least and greatest (0 when none), and the sparse
@@ -133,7 +136,9 @@ class Interval:
     in_flight: int = 0
     cpu_ns: int = 0
     wait_ns: int = 0
+    stalled_ns: int = 0
     resident_bytes: int = 0
+    longest_stall_ns: int = 0
     count: int = 0
     sum_ns: int = 0
     min_ns: int = 0

@@ -53,6 +53,7 @@ STREAMED = 4  # bytes go through an asyncio transport (TLS, WebSocket), not stra
 WAITING = 8  # the publisher is not in the heap
 SHARED = 16  # one of several consumers of a queue: order is between them, not of one
 LISTED = 32  # the device is in `ready`, where it must be only once
+PUSHED_BACK = 128  # the publisher is late because it had to wait for its socket or its window
 
 AWAY = 1
 """`returned_ns` while a device is away. It receives nothing then; its CONNACK puts the moment

@@ -22,6 +22,7 @@ from loadgen.workload.arrays import (
     Record,
     Rows,
 )
+from loadgen.workload.attention import Attention, Stall
 from loadgen.workload.device import Device
 from loadgen.workload.groups import DeviceGroup, RunPlan
 from loadgen.workload.pacer import Due, ProgramStep, Publisher
@@ -67,6 +68,8 @@ class Run(Record):
 class Totals(Record):
     """How things stand at a worker: its row of the live page (engine/live.py)."""
 
+    publishes: Int64
+    """PUBLISH packets handled, whatever they were."""
     lined_up: Int64
     """Deliveries to be expected of messages that wait to be sent and have no due moment."""
     in_flight: Int64
@@ -161,6 +164,8 @@ class Fleet(Arrays):
     groups: Rows[Group]
     run: Run
     totals: Totals
+    attention: Attention
+    stalls: Rows[Stall]
     counters: Grid[Counts]
     """By group and phase, in the live page."""
     histograms: CountRows
@@ -199,6 +204,8 @@ class Fleet(Arrays):
     ready: Int64s
     epoll_events: Int32s
     clock: Int64s
+    message: Int64s
+    """What `recvmsg` takes and leaves (engine/syscalls.py)."""
     words: Int32s
 
     def group_of(self, row: int) -> DeviceGroup:

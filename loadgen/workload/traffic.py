@@ -29,10 +29,12 @@ from loadgen.mqtt.in_flight import (
 )
 from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.workload.accounting import DUPLICATE, LATE, account
+from loadgen.workload.attention import mostly_stalled
 from loadgen.workload.device import (
     ACCEPT,
     AWAIT_CONNACK,
     BLOCKED,
+    PUSHED_BACK,
     REFUSE,
     SHARED,
     WAITING,
@@ -86,6 +88,8 @@ S_TLS = SERIES.index("tls")
 S_CONNACK = SERIES.index("connack")
 S_SUBACK = SERIES.index("suback")
 S_RECONNECT = SERIES.index("reconnect")
+S_OWN_DELAY = SERIES.index("own_delay")
+S_PUSHED_BACK = SERIES.index("pushed_back")
 
 _MALFORMED_PACKET = int(ReasonCode.MALFORMED_PACKET)
 _PACKET_TOO_LARGE = int(ReasonCode.PACKET_TOO_LARGE)
@@ -116,13 +120,19 @@ def slot_of(group: int, series: int, phase: int) -> int:
 @compiled
 def record(fleet: Fleet, slot: int, value_ns: int) -> None:
     """Count one latency; clocks that disagree by less than nothing count as 0."""
+    record_many(fleet, slot, value_ns, 1)
+
+
+@compiled
+def record_many(fleet: Fleet, slot: int, value_ns: int, count: int) -> None:
+    """Count a latency that `count` messages share."""
     value = max(value_ns, 0)
     stat = fleet.stats[slot]
-    fleet.histograms[slot, bucket_index(value)] += 1
+    fleet.histograms[slot, bucket_index(value)] += count
     if stat.count == 0 or value < stat.min_ns:
         stat.min_ns = value
-    stat.count += 1
-    stat.sum_ns += value
+    stat.count += count
+    stat.sum_ns += value * count
     stat.max_ns = max(stat.max_ns, value)
 
 
@@ -250,6 +260,7 @@ def _publish(
     handlers: Handlers,
 ) -> int:
     """A message of QoS 2 goes to its handler once, whatever comes again before PUBREL."""
+    fleet.totals.publishes += 1
     if message.qos == 2:
         known = fleet.devices[row].qos2
         if known < 0 or not accept_qos2(fleet.received_ids, known, message.packet_id):
@@ -476,6 +487,8 @@ def requeue(fleet: Fleet, row: int) -> None:
     if due_ns >= fleet.run.end_ns:
         totals.scheduled -= 1
     else:
+        if due_ns < fleet.attention.seen_ns:
+            device.flags |= PUSHED_BACK
         totals.heap_size = heap_push(fleet.heap, totals.heap_size, due_ns, device.publisher)
         totals.rearm = 1
 
@@ -571,7 +584,7 @@ def record_sent(
     """Count the first `sent` of the `count` messages of a batch and take the others back.
 
     `start` is where the batch began in the buffer. What is taken back stays due, with the same
-    sequence and intended moment.
+    sequence and intended moment. A publisher that was pushed back stays so until it owes nothing.
     """
     publisher = fleet.publishers[number]
     device = fleet.devices[publisher.device]
@@ -582,9 +595,13 @@ def record_sent(
         phase = phase_of(fleet.run, message.due_ns)
         count_sent(fleet, counted, phase, message.deliveries, message.end - before)
         record(fleet, slot_of(counted, S_SEND_DELAY, phase), sent_ns - message.due_ns)
+        if device.flags & PUSHED_BACK and not mostly_stalled(fleet, message.due_ns, sent_ns):
+            record(fleet, slot_of(counted, S_PUSHED_BACK, phase), sent_ns - message.due_ns)
         handlers.on_sent(fleet, publisher.device, message, phase, sent_ns)
         before = message.end
     device.written_ns = sent_ns
+    if publisher.due_ns > sent_ns:
+        device.flags &= ~PUSHED_BACK
     if sent == count:
         return
     # With messages taken back the window has room again.

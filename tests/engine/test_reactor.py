@@ -22,6 +22,7 @@ from loadgen.engine.reactor import (
     EVENTS_AT_ONCE,
     LINGER,
     MESSAGING_ENTRY_POINTS,
+    READS_PER_TIMED,
     TIMER,
     connect_some,
     ping_idle,
@@ -33,12 +34,15 @@ from loadgen.engine.syscalls import (
     EPOLLRDHUP,
     close_descriptor,
     make_timer,
+    stamp_arrivals,
     watch,
 )
+from loadgen.metrics.interval import SERIES
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.in_flight import set_capacity
 from loadgen.mqtt.packets import ConnAck, PubAck, Publish, SubAck
 from loadgen.workload import traffic
+from loadgen.workload.attention import take_stalls
 from loadgen.workload.device import (
     AWAIT_CONNACK,
     BLOCKED,
@@ -47,8 +51,10 @@ from loadgen.workload.device import (
     CONNECTING,
     IDLE,
     LISTED,
+    PUSHED_BACK,
     STREAMED,
     WAITING,
+    WINDOW_FULL,
 )
 from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes
@@ -605,6 +611,104 @@ def test_streamed_messages_are_left_for_the_caller(make_rig: Any) -> None:
             sent = rig.fleet.publishers[row].sequence
             dues = [(n, start_ns + row * 500_000 + n * 1_000_000) for n in range(sent)]
             assert numbers(read_messages(far, sent)) == dues
+
+
+# --- own delay -------------------------------------------------------------------------
+
+
+def stat(fleet: Fleet, group: int, series: str) -> list[int]:
+    """Count, least and greatest of a latency series in the window."""
+    found = fleet.stats[traffic.slot_of(group, SERIES.index(series), traffic.MEASURE)]
+    return [found.count, found.min_ns, found.max_ns]
+
+
+def test_the_kernel_says_how_long_a_message_waited_to_be_read(make_rig: Any) -> None:
+    rig = make_rig()
+    f = rig.fleet
+    f.run.end_ns = time.monotonic_ns() + 100 * S
+    assert stamp_arrivals(rig.near[rig.subscriber].fileno(), f.words) == 0
+    number = -1
+    # The kernel begins to note moments a while after it was asked to.
+    while not stat(f, 1, "own_delay")[0]:
+        number += 1
+        assert number < 1000
+        rig.far[rig.subscriber].sendall(publish(2 * number) + publish(2 * number + 1))
+        time.sleep(0.02)
+        rig.until(lambda number=number: total_of(f, "received") == 2 * number + 2)
+    count, least_ns, _ = stat(f, 1, "own_delay")
+    assert number >= READS_PER_TIMED - 1
+    # One read of all was timed, and stands for the others.
+    assert count == 2 * READS_PER_TIMED
+    assert least_ns >= 19_000_000
+
+
+def test_without_the_kernels_moment_nothing_is_said_of_a_read(make_rig: Any) -> None:
+    rig = make_rig()
+    for number in range(2 * READS_PER_TIMED):
+        rig.far[rig.subscriber].sendall(publish(number))
+        rig.until(lambda number=number: total_of(rig.fleet, "received") == number + 1)
+    assert stat(rig.fleet, 1, "own_delay")[0] == 0
+
+
+def test_what_came_during_a_stall_waited_for_the_worker(make_rig: Any) -> None:
+    rig = make_rig()
+    f = rig.fleet
+    now_ns = time.monotonic_ns()
+    f.run.end_ns = now_ns + 100 * S
+    rig.far[rig.subscriber].sendall(b"".join(publish(number) for number in range(4)))
+    time.sleep(0.01)
+    f.attention.seen_ns = f.attention.tick_ns = now_ns - 2 * S
+    rig.until(lambda: total_of(f, "received") == 4)
+    count, least_ns, most_ns = stat(f, 1, "own_delay")
+    assert count == 4
+    assert least_ns < 0.6 * S + (time.monotonic_ns() - now_ns)
+    assert most_ns >= 1.5 * S
+    stalled_ns, _, stalls = take_stalls(f)
+    assert stalled_ns >= 2 * S
+    assert stalls[0][0] == now_ns - 2 * S
+
+
+def test_what_a_full_window_held_back_is_the_brokers(make_rig: Any) -> None:
+    rig = make_rig(publishers=1, qos=1, rate=1000.0)
+    f = rig.fleet
+    start_ns = time.monotonic_ns() - 100_000_000
+    rig.start(start_ns)
+    rig.pump()
+    # Fifty of a hundred fit into the window; nobody but us was late with them.
+    assert [stat(f, 0, name)[0] for name in ("send_delay", "pushed_back")] == [50, 0]
+    rig.far[0].sendall(b"".join(encode(PubAck(1 + slot), 4) for slot in range(50)))
+    rig.until(lambda: total_of(f, "sent") >= 100)
+    assert [stat(f, 0, name)[0] for name in ("send_delay", "pushed_back")] == [100, 50]
+
+
+def test_a_publisher_in_time_is_not_pushed_back_by_what_it_waited_for_before(
+    make_rig: Any,
+) -> None:
+    rig = make_rig(publishers=1, qos=1, rate=1000.0)
+    f = rig.fleet
+    rig.start(time.monotonic_ns() - 49_000_000)
+    rig.pump()
+    sent = total_of(f, "sent")
+    f.devices[0].flags |= WAITING | WINDOW_FULL
+    f.totals.heap_size = 0
+    f.publishers[0].due_ns = time.monotonic_ns() + S
+    rig.far[0].sendall(encode(PubAck(1), 4))
+    rig.until(lambda: not f.devices[0].flags & WAITING)
+    assert total_of(f, "sent") == sent
+    assert not f.devices[0].flags & PUSHED_BACK
+
+
+def test_what_a_stall_made_late_is_ours_though_the_window_was_full(make_rig: Any) -> None:
+    rig = make_rig(publishers=1, qos=1, rate=1000.0)
+    f = rig.fleet
+    now_ns = time.monotonic_ns()
+    f.attention.stall_start_ns, f.attention.stall_end_ns = now_ns - 100_000_000, now_ns
+    rig.start(now_ns - 100_000_000)
+    rig.pump()
+    f.devices[0].flags |= PUSHED_BACK
+    rig.far[0].sendall(b"".join(encode(PubAck(1 + slot), 4) for slot in range(50)))
+    rig.until(lambda: total_of(f, "sent") >= 60)
+    assert stat(f, 0, "pushed_back")[0] < 20
 
 
 # --- serve, ping_idle ------------------------------------------------------------------

@@ -6,6 +6,7 @@ import select
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from loadgen.engine.syscalls import (
     EPOLLRDHUP,
     EVENT_DATA,
     EVENT_WORDS,
+    MESSAGE_WORDS,
+    age_ns,
     arm_timer,
     close_descriptor,
     connect_socket,
@@ -27,8 +30,10 @@ from loadgen.engine.syscalls import (
     monotonic_ns,
     open_socket,
     receive_into,
+    receive_timed,
     send_from,
     socket_error,
+    stamp_arrivals,
     wait_events,
     watch,
 )
@@ -200,3 +205,36 @@ def test_a_source_address_that_is_not_ours_leaks_no_descriptor(
     close_descriptor(after)
     assert after == probe
     assert close_descriptor(after) == -errno.EBADF
+
+
+def test_a_timed_read_says_how_long_its_last_bytes_were_there(words: Any) -> None:
+    message = np.zeros(MESSAGE_WORDS, np.int64)
+    buffer = np.zeros(100, np.uint8)
+    with listen("127.0.0.1") as listener:
+        listener.setblocking(True)
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    with near, far:
+        assert receive_timed(near.fileno(), buffer, 3, 100, message) == -errno.EAGAIN
+        far.sendall(b"before")
+        wait_readable(near)
+        assert receive_timed(near.fileno(), buffer, 3, 100, message) == 6
+        assert buffer[3:9].tobytes() == b"before"
+        assert age_ns(message) == -1
+        assert stamp_arrivals(near.fileno(), words) == 0
+        waited_ns = -1
+        while waited_ns < 0:  # the kernel begins to note moments a while after it was asked to
+            sent_ns = time.monotonic_ns()
+            far.sendall(b"after")
+            time.sleep(0.02)
+            assert receive_timed(near.fileno(), buffer, 0, 100, message) == 5
+            waited_ns = age_ns(message)
+        # The kernel corrects the wall clock by less than a thousandth.
+        assert 19_000_000 < waited_ns < (time.monotonic_ns() - sent_ns) * 1.01
+        far.close()
+        wait_readable(near)
+        assert receive_timed(near.fileno(), buffer, 0, 100, message) == 0
+
+
+def wait_readable(sock: socket.socket) -> None:
+    assert select.select([sock], [], [], 30)[0]

@@ -1,0 +1,109 @@
+"""When a worker did not look at its sockets, although it meant to.
+
+A worker asks to be woken: by a message that is due, by the linger timer, by the tick of its loop.
+One that comes back later than the earliest of these stood still in between, whoever made it: a
+signal, a quota, the hypervisor, another program on its processor, or itself while it was busy. What
+became ready meanwhile waited for the worker and not for the broker.
+"""
+
+from typing import TYPE_CHECKING
+
+from loadgen.compiled import compiled
+from loadgen.workload.arrays import Int64, Record
+
+if TYPE_CHECKING:
+    from loadgen.workload.fleet import Fleet
+
+STALL_FLOOR_NS = 10_000_000
+"""A worker that is late by less than this is slow, not away: a few slices of a shared processor,
+or the rows of a second. What it costs shows in the latency series."""
+STALLS_LIMIT = 128
+"""Stalls that are kept between two intervals; more than fit into a second."""
+NEVER_NS = 1 << 62
+
+
+class Stall(Record):
+    """From when on the worker was expected, and when it came."""
+
+    start_ns: Int64
+    end_ns: Int64
+
+
+class Attention(Record):
+    """When the worker looked last, and when it wants to be woken."""
+
+    seen_ns: Int64
+    tick_ns: Int64
+    """When the loop wakes, whatever happens; 0 for not at all."""
+    alarm_ns: Int64
+    """When the schedule's timer wakes; 0 for not at all."""
+    stall_start_ns: Int64
+    stall_end_ns: Int64
+    """The last stall."""
+    stalls: Int64
+    """Rows in `stalls` since the last interval, and their sum and greatest."""
+    stalled_ns: Int64
+    longest_stall_ns: Int64
+    untimed_reads: Int64
+    """Since the last read that the kernel's clock timed."""
+
+
+@compiled
+def wake_ns(fleet: "Fleet", latest_ns: int) -> int:
+    """When a worker that waits until `latest_ns` is woken by the schedule at the latest."""
+    alarm_ns = fleet.attention.alarm_ns
+    return min(latest_ns, alarm_ns) if alarm_ns > 0 else latest_ns
+
+
+@compiled
+def attend(fleet: "Fleet", now_ns: int, asked_ns: int) -> None:
+    """The worker looks at what is ready at `now_ns`; it asked to be woken at `asked_ns` at most."""
+    attention = fleet.attention
+    since_ns = max(attention.seen_ns, asked_ns)
+    attention.seen_ns = now_ns
+    if now_ns - since_ns > STALL_FLOOR_NS and since_ns > 0:
+        _note_stall(fleet, since_ns, now_ns)
+
+
+@compiled
+def loop_wake_ns(fleet: "Fleet") -> int:
+    """When a worker that waits in its loop is woken at the latest, by the tick or the schedule."""
+    tick_ns = fleet.attention.tick_ns
+    return wake_ns(fleet, tick_ns if tick_ns > 0 else NEVER_NS)
+
+
+@compiled
+def attend_loop(fleet: "Fleet", now_ns: int) -> None:
+    """The loop of the worker comes round at `now_ns`."""
+    attend(fleet, now_ns, loop_wake_ns(fleet))
+
+
+@compiled
+def _note_stall(fleet: "Fleet", start_ns: int, end_ns: int) -> None:
+    attention = fleet.attention
+    attention.stall_start_ns = start_ns
+    attention.stall_end_ns = end_ns
+    attention.stalled_ns += end_ns - start_ns
+    attention.longest_stall_ns = max(attention.longest_stall_ns, end_ns - start_ns)
+    if attention.stalls < STALLS_LIMIT:
+        stall = fleet.stalls[attention.stalls]
+        stall.start_ns = start_ns
+        stall.end_ns = end_ns
+        attention.stalls += 1
+
+
+@compiled
+def mostly_stalled(fleet: "Fleet", due_ns: int, done_ns: int) -> bool:
+    """Whether the worker stood still for most of the time between the two moments."""
+    attention = fleet.attention
+    shared_ns = min(done_ns, attention.stall_end_ns) - max(due_ns, attention.stall_start_ns)
+    return bool(2 * shared_ns > done_ns - due_ns)
+
+
+def take_stalls(fleet: "Fleet") -> tuple[int, int, list[list[int]]]:
+    """Sum and longest in ns, and [start, end] of each stall since the last call."""
+    attention = fleet.attention
+    stalls = fleet.stalls[: attention.stalls].tolist()
+    taken = attention.stalled_ns, attention.longest_stall_ns, [list(stall) for stall in stalls]
+    attention.stalls = attention.stalled_ns = attention.longest_stall_ns = 0
+    return taken
