@@ -34,7 +34,7 @@ def facts_of(
     timed = [group for group in plan.groups if group.timed]
     start_ns, end_ns = state.windows.get("measure" if state.messages else "connect", (0, 0))
     result = ("measure", "end_to_end") if state.messages else ("connect", "connect")
-    connected = state.connected
+    connected, backlog = state.connected, state.backlog
     connect_failures, connect_failure = _failures(connected)
     subscribe_failures, subscribe_failure = _failures(state.subscribed)
     window = _counted(plan, state, "measure", held_when_cut)
@@ -77,7 +77,8 @@ def facts_of(
         send_delay_p99_us=state.tally.p99_us("measure", "send_delay") if timed else None,
         send_tick_us=plan.send_tick_us,
         pushed_back=any(final.get("pushed_back") for final in state.finals.values()),
-        backlog=tuple(state.backlog_samples),
+        backlog=() if backlog is None else tuple(backlog.samples()),
+        standstills=() if backlog is None else backlog.standstills(),
         latency_p99_us=state.tally.p99_us(*result),
         latency_bound_us=workload.latency_bound_us,
         workers_lost=workers_lost,

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from loadgen.control.backlog_watch import BacklogWatch, Sight
 from loadgen.control.progress import Progress, Snapshot
 from loadgen.control.rate_step_watch import Mark
 from loadgen.control.redaction import printable
@@ -24,6 +25,8 @@ from loadgen.workload.traffic import INTENDED_PHASES
 
 SAMPLE_S = 0.01
 """How often the live page is read for the high-water mark and the end of the drain."""
+ANSWERS = ("received", "corrupt", "duplicated", "misrouted", "acknowledged", "refused")
+"""Counters of what a broker does in answer to a message."""
 PROGRESS_S = 0.25
 BEAT_S = 1.0
 _ROWS_S = 0.1
@@ -31,8 +34,6 @@ _ROWS_S = 0.1
 SILENCE_LIMIT_S = 20.0
 """A worker whose live row stands still for this long, and a second for each worker a core has, is
 lost."""
-BACKLOG_SAMPLES = 20
-"""Samples of what is owed and outstanding in a window; a long one gets one each second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,6 @@ class Monitor:
         self._phase = "start"
         self._phase_end_ns: int | None = None
         self._sampling = False
-        self._backlog_each_ns = NS
-        self._next_backlog_ns = 0
         self._p99_us: float | None = None
         self._rates: deque[tuple[int, int, int]] = deque(maxlen=5)
 
@@ -148,12 +147,15 @@ class Monitor:
         self.record.events.write(now_ns, "phase", phase)
         return now_ns
 
-    def sample_backlog(self, window_ns: int) -> None:
-        """Sample from now on, at intervals that suit a window of this length."""
-        self._backlog_each_ns = min(window_ns // BACKLOG_SAMPLES, NS)
+    def watch_window(self, start_ns: int, end_ns: int) -> None:
+        """Sample what is owed and under way from now on, until the drain has ended."""
+        self.state.backlog = BacklogWatch(start_ns, end_ns)
         self._sampling = True
 
     def stop_sampling(self) -> None:
+        """After a last look: what is missing now is lost."""
+        if self._sampling:
+            self._look()
         self._sampling = False
 
     def devices_of(self, row: int) -> int:
@@ -216,21 +218,23 @@ class Monitor:
         self._writing.result()
 
     async def _sample(self) -> None:
-        """While the window is open: high-water mark, backlog, and marks of the rate steps."""
-        seen = self.state
         while True:
             if self._sampling:
-                outstanding = self.page.under_way()
-                seen.high_water_mark = max(seen.high_water_mark, outstanding)
-                now_ns = time.monotonic_ns()
-                # The phase changes only when its task runs again, a moment after the window ended.
-                if self._next_backlog_ns <= now_ns <= (self._phase_end_ns or now_ns):
-                    self._next_backlog_ns = now_ns + self._backlog_each_ns
-                    owed = self.page.total("owed")
-                    seen.backlog_samples.append((now_ns, owed, outstanding))
-                if seen.rate_steps is not None:
-                    seen.rate_steps.sample(self.mark())
+                self._look()
             await asyncio.sleep(SAMPLE_S)
+
+    def _look(self) -> None:
+        """Sample for the high-water mark, the backlog and the rate steps."""
+        seen, page = self.state, self.page
+        # Answers first: what comes while the page is read must not look like more than was due.
+        answered = sum(map(page.counted, ANSWERS))
+        under_way, owed = page.under_way(), page.total("owed")
+        due = page.counted("expected") + owed
+        if seen.backlog is not None:
+            sight = Sight(time.monotonic_ns(), owed, under_way, due, answered)
+            seen.backlog.sample(sight)
+        if seen.rate_steps is not None:
+            seen.rate_steps.sample(self.mark())
 
     async def _show(self) -> None:
         devices = sum(map(self.devices_of, range(len(self._plan.workers))))

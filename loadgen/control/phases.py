@@ -37,8 +37,8 @@ CUT_LEAD_S = 0.05
 """From the command that stops a schedule to the moment from which it holds."""
 CUT_DRAIN_S = 2.0
 """How long a cut run waits for what is under way."""
-SETTLE_S = 0.2
-"""After the last delivery arrived: time in which one repeated by the broker would show."""
+CUT_SETTLE_S = 0.2
+"""What it waits in any case: messages are sent until the schedule ends."""
 STOP_TIMEOUT_S = 10.0
 """For a worker to close its connections; a second for each thousand is added."""
 _IN_FLIGHT_EACH = 64  # with more under way a worker has as many answers at each wake as it needs
@@ -187,6 +187,7 @@ class PhaseRunner:
         start_ns = time.monotonic_ns() + int(SCHEDULE_LEAD_S * NS)
         measure_ns = start_ns + int(phases.warmup_s * NS)
         end_ns = measure_ns + int(phases.duration_s * NS)
+        self._state.abandoned = True
         await self._schedule(start_ns, measure_ns, end_ns)
         try:
             await self._warm_up(start_ns, measure_ns)
@@ -194,11 +195,7 @@ class PhaseRunner:
         except _CutError:
             await self._cut(measure_ns, end_ns)
             raise
-        finally:
-            self.monitor.stop_sampling()
         await self._drain(end_ns, phases.drain_s)
-        if self._state.rate_steps is not None:
-            self._state.rate_steps.sample(self.monitor.mark())
 
     async def _schedule(self, start_ns: int, measure_ns: int, end_ns: int) -> None:
         """Give the workers the moments of the phases, and those at which the rate changes."""
@@ -224,7 +221,7 @@ class PhaseRunner:
         self.monitor.enter("measure", end_ns)
         self._state.windows["measure"] = (measure_ns, end_ns)
         self.measuring()
-        self.monitor.sample_backlog(end_ns - measure_ns)
+        self.monitor.watch_window(measure_ns, end_ns)
         if self._state.rate_steps is not None:
             await self._through_rate_steps(self._state.rate_steps)
         await self._until(end_ns)
@@ -245,6 +242,8 @@ class PhaseRunner:
             windows[name] = (start, min(stop, cut_ns))
         if cut_ns <= measure_ns:
             windows.pop("measure", None)
+        if self._state.backlog is not None:
+            self._state.backlog.end_ns = cut_ns
         with suppress(LoadgenError, TimeoutError):
             async with asyncio.timeout(1.0):
                 change = {"factor": STANDSTILL, "at_ns": cut_ns}
@@ -254,14 +253,19 @@ class PhaseRunner:
             await self._drain(cut_ns, min(CUT_DRAIN_S, self.phases.drain_s), cut=True)
 
     async def _drain(self, start_ns: int, drain_s: float, *, cut: bool = False) -> None:
-        """Wait until everything sent has arrived, at most `drain_s` seconds."""
+        """Wait until every message has its state and late repeats had their time.
+
+        At most `drain_s` seconds. What is missing then is lost, unless the wait was cut short.
+        """
         seen, monitor = self._state, self.monitor
         end_ns = start_ns + int(drain_s * NS)
         monitor.enter("drain", end_ns)
         wait = self._unless_insisted if cut else self._step
         try:
-            await wait(self._arrived(end_ns, cut=cut))
+            closed = await wait(self._closed(end_ns, cut=cut))
+            seen.abandoned = cut and not closed
         finally:
+            monitor.stop_sampling()
             seen.windows["drain"] = (start_ns, max(start_ns, time.monotonic_ns()))
         seen.owed_at_end = monitor.page.total("owed")
         if monitor.window_ends:
@@ -270,14 +274,17 @@ class PhaseRunner:
         else:
             seen.owed_at_window_end = seen.owed_at_end
 
-    async def _arrived(self, end_ns: int, *, cut: bool) -> None:
+    async def _closed(self, end_ns: int, *, cut: bool) -> bool:
+        """Whether nothing was owed, in flight or under way at last."""
         while (now_ns := time.monotonic_ns()) < end_ns:
             page = self.monitor.page
             finished = page.total("finished") == page.workers or (cut and not page.total("owed"))
             if finished and not page.under_way():
-                await asyncio.sleep(min(SETTLE_S, (end_ns - now_ns) / NS))
-                return
+                settle_s = CUT_SETTLE_S if cut else self.phases.settle_s
+                await asyncio.sleep(min(settle_s, (end_ns - now_ns) / NS))
+                return True
             await asyncio.sleep(SAMPLE_S)
+        return False
 
     async def _hold(self) -> None:
         """Keep the connections for the scenario's duration."""

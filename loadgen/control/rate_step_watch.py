@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from loadgen.control.backlog_watch import without_lost
 from loadgen.control.tally import Tally
 from loadgen.metrics.interval import Interval
 from loadgen.workload.ledger import Counted, Ledger, ledger_of
@@ -88,6 +89,7 @@ class RateStepWatch:
     def verdicts(self, whole: RunFacts, rate: float) -> tuple[RateStepVerdict, ...]:
         """Each step that ended; `whole` are the run's facts, `rate` the target of 100 %."""
         found = []
+        backlog = without_lost(self._backlog, [missing for _, _, missing in self._backlog])
         ended = zip(self._marks[::2], self._marks[1::2], strict=False)
         for place, (start, end) in enumerate(ended):
             step, tally = self.steps[place], self._tallies[place]
@@ -118,9 +120,8 @@ class RateStepWatch:
                 busy_share=tally.busy_share_max(),
                 send_delay_p99_us=tally.p99_us("measure", "send_delay"),
                 pushed_back=end.pushed_back > start.pushed_back,
-                backlog=tuple(
-                    one for one in self._backlog if start.time_ns <= one[0] <= end.time_ns
-                ),
+                backlog=tuple(one for one in backlog if start.time_ns <= one[0] <= end.time_ns),
+                standstills=(),
                 latency_p99_us=tally.p99_us("measure", "end_to_end"),
                 workers_lost=(),
                 interrupted=False,

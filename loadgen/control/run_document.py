@@ -85,15 +85,15 @@ class RunDocument:
         write_json(self.directory / "run.json", {**self.known, **seen})
 
     def _seen(self, state: RunState, lost: Sequence[int]) -> dict[str, Any]:
-        tls = handshakes_of(state.finals)
+        tls, backlog = handshakes_of(state.finals), state.backlog
         return {
             "windows": {name: list(window) for name, window in state.windows.items()},
             "network": difference(self.counters, network_counters()),
             "observed": {
                 "owed_at_window_end": state.owed_at_window_end,
                 "owed_at_end": state.owed_at_end,
-                "high_water_mark": state.high_water_mark if state.messages else None,
-                "backlog_samples": state.backlog_samples,
+                "high_water_mark": None if backlog is None else backlog.high_water_mark,
+                "backlog_samples": [] if backlog is None else backlog.samples(),
                 "busy_share_max": state.tally.busy_share_max(),
                 "workers_lost": list(lost),
                 "clock_bound_ns": 0,

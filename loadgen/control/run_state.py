@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from loadgen.control.backlog_watch import BacklogWatch
 from loadgen.control.rate_step_watch import RateStepWatch
 from loadgen.control.redaction import printable
 from loadgen.control.tally import GroupTally, Tally
@@ -57,7 +58,6 @@ class RunState:
 
     `windows` are [start, end] (CLOCK_MONOTONIC ns) of each phase that took place; `tally` and
     `groups` are sums over the workers' interval rows, `finals` the workers' last answers by row.
-    A backlog sample is (CLOCK_MONOTONIC ns, owed, outstanding at the broker) within the window.
     """
 
     messages: bool  # whether the run sends any
@@ -71,8 +71,7 @@ class RunState:
     owed_oldest_ns: int = 0  # since when the oldest of them was due
     owed_at_end: int = 0
     abandoned: bool = False  # whether nobody waited for what was under way
-    high_water_mark: int = 0
-    backlog_samples: list[tuple[int, int, int]] = field(default_factory=list)
+    backlog: BacklogWatch | None = None
     disconnect_reason: str = ""
     finals: dict[int, dict[str, Any]] = field(default_factory=dict)
     rate_steps: RateStepWatch | None = None

@@ -39,7 +39,7 @@ from loadgen.workload.search import (
     bracket_of,
     next_step,
 )
-from loadgen.workload.verdict import Reason, RunFacts, backlog_growth
+from loadgen.workload.verdict import Reason, RunFacts, backlog_levels
 
 NS = 1_000_000_000
 _DETAIL_CHARACTERS = 500
@@ -326,10 +326,11 @@ def served_load(what: Search, load: float, facts: RunFacts) -> float | None:
         (time_ns, 0, round(owed * deliveries) + outstanding)
         for time_ns, owed, outstanding in facts.backlog
     )
-    growth = backlog_growth(backlog)
-    if growth > 0:
-        # Samples a second apart do not reach both ends of the window.
-        growth *= facts.window_s * NS / (backlog[-1][0] - backlog[0][0])
+    growth = 0.0
+    if (levels := backlog_levels(backlog)) is not None:
+        (first_ns, before), (last_ns, after) = levels
+        # What is known of both ends is not of the very ends.
+        growth = (after - before) * facts.window_s * NS / (last_ns - first_ns)
     short = max(growth, facts.ledger.lost, 0.0) / asked
     if what.case.timed_pair:
         # The background is in these sums: they tell that all was served, not how much was.

@@ -278,6 +278,9 @@ class Scenario(BaseModel):
 class PublishingScenario(Scenario):
     """What every case with a schedule of messages understands."""
 
+    settle: float = Seconds(
+        "Wait for late repeats when all messages have come; part of the drain.", 0, 3_600
+    ).field(1.0)
     steps: str | None = RateSteps(
         "Steps of the rate, as 50%,75%,100%: each lasts the duration, or its own time as "
         "75%:20s, and is judged on its own.",

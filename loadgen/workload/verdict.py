@@ -59,14 +59,30 @@ BACKLOG_FLOOR_MESSAGES = 100
 """Messages on their way through buffers come and go in this number at any rate."""
 BACKLOG_FLOOR_S = 0.1
 """A backlog that grew by less than this time's deliveries over the window is noise."""
-BACKLOG_SAMPLES_MINIMUM = 3
-BACKLOG_SAMPLES_USED = 300
-"""Pairs grow with the square; a trend shows in this many samples of however long a window."""
+BACKLOG_EDGE_NS = 500_000_000
+BACKLOG_EDGE_SHARE = 0.05
+BACKLOG_EDGE_SAMPLES = 3
+"""How much stood at an end of the window is the median over half a second there, at most this share
+of the window and no fewer samples: one alone, or a hiccup of the host, is no backlog."""
+STANDSTILLS_SHOWN = 5
+"""Times at which nothing came back that a sentence names."""
 CLOCK_LIMIT_NS = 100_000
 """Offset bound between hosts: about the published average latency."""
 
 BacklogSample = tuple[int, int, int]
 """Monotonic time in ns, messages owed by the generator, deliveries outstanding at the broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """A time in which nothing was received or acknowledged though something came due.
+
+    In seconds into the window; `waiting` is how much came due meanwhile.
+    """
+
+    from_s: float
+    until_s: float
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +156,7 @@ class RunFacts:
     send_tick_us: int = 0  # of the plan: a wait that was intended
     pushed_back: bool = False  # a full socket or a full window made a publisher wait for the broker
     backlog: tuple[BacklogSample, ...] = ()  # samples within the window, in time order
+    standstills: tuple[Standstill, ...] = ()  # in the window, in time order
     # Of the case's result (end to end, or connect), None without any.
     latency_p99_us: float | None = None
     latency_bound_us: float | None = None  # None where latency is not judged
@@ -218,27 +235,38 @@ def _in_order(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
     return tuple(sorted(reasons, key=lambda reason: CODES.index(reason.code)))
 
 
-def backlog_growth(samples: tuple[BacklogSample, ...]) -> float:
-    """By how many messages owed and outstanding grew from the first sample to the last.
+def backlog_levels(
+    samples: Sequence[BacklogSample],
+) -> tuple[tuple[float, float], tuple[float, float]] | None:
+    """(ns, messages owed and outstanding) at the start and at the end of the samples.
 
-    The median of the slopes between all pairs of samples (Theil-Sen) times the time covered: up to
-    a quarter of the samples may be outliers. 0.0 for fewer than three samples.
+    Each is the median of those nearest to that end; None where they would share samples.
     """
-    if len(samples) < BACKLOG_SAMPLES_MINIMUM:
-        return 0.0
-    count = min(len(samples), BACKLOG_SAMPLES_USED)
-    # Evenly spread over the window, first and last sample included.
-    used = [samples[at * (len(samples) - 1) // (count - 1)] for at in range(count)]
-    points = [(time_ns, owed + outstanding) for time_ns, owed, outstanding in used]
-    slopes = [
-        (later[1] - earlier[1]) / (later[0] - earlier[0])
-        for at, earlier in enumerate(points)
-        for later in points[at + 1 :]
-        if later[0] > earlier[0]
-    ]
-    if not slopes:
-        return 0.0
-    return statistics.median(slopes) * (points[-1][0] - points[0][0])
+    if len(samples) < 2 * BACKLOG_EDGE_SAMPLES:
+        return None
+    edge_ns = min((samples[-1][0] - samples[0][0]) * BACKLOG_EDGE_SHARE, BACKLOG_EDGE_NS)
+    first = [one for one in samples if one[0] - samples[0][0] <= edge_ns]
+    last = [one for one in samples if samples[-1][0] - one[0] <= edge_ns]
+    return (
+        _level(max(first, samples[:BACKLOG_EDGE_SAMPLES], key=len)),
+        _level(max(last, samples[-BACKLOG_EDGE_SAMPLES:], key=len)),
+    )
+
+
+def _level(samples: Sequence[BacklogSample]) -> tuple[float, float]:
+    return (
+        statistics.median(time_ns for time_ns, _, _ in samples),
+        statistics.median(owed + outstanding for _, owed, outstanding in samples),
+    )
+
+
+def backlog_growth(samples: Sequence[BacklogSample]) -> float:
+    """By how much more was owed and outstanding at the end of the samples than at their start.
+
+    What came and went in between is not in it. 0.0 for too few samples.
+    """
+    levels = backlog_levels(samples)
+    return 0.0 if levels is None else levels[1][1] - levels[0][1]
 
 
 def _ended_early(facts: RunFacts) -> Iterator[Reason]:
@@ -442,11 +470,14 @@ def _service(facts: RunFacts) -> Iterator[Reason]:
         BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * facts.ledger.expected / (facts.window_s or 1.0)
     )
     limit += facts.owed_by_leave
-    if growth > limit:
+    # What piles up at a generator that has no time says nothing of the broker.
+    if growth > limit and not _saturated(facts):
+        still = [one for one in facts.standstills if facts.window_s - one.until_s < 0.1]
+        why = f"; {_in_words(still[-1:])}" if still else ""
         yield Reason(
             "BACKLOG_GROWS",
-            f"messages owed and outstanding grew by {growth:,.0f} over the window, above "
-            f"{limit:,.0f}: the broker takes less than is sent",
+            f"{growth:,.0f} more messages were owed and outstanding at the end of the window than "
+            f"at its start, above {limit:,.0f}: the broker took less than was sent{why}",
         )
     p99_us, bound_us = facts.latency_p99_us, facts.latency_bound_us
     if bound_us is not None and p99_us is None:
@@ -474,8 +505,24 @@ def _proof(facts: RunFacts) -> Iterator[Reason]:
         yield Reason("LEDGER", f"the counts do not close: {facts.imbalances[0]}{and_more}")
 
 
+def _in_words(standstills: Sequence[Standstill]) -> str:
+    """When nothing came, and what waited."""
+    shown = [
+        f"from {one.from_s:.1f} s to {one.until_s:.1f} s (while {one.waiting:,} waited)"
+        for one in standstills[:STANDSTILLS_SHOWN]
+    ]
+    more = len(standstills) - len(shown)
+    and_more = f" and {more:,} more times" if more else ""
+    return f"nothing came back in the window {', '.join(shown)}{and_more}"
+
+
+_WRONG = ("refused", "unacknowledged", "damaged", "lost", "repeated", "misrouted", "foreign")
+
+
 def _remarks(facts: RunFacts) -> Iterator[Remark]:
     ledger, run = facts.ledger, facts.run_ledger
+    if facts.standstills:
+        yield Remark("STANDSTILL", _in_words(facts.standstills))
     if ledger.repeated_allowed:
         yield Remark(
             "REPEATED",
@@ -486,14 +533,11 @@ def _remarks(facts: RunFacts) -> Iterator[Remark]:
             "GIVEN_UP",
             f"the handshakes of {ledger.given_up:,} messages were given up: their session was lost",
         )
-    early = (run.foreign - ledger.foreign, run.misrouted - ledger.misrouted)
-    if any(early):
-        # They disturbed nothing that was measured.
-        yield Remark(
-            "BEFORE_WINDOW",
-            f"before the window {early[0]:,} messages came that nobody of this run sent, and "
-            f"{early[1]:,} on another topic than their own",
-        )
+    # What is wrong with messages of the warm-up disturbed nothing that was measured.
+    early = {name: getattr(run, name) - getattr(ledger, name) for name in _WRONG}
+    if any(early.values()):
+        found = ", ".join(f"{count:,} {name}" for name, count in early.items() if count)
+        yield Remark("BEFORE_WINDOW", f"of messages intended before the window: {found}")
     if not facts.proven:
         yield Remark(
             "UNPROVEN",

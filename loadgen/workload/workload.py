@@ -29,6 +29,7 @@ ROOT = "$run"
 class PhasePlan:
     """How long the phases take, and how connections are opened.
 
+    `drain_s` is the longest, of which the last `settle_s` are a wait for repeats of what has come.
     `connect_rate` is connects a second of all workers, None as fast as `in_flight` (connects under
     way at once, of all workers) allows. `rates` are steps of the rate within `duration_s`, none for
     an even one.
@@ -41,6 +42,7 @@ class PhasePlan:
     in_flight: int = 64
     timeout_s: float = 30.0
     rates: tuple[RateStep, ...] = ()
+    settle_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,7 @@ def _publishing(workload: Workload, scenario: PublishingScenario) -> Workload:
         phases=replace(
             workload.phases,
             duration_s=sum(step.seconds for step in rates) or scenario.duration,
+            settle_s=scenario.settle,
             rates=rates,
             connect_rate=scenario.connect_rate,
         ),

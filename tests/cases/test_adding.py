@@ -71,7 +71,14 @@ def test_a_plan_follows(tmp_path: Path) -> None:
 
 
 def test_a_run_and_its_score_card_follow(tmp_path: Path) -> None:
-    words = ("--broker=reflector", "--warmup=0.2", "--duration=1", "--subscribers=20", "--rate=50")
+    words = (
+        "--broker=reflector",
+        "--warmup=0.2",
+        "--duration=1",
+        "--subscribers=20",
+        "--rate=50",
+        "--settle=0.2",
+    )
     done = loadgen(tmp_path, "broadcast", *words, "--json", "--out=run")
     card: dict[str, Any] = json.loads(done.stdout)
     assert card["run"]["case"] == "broadcast" and card["run"]["scenario"]["subscribers"] == 20

@@ -243,7 +243,7 @@ def test_probe_tells_what_a_broker_offers(capsys: Captured) -> None:
 
 # The whole program ---------------------------------------------------------------------------
 
-REFLECTED = ["--broker=reflector", "--devices=20", "--rate=200", "--warmup=0.2"]
+REFLECTED = ["--broker=reflector", "--devices=20", "--rate=200", "--warmup=0.2", "--settle=0.2"]
 
 
 def loadgen(*arguments: str, cwd: Path) -> subprocess.Popen[str]:

@@ -25,7 +25,8 @@ from loadgen.scorecard.record import open_run
 from loadgen.workload.scenario import Scenario
 from tests.secured_mosquitto import run_secured
 
-FANIN = {"broker": "reflector", "devices": 100, "rate": 1000, "warmup": 0.1, "duration": 0.6}
+TIMES = {"warmup": 0.1, "duration": 0.6, "settle": 0.1}
+FANIN = {"broker": "reflector", "devices": 100, "rate": 1000, **TIMES}
 SECRET = "correct-horse-battery"
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed")

@@ -170,17 +170,29 @@ async def test_drain_ends_when_all_arrived_and_lasts_when_some_did_not(play: Pla
     assert end - start >= 700_000_000
     measured = played.state.tally.counts["measure"]
     assert measured["expected"] - measured["received"] == 100
-    assert played.state.high_water_mark >= 100
+    backlog = played.state.backlog
+    assert backlog is not None and backlog.high_water_mark >= 100
     opened, closed = played.state.windows["measure"]
-    assert played.state.backlog_samples
-    assert all(opened <= at <= closed for at, _, _ in played.state.backlog_samples)
-    assert max(outstanding for _, _, outstanding in played.state.backlog_samples) >= 100
+    assert len(backlog.samples()) >= 20
+    assert all(opened <= at <= closed for at, _, _ in backlog.samples())
+    # What never arrived held nothing up.
+    assert max(outstanding for _, _, outstanding in backlog.samples()) < 100
+    assert not played.state.abandoned
 
 
 async def test_early_end_of_the_drain(play: Play) -> None:
     played = await play(phases=replace(PHASES, drain_s=600.0))
     start, end = played.state.windows["drain"]
     assert end - start < 600_000_000_000
+
+
+@pytest.mark.parametrize(("drain_s", "settle_s"), [(600.0, 0.3), (0.3, 600.0)])
+async def test_late_repeats_have_their_time_within_the_drain(
+    play: Play, drain_s: float, settle_s: float
+) -> None:
+    played = await play(phases=replace(PHASES, drain_s=drain_s, settle_s=settle_s))
+    start, end = played.state.windows["drain"]
+    assert 300_000_000 <= end - start < 600_000_000_000
 
 
 async def test_owed_at_the_end_is_added_up(play: Play) -> None:
@@ -234,6 +246,7 @@ async def test_interrupt_keeps_what_was_measured(play: Play) -> None:
     assert measured["sent"] == pytest.approx((end - start) * 1000 / 1e9, abs=4)
     assert measured["received"] == measured["expected"]
     assert state.finals.keys() == {0, 1}
+    assert not state.abandoned
     assert played.pool.losses == []
 
 

@@ -22,8 +22,9 @@ from loadgen.workload.scenario import Scenario
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed")
 
-QUEUE = {"queues": 3, "consumers": 2, "rate": 900, "batch": 1000, "warmup": 0.2, "duration": 1.2}
-BRIDGE = {"devices": 40, "rate": 400, "topics": 2, "warmup": 0.2, "duration": 1.2}
+TIMES = {"warmup": 0.2, "duration": 1.2, "settle": 0.2}
+QUEUE = {"queues": 3, "consumers": 2, "rate": 900, "batch": 1000, **TIMES}
+BRIDGE = {"devices": 40, "rate": 400, "topics": 2, **TIMES}
 
 
 def queue(**changed: object) -> Scenario:

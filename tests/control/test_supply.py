@@ -18,7 +18,14 @@ from loadgen.specjms.messages import TYPES
 async def played(
     directory: Path, faults: str = "none", **fields: Any
 ) -> tuple[RunResult, dict[str, Any]]:
-    usual = {"broker": "reflector", "base": 5, "warmup": 0.3, "duration": 2, "drain": 20}
+    usual = {
+        "broker": "reflector",
+        "base": 5,
+        "warmup": 0.3,
+        "duration": 2,
+        "drain": 20,
+        "settle": 0.2,
+    }
     scenario = build_scenario("specjms", None, {**usual, **fields})
     result = await run(scenario, directory, faults=faults, command=("loadgen",))
     return result, json.loads((directory / "specjms.json").read_bytes())

@@ -36,7 +36,7 @@ async def test_an_independent_subscriber_counts_the_same(tmp_path: Path) -> None
         await asyncio.wait_for(subscribed.wait(), HANG_S)
         url = f"mqtt://{endpoint.host}:{endpoint.port}"
         flags = {"broker": url, "devices": 20, "rate": RATE, "qos": 1}
-        times = {"warmup": WARM_UP_S, "duration": WINDOW_S, "drain": 5}
+        times = {"warmup": WARM_UP_S, "duration": WINDOW_S, "drain": 5, "settle": 0.2}
         directory = tmp_path / "run"
         await run(build_scenario("fanin", None, flags | times), directory)
         async with aiomqtt.Client(endpoint.host, endpoint.port) as client:

@@ -16,7 +16,7 @@ from loadgen.scorecard.summary import summarize_run
 from tests.secured_mosquitto import TlsFiles, run_secured
 
 HANG_S = 30.0
-SHORT = {"warmup": 0.2, "duration": 1.5, "drain": 3}
+SHORT = {"warmup": 0.2, "duration": 1.5, "drain": 3, "settle": 0.2}
 
 
 async def ask(tmp_path: Path, *, faults: str = "none", **fields: Any) -> RunResult:

@@ -22,7 +22,8 @@ SHORT = {"warmup": 0.1, "duration": 1.5}
 
 
 async def play(tmp_path: Path, case: str, **fields: Any) -> RunResult:
-    scenario = build_scenario(case, None, {**SHORT, **fields})
+    settle = {} if case == "connburst" else {"settle": 0.2}
+    scenario = build_scenario(case, None, {**SHORT, **settle, **fields})
     return await run(scenario, tmp_path / "run", command=("loadgen", case))
 
 

@@ -19,7 +19,14 @@ CEILING = 3_000
 
 
 def fanin(**fields: object) -> Scenario:
-    settings = {"broker": "reflector", "devices": 10, "warmup": 0.3, "duration": 2, "drain": 3}
+    settings = {
+        "broker": "reflector",
+        "devices": 10,
+        "warmup": 0.3,
+        "duration": 2,
+        "drain": 3,
+        "settle": 0.2,
+    }
     return build_scenario("fanin", None, settings | fields)
 
 

@@ -85,6 +85,6 @@ def test_run_is_told_what_failed_in_a_step_once_by_the_first() -> None:
     assert with_rate_steps(Verdict(), steps[:1]).valid
     whole = with_rate_steps(Verdict((Reason("CORRUPT", "c"),)), steps)
     assert whole.codes == ("CORRUPT", "LOST", "BACKLOG_GROWS")
-    assert whole.reasons[2].detail.startswith("step 2, 90% of the rate: messages owed")
+    assert whole.reasons[2].detail.startswith("step 2, 90% of the rate: 1,400 more")
     kept = with_rate_steps(Verdict((Reason("LOST", "10 in all"),)), steps)
     assert kept.reasons[0] == Reason("LOST", "10 in all")
