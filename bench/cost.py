@@ -78,6 +78,7 @@ def _receive(connections: int, rate: float, seconds: float, burst: int) -> Pair:
         rate=rate,
         seconds=seconds,
         burst=burst,
+        topic="floor/{i}",
         run_tag=player.RUN_TAG,
         settle_ms=300,
     ) as source:

@@ -279,7 +279,7 @@ class PhaseRunner:
         while (now_ns := time.monotonic_ns()) < end_ns:
             page = self.monitor.page
             finished = page.total("finished") == page.workers or (cut and not page.total("owed"))
-            if finished and not page.under_way():
+            if finished and not page.outstanding():
                 settle_s = CUT_SETTLE_S if cut else self.phases.settle_s
                 await asyncio.sleep(min(settle_s, (end_ns - now_ns) / NS))
                 return True

@@ -35,7 +35,7 @@ def device_columns(fleet: Fleet) -> dict[str, Table]:
     count = devices["stream_count"].astype(np.int64)
     received = before[first + count] - before[first]
     shared = (devices["flags"] & SHARED) != 0
-    received[shared | bool(fleet.gap_pool.forgotten)] = UNKNOWN
+    received[shared | bool(fleet.totals.forgotten_gaps)] = UNKNOWN
     return {
         "group": devices["group"].astype(np.int64),
         "device": fleet.device.copy(),

@@ -26,12 +26,12 @@ from loadgen.mqtt import packets
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.in_flight import IN_FLIGHT_DTYPE, RECEIVED_BYTES, SENDER_DTYPE
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
-from loadgen.workload.accounting import make_gaps, make_pairs
+from loadgen.workload.accounting import Gap, make_pairs
 from loadgen.workload.accounts import login_of
 from loadgen.workload.arrays import Rows
 from loadgen.workload.attention import STALLS_LIMIT, Attention, Stall
 from loadgen.workload.device import SHARED, STREAMED, Device
-from loadgen.workload.fleet import Event, Fleet, Group, Run, Segment, Sent, Stat
+from loadgen.workload.fleet import Event, Fleet, Group, Refusal, Run, Segment, Sent, Stat
 from loadgen.workload.groups import (
     DeviceGroup,
     RunPlan,
@@ -56,13 +56,14 @@ from loadgen.workload.pacer import (
 from loadgen.workload.payload import HEADER_BYTES, body_crc_states, make_body
 from loadgen.workload.template import Place, no_template, read_template
 from loadgen.workload.traffic import BATCH_LIMIT, EVENT_LIMIT, INTENDED_PHASES
+from loadgen.workload.violations import WORDS
 
 Clients = list[tuple[str, str | None, str | None]]
 Table = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _BUFFER_BYTES = 256 * 1024
-_GAPS = 262_144
+_GAPS = 1 << 26
 _SPARE_EVENTS = 1024  # one `poll` adds that many at most without asking for room
 _SESSION_EXPIRY_S = 3600
 _CLIENT_COLUMNS = frozenset(("client_id", "username", "password"))
@@ -182,6 +183,12 @@ def _mapped(rows: int, columns: int) -> Bytes:
     return np.frombuffer(area, np.uint8)[: rows * columns].reshape(rows, columns)
 
 
+def many_gaps() -> Rows[Gap]:
+    """Gaps for all that a worker may lose: memory is used where a gap is."""
+    gaps: Rows[Gap] = _mapped(_GAPS, Gap.layout.itemsize).reshape(-1).view(Gap.layout)  # type: ignore[assignment]
+    return gaps
+
+
 def _blob(parts: list[bytes]) -> tuple[Bytes, Table]:
     """The parts end to end, and where each begins (one entry more than parts)."""
     ends = np.zeros(len(parts) + 1, np.int64)
@@ -189,15 +196,34 @@ def _blob(parts: list[bytes]) -> tuple[Bytes, Table]:
     return np.frombuffer(bytearray(b"".join(parts)), np.uint8), ends
 
 
-def _group_rows(plan: RunPlan) -> Rows[Group]:
+def _received_prefix(group: DeviceGroup, plan: RunPlan) -> str:
+    """What the topics that a group receives begin with, before their number."""
+    subscribes, senders = group.subscribes, publishing_to(group, plan.groups)
+    if subscribes is None or senders is None or senders.publishes is None:
+        return ""
+    return f"{subscribes.topic_prefix or senders.publishes.topic_prefix}/"
+
+
+def _group_rows(plan: RunPlan) -> tuple[Rows[Group], Bytes]:
+    """The groups, and the prefixes of the topics that they receive."""
     rows = Group.rows(len(plan.groups))
     rows["counts_as"] = np.arange(len(rows))
+    prefixes, ends = _blob([_received_prefix(group, plan).encode() for group in plan.groups])
+    rows["prefix"], rows["prefix_end"] = ends[:-1], ends[1:]
+    answering = [group for group in plan.groups if group.responds is not None]
     for number, group in enumerate(plan.groups):
         row = rows[number]
+        senders = publishing_to(group, plan.groups)
+        if senders is not None and senders.publishes is not None:
+            row.senders_first = senders.publishes.first_stream
+            row.senders = senders.count
+            row.senders_topics = senders.publishes.topics
         if group.publishes is not None:
             row.qos = group.publishes.qos
             row.retain = group.publishes.retain
-            row.deliveries = group.publishes.deliveries
+            # Where requests are answered, the responses are to be received, too.
+            answers = sum(publishing_to(one, plan.groups) is group for one in answering)
+            row.deliveries = group.publishes.deliveries + answers
             row.size_least, row.size_most = group.publishes.size_bytes
             row.unit = group.publishes.unit
             row.first_stream = group.publishes.first_stream
@@ -205,7 +231,7 @@ def _group_rows(plan: RunPlan) -> Rows[Group]:
             row.qos = group.responds.qos
         if group.subscribes is not None:
             row.acknowledge_every = group.subscribes.acknowledge_every
-    return rows
+    return rows, prefixes
 
 
 def _addresses(targets: tuple[Target, ...]) -> tuple[Bytes, Table]:
@@ -214,6 +240,28 @@ def _addresses(targets: tuple[Target, ...]) -> tuple[Bytes, Table]:
     for row, address in zip(rows, packed, strict=True):
         row[: len(address)] = np.frombuffer(address, np.uint8)
     return rows, np.array([len(address) for address in packed], np.int64)
+
+
+def _topic_received(plan: RunPlan, group: DeviceGroup, number: int) -> int:
+    """Number of the one topic that a device receives; -1 where each stream has its own."""
+    subscribes, senders = group.subscribes, publishing_to(group, plan.groups)
+    if subscribes is None or subscribes.wildcard or senders is None or senders.publishes is None:
+        return -1
+    if subscribes.answers:
+        return number
+    return topic_number(number, group.count, senders.publishes.topics)
+
+
+def _qos_received(plan: RunPlan, group: DeviceGroup) -> int:
+    """QoS with which messages come to a group whose subscriptions are granted as asked for."""
+    subscribes, senders = group.subscribes, publishing_to(group, plan.groups)
+    if subscribes is None or senders is None or senders.publishes is None:
+        return 0 if subscribes is None else subscribes.qos
+    published = senders.publishes.qos
+    if subscribes.answers:
+        answering = (one for one in plan.groups if publishing_to(one, plan.groups) is senders)
+        published = max((one.responds.qos for one in answering if one.responds), default=0)
+    return min(subscribes.qos, published)
 
 
 class _Builder:
@@ -226,7 +274,7 @@ class _Builder:
             self.devices[column] = -1
         if plan.targets[0].transport != "tcp":
             self.devices["flags"] = STREAMED
-        self.groups = _group_rows(plan)
+        self.groups, self.prefixes = _group_rows(plan)
         self.publishing: list[tuple[int, int, float, float, int]] = []
         """Device, stream, phase, period in ns and arrivals of each publisher."""
         self.topics: list[bytes] = []
@@ -263,6 +311,8 @@ class _Builder:
         first, expected = streams_received(self.plan, owner, number)
         device.stream_first = first
         device.stream_count = expected
+        device.topic = _topic_received(self.plan, owner, number)
+        device.qos = _qos_received(self.plan, owner)
         device.pair_first = self.pairs
         if subscribes.shared is not None:
             device.flags |= SHARED
@@ -354,7 +404,6 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, page: LivePage | None = None)
     connect_packets, connect_ends = _blob(rows.connects)
     addresses, address_bytes = _addresses(plan.targets)
     body, template = _body_of(plan)
-    gaps, gap_pool = make_gaps(_GAPS if rows.pairs else 1)
     slots = len(plan.groups) * len(SERIES) * len(INTENDED_PHASES)
     source = b"" if worker.source_address is None else socket_address(worker.source_address, 0)
     buffer_bytes = max(_BUFFER_BYTES, 2 * plan.max_packet_bytes)
@@ -373,8 +422,10 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, page: LivePage | None = None)
         histograms=_mapped(slots, BUCKETS * 4).view(np.uint32),
         stats=Stat.rows(slots),
         pairs=make_pairs(rows.pairs),
-        gaps=gaps,
-        gap_pool=gap_pool,
+        gaps=many_gaps(),
+        refusals=Refusal.rows(256),
+        violations=np.zeros(len(WORDS), np.int64),
+        prefixes=rows.prefixes,
         senders=np.zeros(rows.senders, SENDER_DTYPE),
         window=np.zeros((rows.senders, rows.window), IN_FLIGHT_DTYPE),
         received_ids=np.zeros((rows.receivers, RECEIVED_BYTES), np.uint8),

@@ -23,8 +23,8 @@ from loadgen.engine.streams import Streams
 from loadgen.engine.subscriptions import Subscriptions
 from loadgen.errors import CannotRunError, LoadgenError
 from loadgen.mqtt.codec import decode, encode
-from loadgen.mqtt.in_flight import forget_received, redelivery_order, reset, set_capacity
-from loadgen.mqtt.packets import ConnAck, Disconnect, Packet, SubAck
+from loadgen.mqtt.in_flight import forget_received, redelivery_order, set_capacity
+from loadgen.mqtt.packets import ConnAck, Disconnect, Packet, PubAck, PubRec, SubAck
 from loadgen.mqtt.reason_codes import reason_name
 from loadgen.workload import traffic
 from loadgen.workload.device import (
@@ -37,6 +37,7 @@ from loadgen.workload.device import (
     transition,
 )
 from loadgen.workload.groups import Reconnect
+from loadgen.workload.violations import MALFORMED, SESSION_PRESENT, UNEXPECTED_PACKET, WORDS
 
 _LEFT = "left for a while"
 _UNANSWERED = (
@@ -45,6 +46,7 @@ _UNANSWERED = (
 )
 _RECEIVE_MAXIMUM = 65_535  # where CONNACK names none (MQTT 5, 3.2.2.3.3)
 _PACKET_LIMIT = 1 << 20
+_REASON_CHARACTERS = 300  # of what the broker says, which the coordinator escapes
 
 
 @lru_cache(maxsize=64)
@@ -77,6 +79,10 @@ class Lifecycle:
         self.failures: Counter[str] = Counter()
         self.last_connected_ns = 0
         self.left_and_returned = 0
+        self.refusal = ""
+        """The first failure code of an acknowledgement, with its Reason String."""
+        self.violation = ""
+        """The first thing that the broker may not do."""
         self._fleet = fleet
         self._reporter = reporter
         self._report = reporter.event
@@ -110,7 +116,9 @@ class Lifecycle:
                 case traffic.BROKEN:
                     self._protocol_error(connection, f"the broker broke MQTT: {reason_name(value)}")
                 case traffic.REFUSED_PACKET:
-                    self._report("refused", connection, f"acknowledged with {reason_name(value)}")
+                    self._on_refusal(connection, data[offset : offset + length])
+                case traffic.VIOLATION:
+                    self._note_violation(connection, WORDS[value])
                 case traffic.UNANSWERED:
                     self._report("unanswered", connection, _UNANSWERED)
                 case _:
@@ -122,6 +130,32 @@ class Lifecycle:
         self._report("protocol", connection, detail)
         self.lost(connection, "protocol error")
 
+    def _on_refusal(self, connection: int, data: bytes) -> None:
+        """Report the first acknowledgement with a failure code, in the broker's words."""
+        try:
+            packet = _decoded(data, self._fleet.plan.version)
+        except LoadgenError as error:
+            self._protocol_error(connection, str(error))
+            return
+        if isinstance(packet, PubAck | PubRec):
+            told = packet.properties.reason_string
+            name = reason_name(packet.reason_code, self._fleet.plan.version)
+            reason = f"{name}: {told[:_REASON_CHARACTERS]}" if told else name
+            self.refusal = self.refusal or reason
+            self._report("refused", connection, f"acknowledged with {reason}")
+
+    def _note_violation(self, connection: int, words: str) -> None:
+        self.violation = self.violation or words
+        self._report("violation", connection, words)
+
+    def _violated(self, connection: int, kind: int, detail: str = "") -> None:
+        """Count what the broker may not do, where Python sees it."""
+        fleet = self._fleet
+        fleet.violations[kind] += 1
+        phase = traffic.phase_of_arrival(fleet.run, time.monotonic_ns())
+        fleet.counters[int(fleet.group[connection]), phase].violations += 1
+        self._note_violation(connection, detail or WORDS[kind])
+
     def _on_control(self, connection: int, data: bytes, moment_ns: int) -> None:
         version = self._fleet.plan.version
         if self._fleet.devices["state"][connection] == CLOSED:
@@ -129,6 +163,7 @@ class Lifecycle:
         try:
             packet = _decoded(data, version)
         except LoadgenError as error:
+            self._violated(connection, MALFORMED, str(error))
             self._protocol_error(connection, str(error))
             return
         if isinstance(packet, ConnAck):
@@ -140,6 +175,7 @@ class Lifecycle:
             self.lost(connection, f"DISCONNECT from the broker: {name}")
         else:
             name = type(packet).__name__.upper()
+            self._violated(connection, UNEXPECTED_PACKET, f"{name}, which nobody asked for")
             self._protocol_error(connection, f"the broker sent {name}, which nobody asked for")
 
     # --- accepted -----------------------------------------------------------------------------
@@ -151,6 +187,8 @@ class Lifecycle:
             self.lost(connection, f"CONNACK {reason}")
             return
         self.last_connected_ns = moment_ns
+        if packet.session_present and fleet.group_of(connection).clean_start:
+            self._violated(connection, SESSION_PRESENT)
         server_keep_alive_s = packet.properties.server_keep_alive
         if server_keep_alive_s is not None:
             # That counts, not the one in CONNECT (MQTT 5, 3.2.2.3.14).
@@ -261,8 +299,7 @@ class Lifecycle:
                 self.subscriptions.ask(connection)
         if device.sender >= 0 and device.responses >= 0:
             # What was answered is not kept; the requests count as lost unless it had arrived.
-            fleet.totals.in_flight -= int(fleet.senders["in_flight"][device.sender])
-            reset(fleet.senders, fleet.window, device.sender)
+            traffic.give_up_all(fleet, connection)
         elif device.sender >= 0:
             self._redeliver(connection, session_present)
         traffic.requeue(fleet, connection)

@@ -46,13 +46,23 @@ class LivePage:
         """A counter, of all workers, groups and phases."""
         return int(self.counts[name].sum())
 
-    def under_way(self) -> int:
-        """Deliveries to be expected that have not come; never less than none.
-
-        Received first: what arrives while the page is read must not look like more than was due.
-        """
+    def outstanding(self) -> int:
+        """Deliveries to be expected that have not come, whole or damaged; never less than none."""
+        # What came first: what arrives meanwhile must not look like more than was due.
         arrived = self.counted("received") + self.counted("corrupt")
-        return max(0, self.counted("expected") + self.total("lined_up") - arrived)
+        return max(0, self._expected() - arrived)
+
+    def under_way(self) -> int:
+        """Of these the ones that may still be at the broker: no later one has come before them.
+
+        What a gap holds of refused messages was never under way, and is not expected either.
+        """
+        arrived = self.counted("received") + self.total("damaged")
+        missing = max(0, self.total("missing") - self.total("withdrawn"))
+        return max(0, self._expected() - arrived - missing)
+
+    def _expected(self) -> int:
+        return self.counted("expected") + self.total("lined_up")
 
 
 def private_page(workers: int, groups: int) -> LivePage:

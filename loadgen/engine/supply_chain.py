@@ -29,11 +29,9 @@ from loadgen.specjms.layout import (
 )
 from loadgen.specjms.missing import gaps_of, streams_of
 from loadgen.specjms.plan import SupplyPlan
-from loadgen.workload.accounting import make_gaps
 from loadgen.workload.fleet import Fleet
 from loadgen.workload.payload import HEADER_BYTES, body_crc_states, make_body
 
-_GAPS = 262_144
 _COUNTED = "discarded", "discarded_bytes", "calls_dropped", "waited", "duplicated", "out_of_order"
 _plans = TypeAdapter(SupplyPlan)
 
@@ -53,7 +51,10 @@ def equip(fleet: Fleet, plan: SupplyPlan) -> Chains:
     fleet.devices["sender"] = fleet.devices["qos2"] = -1
     fleet.devices["sender"][sending] = np.arange(len(sending))
     fleet.devices["qos2"][receiving] = np.arange(len(receiving))
-    gaps, gap_pool = make_gaps(_GAPS)
+    parts = parts_of(plan.model)
+    for number in np.unique(fleet.group).tolist():
+        asked = subscriptions_at(plan.model, plan.root, parts[number], 0)
+        fleet.devices["qos"][fleet.group == number] = asked.qos
     body = make_body(largest_payload_bytes(plan.model) - HEADER_BYTES, plan.seed)
     written = out_bytes(plan.model, plan.root, len(fleet.buffer), window)
     fleet.replace(
@@ -61,8 +62,6 @@ def equip(fleet: Fleet, plan: SupplyPlan) -> Chains:
         window=np.zeros((len(sending), window), IN_FLIGHT_DTYPE),
         received_ids=np.zeros((len(receiving), RECEIVED_BYTES), np.uint8),
         pairs=chains.pairs,
-        gaps=gaps,
-        gap_pool=gap_pool,
         body=body,
         body_crc=body_crc_states(body),
         out=np.zeros(written, np.uint8),

@@ -19,7 +19,7 @@ from loadgen.engine.reactor import (
 from loadgen.engine.recorder import take_intervals
 from loadgen.engine.supply_chain import SUPPLY_ENTRY_POINTS, equip
 from loadgen.engine.syscalls import EPOLLIN, arm_timer, close_descriptor, make_timer, watch
-from loadgen.mqtt.in_flight import forget_received, reset, set_capacity
+from loadgen.mqtt.in_flight import forget_received, set_capacity
 from loadgen.specjms.options import Choices, model_of
 from loadgen.specjms.plan import SupplyPlan, groups_of_model
 from loadgen.workload import traffic
@@ -116,7 +116,8 @@ def _warm_what_workers_call(fleet: Fleet) -> None:
     fleet.program = with_rate(fleet.program, now_ns + 2 * _LATER_NS, 2.0)
     traffic.reschedule(fleet)
     set_capacity(fleet.senders, fleet.window, 0, 4)
-    reset(fleet.senders, fleet.window, 0)
+    traffic.give_up_all(fleet, 0)
+    traffic.phase_of_arrival(fleet.run, now_ns)
     forget_received(fleet.received_ids, 0)
     traffic.release_held(fleet, 1, 0)
     traffic.redeliver(fleet, 0, True, four, 0)

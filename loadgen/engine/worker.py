@@ -171,7 +171,7 @@ class Worker:
         return {
             "final": self.final()
             | {
-                "forgotten_gaps": fleet.gap_pool.forgotten,
+                "forgotten_gaps": fleet.totals.forgotten_gaps,
                 "returned": self.lifecycle.left_and_returned,
                 "pushed_back": bool(fleet.totals.pushed_back),
                 "spread": _spread_of_queues(fleet),

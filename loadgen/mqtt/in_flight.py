@@ -107,7 +107,8 @@ def acquire(
 
 
 @compiled
-def _free(senders: NDArray[np.void], window: NDArray[np.void], row: int, packet_id: int) -> None:
+def release(senders: NDArray[np.void], window: NDArray[np.void], row: int, packet_id: int) -> None:
+    """Free the slot of a message under way."""
     sender = senders[row]
     window[row, packet_id - 1]["state"] = FREE
     window[row, packet_id - 1]["next_free"] = 0
@@ -138,7 +139,7 @@ def on_puback(
     status = _status(window, row, packet_id, AWAIT_PUBACK)
     if status != OK:
         return status, 0
-    _free(senders, window, row, packet_id)
+    release(senders, window, row, packet_id)
     return OK, int(window[row, packet_id - 1]["sent_ns"])
 
 
@@ -154,7 +155,7 @@ def on_pubrec(
     if status != OK:
         return status, 0
     if reason_code >= 0x80:
-        _free(senders, window, row, packet_id)
+        release(senders, window, row, packet_id)
     else:
         window[row, packet_id - 1]["state"] = AWAIT_PUBCOMP
     return OK, int(window[row, packet_id - 1]["sent_ns"])
@@ -168,7 +169,7 @@ def on_pubcomp(
     status = _status(window, row, packet_id, AWAIT_PUBCOMP)
     if status != OK:
         return status, 0
-    _free(senders, window, row, packet_id)
+    release(senders, window, row, packet_id)
     return OK, int(window[row, packet_id - 1]["sent_ns"])
 
 
@@ -182,17 +183,6 @@ def redelivery_order(
     slots = window[row, : senders["cursor"][row]]
     taken = np.flatnonzero(slots["state"] != FREE)
     return taken[np.argsort(slots["sequence"][taken])]
-
-
-@compiled
-def reset(senders: NDArray[np.void], window: NDArray[np.void], row: int) -> None:
-    """Forget all messages under way: CONNACK said that no session was present. Keeps `capacity`."""
-    for slot in range(np.int64(senders[row]["cursor"])):
-        window[row, slot]["state"] = FREE
-    senders[row]["in_flight"] = 0
-    senders[row]["cursor"] = 0
-    senders[row]["first_free"] = 0
-    senders[row]["last_free"] = 0
 
 
 @compiled

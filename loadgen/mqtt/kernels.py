@@ -19,6 +19,9 @@ INCOMPLETE: Final = 1
 MALFORMED: Final = -1
 TOO_LARGE: Final = -2
 
+TOPIC_ALIAS: Final = 0x23
+USER_PROPERTY: Final = 0x26
+
 # Bit n is set when packet type n must have the fixed header flags 0010 (spec 2.1.3).
 _FLAGS_2: Final = 1 << PUBREL | 1 << SUBSCRIBE | 1 << UNSUBSCRIBE
 
@@ -113,6 +116,37 @@ def publish_fields(
             return MALFORMED, 0, 0, 0, 0
         position += length
     return OK, topic_start, topic_end, packet_id, position
+
+
+@compiled
+def after_property(buffer: NDArray[np.uint8], position: int, end: int) -> int:
+    """The position after a property of a PUBLISH (spec 3.3.2.3); -1 for one it may not have."""
+    name = _u8(buffer, position)
+    if name == USER_PROPERTY:
+        value = _after_string(buffer, position + 1, end)
+        following = -1 if value < 0 else _after_string(buffer, value, end)
+    elif name in (0x03, 0x08, 0x09):
+        following = _after_string(buffer, position + 1, end)
+    elif name == 0x01:
+        following = position + 2
+    elif name == 0x02:
+        following = position + 5
+    elif name == TOPIC_ALIAS:
+        following = position + 3
+    elif name == 0x0B:
+        status, _, following = _variable(buffer, position + 1, end)
+        if status != OK:
+            following = -1
+    else:
+        following = -1
+    return following if following <= end else -1
+
+
+@compiled
+def _after_string(buffer: NDArray[np.uint8], position: int, end: int) -> int:
+    if position + 2 > end:
+        return -1
+    return position + 2 + (_u8(buffer, position) << 8 | _u8(buffer, position + 1))
 
 
 @compiled

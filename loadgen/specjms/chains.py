@@ -110,10 +110,12 @@ class Transaction(Record):
 
 
 class Cause(Record):
-    """Type and transaction of a message under way."""
+    """A message under way: its type and transaction, where it goes, and to how many."""
 
     type: Int32
     transaction: Int32
+    destination: Int32
+    deliveries: Int32
 
 
 class Seen(Record):
@@ -153,6 +155,7 @@ class State(Record):
     discarded: Int64
     """Deliveries of the window that a selector at the receiver refused."""
     discarded_bytes: Int64
+    discarded_in_all: Int64
     calls_dropped: Int64
     """Offers that found no place to wait in."""
     slow_ns: Int64

@@ -41,6 +41,7 @@ from loadgen.workload.pacer import random_unit
 from loadgen.workload.payload import (
     HEADER_BYTES,
     crc32,
+    has_intact_header,
     is_intact,
     read_i64,
     read_u32,
@@ -54,7 +55,12 @@ from loadgen.workload.traffic import (
     S_TRANSIT,
     Message,
     acknowledge,
+    check_qos,
+    count_damaged,
+    count_doubtful,
+    count_repeated,
     count_sent,
+    is_same,
     phase_of,
     push_event,
     record,
@@ -68,7 +74,6 @@ _SALT_PRICE = 0xB1D
 _PRICES = 1_000_000
 _NONE = -1
 _OTHER_FAMILY = -2
-_USER_PROPERTY = 0x26
 _QUOTA_EXCEEDED = int(ReasonCode.QUOTA_EXCEEDED)
 
 
@@ -170,6 +175,8 @@ def _send_outputs(
             under_way = chain.causes[sender, packet_id - 1]
             under_way.type = number
             under_way.transaction = note.transaction if output.transacted else _NONE
+            under_way.destination = output.destination + _route(output, note)
+            under_way.deliveries = output.deliveries
         before = position
         position = _write_message(fleet, row, note, number, packet_id, now_ns, position)
         count_sent(fleet, output.group, phase, output.deliveries, position - before)
@@ -268,48 +275,16 @@ def _selected(chain: Chains, row: int, buffer: Bytes, message: Message) -> bool:
 
 
 @compiled
-def _u16(buffer: Bytes, position: int) -> int:
-    return int(np.int64(buffer[position])) << 8 | int(np.int64(buffer[position + 1]))
-
-
-@compiled
 def _has_property(buffer: Bytes, start: int, end: int, wanted: Bytes) -> bool:
     """Whether a user property (2.2.2.2) is among the properties, byte for byte."""
     position = start
-    while position < end:
-        name = int(np.int64(buffer[position]))
-        if name == _USER_PROPERTY and position + 5 <= end:
-            key = _u16(buffer, position + 1)
-            value_at = position + 3 + key
-            if value_at + 2 > end:
-                return False
-            following = value_at + 2 + _u16(buffer, value_at)
-            if following > end:
-                return False
-            if following - position == len(wanted):
-                same = True
-                for offset in range(len(wanted)):
-                    if buffer[position + offset] != wanted[offset]:
-                        same = False
-                        break
-                if same:
-                    return True
-            position = following
-        elif name == 0x01:
-            position += 2
-        elif name == 0x02:
-            position += 5
-        elif name == 0x23:
-            position += 3
-        elif name == 0x0B:
-            position += 1
-            while position < end and buffer[position] >= 0x80:
-                position += 1
-            position += 1
-        elif name in (0x03, 0x08, 0x09) and position + 3 <= end:
-            position += 3 + _u16(buffer, position + 1)
-        else:
-            return False
+    while 0 <= position < end:
+        following = mqtt.after_property(buffer, position, end)
+        if buffer[position] == mqtt.USER_PROPERTY and is_same(
+            buffer, position, following, wanted, 0, len(wanted)
+        ):
+            return True
+        position = following
     return False
 
 
@@ -338,43 +313,88 @@ def _pair_of(chain: Chains, row: int, note: Note, stream: int) -> int:
 @compiled
 def _discard(fleet: Fleet, buffer: Bytes, message: Message) -> None:
     """Count what a selector refused by the rule of what is received: by when it was intended."""
+    state = chains_of(fleet.own).state
+    state.discarded_in_all += 1
     if phase_of(fleet.run, read_i64(buffer, message.payload + 16)) == MEASURE:
-        state = chains_of(fleet.own).state
         state.discarded += 1
         state.discarded_bytes += message.end - message.start
 
 
 @compiled
-def _accept(fleet: Fleet, row: int, buffer: Bytes, message: Message, note: Note) -> int:
+def _accept(
+    fleet: Fleet, row: int, buffer: Bytes, message: Message, note: Note, now_ns: int
+) -> int:
     """Check a message and read its note: its accounting pair, or _NONE for what is only counted."""
     chain = chains_of(fleet.own)
     state = chain.state
     start = message.payload
-    counts = fleet.counters[fleet.devices[row].group, MEASURE]
     shortest = HEADER_BYTES + TRAILER_BYTES
     if message.end - start < shortest or read_u32(buffer, start) != fleet.run.run_tag:
-        counts.foreign += 1
+        count_doubtful(fleet, row, buffer, message, now_ns)
         return _NONE
     if chain.roles[row].terms > 0 and not _selected(chain, row, buffer, message):
         _discard(fleet, buffer, message)
         return _NONE
     state.checked -= 1
-    if state.checked <= 0:
+    is_checked = state.checked <= 0
+    if is_checked:
         state.checked = state.check_every
         if not is_intact(buffer, start, message.end):
-            counts.corrupt += 1
+            _take_damaged(fleet, row, buffer, message, note, now_ns)
             return _NONE
-    read_note(buffer, message.end - TRAILER_BYTES, note)
-    known = note.type < len(chain.types) and chain.types[note.type].group >= 0
-    pair = _NONE
-    if known and note.size_class <= 2:
-        pair = _pair_of(chain, row, note, read_u32(buffer, start + 4))
+    pair = _place_of(fleet, row, buffer, message, note)
     if pair == _OTHER_FAMILY:
         _discard(fleet, buffer, message)
         return _NONE
     if pair == _NONE:
-        counts.foreign += 1
+        if is_checked or is_intact(buffer, start, message.end):
+            phase = phase_of(fleet.run, read_i64(buffer, start + 16))
+            fleet.counters[fleet.devices[row].group, phase].misrouted += 1
+        else:
+            _take_damaged(fleet, row, buffer, message, note, now_ns)
     return pair
+
+
+@compiled
+def _place_of(fleet: Fleet, row: int, buffer: Bytes, message: Message, note: Note) -> int:
+    """Read a message's note: its accounting pair as `_pair_of`, _NONE if its topic is another's."""
+    chain = chains_of(fleet.own)
+    read_note(buffer, message.end - TRAILER_BYTES, note)
+    if note.type >= len(chain.types) or note.size_class > 2:
+        return _NONE
+    kind = chain.types[note.type]
+    if kind.group < 0:
+        return _NONE
+    pair = _pair_of(chain, row, note, read_u32(buffer, message.payload + 4))
+    if pair != _NONE:
+        place = chain.destinations[kind.destination + _route(kind, note)]
+        begin, end = place.topic_start, place.topic_end
+        if not is_same(buffer, message.topic, message.topic_end, chain.topics, begin, end):
+            return _NONE
+    return pair
+
+
+@compiled
+def _take_damaged(
+    fleet: Fleet, row: int, buffer: Bytes, message: Message, note: Note, now_ns: int
+) -> None:
+    """Account for a damaged message of this run; where only its filler is, the rest is believed."""
+    start, end = message.payload, message.end
+    filler = end - start - HEADER_BYTES - TRAILER_BYTES
+    if filler < len(fleet.body_crc):
+        crc = crc32(fleet.body_crc[filler], buffer, end - TRAILER_BYTES, end)
+        if has_intact_header(buffer, start, crc):
+            pair = _place_of(fleet, row, buffer, message, note)
+            phase = phase_of(fleet.run, read_i64(buffer, start + 16))
+            if pair == _OTHER_FAMILY:
+                _discard(fleet, buffer, message)
+            elif pair == _NONE:
+                fleet.counters[fleet.devices[row].group, phase].misrouted += 1
+            else:
+                counts = fleet.counters[chains_of(fleet.own).types[note.type].group, phase]
+                count_damaged(fleet, row, counts, buffer, message, pair)
+            return
+    count_doubtful(fleet, row, buffer, message, now_ns)
 
 
 @compiled
@@ -384,7 +404,7 @@ def _on_message(
     """Check a message, account for it and do what it causes."""
     chain = chains_of(fleet.own)
     note = chain.notes[0]
-    pair = _accept(fleet, row, buffer, message, note)
+    pair = _accept(fleet, row, buffer, message, note, now_ns)
     if pair == _NONE:
         return acknowledge(fleet, row, message, position)
     kind = chain.types[note.type]
@@ -393,9 +413,10 @@ def _on_message(
     phase = phase_of(fleet.run, note.intended_ns)
     counts = fleet.counters[kind.group, phase]
     seen = chain.seen[kind.destination + _route(kind, note)]
-    outcome = account(fleet.pairs, fleet.gaps, fleet.gap_pool, pair, read_i64(buffer, start + 8))
+    device = fleet.devices[row]
+    outcome = account(fleet.pairs, fleet.gaps, fleet.totals, pair, read_i64(buffer, start + 8))
     if outcome == DUPLICATE:
-        counts.duplicated += 1
+        count_repeated(counts, device, buffer, message)
         chain.state.duplicated += 1
         if phase == MEASURE:
             seen.duplicated += 1
@@ -403,6 +424,9 @@ def _on_message(
     if outcome == LATE and kind.ordered:
         counts.out_of_order += 1
         chain.state.out_of_order += 1
+    qos = min(kind.qos, device.qos)
+    if message.qos != qos:
+        check_qos(fleet, row, counts, message, qos, now_ns)
     # Outputs are expected before their input is received, so that at no moment all that is
     # expected seems to be there while an interaction still continues.
     position = _carry_on(fleet, row, message, note, now_ns, position)
@@ -471,6 +495,17 @@ def _on_acknowledged(
     return group, _serve_line(fleet, row, now_ns, position)
 
 
+@compiled
+def _on_refused(fleet: Fleet, row: int, packet_id: int, phase: int) -> int:
+    chain = chains_of(fleet.own)
+    cause = chain.causes[fleet.devices[row].sender, packet_id - 1]
+    seen = chain.seen[cause.destination]
+    seen.expected_in_all -= cause.deliveries
+    if phase == MEASURE:
+        seen.expected -= cause.deliveries
+    return int(cause.deliveries)
+
+
 # --- drivers -----------------------------------------------------------------------------------
 
 
@@ -520,10 +555,6 @@ def _write_due(
     row = publisher.device
     role = chain.roles[row]
     kind = chain.types[role.first]
-    if packet_id > 0:
-        cause = chain.causes[fleet.devices[row].sender, packet_id - 1]
-        cause.type = role.first
-        cause.transaction = _NONE
     note = chain.notes[1]
     interaction_number = publisher.stream << 32 | publisher.sequence
     _new_note(fleet, row, note, interaction_number, publisher.due_ns)
@@ -531,6 +562,12 @@ def _write_due(
     sent.stream = _stream(kind, role, route)
     sent.destination = kind.destination + route
     sent.deliveries = kind.deliveries if kind.deliveries > 0 else note.suppliers
+    if packet_id > 0:
+        cause = chain.causes[fleet.devices[row].sender, packet_id - 1]
+        cause.type = role.first
+        cause.transaction = _NONE
+        cause.destination = sent.destination
+        cause.deliveries = sent.deliveries
     return _write_message(fleet, row, note, role.first, packet_id, sent_ns, position)
 
 
@@ -551,4 +588,6 @@ def _on_unsent(fleet: Fleet, sent: Sent) -> None:
     chains_of(fleet.own).sequences[sent.stream] -= 1
 
 
-SUPPLY_CHAIN: Any = Handlers(_on_message, _on_acknowledged, _write_due, _on_sent, _on_unsent)
+SUPPLY_CHAIN: Any = Handlers(
+    _on_message, _on_acknowledged, _on_refused, _write_due, _on_sent, _on_unsent
+)

@@ -36,10 +36,20 @@ class Gap(Record):
 
 
 class GapPool(Record):
-    """The gaps in use by no pair begin with `free`; `forgotten` found no place."""
+    """Which rows of the gaps are in use; zeros while none ever was.
 
-    free: Int64
-    forgotten: Int64
+    A row is used for the first time only when none was given back, so that memory is touched as it
+    is needed.
+    """
+
+    free_gap: Int64
+    """The gap given back last and 1, 0 for none; `older` leads to the one before."""
+    used_gaps: Int64
+    """Rows that were ever used."""
+    forgotten_gaps: Int64
+    """Ranges that found no row."""
+    missing: Int64
+    """Messages in gaps: a later one of their stream has come, they have not."""
 
 
 def make_pairs(count: int) -> Rows[Pair]:
@@ -49,19 +59,11 @@ def make_pairs(count: int) -> Rows[Pair]:
     return pairs
 
 
-def make_gaps(count: int) -> tuple[Rows[Gap], Rows[GapPool]]:
-    """A pool of `count` free gaps, and its one record."""
-    gaps = Gap.rows(count)
-    gaps["older"] = np.arange(1, count + 1)
-    gaps["older"][-1] = _NONE
-    return gaps, GapPool.rows(1)
-
-
 @compiled
 def account(pairs: Rows[Pair], gaps: Rows[Gap], pool: GapPool, number: int, sequence: int) -> int:
     """Take note of `sequence` arriving on pair `number`; NEW, LATE or DUPLICATE.
 
-    When the pool has no gap left the skipped range is forgotten and counted in `pool`: its
+    When no row of `gaps` is left the skipped range is forgotten and counted in `pool`: its
     messages, should they still come, are judged as repeated.
     """
     pair = pairs[number]
@@ -70,12 +72,10 @@ def account(pairs: Rows[Pair], gaps: Rows[Gap], pool: GapPool, number: int, sequ
         pair.expected = sequence + 1
         return NEW
     if sequence > expected:
-        row = pool.free
-        if row == _NONE:
-            pool.forgotten += 1
-        else:
+        pool.missing += sequence - expected
+        row = _take_row(gaps, pool)
+        if row != _NONE:
             gap = gaps[row]
-            pool.free = gap.older
             gap.first = expected
             gap.last = sequence - 1
             gap.older = pair.gaps
@@ -83,6 +83,20 @@ def account(pairs: Rows[Pair], gaps: Rows[Gap], pool: GapPool, number: int, sequ
         pair.expected = sequence + 1
         return NEW
     return _fill(pair, gaps, pool, sequence)
+
+
+@compiled
+def _take_row(gaps: Rows[Gap], pool: GapPool) -> int:
+    """A row for a new gap; _NONE where all are in use."""
+    row = pool.free_gap - 1
+    if row != _NONE:
+        pool.free_gap = gaps[row].older + 1
+    elif pool.used_gaps < len(gaps):
+        row = pool.used_gaps
+        pool.used_gaps += 1
+    else:
+        pool.forgotten_gaps += 1
+    return row
 
 
 @compiled
@@ -100,14 +114,15 @@ def _fill(pair: Pair, gaps: Rows[Gap], pool: GapPool, sequence: int) -> int:
                     pair.gaps = gap.older
                 else:
                     gaps[newer].older = gap.older
-                gap.older = pool.free
-                pool.free = row
+                gap.older = pool.free_gap - 1
+                pool.free_gap = row + 1
             elif sequence == gap.first:
                 gap.first = sequence + 1
             elif sequence == gap.last:
                 gap.last = sequence - 1
             else:
                 _split(pair, gaps, pool, newer, row, sequence)
+            pool.missing -= 1
             return LATE
         newer = row
         row = gap.older
@@ -118,12 +133,9 @@ def _fill(pair: Pair, gaps: Rows[Gap], pool: GapPool, sequence: int) -> int:
 def _split(pair: Pair, gaps: Rows[Gap], pool: GapPool, newer: int, row: int, sequence: int) -> None:
     """A sequence within a gap came: what is above it becomes a gap of its own."""
     gap = gaps[row]
-    if pool.free == _NONE:
-        pool.forgotten += 1
-    else:
-        above = pool.free
+    above = _take_row(gaps, pool)
+    if above != _NONE:
         upper = gaps[above]
-        pool.free = upper.older
         upper.first = sequence + 1
         upper.last = gap.last
         upper.older = row
@@ -132,6 +144,21 @@ def _split(pair: Pair, gaps: Rows[Gap], pool: GapPool, newer: int, row: int, seq
         else:
             gaps[newer].older = above
     gap.last = sequence - 1
+
+
+@compiled
+def has_come(pairs: Rows[Pair], gaps: Rows[Gap], number: int, sequence: int) -> bool:
+    """Whether `sequence` has arrived on pair `number`."""
+    pair = pairs[number]
+    if sequence >= pair.expected:
+        return False
+    row = pair.gaps
+    while row != _NONE:
+        gap = gaps[row]
+        if sequence >= gap.first:
+            return bool(sequence > gap.last)
+        row = gap.older
+    return True
 
 
 def received_on(pairs: Rows[Pair], gaps: Rows[Gap]) -> npt.NDArray[np.int64]:

@@ -53,6 +53,7 @@ STREAMED = 4  # bytes go through an asyncio transport (TLS, WebSocket), not stra
 WAITING = 8  # the publisher is not in the heap
 SHARED = 16  # one of several consumers of a queue: order is between them, not of one
 LISTED = 32  # the device is in `ready`, where it must be only once
+RESUMED = 64  # its session was resumed, and every PUBLISH since then was one sent again
 PUSHED_BACK = 128  # the publisher is late because it had to wait for its socket or its window
 
 AWAY = 1
@@ -97,6 +98,10 @@ class Device(Record):
     responses: Int32
     """Where the topics of its responses begin in `topic_ends`."""
     target: Int32
+    topic: Int32
+    """Number of the one topic that it receives, -1 for one to each stream."""
+    qos: Int32
+    """QoS with which messages must come: the lower of the published and the granted one."""
 
 
 @compiled

@@ -44,6 +44,13 @@ class Group(Record):
     first_stream: Int64
     counts_as: Int64
     """The group whose counters have what its publishers send."""
+    prefix: Int64
+    """The topics that its subscribers receive begin with prefixes[prefix : prefix_end]."""
+    prefix_end: Int64
+    senders_first: Int64
+    """First stream, number and topics of the devices that publish to them."""
+    senders: Int64
+    senders_topics: Int64
 
 
 class Run(Record):
@@ -65,11 +72,15 @@ class Run(Record):
     linger_timer: Int64
 
 
-class Totals(Record):
+class Totals(GapPool):
     """How things stand at a worker: its row of the live page (engine/live.py)."""
 
     publishes: Int64
     """PUBLISH packets handled, whatever they were."""
+    damaged: Int64
+    """Damaged messages whose place in a stream is known."""
+    withdrawn: Int64
+    """Deliveries no longer expected, because the broker refused their message."""
     lined_up: Int64
     """Deliveries to be expected of messages that wait to be sent and have no due moment."""
     in_flight: Int64
@@ -118,6 +129,13 @@ class Stat(Record):
     sum_ns: Int64
     min_ns: Int64
     max_ns: Int64
+
+
+class Refusal(Record):
+    """A failure code of acknowledgements: how many had it, and 1 when Python was told."""
+
+    count: Int64
+    told: Int64
 
 
 class Event(Record):
@@ -173,7 +191,12 @@ class Fleet(Arrays):
     stats: Rows[Stat]
     pairs: Rows[Pair]
     gaps: Rows[Gap]
-    gap_pool: GapPool
+    """In use as `totals` says."""
+    refusals: Rows[Refusal]
+    """By reason code."""
+    violations: Int64s
+    """By their number in `violations.WORDS`."""
+    prefixes: Bytes
     senders: Annotated[npt.NDArray[np.void], SENDER_DTYPE, 1]
     window: Annotated[npt.NDArray[np.void], IN_FLIGHT_DTYPE, 2]
     received_ids: ByteRows

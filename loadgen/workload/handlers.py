@@ -23,6 +23,8 @@ class Handlers(NamedTuple):
                      there before; acknowledges it, returns the position after what it wrote
     on_acknowledged  (fleet, row, packet_id, now_ns, position): a message of the device is
                      acknowledged for good; the group that counts it, and the position
+    on_refused       (fleet, row, packet_id, phase): it is refused, which ends it as well; called
+                     before, returns the deliveries that nobody is to expect any more
     write_due        (fleet, number, packet_id, sent_ns, position, sent): write a publisher's next
                      message and fill its row of the batch; the position after it
     on_sent          (fleet, row, sent, phase, sent_ns): a message of the batch is out
@@ -31,6 +33,7 @@ class Handlers(NamedTuple):
 
     on_message: Callable[..., int]
     on_acknowledged: Callable[..., tuple[int, int]]
+    on_refused: Callable[..., int]
     write_due: Callable[..., int]
     on_sent: Callable[..., None]
     on_unsent: Callable[..., None]

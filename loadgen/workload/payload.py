@@ -7,11 +7,15 @@ Little-endian:
     4       4     stream            which publisher sent it
     8       8     sequence          its number in the stream, from 0
     16      8     intended_ns       when the schedule wanted it sent (CLOCK_MONOTONIC)
-    24      4     send offset       sent − intended in ns, IEEE 754 single
+    24      4     send offset       sent − intended in ns, IEEE 754 single; its sign bit says that
+                                    this is a copy, sent again after the connection broke
     28      4     CRC-32            of the body (bytes 32 and on), then of bytes 0 to 27
 
 The send offset is a single because its relative error, 6e-8, is far below a histogram's three
-digits at any size. The CRC is zlib's, body first, so that a sender computes the constant body's
+digits at any size. Nothing is sent before it is due, so that its sign is free. A copy is marked
+where MQTT lets both arrive: at QoS 1, and at QoS 2 when the broker had lost the session.
+
+The CRC is zlib's, body first, so that a sender computes the constant body's
 part once. Anyone can check a captured message with `zlib.crc32(p[:28], zlib.crc32(p[32:]))`.
 """
 
@@ -26,6 +30,7 @@ Bytes = npt.NDArray[np.uint8]
 
 HEADER_BYTES = 32
 _CRC_OFFSET = 28
+_SIGN = 0x80000000
 _MASK = 0xFFFFFFFF
 
 
@@ -115,16 +120,20 @@ def stamp(
     intended_ns: int,
     sent_ns: int,
     body_crc: int,
+    copy: int = 0,
 ) -> None:
-    """Write the header at `position`; `body_crc` is the CRC-32 of the body that follows it."""
+    """Write the header at `position`; `body_crc` is the CRC-32 of the body that follows it.
+
+    `copy` is 1 for a message that is sent again.
+    """
     write_u32(out, position, run_tag)
     write_u32(out, position + 4, stream)
     write_u32(out, position + 8, sequence & _MASK)
     write_u32(out, position + 12, sequence >> 32)
     write_u32(out, position + 16, intended_ns & _MASK)
     write_u32(out, position + 20, intended_ns >> 32)
-    offset = np.float32(sent_ns - intended_ns).view(np.uint32)
-    write_u32(out, position + 24, int(np.int64(offset)))
+    offset = int(np.int64(np.float32(max(sent_ns - intended_ns, 0)).view(np.uint32)))
+    write_u32(out, position + 24, offset | _SIGN if copy else offset)
     crc = crc32(body_crc, out, position, position + _CRC_OFFSET)
     write_u32(out, position + _CRC_OFFSET, crc)
 
@@ -132,14 +141,26 @@ def stamp(
 @compiled
 def send_offset_ns(buffer: Bytes, position: int) -> int:
     """Sent − intended of the header at `position`, in ns."""
-    return int(np.int64(np.uint32(read_u32(buffer, position + 24)).view(np.float32)))
+    offset = read_u32(buffer, position + 24) & ~_SIGN
+    return int(np.int64(np.uint32(offset).view(np.float32)))
+
+
+@compiled
+def is_copy(buffer: Bytes, position: int) -> bool:
+    """Whether the header at `position` says that the message was sent again."""
+    return bool(buffer[position + 27] & 0x80)
 
 
 @compiled
 def is_intact(buffer: Bytes, start: int, end: int) -> bool:
     """Whether the CRC of the payload buffer[start:end] (32 bytes or more) is right."""
-    crc = crc32(0, buffer, start + HEADER_BYTES, end)
-    crc = crc32(crc, buffer, start, start + _CRC_OFFSET)
+    return has_intact_header(buffer, start, crc32(0, buffer, start + HEADER_BYTES, end))
+
+
+@compiled
+def has_intact_header(buffer: Bytes, start: int, body_crc: int) -> bool:
+    """Whether the CRC of the header at `start` is that with a body whose CRC-32 is `body_crc`."""
+    crc = crc32(body_crc, buffer, start, start + _CRC_OFFSET)
     return bool(crc == read_u32(buffer, start + _CRC_OFFSET))
 
 

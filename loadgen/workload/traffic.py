@@ -17,18 +17,30 @@ from loadgen.compiled import compiled
 from loadgen.metrics.histogram import bucket_index
 from loadgen.metrics.interval import SERIES
 from loadgen.mqtt import kernels as mqtt
-from loadgen.mqtt.constants import CONNACK, PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
+from loadgen.mqtt.constants import (
+    CONNACK,
+    MQTT_5,
+    PINGRESP,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+)
 from loadgen.mqtt.in_flight import (
     AWAIT_PUBCOMP,
+    FREE,
+    UNKNOWN_PACKET_ID,
     accept_qos2,
     acquire,
     on_puback,
     on_pubcomp,
     on_pubrec,
+    release,
     release_qos2,
 )
 from loadgen.mqtt.reason_codes import ReasonCode
-from loadgen.workload.accounting import DUPLICATE, LATE, account
+from loadgen.workload.accounting import DUPLICATE, NEW, account
 from loadgen.workload.attention import mostly_stalled
 from loadgen.workload.device import (
     ACCEPT,
@@ -36,18 +48,21 @@ from loadgen.workload.device import (
     BLOCKED,
     PUSHED_BACK,
     REFUSE,
+    RESUMED,
     SHARED,
     WAITING,
     WINDOW_FULL,
     Device,
     transition,
 )
-from loadgen.workload.fleet import Fleet, Group, Run, Sent
+from loadgen.workload.fleet import Counts, Fleet, Group, Run, Sent
 from loadgen.workload.handlers import Handlers
 from loadgen.workload.pacer import advance, clock_of, heap_push, random_unit
 from loadgen.workload.payload import (
     HEADER_BYTES,
     crc32,
+    has_intact_header,
+    is_copy,
     is_intact,
     read_i64,
     read_u32,
@@ -55,6 +70,18 @@ from loadgen.workload.payload import (
     stamp,
 )
 from loadgen.workload.template import fill_template
+from loadgen.workload.violations import (
+    DUP_AT_QOS_0,
+    EMPTY_TOPIC,
+    FAILED_PUBCOMP,
+    IDENTIFIER_IN_USE,
+    MALFORMED,
+    QOS_RAISED,
+    TOPIC_ALIAS,
+    UNKNOWN_ACKNOWLEDGEMENT,
+    UNKNOWN_PUBREL,
+    WRONG_ACKNOWLEDGEMENT,
+)
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -71,8 +98,9 @@ UNSENT = 3  # bytes in `control` must follow what was written
 CLOSED_BY_PEER = 4  # the value is the errno, 0 for an orderly end
 CONNECT_FAILED = 5  # the value is the errno
 WRITABLE = 6  # a blocked connection takes bytes again
-REFUSED_PACKET = 7  # an acknowledgement with a failure reason code, the value
+REFUSED_PACKET = 7  # the first acknowledgement with a failure code, the value; bytes in `control`
 UNANSWERED = 8  # a request for whose response the window had no room
+VIOLATION = 9  # the first of its kind; the value is the number in `violations.WORDS`
 
 EVENT_LIMIT = 4096
 BATCH_LIMIT = 1024
@@ -101,11 +129,13 @@ class Message(NamedTuple):
     """Where a PUBLISH lies in the buffer, and what its header says."""
 
     start: int
+    topic: int
     topic_end: int
     payload: int
     end: int
     packet_id: int
     qos: int
+    dup: int
 
 
 # --- counting ----------------------------------------------------------------------------------
@@ -144,6 +174,12 @@ def phase_of(run: Run, intended_ns: int) -> int:
     if intended_ns < run.end_ns:
         return MEASURE
     return DRAIN
+
+
+@compiled
+def phase_of_arrival(run: Run, now_ns: int) -> int:
+    """Phase of what arrives now and whose intended moment is not known: the window's at most."""
+    return phase_of(run, min(now_ns, run.end_ns - 1))
 
 
 @compiled
@@ -197,6 +233,16 @@ def room_for_events(fleet: Fleet, size_bytes: int) -> bool:
     )
 
 
+@compiled
+def violate(fleet: Fleet, row: int, kind: int, now_ns: int) -> None:
+    """Count what the broker may not do; Python is told of the first of its kind."""
+    phase = phase_of_arrival(fleet.run, now_ns)
+    fleet.counters[fleet.devices[row].group, phase].violations += 1
+    fleet.violations[kind] += 1
+    if fleet.violations[kind] == 1:
+        push_event(fleet, VIOLATION, row, kind, now_ns)
+
+
 # --- receiving ---------------------------------------------------------------------------------
 
 
@@ -217,32 +263,42 @@ def receive_packets(
         status, first_byte, body, packet_end = mqtt.frame(buffer, position, end, limit_bytes)
         if status == mqtt.INCOMPLETE:
             break
-        if status != mqtt.OK:
-            reason = _PACKET_TOO_LARGE if status == mqtt.TOO_LARGE else _MALFORMED_PACKET
-            push_event(fleet, BROKEN, row, reason, now_ns)
+        if status == mqtt.TOO_LARGE:
+            push_event(fleet, BROKEN, row, _PACKET_TOO_LARGE, now_ns)
             return end, written
         kind = first_byte >> 4
+        if status != mqtt.OK:
+            is_dup_at_qos_0 = kind == PUBLISH and first_byte & 0x0E == 0x08
+            violate(fleet, row, DUP_AT_QOS_0 if is_dup_at_qos_0 else MALFORMED, now_ns)
+            push_event(fleet, BROKEN, row, _MALFORMED_PACKET, now_ns)
+            return end, written
         if kind == PUBLISH:
-            status, _, topic_end, packet_id, payload = mqtt.publish_fields(
+            status, topic, topic_end, packet_id, payload = mqtt.publish_fields(
                 buffer, first_byte, body, packet_end, fleet.run.version
             )
             if status == mqtt.OK:
-                qos = (first_byte >> 1) & 3
-                message = Message(position, topic_end, payload, packet_end, packet_id, qos)
+                qos, dup = (first_byte >> 1) & 3, first_byte & 8
+                message = Message(
+                    position, topic, topic_end, payload, packet_end, packet_id, qos, dup
+                )
                 written = _publish(fleet, row, buffer, message, now_ns, written, handlers)
         elif PUBACK <= kind <= PUBCOMP:
             status, packet_id, reason = mqtt.ack_fields(buffer, body, packet_end)
             if status == mqtt.OK:
                 written = _ack(fleet, row, kind, packet_id, reason, now_ns, written, handlers)
+                if reason >= _FAILURE:
+                    _tell_refusal(fleet, row, reason, now_ns, buffer, position, packet_end)
         elif kind == PINGRESP:
             fleet.devices[row].pinged_ns = 0
         else:
             if not room_for_events(fleet, packet_end - position):
                 return position, written
             if kind == CONNACK and packet_end - body >= 2:
-                _connack(fleet, row, int(np.int64(buffer[body + 1])), now_ns)
+                present = int(np.int64(buffer[body])) & 1
+                _connack(fleet, row, int(np.int64(buffer[body + 1])), present, now_ns)
             push_bytes(fleet, CONTROL_PACKET, row, kind, now_ns, buffer, position, packet_end)
         if status != mqtt.OK:
+            violate(fleet, row, MALFORMED, now_ns)
             push_event(fleet, BROKEN, row, _MALFORMED_PACKET, now_ns)
             return end, written
         position = packet_end
@@ -260,12 +316,51 @@ def _publish(
     handlers: Handlers,
 ) -> int:
     """A message of QoS 2 goes to its handler once, whatever comes again before PUBREL."""
+    device = fleet.devices[row]
     fleet.totals.publishes += 1
-    if message.qos == 2:
-        known = fleet.devices[row].qos2
-        if known < 0 or not accept_qos2(fleet.received_ids, known, message.packet_id):
+    if fleet.run.version == MQTT_5:
+        _check_alias(fleet, row, buffer, message, now_ns)
+    if message.qos > 0:
+        if device.flags & RESUMED and not message.dup:
+            device.flags &= ~RESUMED
+        known = device.qos2 if message.qos == 2 else -1
+        if known >= 0 and not accept_qos2(fleet.received_ids, known, message.packet_id):
+            _take_in_use(fleet, row, buffer, message, now_ns)
             return acknowledge(fleet, row, message, position)
     return int(handlers.on_message(fleet, row, buffer, message, now_ns, position))
+
+
+@compiled
+def _check_alias(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> None:
+    """A topic is named, and by no alias, since we allow none (MQTT 5, 3.1.2.11.5)."""
+    if message.topic == message.topic_end:
+        violate(fleet, row, EMPTY_TOPIC, now_ns)
+    position = message.topic_end + (2 if message.qos > 0 else 0)
+    if message.payload - position > 1:
+        while position < message.payload and buffer[position] >= 0x80:
+            position += 1
+        position += 1  # behind their length
+        while 0 <= position < message.payload:
+            if buffer[position] == mqtt.TOPIC_ALIAS:
+                violate(fleet, row, TOPIC_ALIAS, now_ns)
+                return
+            position = mqtt.after_property(buffer, position, message.payload)
+
+
+@compiled
+def _take_in_use(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> None:
+    """Count a QoS 2 message whose identifier waits for PUBREL: sent again, or it may not be."""
+    start = message.payload
+    phase = phase_of_arrival(fleet.run, now_ns)
+    is_whole = message.end - start >= HEADER_BYTES and is_intact(buffer, start, message.end)
+    if is_whole and read_u32(buffer, start) == fleet.run.run_tag:
+        phase = phase_of(fleet.run, read_i64(buffer, start + 16))
+    counts = fleet.counters[fleet.devices[row].group, phase]
+    counts.duplicated += 1
+    if message.dup:
+        counts.excused += 1
+    else:
+        violate(fleet, row, IDENTIFIER_IN_USE, now_ns)
 
 
 @compiled
@@ -310,29 +405,109 @@ def _ack(
     """PUBACK, PUBREC, PUBREL or PUBCOMP; the position after what answers it."""
     device = fleet.devices[row]
     if kind == PUBREL:
-        if device.qos2 >= 0:
-            release_qos2(fleet.received_ids, device.qos2, packet_id)
+        known = device.qos2 >= 0 and release_qos2(fleet.received_ids, device.qos2, packet_id)
+        # After its return a device may have answered before, on the connection that broke.
+        if not known and device.returned_ns == 0:
+            violate(fleet, row, UNKNOWN_PUBREL, now_ns)
         return mqtt.write_ack(fleet.out, position, PUBCOMP, packet_id)
     if device.sender < 0:
+        violate(fleet, row, UNKNOWN_ACKNOWLEDGEMENT, now_ns)
         return position
     if kind == PUBACK:
         status, sent_ns = on_puback(fleet.senders, fleet.window, device.sender, packet_id)
     elif kind == PUBREC:
         status, sent_ns = on_pubrec(fleet.senders, fleet.window, device.sender, packet_id, reason)
-        if reason < _FAILURE:
-            position = mqtt.write_ack(fleet.out, position, PUBREL, packet_id)
+        if status == mqtt.OK and reason < _FAILURE:
+            return mqtt.write_ack(fleet.out, position, PUBREL, packet_id)
     else:
         status, sent_ns = on_pubcomp(fleet.senders, fleet.window, device.sender, packet_id)
-    if status == mqtt.OK and (kind != PUBREC or reason >= _FAILURE):
-        # The handler may send a message in the slot that became free.
-        phase = phase_of(fleet.run, fleet.window[device.sender, packet_id - 1]["intended_ns"])
-        group, position = handlers.on_acknowledged(fleet, row, packet_id, now_ns, position)
-        fleet.counters[group, phase].acknowledged += 1
-        fleet.totals.in_flight -= 1
-        record(fleet, slot_of(group, S_ACKNOWLEDGE, phase), now_ns - sent_ns)
-        _free_window(fleet, row)
-    if reason >= _FAILURE and room_for_events(fleet, 0):
-        push_event(fleet, REFUSED_PACKET, row, reason, now_ns)
+    if status != mqtt.OK:
+        return _take_wrong_ack(fleet, row, kind, packet_id, status, now_ns, position, handlers)
+    phase = phase_of(fleet.run, fleet.window[device.sender, packet_id - 1]["intended_ns"])
+    if reason >= _FAILURE:
+        return _take_refusal(fleet, row, kind, packet_id, reason, phase, now_ns, position, handlers)
+    # The handler may send a message in the slot that became free.
+    group, position = handlers.on_acknowledged(fleet, row, packet_id, now_ns, position)
+    fleet.counters[group, phase].acknowledged += 1
+    fleet.totals.in_flight -= 1
+    record(fleet, slot_of(group, S_ACKNOWLEDGE, phase), now_ns - sent_ns)
+    _free_window(fleet, row)
+    return position
+
+
+@compiled
+def _take_refusal(
+    fleet: Fleet,
+    row: int,
+    kind: int,
+    packet_id: int,
+    reason: int,
+    phase: int,
+    now_ns: int,
+    position: int,
+    handlers: Handlers,
+) -> int:
+    """The broker did not take a message: nobody is to receive it; the position as in `_ack`."""
+    deliveries = 0
+    if kind == PUBCOMP:  # it had taken it
+        violate(fleet, row, FAILED_PUBCOMP, now_ns)
+    else:
+        deliveries = handlers.on_refused(fleet, row, packet_id, phase)
+    group, position = handlers.on_acknowledged(fleet, row, packet_id, now_ns, position)
+    counts = fleet.counters[group, phase]
+    if kind == PUBCOMP:
+        counts.given_up += 1
+    else:
+        counts.refused += 1
+        counts.expected -= deliveries
+        fleet.totals.withdrawn += deliveries
+        fleet.refusals[reason].count += 1
+    fleet.totals.in_flight -= 1
+    _free_window(fleet, row)
+    return position
+
+
+@compiled
+def _tell_refusal(
+    fleet: Fleet, row: int, reason: int, now_ns: int, buffer: Bytes, start: int, end: int
+) -> None:
+    """Queue the first acknowledgement with this failure code, for its Reason String."""
+    refusal = fleet.refusals[reason]
+    if refusal.count > 0 and not refusal.told and room_for_events(fleet, end - start):
+        refusal.told = 1
+        push_bytes(fleet, REFUSED_PACKET, row, reason, now_ns, buffer, start, end)
+
+
+@compiled
+def _take_wrong_ack(
+    fleet: Fleet,
+    row: int,
+    kind: int,
+    packet_id: int,
+    status: int,
+    now_ns: int,
+    position: int,
+    handlers: Handlers,
+) -> int:
+    """An acknowledgement that nothing waits for; the position as in `_ack`.
+
+    Where a message waits for another one, that will not come: it is given up, so that the window
+    does not fill with such.
+    """
+    device = fleet.devices[row]
+    is_unknown = status == UNKNOWN_PACKET_ID
+    violate(fleet, row, UNKNOWN_ACKNOWLEDGEMENT if is_unknown else WRONG_ACKNOWLEDGEMENT, now_ns)
+    if is_unknown or fleet.window[device.sender, packet_id - 1]["state"] == AWAIT_PUBCOMP:
+        if kind == PUBREC:  # perhaps ours was lost, and the broker waits for it
+            return mqtt.write_ack(fleet.out, position, PUBREL, packet_id)
+        if is_unknown:
+            return position
+    phase = phase_of(fleet.run, fleet.window[device.sender, packet_id - 1]["intended_ns"])
+    release(fleet.senders, fleet.window, device.sender, packet_id)
+    group, position = handlers.on_acknowledged(fleet, row, packet_id, now_ns, position)
+    fleet.counters[group, phase].given_up += 1
+    fleet.totals.in_flight -= 1
+    _free_window(fleet, row)
     return position
 
 
@@ -350,7 +525,7 @@ def _free_window(fleet: Fleet, row: int) -> None:
 
 
 @compiled
-def _connack(fleet: Fleet, row: int, code: int, now_ns: int) -> None:
+def _connack(fleet: Fleet, row: int, code: int, session_present: int, now_ns: int) -> None:
     device = fleet.devices[row]
     if device.state != AWAIT_CONNACK:
         return
@@ -362,6 +537,10 @@ def _connack(fleet: Fleet, row: int, code: int, now_ns: int) -> None:
         device.returned_ns = now_ns
         # Nothing new before what was unacknowledged, which the caller sends again.
         device.flags |= BLOCKED
+        if session_present:
+            device.flags |= RESUMED
+        else:
+            device.flags &= ~RESUMED
     fleet.counters[device.group, CONNECT_PHASE].connects += 1
     record(fleet, slot_of(device.group, S_CONNACK, CONNECT_PHASE), now_ns - device.tcp_ns)
     record(fleet, slot_of(device.group, S_CONNECT, CONNECT_PHASE), now_ns - device.syn_ns)
@@ -383,29 +562,30 @@ def _on_message(
 def _take_message(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> bool:
     """Account for one message; whether it is one of the device's own that had not come before."""
     device = fleet.devices[row]
-    group = device.group
     start = message.payload
-    if message.end - start < HEADER_BYTES or read_u32(buffer, start) != fleet.run.run_tag:
-        fleet.counters[group, MEASURE].foreign += 1
-        return False
-    if not is_intact(buffer, start, message.end):
-        fleet.counters[group, MEASURE].corrupt += 1
+    if (
+        message.end - start < HEADER_BYTES
+        or read_u32(buffer, start) != fleet.run.run_tag
+        or not is_intact(buffer, start, message.end)
+    ):
+        _take_damaged(fleet, row, buffer, message, now_ns)
         return False
     intended_ns = read_i64(buffer, start + 16)
     phase = phase_of(fleet.run, intended_ns)
-    counts = fleet.counters[group, phase]
-    offset = read_u32(buffer, start + 4) - device.stream_first
-    if offset < 0 or offset >= device.stream_count:
-        counts.foreign += 1
+    counts = fleet.counters[device.group, phase]
+    pair = _pair_of(fleet, device, buffer, message)
+    if pair < 0:
+        counts.misrouted += 1
         return False
-    pair = device.pair_first + offset
-    sequence = read_i64(buffer, start + 8)
-    outcome = account(fleet.pairs, fleet.gaps, fleet.gap_pool, pair, sequence)
-    if outcome == DUPLICATE:
-        counts.duplicated += 1
-        return False
-    if outcome == LATE and not device.flags & SHARED:
-        counts.out_of_order += 1
+    outcome = account(fleet.pairs, fleet.gaps, fleet.totals, pair, read_i64(buffer, start + 8))
+    if outcome != NEW:
+        if outcome == DUPLICATE:
+            count_repeated(counts, device, buffer, message)
+            return False
+        if not device.flags & SHARED:
+            counts.out_of_order += 1
+    if message.qos != device.qos:
+        check_qos(fleet, row, counts, message, device.qos, now_ns)
     if phase == MEASURE:
         device.taken += 1
     counts.received += 1
@@ -414,11 +594,147 @@ def _take_message(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_n
     transit_ns = waited_ns - send_offset_ns(buffer, start)
     # What was sent since the device is back never waited for it, however late it was sent.
     if now_ns - transit_ns < device.returned_ns:
-        record(fleet, slot_of(group, S_RECONNECT, phase), waited_ns)
+        record(fleet, slot_of(device.group, S_RECONNECT, phase), waited_ns)
         return True
-    record(fleet, slot_of(group, S_END_TO_END, phase), waited_ns)
-    record(fleet, slot_of(group, S_TRANSIT, phase), transit_ns)
+    record(fleet, slot_of(device.group, S_END_TO_END, phase), waited_ns)
+    record(fleet, slot_of(device.group, S_TRANSIT, phase), transit_ns)
     return True
+
+
+@compiled
+def _pair_of(fleet: Fleet, device: Device, buffer: Bytes, message: Message) -> int:
+    """The pair of an intact message's stream at a device.
+
+    -1 where the device is not to receive the stream, or the topic is not that of the stream.
+    """
+    stream = read_u32(buffer, message.payload + 4)
+    offset = stream - device.stream_first
+    if offset < 0 or offset >= device.stream_count:
+        return -1
+    group = fleet.groups[device.group]
+    number = device.topic
+    if number < 0:
+        number = stream - group.senders_first
+        if group.senders_topics != group.senders:
+            number = number * group.senders_topics // group.senders
+    position = message.topic_end
+    while True:
+        position -= 1
+        if position < message.topic or buffer[position] != 48 + number % 10:
+            return -1
+        number //= 10
+        if number == 0:
+            break
+    if not is_same(buffer, message.topic, position, fleet.prefixes, group.prefix, group.prefix_end):
+        return -1
+    return device.pair_first + offset
+
+
+@compiled
+def is_same(a: Bytes, start: int, end: int, b: Bytes, first: int, last: int) -> bool:
+    """Whether a[start:end] and b[first:last] are the same bytes."""
+    if end - start != last - first:
+        return False
+    different = 0
+    for offset in range(end - start):
+        different |= a[np.uint64(start + offset)] ^ b[np.uint64(first + offset)]
+    return bool(different == 0)
+
+
+@compiled
+def count_repeated(counts: Counts, device: Device, buffer: Bytes, message: Message) -> None:
+    """Count an intact message that came before.
+
+    MQTT allows it at QoS 1 after the device resumed its session, until the first PUBLISH that is
+    not sent again, and where our publisher sent it twice.
+    """
+    counts.duplicated += 1
+    resumed = message.qos == 1 and message.dup != 0 and (device.flags & RESUMED) != 0
+    if resumed or is_copy(buffer, message.payload):
+        counts.excused += 1
+
+
+@compiled
+def check_qos(
+    fleet: Fleet, row: int, counts: Counts, message: Message, qos: int, now_ns: int
+) -> None:
+    """Compare a received message's QoS with the one with which it must come."""
+    if message.qos < qos:
+        counts.below_qos += 1
+    elif message.qos > qos:
+        violate(fleet, row, QOS_RAISED, now_ns)
+
+
+@compiled
+def _take_damaged(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> None:
+    """Account for a message that is not an intact one of this run.
+
+    Where only the body is damaged the header tells its place. No other header is believed.
+    """
+    start = message.payload
+    if not _body_alone_is_damaged(fleet, buffer, message):
+        count_doubtful(fleet, row, buffer, message, now_ns)
+        return
+    device = fleet.devices[row]
+    counts = fleet.counters[device.group, phase_of(fleet.run, read_i64(buffer, start + 16))]
+    pair = _pair_of(fleet, device, buffer, message)
+    if pair < 0:
+        counts.misrouted += 1
+        return
+    count_damaged(fleet, row, counts, buffer, message, pair)
+
+
+@compiled
+def count_damaged(
+    fleet: Fleet, row: int, counts: Counts, buffer: Bytes, message: Message, pair: int
+) -> None:
+    """Count a damaged message whose place is known."""
+    sequence = read_i64(buffer, message.payload + 8)
+    if account(fleet.pairs, fleet.gaps, fleet.totals, pair, sequence) == DUPLICATE:
+        count_repeated(counts, fleet.devices[row], buffer, message)
+    else:
+        counts.corrupt += 1
+        fleet.totals.damaged += 1
+
+
+@compiled
+def _body_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: Message) -> bool:
+    """Whether the header is this run's and right with the body that was sent.
+
+    That is known where all messages have one content, of the size that came or of the largest.
+    """
+    start = message.payload
+    size = message.end - start
+    if size < HEADER_BYTES or read_u32(buffer, start) != fleet.run.run_tag:
+        return False
+    if len(fleet.template) > 0:
+        return False
+    whole = len(fleet.body)
+    extra = min(size - HEADER_BYTES, whole)
+    return has_intact_header(buffer, start, fleet.body_crc[extra]) or has_intact_header(
+        buffer, start, fleet.body_crc[whole]
+    )
+
+
+@compiled
+def count_doubtful(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> None:
+    """Count a message whose header is not to be believed: damaged if it was ours, else foreign.
+
+    It was ours if it has the run's tag, or is not intact and has an intended moment of the run.
+    """
+    start = message.payload
+    size = message.end - start
+    is_ours = size >= 4 and read_u32(buffer, start) == fleet.run.run_tag
+    if not is_ours and size >= 24:
+        begun_ns = fleet.program[0].clock_ns
+        is_ours = 0 < begun_ns <= read_i64(buffer, start + 16) <= now_ns
+        if size >= HEADER_BYTES and is_intact(buffer, start, message.end):
+            is_ours = False
+    counts = fleet.counters[fleet.devices[row].group, phase_of_arrival(fleet.run, now_ns)]
+    if is_ours:
+        counts.corrupt += 1
+    else:
+        counts.foreign += 1
 
 
 @compiled
@@ -460,7 +776,8 @@ def _respond(
     )
     fleet.out[payload : payload + size] = buffer[start : message.end]
     phase = phase_of(fleet.run, intended_ns)
-    count_sent(fleet, device.group, phase, 1, payload + size - position)
+    # That it is to be received was expected when the request was sent.
+    count_sent(fleet, device.group, phase, 0, payload + size - position)
     return int(payload + size)
 
 
@@ -469,6 +786,12 @@ def _on_acknowledged(
     fleet: Fleet, row: int, packet_id: int, now_ns: int, position: int
 ) -> tuple[int, int]:
     return fleet.devices[row].group, position
+
+
+@compiled
+def _on_refused(fleet: Fleet, row: int, packet_id: int, phase: int) -> int:
+    device = fleet.devices[row]
+    return 1 if device.responses >= 0 else fleet.groups[device.group].deliveries
 
 
 # --- sending -----------------------------------------------------------------------------------
@@ -636,7 +959,7 @@ def _write_due(
     publisher = fleet.publishers[number]
     sent.deliveries = fleet.groups[fleet.devices[publisher.device].group].deliveries
     return _write_message(
-        fleet, number, publisher.sequence, publisher.due_ns, sent_ns, packet_id, 0, position
+        fleet, number, publisher.sequence, publisher.due_ns, sent_ns, packet_id, 0, 0, position
     )
 
 
@@ -649,9 +972,13 @@ def _write_message(
     sent_ns: int,
     packet_id: int,
     dup: int,
+    copy: int,
     position: int,
 ) -> int:
-    """Write one whole PUBLISH, the same bytes each time but for `dup`; the position after it."""
+    """Write one whole PUBLISH; the position after it.
+
+    The same bytes each time, but for `dup` and for `copy` of the payload's header.
+    """
     publisher = fleet.publishers[number]
     group = fleet.groups[fleet.devices[publisher.device].group]
     out = fleet.out
@@ -681,7 +1008,7 @@ def _write_message(
         fill_template(out, body, fleet.template, device, sequence, wall_ms, drawn)
         crc = crc32(0, out, body, body + extra)
     run_tag = fleet.run.run_tag
-    stamp(out, payload, run_tag, publisher.stream, sequence, intended_ns, sent_ns, crc)
+    stamp(out, payload, run_tag, publisher.stream, sequence, intended_ns, sent_ns, crc, copy)
     return int(payload + size)
 
 
@@ -707,13 +1034,19 @@ def redeliver(
 ) -> tuple[int, int]:
     """Write again what was unacknowledged when the connection broke (MQTT 5, 4.4).
 
+    The payload says so where a receiver may get both (payload.py).
+
     `slots[:count]` are those of `redelivery_order`. With the session present at the broker a
     PUBLISH carries DUP and what waits for PUBCOMP gets its PUBREL; without, messages are sent as
     new ones, and those that the broker had taken over are given up. Returns (slots handled, bytes
     written to `out`); fewer slots than `count` when `out` is full.
     """
-    device = fleet.devices[fleet.publishers[number].device]
-    room = len(fleet.out) - fleet.groups[device.group].packet_most
+    row = fleet.publishers[number].device
+    device = fleet.devices[row]
+    group = fleet.groups[device.group]
+    room = len(fleet.out) - group.packet_most
+    dup = 1 if session_present else 0
+    copy = 1 if group.qos == 1 or not session_present else 0
     position = 0
     for index in range(count):
         if position > room:
@@ -723,16 +1056,36 @@ def redeliver(
         packet_id = slot + 1
         if message["state"] != AWAIT_PUBCOMP:
             sequence, intended_ns = int(np.int64(message["sequence"])), message["intended_ns"]
-            sent_ns, dup = message["sent_ns"], 1 if session_present else 0
+            sent_ns = message["sent_ns"]
             position = _write_message(
-                fleet, number, sequence, intended_ns, sent_ns, packet_id, dup, position
+                fleet, number, sequence, intended_ns, sent_ns, packet_id, dup, copy, position
             )
         elif session_present:
             position = mqtt.write_ack(fleet.out, position, PUBREL, packet_id)
         else:
-            on_pubcomp(fleet.senders, fleet.window, device.sender, packet_id)
-            fleet.totals.in_flight -= 1
+            _give_up(fleet, row, packet_id)
     return count, position
 
 
-MESSAGING: Any = Handlers(_on_message, _on_acknowledged, _write_due, _on_sent, _on_unsent)
+@compiled
+def _give_up(fleet: Fleet, row: int, packet_id: int) -> None:
+    """End a handshake that the session took with it."""
+    device = fleet.devices[row]
+    phase = phase_of(fleet.run, fleet.window[device.sender, packet_id - 1]["intended_ns"])
+    fleet.counters[device.group, phase].given_up += 1
+    release(fleet.senders, fleet.window, device.sender, packet_id)
+    fleet.totals.in_flight -= 1
+
+
+@compiled
+def give_up_all(fleet: Fleet, row: int) -> None:
+    """End every handshake of a device: what it sent is not kept to be sent again."""
+    sender = fleet.devices[row].sender
+    for slot in range(np.int64(fleet.senders[sender]["cursor"])):
+        if fleet.window[sender, slot]["state"] != FREE:
+            _give_up(fleet, row, slot + 1)
+
+
+MESSAGING: Any = Handlers(
+    _on_message, _on_acknowledged, _on_refused, _write_due, _on_sent, _on_unsent
+)

@@ -27,8 +27,8 @@ from loadgen.mqtt.in_flight import (
     on_pubcomp,
     on_pubrec,
     redelivery_order,
+    release,
     release_qos2,
-    reset,
     set_capacity,
 )
 from loadgen.mqtt.kernels import OK
@@ -61,7 +61,7 @@ _steps = st.one_of(
         st.integers(0, _WIDTH + 1),
     ),
     st.tuples(st.just("capacity"), st.integers(0, 1), st.integers(1, _WIDTH + 2)),
-    st.tuples(st.just("reset"), st.integers(0, 1), st.just(0)),
+    st.tuples(st.just("release"), st.integers(0, 1), st.just(0)),
 )
 _WAITS_FOR = {"puback": AWAIT_PUBACK, "pubrec": AWAIT_PUBREC, "pubcomp": AWAIT_PUBCOMP}
 
@@ -84,8 +84,9 @@ class TestWindow:
             elif what == "capacity":
                 capacity[row] = min(number, _WIDTH)
                 assert set_capacity(senders, window, row, number) == capacity[row]
-            elif what == "reset":
-                reset(senders, window, row)
+            elif what == "release":
+                for packet_id in known:
+                    release(senders, window, row, packet_id)
                 known.clear()
             else:
                 self._acknowledge(senders, window, row, number, what, known)
@@ -263,15 +264,15 @@ class TestRedelivery:
             assert on_puback(senders, window, 0, packet_id)[0] == OK
         assert acquire(senders, window, 0, 1, 9, 0, 0) > 0
 
-    def test_reset_keeps_the_other_rows_and_the_capacity(self) -> None:
+    def test_release_keeps_the_other_rows_and_the_capacity(self) -> None:
         senders, window = _arrays()
         for row in range(_ROWS):
             set_capacity(senders, window, row, 3)
             assert acquire(senders, window, row, 2, 0, 0, 0) == 1
-        reset(senders, window, 0)
+        release(senders, window, 0, 1)
         assert on_pubrec(senders, window, 0, 1, 0) == (UNKNOWN_PACKET_ID, 0)
         assert on_pubrec(senders, window, 1, 1, 0) == (OK, 0)
-        assert acquire(senders, window, 0, 2, 0, 0, 0) == 1
+        assert [acquire(senders, window, 0, 2, n, 0, 0) for n in range(4)] == [2, 3, 4, 0]
 
 
 class TestReceived:

@@ -13,8 +13,10 @@ from loadgen.workload.accounting import (
     DUPLICATE,
     LATE,
     NEW,
+    Gap,
+    GapPool,
     account,
-    make_gaps,
+    has_come,
     make_pairs,
     received_on,
 )
@@ -25,8 +27,8 @@ class Book:
 
     def __init__(self, pairs: int, gaps: int) -> None:
         self.pairs = make_pairs(pairs)
-        self.gaps, pool = make_gaps(gaps)
-        self.pool = pool[0]
+        self.gaps = Gap.rows(gaps)
+        self.pool = GapPool.rows(1)[0]
 
     def take(self, pair: int, sequence: int) -> int:
         return int(account(self.pairs, self.gaps, self.pool, pair, sequence))
@@ -40,7 +42,7 @@ class Book:
         return found
 
     def free(self) -> list[int]:
-        return self.chain(self.pool.free)
+        return self.chain(self.pool.free_gap - 1) + list(range(self.pool.used_gaps, len(self.gaps)))
 
     def missing(self, pair: int) -> list[int]:
         """Sequences in the pair's gaps, ascending."""
@@ -85,8 +87,12 @@ def test_every_message_is_judged_as_by_perfect_memory(messages: list[tuple[int, 
     for pair in range(3):
         top = max(seen[pair], default=-1)
         assert book.missing(pair) == [n for n in range(top) if n not in seen[pair]]
+        assert [n for n in range(30) if has_come(book.pairs, book.gaps, pair, n)] == sorted(
+            seen[pair]
+        )
     assert received_on(book.pairs, book.gaps).tolist() == [len(numbers) for numbers in seen]
-    assert book.pool.forgotten == 0
+    assert book.pool.missing == sum(len(book.missing(pair)) for pair in range(3))
+    assert book.pool.forgotten_gaps == 0
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 300))
@@ -109,6 +115,16 @@ def test_messages_in_order_need_no_gap() -> None:
     assert [book.take(0, sequence) for sequence in range(1000)] == [NEW] * 1000
     assert book.free() == [0]
     assert book.pairs[0].expected == 1000
+
+
+def test_rows_given_back_are_used_before_rows_never_used() -> None:
+    book = Book(1, 100)
+    for sequence in range(1, 2000, 2):
+        assert book.take(0, sequence) == NEW
+        assert book.pool.missing == 1
+        assert book.take(0, sequence - 1) == LATE
+    assert book.pool.used_gaps == 1
+    assert book.pool.missing == 0
 
 
 def test_a_gap_is_filled_from_either_end_and_from_the_middle() -> None:
@@ -146,23 +162,23 @@ def test_pairs_do_not_know_of_each_other() -> None:
 def test_with_an_exhausted_pool_a_gap_is_forgotten_and_counted() -> None:
     book = Book(1, 1)
     assert book.take(0, 2) == NEW
-    assert book.pool.forgotten == 0
+    assert book.pool.forgotten_gaps == 0
     assert book.take(0, 5) == NEW
-    assert book.pool.forgotten == 1
+    assert book.pool.forgotten_gaps == 1
     assert book.take(0, 3) == DUPLICATE  # as documented: it was forgotten
     assert book.take(0, 0) == LATE
     assert book.take(0, 1) == LATE
     assert len(book.free()) == 1
     assert book.take(0, 7) == NEW
     assert book.missing(0) == [6]
-    assert book.pool.forgotten == 1
+    assert book.pool.forgotten_gaps == 1
 
 
 def test_with_an_exhausted_pool_a_split_forgets_the_upper_part() -> None:
     book = Book(1, 1)
     assert book.take(0, 6) == NEW
     assert book.take(0, 3) == LATE
-    assert book.pool.forgotten == 1
+    assert book.pool.forgotten_gaps == 1
     assert book.missing(0) == [0, 1, 2]
     assert book.take(0, 4) == DUPLICATE
     book.check_pool()
@@ -181,7 +197,7 @@ def test_a_small_pool_never_invents_or_loses_gaps(
         # Only a late message from a forgotten gap may be taken for a repeated one.
         assert outcome == truth or (truth == LATE and outcome == DUPLICATE)
         if outcome != truth:
-            assert book.pool.forgotten > 0
+            assert book.pool.forgotten_gaps > 0
         seen[pair].add(sequence)
         book.check_pool()
 
@@ -204,4 +220,4 @@ def test_plain_python_judges_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plain.pairs.tolist() == compiled.pairs.tolist()
     assert plain.gaps.tolist() == compiled.gaps.tolist()
     assert plain.pool.item() == compiled.pool.item()
-    assert plain.pool.forgotten > 0
+    assert plain.pool.forgotten_gaps > 0

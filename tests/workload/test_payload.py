@@ -15,6 +15,8 @@ from loadgen.workload.payload import (
     HEADER_BYTES,
     body_crc_states,
     crc32,
+    has_intact_header,
+    is_copy,
     is_intact,
     make_body,
     read_i64,
@@ -104,7 +106,8 @@ def test_a_header_reads_back_as_it_was_stamped(
     assert read_u32(out, before + 4) == stream
     assert read_i64(out, before + 8) == sequence
     assert read_i64(out, before + 16) == intended_ns
-    assert send_offset_ns(out, before) == int(np.float32(sent_ns - intended_ns))
+    assert send_offset_ns(out, before) == int(np.float32(max(sent_ns - intended_ns, 0)))
+    assert not is_copy(out, before)
     assert is_intact(out, before, len(out))
     assert (out[:before] == 0xAA).all()
     assert out[before + HEADER_BYTES :].tobytes() == body
@@ -116,22 +119,37 @@ def test_a_header_reads_back_as_it_was_stamped(
         stream,
         sequence,
         intended_ns,
-        float(np.float32(sent_ns - intended_ns)),
+        float(np.float32(max(sent_ns - intended_ns, 0))),
         crc,
     )
 
 
-@given(st.integers(-LATEST_NS, LATEST_NS))
-@example(0)
-@example(1)
-@example(-1)
-@example(LATEST_NS)
-@example(-LATEST_NS)
+@given(st.integers(0, LATEST_NS), st.sampled_from([0, 1]))
+@example(0, 0)
+@example(0, 1)
+@example(1, 1)
+@example(LATEST_NS, 1)
 @settings(deadline=None, max_examples=150)
-def test_the_send_offset_is_right_to_seven_digits_early_or_late(offset_ns: int) -> None:
-    out = _stamped(b"", intended_ns=LATEST_NS - 1, sent_ns=LATEST_NS - 1 + offset_ns)
-    found = send_offset_ns(out, 0)
-    assert abs(found - offset_ns) <= abs(offset_ns) * 6e-8
+def test_the_send_offset_is_right_to_seven_digits_in_a_copy_too(offset_ns: int, copy: int) -> None:
+    out = np.zeros(HEADER_BYTES, np.uint8)
+    stamp(out, 0, 1, 2, 3, LATEST_NS - 1, LATEST_NS - 1 + offset_ns, 0, copy)
+    assert is_intact(out, 0, HEADER_BYTES)
+    assert is_copy(out, 0) == bool(copy)
+    assert abs(send_offset_ns(out, 0) - offset_ns) <= offset_ns * 6e-8
+
+
+def test_what_is_sent_before_it_is_due_is_no_copy() -> None:
+    out = _stamped(b"", intended_ns=10, sent_ns=9)
+    assert (send_offset_ns(out, 0), is_copy(out, 0)) == (0, False)
+
+
+def test_a_header_is_right_by_itself_when_its_body_is_known() -> None:
+    out = _stamped(b"0123456789")
+    out[-1] ^= 1
+    assert not is_intact(out, 0, len(out))
+    assert has_intact_header(out, 0, zlib.crc32(b"0123456789"))
+    out[8] ^= 1
+    assert not has_intact_header(out, 0, zlib.crc32(b"0123456789"))
 
 
 @pytest.mark.parametrize("body", [b"", b"0123456789", bytes(100)])
