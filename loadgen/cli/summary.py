@@ -11,7 +11,7 @@ _WIDTH = 100
 
 
 def summary_lines(card: "ScoreCard") -> list[str]:
-    """Verdict with its reasons, the score card's rows, latencies and counts."""
+    """Verdict with its reasons and remarks, the score card's rows, latencies and counts."""
     from loadgen.scorecard.model import LATENCY_FIGURES
     from loadgen.scorecard.rows import FIGURES
     from loadgen.scorecard.text import name, notice_lines, number, text_of
@@ -23,6 +23,7 @@ def summary_lines(card: "ScoreCard") -> list[str]:
         f"{number(run.seconds)} s, {run.workers} workers",
     ]
     lines += [f"  {reason.code}: {name(reason.detail)}" for reason in card.verdict.reasons]
+    lines += [f"  remark: {name(remark.detail)}" for remark in card.verdict.remarks]
     if card.rows:
         rows = [
             (row.name, *map(number, row.figures), f"{row.unit}  {name(row.description)}")

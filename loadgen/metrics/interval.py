@@ -80,6 +80,12 @@ worker did not look at its sockets although it was expected to (stalls of 10 ms 
 
 PROCESS_GAUGES = ("resident_bytes", "longest_stall_ns")
 
+LATER = (
+    *("excused", "misrouted", "below_qos", "violations", "refused", "given_up"),
+    *("stalled_ns", "longest_stall_ns"),
+)
+"""Columns that runs of earlier versions lack, for whom they are 0."""
+
 HISTOGRAM = ("count", "sum_ns", "min_ns", "max_ns", "bucket", "bucket_count")
 """Latencies: how many, their exact sum, least and greatest (0 when none), and the sparse
 histogram of `metrics.histogram`, buckets ascending."""
@@ -205,6 +211,18 @@ def to_table(rows: Sequence[Interval]) -> pa.Table:
         for column in INTERVAL_SCHEMA
     ]
     return pa.Table.from_arrays(columns, schema=INTERVAL_SCHEMA)
+
+
+def completed(table: pa.Table) -> pa.Table:
+    """The table with every column of the schema, in its order; raises KeyError for one it lacks."""
+    zeros = np.zeros(table.num_rows, np.int64)
+    columns = [
+        _numbers(zeros, column.type)
+        if column.name in LATER and column.name not in table.schema.names
+        else table[column.name]
+        for column in INTERVAL_SCHEMA
+    ]
+    return pa.Table.from_arrays(columns, names=INTERVAL_SCHEMA.names)
 
 
 def _column(kind: pa.DataType, values: list[Any]) -> pa.Array:

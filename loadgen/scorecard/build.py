@@ -19,6 +19,7 @@ from loadgen.scorecard.broker import BrokerLoad, broker_load
 from loadgen.scorecard.ceiling import ceiling_of
 from loadgen.scorecard.curves import curves_of
 from loadgen.scorecard.encryption import tls_details, tls_notice, tls_sections
+from loadgen.scorecard.ledger import ledger_details, ledger_sections, ledgers
 from loadgen.scorecard.model import (
     CONNECT_SERIES,
     Connecting,
@@ -43,7 +44,8 @@ from loadgen.scorecard.rows import Facts, score_rows
 from loadgen.scorecard.system import rack_units as described_units
 from loadgen.scorecard.system import system_details, system_sections
 from loadgen.scorecard.views import BACKGROUND, Views
-from loadgen.workload.verdict import Reason, Verdict
+from loadgen.workload.ledger import Counted
+from loadgen.workload.verdict import Reason, Remark, Verdict
 
 _SERIES_ORDER = ("end_to_end", "transit", "send_delay", "acknowledge", *CONNECT_SERIES)
 
@@ -95,6 +97,7 @@ def build(
         messages_per_core_second=None if broker is None else broker.messages_per_core_second,
         remarks=_remarks(broker),
     )
+    ledger, run_ledger = ledgers(record, Counted(sums), Counted(whole))
     curves = curves_of(record, views, in_window, latency_rows, (start_ns, end_ns))
     notice = " ".join(filter(None, (notice_of(record), tls_notice(record))))
     return ScoreCard(
@@ -104,7 +107,7 @@ def build(
         counts=Counts(
             **{field.name: sums[field.name] for field in fields(Counts) if field.name in sums}
             | {key: whole[key] for key in ("connects", "connect_failures", "disconnects")},
-            lost=sums["expected"] - sums["received"],
+            lost=ledger.lost,
             high_water_mark=facts.high_water_mark,
         ),
         latency=latency,
@@ -116,7 +119,9 @@ def build(
         integrity=run.integrity,
         audit=record.audit or None,
         notice=notice,
+        ledger=ledger_details(record, ledger, run_ledger) if messages else None,
         sections=(
+            *ledger_sections(record, ledger, run_ledger),
             *outage_sections(record, curves.course, curves.phases),
             *published_sections(facts),
             *system_sections(record),
@@ -208,7 +213,8 @@ def _verdict(record: RunRecord, integrity: Integrity) -> Verdict:
         reasons.append(Reason("CHANGED", f"since the run ended: {changes}"))
     if record.valid is False and not reasons:
         reasons.append(Reason(cast("Any", "INVALID"), "the run gives no reason"))
-    return Verdict(tuple(reasons))
+    remarks = [Remark(cast("Any", code), detail) for code, detail in record.remarks]
+    return Verdict(tuple(reasons), tuple(remarks))
 
 
 def _of_groups(table: pa.Table) -> pa.ChunkedArray:

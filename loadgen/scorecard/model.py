@@ -175,6 +175,8 @@ class ScoreCard:
     """Messages a second, of those intended in the window: sent, expected, received."""
     curves: Curves
     audit: Mapping[str, Any] | None = None
+    ledger: Mapping[str, Any] | None = None
+    """Where every message ended (`scorecard.ledger`), None for a run without any."""
     notice: str = ""
     """What must stand before any figure."""
     sections: tuple[Section, ...] = ()

@@ -18,9 +18,10 @@ from pydantic_core import PydanticUseDefault
 
 from loadgen.control.seal import Integrity, verify
 from loadgen.errors import RunDirectoryError
-from loadgen.metrics.interval import INTERVAL_SCHEMA, RUN_METADATA_KEY
+from loadgen.metrics.interval import INTERVAL_SCHEMA, LATER, RUN_METADATA_KEY, completed
 from loadgen.scorecard.broker import BrokerRecords, read_broker
 from loadgen.scorecard.reading import Object, at, part
+from loadgen.workload.ledger import Ledger
 
 SCHEMA = 1
 """Version of run.json that this program understands."""
@@ -119,6 +120,17 @@ class RunRecord:
         at("verdict", "reasons"),
     ] = ()
     """(code, detail)"""
+    remarks: Annotated[
+        tuple[tuple[str, str], ...],
+        BeforeValidator(lambda found: [(one["code"], one.get("detail") or "") for one in found]),
+        _GIVEN,
+    ] = ()
+    """(code, detail)"""
+    ledger: Annotated[Ledger | None, at("ledger", "window")] = None
+    run_ledger: Annotated[Ledger | None, at("ledger", "run")] = None
+    refusals: Annotated[Counts, at("ledger", "refusals")] = field(default_factory=dict)
+    proven: Annotated[bool, _GIVEN, at("ledger", "proven")] = False
+    imbalances: Annotated[tuple[str, ...], _GIVEN, at("ledger", "imbalances")] = ()
 
     @property
     def secure(self) -> bool:
@@ -240,7 +252,7 @@ def load_files(files: Iterable[Path], run: str, directory: str) -> pa.Table:
             with pq.ParquetFile(path) as file:
                 # Small files: threads for each would take longer than reading them.
                 table = file.read(columns=INTERVAL_SCHEMA.names, use_threads=False)
-                tables.append(table.select(INTERVAL_SCHEMA.names))
+                tables.append(completed(table))
         except (OSError, pa.ArrowException) as error:
             raise RunDirectoryError(f"{where}: {path.name} is damaged: {_line(error)}") from None
     try:
@@ -264,7 +276,7 @@ def parse_run(document: object, where: str) -> RunRecord:
             f"{where}: run.json has schema {str(document.get('schema'))[:20]!r}; "
             f"this program understands {SCHEMA}"
         )
-    for key in ("plan", "clock", "connect", "verdict"):
+    for key in ("plan", "clock", "connect", "ledger", "verdict"):
         if not isinstance(document.get(key), dict | None):
             raise RunDirectoryError(f"{where}: run.json is damaged: {key} is not an object")
     try:
@@ -297,7 +309,7 @@ def _footer(path: Path, run: str, where: str) -> tuple[int, tuple[int, int]]:
         raise RunDirectoryError(
             f"{where}: {path.name} is cut off or damaged: {_line(error)}"
         ) from None
-    missing = [name for name in INTERVAL_SCHEMA.names if name not in schema.names]
+    missing = [name for name in INTERVAL_SCHEMA.names if name not in (*schema.names, *LATER)]
     if missing:
         raise RunDirectoryError(f"{where}: {path.name} lacks the column {missing[0]}")
     named = (schema.metadata or {}).get(RUN_METADATA_KEY, run.encode()).decode(errors="replace")

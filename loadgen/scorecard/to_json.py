@@ -62,6 +62,7 @@ def to_document(card: ScoreCard) -> dict[str, Any]:
         "network": dict(card.network),
         "broker_load": _but_course(card.broker),
         **card.details,
+        "ledger": card.ledger,
         "remarks": [asdict(remark) for remark in card.verdict.remarks],
         "digest": {**card.integrity.digests, "state": card.integrity.state},
     }

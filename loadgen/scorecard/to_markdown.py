@@ -55,12 +55,9 @@ def escape(text: object, limit: int = NAME_CHARACTERS) -> str:
 
 def _verdict(card: ScoreCard, several: bool) -> list[str]:
     about = f"{escape(card.run.case.upper())}: " if several else ""
-    return [
-        f"{about}**{card.verdict.word}**",
-        "",
-        *(f"- {escape(reason.code)}: {escape(reason.detail)}" for reason in card.verdict.reasons),
-        *([""] if card.verdict.reasons else []),
-    ]
+    said = [f"- {escape(one.code)}: {escape(one.detail)}" for one in card.verdict.reasons]
+    said += [f"- remark: {escape(one.detail)}" for one in card.verdict.remarks]
+    return [f"{about}**{card.verdict.word}**", "", *said, *([""] if said else [])]
 
 
 def _details(card: ScoreCard) -> list[str]:

@@ -143,7 +143,7 @@ def test_connburst_that_left_devices_out_has_no_time(make: ModuleType, tmp_path:
 
 
 def test_only_messages_intended_in_the_window_count(make: ModuleType, tmp_path: Path) -> None:
-    rows = make.rows_of()
+    rows = [r for r in make.rows_of() if not (r.received and (r.worker, r.second) == (1, 5))]
     late = Interval(
         run="run-1",
         second=7,
@@ -157,7 +157,7 @@ def test_only_messages_intended_in_the_window_count(make: ModuleType, tmp_path: 
     before = card_of(make, tmp_path / "a", "fanin", rows)
     after = card_of(make, tmp_path / "b", "fanin", [*rows, late, drained])
     assert after.counts.received == before.counts.received + 3
-    assert after.counts.lost == before.counts.lost - 3
+    assert after.counts.lost == before.counts.lost - 3 > 0
 
 
 def test_what_was_lost(make: ModuleType, tmp_path: Path) -> None:
