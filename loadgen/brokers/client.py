@@ -7,9 +7,11 @@ not speak MQTT at all. It can be cancelled at any moment and starts no thread.
 
 import asyncio
 import contextlib
+import errno
+import os
+import socket
 import ssl
 import uuid
-from collections.abc import AsyncIterator
 from typing import Final, Self
 
 import aiomqtt
@@ -28,7 +30,8 @@ _CLOSE_TIMEOUT_S: Final = 1.0
 _READ_BYTES: Final = 64 << 10
 _PACKET_LIMIT_BYTES: Final = 64 << 10
 _STATUS_BYTES: Final = 512
-_SWITCHING: Final = b"HTTP/1.1 101"
+_HEARD_BYTES: Final = 64
+SWITCHING: Final = b"HTTP/1.1 101"
 
 
 def mqtt_client(
@@ -75,22 +78,49 @@ def shown(text: str | bytes, limit: int = 120) -> str:
 
 
 class PacketStream:
-    """Control packets over TCP, TLS or WebSocket; made by `packet_stream`."""
+    """Control packets over TCP, TLS or WebSocket."""
 
-    def __init__(
-        self, version: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    _reader: asyncio.StreamReader
+    _writer: asyncio.StreamWriter | None = None
+
+    def __init__(self, version: int, packet_limit_bytes: int = _PACKET_LIMIT_BYTES) -> None:
         self.version = version
-        self._reader = reader
-        self._writer = writer
+        self.heard = b""  # the first bytes that came
         self._framing: ClientProtocol | None = None
         self._received = bytearray()
+        self._packet_limit_bytes = packet_limit_bytes
+
+    async def open(
+        self, opened: socket.socket, endpoint: Endpoint, tls_context: ssl.SSLContext | None = None
+    ) -> None:
+        """Talk over this connected socket, encrypted where the endpoint is; raises OSError."""
+        context = tls_context_of(endpoint, tls_context)
+        try:
+            self._reader, self._writer = await asyncio.open_connection(
+                sock=opened, ssl=context, server_hostname=endpoint.host if context else None
+            )
+        except BaseException:
+            opened.close()
+            raise
+
+    async def close(self) -> None:
+        """End the connection, if there is one."""
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        try:
+            writer.close()
+            with contextlib.suppress(OSError):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await writer.wait_closed()
+        finally:
+            writer.transport.abort()
 
     def send(self, packet: Packet) -> None:
         """Send one packet; when the peer is closing, `receive` will say so."""
         data = encode(packet, self.version)
         if self._framing is None:
-            self._writer.write(data)
+            self._out.write(data)
         elif self._framing.state is State.OPEN:
             self._framing.send_binary(data)
             self._flush()
@@ -107,7 +137,7 @@ class PacketStream:
             if received[:2] == b"\x20\x02":
                 # A broker that does not speak MQTT 5 may say so in the CONNACK of 3.1.1.
                 version = 4
-            decoded = decode(received, 0, len(received), version, _PACKET_LIMIT_BYTES)
+            decoded = decode(received, 0, len(received), version, self._packet_limit_bytes)
             if decoded is not None:
                 packet, end = decoded
                 del self._received[:end]
@@ -124,9 +154,9 @@ class PacketStream:
         framing.send_request(framing.connect())
         line, newline, answer = b"", b"", b""
         # What is not "101 Switching Protocols" is refused at once, whatever may follow.
-        while not newline or (line.startswith(_SWITCHING) and framing.state is State.CONNECTING):
+        while not newline or (line.startswith(SWITCHING) and framing.state is State.CONNECTING):
             self._flush()
-            data = await self._reader.read(_READ_BYTES)
+            data = await self._read()
             answer = (answer + data)[:_STATUS_BYTES]
             line, newline, _ = answer.partition(b"\n")
             if not data or len(line) == _STATUS_BYTES or framing.handshake_exc is not None:
@@ -143,21 +173,31 @@ class PacketStream:
     async def _more(self) -> bytes:
         framing = self._framing
         if framing is None:
-            return await self._reader.read(_READ_BYTES)
+            return await self._read()
         while True:
             frames = [event for event in framing.events_received() if isinstance(event, Frame)]
             self._flush()
             data = b"".join(bytes(frame.data) for frame in frames if not frame.opcode & 8)
             if data or framing.state is not State.OPEN:
                 return data
-            raw = await self._reader.read(_READ_BYTES)
+            raw = await self._read()
             if not raw:
                 return b""
             framing.receive_data(raw)
 
+    async def _read(self) -> bytes:
+        data = await self._reader.read(_READ_BYTES)
+        self.heard = (self.heard + data)[:_HEARD_BYTES]
+        return data
+
+    @property
+    def _out(self) -> asyncio.StreamWriter:
+        assert self._writer is not None
+        return self._writer
+
     def _flush(self) -> None:
         if self._framing is not None:
-            self._writer.writelines(self._framing.data_to_send())
+            self._out.writelines(self._framing.data_to_send())
 
 
 def _upgrade_fault(line: bytes, error: Exception | None) -> str:
@@ -166,40 +206,37 @@ def _upgrade_fault(line: bytes, error: Exception | None) -> str:
         return "it closed the connection"
     if not protocol.startswith(b"HTTP/"):
         return f"it answered {shown(line)}"
-    if not line.startswith(_SWITCHING) or error is None:
+    if not line.startswith(SWITCHING) or error is None:
         return f"HTTP {shown(status)}"
     return shown(str(error.__cause__ or error))
 
 
-@contextlib.asynccontextmanager
-async def packet_stream(
-    endpoint: Endpoint, version: int, tls_context: ssl.SSLContext | None = None
-) -> AsyncIterator[PacketStream]:
-    """A connection to this broker for the length of the block, without a CONNECT.
+async def open_socket(host: str, port: int) -> socket.socket:
+    """A TCP connection to the first address of the host that takes one; raises OSError."""
+    loop = asyncio.get_running_loop()
+    refused = OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+    for family, kind, protocol, _, address in await loop.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
+        found = socket.socket(family, kind, protocol)
+        found.setblocking(False)
+        try:
+            await loop.sock_connect(found, address)
+        except BaseException as error:
+            found.close()
+            if not isinstance(error, OSError):
+                raise
+            refused = error
+        else:
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return found
+    raise refused
 
-    Raises OSError where it cannot be made (ssl.SSLError among them), and BrokerRefusedError where
-    the broker ends it because of TLS, or does not upgrade to WebSocket.
-    """
-    context = tls_context_of(endpoint, tls_context)
-    reader, writer = await asyncio.open_connection(
-        endpoint.host,
-        endpoint.port,
-        ssl=context,
-        server_hostname=endpoint.host if context else None,
+
+def tls_refusal(endpoint: Endpoint, error: ssl.SSLError) -> BrokerRefusedError:
+    """In TLS 1.3 a server judges our certificate after the handshake has ended for us."""
+    detail = shown((error.reason or "TLS failed").lower().replace("_", " "))
+    return BrokerRefusedError(
+        f"{endpoint.redacted} ended the TLS connection: {detail}; give the client certificate that "
+        "it asks for"
     )
-    try:
-        stream = PacketStream(version, reader, writer)
-        yield await stream.upgrade(endpoint) if endpoint.websocket else stream
-    except ssl.SSLError as error:
-        # In TLS 1.3 a server judges our certificate after the handshake has ended for us.
-        detail = shown((error.reason or "TLS failed").lower().replace("_", " "))
-        raise BrokerRefusedError(
-            f"{endpoint.redacted} ended the TLS connection: {detail}; give the client certificate "
-            "that it asks for"
-        ) from None
-    finally:
-        writer.close()
-        with contextlib.suppress(OSError):
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await writer.wait_closed()
-        writer.transport.abort()

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Literal
 
 from loadgen.brokers.endpoints import Endpoint
@@ -12,6 +13,9 @@ from loadgen.errors import BrokerUnreachableError, ScenarioError
 from loadgen.workload.groups import RunPlan, Target
 from loadgen.workload.plan import plan_run
 from loadgen.workload.workload import Workload
+
+_NAME_S = 5.0
+_ADDRESS_S = 2.0
 
 _TRANSPORTS: Mapping[str, Literal["tcp", "tls", "ws", "wss"]] = {
     "mqtt": "tcp",
@@ -38,18 +42,32 @@ async def plan_for(workload: Workload, endpoints: Sequence[Endpoint]) -> RunPlan
 
 
 async def _target(endpoint: Endpoint) -> Target:
-    """The endpoint with its address looked up once, not by every device.
+    """The endpoint with its address looked up once, not by every device: one that answers.
 
     A name that a certificate or an HTTP header must match stays a name.
     """
     host = endpoint.host
     if endpoint.scheme == "mqtt":
+        where = f"no broker at {endpoint.redacted}"
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(host, endpoint.port, type=socket.SOCK_STREAM)
-        except OSError as error:
+            async with asyncio.timeout(_NAME_S):
+                found = await loop.getaddrinfo(host, endpoint.port, type=socket.SOCK_STREAM)
+        except TimeoutError:
             raise BrokerUnreachableError(
-                f"no broker at {endpoint.redacted}: {error.strerror or error}; is the name right?"
+                f"{where}: no name server answers within {_NAME_S:g} s; is the name right?"
             ) from None
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise BrokerUnreachableError(f"{where}: {reason}; is the name right?") from None
         host = str(found[0][4][0])
+        if len(found) > 1:
+            from loadgen.brokers.client import open_socket
+
+            # Such as localhost, where a broker may listen at one address of the two.
+            with suppress(OSError):
+                async with asyncio.timeout(_ADDRESS_S):
+                    reached = await open_socket(host=endpoint.host, port=endpoint.port)
+                host = str(reached.getpeername()[0])
+                reached.close()
     return Target(host, endpoint.port, _TRANSPORTS[endpoint.scheme], endpoint.path or "/mqtt")

@@ -5,7 +5,6 @@ connection after them. Connecting itself is the connector's.
 """
 
 import asyncio
-import errno
 import os
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ import numpy as np
 
 from loadgen.engine.behaviour import Behaviour
 from loadgen.engine.connector import Connector
+from loadgen.engine.endings import before_connack, ending
 from loadgen.engine.outgoing import Outgoing
 from loadgen.engine.poller import Poller
 from loadgen.engine.recorder import current_phase
@@ -122,8 +122,7 @@ class Lifecycle:
                 case traffic.UNANSWERED:
                     self._report("unanswered", connection, _UNANSWERED)
                 case _:
-                    reason = errno.errorcode.get(value, str(value))
-                    self.lost(connection, reason if value else "closed by the broker")
+                    self.lost(connection, ending(value))
         self.connector.more()
 
     def _protocol_error(self, connection: int, detail: str) -> None:
@@ -231,7 +230,7 @@ class Lifecycle:
             fleet.totals.connect_failures += 1
             fleet.counters[device.group, traffic.CONNECT_PHASE].connect_failures += 1
             if self.connector.connecting_all and not was_away:
-                self.failures[reason] += 1
+                self.failures[before_connack(reason)] += 1
         policy = fleet.plan.reconnect
         # A device that left comes back, in several attempts where one is not enough.
         if reason == _LEFT or (policy is None and was_away):

@@ -22,6 +22,7 @@ from websockets.http11 import Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from loadgen.engine.endings import ending
 from loadgen.engine.reactor import ReceiveKernel, keep_partial
 from loadgen.engine.syscalls import open_socket
 from loadgen.engine.tls import Handshakes
@@ -82,8 +83,7 @@ class _Stream(asyncio.BaseProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self.transport is not None:
             self.transport = None
-            reason = "closed by the broker" if error is None else type(error).__name__
-            self.streams.failed(self.connection, reason)
+            self.streams.failed(self.connection, ending(0) if error is None else _reason(error))
 
 
 class _TlsStream(_Stream, asyncio.BufferedProtocol):
@@ -340,5 +340,5 @@ def _reason(error: Exception) -> str:
     if isinstance(error, InvalidHandshake):
         return "WebSocket refused"
     if isinstance(error, OSError) and error.errno is not None:
-        return errno.errorcode.get(error.errno, str(error.errno))
+        return ending(error.errno)
     return type(error).__name__

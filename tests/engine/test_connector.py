@@ -256,11 +256,11 @@ async def test_a_port_where_nobody_listens_fails_every_device(driver: Driver) ->
     await driver.configure(one_worker_plan(publishers(5), port=free_port("127.0.0.1")))
     answer = await driver.connect(in_flight=2)
     assert answer["connected"] == 0
-    assert answer["failures"] == {"ECONNREFUSED": 5}
+    assert answer["failures"] == {"connection refused": 5}
     assert driver.now("connect_failures") == 5
     await driver.stop()
     assert driver.counted("connect_failures", phase="connect") == 5
-    assert driver.said("connect") == ["5 devices could not connect: ECONNREFUSED"]
+    assert driver.said("connect") == ["5 devices could not connect: connection refused"]
 
 
 async def test_a_name_that_does_not_resolve_is_an_error_of_configure(driver: Driver) -> None:
@@ -329,7 +329,7 @@ async def test_a_server_that_hangs_up_before_connack_fails_the_connect(
     answer = await driver.connect()
     assert answer["connected"] == 0
     assert sum(answer["failures"].values()) == 3
-    expected = {"closed by the broker", "protocol error", "ECONNRESET", "EPIPE"}
+    expected = {"closed before CONNACK; has the broker reached a limit?", "protocol error"}
     assert set(answer["failures"]) <= expected
     await driver.stop()
     assert driver.counted("connect_failures") == 3
@@ -385,7 +385,7 @@ async def test_more_failures_at_once_than_events_fit(driver: Driver) -> None:
     fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__}
     await driver.configure(type(plan)(**{**fields, "workers": workers}))
     answer = await driver.connect(in_flight=100_000)
-    assert answer["failures"] == {"EADDRNOTAVAIL": count}
+    assert answer["failures"] == {"cannot assign requested address": count}
     await driver.stop()
     assert driver.counted("connect_failures") == count
 
