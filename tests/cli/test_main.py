@@ -301,8 +301,8 @@ def test_a_killed_run_leaves_its_seconds(tmp_path: Path) -> None:
         process.communicate()
     result = read(run)
     assert [reason.code for reason in result.reasons] == ["INTERRUPTED"]
-    assert result.counts.sent > 0
-    assert result.counts.lost == 0
+    # What was under way between two rows is not lost.
+    assert 0 < result.counts.received <= result.counts.expected
 
 
 def test_a_run_killed_before_its_window_is_told_as_that(tmp_path: Path) -> None:
