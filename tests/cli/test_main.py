@@ -315,7 +315,7 @@ def test_a_run_killed_before_its_window_is_told_as_that(tmp_path: Path) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
                 break
         process.communicate()
-    with pytest.raises(RunDirectoryError, match="ended before anything was measured"):
+    with pytest.raises(RunDirectoryError, match=r"measured nothing|before anything was measured"):
         read(run)
 
 
