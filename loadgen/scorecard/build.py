@@ -47,6 +47,9 @@ from loadgen.scorecard.views import BACKGROUND, Views
 from loadgen.workload.ledger import Counted
 from loadgen.workload.verdict import Reason, Remark, Verdict
 
+_MOST_REMARKS = 3
+"""So many of each kind are shown at a row; the table of outlets has them all."""
+
 _SERIES_ORDER = ("end_to_end", "transit", "send_delay", "acknowledge", *CONNECT_SERIES)
 
 
@@ -92,10 +95,10 @@ def build(
         latency=latency,
         connected=connect.connected,
         high_water_mark=None if mark is None else int(mark),
-        watts=power.watts if power and outlets else None,
+        watts=power.watts if power and outlets and not power.withheld else None,
         rack_units=rack_units,
         messages_per_core_second=None if broker is None else broker.messages_per_core_second,
-        remarks=_remarks(broker),
+        remarks=_remarks(broker, power),
     )
     ledger, run_ledger = ledgers(record, Counted(sums), Counted(whole))
     curves = curves_of(record, views, in_window, latency_rows, (start_ns, end_ns))
@@ -192,10 +195,15 @@ def _run(record: RunRecord, seconds: float) -> Run:
     return Run(**same, seconds=seconds, broker=broker, protocol=protocol)
 
 
-def _remarks(broker: BrokerLoad | None) -> dict[str, str]:
+def _remarks(broker: BrokerLoad | None, power: Power | None) -> dict[str, str]:
     """What must be said at rows, by their measure."""
-    withheld = {"messages_per_core_second": "" if broker is None else broker.withheld}
-    return {measure: remark for measure, remark in withheld.items() if remark}
+    of_power = "" if power is None else power.remark
+    remarks = {
+        "messages_per_core_second": "" if broker is None else broker.withheld,
+        "messages_per_watt": of_power,
+        "joules_per_message": of_power,
+    }
+    return {measure: remark for measure, remark in remarks.items() if remark}
 
 
 def _verdict(record: RunRecord, integrity: Integrity) -> Verdict:
@@ -250,6 +258,9 @@ def _power(
     for outlet in outlets:
         nodes.setdefault(outlet.node, []).append(outlet)
     watts = sum(outlet.watts for outlet in outlets)
+    withheld = [outlet.withheld for outlet in outlets if outlet.withheld]
+    remarks = [outlet.remark for outlet in outlets if outlet.remark]
+    remark = "; ".join([*withheld[:_MOST_REMARKS], *remarks[:_MOST_REMARKS]])
     return Power(
         outlets=tuple(outlets),
         nodes=tuple(
@@ -257,7 +268,9 @@ def _power(
             for node, own in nodes.items()
         ),
         watts=watts,
-        messages_per_watt=received_per_s / watts if watts else None,
-        joules_per_message=watts / received_per_s if received_per_s else None,
-        watts_per_rack_unit=watts / rack_units if rack_units else None,
+        messages_per_watt=received_per_s / watts if watts and not withheld else None,
+        joules_per_message=watts / received_per_s if received_per_s and not withheld else None,
+        watts_per_rack_unit=watts / rack_units if rack_units and not withheld else None,
+        withheld=bool(withheld),
+        remark=f"{'Withheld' if withheld else 'Power'}: {remark}." if remark else "",
     )

@@ -92,7 +92,9 @@ class NodePower:
 class Power:
     """Mean power over the window; `watts` is the sum over the outlets.
 
-    Messages are those received: the report divides the rate of PERSISTENT by the watts.
+    Messages are those received: the report divides the rate of PERSISTENT by the watts. `withheld`
+    where the logs contradict themselves: then nothing is divided. `remark` says why, and what else
+    must be known of the watts.
     """
 
     outlets: tuple[OutletPower, ...]
@@ -101,6 +103,8 @@ class Power:
     messages_per_watt: float | None
     joules_per_message: float | None
     watts_per_rack_unit: float | None
+    withheld: bool = False
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,18 @@ from loadgen.workload.units import parse_seconds
 
 LARGEST_OFFSET_S = 366 * 86_400.0
 
-_KEYS = ("time", "date", "watts", "kwh", "outlet", "format")
+_NAMES = ("time", "date", "watts", "kwh", "outlet")
+_CHOICES = {
+    "unit": ("W", "kW", "mW"),
+    "counter_unit": ("Wh", "kWh", "MWh"),
+    "decimal": ("point", "comma"),
+    "dates": ("dmy", "mdy", "ymd"),
+}
+_KEYS = (*_NAMES, "format", *_CHOICES)
 
 Columns = Mapping[str, str]
-"""What is read (`_KEYS`) to the name of its column in the header; format is one of strptime."""
+"""What the user says of a log: columns by the names in its header (`_NAMES`), how times are written
+(`format`, one of strptime), and what a log may leave open (`_CHOICES`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +79,7 @@ def parse_offset(text: str) -> int:
 
 
 def parse_columns(text: str) -> Columns:
-    """`time=NAME,watts=NAME[,date=NAME][,kwh=NAME][,outlet=NAME][,format=STRPTIME]`.
-
-    Raises PowerLogError.
-    """
+    """`KEY=VALUE,...`: what of `_KEYS` the log does not say itself; raises PowerLogError."""
     columns: dict[str, str] = {}
     for part in text.split(","):
         key, equals, name = part.partition("=")
@@ -82,13 +87,17 @@ def parse_columns(text: str) -> Columns:
         if not equals or not name.strip() or key not in _KEYS:
             raise PowerLogError(
                 f"pdu_columns: {printable(part, 80)!r} is none of "
-                f"{', '.join(f'{k}=NAME' for k in _KEYS)}"
+                f"{', '.join(f'{k}=NAME' for k in _NAMES)}, format=STRPTIME, "
+                + ", ".join(f"{key}={'|'.join(of)}" for key, of in _CHOICES.items())
             )
         if key in columns:
             raise PowerLogError(f"pdu_columns: {key} is given twice")
+        if key in _CHOICES and name.strip() not in _CHOICES[key]:
+            raise PowerLogError(
+                f"pdu_columns: {key} is one of {', '.join(_CHOICES[key])}, not "
+                f"{printable(name.strip(), 40)!r}"
+            )
         columns[key] = name.strip()
-    if "time" not in columns or "watts" not in columns:
-        raise PowerLogError("pdu_columns: needs at least time=NAME,watts=NAME")
     return columns
 
 

@@ -89,10 +89,10 @@ def _details(card: ScoreCard) -> list[str]:
         )
     if card.power is not None:
         lines += markdown_table(
-            ("node", "outlet", "watts", "samples", "coverage", "kWh counter"),
+            ("node", "outlet", "watts", "samples in the window", "coverage", "kWh counter"),
             (
                 (
-                    *(o.node, o.name, f"{o.watts:,.1f}", number(o.samples), f"{o.coverage:.0%}"),
+                    *(o.node, o.name, f"{o.watts:,.1f}", number(o.inside), f"{o.coverage:.0%}"),
                     "" if o.energy is None else o.energy.result,
                 )
                 for o in card.power.outlets

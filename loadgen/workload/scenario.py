@@ -179,10 +179,10 @@ class Scenario(BaseModel):
         "log",
     ).field(())
     pdu_columns: str | None = Text(
-        "Names of the columns of a power log, as time=NAME,watts=NAME; also date, kwh, "
-        "outlet, and format for how times are written.",
-        "names",
-        absent="as the log's header names them",
+        "What a power log does not say itself, as watts=NAME,unit=kW: columns time, date, watts, "
+        "kwh, outlet; unit, counter_unit, decimal=point|comma, dates=dmy|mdy|ymd, format.",
+        "key=value,...",
+        absent="what the log says",
     ).field()
     pdu_offset: str | None = Text(
         "How far the clock of the power logs is ahead of this host's, such as 1.5s or -2s.",

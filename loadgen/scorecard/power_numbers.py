@@ -1,0 +1,79 @@
+"""Numbers of power logs, whatever the country they were written in. Pure.
+
+A comma can be a decimal mark or part the thousands, and so can a point. Which it is follows from
+the log as a whole: "0,5", "12,34" and "1.100,5" leave no choice, "1,100" alone does. What is not
+certain is refused, never guessed.
+"""
+
+import re
+from dataclasses import dataclass
+
+import pandas as pd
+
+MISSING = (
+    *("", "-", "--", "---", "\u2013", "\u2014", "n/a", "na", "#n/a", "nan", "null", "none", "?"),
+    *("not available", "unavailable", "no data", "invalid"),
+)
+"""Cells that hold no number, in small letters."""
+
+_SPACES = " \u00a0\u202f\u2009'\u2019"
+"""What parts thousands beside commas and points: spaces of all kinds, and the apostrophe."""
+
+_CELL = re.compile(
+    rf"(?P<sign>[+-]?)(?P<digits>\d[\d.,{_SPACES}]*(?<![{_SPACES}])|[.,]\d+)"
+    r"(?P<exponent>[eE][+-]?\d{1,3})?\s*(?P<unit>[^\d\s].*)?"
+)
+_WELL_FORMED = {
+    mark: re.compile(
+        rf"(?:\d+|\d{{1,3}}(?:(?P<part>[{_SPACES}{other}])\d{{3}}(?:(?P=part)\d{{3}})*))"
+        rf"(?:{re.escape(mark)}\d*)?|{re.escape(mark)}\d+"
+    )
+    for mark, other in ((".", ","), (",", "."))
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Cells as numbers: NaN where `text` is none, `decimals` and the unit's text beside it."""
+
+    values: "pd.Series[float]"
+    decimals: "pd.Series[int]"
+    units: "pd.Series[str]"
+
+
+def numbers_of(cells: "pd.Series[str]", mark: str) -> Numbers:
+    """The numbers in these cells, whose decimal mark is `mark`; NaN for what is none."""
+    parts = cells.str.extract(rf"^{_CELL.pattern}$").fillna("")
+    fine = parts["digits"].str.fullmatch(_WELL_FORMED[mark].pattern)
+    digits = parts["digits"].where(fine, "")
+    other = "," if mark == "." else "."
+    plain = digits.str.replace(rf"[{_SPACES}{re.escape(other)}]", "", regex=True)
+    if mark == ",":
+        plain = plain.str.replace(",", ".", regex=False)
+    texts = (parts["sign"] + plain + parts["exponent"]).where(fine, "nan")
+    decimals = plain.str.partition(".")[2].str.len().fillna(0).astype(int)
+    return Numbers(texts.astype(float), decimals, parts["unit"].str.strip())
+
+
+def marks_in(cells: "pd.Series[str]") -> tuple[dict[str, int], int | None]:
+    """What cells say of the decimal mark.
+
+    Each mark that one of them proves, with the index of the first such cell; and the index of the
+    first cell that could be read either way, None where there is none.
+    """
+    digits = cells.str.extract(rf"^{_CELL.pattern}$")["digits"].dropna()
+    formed = [digits.str.fullmatch(pattern.pattern) for pattern in _WELL_FORMED.values()]
+    digits = digits[digits.str.contains("[.,]", regex=True) & (formed[0] | formed[1])]
+    last = digits.str.extract(r"([.,])[^.,]*$")[0]
+    first = digits.str.extract(r"^[^.,]*([.,])")[0]
+    many = digits.str.count("[.,]") > 1
+    before = digits.str.extract(r"^([^.,]*)")[0]
+    after = digits.str.extract(r"([^.,]*)$")[0]
+    # A single mark is a decimal one where no thousands could stand: "12,34", "1234,567", "0,135".
+    could_part = (after.str.len() == 3) & before.str.fullmatch(r"[1-9]\d{0,2}")
+    mark = last.where(many & (first != last) | ~many & ~could_part, "")
+    # One mark twice parts thousands, so the other one is the decimal mark.
+    mark = mark.where(~(many & (first == last)), last.map({".": ",", ",": "."}))
+    proven = {one: int(mark.index[mark == one][0]) for one in (".", ",") if (mark == one).any()}
+    unclear = mark.index[mark == ""]
+    return proven, int(unclear[0]) if len(unclear) else None

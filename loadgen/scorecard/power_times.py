@@ -1,0 +1,246 @@
+"""Times of power logs: how a date is written, on which clock, and when that is changed. Pure.
+
+04/05/2013 is in April or in May. Which it is follows from the log as a whole, as soon as one of its
+days is above the 12th; a log that leaves the choice is refused, never guessed.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+_DAY_S = 86_400
+_UNITS_OF_EPOCH = ((1e11, 1), (1e14, 1_000), (1e17, 1_000_000), (np.inf, 1_000_000_000))
+"""Below which number a time since 1970 is in which part of a second: seconds until 5138."""
+
+_EPOCH = r"\d{6,20}(?:[.,]\d+)?"
+_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+_DATE = (
+    rf"\d{{1,4}}[-/.]\s?(?:\d{{1,2}}|{_MONTH})[-/.]\s?\d{{1,4}}|\d{{8}}"
+    rf"|\d{{1,2}}\.?\s+{_MONTH},?\s+\d{{4}}|{_MONTH}\s+\d{{1,2}},?\s+\d{{4}}"
+)
+_TEXT = re.compile(
+    r"(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*\.?,?\s+)?"
+    rf"(?P<date>{_DATE})(?:\s*[T_,]\s*|\s+)"
+    r"(?P<hour>\d{1,2}):?(?P<minute>\d\d)(?::?(?P<second>\d\d)(?:[.,:](?P<fraction>\d{1,9})\d*)?)?"
+    r"\s*(?P<half>[ap]\.?m\.?)?\s*\(?(?P<zone>[a-z]{1,5}|(?:utc|gmt)?\s?[+-]\d\d(?::?\d\d)?)?\)?",
+    re.IGNORECASE,
+)
+_OFFSET = re.compile(r"(?:utc|gmt)?\s?(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)?")
+_IN_UTC = ("z", "utc", "gmt")
+
+_ORDERS = {
+    "ymd": r"(?P<y>\d{4})[-/.]?(?P<m>\d{1,2})[-/.]?(?P<d>\d{1,2})",
+    "dmy": r"(?P<d>\d{1,2})[-/.](?P<m>\d{1,2})[-/.](?P<y>\d{4}|\d\d)",
+    "mdy": r"(?P<m>\d{1,2})[-/](?P<d>\d{1,2})[-/](?P<y>\d{4}|\d\d)",
+    "ymd, short": r"(?P<y>\d\d)[-/](?P<m>\d{1,2})[-/](?P<d>\d{1,2})",
+    "day first, named": (
+        rf"(?P<d>\d{{1,2}})(?:[-/]|\.?\s+)(?P<m>{_MONTH})(?:[-/]|,?\s+)(?P<y>\d{{4}}|\d\d)"
+    ),
+    "month first, named": rf"(?P<m>{_MONTH})[\s-](?P<d>\d{{1,2}}),?[\s-](?P<y>\d{{4}})",
+}
+"""Ways to write a date. Points stand after days and months, so they leave no choice."""
+
+ORDERS = ("dmy", "mdy", "ymd")
+"""Those that can be named where a log leaves the choice."""
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+
+
+class UnclearDatesError(ValueError):
+    """Dates can be read in more than one order; its text is an example of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Nanoseconds since 1970 by the clock of each text; `fine` is False for what is no time.
+
+    `zones` are the zones that the texts name, in small letters, "" for none; those in UTC, and
+    with an offset, are settled already and have "utc".
+    """
+
+    clock_ns: NDArray[np.int64]
+    fine: NDArray[np.bool_]
+    zones: "pd.Series[str]"
+
+
+def times_of(texts: "pd.Series[str]", order: str = "", form: str = "") -> Times:
+    """The times in these texts.
+
+    `order` is one of `ORDERS` where it is known, `form` a format of strptime for all of them.
+    Raises UnclearDatesError.
+    """
+    if form:
+        return _by_form(texts, form)
+    epoch = texts.str.fullmatch(_EPOCH)
+    if epoch.any():
+        clock_ns = _since_epoch(texts.where(epoch, "0"))
+        return Times(clock_ns, epoch.to_numpy(bool), pd.Series("utc", texts.index))
+    parts = texts.str.extract(rf"^(?:{_TEXT.pattern})$", flags=re.IGNORECASE).fillna("")
+    days = _days(parts["date"], order)
+    number = {
+        key: pd.to_numeric(parts[key], errors="coerce").fillna(0).to_numpy(np.int64)
+        for key in ("hour", "minute", "second")
+    }
+    half = parts["half"].str[:1].str.lower().to_numpy(str)
+    hour = np.where(half == "", number["hour"], number["hour"] % 12 + 12 * (half == "p"))
+    fine = (days.notna() & (parts["hour"] != "")).to_numpy(bool)
+    fine &= (hour < 24) & (number["minute"] < 60) & (number["second"] < 60)
+    fine &= (half == "") | ((number["hour"] > 0) & (number["hour"] <= 12))
+    fraction_ns = parts["fraction"].str.ljust(9, "0").where(parts["fraction"] != "", "0")
+    zones = parts["zone"].str.strip().str.lower()
+    offset_s = _offsets(zones)
+    clock_s = days.fillna(0).to_numpy(np.int64) * _DAY_S
+    clock_s += hour * 3600 + number["minute"] * 60 + number["second"]
+    clock_s -= offset_s.fillna(0).to_numpy(np.int64)
+    return Times(
+        clock_s * 1_000_000_000 + fraction_ns.to_numpy(np.int64),
+        fine,
+        zones.where(offset_s.isna(), "utc"),
+    )
+
+
+def _by_form(texts: "pd.Series[str]", form: str) -> Times:
+    zones = pd.Series("utc" if "%z" in form else "", texts.index)
+    try:
+        read = pd.to_datetime(texts, format=form, errors="coerce", utc=True)
+    except ValueError:  # not a format
+        read = pd.Series(pd.NaT, texts.index)
+    clock = read.dt.tz_convert(None) if read.notna().any() else read
+    fine = read.notna().to_numpy(bool)
+    return Times(
+        clock.fillna(pd.Timestamp(0)).astype("datetime64[ns]").to_numpy(np.int64), fine, zones
+    )
+
+
+def _since_epoch(texts: "pd.Series[str]") -> NDArray[np.int64]:
+    """Digits are split before they become floats, which hold no nanoseconds of this century."""
+    parts = texts.str.replace(",", ".", regex=False).str.partition(".")
+    whole = parts[0].astype(float).to_numpy()
+    scale = np.select(
+        [whole < below for below, _ in _UNITS_OF_EPOCH], [u for _, u in _UNITS_OF_EPOCH]
+    )
+    fraction = ("0." + parts[2].where(parts[2] != "", "0")).astype(float).to_numpy()
+    exact = np.array([int(text) for text in parts[0]], object)
+    nanoseconds = exact * (1_000_000_000 // scale).astype(object)
+    nanoseconds += np.rint(fraction * (1_000_000_000 // scale)).astype(np.int64).astype(object)
+    limit = np.iinfo(np.int64).max
+    found: NDArray[np.int64] = np.minimum(nanoseconds, limit).astype(np.int64)
+    return found
+
+
+def _offsets(zones: "pd.Series[str]") -> "pd.Series[float]":
+    """Seconds east of UTC that zones tell themselves; NaN for a name, and for none."""
+    known: dict[str, float] = dict.fromkeys(_IN_UTC, 0.0)
+    for zone in zones.unique():
+        if found := _OFFSET.fullmatch(zone):
+            seconds = int(found["hours"]) * 3600 + int(found["minutes"] or 0) * 60
+            known[zone] = -seconds if found["sign"] == "-" else seconds
+    return zones.map(known).astype(float)
+
+
+# --- dates ----------------------------------------------------------------------------------
+
+
+def _days(dates: "pd.Series[str]", order: str) -> "pd.Series[float]":
+    """Days since 1970 of each text, NaN for what is not a date; raises UnclearDatesError."""
+    distinct = pd.Series(dates.unique(), dtype=object)
+    distinct = distinct[distinct != ""]
+    allowed = [key for key in _ORDERS if not order or key[:3] == order or "named" in key]
+    if order == "ymd":
+        allowed.append("ymd, short")
+    read = {key: _days_in(distinct, _ORDERS[key]) for key in dict.fromkeys(allowed)}
+    # All dates of a log are written in one order, so one that fits fewer of them is not it.
+    most = max((int(days.notna().sum()) for days in read.values()), default=0)
+    fitting = [days for days in read.values() if days.notna().sum() == most]
+    if not most:
+        return pd.Series(np.nan, dates.index)
+    first = fitting[0]
+    for other in fitting[1:]:
+        differing = (first != other) & first.notna() & other.notna()
+        if differing.any():
+            raise UnclearDatesError(str(distinct[differing].iloc[0]))
+    return dates.map(dict(zip(distinct, first, strict=True))).astype(float)
+
+
+def _days_in(dates: "pd.Series[str]", pattern: str) -> "pd.Series[float]":
+    parts = dates.str.extract(rf"^(?:{pattern})$", flags=re.IGNORECASE)
+    months = parts["m"].str[:3].str.lower().map({name: i for i, name in enumerate(_MONTHS, 1)})
+    numbers = {key: pd.to_numeric(parts[key], errors="coerce") for key in "ymd"}
+    year = numbers["y"] + np.where(parts["y"].str.len() == 2, 2000, 0)
+    table = pd.DataFrame({"year": year, "month": numbers["m"].fillna(months), "day": numbers["d"]})
+    moments = pd.to_datetime(table, errors="coerce")
+    return (moments - pd.Timestamp(0)) / pd.Timedelta(days=1)
+
+
+# --- clocks ---------------------------------------------------------------------------------
+
+
+def utc_ns(times: Times, zone: ZoneInfo) -> NDArray[np.int64]:
+    """UTC of each time; the least int64 where the zone's clock was changed just then.
+
+    Times without a zone of their own are in `zone`.
+    """
+    local = times.zones.to_numpy() != "utc"
+    # A zone's clock changes at full minutes, and asking for every sample would take long.
+    minute = times.clock_ns // 60_000_000_000
+    distinct, place = np.unique(minute[local], return_inverse=True)
+    clock = pd.Series(distinct * 60).astype("datetime64[s]")
+    read = clock.dt.tz_localize(zone, ambiguous="NaT", nonexistent="NaT").dt.tz_convert(None)
+    offset_s = (clock - read) / pd.Timedelta(seconds=1)
+    found = times.clock_ns.copy()
+    own_s = offset_s.to_numpy(float)[place]
+    unclear = np.isnan(own_s)
+    found[local] -= np.where(unclear, 0, own_s).astype(np.int64) * 1_000_000_000
+    found[np.flatnonzero(local)[unclear]] = np.iinfo(np.int64).min
+    return found
+
+
+def changes_of(zone: ZoneInfo, first_ns: int, last_ns: int) -> tuple[int, ...]:
+    """Moments in UTC nanoseconds at which the zone's clock is changed between two others."""
+    found = []
+    at = datetime.fromtimestamp(first_ns // 10**9, UTC)
+    end = datetime.fromtimestamp(-(-last_ns // 10**9), UTC)
+    while at < end:
+        until = min(at + timedelta(days=1), end)
+        if _offset(zone, at) != _offset(zone, until):
+            low, high = at, until
+            while high - low > timedelta(seconds=1):
+                middle = low + (high - low) / 2
+                low, high = (
+                    (middle, high)
+                    if _offset(zone, middle) == _offset(zone, at)
+                    else (
+                        low,
+                        middle,
+                    )
+                )
+            found.append(round(high.timestamp()) * 10**9)
+        at = until
+    return tuple(found)
+
+
+def _offset(zone: ZoneInfo, moment: datetime) -> timedelta | None:
+    return moment.astimezone(zone).utcoffset()
+
+
+def foreign_zones(times: Times, wall_ns: NDArray[np.int64], zone: ZoneInfo) -> NDArray[np.bool_]:
+    """Which times name a zone, such as PDT, that `zone` does not have just then."""
+    named = ~times.zones.isin(("", "utc")).to_numpy()
+    foreign = np.zeros(len(named), bool)
+    hours = wall_ns[named] // 3_600_000_000_000
+    pairs = pd.DataFrame({"hour": hours, "zone": times.zones[named].to_numpy()})
+    known = {
+        pair: datetime.fromtimestamp(pair[0] * 3600, UTC).astimezone(zone).tzname()
+        for pair in pairs.drop_duplicates().itertuples(index=False, name=None)
+        if pair[0] > 0
+    }
+    foreign[named] = [
+        (known.get(pair) or pair[1]).casefold() != pair[1]
+        for pair in pairs.itertuples(index=False, name=None)
+    ]
+    return foreign

@@ -1,0 +1,87 @@
+"""Units of power and energy, as headers and cells of power logs write them. Pure."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+_PREFIXES = {"": 1.0, "k": 1e3, "kilo": 1e3, "d": 0.1, "deci": 0.1, "milli": 1e-3, "mega": 1e6}
+_SPELLED = (
+    r"(?P<prefix>(?:kilo|milli|mega|deci)[\s._-]?(?=watt)|[kmd])?"
+    r"(?:watts?|w)(?P<hours>[\s._·*-]?(?:hours?|hrs?|h))?"
+)
+_UNIT = re.compile(rf"(?<![^\W_]){_SPELLED}(?![^\W_])", re.IGNORECASE)
+"""A unit of power or energy that stands for itself: no letter or digit before or after it."""
+
+_OTHER = (
+    r"[km]?(?:VA|VAR|V|A)h?|amp(?:ere)?s?|volts?|Hz|%|percent|°?\s?[CF]|BTU(?:/h)?|PF|rpm|cos ?φ"
+)
+_OTHER_UNIT = re.compile(_OTHER, re.IGNORECASE)
+_IN_BRACKETS = re.compile(r"[(\[]\s*([^()\[\]]*?)\s*[)\]]")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a unit measures; `factor` is how many watts or kilowatt-hours one of it is."""
+
+    kind: Literal["power", "energy", "other"]
+    factor: float = 1.0
+
+
+OTHER = Unit("other")
+WATT = Unit("power")
+KILOWATT_HOUR = Unit("energy")
+
+UNITS = {
+    "W": WATT,
+    "kW": Unit("power", 1e3),
+    "mW": Unit("power", 1e-3),
+    "Wh": Unit("energy", 1e-3),
+    "kWh": KILOWATT_HOUR,
+    "MWh": Unit("energy", 1e3),
+}
+"""Units that can be given where a log does not say them."""
+
+
+def unit_of(text: str) -> Unit | None:
+    """The unit that a text is as a whole, such as "kW", "Watt-hours" or "V"; None for none.
+
+    Raises ValueError for one that may be milli or mega.
+    """
+    found = _UNIT.fullmatch(text.strip())
+    if found is not None:
+        return _read(found, text)
+    return OTHER if _OTHER_UNIT.fullmatch(text.strip()) else None
+
+
+def unit_in(cell: str) -> tuple[Unit | None, str]:
+    """The unit that a header cell states, and the cell without it.
+
+    One in brackets counts before others, the last one before the first. Raises ValueError for
+    one that may be milli or mega, and for one with a number beside it, as in "(0.1 W)".
+    """
+    for bracket in reversed([*_IN_BRACKETS.finditer(cell)]):
+        inside = bracket[1]
+        found = _UNIT.search(inside)
+        unit = _read(found, cell) if found else None
+        if found and re.search(r"\d", inside):
+            raise ValueError(f"what does {inside!r} count?")
+        if unit is None and _OTHER_UNIT.fullmatch(inside):
+            unit = OTHER
+        if unit is not None:
+            return unit, f"{cell[: bracket.start()]} {cell[bracket.end() :]}".strip()
+    found = next(reversed([*_UNIT.finditer(cell)]), None)
+    if found is None:
+        return None, cell
+    return _read(found, cell), f"{cell[: found.start()]} {cell[found.end() :]}".strip()
+
+
+def _read(found: "re.Match[str]", around: str) -> Unit:
+    prefix, hours = (found["prefix"] or "").strip(" ._-\t"), bool(found["hours"])
+    if prefix in ("m", "M"):
+        # Only their case tells milli from mega, and only where other letters are small.
+        if found[0][1] == "w" or around == around.upper():
+            raise ValueError(f"{found[0]!r} may be milli or mega")
+        factor = 1e-3 if prefix == "m" else 1e6
+    else:
+        factor = _PREFIXES[prefix.casefold()]
+    return Unit("energy", factor / 1e3) if hours else Unit("power", factor)
