@@ -425,7 +425,7 @@ def _deliveries(facts: RunFacts) -> Iterator[Reason]:
     if ledger.damaged:
         yield Reason("CORRUPT", f"{ledger.damaged:,} deliveries arrived with a damaged payload")
     yield from _missing(facts)
-    if ledger.repeated and not (facts.qos == 1 and facts.reconnects):
+    if ledger.repeated:
         why = f", {ledger.repeated_allowed:,} more as it may" if ledger.repeated_allowed else ""
         yield Reason(
             "DUPLICATED",
