@@ -465,7 +465,11 @@ def _missing(facts: RunFacts) -> Iterator[Reason]:
 
 
 def _service(facts: RunFacts) -> Iterator[Reason]:
-    growth = backlog_growth(facts.backlog)
+    samples = facts.backlog
+    if facts.connected < facts.devices or facts.disconnects > facts.reconnects:
+        # What devices owe that have no connection does not wait for the broker.
+        samples = tuple((time_ns, 0, outstanding) for time_ns, _, outstanding in samples)
+    growth = backlog_growth(samples)
     limit = max(
         BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * facts.ledger.expected / (facts.window_s or 1.0)
     )

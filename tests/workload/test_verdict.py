@@ -335,6 +335,13 @@ class TestBacklog:
         owed = tuple((time, outstanding, 0) for time, _, outstanding in rising(2000))
         assert codes(changed(SOUND, backlog=owed)) == ("BACKLOG_GROWS",)
 
+    def test_what_devices_owe_that_are_away_does_not(self) -> None:
+        owed = tuple((time, outstanding, 0) for time, _, outstanding in rising(2000))
+        assert codes(changed(SOUND, backlog=owed, disconnects=3)) == ("DISCONNECTED",)
+        assert codes(changed(SOUND, backlog=owed, connected=9)) == ("CONNECT_FAILED",)
+        both = changed(SOUND, backlog=rising(2000), disconnects=3)
+        assert codes(both) == ("DISCONNECTED", "BACKLOG_GROWS")
+
     def test_a_backlog_that_shrinks_or_swings_is_none(self) -> None:
         assert codes(changed(SOUND, backlog=rising(-5000))) == ()
         swings = course(lambda at: 3000 * (int(at * 20) % 2))
