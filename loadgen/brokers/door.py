@@ -28,7 +28,7 @@ from loadgen.errors import (
     CannotRunError,
     RemoteProtocolError,
 )
-from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
+from loadgen.mqtt.constants import MQTT_3_1, MQTT_3_1_1, MQTT_5, VERSION_NAMES
 from loadgen.mqtt.packets import ConnAck, Connect
 from loadgen.mqtt.reason_codes import ConnectReturnCode, ReasonCode, is_failure, reason_name
 
@@ -39,8 +39,7 @@ _LOOK_S: Final = 2.0  # for these others
 _SILENT_S: Final = 3.0  # without an answer, after which that of another version decides
 KEEP_ALIVE_S: Final = 60
 
-VERSION_NAMES: Final = {MQTT_3_1_1: "3.1.1", MQTT_5: "5"}
-_OTHER: Final = {MQTT_3_1_1: MQTT_5, MQTT_5: MQTT_3_1_1}
+_OTHER: Final = {MQTT_3_1: MQTT_3_1_1, MQTT_3_1_1: MQTT_5, MQTT_5: MQTT_3_1_1}
 _PATHS: Final = {"mqtt": "", "mqtts": "", "ws": "/mqtt", "wss": "/mqtt"}
 # With these a broker says that it does not speak the version, not that it does not want us.
 WRONG_VERSION: Final = (

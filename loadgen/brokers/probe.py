@@ -24,10 +24,10 @@ UNKNOWN: Final = "unknown"
 class BrokerFacts:
     """What a broker said about itself.
 
-    `versions` are the protocol versions it accepted a connection with (4 is MQTT 3.1.1). The
-    others are from its MQTT 5 CONNACK (section 3.2.2.3), the specification's defaults where it was
-    silent, and None where it does not speak MQTT 5. `version` is what it publishes of itself,
-    escaped, at most 200 characters; "unknown" if nothing.
+    `versions` are the protocol versions it accepted a connection with (3 is MQTT 3.1, 4 is 3.1.1),
+    of those that it was asked for. The others are from its MQTT 5 CONNACK (section 3.2.2.3), the
+    specification's defaults where it was silent, and None where it does not speak MQTT 5. `version`
+    is what it publishes of itself, escaped, at most 200 characters; "unknown" if nothing.
     """
 
     endpoint: Endpoint
@@ -49,16 +49,16 @@ async def probe(
     *,
     tls_context: ssl.SSLContext | None = None,
     timeout_s: float = REACH_S,
+    older: tuple[int, ...] = (MQTT_3_1_1,),
 ) -> BrokerFacts:
-    """Connect with MQTT 5 and 3.1.1 and gather what the broker says.
+    """Connect with MQTT 5 and each `older` version and gather what the broker says.
 
     `tls_context` is used for mqtts and wss (the system's trust when None). Raises
     BrokerUnreachableError when nothing answers within `timeout_s`, BrokerRefusedError when
     something else than a broker does, or the broker does not want this client.
     """
     knocks = tuple(
-        Knock(endpoint, connect_of(endpoint, version), tls_context)
-        for version in (MQTT_5, MQTT_3_1_1)
+        Knock(endpoint, connect_of(endpoint, version), tls_context) for version in (MQTT_5, *older)
     )
     try:
         await knocked(knocks, timeout_s)

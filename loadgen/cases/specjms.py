@@ -5,6 +5,7 @@ because they come with compiled kernels.
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -38,7 +39,7 @@ class SupplyChain(PublishingScenario):
     duration: float = DURATION.field(60.0)
     warmup: float = WARMUP.field(10.0)
     drain: float = DRAIN.field(30.0)
-    mqtt: Literal["3.1.1", "5"] = PROTOCOL.field("5")
+    mqtt: Literal["3.1", "3.1.1", "5"] = PROTOCOL.field("5")
     topology: Literal["horizontal", "vertical", "freeform"] = Choice(
         "How the supply chain grows with base: by locations, by traffic of each, or as the "
         "scenario says.",
@@ -98,6 +99,11 @@ class SupplyChain(PublishingScenario):
         "How often the run's progress is reported as a line and an event.", 1, 86_400
     ).field(300.0)
     inflight_window: int = INFLIGHT_WINDOW.field(100)
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        if self.mqtt == "3.1":
+            yield "mqtt: 3.1 is not played here; allowed: 3.1.1 or 5 for specjms"
 
 
 def choices_of(scenario: SupplyChain) -> "Choices":

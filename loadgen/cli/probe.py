@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loadgen.cli.options import AsJson
+from loadgen.mqtt.constants import MQTT_3_1, MQTT_3_1_1, VERSION_NAMES
 
 if TYPE_CHECKING:
     from loadgen.brokers.probe import BrokerFacts
@@ -26,13 +27,12 @@ def command(
     import asyncio
 
     facts = asyncio.run(_probed(broker))
-    versions = {4: "3.1.1", 5: "5"}
     shown = asdict(facts)
     del shown["endpoint"], shown["versions"]
     shown = {
         "broker": facts.endpoint.redacted,
         "version": shown.pop("version"),
-        "mqtt": [versions[version] for version in facts.versions],
+        "mqtt": [VERSION_NAMES[version] for version in facts.versions],
         **shown,
     }
     if json_:
@@ -59,4 +59,4 @@ async def _probed(broker: str) -> "BrokerFacts":
     from loadgen.brokers.start import serve
 
     async with serve(broker) as served:
-        return await probe(served.endpoints[0])
+        return await probe(served.endpoints[0], older=(MQTT_3_1_1, MQTT_3_1))

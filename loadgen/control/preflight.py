@@ -14,7 +14,9 @@ from loadgen.control.redaction import printable
 from loadgen.engine import tls
 from loadgen.engine.fleet import read_clients
 from loadgen.errors import BrokerRefusedError, ScenarioError
-from loadgen.workload.groups import RunPlan
+from loadgen.mqtt.codec import CLIENT_ID_CHARACTERS
+from loadgen.mqtt.constants import MQTT_3_1, MQTT_3_1_1, VERSION_NAMES
+from loadgen.workload.groups import RunPlan, client_id
 from loadgen.workload.payload import HEADER_BYTES
 from loadgen.workload.scenario import SIZE_MAXIMUM_BYTES, MessagingScenario, Scenario
 from loadgen.workload.sut import FILE_LIMIT_CHARACTERS, read_description
@@ -134,9 +136,10 @@ def _clients(workload: Workload) -> None:
     wanted = workload.groups[0].count
     listed = clients[:wanted]
     where = f"clients_file: {workload.clients_file}"
-    if workload.version == 4 and any(password and not user for _, user, password in listed):
+    if workload.version != 5 and any(password and not user for _, user, password in listed):
         raise ScenarioError(
-            f"{where} has a password without a username, which MQTT 3.1.1 does not allow; "
+            f"{where} has a password without a username, which MQTT {workload.protocol} does not "
+            "allow; "
             "use mqtt 5"
         )
     if len(clients) < wanted:
@@ -153,6 +156,22 @@ def _clients(workload: Workload) -> None:
                     f"{where} has the client_id that the pattern client_id gives to device "
                     f"{device:,} of the {group.name}; allowed: another for each device"
                 )
+
+
+def _identifiers(workload: Workload) -> None:
+    """Client identifiers have the length that MQTT 3.1 allows."""
+    if workload.version != MQTT_3_1:
+        return
+    plan = RunPlan(2**32 - 1, 0, 3, workload.groups, (), (), client_id=workload.client_id)
+    named = [client_id(plan, group, group.count - 1) for group in workload.groups if group.count]
+    if workload.clients_file is not None:
+        named += [name for name, _, _ in read_clients(Path(workload.clients_file))]
+    longest = max(named, key=len, default="")
+    if len(longest) > CLIENT_ID_CHARACTERS:
+        raise ScenarioError(
+            f"client_id: {printable(longest, 60)} has {len(longest)} characters; allowed: up to "
+            f"{CLIENT_ID_CHARACTERS} with mqtt 3.1"
+        )
 
 
 def _description(workload: Workload) -> None:
@@ -181,6 +200,7 @@ _ON_THIS_HOST: tuple[Callable[[Workload], None], ...] = (
     _processors,
     _certificates,
     _clients,
+    _identifiers,
     _description,
 )
 
@@ -197,7 +217,9 @@ async def _asked(workload: Workload, plan: RunPlan, broker: ServedBroker) -> str
         _, username, password = read_clients(Path(workload.clients_file))[0]
         endpoints = tuple(replace(one, username=username, password=password) for one in endpoints)
     context = tls_context(plan)
-    found = await asyncio.gather(*(probe(one, tls_context=context) for one in endpoints))
+    older = (MQTT_3_1_1, *({workload.version} & {MQTT_3_1}))
+    asked = (probe(one, tls_context=context, older=older) for one in endpoints)
+    found = await asyncio.gather(*asked)
     for facts in found:
         lack = next(filter(None, (lacks(facts, workload.needs) for lacks in _LACKS)), "")
         if lack:
@@ -208,7 +230,7 @@ async def _asked(workload: Workload, plan: RunPlan, broker: ServedBroker) -> str
 def _version(facts: "BrokerFacts", needs: BrokerNeeds) -> str:
     if needs.version in facts.versions:
         return ""
-    return f"does not speak MQTT {'3.1.1' if needs.version == 4 else '5'}; {needs.older}"
+    return f"does not speak MQTT {VERSION_NAMES[needs.version]}; {needs.older}"
 
 
 def _qos(facts: "BrokerFacts", needs: BrokerNeeds) -> str:

@@ -20,13 +20,15 @@ from loadgen.mqtt.constants import (
     CONNACK,
     CONNECT,
     MAX_REMAINING_LENGTH,
-    MQTT_3_1_1,
+    MQTT_3_1,
     MQTT_5,
     PACKET_NAMES,
+    PROTOCOL_NAMES,
     PUBLISH,
     PUBREL,
     SUBSCRIBE,
     UNSUBSCRIBE,
+    VERSION_NAMES,
     WILL,
 )
 from loadgen.mqtt.packets import (
@@ -65,7 +67,10 @@ Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
 
 # Flags of the fixed header that are not PUBLISH's own (spec 2.1.3).
 _RESERVED_FLAGS: Final = {PUBREL: 2, SUBSCRIBE: 2, UNSUBSCRIBE: 2}
-_PROTOCOL_NAME: Final = "MQTT"
+# MQTT 3.1, 3.1: characters of a Client Identifier.
+CLIENT_ID_CHARACTERS: Final = 23
+# MQTT 3.1, 2.1: PUBREL, SUBSCRIBE and UNSUBSCRIBE may be sent again with DUP.
+_DUP_FLAG: Final = 0x08
 # Connect Flags (spec 3.1.2.3).
 _CLEAN_START: Final = 0x02
 _WILL_FLAG: Final = 0x04
@@ -84,11 +89,11 @@ _CONNACK_RETURN_CODES: Final = frozenset(int(code) for code in ConnectReturnCode
 
 
 def encode(packet: Packet, version: int) -> bytes:
-    """The bytes of `packet` in protocol `version` 4 (MQTT 3.1.1) or 5.
+    """The bytes of `packet` in protocol `version` 3 (MQTT 3.1), 4 (MQTT 3.1.1) or 5.
 
     Raises LocalProtocolError when the packet cannot be said in that version or breaks a rule of it.
     """
-    _require(version in (MQTT_3_1_1, MQTT_5), f"protocol version {version} is neither 4 nor 5")
+    _require(version in VERSION_NAMES, f"protocol version {version} is neither 3, 4 nor 5")
     packet_type = packet.packet_type
     body = _ENCODERS[type(packet)](packet, version)
     flags = _RESERVED_FLAGS.get(packet_type, 0)
@@ -108,7 +113,7 @@ def _property_bytes(properties: Properties, packet_type: int, version: int) -> b
         return encode_properties(properties, packet_type)
     _require(
         properties is NO_PROPERTIES or properties == NO_PROPERTIES,
-        f"{PACKET_NAMES[packet_type]} of MQTT 3.1.1 has no properties",
+        f"{PACKET_NAMES[packet_type]} of MQTT {VERSION_NAMES[version]} has no properties",
     )
     return b""
 
@@ -129,7 +134,7 @@ def _check_topic(topic: str, field: str) -> None:
 
 def _reason_byte(code: int, packet_type: int, version: int) -> bytes:
     allowed = REASON_CODES[packet_type]
-    if version == MQTT_3_1_1:
+    if version != MQTT_5:
         allowed = _CONNACK_RETURN_CODES if packet_type == CONNACK else _SUBACK_RETURN_CODES
     _require(
         code in allowed,
@@ -144,9 +149,11 @@ def _reason_and_properties(
     """Spec 3.4.2.1 and 3.14.2.1: both may be left out, from the end."""
     packet_type = packet.packet_type
     properties = _property_bytes(packet.properties, packet_type, version)
-    if version == MQTT_3_1_1:
+    if version != MQTT_5:
         name = PACKET_NAMES[packet_type]
-        _require(packet.reason_code == 0, f"{name} of MQTT 3.1.1 has no reason code")
+        _require(
+            packet.reason_code == 0, f"{name} of MQTT {VERSION_NAMES[version]} has no reason code"
+        )
         return b""
     reason = _reason_byte(packet.reason_code, packet_type, version)
     if properties != b"\0":
@@ -178,6 +185,10 @@ def _encode_connect(packet: Connect, version: int) -> bytes:
         version == MQTT_5 or packet.clean_start or bool(packet.client_id),
         "MQTT 3.1.1 needs a Client Identifier when Clean Session is 0",
     )
+    _require(
+        version != MQTT_3_1 or 1 <= len(packet.client_id) <= CLIENT_ID_CHARACTERS,
+        f"MQTT 3.1 needs a Client Identifier of 1 to {CLIENT_ID_CHARACTERS} characters",
+    )
     if packet.will is not None:
         _check_qos(packet.will.qos, "Will QoS")
         _check_topic(packet.will.topic, "Will Topic")
@@ -193,12 +204,12 @@ def _encode_connect(packet: Connect, version: int) -> bytes:
     if packet.password is not None:
         _require(
             version == MQTT_5 or packet.user_name is not None,
-            "MQTT 3.1.1 allows a Password only with a User Name",
+            f"MQTT {VERSION_NAMES[version]} allows a Password only with a User Name",
         )
         flags |= _PASSWORD_FLAG
         payload += write_binary(packet.password, "Password")
     return (
-        write_utf8(_PROTOCOL_NAME, "Protocol Name")
+        write_utf8(PROTOCOL_NAMES[version], "Protocol Name")
         + bytes((version, flags))
         + write_u16(packet.keep_alive, "Keep Alive")
         + _property_bytes(packet.properties, CONNECT, version)
@@ -212,7 +223,7 @@ def _encode_connack(packet: ConnAck, version: int) -> bytes:
         "CONNACK that refuses must not say Session Present",
     )
     return (
-        bytes((packet.session_present,))
+        bytes((packet.session_present and version != MQTT_3_1,))
         + _reason_byte(packet.reason_code, CONNACK, version)
         + _property_bytes(packet.properties, CONNACK, version)
     )
@@ -252,7 +263,7 @@ def _encode_subscribe(packet: Subscribe, version: int) -> bytes:
         )
         _require(
             version == MQTT_5 or options == 0,
-            "MQTT 3.1.1 has no Subscription Options but the QoS",
+            f"MQTT {VERSION_NAMES[version]} has no Subscription Options but the QoS",
         )
         _require(
             not (subscription.no_local and subscription.topic_filter.startswith("$share/")),
@@ -281,7 +292,7 @@ def _encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
 
 
 def _encode_auth(packet: Auth, version: int) -> bytes:
-    _require(version == MQTT_5, "MQTT 3.1.1 has no AUTH")
+    _require(version == MQTT_5, f"MQTT {VERSION_NAMES[version]} has no AUTH")
     reason = _reason_byte(packet.reason_code, AUTH, version)
     properties = encode_properties(packet.properties, AUTH)
     # Spec 3.15.2.1: unlike in DISCONNECT, reason code and Property Length go together.
@@ -310,8 +321,8 @@ def decode(
 ) -> tuple[Packet, int] | None:
     """The packet that begins at `start`, and where the next one begins; None when it is incomplete.
 
-    Reads `buffer[start:end]` and keeps no reference to it. `version` is 4 or 5; a CONNECT says its
-    own and is read by that. Raises RemoteProtocolError, with `reason_code` set: 0x95 when the
+    Reads `buffer[start:end]` and keeps no reference to it. `version` is 3, 4 or 5; a CONNECT says
+    its own and is read by that. Raises RemoteProtocolError, with `reason_code` set: 0x95 when the
     Remaining Length is over `limit` (in bytes; before the body is waited for or copied), 0x84 for a
     CONNECT of another protocol, 0x81 or 0x82 for anything else that the spec forbids.
     """
@@ -321,11 +332,13 @@ def decode(
     view = memoryview(cast(bytes, buffer))
     packet_type, flags = view[start] >> 4, view[start] & 0x0F
     name = PACKET_NAMES[packet_type]
-    if packet_type == 0 or (packet_type == AUTH and version == MQTT_3_1_1):
+    if packet_type == 0 or (packet_type == AUTH and version != MQTT_5):
         raise _malformed(f"packet type {packet_type} is reserved")
     if packet_type == PUBLISH:
         _check_publish_flags(flags)
-    elif flags != _RESERVED_FLAGS.get(packet_type, 0):
+    elif flags != _RESERVED_FLAGS.get(packet_type, 0) and not _is_repeat(
+        packet_type, flags, version
+    ):
         raise _malformed(f"{name} with reserved flags 0x{flags:X}")
 
     header = _decode_remaining_length(view, start + 1, end, name)
@@ -347,6 +360,11 @@ def decode(
         packet = _DECODERS[packet_type](reader, version)
     reader.finish()
     return packet, packet_end
+
+
+def _is_repeat(packet_type: int, flags: int, version: int) -> bool:
+    reserved = _RESERVED_FLAGS.get(packet_type)
+    return version == MQTT_3_1 and reserved is not None and flags == reserved | _DUP_FLAG
 
 
 def _malformed(detail: str) -> RemoteProtocolError:
@@ -386,7 +404,7 @@ def _properties(reader: Reader, packet_type: int, version: int) -> Properties:
 
 def _optional_reason(reader: Reader, packet_type: int, version: int) -> tuple[int, Properties]:
     """Spec 3.4.2.1 and 3.14.2.1: both may be left out, from the end."""
-    if version == MQTT_3_1_1 or not reader.remaining_bytes:
+    if version != MQTT_5 or not reader.remaining_bytes:
         return 0, NO_PROPERTIES
     reason_code = reader.u8("Reason Code")
     has_properties = reader.remaining_bytes > 0
@@ -416,7 +434,7 @@ def _topic_filter(reader: Reader, version: int) -> str:
 def _decode_connect(reader: Reader, _version: int) -> Connect:
     protocol_name = reader.utf8("Protocol Name")
     version = reader.u8("Protocol Version")
-    if protocol_name != _PROTOCOL_NAME or version not in (MQTT_3_1_1, MQTT_5):
+    if protocol_name != PROTOCOL_NAMES.get(version):
         raise reader.fault(
             f"protocol {escaped(protocol_name)} version {version} is not supported",
             ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
@@ -429,15 +447,20 @@ def _decode_connect(reader: Reader, _version: int) -> Connect:
         raise reader.fault("Will QoS or Will Retain without a will")
     if will_qos == 3:
         raise reader.fault("Will QoS 3")
-    if version == MQTT_3_1_1 and flags & _PASSWORD_FLAG and not flags & _USER_NAME_FLAG:
+    if version != MQTT_5 and flags & _PASSWORD_FLAG and not flags & _USER_NAME_FLAG:
         raise reader.fault("Password without User Name")
     keep_alive = reader.u16("Keep Alive")
     properties = _properties(reader, CONNECT, version)
     client_id = reader.utf8("Client Identifier")
     clean_start = bool(flags & _CLEAN_START)
-    if version == MQTT_3_1_1 and not clean_start and not client_id:
+    if version != MQTT_5 and not clean_start and not client_id:
         raise reader.fault(
             "no Client Identifier though Clean Session is 0", ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+        )
+    if version == MQTT_3_1 and not 1 <= len(client_id) <= CLIENT_ID_CHARACTERS:
+        raise reader.fault(
+            f"no Client Identifier of 1 to {CLIENT_ID_CHARACTERS} characters",
+            ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
         )
     will = None
     if flags & _WILL_FLAG:
@@ -459,6 +482,9 @@ def _decode_connect(reader: Reader, _version: int) -> Connect:
 
 def _decode_connack(reader: Reader, version: int) -> ConnAck:
     acknowledge_flags = reader.u8("Connect Acknowledge Flags")
+    if version == MQTT_3_1:
+        # It does not use the byte: a client is not told whether its session was kept.
+        acknowledge_flags = 0
     if acknowledge_flags > 1:
         raise reader.fault("reserved Connect Acknowledge Flags are set")
     reason_code = reader.u8("Connect Reason Code")
@@ -538,7 +564,7 @@ def _decode_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
 
 def _decode_unsuback(reader: Reader, version: int) -> UnsubAck:
     packet_id = reader.packet_id()
-    if version == MQTT_3_1_1:
+    if version != MQTT_5:
         return UnsubAck(packet_id)
     properties = decode_properties(reader, UnsubAck.packet_type)
     return UnsubAck(packet_id, _reason_codes(reader), properties)

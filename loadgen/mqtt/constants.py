@@ -1,10 +1,16 @@
-"""The numbers that both protocol versions share; this file knows nothing else."""
+"""The numbers that all protocol versions share; this file knows nothing else."""
 
 from typing import Final
 
 # The Protocol Version byte of CONNECT (spec 3.1.2.2); `version` everywhere means this number.
+MQTT_3_1: Final = 3
 MQTT_3_1_1: Final = 4
 MQTT_5: Final = 5
+
+VERSION_NAMES: Final = {MQTT_3_1: "3.1", MQTT_3_1_1: "3.1.1", MQTT_5: "5"}
+
+PROTOCOL_NAMES: Final = {MQTT_3_1: "MQIsdp", MQTT_3_1_1: "MQTT", MQTT_5: "MQTT"}
+"""The Protocol Name of CONNECT ("MQTT V3.1 Protocol Specification", IBM and Eurotech, 3.1)."""
 
 # The largest number that a variable byte integer can hold (spec 1.5.5).
 MAX_REMAINING_LENGTH: Final = 268_435_455

@@ -8,7 +8,7 @@ import re
 from enum import IntEnum
 from typing import Final
 
-from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5, packet_types
+from loadgen.mqtt.constants import MQTT_5, packet_types
 
 
 class ReasonCode(IntEnum):
@@ -117,10 +117,10 @@ def is_failure(code: int) -> bool:
 def reason_name(code: int, version: int = MQTT_5) -> str:
     """The name and number of a reason code, for people: `Server busy (0x89)`.
 
-    With `version` 4 the code is read as a return code of CONNACK, except the SUBACK's 0x80. Codes
-    that the specification does not know get a name that says so.
+    With `version` 3 or 4 the code is read as a return code of CONNACK, except the SUBACK's 0x80.
+    Codes that the specification does not know get a name that says so.
     """
-    if version == MQTT_3_1_1:
+    if version != MQTT_5:
         if code == ReasonCode.UNSPECIFIED_ERROR:
             return "Failure (0x80)"
         known = code < len(_RETURN_NAMES)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Arrivals = Literal["constant", "uniform", "poisson"]
-Version = Literal[4, 5]
+Version = Literal[3, 4, 5]
 
 
 @dataclass(frozen=True, slots=True)

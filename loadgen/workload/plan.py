@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 from loadgen.errors import HostLimitError, ScenarioError
+from loadgen.mqtt.constants import VERSION_NAMES
 from loadgen.workload.groups import (
     DeviceConduct,
     DeviceGroup,
@@ -97,8 +98,10 @@ def plan_run(
         raise ScenarioError("broker: no address is known; give --broker mqtt://host:1883")
     if not 0 <= run_tag < 1 << 32:
         raise ValueError(f"run tag {run_tag} does not fit into 32 bits")
-    if password is not None and username is None and workload.version == 4:
-        raise ScenarioError("a password needs a user name in MQTT 3.1.1; add one or use --mqtt 5")
+    if password is not None and username is None and workload.version != 5:
+        raise ScenarioError(
+            f"a password needs a user name in MQTT {workload.protocol}; add one or use --mqtt 5"
+        )
     groups = rooted(workload.groups, f"lg{run_tag:08x}")
     _require_brokers_fit(workload.brokers, host, groups)
     place = _Place(workload, host, targets, groups)
@@ -409,7 +412,7 @@ def describe(plan: RunPlan) -> dict[str, object]:
         "workers": len(plan.workers),
         "run_tag": f"{plan.run_tag:08x}",
         "seed": plan.seed,
-        "mqtt": "3.1.1" if plan.version == 4 else "5",
+        "mqtt": VERSION_NAMES[plan.version],
         "send_tick_us": plan.send_tick_us,
         "max_packet_bytes": plan.max_packet_bytes,
         "targets": [target_url(target) for target in plan.targets],

@@ -60,7 +60,7 @@ WARMUP = Seconds("Time at full rate before the measurement window.", 0, 86_400)
 DRAIN = Seconds(
     "Longest wait after the window for messages under way; ends when all have arrived.", 0, 86_400
 )
-PROTOCOL = Choice("Protocol version of every device.", choices=("3.1.1", "5"))
+PROTOCOL = Choice("Protocol version of every device.", choices=("3.1", "3.1.1", "5"))
 TOTAL_RATE = Rate("Messages a second in total over all publishers.", 0.001, RATE_LIMIT)
 RATE_BY_DEVICES = replace(TOTAL_RATE, absent="one message a second for each device")
 QOS = Choice("Quality of service of publications and subscriptions.", choices=("0", "1", "2"))
@@ -108,7 +108,7 @@ class Scenario(BaseModel):
     duration: float = DURATION.field(10.0)
     warmup: float = WARMUP.field(3.0)
     drain: float = DRAIN.field(10.0)
-    mqtt: Literal["3.1.1", "5"] = PROTOCOL.field("3.1.1")
+    mqtt: Literal["3.1", "3.1.1", "5"] = PROTOCOL.field("3.1.1")
     latency_bound: float | None = Seconds(
         "The run is INVALID when the p99 latency is above this.",
         1e-6,

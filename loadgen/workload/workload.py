@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
+from loadgen.errors import ScenarioError
+from loadgen.mqtt.constants import VERSION_NAMES
 from loadgen.workload.case import Case
 from loadgen.workload.groups import DeviceConduct, DeviceGroup, Tls, Version, Will
 from loadgen.workload.rate_steps import RateStep, mean_share, rate_steps
@@ -20,6 +22,8 @@ from loadgen.workload.scenario import (
 )
 
 S = TypeVar("S", bound=Scenario)
+
+_VERSIONS: Mapping[str, Version] = {"3.1": 3, "3.1.1": 4, "5": 5}
 
 ROOT = "$run"
 """First level of a topic that is the run's own; no publisher may use a name with `$` before it."""
@@ -151,7 +155,7 @@ class Workload(DeviceConduct):
     @property
     def protocol(self) -> str:
         """Version of MQTT as people write it."""
-        return "3.1.1" if self.version == 4 else "5"
+        return VERSION_NAMES[self.version]
 
     @property
     def mean_share(self) -> float:
@@ -161,7 +165,7 @@ class Workload(DeviceConduct):
 
 def resolve(case: Case[S], scenario: S) -> Workload:
     """The workload of a scenario of this case; raises ScenarioError for what cannot be."""
-    version: Version = 4 if scenario.mqtt == "3.1.1" else 5
+    version = _VERSIONS[scenario.mqtt]
     bound_s = scenario.latency_bound
     workload = Workload(
         case=case,
@@ -174,7 +178,7 @@ def resolve(case: Case[S], scenario: S) -> Workload:
             timeout_s=scenario.connect_timeout,
         ),
         brokers=Brokers(scenario.broker),
-        needs=BrokerNeeds(version, older=f"use --mqtt {'5' if version == 4 else '3.1.1'}"),
+        needs=BrokerNeeds(version, older=f"use --mqtt {'3.1.1' if version != 4 else '5'}"),
         version=version,
         tls=_tls(scenario),
         seed=scenario.seed,
@@ -193,7 +197,14 @@ def resolve(case: Case[S], scenario: S) -> Workload:
     if isinstance(scenario, MessagingScenario):
         workload = _messaging(workload, scenario)
     workload = case.resolve(scenario, workload)
-    return replace(workload, groups=_finished(case.groups(scenario), workload, scenario))
+    workload = replace(workload, groups=_finished(case.groups(scenario), workload, scenario))
+    returns = workload.reconnect is not None or workload.churn_per_s > 0
+    if version == 3 and returns and not all(group.clean_start for group in workload.groups):
+        raise ScenarioError(
+            "mqtt: a broker of 3.1 does not say whether it kept the session of a device that "
+            "returns; allowed: 3.1.1 or 5 with reconnect, churn or a crash"
+        )
+    return workload
 
 
 def _tls(scenario: Scenario) -> Tls:

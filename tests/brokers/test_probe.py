@@ -328,3 +328,9 @@ def test_what_a_broker_says_is_bounded_and_escaped() -> None:
     assert shown_version(b" x 1.0 ") == "x 1.0"
     assert shown_version(b"\x1b[31m<b>\xff\n") == "\\x1b[31m<b>\\ufffd"
     assert len(shown_version(b"\0" * 10_000)) == 200
+
+
+async def test_mqtt_3_1_is_asked_for_on_request() -> None:
+    async with run_reflector() as broker:
+        (endpoint,) = broker.endpoints
+        assert (await probe(endpoint, older=(4, 3))).versions == (3, 4, 5)

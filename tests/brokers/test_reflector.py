@@ -449,7 +449,7 @@ def test_any_bytes_close_only_their_connection() -> None:
 
 async def test_unsupported_protocol_is_refused(reflector: LocalReflector) -> None:
     (endpoint,) = reflector.endpoints
-    raw = await _raw(endpoint, bytes.fromhex("100f00064d51497364700302003c000161"))
+    raw = await _raw(endpoint, bytes.fromhex("100f00064d51497364700402003c000161"))
     assert await raw.gone() is None
     await raw.close()
     assert (await reflector.counts()).protocol_errors == 1

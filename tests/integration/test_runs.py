@@ -251,3 +251,32 @@ async def test_the_system_under_test_is_described_in_the_run_and_refused_before_
     with pytest.raises(ScenarioError, match="cannot be read: No such file"):
         await play(tmp_path / "other", "fanin", broker="reflector", sut=str(sut))
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("broker", ["mosquitto", "reflector"])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_mqtt_3_1_is_played(tmp_path: Path, broker: str, qos: int) -> None:
+    result = await play(
+        tmp_path, "fanout", broker=broker, mqtt="3.1", topics=2, ratio=3, rate=40, qos=qos
+    )
+    assert total(result, "received") == total(result, "expected") > 0
+    document = json.loads((result.directory / "run.json").read_text())
+    assert document["broker"]["protocol"] == "MQTT 3.1" and document["plan"]["mqtt"] == "3.1"
+
+
+@pytest.mark.parametrize(
+    ("case", "fields", "said"),
+    [
+        ("fanin", {"client_id": "x" * 20 + "-{group}-{device}"}, "allowed: up to 23 with mqtt 3.1"),
+        ("persistent", {"crash_broker": True}, "allowed: 3.1.1 or 5 with reconnect"),
+        ("fanin", {"qos": 2, "churn": 5}, "allowed: 3.1.1 or 5 with reconnect"),
+        ("specjms", {}, "allowed: 3.1.1 or 5 for specjms"),
+        ("queue", {}, "allowed: 5 for queue"),
+        ("fanin", {"broker": "amqtt"}, "does not speak MQTT 3.1; use --mqtt 3.1.1"),
+    ],
+)
+async def test_what_mqtt_3_1_cannot_do_is_refused(
+    tmp_path: Path, case: str, fields: dict[str, Any], said: str
+) -> None:
+    with pytest.raises((ScenarioError, BrokerRefusedError), match=said):
+        await play(tmp_path, case, **({"mqtt": "3.1", "broker": "mosquitto"} | fields))

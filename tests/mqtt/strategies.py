@@ -1,4 +1,4 @@
-"""Hypothesis strategies: every control packet, in either version, as the spec allows it."""
+"""Hypothesis strategies: every control packet, in any version, as the spec allows it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +11,7 @@ from loadgen.mqtt.constants import (
     CONNACK,
     CONNECT,
     DISCONNECT,
+    MQTT_3_1,
     MQTT_3_1_1,
     MQTT_5,
     PUBACK,
@@ -50,7 +51,7 @@ from loadgen.mqtt.reason_codes import REASON_CODES
 QUICK = settings(max_examples=100, deadline=None)
 THOROUGH = settings(max_examples=400, deadline=None)
 
-VERSIONS = (MQTT_3_1_1, MQTT_5)
+VERSIONS = (MQTT_3_1, MQTT_3_1_1, MQTT_5)
 versions = st.sampled_from(VERSIONS)
 packet_ids = st.integers(1, 0xFFFF)
 qos_levels = st.integers(0, 2)
@@ -86,7 +87,7 @@ _values: dict[str, st.SearchStrategy[Any]] = {
 @st.composite
 def properties(draw: st.DrawFn, packet_type: int, version: int = MQTT_5) -> Properties:
     """Properties that a packet (or WILL) may carry."""
-    if version == MQTT_3_1_1 or draw(st.booleans()):
+    if version != MQTT_5 or draw(st.booleans()):
         return NO_PROPERTIES
     found: dict[str, Any] = {}
     allowed = [row for row in PROPERTY_TABLE if packet_type in row.packets]
@@ -118,7 +119,11 @@ def connects(draw: st.DrawFn, version: int) -> Connect:
     may_have_password = user_name is not None or version == MQTT_5
     needs_client_id = version == MQTT_3_1_1 and not clean_start
     return Connect(
-        client_id=draw(_text(min_size=int(needs_client_id))),
+        client_id=draw(
+            _text(min_size=1).filter(lambda text: len(text) <= 23)
+            if version == MQTT_3_1
+            else _text(min_size=int(needs_client_id))
+        ),
         protocol_version=version,
         clean_start=clean_start,
         keep_alive=draw(st.integers(0, 0xFFFF)),
@@ -133,7 +138,7 @@ def connects(draw: st.DrawFn, version: int) -> Connect:
 def connacks(draw: st.DrawFn, version: int) -> ConnAck:
     codes = REASON_CODES[CONNACK] if version == MQTT_5 else range(6)
     reason_code = draw(st.sampled_from(sorted(codes)))
-    present = reason_code == 0 and draw(st.booleans())
+    present = version != MQTT_3_1 and reason_code == 0 and draw(st.booleans())
     return ConnAck(present, reason_code, draw(properties(CONNACK, version)))
 
 
@@ -173,7 +178,7 @@ def acks(draw: st.DrawFn, version: int) -> Packet:
 @st.composite
 def subscriptions(draw: st.DrawFn, version: int) -> Subscription:
     topic_filter = draw(topic_filters(version))
-    if version == MQTT_3_1_1:
+    if version != MQTT_5:
         return Subscription(topic_filter, draw(qos_levels))
     return Subscription(
         topic_filter,
@@ -201,7 +206,7 @@ def unsubscribes(version: int) -> st.SearchStrategy[Unsubscribe]:
 
 
 def unsubacks(version: int) -> st.SearchStrategy[UnsubAck]:
-    if version == MQTT_3_1_1:
+    if version != MQTT_5:
         return st.builds(UnsubAck, packet_ids)
     codes = st.sampled_from(sorted(REASON_CODES[UNSUBACK]))
     several = st.lists(codes, min_size=1, max_size=4).map(tuple)

@@ -120,6 +120,37 @@ class TestWire:
         assert decode(raw, 0, len(raw), 5) == (packet, len(raw))
 
 
+class TestMqtt31:
+    """Where MQTT 3.1 ("MQTT V3.1 Protocol Specification") is not MQTT 3.1.1."""
+
+    def test_connect_has_its_own_name_and_level(self) -> None:
+        data = bytes.fromhex("10 0f 0006 4d514973 6470 03 02 0000 0001 63")
+        assert encode(Connect("c", 3), 3) == data
+        assert decode(data, 0, len(data), 5) == (Connect("c", 3), len(data))
+
+    @pytest.mark.parametrize("name", ["", "x" * 24])
+    def test_a_client_identifier_has_1_to_23_characters(self, name: str) -> None:
+        with pytest.raises(LocalProtocolError, match="1 to 23 characters"):
+            encode(Connect(name, 3), 3)
+        ours = encode(Connect("x" * 23, 3), 3)
+        length = bytes((0, len(name)))
+        theirs = ours[:14] + length + name.encode()
+        theirs = theirs[:1] + bytes((len(theirs) - 2,)) + theirs[2:]
+        assert _refusal(theirs, 3) == 0x85
+
+    def test_connack_says_nothing_of_a_session(self) -> None:
+        assert encode(ConnAck(True, 0), 3) == bytes.fromhex("20 02 00 00")
+        for flags in ("00", "01", "ff"):
+            data = bytes.fromhex(f"20 02 {flags} 00")
+            assert decode(data, 0, 4, 3) == (ConnAck(False, 0), 4)
+
+    @pytest.mark.parametrize("data", ["6a 02 0001", "8a 06 0001 0001 61 00", "aa 05 0001 0001 61"])
+    def test_more_than_publish_may_be_sent_again_with_dup(self, data: str) -> None:
+        packet = bytes.fromhex(data)
+        assert decode(packet, 0, len(packet), 3) is not None
+        assert _refusal(packet, 4) == 0x81
+
+
 class TestRoundTrip:
     """Spec 2 and 3: what was written is read, from any kind of buffer."""
 
@@ -248,7 +279,6 @@ class TestMalformed:
             "30 ff ff ff ff",
             "c0 01 00",  # trailing byte
             "20 01 00",  # too short
-            "20 02 02 00",  # reserved acknowledge flag, spec 3.2.2.1
             "40 02 0000",  # packet identifier 0, spec 2.2.1
             "90 03 0000 00",
             "40 01 00",
@@ -259,7 +289,7 @@ class TestMalformed:
             "10 10 0004 4d515454 04 42 0000 0001 63 0001 70",  # password without user name
         ],
     )
-    def test_in_both_versions(self, data: str, version: int) -> None:
+    def test_in_all_versions(self, data: str, version: int) -> None:
         assert _refusal(bytes.fromhex(data), version) == 0x81
 
     @pytest.mark.parametrize(
@@ -283,7 +313,8 @@ class TestMalformed:
             ("a2 02 0001", 0x81),
             ("10 0c 0004 4d515454 04 00 0000 0000", 0x85),  # no client identifier, 3.1.1 3.1.3.1
             ("10 0d 0004 4d515454 03 02 0000 0001 63", 0x84),
-            ("10 0f 0006 4d514973 6470 03 02 0000 0001 63", 0x84),
+            ("10 0f 0006 4d514973 6470 04 02 0000 0001 63", 0x84),
+            ("20 02 02 00", 0x81),  # reserved acknowledge flag, spec 3.2.2.1
         ],
     )
     def test_mqtt_3_1_1(self, data: str, reason_code: int) -> None:
@@ -356,7 +387,7 @@ class TestOurFault:
             lambda version: Connect("c", version, will=Will("a", bytes(65_536))),
         ],
     )
-    def test_in_both_versions(self, packet: Callable[[int], Packet], version: int) -> None:
+    def test_in_all_versions(self, packet: Callable[[int], Packet], version: int) -> None:
         with pytest.raises(LocalProtocolError):
             encode(packet(version), version)
 
@@ -394,8 +425,8 @@ class TestOurFault:
             encode(packet, 5)
 
     def test_unknown_version(self) -> None:
-        with pytest.raises(LocalProtocolError, match="version 3"):
-            encode(PingReq(), 3)
+        with pytest.raises(LocalProtocolError, match="version 2"):
+            encode(PingReq(), 2)
 
     def test_remaining_length_beyond_what_mqtt_can_say(self) -> None:
         packet = Publish("a", b"")

@@ -238,7 +238,7 @@ class TestRefusals:
             ({"size": "32-1MiB"}, "size: '32-1MiB' is too large"),
             ({"qos": 3}, "qos: 3 is not one of them; allowed: 0 or 1 or 2"),
             ({"qos": True}, "qos: True is not one of them"),
-            ({"mqtt": "3.1"}, "mqtt: '3.1' is not one of them; did you mean '3.1.1'?"),
+            ({"mqtt": "3.2"}, "mqtt: '3.2' is not one of them; did you mean '3.1'?"),
             ({"arrivals": "poison"}, "arrivals: 'poison' is not one of them; did you mean"),
             ({"keep_alive": "1.5"}, "keep_alive: '1.5' is not in whole seconds"),
             ({"tls_verify": "maybe"}, "tls_verify: 'maybe' is neither true nor false"),
