@@ -34,6 +34,8 @@ CLIENTS_LIMIT: Final = 10_000_000
 TOPIC_LIMIT: Final = 65_535
 
 _VERSIONS: Final = {
+    "TCP3": ("3.1", "mqtt"),
+    "WS3": ("3.1", "ws"),
     "TCP4": ("3.1.1", "mqtt"),
     "WS4": ("3.1.1", "ws"),
     "TCP5": ("5", "mqtt"),
@@ -192,7 +194,9 @@ def _client(number: int, values: object) -> _Client:
             raise entry.refusal(shown(field, 40), "is not a field of a client list")
     version = values.get("version")
     if not isinstance(version, str) or version not in _VERSIONS:
-        raise entry.refusal("version", f"{shown(version)} {_CANNOT}; allowed: TCP4, TCP5, WS4, WS5")
+        raise entry.refusal(
+            "version", f"{shown(version)} {_CANNOT}; allowed: {', '.join(_VERSIONS)}"
+        )
     mqtt, scheme = _VERSIONS[version]
     published, subscribed = _topic(entry, "publishTopics"), _topic(entry, "subscriptions")
     if published and subscribed:

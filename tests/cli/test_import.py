@@ -44,7 +44,7 @@ def test_files_are_written_once_and_credentials_for_their_owner_alone(
         (b"[{]", "is not JSON, line 1"),
         (b"[\n// a\n{]", "is not JSON, line 3"),
         (b"\xff\xfe", "is not JSON"),
-        (json.dumps([{"version": "TCP3"}]).encode(), "client 0: version: 'TCP3'"),
+        (json.dumps([{"version": "TCP2"}]).encode(), "client 0: version: 'TCP2'"),
     ],
 )
 def test_what_is_no_list_is_one_line_and_writes_nothing(
