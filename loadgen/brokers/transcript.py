@@ -2,8 +2,8 @@
 
 One JSON array a line, `[kind, moment_ns, ...]`, appended with one write each, so that a killed
 process leaves all that it saw. Moments are CLOCK_MONOTONIC. A message is told by its header
-(`workload/payload.py`): `[run tag, stream, sequence, intended_ns, 1 for a copy]`, null where it is
-too short.
+(`workload/payload.py`): `[run tag, stream, sequence, intended_ns, sent_ns, 1 for a copy]`, null
+where it is too short.
 
     connect    client, clean start, session present, reason code
     close      client
@@ -30,16 +30,20 @@ from loadgen.workload.payload import HEADER_BYTES
 
 _HEADER: Final = struct.Struct("<IIqqfI")
 _MARK: Final = 27
+_LONGEST_NS: Final = 1e18
 _CHECKED_BYTES: Final = HEADER_BYTES - 4
 
 Header = list[int] | None
 
 
 def header_of(payload: bytes) -> Header:
-    """Run tag, stream, sequence, intended moment and mark of a message; None without a header."""
+    """Run tag, stream, sequence, moments and mark of a message; None where it has no header."""
     if len(payload) < HEADER_BYTES:
         return None
-    return [*_HEADER.unpack_from(payload)[:4], payload[_MARK] >> 7]
+    tag, stream, sequence, intended_ns, offset_ns, _ = _HEADER.unpack_from(payload)
+    # What is damaged, or another's, may have any offset.
+    sent_ns = intended_ns + int(abs(offset_ns)) if abs(offset_ns) < _LONGEST_NS else 0
+    return [tag, stream, sequence, intended_ns, sent_ns, payload[_MARK] >> 7]
 
 
 def is_intact(payload: bytes) -> bool:

@@ -496,7 +496,7 @@ async def test_what_was_said_is_written_down(client: ClientMaker, tmp_path: Path
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     moments = [line.pop(1) for line in lines]
     assert moments == sorted(moments)
-    header = [1, 2, 0, 0, 0]
+    header = [1, 2, 0, 0, 0, 0]
     said = [line for line in lines if line[1] in ("s", "r")]
     assert said == [
         ["connect", "s", True, False, 0],

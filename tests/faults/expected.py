@@ -1,0 +1,425 @@
+"""The verdict and the ledger that a run must come to, worked out from the truth alone."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from loadgen.mqtt.topics import filter_matches, split_shared
+from tests.faults.schedules import Schedule
+from tests.faults.truth import Delivery, Header, Message, Publish, Truth
+
+NOTICED_NS = 300_000_000
+"""The broker sees a connection end within this time after its worker was killed."""
+TAIL_MESSAGES = 2
+"""A device writes at most as many to a connection that has been cut before it notices."""
+BACKLOG_FLOOR_MESSAGES = 100
+BACKLOG_FLOOR_S = 0.1
+RATE_TOLERANCE = 0.01
+
+
+class Span(NamedTuple):
+    """What a figure may be at least and at most."""
+
+    low: int
+    high: int
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, int) and self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        return str(self.low) if self.low == self.high else f"{self.low} to {self.high}"
+
+    def plus(self, other: "Span") -> "Span":
+        return Span(self.low + other.low, self.high + other.high)
+
+    def minus(self, other: "Span") -> "Span":
+        return Span(max(0, self.low - other.high), max(0, self.high - other.low))
+
+    def times(self, factor: int) -> "Span":
+        return Span(self.low * factor, self.high * factor)
+
+
+NONE = Span(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """Codes that must be there, codes that may be, and the figures of both ledgers."""
+
+    required: frozenset[str]
+    allowed: frozenset[str]
+    window: Mapping[str, Span] = field(default_factory=dict)
+    run: Mapping[str, Span] = field(default_factory=dict)
+
+
+def differences(
+    expectation: Expectation, codes: Iterable[str], ledger: Mapping[str, Any]
+) -> list[str]:
+    """What is not as it must be, a line each."""
+    found = set(codes)
+    wrong = [f"{code} is missing" for code in sorted(expectation.required - found)]
+    beyond = found - expectation.required - expectation.allowed
+    wrong += [f"{code} is wrong" for code in sorted(beyond)]
+    wrong += [f"imbalance: {text}" for text in ledger.get("imbalances", ())]
+    for scope in ("window", "run"):
+        figures = ledger.get(scope)
+        if figures is None:
+            continue
+        for name, span in getattr(expectation, scope).items():
+            if figures.get(name) not in span:
+                wrong.append(f"{scope}: {name} is {figures.get(name)} and must be {span}")
+    return wrong
+
+
+def expected(schedule: Schedule, truth: Truth) -> Expectation:
+    """What must come of a schedule."""
+    scene = _Scene(schedule, truth)
+    window, run = _ledger(scene, truth.in_window), _ledger(scene, lambda _moment: True)
+    required: set[str] = set()
+    allowed = {"GENERATOR_SATURATED"}
+    for code, span in _findings(scene, window, run):
+        if span.high:
+            (required if span.low else allowed).add(code)
+    if schedule.case == "connburst":
+        return Expectation(frozenset(required), frozenset(allowed))
+    return Expectation(frozenset(required), frozenset(allowed), window, run)
+
+
+# What is known of a run ---------------------------------------------------------------------------
+
+
+class _Scene:
+    """The truth, put in order: who was to get what, and who got it."""
+
+    def __init__(self, schedule: Schedule, truth: Truth) -> None:
+        self.schedule, self.truth = schedule, truth
+        self.is_request = schedule.case == "request"
+        self.killed_ns = self.moment_of("kill worker")
+        # The first PUBLISH of each message, and the topics of each stream.
+        self.first: dict[Message, Publish] = {}
+        self.topics: dict[int, set[str]] = defaultdict(set)
+        for publish in truth.publishes:
+            self.first.setdefault(publish.message, publish)
+            self.topics[publish.header.stream].add(publish.topic)
+        self.deliveries_each = 2 if self.is_request else int(schedule.fields.get("ratio", 1))
+
+    def moment_of(self, action: str) -> int:
+        """When an action was done; 0 for never."""
+        return next((at_ns for name, at_ns in self.truth.actions if name == action), 0)
+
+    def is_response(self, topic: str) -> bool:
+        return self.is_request and "/response/" in topic
+
+    def place(self, delivery: Delivery) -> tuple[Any, ...] | None:
+        """Which expected delivery an intact message is; None where it is none."""
+        header = delivery.header
+        assert header is not None
+        if delivery.topic not in self.topics.get(header.stream, ()):
+            return None
+        for topic_filter in self.truth.asked.get(delivery.client, ()):
+            share, plain = split_shared(topic_filter)
+            if filter_matches(plain, delivery.topic):
+                # A message goes to one member of a share, and to each other subscriber.
+                who = share or delivery.client
+                return who, header.stream, header.sequence, delivery.topic
+        return None
+
+    def granted(self, client: str, topic: str) -> int:
+        """The QoS at which a device is to receive messages of a topic."""
+        grants = self.truth.asked.get(client, {}).items()
+        found = (code for f, (_, code) in grants if filter_matches(split_shared(f)[1], topic))
+        return min(next(found, 0), self.schedule.qos)
+
+    def closes(self) -> list[tuple[int, str]]:
+        """Connections that ended during the run though their worker lived."""
+        return [
+            (at, client)
+            for at, client in self.truth.closes
+            if at < self.truth.end_ns
+            and not (self.killed_ns and 0 <= at - self.killed_ns < NOTICED_NS)
+        ]
+
+    def unseen(self) -> Iterator[tuple[int, int]]:
+        """Intended moments, at least and at most, of messages that were sent and never arrived:
+        a later message of their stream has."""
+        streams: dict[int, dict[int, int]] = defaultdict(dict)
+        for (stream, sequence, topic), publish in self.first.items():
+            if not self.is_response(topic):
+                streams[stream][sequence] = publish.header.intended_ns
+        for known in streams.values():
+            before_ns = self.truth.begin_ns
+            missing: list[int] = []
+            for sequence in range(max(known) + 1):
+                if sequence not in known:
+                    missing.append(sequence)
+                    continue
+                for _ in missing:
+                    yield before_ns, known[sequence]
+                missing, before_ns = [], known[sequence]
+
+    def tail(self) -> int:
+        """How many messages may have been sent of which nothing is known."""
+        last: dict[str, int] = {}
+        for publish in self.truth.publishes:
+            last[publish.client] = publish.at_ns
+        ends = [(at, c) for at, c in self.truth.closes if at < self.truth.end_ns and c in last]
+        return TAIL_MESSAGES * len({client for at, client in ends if last[client] <= at})
+
+
+# The ledger ---------------------------------------------------------------------------------------
+
+
+def _ledger(scene: _Scene, inside: Any) -> dict[str, Span]:
+    """The figures of the messages whose intended moment is `inside`."""
+    truth, schedule = scene.truth, scene.schedule
+    sent, requests = _sent(scene, inside)
+    answers = truth.answers
+    chosen = {m for m, publish in scene.first.items() if inside(publish.header.intended_ns)}
+    unsure = len(answers.unsure & chosen)
+    acknowledged = len(answers.acknowledged & chosen)
+    refused = len(answers.refused & chosen)
+    answered = Span(acknowledged - unsure, acknowledged)
+    figures = {"sent": sent, "acknowledged": answered, "refused": Span(refused, refused)}
+    given_up = len(answers.given_up & chosen)
+    figures["given_up"] = Span(0, given_up + unsure) if unsure else Span(given_up, given_up)
+    figures["unacknowledged"] = (
+        sent.minus(answered).minus(figures["refused"]) if schedule.qos else NONE
+    )
+    wanted = requests.times(scene.deliveries_each)
+    wanted = wanted.minus(Span(refused, refused).times(scene.deliveries_each))
+    figures["expected"] = wanted
+    came = _arrivals(scene, inside)
+    for name in ("misrouted", "foreign", "out_of_order", "below_qos"):
+        figures[name] = came[name]
+    figures["intact"] = came["intact"]
+    room = wanted.minus(came["intact"])
+    corrupt = came["corrupt"]
+    figures["damaged"] = Span(min(corrupt.low, room.low), min(corrupt.high, room.high))
+    missing = room.minus(corrupt)
+    observed = not scene.killed_ns
+    figures["lost"] = missing if observed else NONE
+    figures["unobserved"] = NONE if observed else missing
+    figures["repeated"] = came["repeated"]
+    figures["repeated_allowed"] = came["repeated_allowed"]
+    return figures
+
+
+def _sent(scene: _Scene, inside: Any) -> tuple[Span, Span]:
+    """Messages that were sent, and of these those that are no responses."""
+    responses = seen = 0
+    for (_, _, topic), publish in scene.first.items():
+        if inside(publish.header.intended_ns):
+            seen += 1
+            responses += scene.is_response(topic)
+    low = high = seen
+    for earliest_ns, latest_ns in scene.unseen():
+        low += inside(earliest_ns) and inside(latest_ns)
+        high += inside(earliest_ns) or inside(latest_ns)
+    high += scene.tail()
+    # A worker that is killed has perhaps not counted what it wrote last.
+    low -= TAIL_MESSAGES if scene.killed_ns else 0
+    return Span(low, high), Span(low - responses, high - responses)
+
+
+def _arrivals(scene: _Scene, inside: Any) -> dict[str, Span]:
+    """What came, by what it is."""
+    truth = scene.truth
+    low: Counter[str] = Counter()
+    high: Counter[str] = Counter()
+
+    def count(name: str, least: int, most: int) -> None:
+        low[name] += least
+        high[name] += most
+
+    places: dict[tuple[Any, ...], list[Delivery]] = defaultdict(list)
+    newest: dict[tuple[str, int, str], int] = {}
+    for delivery in truth.deliveries:
+        header = delivery.header
+        if header is None or not delivery.intact or header.tag != truth.tag:
+            name = "corrupt" if _is_ours(truth, delivery) else "foreign"
+            sure, maybe = _phases(truth, delivery, inside)
+            count(name, sure and delivery.sure, maybe)
+            continue
+        place = scene.place(delivery)
+        if place is None:
+            if inside(header.intended_ns):
+                count("misrouted", delivery.sure, 1)
+            continue
+        places[place].append(delivery)
+        first = len(places[place]) == 1
+        stream = delivery.client, header.stream, delivery.topic
+        late = header.sequence < newest.get(stream, -1)
+        # The newest of a stream is that of any phase.
+        newest[stream] = max(newest.get(stream, -1), header.sequence)
+        if not first or not inside(header.intended_ns):
+            continue
+        if place[0] == delivery.client:
+            count("out_of_order", late and delivery.sure, late or not delivery.sure)
+        if delivery.qos < scene.granted(delivery.client, delivery.topic):
+            count("below_qos", delivery.sure, 1)
+    for found in places.values():
+        header = found[0].header
+        assert header is not None
+        if inside(header.intended_ns):
+            _count_place(found, count)
+    return {
+        name: Span(low[name], high[name])
+        for name in (
+            "intact",
+            "corrupt",
+            "repeated",
+            "repeated_allowed",
+            "misrouted",
+            "foreign",
+            "out_of_order",
+            "below_qos",
+        )
+    }
+
+
+def _count_place(found: list[Delivery], count: Any) -> None:
+    """One expected delivery, with all that came for it."""
+    sure = sum(delivery.sure for delivery in found)
+    count("intact", min(sure, 1), 1)
+    # Whichever came first is no repeat; if it was never read, the next is the first.
+    allowed = [_is_allowed(delivery) for delivery in found[1:]]
+    certain = sure == len(found)
+    for may in allowed:
+        count("repeated_allowed" if may else "repeated", int(certain), 1)
+
+
+def _is_allowed(delivery: Delivery) -> bool:
+    """Whether MQTT allows a repeat."""
+    assert delivery.header is not None
+    if delivery.in_use:
+        return delivery.dup
+    return delivery.header.copy or (delivery.qos == 1 and delivery.dup and delivery.resumed)
+
+
+def _is_ours(truth: Truth, delivery: Delivery) -> bool:
+    """Whether a message that is not an intact one of this run was one of it."""
+    header = delivery.header
+    if header is None:
+        return False
+    if header.tag == truth.tag:
+        return True
+    plausible = truth.begin_ns <= header.intended_ns <= delivery.at_ns
+    return plausible and not delivery.intact
+
+
+def _phases(truth: Truth, delivery: Delivery, inside: Any) -> tuple[bool, bool]:
+    """Whether a message whose header may be wrong surely counts inside, and whether it may."""
+    arrived = min(delivery.at_ns, truth.window[1] - 1)
+    moments = [arrived, arrived + 20_000_000 if arrived < truth.window[0] else arrived]
+    header: Header | None = delivery.header
+    if header is not None and truth.begin_ns <= header.intended_ns <= delivery.at_ns:
+        moments.append(header.intended_ns)
+    found = [bool(inside(moment)) for moment in moments]
+    return all(found), any(found)
+
+
+# The verdict --------------------------------------------------------------------------------------
+
+
+def _findings(
+    scene: _Scene, window: Mapping[str, Span], run: Mapping[str, Span]
+) -> Iterator[tuple[str, Span]]:
+    """Codes with how often there is cause for them."""
+    truth, schedule = scene.truth, scene.schedule
+    refused = sum(code != 0 for _, _, _, _, code in truth.connects)
+    yield "CONNECT_FAILED", Span(refused, refused)
+    failed = sum(
+        granted >= 0x80 or granted < wanted
+        for filters in truth.asked.values()
+        for wanted, granted in filters.values()
+    )
+    yield "SUBSCRIBE_FAILED", Span(failed, failed)
+    yield "DISCONNECTED", _gone(scene)
+    claims = sum(clean and present for _, _, clean, present, _ in truth.connects)
+    breaches = claims + truth.answers.nobodys + len(truth.faults.get("alias", ()))
+    breaches += sum(one.in_use and not one.dup for one in truth.deliveries)
+    yield "PROTOCOL", Span(breaches, breaches)
+    if scene.killed_ns:
+        yield "WORKER_LOST", Span(1, 1)
+    if {"freeze worker", "quota"} & {name for name, _ in truth.actions}:
+        yield "GENERATOR_SATURATED", Span(1, 1)
+    if schedule.case == "connburst":
+        return
+    codes = {
+        "FOREIGN": "foreign",
+        "MISROUTED": "misrouted",
+        "CORRUPT": "damaged",
+        "LOST": "lost",
+        "DUPLICATED": "repeated",
+        "OUT_OF_ORDER": "out_of_order",
+        "QOS": "below_qos",
+        "REFUSED": "refused",
+    }
+    for code, name in codes.items():
+        yield code, window[name]
+    if not scene.killed_ns:
+        yield "UNACKNOWLEDGED", window["unacknowledged"].minus(window["given_up"])
+    yield "RATE_MISSED", _rate_missed(scene, window)
+    yield "BACKLOG_GROWS", _standing(scene)
+
+
+def _gone(scene: _Scene) -> Span:
+    """Connections that were lost, or of devices that are to come back, that did not."""
+    lost = Counter(client for _, client in scene.closes())
+    if not scene.schedule.returns:
+        return Span(lost.total(), lost.total())
+    accepted = Counter(client for _, client, _, _, code in scene.truth.connects if code == 0)
+    missing = sum(1 for client, count in lost.items() if accepted[client] <= count)
+    return Span(missing, missing)
+
+
+def _rate_missed(scene: _Scene, window: Mapping[str, Span]) -> Span:
+    """By how much more than is allowed too few messages were sent by the end of the window."""
+    fields, truth = scene.schedule.fields, scene.truth
+    rate = float(fields["rate"]) + float(fields.get("background_rate", 0.0))
+    end_ns = truth.window[1]
+    target = rate * (end_ns - truth.window[0]) / 1e9
+    on_time = sum(
+        truth.in_window(publish.header.intended_ns) and publish.header.sent_ns < end_ns
+        for publish in scene.first.values()
+        if not scene.is_response(publish.topic)
+    )
+    on_time += window["sent"].low - sum(
+        truth.in_window(publish.header.intended_ns) for publish in scene.first.values()
+    )
+    # Each publisher sends the whole number below or above its share.
+    publishers = len({publish.client for publish in scene.first.values()})
+    allowance = max(1.0, RATE_TOLERANCE * target, 2 * math.sqrt(publishers))
+    short = target - on_time
+    return Span(int(short > 2 * allowance), int(short > 0.4 * allowance))
+
+
+def _standing(scene: _Scene) -> Span:
+    """Whether a backlog stood at the end of the window: due before it, and not there by then."""
+    truth, schedule = scene.truth, scene.schedule
+    end_ns = truth.window[1]
+    late = sum(
+        scene.deliveries_each
+        for publish in scene.first.values()
+        if publish.header.intended_ns < end_ns <= publish.header.sent_ns
+        and not scene.is_response(publish.topic)
+    )
+    seen = set()
+    for delivery in truth.deliveries:
+        header = delivery.header
+        if header is None or not delivery.intact or header.tag != truth.tag:
+            continue
+        place = scene.place(delivery)
+        if place is None or place in seen:
+            continue
+        seen.add(place)
+        publish = scene.first.get((header.stream, header.sequence, delivery.topic))
+        if publish is not None and publish.header.sent_ns < end_ns <= delivery.at_ns:
+            late += 1
+    rate = float(schedule.fields["rate"]) * scene.deliveries_each
+    limit = max(BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * rate)
+    # Devices that are away owe, too, and nobody knows how much until they come back.
+    away = any(at_ns < end_ns for at_ns, _ in scene.closes())
+    return Span(int(late > 1.5 * limit and not away), int(late > 0.5 * limit or away))

@@ -1,0 +1,222 @@
+"""Plays a schedule: loadgen, a relay that writes down what is said, and a broker behind it."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadgen.brokers.certificates import CertificateFiles
+from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
+from loadgen.brokers.process import BrokerProcess
+from loadgen.brokers.reflector import ErringBroker, run_reflector
+from loadgen.brokers.relay import run_relay
+from loadgen.cases.registry import build_scenario, resolve
+from loadgen.control.coordinator import (
+    RunContext,
+    RunRequest,
+    main_loop,
+    shutdown,
+    startup,
+)
+from loadgen.control.interrupt import Interrupt
+from loadgen.control.progress import silent
+from loadgen.control.seal import seal
+from loadgen.control.tasks import beside
+from tests.faults.schedules import Action, Schedule
+from tests.faults.truth import Truth, read_truth
+
+TIMEOUT_S = 90.0
+_POLL_S = 0.005
+CPU_GROUPS = Path("/sys/fs/cgroup/cpu")
+"""Of cgroup version 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What a run said, and what it should have been told of."""
+
+    codes: tuple[str, ...]
+    remarks: tuple[str, ...]
+    reasons: tuple[str, ...]
+    ledger: dict[str, Any]
+    truth: Truth
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What actions are done to."""
+
+    context: RunContext
+    broker: BrokerProcess
+    relay: ErringBroker
+    done: list[tuple[str, int]]
+
+
+async def play(schedule: Schedule, directory: Path, certificates: CertificateFiles) -> Played:
+    """Play it; everything is kept in `directory`. TimeoutError when it hangs."""
+    transcript = directory / "transcript"
+    behind = directory / "behind"
+    run_directory = directory / "run"
+    async with asyncio.timeout(TIMEOUT_S), AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(_broker(schedule, behind))
+        relay = await stack.enter_async_context(
+            run_relay(
+                broker.endpoints[0],
+                certificate=(
+                    (certificates.certificate, certificates.key)
+                    if schedule.transport == "tls"
+                    else None
+                ),
+                websocket=schedule.transport == "websocket",
+                record=str(transcript),
+            )
+        )
+        endpoint = relay.endpoints[0]
+        fields = {**schedule.fields, "broker": f"{endpoint.scheme}://{endpoint.address}/mqtt"}
+        if schedule.transport != "websocket":
+            fields["broker"] = f"{endpoint.scheme}://{endpoint.address}"
+        if schedule.transport == "tls":
+            fields["tls_ca"] = str(certificates.authority)
+        workload = resolve(build_scenario(schedule.case, None, fields))
+        request = RunRequest(workload, run_directory, silent, Interrupt(), ("test",), "none")
+        done: list[tuple[str, int]] = []
+        async with AsyncExitStack() as run:
+            context = await startup(request, run)
+            liar = broker if schedule.liar == "broker" else relay
+            if schedule.faults != "none":
+                assert isinstance(liar, ErringBroker)
+                await liar.set_faults(schedule.faults)
+            stage = Stage(context, broker, relay, done)
+            async with beside(_act(schedule, stage)):
+                await main_loop(context)
+            result = await shutdown(context)
+        await asyncio.to_thread(seal, run_directory)
+        await relay.set_faults("none")
+    document = orjson.loads((run_directory / "run.json").read_bytes())
+    return Played(
+        codes=result.verdict.codes,
+        remarks=tuple(one["code"] for one in document.get("remarks") or ()),
+        reasons=tuple(f"{reason.code}: {reason.detail}" for reason in result.verdict.reasons),
+        ledger=document.get("ledger") or {},
+        truth=read_truth(
+            transcript.read_bytes(),
+            document,
+            tuple(done),
+            behind.read_bytes() if behind.exists() else b"",
+        ),
+    )
+
+
+@asynccontextmanager
+async def _broker(schedule: Schedule, transcript: Path) -> AsyncIterator[BrokerProcess]:
+    if schedule.broker == "mosquitto":
+        async with run_mosquitto(MosquittoSettings()) as mosquitto:
+            yield mosquitto
+    else:
+        record = str(transcript) if schedule.liar == "broker" else ""
+        async with run_reflector(record=record) as reflector:
+            yield reflector
+
+
+async def _act(schedule: Schedule, stage: Stage) -> None:
+    """Do each action at its moment of the window."""
+    windows = stage.context.monitor.state.windows
+    window = "hold" if schedule.case == "connburst" else "measure"
+    # A hold is known only when it has ended; it begins with the end of subscribing.
+    while window not in windows and not (window == "hold" and "subscribe" in windows):
+        await asyncio.sleep(_POLL_S)
+    began_s = windows[window][0] / 1e9 if window in windows else windows["subscribe"][1] / 1e9
+    for action in schedule.actions:
+        await asyncio.sleep(max(0.0, began_s + action.at_s - time.monotonic()))
+        stage.done.append((action.name, time.monotonic_ns()))
+        await _ACTS[action.name](stage, action)
+        stage.done.append((f"after {action.name}", time.monotonic_ns()))
+
+
+async def _stopped(pid: int, seconds: float) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+async def _freeze_broker(stage: Stage, action: Action) -> None:
+    await _stopped(stage.broker.pid, action.value)
+
+
+async def _kill_broker(stage: Stage, action: Action) -> None:
+    stage.broker.kill()
+    await asyncio.sleep(action.value)
+    await stage.broker.start()
+
+
+async def _freeze_worker(stage: Stage, action: Action) -> None:
+    await _stopped(stage.context.pool.pids[0], action.value)
+
+
+async def _kill_worker(stage: Stage, action: Action) -> None:
+    os.kill(stage.context.pool.pids[0], signal.SIGKILL)
+
+
+async def _stall(stage: Stage, action: Action) -> None:
+    await stage.relay.set_faults(f"stall={action.value}s")
+    await asyncio.sleep(action.value)
+
+
+async def _faults(stage: Stage, action: Action) -> None:
+    await stage.relay.set_faults(action.value)
+
+
+async def _cut(stage: Stage, action: Action) -> None:
+    await stage.relay.drop_connections(action.value)
+
+
+async def _quota(stage: Stage, action: Action) -> None:
+    """Let the workers together have so many ms of a processor in each 100, until the end."""
+    group = CPU_GROUPS / f"loadgen-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "cpu.cfs_quota_us").write_text(str(round(action.value * 1_000)))
+        for pid in stage.context.pool.pids:
+            (group / "cgroup.procs").write_text(str(pid))
+        await asyncio.sleep(TIMEOUT_S)
+    finally:
+        _disband(group)
+
+
+def _disband(group: Path) -> None:
+    """Give the processes of a group their freedom back; one that is ending is in it for a while."""
+    for _ in range(200):
+        for line in (group / "cgroup.procs").read_text().split():
+            with suppress(OSError):
+                (CPU_GROUPS / "cgroup.procs").write_text(line)
+        with suppress(OSError):
+            group.rmdir()
+            return
+        time.sleep(0.01)
+
+
+def can_limit() -> bool:
+    """Whether this process may give others a quota of the processors."""
+    return os.access(CPU_GROUPS, os.W_OK)
+
+
+_ACTS: dict[str, Callable[[Stage, Action], Awaitable[None]]] = {
+    "freeze broker": _freeze_broker,
+    "kill broker": _kill_broker,
+    "freeze worker": _freeze_worker,
+    "kill worker": _kill_worker,
+    "stall": _stall,
+    "faults": _faults,
+    "cut": _cut,
+    "quota": _quota,
+}

@@ -1,0 +1,254 @@
+"""What is to go wrong in a run, and in which: drawn from a seed."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+CLIENT_ID = "dev-{group}-{device}"
+"""Client Identifiers of the devices; whoever has another one is none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something done to the run `at_s` seconds after its window, or hold, began."""
+
+    at_s: float
+    name: str
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A run behind a relay, and what goes wrong.
+
+    `faults` are those of `liar`, the relay or the reflector behind it, from before the first
+    device connects; `actions` come later.
+    """
+
+    seed: int
+    kind: str
+    case: str
+    fields: dict[str, Any]
+    qos: int = 0
+    version: str = "3.1.1"
+    transport: str = "plain"  # or tls, websocket
+    broker: str = "reflector"  # or mosquitto
+    liar: str = "relay"  # or broker
+    faults: str = "none"
+    actions: tuple[Action, ...] = ()
+
+    @property
+    def returns(self) -> bool:
+        """Whether devices that lose their connection come back."""
+        return "reconnect" in self.fields
+
+    def __str__(self) -> str:
+        where = f"{self.transport}, {self.broker}" + (" lies" if self.liar == "broker" else "")
+        did = [f"{one.name}({one.value})@{one.at_s:.1f}s" for one in self.actions]
+        wrong = " ".join([self.faults, *did] if self.faults != "none" else did) or "nothing"
+        return (
+            f"{self.kind:<12} {self.case:<10} QoS {self.qos} MQTT {self.version:<5} "
+            f"({where}): {wrong}"
+        )
+
+
+Wrong = tuple[str, tuple[Action, ...]]
+"""Faults and actions."""
+MESSAGING = ("fanin", "fanout", "persistent", "latency", "queue", "request")
+FEW = 3
+"""A fault of connections happens to one in so many at least."""
+STORED = ("persistent", "queue")
+"""Cases whose subscribers have sessions that the broker keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What may go wrong in which runs; `wrong` draws faults and actions for a window's length."""
+
+    wrong: Callable[[random.Random, float], Wrong]
+    cases: tuple[str, ...] = MESSAGING
+    qos: tuple[int, ...] = (0, 1, 2)
+    versions: tuple[str, ...] = ("3.1.1", "5")
+    brokers: tuple[str, ...] = ("reflector", "mosquitto")
+    returns: tuple[bool, ...] = (False,)
+    more: tuple[tuple[str, Any], ...] = ()
+
+
+def _share(name: str, value: str = "", most: int = 40) -> Callable[..., Wrong]:
+    """A fault that happens each time with a probability, or exactly every so many times."""
+
+    def draw(rng: random.Random, _window_s: float) -> Wrong:
+        every = rng.randint(max(2, most // 8), most)
+        # By chance it might not happen at all to a few.
+        share = rng.choice((f"1/{every}", f"1/{every}" if most == FEW else f"{1 / every:.3f}"))
+        shown = f"{value}@{share}" if value else share
+        return f"{name}={shown},seed={rng.randint(1, 999)}", ()
+
+    return draw
+
+
+def _mixed(rng: random.Random, _window_s: float) -> Wrong:
+    """Several faults of deliveries at once; of those no delivery has two."""
+    names = rng.sample(("lose", "repeat", "corrupt", "mislabel", "misroute", "foreign"), 3)
+    shares = ",".join(f"{name}=1/{rng.randint(6, 30)}" for name in names)
+    return f"{shares},seed={rng.randint(1, 999)}", ()
+
+
+def _at(rng: random.Random, window_s: float) -> float:
+    return round(window_s * rng.uniform(0.2, 0.4), 2)
+
+
+def _stall(rng: random.Random, window_s: float) -> Wrong:
+    """It stands for a while and recovers well within the window."""
+    return "none", (Action(_at(rng, window_s), "stall", round(window_s * 0.25, 2)),)
+
+
+def _stands(rng: random.Random, window_s: float) -> Wrong:
+    """It stands when the window ends, for longer than a recovered backlog."""
+    return "none", (Action(round(window_s * 0.55, 2), "stall", round(window_s * 0.45 + 1.0, 2)),)
+
+
+def _freeze(rng: random.Random, window_s: float) -> Wrong:
+    return "none", (Action(_at(rng, window_s), "freeze broker", round(window_s * 0.25, 2)),)
+
+
+def _kill(rng: random.Random, window_s: float) -> Wrong:
+    return "none", (Action(_at(rng, window_s), "kill broker", rng.choice((0.3, 0.6))),)
+
+
+def _cut(rng: random.Random, window_s: float) -> Wrong:
+    return "none", (Action(_at(rng, window_s), "cut", rng.choice((1, 2, None))),)
+
+
+def _resets(rng: random.Random, window_s: float) -> Wrong:
+    every = rng.choice(("150ms", "300ms"))
+    seed = rng.randint(1, 999)
+    begin = Action(_at(rng, window_s), "faults", f"reset={every},seed={seed}")
+    return "none", (begin, Action(round(window_s * 0.7, 2), "faults", "none"))
+
+
+def _freeze_worker(rng: random.Random, window_s: float) -> Wrong:
+    value = round(window_s * 0.5, 2)
+    return "none", (Action(_at(rng, window_s), "freeze worker", value),)
+
+
+def _kill_worker(rng: random.Random, window_s: float) -> Wrong:
+    return "none", (Action(_at(rng, window_s), "kill worker"),)
+
+
+def _quota(_rng: random.Random, _window_s: float) -> Wrong:
+    return "none", (Action(0.1, "quota", 2),)
+
+
+def _nothing(_rng: random.Random, _window_s: float) -> Wrong:
+    return "none", ()
+
+
+_ACKNOWLEDGED = (1, 2)
+KINDS: dict[str, Kind] = {
+    "clean": Kind(_nothing, (*MESSAGING, "connburst")),
+    "lose": Kind(_share("lose")),
+    "repeat": Kind(_share("repeat")),
+    "reorder": Kind(_share("reorder"), ("fanin", "fanout", "persistent", "latency")),
+    "corrupt": Kind(_share("corrupt")),
+    "misroute": Kind(_share("misroute"), ("fanin", "fanout", "persistent", "latency")),
+    "mislabel": Kind(_share("mislabel"), ("fanin", "fanout", "persistent", "latency")),
+    "foreign": Kind(_share("foreign")),
+    "downgrade": Kind(_share("downgrade"), qos=_ACKNOWLEDGED),
+    "alias": Kind(_share("alias"), ("fanin", "fanout", "persistent", "latency"), versions=("5",)),
+    "mixed": Kind(_mixed, ("fanin", "fanout", "persistent", "latency")),
+    "delay": Kind(_share("delay", "250ms"), ("fanin", "fanout", "latency")),
+    "reject": Kind(
+        _share("reject", "0x97"),
+        ("fanin", "fanout", "persistent", "latency", "queue"),
+        qos=_ACKNOWLEDGED,
+        versions=("5",),
+    ),
+    "withhold": Kind(
+        _share("withhold"),
+        ("fanin", "fanout", "persistent", "latency"),
+        qos=_ACKNOWLEDGED,
+        more=(("inflight_window", 1_000),),
+    ),
+    "unsolicited": Kind(_share("unsolicited"), ("fanin", "fanout", "persistent", "latency")),
+    "refuse": Kind(_share("refuse", "0x89", FEW), ("connburst", "fanout")),
+    "session": Kind(_share("session", most=FEW), ("fanin", "fanout", "latency", "connburst")),
+    "subrefuse": Kind(_share("subrefuse", "0x87", FEW), ("connburst", "fanout", "persistent")),
+    "subgrant": Kind(_share("subgrant", "0", FEW), ("connburst", "fanout"), qos=_ACKNOWLEDGED),
+    "stall": Kind(_stall, ("fanin", "fanout", "persistent", "latency", "request")),
+    "stands": Kind(_stands, ("fanin", "fanout"), more=(("rate", 400.0), ("drain", 8.0))),
+    "freeze": Kind(_freeze, ("fanin", "fanout", "persistent", "connburst")),
+    "kill": Kind(_kill, ("fanin", "fanout", "persistent"), returns=(True,)),
+    "cut": Kind(_cut, ("fanin", "fanout", "persistent", "connburst")),
+    "return": Kind(_resets, ("fanin", "fanout", "persistent"), returns=(True,)),
+    "freeze worker": Kind(_freeze_worker, ("fanin", "fanout", "persistent", "latency")),
+    "kill worker": Kind(_kill_worker, ("fanin", "fanout", "persistent")),
+    "quota": Kind(_quota, ("fanin", "fanout"), more=(("rate", 2_000.0),)),
+}
+
+
+def _sizes(rng: random.Random, case: str) -> dict[str, Any]:
+    """Fields by which a case is small."""
+    rate = float(rng.randint(80, 240))
+    sizes: dict[str, dict[str, Any]] = {
+        "fanin": {"devices": rng.randint(3, 12), "rate": rate},
+        "fanout": {"topics": rng.randint(2, 3), "ratio": rng.randint(1, 3), "rate": rate / 2},
+        "persistent": {"pairs": rng.randint(2, 4), "rate": rate},
+        "latency": {"devices": 4, "topics": 2, "rate": rate, "background_rate": rate / 2},
+        "queue": {"queues": 2, "consumers": 2, "rate": rate, "batch": 5},
+        "request": {"devices": rng.randint(3, 6), "responders": 2, "rate": rate / 2},
+        "connburst": {"devices": rng.randint(20, 60), "subscribe": True},
+    }
+    return sizes[case]
+
+
+def draw(seed: int) -> Schedule:
+    """The schedule of a seed: each kind once in `len(KINDS)` seeds that follow each other."""
+    return draw_kind(seed, list(KINDS)[(seed - 1) % len(KINDS)])
+
+
+def draw_kind(seed: int, name: str) -> Schedule:
+    """The schedule of a kind for a seed."""
+    rng = random.Random(f"fault schedule {seed}")
+    kind = KINDS[name]
+    case = rng.choice(kind.cases)
+    qos = rng.choice(kind.qos)
+    version = rng.choice(kind.versions)
+    if case in STORED:
+        qos = rng.choice([q for q in kind.qos if q])
+    if case == "queue":
+        qos, version = 1, "5"
+    broker = rng.choice(kind.brokers)
+    window_s = round(rng.uniform(2.0, 2.8), 1)
+    faults, actions = kind.wrong(rng, window_s)
+    liars = ("relay", "broker") if broker == "reflector" and faults != "none" else ("relay",)
+    fields = {
+        **_sizes(rng, case),
+        "duration": window_s,
+        "drain": 6.0,
+        "workers": 2,
+        "client_id": CLIENT_ID,
+        "keep_alive": 60,
+        "connect_timeout": 10.0,
+        "qos": qos,
+        "mqtt": version,
+    }
+    if case != "connburst":
+        fields |= {"warmup": rng.choice((0.0, 0.3)), "size": f"40-{rng.randint(41, 300)}"}
+    fields |= {name: value for name, value in kind.more if name != "rate" or case != "connburst"}
+    if rng.choice(kind.returns):
+        fields |= {"reconnect": 0.1, "reconnect_max": 0.2}
+    return Schedule(
+        seed=seed,
+        kind=name,
+        case=case,
+        fields=fields,
+        qos=qos,
+        version=version,
+        transport=rng.choice(("plain", "plain", "tls", "websocket")),
+        broker=broker,
+        liar=rng.choice(liars),
+        faults=faults,
+        actions=actions,
+    )

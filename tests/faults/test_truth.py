@@ -1,0 +1,141 @@
+"""A transcript is read as what it says."""
+
+from typing import Any
+
+import orjson
+
+from tests.faults.truth import UNSURE_NS, Header, Truth, read_truth
+
+MS = 1_000_000
+TAG = 0xABCD
+
+
+def document(**windows: tuple[int, int]) -> dict[str, Any]:
+    given = windows or {"warmup": (100, 200), "measure": (200, 300), "drain": (300, 400)}
+    in_ns = {name: [start * MS, end * MS] for name, (start, end) in given.items()}
+    return {"id": f"20260101T000000Z-fanin-{TAG:08x}", "windows": {"connect": [0, 0], **in_ns}}
+
+
+def truth_of(*lines: tuple[Any, ...]) -> Truth:
+    return read_truth(b"\n".join(map(orjson.dumps, lines)), document())
+
+
+def message(sequence: int, *, copy: int = 0, stream: int = 0) -> list[int]:
+    return [TAG, stream, sequence, 250 * MS, 251 * MS, copy]
+
+
+def test_moments_are_the_runs() -> None:
+    truth = truth_of()
+    assert (truth.tag, truth.begin_ns, truth.end_ns) == (TAG, 100 * MS, 400 * MS)
+    assert truth.window == (200 * MS, 300 * MS)
+    assert truth.in_window(200 * MS) and not truth.in_window(300 * MS)
+
+
+def test_only_devices_of_the_run_count() -> None:
+    said = ("publish", 210 * MS, "probe-1", 0, 0, False, "t", message(0))
+    assert truth_of(said).publishes == ()
+    asked = read_truth(
+        orjson.dumps(("publish", 5 * MS, "dev-0-0", 0, 0, False, "t", message(0))),
+        {**document(), "windows": {**document()["windows"], "connect": [6 * MS, 7 * MS]}},
+    )
+    assert asked.publishes == ()
+
+
+def test_handshakes_end_as_they_were_answered() -> None:
+    client = "dev-0-0"
+    truth = truth_of(
+        *(("publish", 210 * MS, client, n, qos, False, "t", message(n))
+          for n, qos in ((1, 1), (2, 1), (3, 2), (4, 2), (5, 2), (6, 1))),
+        ("answer", 211 * MS, client, 4, 1, 0),
+        ("answer", 211 * MS, client, 4, 2, 0x97),
+        ("answer", 211 * MS, client, 5, 3, 0),
+        ("answer", 211 * MS, client, 7, 3, 0),
+        ("answer", 211 * MS, client, 5, 4, 0x97),
+        ("answer", 211 * MS, client, 5, 5, 0),
+        ("answer", 212 * MS, client, 4, 65_535, 0),
+        ("connect", 213 * MS, client, True, False, 0),
+    )  # fmt: skip
+    answers = truth.answers
+    assert {m[1] for m in answers.acknowledged} == {1, 3}
+    assert {m[1] for m in answers.refused} == {2, 4}
+    assert {m[1] for m in answers.given_up} == {5}
+    assert (answers.nobodys, answers.unsure) == (1, frozenset())
+
+
+def test_what_was_written_right_before_the_end_is_unsure() -> None:
+    end_ns = 210 * MS + UNSURE_NS
+    lines = [
+        ("publish", 200 * MS, "dev-0-0", 1, 1, False, "t", message(1)),
+        ("answer", 211 * MS, "dev-0-0", 4, 1, 0),
+        ("deliver", 209 * MS, "dev-0-0", 0, 0, False, "t", message(0), True),
+        ("deliver", 211 * MS, "dev-0-0", 0, 0, False, "t", message(1), True),
+        ("deliver", 211 * MS, "dev-0-1", 0, 0, False, "t", message(1), True),
+        ("close", end_ns, "dev-0-0"),
+    ]
+    truth = truth_of(*lines)
+    assert [one.sure for one in truth.deliveries] == [True, False, True]
+    assert truth.answers.unsure == truth.answers.acknowledged
+    assert truth.closes == ((end_ns, "dev-0-0"),)
+    # When the run ends, everything has been read.
+    ended = ("close", 500 * MS, "dev-0-0")
+    late = truth_of(("deliver", 499 * MS, "dev-0-0", 0, 0, False, "t", message(0), True), ended)
+    assert late.deliveries[0].sure
+
+
+def test_sessions_and_identifiers_are_followed() -> None:
+    client = "dev-1-0"
+
+    def deliver(at: int, packet_id: int, dup: bool, qos: int = 2) -> tuple[Any, ...]:
+        return ("deliver", at * MS, client, packet_id, qos, dup, "t", message(at), True)
+
+    truth = truth_of(
+        ("connect", 200 * MS, client, False, False, 0),
+        deliver(201, 1, False),
+        deliver(202, 1, True),
+        ("connect", 203 * MS, client, False, True, 0),
+        deliver(204, 1, True),
+        ("release", 205 * MS, client, 1),
+        deliver(206, 1, True),
+        deliver(207, 2, False),
+        deliver(208, 3, True),
+        ("connect", 209 * MS, client, True, False, 0),
+        deliver(210, 3, True),
+    )
+    assert [one.in_use for one in truth.deliveries] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
+    assert [one.resumed for one in truth.deliveries] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+def test_subscriptions_and_faults() -> None:
+    truth = read_truth(
+        orjson.dumps(("subscribe", 1, "dev-0-0", [["a/#", 2, 1], ["b", 1, 0x87]]))
+        + b"\n"
+        + orjson.dumps(("fault", 2, "lose", "dev-0-0", message(3, copy=1))),
+        document(),
+        (("cut", 5),),
+        orjson.dumps(("fault", 2, "alias", "dev-0-0", None))
+        + b"\n"
+        + orjson.dumps(("deliver", 3, "dev-0-0", 0, 0, False, "t", message(0), True)),
+    )
+    assert truth.asked == {"dev-0-0": {"a/#": (2, 1), "b": (1, 0x87)}}
+    assert truth.faults == {
+        "lose": (Header(TAG, 0, 3, 250 * MS, 251 * MS, True),),
+        "alias": (None,),
+    }
+    assert truth.deliveries == ()
+    assert truth.actions == (("cut", 5),)

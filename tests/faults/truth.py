@@ -1,0 +1,257 @@
+"""What really happened in a run: the transcript of what was said, told message by message."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+PUBACK, PUBREC, PUBCOMP = 4, 5, 7
+UNSURE_NS = 150_000_000
+"""What was written to a client so shortly before its connection ended may not have reached it."""
+
+Message = tuple[int, int, str]
+"""Stream, sequence and topic: a response has its request's stream and sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The header of a message, as `workload/payload.py` writes it."""
+
+    tag: int
+    stream: int
+    sequence: int
+    intended_ns: int
+    sent_ns: int
+    copy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """A PUBLISH of a device."""
+
+    at_ns: int
+    client: str
+    packet_id: int
+    qos: int
+    topic: str
+    header: Header
+
+    @property
+    def message(self) -> Message:
+        return self.header.stream, self.header.sequence, self.topic
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A PUBLISH to a device. `sure` is False where its connection ended so soon after that it may
+    not have been read; `resumed`: no PUBLISH without DUP has come on this resumed session."""
+
+    at_ns: int
+    client: str
+    packet_id: int
+    qos: int
+    dup: bool
+    topic: str
+    header: Header | None
+    intact: bool
+    sure: bool = True
+    resumed: bool = False
+    in_use: bool = False  # its Packet Identifier was that of a QoS 2 message not yet released
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What became of the handshakes of the messages that were sent at QoS 1 and 2."""
+
+    acknowledged: frozenset[Message] = frozenset()
+    refused: frozenset[Message] = frozenset()
+    given_up: frozenset[Message] = frozenset()
+    unsure: frozenset[Message] = frozenset()  # answered right before the connection ended
+    nobodys: int = 0  # acknowledgements for which nobody waited
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """A run as it was. Moments are CLOCK_MONOTONIC ns; `window` is the measurement window, `end_ns`
+    the moment from which devices were asked to leave."""
+
+    tag: int
+    window: tuple[int, int]
+    begin_ns: int
+    end_ns: int
+    publishes: tuple[Publish, ...] = ()
+    deliveries: tuple[Delivery, ...] = ()
+    answers: Answers = Answers()
+    # Topic Filters that each device asked for, with the QoS that was granted, or a failure code.
+    asked: Mapping[str, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
+    connects: tuple[tuple[int, str, bool, bool, int], ...] = ()  # at, client, clean, present, code
+    closes: tuple[tuple[int, str], ...] = ()  # at, client
+    faults: Mapping[str, tuple[Header | None, ...]] = field(default_factory=dict)
+    # Those of the relay alone that concern no message.
+    actions: tuple[tuple[str, int], ...] = ()
+
+    def in_window(self, moment_ns: int) -> bool:
+        return self.window[0] <= moment_ns < self.window[1]
+
+
+def is_device(client: str) -> bool:
+    return client.startswith("dev-")
+
+
+def read_truth(
+    transcript: bytes,
+    document: Mapping[str, Any],
+    actions: tuple[tuple[str, int], ...] = (),
+    behind: bytes = b"",
+) -> Truth:
+    """The truth from a relay's transcript and a run's moments.
+
+    `behind` is the transcript of the reflector behind it, whose faults count, too.
+    """
+    lines = [orjson.loads(line) for line in transcript.splitlines()]
+    wrong = [line for line in map(orjson.loads, behind.splitlines()) if line[0] == "fault"]
+    tag = int(str(document["id"]).rsplit("-", 1)[1], 16)
+    windows = {name: (int(one[0]), int(one[1])) for name, one in document["windows"].items()}
+    last = windows.get("drain") or windows.get("hold") or (0, 0)
+    window = windows.get("measure") or last
+    begin_ns = windows.get("warmup", window)[0]
+    # Before that only the broker was asked whether it can play the run.
+    first_ns = windows["connect"][0]
+    said = [line for line in lines if line[1] >= first_ns and is_device(_client(line))]
+    ended = _ends(said, last[1])
+    return Truth(
+        tag=tag,
+        window=window,
+        begin_ns=begin_ns,
+        end_ns=last[1],
+        publishes=tuple(_publishes(said)),
+        deliveries=tuple(_deliveries(said, ended)),
+        answers=_answers(said, ended),
+        asked=_asked(said),
+        connects=tuple(
+            (at, client, clean, present, code)
+            for kind, at, client, clean, present, code in (
+                line for line in said if line[0] == "connect"
+            )
+        ),
+        closes=tuple((line[1], line[2]) for line in said if line[0] == "close"),
+        faults=_faults([*said, *(line for line in wrong if is_device(_client(line)))]),
+        actions=actions,
+    )
+
+
+def _client(line: list[Any]) -> str:
+    client: str = line[3 if line[0] == "fault" else 2]
+    return client
+
+
+def _header(values: list[int] | None) -> Header | None:
+    if values is None:
+        return None
+    *numbers, copy = values
+    tag, stream, sequence, intended_ns, sent_ns = numbers
+    return Header(tag, stream, sequence, intended_ns, sent_ns, bool(copy))
+
+
+def _ends(said: list[list[Any]], end_ns: int) -> dict[str, list[int]]:
+    """When the connections of each client ended during the run."""
+    ended: dict[str, list[int]] = defaultdict(list)
+    for line in said:
+        if line[0] == "close" and line[1] < end_ns:
+            ended[line[2]].append(line[1])
+    return ended
+
+
+def _is_sure(ended: Mapping[str, list[int]], client: str, at_ns: int) -> bool:
+    return not any(0 <= end_ns - at_ns < UNSURE_NS for end_ns in ended.get(client, ()))
+
+
+def _publishes(said: list[list[Any]]) -> Iterator[Publish]:
+    for line in said:
+        if line[0] == "publish":
+            _, at, client, packet_id, qos, _dup, topic, values = line
+            header = _header(values)
+            assert header is not None, "a device sends nothing without a header"
+            yield Publish(at, client, packet_id, qos, topic, header)
+
+
+def _deliveries(said: list[list[Any]], ended: Mapping[str, list[int]]) -> Iterator[Delivery]:
+    resumed: dict[str, bool] = {}
+    in_use: dict[str, set[int]] = defaultdict(set)
+    for line in said:
+        kind, at, client = line[:3]
+        if kind == "connect" and line[5] == 0:
+            resumed[client] = line[4]
+            if not line[4]:
+                in_use[client].clear()
+        elif kind == "release":
+            in_use[client].discard(line[3])
+        elif kind == "deliver":
+            _, _, _, packet_id, qos, dup, topic, values, intact = line
+            if not dup:
+                resumed[client] = False
+            yield Delivery(
+                at_ns=at,
+                client=client,
+                packet_id=packet_id,
+                qos=qos,
+                dup=dup,
+                topic=topic,
+                header=_header(values),
+                intact=intact,
+                sure=_is_sure(ended, client, at),
+                resumed=resumed.get(client, False),
+                in_use=qos == 2 and packet_id in in_use[client],
+            )
+            if qos == 2:
+                in_use[client].add(packet_id)
+
+
+def _answers(said: list[list[Any]], ended: Mapping[str, list[int]]) -> Answers:
+    waiting: dict[tuple[str, int], Message] = {}
+    released: set[tuple[str, int]] = set()  # PUBREC has come, PUBCOMP is awaited
+    states: dict[str, set[Message]] = defaultdict(set)
+    nobodys = 0
+    for line in said:
+        kind, at, client = line[:3]
+        if kind == "publish" and line[4]:
+            waiting[client, line[3]] = line[7][1], line[7][2], line[6]
+        elif kind == "answer":
+            key = client, line[4]
+            packet_type, code = line[3], line[5]
+            if key not in waiting:
+                nobodys += 1
+            elif packet_type == PUBREC and code < 0x80:
+                released.add(key)
+            else:
+                message = waiting.pop(key)
+                released.discard(key)
+                states["refused" if code >= 0x80 else "acknowledged"].add(message)
+                if not _is_sure(ended, client, at):
+                    states["unsure"].add(message)
+        elif kind == "connect" and line[5] == 0 and not line[4]:
+            # The broker knows nothing of what it had taken over.
+            for key in [key for key in released if key[0] == client]:
+                released.discard(key)
+                if key in waiting:
+                    states["given_up"].add(waiting.pop(key))
+    return Answers(nobodys=nobodys, **{name: frozenset(found) for name, found in states.items()})
+
+
+def _asked(said: list[list[Any]]) -> dict[str, dict[str, tuple[int, int]]]:
+    asked: dict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
+    for line in said:
+        if line[0] == "subscribe":
+            for topic_filter, wanted, granted in line[3]:
+                asked[line[2]].setdefault(topic_filter, (wanted, granted))
+    return asked
+
+
+def _faults(said: list[list[Any]]) -> dict[str, tuple[Header | None, ...]]:
+    faults: dict[str, list[Header | None]] = defaultdict(list)
+    for line in said:
+        if line[0] == "fault":
+            faults[line[2]].append(_header(line[4]))
+    return {name: tuple(found) for name, found in faults.items()}
