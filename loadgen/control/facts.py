@@ -13,6 +13,7 @@ from loadgen.workload.ledger import (
     Witness,
     imbalances,
     ledgers_of,
+    with_acknowledged,
     witness_of,
 )
 from loadgen.workload.rate_step_verdict import RateStepVerdict
@@ -40,7 +41,9 @@ def facts_of(
     window = _counted(plan, state, "measure", held_when_cut)
     whole = _counted(plan, state, None, held_when_cut)
     observed = not workers_lost and not state.abandoned
-    ledger, run_ledger = ledgers_of(window, whole, observed=observed)
+    ledger, run_ledger = with_acknowledged(
+        *ledgers_of(window, whole, observed=observed), state.lost_unacknowledged
+    )
     witness = _witness(plan, state)
     return RunFacts(
         qos=workload.needs.qos,

@@ -24,7 +24,7 @@ from loadgen.control.tasks import finished_or
 from loadgen.control.worker_pool import WorkerLostError, WorkerPool
 from loadgen.engine.live import create_live_page
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, LoadgenError
-from loadgen.workload.groups import RunPlan
+from loadgen.workload.groups import RunPlan, sent_qos
 from loadgen.workload.workload import PhasePlan
 
 T = TypeVar("T")
@@ -39,6 +39,9 @@ CUT_DRAIN_S = 2.0
 """How long a cut run waits for what is under way."""
 CUT_SETTLE_S = 0.2
 """What it waits in any case: messages are sent until the schedule ends."""
+QUESTION_TIMEOUT_S = 10.0
+QUESTION_MESSAGES = 100_000
+"""Messages without acknowledgement about which every worker is asked after the drain, at most."""
 STOP_TIMEOUT_S = 10.0
 """For a worker to close its connections; a second for each thousand is added."""
 _IN_FLIGHT_EACH = 64  # with more under way a worker has as many answers at each wake as it needs
@@ -267,6 +270,8 @@ class PhaseRunner:
         finally:
             monitor.stop_sampling()
             seen.windows["drain"] = (start_ns, max(start_ns, time.monotonic_ns()))
+        if not closed and not cut:
+            seen.lost_unacknowledged = await self._lost_unacknowledged()
         seen.owed_at_end = monitor.page.total("owed")
         if monitor.window_ends:
             seen.owed_at_window_end = sum(owed for owed, _ in monitor.window_ends.values())
@@ -285,6 +290,26 @@ class PhaseRunner:
                 return True
             await asyncio.sleep(SAMPLE_S)
         return False
+
+    async def _lost_unacknowledged(self) -> int | None:
+        """How many of the missing deliveries are of messages that nobody acknowledged.
+
+        None where that cannot be told: of messages at QoS 0, or where there are too many.
+        """
+        sending = [one for one in self.plan.groups if one.publishes or one.responds]
+        if any(sent_qos(group) == 0 for group in sending):
+            return None
+        ask_all = self.pool.ask_all
+        with suppress(LoadgenError, TimeoutError):
+            async with asyncio.timeout(QUESTION_TIMEOUT_S):
+                answers = await self._step(ask_all("unacknowledged"))
+                messages = [one for answer in answers for one in answer.get("messages", ())]
+                complete = all(answer.get("complete") for answer in answers)
+                if not complete or len(messages) > QUESTION_MESSAGES:
+                    return None
+                answers = await self._step(ask_all("missing", messages=messages))
+                return sum(int(answer["missing"]) for answer in answers)
+        return None
 
     async def _hold(self) -> None:
         """Keep the connections for the scenario's duration."""

@@ -70,6 +70,7 @@ class RunState:
     owed_at_window_end: int = 0  # messages due and not sent
     owed_oldest_ns: int = 0  # since when the oldest of them was due
     owed_at_end: int = 0
+    lost_unacknowledged: int | None = None  # of the lost deliveries, None where it is not known
     abandoned: bool = False  # whether nobody waited for what was under way
     backlog: BacklogWatch | None = None
     disconnect_reason: str = ""

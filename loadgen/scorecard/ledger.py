@@ -60,7 +60,9 @@ def ledger_sections(record: RunRecord, window: Ledger, whole: Ledger) -> tuple[S
     for about, name, words in _LINES:
         told = about or told
         found = [column[name] for column in columns]
-        if any(found) or name in _ALWAYS:
+        # What was to be sent is what was sent, unless something stayed owed.
+        wanted = whole.owed if name == "intended" else any(found) or name in _ALWAYS
+        if wanted:
             rows.append((told, words, *found))
             told = ""
     note = "Where every message ended, in the phase in which it was due."

@@ -11,7 +11,7 @@ witnesses: what the workers' own structures hold when the run has ended.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from loadgen.mqtt.reason_codes import reason_name
@@ -133,6 +133,24 @@ def ledgers_of(window: Counted, whole: Counted, *, observed: bool = True) -> tup
     surplus = max(whole["corrupt"] - max(whole["expected"] - whole["received"], 0), 0)
     run = ledger_of(whole, observed=observed)
     return ledger_of(window, observed=observed, repeats=surplus), run
+
+
+def with_acknowledged(
+    window: Ledger, run: Ledger, unacknowledged: int | None
+) -> tuple[Ledger, Ledger]:
+    """Both ledgers, with how many of the run's lost deliveries were of messages not acknowledged.
+
+    For the window it is known where it alone has lost, or left messages without acknowledgement.
+    """
+    if unacknowledged is None:
+        return window, run
+    known = window.lost == run.lost or window.unacknowledged == run.unacknowledged
+    return _split(window, unacknowledged) if known else window, _split(run, unacknowledged)
+
+
+def _split(ledger: Ledger, unacknowledged: int) -> Ledger:
+    without = min(unacknowledged, ledger.lost)
+    return replace(ledger, lost_unacknowledged=without, lost_acknowledged=ledger.lost - without)
 
 
 # Witnesses ----------------------------------------------------------------------------------------

@@ -66,6 +66,8 @@ BACKLOG_EDGE_SAMPLES = 3
 of the window and no fewer samples: one alone, or a hiccup of the host, is no backlog."""
 STANDSTILLS_SHOWN = 5
 """Times at which nothing came back that a sentence names."""
+STANDSTILL_END_S = 0.1
+"""One that was seen so shortly before the end of the window lasted to its end."""
 CLOCK_LIMIT_NS = 100_000
 """Offset bound between hosts: about the published average latency."""
 
@@ -464,7 +466,8 @@ def _missing(facts: RunFacts) -> Iterator[Reason]:
         )
 
 
-def _service(facts: RunFacts) -> Iterator[Reason]:
+def _growth(facts: RunFacts) -> tuple[float, float]:
+    """By how much the backlog grew, and how much of that is none; 0.0 where it is nobody's."""
     samples = facts.backlog
     if facts.connected < facts.devices or facts.disconnects > facts.reconnects:
         # What devices owe that have no connection does not wait for the broker.
@@ -475,9 +478,13 @@ def _service(facts: RunFacts) -> Iterator[Reason]:
     )
     limit += facts.owed_by_leave
     # What piles up at a generator that has no time says nothing of the broker.
-    if growth > limit and not _saturated(facts):
-        still = [one for one in facts.standstills if facts.window_s - one.until_s < 0.1]
-        why = f"; {_in_words(still[-1:])}" if still else ""
+    return (growth if growth > limit and not _saturated(facts) else 0.0), limit
+
+
+def _service(facts: RunFacts) -> Iterator[Reason]:
+    growth, limit = _growth(facts)
+    if growth:
+        why = f"; {_in_words(still)}" if (still := _at_the_end(facts)) else ""
         yield Reason(
             "BACKLOG_GROWS",
             f"{growth:,.0f} more messages were owed and outstanding at the end of the window than "
@@ -509,6 +516,12 @@ def _proof(facts: RunFacts) -> Iterator[Reason]:
         yield Reason("LEDGER", f"the counts do not close: {facts.imbalances[0]}{and_more}")
 
 
+def _at_the_end(facts: RunFacts) -> tuple[Standstill, ...]:
+    """The standstill in which the window ended, if it did in one."""
+    still = facts.standstills[-1:]
+    return still if still and facts.window_s - still[0].until_s < STANDSTILL_END_S else ()
+
+
 def _in_words(standstills: Sequence[Standstill]) -> str:
     """When nothing came, and what waited."""
     shown = [
@@ -525,8 +538,10 @@ _WRONG = ("refused", "unacknowledged", "damaged", "lost", "repeated", "misrouted
 
 def _remarks(facts: RunFacts) -> Iterator[Remark]:
     ledger, run = facts.ledger, facts.run_ledger
-    if facts.standstills:
-        yield Remark("STANDSTILL", _in_words(facts.standstills))
+    # What made the backlog grow is told there.
+    told = _at_the_end(facts) if _growth(facts)[0] else ()
+    if still := [one for one in facts.standstills if one not in told]:
+        yield Remark("STANDSTILL", _in_words(still))
     if ledger.repeated_allowed:
         yield Remark(
             "REPEATED",

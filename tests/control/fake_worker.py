@@ -10,6 +10,7 @@ that makes it misbehave; keys:
     refuse       {op: error type}: ops answered with an error
     lose         messages that are sent but never received
     owe          messages that are never sent
+    unknown      deliveries of those lost whose message was not acknowledged
     slow_connect true: its devices connect and it does not say so
     deaf         true: stop is not answered
     say          text of an event that it reports at connect
@@ -81,6 +82,8 @@ class FakeWorker:
         answers: dict[str, Callable[..., dict[str, Any]]] = {
             "configure": self.configured,
             "connect": self.connect,
+            "unacknowledged": self.unacknowledged,
+            "missing": lambda header: {"missing": len(header["messages"])},
         }
         answer = answers[op](header) if op in answers else {}
         if op == "subscribe":
@@ -122,6 +125,10 @@ class FakeWorker:
 
     def configured(self, _header: dict[str, Any]) -> dict[str, Any]:
         return {"pid": os.getpid(), "devices": self.devices}
+
+    def unacknowledged(self, _header: dict[str, Any]) -> dict[str, Any]:
+        messages = [[0, sequence] for sequence in range(self.wrong.get("unknown", 0))]
+        return {"messages": messages, "complete": "unknown" in self.wrong}
 
     def connect(self, header: dict[str, Any]) -> dict[str, Any]:
         assert header["in_flight"] >= 1

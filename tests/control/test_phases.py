@@ -180,6 +180,20 @@ async def test_drain_ends_when_all_arrived_and_lasts_when_some_did_not(play: Pla
     assert not played.state.abandoned
 
 
+@pytest.mark.parametrize(("qos", "told"), [(0, None), (1, 12)])
+async def test_of_what_is_lost_it_is_asked_what_was_acknowledged(
+    play: Play, qos: int, told: int | None
+) -> None:
+    plan = plan_of()
+    publishing = plan.groups[0]
+    assert publishing.publishes is not None
+    publishes = replace(publishing.publishes, qos=qos)
+    plan = replace(plan, groups=(replace(publishing, publishes=publishes), *plan.groups[1:]))
+    played = await play(plan, phases=replace(PHASES, drain_s=0.3), lose=50, unknown=3)
+    # Both workers say three, and each misses all six.
+    assert played.state.lost_unacknowledged == told
+
+
 async def test_early_end_of_the_drain(play: Play) -> None:
     played = await play(phases=replace(PHASES, drain_s=600.0))
     start, end = played.state.windows["drain"]

@@ -14,6 +14,7 @@ from loadgen.workload.ledger import (
     imbalances,
     ledger_of,
     ledgers_of,
+    with_acknowledged,
     witness_of,
 )
 
@@ -101,6 +102,24 @@ class TestRepeats:
     def test_what_a_consumer_held_when_it_was_cut_off_must_come_again(self) -> None:
         ledger = ledger_of(replace(counted(duplicated=9, excused=2), held=7))
         assert (ledger.repeated_allowed, ledger.repeated) == (7, 2)
+
+
+class TestAcknowledged:
+    LOST = ledger_of(counted(expected=10, received=3))
+
+    def test_of_what_is_lost(self) -> None:
+        window, run = with_acknowledged(self.LOST, self.LOST, 4)
+        assert (window.lost_acknowledged, window.lost_unacknowledged) == (3, 4)
+        assert run == window
+        _, most = with_acknowledged(self.LOST, self.LOST, 99)
+        assert (most.lost_acknowledged, most.lost_unacknowledged) == (0, 7)
+
+    def test_where_it_is_not_known(self) -> None:
+        assert with_acknowledged(self.LOST, self.LOST, None) == (self.LOST, self.LOST)
+        # Some of the warm-up were lost, and some of it were not acknowledged.
+        more = replace(self.LOST, lost=9, unacknowledged=2)
+        window, run = with_acknowledged(self.LOST, more, 4)
+        assert window.lost_acknowledged is None and run.lost_acknowledged == 5
 
 
 class TestUnobserved:

@@ -363,6 +363,8 @@ class TestBacklog:
         found = reason(changed(SOUND, backlog=stands, standstills=still))
         assert found.code == "BACKLOG_GROWS"
         assert found.detail.endswith(f"from {since_s:.1f} s to 10.0 s (while 700 waited)")
+        (remark,) = judge(changed(SOUND, backlog=stands, standstills=still)).remarks
+        assert remark.detail.endswith("from 1.0 s to 1.6 s (while 600 waited)")
 
     def test_a_hiccup_at_the_very_end_is_none(self) -> None:
         hiccup = course(lambda at: max(3.0, 1000 * (at - 9.8)))
