@@ -35,11 +35,12 @@ _FILE_LIMIT_BYTES = 4 << 20
 
 _CONNECTION_FIELDS = (
     *("broker", "mqtt", "connect_timeout", "keep_alive", "source_address", "broker_pid"),
+    *("access_control", "save_each"),
 )
 
 
 def _panel(field: Field) -> str:
-    if field.name.startswith("tls_"):
+    if field.name == "tls" or field.name.startswith("tls_"):
         return "TLS"
     if field.name.startswith("pdu") or field.name == "rack_units":
         return "Power"

@@ -143,8 +143,9 @@ def run_document(
 
 
 def _storage(workload: Workload, broker: ServedBroker) -> dict[str, Any]:
-    """When a private broker stores what it acknowledges, in a run that asks it to store."""
-    if not workload.brokers.stores or not broker.brokers:
+    """When a private broker stores what it acknowledges, in a run that asks it to keep sessions."""
+    keeps = not all(group.clean_start for group in workload.groups)
+    if not keeps or not broker.brokers:
         return {}
     return {"stored_first": False, "storage": broker.brokers[0].storage}
 

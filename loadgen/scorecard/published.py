@@ -31,7 +31,7 @@ def published_details(facts: Facts) -> dict[str, Any]:
     for figure in _figures(facts.record, ours):
         found = figures_of(figure.measure, facts)
         columns = {key: getattr(figure, key) for key in (*FIGURES, _HIGH_WATER_MARK)}
-        differences = figure.conditions.differences(ours)
+        differences = _differences(figure, facts, ours)
         published.append(
             {
                 "row": facts.record.case.upper(),
@@ -93,6 +93,12 @@ def conditions_of(record: RunRecord) -> Conditions:
     )
 
 
+def _differences(figure: PublishedFigure, facts: Facts, ours: Conditions) -> tuple[str, ...]:
+    """Why the figure and ours cannot be compared; none: they can."""
+    judged = () if facts.record.valid else ("this run is not VALID",)
+    return (*figure.conditions.differences(ours), *judged)
+
+
 def _figures(record: RunRecord, ours: Conditions) -> tuple[PublishedFigure, ...]:
     case = CASES.get(record.case)
     return counterparts(case.published, ours, record.scenario.get("published")) if case else ()
@@ -103,7 +109,7 @@ def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tupl
     found = figures_of(figure.measure, facts)
     unit = MEASURES[figure.measure][1]
     what = figure.measure.replace("_", " ")
-    differences = "; ".join(figure.conditions.differences(ours))
+    differences = "; ".join(_differences(figure, facts, ours))
     says = f"not comparable because: {differences}" if differences else "yes"
     lines: list[tuple[Cell, ...]] = [
         (

@@ -219,6 +219,24 @@ async def test_every_device_has_a_user_of_its_own_over_tls(tmp_path: Path) -> No
         assert path.is_dir() or SECRET.encode() not in path.read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("case", "fields", "said"),
+    [
+        ("persistent", {}, "acknowledges a message before it stores it"),
+        ("persistent", {"save_each": True}, "after each turn of its loop"),
+        ("queue", {"queues": 1, "consumers": 2}, "stores nothing on disk"),
+        ("fanin", {"devices": 2}, ""),
+    ],
+)
+async def test_a_private_broker_says_when_it_stores(
+    tmp_path: Path, case: str, fields: dict[str, Any], said: str
+) -> None:
+    result = await play(tmp_path, case, broker="mosquitto", workers=1, rate=20, **fields)
+    broker = json.loads((result.directory / "run.json").read_text())["broker"]
+    assert said in broker.get("storage", "") and broker.get("stored_first", False) is False
+    assert bool(said) == ("storage" in broker)
+
+
 async def test_a_file_of_clients_without_passwords_is_refused_for_access_control(
     tmp_path: Path,
 ) -> None:

@@ -118,6 +118,13 @@ def test_what_is_acknowledged_before_it_is_stored_is_not_comparable(
     assert said.replace("there, after", "there, stored after") in lines[0][5]
 
 
+def test_a_run_that_is_not_valid_is_comparable_with_nothing(tmp_path: Path) -> None:
+    for number, valid in enumerate((False, None)):
+        verdict: dict[str, object] = {"valid": valid, "reasons": []}
+        line = lines_of(card_of(tmp_path / str(number), "fanin", verdict=verdict))[0]
+        assert line[5] == "not comparable because: this run is not VALID"
+
+
 def test_a_row_over_jms_says_so(tmp_path: Path) -> None:
     card = card_of(tmp_path, "fanout", scenario={"published": "JMSPUBSUB"})
     (line,) = lines_of(card)
