@@ -16,7 +16,9 @@ TAIL_MESSAGES = 2
 """A device writes at most as many to a connection that has been cut before it notices."""
 BACKLOG_FLOOR_MESSAGES = 100
 BACKLOG_FLOOR_S = 0.1
+BACKLOG_PART = 0.05
 RATE_TOLERANCE = 0.01
+LATENCY_MARGIN = 1.25
 
 
 class Span(NamedTuple):
@@ -103,6 +105,14 @@ class _Scene:
         for publish in truth.publishes:
             self.first.setdefault(publish.message, publish)
             self.topics[publish.header.stream].add(publish.topic)
+        self.starved = bool({"freeze worker", "quota"} & {name for name, _ in truth.actions})
+        self.is_chain = schedule.case == "specjms"
+        # Who asked for which topics: a share, or a device.
+        self.asking: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        for client, filters in truth.asked.items():
+            for topic_filter in filters:
+                share, plain = split_shared(topic_filter)
+                self.asking[plain].add((share or client, plain))
         self.deliveries_each = 2 if self.is_request else int(schedule.fields.get("ratio", 1))
 
     def moment_of(self, action: str) -> int:
@@ -126,6 +136,11 @@ class _Scene:
                 return who, header.stream, header.sequence, delivery.topic
         return None
 
+    def audience(self, topic: str) -> int:
+        """To how many a message of a topic is to be delivered."""
+        whose = (who for f, who in self.asking.items() if filter_matches(f, topic))
+        return len(set().union(*whose))
+
     def granted(self, client: str, topic: str) -> int:
         """The QoS at which a device is to receive messages of a topic."""
         grants = self.truth.asked.get(client, {}).items()
@@ -146,7 +161,7 @@ class _Scene:
         a later message of their stream has."""
         streams: dict[int, dict[int, int]] = defaultdict(dict)
         for (stream, sequence, topic), publish in self.first.items():
-            if not self.is_response(topic):
+            if not self.is_response(topic) and not self.is_chain:
                 streams[stream][sequence] = publish.header.intended_ns
         for known in streams.values():
             before_ns = self.truth.begin_ns
@@ -184,11 +199,13 @@ def _ledger(scene: _Scene, inside: Any) -> dict[str, Span]:
     figures = {"sent": sent, "acknowledged": answered, "refused": Span(refused, refused)}
     given_up = len(answers.given_up & chosen)
     figures["given_up"] = Span(0, given_up + unsure) if unsure else Span(given_up, given_up)
-    figures["unacknowledged"] = (
-        sent.minus(answered).minus(figures["refused"]) if schedule.qos else NONE
-    )
-    wanted = requests.times(scene.deliveries_each)
-    wanted = wanted.minus(Span(refused, refused).times(scene.deliveries_each))
+    asking = sent if schedule.qos else NONE
+    wanted = requests.minus(figures["refused"]).times(scene.deliveries_each)
+    if scene.is_chain:
+        # Some of its messages are sent at QoS 0, and each has an audience of its own.
+        asking = Span(*[sum(scene.first[message].qos > 0 for message in chosen)] * 2)
+        wanted = Span(*[sum(scene.audience(message[2]) for message in chosen)] * 2)
+    figures["unacknowledged"] = asking.minus(answered).minus(figures["refused"])
     figures["expected"] = wanted
     came = _arrivals(scene, inside)
     for name in ("misrouted", "foreign", "out_of_order", "below_qos"):
@@ -341,9 +358,10 @@ def _findings(
     breaches = claims + truth.answers.nobodys + len(truth.faults.get("alias", ()))
     breaches += sum(one.in_use and not one.dup for one in truth.deliveries)
     yield "PROTOCOL", Span(breaches, breaches)
-    if scene.killed_ns:
-        yield "WORKER_LOST", Span(1, 1)
-    if {"freeze worker", "quota"} & {name for name, _ in truth.actions}:
+    for action, code in (("kill worker", "WORKER_LOST"), ("interrupt", "INTERRUPTED")):
+        if scene.moment_of(action):
+            yield code, Span(1, 1)
+    if scene.starved:
         yield "GENERATOR_SATURATED", Span(1, 1)
     if schedule.case == "connburst":
         return
@@ -361,8 +379,14 @@ def _findings(
         yield code, window[name]
     if not scene.killed_ns:
         yield "UNACKNOWLEDGED", window["unacknowledged"].minus(window["given_up"])
+    if scene.is_chain:
+        # What is lost leaves an interaction unfinished.
+        yield "AUDIT", Span(0, window["lost"].high + window["damaged"].high)
+        return
     yield "RATE_MISSED", _rate_missed(scene, window)
-    yield "BACKLOG_GROWS", _standing(scene)
+    # What a worker without time does not take is no backlog of the broker.
+    yield "BACKLOG_GROWS", NONE if scene.starved else _standing(scene)
+    yield "LATENCY_BOUND", _latency(scene)
 
 
 def _gone(scene: _Scene) -> Span:
@@ -420,6 +444,28 @@ def _standing(scene: _Scene) -> Span:
             late += 1
     rate = float(schedule.fields["rate"]) * scene.deliveries_each
     limit = max(BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * rate)
+    # It is seen over the last part of the window, in the middle of which less stood.
+    limit += BACKLOG_PART * rate * (end_ns - truth.window[0]) / 1e9
     # Devices that are away owe, too, and nobody knows how much until they come back.
     away = any(at_ns < end_ns for at_ns, _ in scene.closes())
-    return Span(int(late > 1.5 * limit and not away), int(late > 0.5 * limit or away))
+    return Span(int(late > 1.2 * limit and not away), int(late > 0.4 * limit or away))
+
+
+def _latency(scene: _Scene) -> Span:
+    """Whether the 99th percentile of the timed deliveries is above the bound of the run."""
+    bound_s = scene.schedule.fields.get("latency_bound")
+    if bound_s is None:
+        return NONE
+    waits: dict[tuple[Any, ...], int] = {}
+    for delivery in scene.truth.deliveries:
+        header = delivery.header
+        if header is None or not delivery.intact or header.tag != scene.truth.tag:
+            continue
+        place = scene.place(delivery)
+        is_timed = scene.schedule.case != "latency" or "/pair/" in delivery.topic
+        if place is not None and is_timed and scene.truth.in_window(header.intended_ns):
+            waits.setdefault(place, delivery.at_ns - header.intended_ns)
+    ordered = sorted(waits.values())
+    p99_s = ordered[math.ceil(0.99 * len(ordered)) - 1] / 1e9 if ordered else 0.0
+    above, near = p99_s > LATENCY_MARGIN * bound_s, p99_s > bound_s / LATENCY_MARGIN
+    return Span(int(above), int(near))

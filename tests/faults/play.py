@@ -180,15 +180,20 @@ async def _cut(stage: Stage, action: Action) -> None:
     await stage.relay.drop_connections(action.value)
 
 
+async def _interrupt(stage: Stage, _action: Action) -> None:
+    stage.context.interrupt.asked.set()
+
+
 async def _quota(stage: Stage, action: Action) -> None:
-    """Let the workers together have so many ms of a processor in each 100, until the end."""
+    """Let the workers together have so many ms of a processor in each 100, for some seconds."""
+    share_ms, seconds = action.value
     group = CPU_GROUPS / f"loadgen-{os.getpid()}"
     group.mkdir()
     try:
-        (group / "cpu.cfs_quota_us").write_text(str(round(action.value * 1_000)))
+        (group / "cpu.cfs_quota_us").write_text(str(share_ms * 1_000))
         for pid in stage.context.pool.pids:
             (group / "cgroup.procs").write_text(str(pid))
-        await asyncio.sleep(TIMEOUT_S)
+        await asyncio.sleep(seconds)
     finally:
         _disband(group)
 
@@ -218,5 +223,6 @@ _ACTS: dict[str, Callable[[Stage, Action], Awaitable[None]]] = {
     "stall": _stall,
     "faults": _faults,
     "cut": _cut,
+    "interrupt": _interrupt,
     "quota": _quota,
 }

@@ -128,6 +128,14 @@ def _resets(rng: random.Random, window_s: float) -> Wrong:
     return "none", (begin, Action(round(window_s * 0.7, 2), "faults", "none"))
 
 
+def _drops(rng: random.Random, _window_s: float) -> Wrong:
+    return f"drop=1/{rng.randint(30, 60)},seed={rng.randint(1, 999)}", ()
+
+
+def _interrupt(_rng: random.Random, window_s: float) -> Wrong:
+    return "none", (Action(round(window_s * 0.6, 2), "interrupt"),)
+
+
 def _freeze_worker(rng: random.Random, window_s: float) -> Wrong:
     value = round(window_s * 0.5, 2)
     return "none", (Action(_at(rng, window_s), "freeze worker", value),)
@@ -137,8 +145,9 @@ def _kill_worker(rng: random.Random, window_s: float) -> Wrong:
     return "none", (Action(_at(rng, window_s), "kill worker"),)
 
 
-def _quota(_rng: random.Random, _window_s: float) -> Wrong:
-    return "none", (Action(0.1, "quota", 2),)
+def _quota(_rng: random.Random, window_s: float) -> Wrong:
+    """Less than the load needs, in ms of each 100 ms, until the window ends."""
+    return "none", (Action(0.1, "quota", (2, round(window_s - 0.1, 2))),)
 
 
 def _nothing(_rng: random.Random, _window_s: float) -> Wrong:
@@ -147,18 +156,22 @@ def _nothing(_rng: random.Random, _window_s: float) -> Wrong:
 
 _ACKNOWLEDGED = (1, 2)
 KINDS: dict[str, Kind] = {
-    "clean": Kind(_nothing, (*MESSAGING, "connburst")),
-    "lose": Kind(_share("lose")),
-    "repeat": Kind(_share("repeat")),
+    "clean": Kind(_nothing, (*MESSAGING, "connburst", "specjms")),
+    "lose": Kind(_share("lose"), (*MESSAGING, "specjms")),
+    "repeat": Kind(_share("repeat"), (*MESSAGING, "specjms")),
     "reorder": Kind(_share("reorder"), ("fanin", "fanout", "persistent", "latency")),
-    "corrupt": Kind(_share("corrupt")),
+    "corrupt": Kind(_share("corrupt"), (*MESSAGING, "specjms")),
     "misroute": Kind(_share("misroute"), ("fanin", "fanout", "persistent", "latency")),
     "mislabel": Kind(_share("mislabel"), ("fanin", "fanout", "persistent", "latency")),
-    "foreign": Kind(_share("foreign")),
+    "foreign": Kind(_share("foreign"), (*MESSAGING, "specjms")),
     "downgrade": Kind(_share("downgrade"), qos=_ACKNOWLEDGED),
     "alias": Kind(_share("alias"), ("fanin", "fanout", "persistent", "latency"), versions=("5",)),
     "mixed": Kind(_mixed, ("fanin", "fanout", "persistent", "latency")),
-    "delay": Kind(_share("delay", "250ms"), ("fanin", "fanout", "latency")),
+    "delay": Kind(
+        _share("delay", "400ms"),
+        ("fanin", "fanout", "latency"),
+        more=(("latency_bound", 0.2),),
+    ),
     "reject": Kind(
         _share("reject", "0x97"),
         ("fanin", "fanout", "persistent", "latency", "queue"),
@@ -182,6 +195,8 @@ KINDS: dict[str, Kind] = {
     "kill": Kind(_kill, ("fanin", "fanout", "persistent"), returns=(True,)),
     "cut": Kind(_cut, ("fanin", "fanout", "persistent", "connburst")),
     "return": Kind(_resets, ("fanin", "fanout", "persistent"), returns=(True,)),
+    "drop": Kind(_drops, ("fanin", "fanout", "persistent"), returns=(True,)),
+    "interrupt": Kind(_interrupt, (*MESSAGING, "connburst")),
     "freeze worker": Kind(_freeze_worker, ("fanin", "fanout", "persistent", "latency")),
     "kill worker": Kind(_kill_worker, ("fanin", "fanout", "persistent")),
     "quota": Kind(_quota, ("fanin", "fanout"), more=(("rate", 2_000.0),)),
@@ -198,6 +213,7 @@ def _sizes(rng: random.Random, case: str) -> dict[str, Any]:
         "latency": {"devices": 4, "topics": 2, "rate": rate, "background_rate": rate / 2},
         "queue": {"queues": 2, "consumers": 2, "rate": rate, "batch": 5},
         "request": {"devices": rng.randint(3, 6), "responders": 2, "rate": rate / 2},
+        "specjms": {"topology": "horizontal", "base": rng.randint(2, 4)},
         "connburst": {"devices": rng.randint(20, 60), "subscribe": True},
     }
     return sizes[case]
@@ -212,12 +228,13 @@ def draw_kind(seed: int, name: str) -> Schedule:
     """The schedule of a kind for a seed."""
     rng = random.Random(f"fault schedule {seed}")
     kind = KINDS[name]
-    case = rng.choice(kind.cases)
+    turn = list(KINDS).index(name) + seed // len(KINDS)
+    case = kind.cases[turn % len(kind.cases)]
     qos = rng.choice(kind.qos)
     version = rng.choice(kind.versions)
     if case in STORED:
         qos = rng.choice([q for q in kind.qos if q])
-    if case == "queue":
+    if case in ("queue", "specjms"):
         qos, version = 1, "5"
     broker = rng.choice(kind.brokers)
     window_s = round(rng.uniform(2.0, 2.8), 1)
@@ -228,17 +245,21 @@ def draw_kind(seed: int, name: str) -> Schedule:
         "duration": window_s,
         "drain": 6.0,
         "workers": 2,
-        "client_id": CLIENT_ID,
         "keep_alive": 60,
         "connect_timeout": 10.0,
-        "qos": qos,
         "mqtt": version,
     }
-    if case != "connburst":
+    if case != "specjms":
+        fields |= {"client_id": CLIENT_ID, "qos": qos}
+    if case in MESSAGING:
         fields |= {"warmup": rng.choice((0.0, 0.3)), "size": f"40-{rng.randint(41, 300)}"}
     fields |= {name: value for name, value in kind.more if name != "rate" or case != "connburst"}
     if rng.choice(kind.returns):
         fields |= {"reconnect": 0.1, "reconnect_max": 0.2}
+    if case in ("fanin", "fanout") and qos:
+        fields["durable"] = rng.choice((False, True))
+    if case == "persistent" and qos == 1:
+        fields["acknowledge_every"] = rng.choice((1, 4))
     return Schedule(
         seed=seed,
         kind=name,

@@ -204,6 +204,9 @@ ALTERED: dict[str, tuple[Truth, set[str], dict[str, int]]] = {
         {"WORKER_LOST"},
         {"lost": 0},
     ),
+    "interrupted": (
+        replace(CLEAN, actions=(("interrupt", 2_000 * MS),)), {"INTERRUPTED"}, {}
+    ),
     "a worker stopped": (
         replace(CLEAN, actions=(("freeze worker", 2_000 * MS),)), {"GENERATOR_SATURATED"}, {}
     ),
@@ -246,6 +249,22 @@ def test_devices_that_come_back_are_not_missed() -> None:
     back = replace(closed, connects=(*CLEAN.connects, (1_600 * MS, "dev-1-0", True, False, 0)))
     assert expected(returning, back).required == set()
     assert expected(SCHEDULE, back).required == {"DISCONNECTED"}
+
+
+def test_latency_is_held_against_its_bound() -> None:
+    bounded = replace(SCHEDULE, fields={**SCHEDULE.fields, "latency_bound": 0.1})
+    assert expected(bounded, CLEAN).required == set()
+
+    def late(count: int) -> Truth:
+        changed = [
+            replace(one, at_ns=one.at_ns + (200 * MS if number % 100 < count else 0))
+            for number, one in enumerate(DELIVERIES)
+        ]
+        return replace(CLEAN, deliveries=tuple(changed))
+
+    assert expected(bounded, late(3)).required == {"LATENCY_BOUND"}
+    assert expected(bounded, late(0)).required == set()
+    assert expected(SCHEDULE, late(3)).required == set()
 
 
 def test_what_is_not_sure_is_allowed_and_not_required() -> None:

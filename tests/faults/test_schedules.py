@@ -54,7 +54,10 @@ PLAYED = [
     ),
     _schedule(
         "return", "fanin", 1, "5", devices=5, rate=100.0, reconnect=0.1, reconnect_max=0.2,
-        actions=(Action(0.4, "faults", "reset=200ms,seed=3"), Action(1.4, "faults", "none")),
+        actions=(
+            Action(0.4, "faults", "reset=200ms,drop=1/40,seed=3"),
+            Action(1.4, "faults", "none"),
+        ),
     ),
     _schedule("cut", "fanin", 0, "5", devices=5, rate=100.0, transport="tls",
               actions=(Action(0.8, "cut", 2),)),
@@ -66,6 +69,8 @@ PLAYED = [
               actions=(Action(0.8, "kill worker"),)),
     _schedule("freeze worker", "fanin", 1, "5", devices=6, rate=100.0,
               actions=(Action(0.5, "freeze worker", 1.0),)),
+    _schedule("interrupt", "fanout", 2, "5", topics=2, ratio=2, rate=80.0,
+              actions=(Action(1.0, "interrupt"),)),
     _schedule("clean", "queue", 1, "5", queues=2, consumers=2, rate=100.0, batch=5,
               broker="mosquitto"),
 ]  # fmt: skip
@@ -78,7 +83,7 @@ def test_the_seed_decides() -> None:
 
 def test_a_hundred_seeds_have_every_case_qos_version_transport_and_broker() -> None:
     drawn = [draw(seed) for seed in SEEDS]
-    assert {one.case for one in drawn} == {*MESSAGING, "connburst"}
+    assert {one.case for one in drawn} == {*MESSAGING, "connburst", "specjms"}
     assert {(one.qos, one.version) for one in drawn} == {
         (qos, version) for qos in (0, 1, 2) for version in ("3.1.1", "5")
     }
@@ -106,8 +111,7 @@ def test_what_is_played_here_has_every_fault() -> None:
         if action.name == "faults"
     ]
     had = {name for name in COUNTED_AS for faults in played if faults.chance(name)}
-    # A cut is what drop does, on command.
-    assert had == set(COUNTED_AS) - {"drop"}
+    assert had == set(COUNTED_AS)
     kinds = {action.name for one in PLAYED for action in one.actions}
     drawn = {action.name for seed in SEEDS for action in draw(seed).actions}
     assert drawn - kinds == {"quota"}

@@ -96,8 +96,9 @@ class Truth:
         return self.window[0] <= moment_ns < self.window[1]
 
 
-def is_device(client: str) -> bool:
-    return client.startswith("dev-")
+def is_device(client: str, tag: int) -> bool:
+    """Whether a client is a device of a run; the supply chain names its devices by the run."""
+    return client.startswith(("dev-", f"lg{tag:08x}"))
 
 
 def read_truth(
@@ -119,7 +120,7 @@ def read_truth(
     begin_ns = windows.get("warmup", window)[0]
     # Before that only the broker was asked whether it can play the run.
     first_ns = windows["connect"][0]
-    said = [line for line in lines if line[1] >= first_ns and is_device(_client(line))]
+    said = [line for line in lines if line[1] >= first_ns and is_device(_client(line), tag)]
     ended = _ends(said, last[1])
     return Truth(
         tag=tag,
@@ -137,7 +138,7 @@ def read_truth(
             )
         ),
         closes=tuple((line[1], line[2]) for line in said if line[0] == "close"),
-        faults=_faults([*said, *(line for line in wrong if is_device(_client(line)))]),
+        faults=_faults([*said, *(line for line in wrong if is_device(_client(line), tag))]),
         actions=actions,
     )
 
