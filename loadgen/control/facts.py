@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+from loadgen.control.own_delay import own_delay_of
 from loadgen.control.redaction import printable
 from loadgen.control.run_state import NS, Outcome, RunState
 from loadgen.workload.groups import RunPlan, sent_qos, sent_rate
@@ -32,8 +34,7 @@ def facts_of(
 
     `held_when_cut` messages were in the hands of a consumer that was cut off on request.
     """
-    timed = [group for group in plan.groups if group.timed]
-    start_ns, end_ns = state.windows.get("measure" if state.messages else "connect", (0, 0))
+    start_ns, end_ns = state.result_window
     result = ("measure", "end_to_end") if state.messages else ("connect", "connect")
     connected, backlog = state.connected, state.backlog
     connect_failures, connect_failure = _failures(connected)
@@ -77,9 +78,8 @@ def facts_of(
         violation=printable(witness.violation, LONGEST_TEXT) if witness else "",
         owed_at_window_end=state.owed_at_window_end,
         busy_share=state.tally.busy_share_max(),
-        send_delay_p99_us=state.tally.p99_us("measure", "send_delay") if timed else None,
+        own_delay=own_delay_of(state.stalls, state.host, state.tally, state.result_window),
         send_tick_us=plan.send_tick_us,
-        pushed_back=any(final.get("pushed_back") for final in state.finals.values()),
         backlog=() if backlog is None else tuple(backlog.samples()),
         standstills=() if backlog is None else backlog.standstills(),
         latency_p99_us=state.tally.p99_us(*result),
@@ -156,4 +156,4 @@ def rate_step_verdicts(
     if state.rate_steps is None:
         return ()
     rate = sum(sent_rate(group, plan.groups) for group in plan.groups)
-    return state.rate_steps.verdicts(whole, rate)
+    return state.rate_steps.verdicts(whole, rate, partial(own_delay_of, state.stalls, state.host))

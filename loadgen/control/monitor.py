@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loadgen.control.backlog_watch import BacklogWatch, Sight
+from loadgen.control.host_watch import cpu_stat_files, take_sample, thinned
+from loadgen.control.own_delay import Stall
 from loadgen.control.progress import Progress, Snapshot
 from loadgen.control.rate_step_watch import Mark
 from loadgen.control.redaction import printable
@@ -29,6 +31,8 @@ ANSWERS = ("received", "corrupt", "duplicated", "misrouted", "acknowledged", "re
 """Counters of what a broker does in answer to a message."""
 PROGRESS_S = 0.25
 BEAT_S = 1.0
+_STALLS_LIMIT = 100_000
+"""Of a run: a host that makes more of them is judged by these."""
 _ROWS_S = 0.1
 """After the full second, by when the workers' rows of it have come."""
 SILENCE_LIMIT_S = 20.0
@@ -77,6 +81,8 @@ class Monitor:
         try:
             if "interval" in header:
                 self._on_intervals(row, header, block)
+            elif "stalls" in header:
+                self._on_stalls(row, header["stalls"])
             elif "event" in header:
                 self._on_event(row, header["event"])
             elif "window_end" in header:
@@ -122,6 +128,10 @@ class Monitor:
                 if any(counted):
                     values = dict(zip(COUNTERS, counted, strict=True))
                     self._add(row, replace(moment, group=group, phase=phase, **values))
+
+    def _on_stalls(self, row: int, stalls: list[list[int]]) -> None:
+        room = _STALLS_LIMIT - len(self.state.stalls)
+        self.state.stalls += [Stall(row, *map(int, times)) for times in stalls][:room]
 
     def _on_event(self, row: int, event: dict[str, Any]) -> None:
         detail = str(event.get("detail") or "")
@@ -173,7 +183,6 @@ class Monitor:
             expected=page.counted("expected") + page.total("lined_up"),
             received=received,
             owed=page.total("owed"),
-            pushed_back=page.total("pushed_back"),
         )
 
     def watching(self, pool: WorkerPool) -> AbstractAsyncContextManager[None]:
@@ -184,8 +193,11 @@ class Monitor:
         """Each second: a sign of life to the workers, rows to the file, a look at silent rows."""
         # Many workers on few cores are each heard less often.
         limit_s = SILENCE_LIMIT_S + len(self._plan.workers) / (os.cpu_count() or 1)
+        cpu_stats = cpu_stat_files()
         while True:
             pool.tell_all({"op": "beat"})
+            pids = {row: pool.pids[row] for row in pool.alive if pool.pids[row]}
+            self.state.host = thinned([*self.state.host, take_sample(pids, cpu_stats)])
             now_ns = time.monotonic_ns()
             for row in pool.alive if self.page.workers and self._phase != "stop" else ():
                 beat_ns = int(self.page.totals["beat_ns"][row])

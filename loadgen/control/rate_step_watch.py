@@ -7,6 +7,7 @@ from loadgen.control.backlog_watch import without_lost
 from loadgen.control.tally import Tally
 from loadgen.metrics.interval import Interval
 from loadgen.workload.ledger import Counted, Ledger, ledger_of
+from loadgen.workload.own_delay import OwnDelay
 from loadgen.workload.rate_step_verdict import RateStepVerdict, judge_rate_step
 from loadgen.workload.rate_steps import RateStep
 from loadgen.workload.verdict import BacklogSample, RunFacts
@@ -25,7 +26,6 @@ class Mark:
     expected: int
     received: int
     owed: int
-    pushed_back: int
 
 
 class RateStepWatch:
@@ -86,8 +86,16 @@ class RateStepWatch:
             if start_ns <= middle_ns and (middle_ns < end_ns or place == last):
                 self._tallies[place].add(row)
 
-    def verdicts(self, whole: RunFacts, rate: float) -> tuple[RateStepVerdict, ...]:
-        """Each step that ended; `whole` are the run's facts, `rate` the target of 100 %."""
+    def verdicts(
+        self,
+        whole: RunFacts,
+        rate: float,
+        own_delay: Callable[[Tally, tuple[int, int]], OwnDelay],
+    ) -> tuple[RateStepVerdict, ...]:
+        """Each step that ended; `whole` are the run's facts, `rate` the target of 100 %.
+
+        `own_delay` finds that of a step from its rows and its bounds.
+        """
         found = []
         backlog = without_lost(self._backlog, [missing for _, _, missing in self._backlog])
         ended = zip(self._marks[::2], self._marks[1::2], strict=False)
@@ -118,8 +126,7 @@ class RateStepWatch:
                 scheduled=None,
                 owed_at_window_end=0,
                 busy_share=tally.busy_share_max(),
-                send_delay_p99_us=tally.p99_us("measure", "send_delay"),
-                pushed_back=end.pushed_back > start.pushed_back,
+                own_delay=own_delay(tally, (start.time_ns, end.time_ns)),
                 backlog=tuple(one for one in backlog if start.time_ns <= one[0] <= end.time_ns),
                 standstills=(),
                 latency_p99_us=tally.p99_us("measure", "end_to_end"),

@@ -12,6 +12,7 @@ from loadgen import PROGRAM
 from loadgen.brokers.process import ServedBroker
 from loadgen.control.environment import environment
 from loadgen.control.facts import handshakes_of
+from loadgen.control.host_watch import observed_host
 from loadgen.control.network import difference, network_counters
 from loadgen.control.preflight import described_system
 from loadgen.control.redaction import printable, redact_command
@@ -66,6 +67,7 @@ class RunDocument:
     ) -> None:
         """Write the whole of a run that has ended, and the files of its case."""
         seen = self._seen(state, facts.workers_lost)
+        seen["observed"]["own_delay"] = asdict(facts.own_delay)
         if conclusion.observed is not None:
             seen["observed"][case] = conclusion.observed
         if conclusion.audit is not None:
@@ -97,6 +99,7 @@ class RunDocument:
                 "busy_share_max": state.tally.busy_share_max(),
                 "workers_lost": list(lost),
                 "clock_bound_ns": 0,
+                "host": observed_host(state.host, state.result_window),
                 **({} if tls is None else {"tls": tls}),
             },
             **_outcome("connect", "connected", state.connected),

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from loadgen.control.backlog_watch import BacklogWatch
+from loadgen.control.host_watch import HostSample
+from loadgen.control.own_delay import Stall
 from loadgen.control.rate_step_watch import RateStepWatch
 from loadgen.control.redaction import printable
 from loadgen.control.tally import GroupTally, Tally
@@ -76,6 +78,13 @@ class RunState:
     disconnect_reason: str = ""
     finals: dict[int, dict[str, Any]] = field(default_factory=dict)
     rate_steps: RateStepWatch | None = None
+    stalls: list[Stall] = field(default_factory=list)
+    host: list[HostSample] = field(default_factory=list)  # a second apart
+
+    @property
+    def result_window(self) -> Window:
+        """The window whose figures are the result; (0, 0) where it did not take place."""
+        return self.windows.get("measure" if self.messages else "connect", (0, 0))
 
     @property
     def measured(self) -> bool:

@@ -34,6 +34,7 @@ class Tally:
         self._timed = frozenset(timed_groups)
         self._loop_phases = frozenset(loop_phases)
         self._busy_ns: Counter[int] = Counter()
+        self._waited_ns: Counter[int] = Counter()
         self._span_ns: Counter[int] = Counter()
 
     def add(self, row: Interval) -> None:
@@ -41,6 +42,7 @@ class Tally:
         if row.group == "":
             if row.phase in self._loop_phases:
                 self._busy_ns[row.worker] += row.cpu_ns + row.wait_ns
+                self._waited_ns[row.worker] += row.wait_ns
                 self._span_ns[row.worker] += row.span_ns
         elif row.series == "":
             self.counts[row.phase].update(_counted(row))
@@ -69,13 +71,35 @@ class Tally:
         held = self.series.get((phase, series))
         return None if held is None else p99_us((held,))
 
+    def own_send_p99_us(self, phase: str) -> float | None:
+        """99th percentile in µs of the send delay of publishers that did not wait for the broker.
+
+        None when all did, or nothing was sent.
+        """
+        sent, held = (self.series.get((phase, name)) for name in ("send_delay", "pushed_back"))
+        if sent is None or held is None:
+            return None if sent is None else p99_us((sent,))
+        bucket, count = merge([(sent.bucket, sent.bucket_count), (held.bucket, -held.bucket_count)])
+        return float(percentiles(count, (99,), bucket)[0]) / 1000 if count.sum() else None
+
     def busy_share_max(self) -> float:
         """Greatest share of the time, over the workers, in which a worker's loop was not idle.
 
         Waiting for a processor counts as busy: the loop had work and could not do it.
         """
-        shares = (self._busy_ns[row] / span for row, span in self._span_ns.items() if span)
-        return min(1.0, max(shares, default=0.0))
+        return min(1.0, max(self._shares().values(), default=0.0))
+
+    def busiest_s(self) -> tuple[float, float]:
+        """Seconds that the busiest worker ran, and that it waited for a processor."""
+        shares = self._shares()
+        if not shares:
+            return 0.0, 0.0
+        row = max(shares, key=lambda worker: shares[worker])
+        waited_ns = self._waited_ns[row]
+        return (self._busy_ns[row] - waited_ns) / 1e9, waited_ns / 1e9
+
+    def _shares(self) -> dict[int, float]:
+        return {row: self._busy_ns[row] / span for row, span in self._span_ns.items() if span}
 
 
 class GroupTally:

@@ -4,21 +4,15 @@ Owns the epoll set of the plain connections and the timers in it.
 """
 
 import asyncio
-import os
 import selectors
-import time
 from collections.abc import Callable
 
 from loadgen.engine.reactor import LINGER, TIMER, EntryPoints
 from loadgen.engine.streams import Streams
 from loadgen.engine.syscalls import EPOLLET, EPOLLIN, arm_timer, make_timer, watch
-from loadgen.workload.attention import attend_loop
 from loadgen.workload.fleet import Fleet
 
 _LINGER_NS = 5_000_000  # the loop's other business can wait this long while there is traffic
-_TICK_S = 0.02
-"""The loop wakes this often, to see that it does: a worker that nobody sends anything would not
-know that it stood still. Workers that share a processor wake less often."""
 
 
 class Poller:
@@ -42,8 +36,6 @@ class Poller:
         self._streams = streams
         self._handle_events = handle_events
         self._linger_ns = 0 if streams is not None else _LINGER_NS
-        self._attention = fleet.held["attention"]
-        self._tick_s = _TICK_S * max(1, len(fleet.plan.workers) // (os.cpu_count() or 1))
         columns = (fleet.held["totals"][name] for name in ("events", "rearm", "ready"))
         self._events, self._rearm, self._ready = columns
         run = fleet.run
@@ -56,13 +48,6 @@ class Poller:
         """Plain connections have something, or messages are due."""
         self._write_segments(self._kernels.serve(self._fleet, self._linger_ns))
         self.on_events()
-
-    def tick(self) -> float:
-        """Look whether the loop comes when it is expected; returns when it is to come again."""
-        now_ns = time.monotonic_ns()
-        attend_loop(self._fleet, now_ns)
-        self._attention["tick_ns"] = now_ns + int(self._tick_s * 1e9)
-        return self._tick_s
 
     def on_events(self) -> None:
         """Handle the events of a kernel, and send when a publisher became free."""

@@ -42,8 +42,8 @@ from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.workload.arrays import Rows
 from loadgen.workload.attention import (
     STALL_FLOOR_NS,
-    attend,
     attend_loop,
+    attend_reading,
     loop_wake_ns,
     wake_ns,
 )
@@ -137,7 +137,7 @@ def poll(fleet: Fleet, timeout_ms: int, asked_ns: int, handlers: Handlers) -> in
     wait_ms = 0 if again else timeout_ms
     found = wait_events(fleet.run.epoll, epoll_events, EVENTS_AT_ONCE, wait_ms)
     now_ns = monotonic_ns(fleet.clock)
-    attend(fleet, now_ns, asked_ns)
+    attend_reading(fleet, now_ns, asked_ns)
     for index in range(again):
         row = fleet.ready[index]
         fleet.devices[row].flags &= ~LISTED
@@ -240,7 +240,7 @@ def _is_timed(fleet: Fleet) -> bool:
     """Whether it is this read's turn; all of them after a stall are timed."""
     attention = fleet.attention
     attention.untimed_reads += 1
-    timed = attention.seen_ns == attention.stall_end_ns
+    timed = attention.after_stall == 1
     if timed or attention.untimed_reads == READS_PER_TIMED:
         attention.untimed_reads = 0
         timed = True
@@ -257,7 +257,7 @@ def _record_own_delay(fleet: Fleet, row: int, messages: int, waited_ns: int, now
     """
     attention = fleet.attention
     slot = _own_delay_slot(fleet, row, now_ns)
-    if attention.seen_ns == attention.stall_end_ns:
+    if attention.after_stall:
         _record_evenly(fleet, slot, messages, max(waited_ns, 0), now_ns - attention.stall_start_ns)
     elif messages > 0 and waited_ns >= 0:
         record_many(fleet, slot, waited_ns, messages * READS_PER_TIMED)
@@ -362,7 +362,6 @@ def pump_due(fleet: Fleet, handlers: Handlers) -> int:
 def _wait(fleet: Fleet, row: int) -> None:
     """Take the first publisher, that of the device, out of the heap until it may send."""
     totals = fleet.totals
-    totals.pushed_back += 1
     fleet.devices[row].flags |= WAITING
     totals.heap_size = heap_pop(fleet.heap, totals.heap_size)
 

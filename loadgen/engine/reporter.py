@@ -9,7 +9,7 @@ from collections.abc import Callable, Sized
 
 from loadgen.engine.frames import Header
 from loadgen.engine.recorder import owed_by_group, process_times, take_intervals
-from loadgen.workload.attention import take_stalls
+from loadgen.workload.attention import take_stalled
 from loadgen.workload.fleet import Counts, Fleet
 
 _NS = 1_000_000_000
@@ -68,7 +68,7 @@ class Reporter:
         now_ns = time.monotonic_ns()
         times = process_times()
         rows, block = take_intervals(self._fleet, self._reported, now_ns)
-        stalled_ns, longest_stall_ns, stalls = take_stalls(self._fleet)
+        stalled_ns, longest_stall_ns = take_stalled(self._fleet)
         rows.append(
             {
                 "group": "",
@@ -93,7 +93,7 @@ class Reporter:
         self._times = times
         self._fleet.totals.owed = sum(row.get("owed", 0) for row in rows)
         self._fleet.totals.beat_ns = now_ns
-        self._send({"interval": rows, "buckets": len(block) // 12, "stalls": stalls}, block)
+        self._send({"interval": rows, "buckets": len(block) // 12}, block)
 
     def end_window(self) -> None:
         """The schedule is over: report the backlog that is left."""

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import uvloop
 
+from loadgen.engine.attendance import Attendance
 from loadgen.engine.behaviour import ReadPlan, plain_messaging
 from loadgen.engine.channel import Channel, Command
 from loadgen.engine.churn import churn
@@ -69,7 +70,7 @@ class Worker:
         self.lifecycle = lifecycle = Lifecycle(behaviour, self.loop, self.reporter)
         wait_s = self.reporter.until_next_second()
         self.loop.call_later(wait_s, self._repeat, self._each_second)
-        self._repeat(lifecycle.poller.tick)
+        self._repeat(Attendance(fleet, self.channel.send).tick)
         outgoing = lifecycle.outgoing
         self._repeat(keep_alive(fleet, lifecycle.keep_alive_ns, outgoing, lifecycle.lost))
         if len(fleet.held_ids):
@@ -173,7 +174,6 @@ class Worker:
             | {
                 "forgotten_gaps": fleet.totals.forgotten_gaps,
                 "returned": self.lifecycle.left_and_returned,
-                "pushed_back": bool(fleet.totals.pushed_back),
                 "spread": _spread_of_queues(fleet),
                 "devices": devices,
                 "tls": None if streams is None else streams.handshakes.summary(),

@@ -18,7 +18,7 @@ STALL_FLOOR_NS = 10_000_000
 """A worker that is late by less than this is slow, not away: a few slices of a shared processor,
 or the rows of a second. What it costs shows in the latency series."""
 STALLS_LIMIT = 128
-"""Stalls that are kept between two intervals; more than fit into a second."""
+"""Stalls that are kept between two ticks; more than fit into the second of an interval."""
 NEVER_NS = 1 << 62
 
 
@@ -33,6 +33,10 @@ class Attention(Record):
     """When the worker looked last, and when it wants to be woken."""
 
     seen_ns: Int64
+    read_ns: Int64
+    """When it last looked in order to read."""
+    after_stall: Int64
+    """1 when it stood still between the last two such looks."""
     tick_ns: Int64
     """When the loop wakes, whatever happens; 0 for not at all."""
     alarm_ns: Int64
@@ -41,9 +45,10 @@ class Attention(Record):
     stall_end_ns: Int64
     """The last stall."""
     stalls: Int64
-    """Rows in `stalls` since the last interval, and their sum and greatest."""
+    """Rows in `stalls` since the last tick."""
     stalled_ns: Int64
     longest_stall_ns: Int64
+    """Since the last interval."""
     untimed_reads: Int64
     """Since the last read that the kernel's clock timed."""
 
@@ -63,6 +68,15 @@ def attend(fleet: "Fleet", now_ns: int, asked_ns: int) -> None:
     attention.seen_ns = now_ns
     if now_ns - since_ns > STALL_FLOOR_NS and since_ns > 0:
         _note_stall(fleet, since_ns, now_ns)
+
+
+@compiled
+def attend_reading(fleet: "Fleet", now_ns: int, asked_ns: int) -> None:
+    """The same of a look after which it reads what is ready."""
+    attend(fleet, now_ns, asked_ns)
+    attention = fleet.attention
+    attention.after_stall = attention.stall_end_ns > attention.read_ns
+    attention.read_ns = now_ns
 
 
 @compiled
@@ -100,10 +114,15 @@ def mostly_stalled(fleet: "Fleet", due_ns: int, done_ns: int) -> bool:
     return bool(2 * shared_ns > done_ns - due_ns)
 
 
-def take_stalls(fleet: "Fleet") -> tuple[int, int, list[list[int]]]:
-    """Sum and longest in ns, and [start, end] of each stall since the last call."""
+def take_stalls(fleet: "Fleet") -> list[tuple[int, int]]:
+    """Start and end of each stall since the last call."""
+    count, fleet.attention.stalls = fleet.attention.stalls, 0
+    return [(start_ns, end_ns) for start_ns, end_ns in fleet.stalls[:count].tolist()]
+
+
+def take_stalled(fleet: "Fleet") -> tuple[int, int]:
+    """Sum and longest of the stalls since the last call, in ns."""
     attention = fleet.attention
-    stalls = fleet.stalls[: attention.stalls].tolist()
-    taken = attention.stalled_ns, attention.longest_stall_ns, [list(stall) for stall in stalls]
-    attention.stalls = attention.stalled_ns = attention.longest_stall_ns = 0
+    taken = attention.stalled_ns, attention.longest_stall_ns
+    attention.stalled_ns = attention.longest_stall_ns = 0
     return taken

@@ -89,8 +89,6 @@ class Totals(GapPool):
     connected: Int64
     scheduled: Int64
     """Publishers whose schedule is not over."""
-    pushed_back: Int64
-    """Times a publisher had to wait for the socket or the window."""
     heap_size: Int64
     events: Int64
     control_bytes: Int64

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from loadgen.workload.ledger import Ledger
+from loadgen.workload.own_delay import Bounds, OwnDelay, remark, saturation
 
 Code = Literal[
     "INTERRUPTED",
@@ -40,7 +41,7 @@ CODES: tuple[Code, ...] = get_args(Code)
 """In the order in which reasons are shown: what explains others comes first. AUDIT comes from the
 audit of a workload that has one, not from `judge`."""
 
-RemarkCode = Literal["STANDSTILL", "REPEATED", "GIVEN_UP", "BEFORE_WINDOW", "UNPROVEN"]
+RemarkCode = Literal["OWN_DELAY", "STANDSTILL", "REPEATED", "GIVEN_UP", "BEFORE_WINDOW", "UNPROVEN"]
 
 RATE_TOLERANCE = 0.01
 """The published figures have two to three digits; one per cent less is another load."""
@@ -50,11 +51,9 @@ CONNECT_GRACE_S = 0.1
 """The last connect of a paced burst ends one round trip, not one spacing, after it began: that is
 allowed for by twice the p99 of the connects and a moment of the host, at most this long."""
 CONNECT_MOMENT_S = 0.005
-BUSY_SHARE_LIMIT = 0.95
-"""A loop with less than a twentieth of its time idle may be what limits the result."""
 SEND_DELAY_LIMIT_US = 100_000
-"""A p99 send delay above this is no longer jitter of a busy host but a generator behind. A case
-whose result contains the send delay has a lower limit of its own."""
+"""A p99 of our own delay above this is no longer jitter of a busy host but a generator behind. A
+case whose result contains the send delay has a lower limit of its own."""
 BACKLOG_FLOOR_MESSAGES = 100
 """Messages on their way through buffers come and go in this number at any rate."""
 BACKLOG_FLOOR_S = 0.1
@@ -122,7 +121,7 @@ class RunFacts:
 
     qos: int = 0  # of the scenario
     connects_only: bool = False  # no messages: the rate is that of the connects
-    # The p99 send delay above which the generator was too late.
+    # The p99 of our own delay above which the generator was too late.
     send_delay_limit_us: float = SEND_DELAY_LIMIT_US
     devices: int = 0  # planned
     connected: int = 0  # those that connected (and subscribed if asked)
@@ -154,9 +153,8 @@ class RunFacts:
     scheduled: int | None = None
     owed_at_window_end: int = 0  # messages due and not sent when the window ended
     busy_share: float = 0.0  # of the busiest worker: processor and run-queue time over the window
-    send_delay_p99_us: float | None = None  # of the timed groups, None without messages
+    own_delay: OwnDelay = OwnDelay()  # of the window  # noqa: RUF009 (frozen, never changed)
     send_tick_us: int = 0  # of the plan: a wait that was intended
-    pushed_back: bool = False  # a full socket or a full window made a publisher wait for the broker
     backlog: tuple[BacklogSample, ...] = ()  # samples within the window, in time order
     standstills: tuple[Standstill, ...] = ()  # in the window, in time order
     # Of the case's result (end to end, or connect), None without any.
@@ -324,24 +322,17 @@ def _generator(facts: RunFacts) -> Iterator[Reason]:
 
 
 def _saturated(facts: RunFacts) -> str:
-    if facts.busy_share > BUSY_SHARE_LIMIT:
-        return (
-            f"the busiest worker had {facts.busy_share:.1%} of its time taken, above "
-            f"{BUSY_SHARE_LIMIT:.0%}: add workers or cores, or lower the load"
-        )
-    limit = facts.send_delay_limit_us
-    bound = facts.latency_bound_us
-    if bound is not None and (facts.latency_p99_us or 0.0) > bound:
+    return saturation(facts.own_delay, facts.busy_share, _bounds(facts))
+
+
+def _bounds(facts: RunFacts) -> Bounds:
+    """What the generator's own delay is held against."""
+    limit_us = facts.send_delay_limit_us
+    bound_us, p99_us = facts.latency_bound_us, facts.latency_p99_us
+    if bound_us is not None and (p99_us or 0.0) > bound_us:
         # A bound that is missed by our own delay says nothing of the broker.
-        limit = min(limit, bound / 2)
-    limit += facts.send_tick_us
-    delay = facts.send_delay_p99_us
-    if delay is not None and delay > limit and not facts.pushed_back:
-        return (
-            f"messages left late, p99 {delay:,.0f} µs above {limit:,.0f} µs, while the broker took "
-            "all that was written: add workers or cores, or lower the load"
-        )
-    return ""
+        limit_us = min(limit_us, bound_us / 2)
+    return Bounds(facts.window_s, p99_us, limit_us, facts.send_tick_us)
 
 
 def _rate_missed(facts: RunFacts) -> str:
@@ -542,6 +533,8 @@ def _remarks(facts: RunFacts) -> Iterator[Remark]:
     told = _at_the_end(facts) if _growth(facts)[0] else ()
     if still := [one for one in facts.standstills if one not in told]:
         yield Remark("STANDSTILL", _in_words(still))
+    if (own := remark(facts.own_delay, _bounds(facts))) and not _saturated(facts):
+        yield Remark("OWN_DELAY", own)
     if ledger.repeated_allowed:
         yield Remark(
             "REPEATED",

@@ -3,9 +3,11 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.control.own_delay import Stall, own_delay_of
 from loadgen.control.rate_step_watch import Mark, RateStepWatch
 from loadgen.control.tally import Tally
 from loadgen.metrics.interval import Interval
+from loadgen.workload.own_delay import OwnDelay
 from loadgen.workload.rate_steps import rate_steps
 from loadgen.workload.verdict import RunFacts
 
@@ -18,8 +20,8 @@ def watch() -> RateStepWatch:
     return RateStepWatch(STEPS, START, lambda: Tally(["pub", "sub"], ("measure",)))
 
 
-def mark(at_s: float, expected: int, missing: int = 0, owed: int = 0, pushed: int = 0) -> Mark:
-    return Mark(START + int(at_s * S), expected, expected, expected - missing, owed, pushed)
+def mark(at_s: float, expected: int, missing: int = 0, owed: int = 0) -> Mark:
+    return Mark(START + int(at_s * S), expected, expected, expected - missing, owed)
 
 
 def play(own: RateStepWatch, marks: Mapping[Any, Mark]) -> None:
@@ -28,6 +30,10 @@ def play(own: RateStepWatch, marks: Mapping[Any, Mark]) -> None:
     for at_s in sorted(marks):
         take = own.bound if at_s in bounds else own.sample
         take(marks[at_s])
+
+
+def unmeasured(_tally: Tally, _window: tuple[int, int]) -> OwnDelay:
+    return OwnDelay()
 
 
 def whole(**changed: object) -> RunFacts:
@@ -62,7 +68,7 @@ def even(at_s: float) -> int:
 def test_each_step_has_its_own_counts_and_verdict() -> None:
     own = watch()
     play(own, {at: mark(at, even(at)) for at in (0, 5, 10, 12, 16, 20, 22, 30, 31)})
-    found = own.verdicts(whole(), 100)
+    found = own.verdicts(whole(), 100, unmeasured)
     assert [(one.rate, one.facts.ledger.sent, one.facts.window_s) for one in found] == [
         (50, 500, 10),
         (100, 800, 8),
@@ -79,7 +85,7 @@ def test_late_deliveries_are_no_loss_and_what_never_came_is() -> None:
     late |= {22: mark(22, even(22), 20), 25: mark(25, even(25), 0)}
     late |= {30: mark(30, even(30), 9), 31: mark(31, even(30), 7)}
     play(own, late)
-    found = own.verdicts(whole(), 100)
+    found = own.verdicts(whole(), 100, unmeasured)
     assert [one.facts.ledger.lost for one in found] == [0, 0, 7]
     assert [one.verdict.codes for one in found] == [(), (), ("LOST",)]
 
@@ -114,7 +120,7 @@ def test_a_receiver_that_counted_before_its_sender_makes_no_loss() -> None:
     marks = {at: mark(at, even(at)) for at in (0, 5, 10, 12, 16, 20, 22, 30, 31)}
     marks |= {5: mark(5, even(5), -3), 16: mark(16, even(16), -1)}
     play(own, marks)
-    found = own.verdicts(whole(), 100)
+    found = own.verdicts(whole(), 100, unmeasured)
     assert [one.facts.ledger.lost for one in found] == [0, 0, 0]
     assert all(one.verdict.valid for one in found)
 
@@ -125,7 +131,7 @@ def test_overload_shows_in_the_step_that_brought_it() -> None:
     marks |= {12 + n: mark(12 + n, even(12 + n), 60 * n) for n in range(1, 9)}
     marks |= {22: mark(22, even(22), 240), 26: mark(26, even(26)), 30: mark(30, even(30))}
     play(own, marks)
-    found = own.verdicts(whole(), 100)
+    found = own.verdicts(whole(), 100, unmeasured)
     assert [one.verdict.codes for one in found] == [(), ("BACKLOG_GROWS",), ()]
 
 
@@ -133,7 +139,7 @@ def test_what_a_step_left_owed_is_sent_in_the_next() -> None:
     own = watch()
     sent = {0: 0, 10: 400, 12: 600, 20: 1400, 22: 1480, 30: 1800}
     play(own, {at: mark(at, count, owed=100 if at == 10 else 0) for at, count in sent.items()})
-    found = own.verdicts(whole(), 100)
+    found = own.verdicts(whole(), 100, unmeasured)
     assert [one.owed for one in found] == [100, 0, 0]
     assert [one.verdict.codes for one in found] == [("RATE_MISSED",), (), ()]
 
@@ -141,7 +147,7 @@ def test_what_a_step_left_owed_is_sent_in_the_next() -> None:
 def test_steps_that_were_cut_off_are_left_out() -> None:
     own = watch()
     play(own, {at: mark(at, even(at)) for at in (0, 10, 12)})
-    assert len(own.verdicts(whole(), 100)) == 1
+    assert len(own.verdicts(whole(), 100, unmeasured)) == 1
 
 
 def test_rows_count_in_the_step_that_held_their_middle() -> None:
@@ -161,7 +167,21 @@ def test_rows_count_in_the_step_that_held_their_middle() -> None:
         for row in rows(at_s):
             own.add(row)
     play(own, {at: mark(at, even(at)) for at in (0, 10, 12, 20, 22, 30)})
-    first, second, third = own.verdicts(whole(), 100)
+    first, second, third = own.verdicts(whole(), 100, unmeasured)
     assert [one.facts.ledger.repeated for one in (first, second, third)] == [2, 2, 0]
     assert (first.facts.busy_share, third.facts.busy_share) == (0.5, 0.0)
     assert first.facts.latency_p99_us is not None and third.facts.latency_p99_us is None
+
+
+def test_a_stall_in_one_step_is_of_that_step_alone() -> None:
+    own = watch()
+    play(own, {at: mark(at, even(at)) for at in (0, 10, 12, 20, 22, 30)})
+    stall = Stall(1, START + 13 * S, START + 15 * S, 0, 0)
+
+    def own_delay(tally: Tally, window: tuple[int, int]) -> OwnDelay:
+        return own_delay_of([stall], [], tally, window)
+
+    found = own.verdicts(whole(), 100, own_delay)
+    assert ["GENERATOR_SATURATED" in step.verdict.codes for step in found] == [False, True, False]
+    (reason,) = (r for r in found[1].verdict.reasons if r.code == "GENERATOR_SATURATED")
+    assert "worker 1 stood still for 2.00 s of 8 s, from second 1.0" in reason.detail

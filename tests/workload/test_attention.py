@@ -8,6 +8,7 @@ from loadgen.workload.attention import (
     attend,
     attend_loop,
     mostly_stalled,
+    take_stalled,
     take_stalls,
     wake_ns,
 )
@@ -32,28 +33,28 @@ def test_a_worker_that_is_woken_in_time_did_not_stall_however_long_it_slept() ->
     asked_ns = START_NS + 10**10
     attend(fleet, asked_ns + STALL_FLOOR_NS, asked_ns)
     attend(fleet, asked_ns + 2 * STALL_FLOOR_NS, asked_ns + 10**10)
-    assert take_stalls(fleet) == (0, 0, [])
+    assert (take_stalled(fleet), take_stalls(fleet)) == ((0, 0), [])
 
 
 def test_a_stall_lasts_from_the_moment_asked_for() -> None:
     fleet = attentive_fleet()
     attend(fleet, START_NS + 2000 * MS, START_NS + 5 * MS)
-    stall = [START_NS + 5 * MS, START_NS + 2000 * MS]
-    assert take_stalls(fleet) == (1995 * MS, 1995 * MS, [stall])
-    assert take_stalls(fleet) == (0, 0, [])
+    stall = (START_NS + 5 * MS, START_NS + 2000 * MS)
+    assert (take_stalled(fleet), take_stalls(fleet)) == ((1995 * MS, 1995 * MS), [stall])
+    assert (take_stalled(fleet), take_stalls(fleet)) == ((0, 0), [])
 
 
 def test_what_was_done_after_the_moment_asked_for_is_a_stall_from_the_last_look() -> None:
     fleet = attentive_fleet()
     attend(fleet, START_NS + 30 * MS, START_NS - 7 * MS)
-    assert take_stalls(fleet) == (30 * MS, 30 * MS, [[START_NS, START_NS + 30 * MS]])
+    assert take_stalls(fleet) == [(START_NS, START_NS + 30 * MS)]
 
 
 def test_the_first_look_of_all_is_no_stall() -> None:
     plan = one_worker_plan(DeviceGroup("devices", 1))
     fleet = build_fleet(plan, plan.workers[0])
     attend_loop(fleet, START_NS)
-    assert take_stalls(fleet) == (0, 0, [])
+    assert (take_stalled(fleet), take_stalls(fleet)) == ((0, 0), [])
 
 
 def test_the_earliest_of_tick_and_schedule_is_what_the_loop_asked_for() -> None:
@@ -62,7 +63,7 @@ def test_the_earliest_of_tick_and_schedule_is_what_the_loop_asked_for() -> None:
         fleet.attention.tick_ns = START_NS + tick_ns
         fleet.attention.alarm_ns = START_NS + alarm_ns if alarm_ns else 0
         attend_loop(fleet, START_NS + 100 * MS)
-        assert take_stalls(fleet)[0] == 80 * MS
+        assert take_stalled(fleet)[0] == 80 * MS
 
 
 def test_a_wait_ends_with_the_schedule_if_that_comes_first() -> None:
@@ -79,8 +80,8 @@ def test_the_sum_holds_stalls_that_there_is_no_room_to_list() -> None:
     for number in range(STALLS_LIMIT + 5):
         now_ns += (20 + number) * MS
         attend(fleet, now_ns, 0)
-    stalled_ns, longest_ns, stalls = take_stalls(fleet)
-    assert len(stalls) == STALLS_LIMIT
+    stalled_ns, longest_ns = take_stalled(fleet)
+    assert len(take_stalls(fleet)) == STALLS_LIMIT
     assert stalled_ns == now_ns - START_NS
     assert longest_ns == (20 + STALLS_LIMIT + 4) * MS
 

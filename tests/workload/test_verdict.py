@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.workload.own_delay import OwnDelay
 from loadgen.workload.verdict import (
     BACKLOG_EDGE_SAMPLES,
     BACKLOG_FLOOR_MESSAGES,
@@ -33,7 +34,7 @@ SOUND = facts_with(
     expected=10_000,
     received=10_000,
     busy_share=0.3,
-    send_delay_p99_us=50.0,
+    own_delay=OwnDelay(read_p99_us=20.0, send_p99_us=50.0),
     backlog=tuple((second * 10**9, 0, 20 + second % 3) for second in range(11)),
     latency_p99_us=300.0,
 )
@@ -141,24 +142,26 @@ class TestGeneratorSaturated:
 
     @pytest.mark.parametrize("limit", [100_000, 20_000])
     def test_late_sends(self, limit: int) -> None:
-        facts = changed(SOUND, send_delay_limit_us=limit)
-        assert codes(changed(facts, send_delay_p99_us=float(limit))) == ()
-        late = changed(facts, send_delay_p99_us=limit + 1.0)
+        facts = changed(SOUND, send_delay_limit_us=limit, latency_p99_us=1e6)
+        assert codes(changed(facts, own_delay=OwnDelay(send_p99_us=float(limit)))) == ()
+        late = changed(facts, own_delay=OwnDelay(send_p99_us=limit + 1.0))
         assert reason(late).code == "GENERATOR_SATURATED"
         assert codes(changed(late, send_tick_us=1)) == ()
 
     def test_a_bound_that_is_missed_by_late_sends_is_the_generators(self) -> None:
         missed = changed(SOUND, latency_bound_us=10_000.0, latency_p99_us=10_001.0)
-        assert codes(changed(missed, send_delay_p99_us=5_000.0)) == ("LATENCY_BOUND",)
-        late = changed(missed, send_delay_p99_us=5_001.0)
+        in_time = OwnDelay(send_p99_us=5_000.0)
+        assert codes(changed(missed, own_delay=in_time)) == ("LATENCY_BOUND",)
+        late = changed(missed, own_delay=OwnDelay(send_p99_us=5_001.0))
         assert codes(late) == ("GENERATOR_SATURATED", "LATENCY_BOUND")
         assert codes(changed(late, latency_p99_us=10_000.0)) == ()
-        assert codes(changed(late, pushed_back=True)) == ("LATENCY_BOUND",)
 
-    def test_a_broker_that_pushes_back_makes_late_sends(self) -> None:
-        late = changed(SOUND, send_delay_p99_us=1e6)
-        assert codes(changed(late, pushed_back=True)) == ()
-        assert codes(changed(late, pushed_back=True, busy_share=1.0)) == ("GENERATOR_SATURATED",)
+    def test_what_is_too_little_for_a_reason_is_a_remark(self) -> None:
+        some = changed(SOUND, latency_p99_us=60_000.0, own_delay=OwnDelay(read_p99_us=11_000.0))
+        assert [remark.code for remark in judge(some).remarks] == ["OWN_DELAY"]
+        too_much = changed(some, own_delay=OwnDelay(read_p99_us=31_000.0))
+        assert codes(too_much) == ("GENERATOR_SATURATED",)
+        assert judge(too_much).remarks == ()
 
 
 class TestMessages:
