@@ -2,7 +2,7 @@
 
     python3 bootstrap.py demo      install, then measure all five cases and write one score card
     python3 bootstrap.py test      install, then run linters, types, layers and tests
-    python3 bootstrap.py install   install only, the versions of requirements.lock
+    python3 bootstrap.py install   install and compile only, the versions of requirements.lock
     python3 bootstrap.py newest    install the newest versions that pyproject.toml allows instead
 
 Needs Python 3.11 or newer with pip, and nothing else. Arguments after the first are passed on:
@@ -25,7 +25,7 @@ LOCK = ROOT / "requirements.lock"
 STAMP = ENVIRONMENT / "installed"
 
 Command = Sequence[str | Path]
-KERNELS: Command = [PYTHON, "-c", "from loadgen.engine.worker import warm; warm('supply_chain')"]
+KERNELS: Command = [PYTHON, "-m", "loadgen.engine.warm"]
 CHECKS: Sequence[Command] = [
     [TOOLS / "ruff", "check", "."],
     [TOOLS / "ruff", "format", "--check", "."],
@@ -42,7 +42,7 @@ def run(command: Command) -> int:
 
 
 def install(newest: bool = False) -> int:
-    """Create .venv and install the package with its tools, unless that was done already."""
+    """Create .venv, install the package with its tools and compile it, unless that was done."""
     sources = (ROOT / "pyproject.toml").read_bytes() + LOCK.read_bytes()
     wanted = hashlib.sha256(sources).hexdigest()
     if STAMP.exists() and STAMP.read_text() == wanted and not newest:
@@ -59,7 +59,7 @@ def install(newest: bool = False) -> int:
     else:
         steps += [[*pip, "--require-hashes", "--requirement", LOCK]]
         steps += [[*pip, "--no-deps", "--editable", "."]]
-    for step in steps:
+    for step in [*steps, KERNELS]:
         status = run(step)
         if status:
             return status
@@ -68,10 +68,8 @@ def install(newest: bool = False) -> int:
 
 
 def test_all() -> int:
-    """The linters, while the kernels are compiled, then the tests on every core."""
-    compiling = subprocess.Popen([str(word) for word in KERNELS], cwd=ROOT)
+    """The linters, then the tests on every core."""
     failed = [command for command in CHECKS if run(command)]
-    compiling.wait()
     status = run([PYTHON, "-m", "pytest", *ALL_TESTS])
     for command in failed:
         print("failed:", *command, file=sys.stderr)

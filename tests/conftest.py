@@ -28,9 +28,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "PYTEST_XDIST_WORKER"
     )
     if is_controller and os.environ.get("NUMBA_DISABLE_JIT") != "1":
-        from loadgen.engine.warm import warm
+        from loadgen.engine.warm import BEHAVIOURS, warm
 
-        warm("supply_chain")
+        for behaviour in BEHAVIOURS:
+            warm(behaviour)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -148,7 +148,12 @@ async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
     bridged = broker.pids if workload.brokers.bridge is not None else ()
     loads = await stack.enter_async_context(loads_of(bridged))
     pool = await stack.enter_async_context(
-        start_workers(len(plan.workers), monitor.on_frame, behaviour=plan.behaviour)
+        start_workers(
+            len(plan.workers),
+            monitor.on_frame,
+            behaviour=plan.behaviour,
+            on_compiled=lambda *done: progress(Snapshot("compiling", compiled=done)),
+        )
     )
     return RunContext(
         workload, plan, broker, directory, document, events, monitor, pool, loads, request.interrupt

@@ -10,6 +10,7 @@ Messages on FD (a SOCK_SEQPACKET pair) are JSON objects:
 
     to the forkserver    {"start": row}           with the worker's end of its channel attached
     from the forkserver  {"ready": pid}           imported and warm
+                         {"compiled": n, "of": n}  kernels, where they were not there yet
                          {"started": row, "pid": pid}
                          {"exited": row, "pid": pid, "status": int}   as waitstatus_to_exitcode
                          {"failed": text}          the import failed; the forkserver ends
@@ -43,14 +44,14 @@ def _prctl(option: int, value: int | bytes) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _load(entry: str, behaviour: str) -> Worker:
-    """The worker function MODULE:FUNCTION; its module's `warm(behaviour)` runs, if it has one."""
+def _load(entry: str, behaviour: str, report: Callable[[int, int], None]) -> Worker:
+    """The worker function MODULE:FUNCTION, whose module may have `warm(behaviour, report)`."""
     module_name, _, function_name = entry.partition(":")
     module = importlib.import_module(module_name)
     worker: Worker = getattr(module, function_name)
     warm = getattr(module, "warm", None)
     if warm is not None:
-        warm(behaviour)
+        warm(behaviour, report)
     return worker
 
 
@@ -135,8 +136,12 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    def report(count: int, total: int) -> None:
+        control.send(orjson.dumps({"compiled": count, "of": total}))
+
     try:
-        worker = _load(*arguments[1:])
+        worker = _load(arguments[1], arguments[2], report)
     except Exception as error:
         traceback.print_exc()
         text = f"{type(error).__name__}: {error}"[:1000]

@@ -15,14 +15,15 @@ PLAIN_EVERY_S = 5.0
 
 _BEFORE = {
     "broker": "starting or asking the broker ...",
-    "workers": "starting workers (the first time on a machine compiles, for about a minute) ...",
+    "workers": "starting workers ...",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Where a run stands. Rates are of the last moments; `backlog` counts messages that are due
-    and unsent, or sent and not received; `left_s` is the time until the phase ends, if known."""
+    and unsent, or sent and not received; `left_s` is the time until the phase ends, if known;
+    `compiled` how many kernels of how many are, if they were not before."""
 
     phase: str
     devices: int = 0
@@ -33,6 +34,7 @@ class Snapshot:
     backlog: int = 0
     p99_us: float | None = None
     left_s: float | None = None
+    compiled: tuple[int, int] | None = None
 
 
 Progress = Callable[[Snapshot], None]
@@ -44,6 +46,9 @@ def silent(_snapshot: Snapshot) -> None:
 
 def describe(snapshot: Snapshot) -> str:
     """The snapshot as one line."""
+    if snapshot.compiled is not None:
+        count, total = snapshot.compiled
+        return f"compiling for this processor, once: {count} of {total} ..."
     if not snapshot.devices:
         return _BEFORE.get(snapshot.phase, f"{snapshot.phase} ...")
     parts = [f"{snapshot.phase:<9}", f"{snapshot.connected:,}/{snapshot.devices:,} connected"]

@@ -34,6 +34,7 @@ WORKER_ENTRY = "loadgen.engine.worker:run_worker"
 
 Header = dict[str, Any]
 OnFrame = Callable[[int, Header, bytes], None]
+OnCompiled = Callable[[int, int], None]
 
 _STATUS_WAIT_S = 0.3
 """How long after a channel's end the forkserver's report of the exit status is waited for."""
@@ -120,8 +121,9 @@ class WorkerPool:
     `lost` is set as soon as one worker is gone that was not asked to stop; `losses` says which.
     """
 
-    def __init__(self, on_frame: OnFrame, stderr: IO[bytes]) -> None:
+    def __init__(self, on_frame: OnFrame, stderr: IO[bytes], on_compiled: OnCompiled) -> None:
         self.on_frame = on_frame
+        self.on_compiled = on_compiled
         self.close_grace_s = 3.0
         self._stderr = stderr
         self.lost = asyncio.Event()
@@ -253,6 +255,8 @@ class WorkerPool:
             self._failure = message["failed"]
         elif "ready" in message:
             self.ready = True
+        elif "compiled" in message:
+            self.on_compiled(message["compiled"], message["of"])
         elif "started" in message:
             self._channels[message["started"]].pid = message["pid"]
         else:
@@ -326,15 +330,17 @@ async def start_workers(
     *,
     behaviour: Behaviour = "messaging",
     entry: str | None = None,
+    on_compiled: OnCompiled = lambda *_: None,
 ) -> AsyncIterator[WorkerPool]:
     """`count` worker processes, ready for their first command; all are gone at the end.
 
     `behaviour` is the plan's; `entry` names the function that a worker runs, None for WORKER_ENTRY.
-    `on_frame(row, header, block)` is called for each frame that answers no command. Raises
-    CannotRunError when they cannot be started.
+    `on_frame(row, header, block)` is called for each frame that answers no command, and
+    `on_compiled(count, total)` while kernels are compiled first. Raises CannotRunError when they
+    cannot be started.
     """
     with tempfile.TemporaryFile() as stderr:
-        pool = WorkerPool(on_frame, stderr)
+        pool = WorkerPool(on_frame, stderr, on_compiled)
         async with _forkserver(pool, stderr, entry or WORKER_ENTRY, behaviour) as control:
             grace_s = 0.5
             try:

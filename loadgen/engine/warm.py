@@ -1,12 +1,18 @@
 """Compiles every kernel of the hot path, or loads it from the cache, before workers are forked."""
 
+import ctypes
+import os
 import selectors
+import signal
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import NoReturn
 
 import numpy as np
 
+from loadgen.compiled import NotCompiledError, is_kept, only_loading
 from loadgen.engine.fleet import build_fleet, plan_schedule
 from loadgen.engine.reactor import (
     MESSAGING_ENTRY_POINTS,
@@ -64,61 +70,152 @@ def _all(groups: tuple[DeviceGroup, ...]) -> WorkerPlan:
 
 
 @contextmanager
-def _ready(fleet: Fleet) -> Iterator[None]:
-    """Give a fleet its descriptors and a schedule that is far away."""
-    epoll = selectors.EpollSelector()
-    run = fleet.run
-    run.epoll, run.timer = epoll.fileno(), make_timer()
-    now_ns = time.monotonic_ns()
-    run.end_ns = now_ns + 3 * _LATER_NS
-    plan_schedule(fleet, now_ns + _LATER_NS)
-    try:
-        yield
-    finally:
-        close_descriptor(run.timer)
-        epoll.close()
+def _ready(fleet: Fleet) -> Iterator[Fleet]:
+    """Give a fleet its epoll set and an end that is far away; it has no timer."""
+    with selectors.EpollSelector() as epoll:
+        fleet.run.epoll = epoll.fileno()
+        fleet.run.end_ns = time.monotonic_ns() + 3 * _LATER_NS
+        yield fleet
 
 
-def _warm(fleet: Fleet, kernels: EntryPoints) -> None:
-    kernels.pump(fleet)
-    kernels.serve(fleet, 0)
-    kernels.receive(fleet, 0, fleet.buffer, 0, 1)
+BEHAVIOURS = ("messaging", "supply_chain")
+Step = Callable[[], object]
+Report = Callable[[int, int], None]
+
+_PR_SET_PDEATHSIG = 1
 
 
-def warm(behaviour: str = "messaging") -> None:
+def warm(behaviour: str = "messaging", report: Report = lambda *_: None) -> None:
     """Compile or load the kernels that a behaviour needs, for workers forked from here to share.
 
-    Calls each once with the types that a run uses; takes minutes when nothing is cached.
+    Each is called once with the types that a run uses. Where code is missing, processes compile it
+    on all processors; `report` is called with how many calls of how many have been made.
     """
-    fleet = _tiny_fleet()
-    with _ready(fleet):
-        _warm(fleet, MESSAGING_ENTRY_POINTS)
-        _warm_what_workers_call(fleet)
-    if behaviour == "supply_chain":
-        fleet = _tiny_supply_fleet()
-        with _ready(fleet):
-            _warm(fleet, SUPPLY_ENTRY_POINTS)
+    with ExitStack() as stack:
+        fleet = stack.enter_context(_ready(_tiny_fleet()))
+        steps = [*_entry_points(fleet, MESSAGING_ENTRY_POINTS), *_called_by_workers(fleet)]
+        if behaviour == "supply_chain":
+            own = stack.enter_context(_ready(_tiny_supply_fleet()))
+            steps[:3] = _entry_points(own, SUPPLY_ENTRY_POINTS)
+        missing = [step for step in steps if not _is_loaded(step)]
+        if missing:
+            _compile(missing, report)
 
 
-def _warm_what_workers_call(fleet: Fleet) -> None:
+def _entry_points(fleet: Fleet, kernels: EntryPoints) -> Sequence[Step]:
+    return (
+        lambda: kernels.pump(fleet),
+        lambda: kernels.serve(fleet, 0),
+        lambda: kernels.receive(fleet, 0, fleet.buffer, 0, 1),
+    )
+
+
+def _called_by_workers(fleet: Fleet) -> Sequence[Step]:
     now_ns = time.monotonic_ns()
     four, run = np.zeros(4, np.int64), fleet.run
-    watch(run.epoll, run.timer, EPOLLIN, TIMER, fleet.words)
-    arm_timer(run.timer, 0, fleet.clock)
-    connect_some(fleet, np.zeros(0, np.int64))
-    ping_idle(fleet, now_ns, four, np.zeros(2, np.uint8), four)
-    keep_partial(fleet, 0, fleet.buffer, 0, 0, now_ns)
-    for event in (CONNECT, OPEN, LOSE):
-        transition(fleet, 0, event)
-    traffic.record(fleet, 0, 1)
-    attend_loop(fleet, now_ns)
-    traffic.requeue(fleet, 0)
-    fleet.program = with_rate(fleet.program, now_ns + 2 * _LATER_NS, 2.0)
-    traffic.reschedule(fleet)
-    set_capacity(fleet.senders, fleet.window, 0, 4)
-    traffic.give_up_all(fleet, 0)
-    traffic.phase_of_arrival(fleet.run, now_ns)
-    forget_received(fleet.received_ids, 0)
-    traffic.release_held(fleet, 1, 0)
-    traffic.redeliver(fleet, 0, True, four, 0)
-    take_intervals(fleet, Counts.grid(*fleet.counters.shape), now_ns)
+
+    def change_rate() -> None:
+        fleet.program = with_rate(fleet.program, now_ns + 2 * _LATER_NS, 2.0)
+        traffic.reschedule(fleet)
+
+    return (
+        lambda: connect_some(fleet, np.zeros(0, np.int64)),
+        lambda: traffic.redeliver(fleet, 0, True, four, 0),
+        lambda: plan_schedule(fleet, now_ns + _LATER_NS),
+        lambda: ping_idle(fleet, now_ns, four, np.zeros(2, np.uint8), four),
+        lambda: keep_partial(fleet, 0, fleet.buffer, 0, 0, now_ns),
+        lambda: take_intervals(fleet, Counts.grid(*fleet.counters.shape), now_ns),
+        lambda: attend_loop(fleet, now_ns),
+        change_rate,
+        lambda: traffic.requeue(fleet, 0),
+        lambda: traffic.release_held(fleet, 1, 0),
+        lambda: traffic.record(fleet, 0, 1),
+        lambda: watch(run.epoll, run.timer, EPOLLIN, TIMER, fleet.words),
+        lambda: arm_timer(run.timer, 0, fleet.clock),
+        lambda: close_descriptor(make_timer()),
+        lambda: [transition(fleet, 0, event) for event in (CONNECT, OPEN, LOSE)],
+        lambda: set_capacity(fleet.senders, fleet.window, 0, 4),
+        lambda: traffic.give_up_all(fleet, 0),
+        lambda: traffic.phase_of_arrival(fleet.run, now_ns),
+        lambda: forget_received(fleet.received_ids, 0),
+    )
+
+
+# Where code is missing -------------------------------------------------------------------------
+
+
+def _is_loaded(step: Step) -> bool:
+    """Whether a call finds all its code on disk; if so, it was made."""
+    try:
+        with only_loading():
+            step()
+    except NotCompiledError:
+        return False
+    return True
+
+
+def _compile(steps: Sequence[Step], report: Report) -> None:
+    """Make the calls, with their code compiled on all processors where it can be kept."""
+    processors = len(os.sched_getaffinity(0))
+    if processors > 1 and is_kept():
+        _compile_apart(steps, processors, report)
+        report = lambda *_: None  # noqa: E731
+    for number, step in enumerate(steps):
+        report(number, len(steps))
+        step()
+
+
+def _compile_apart(steps: Sequence[Step], processors: int, report: Report) -> None:
+    """Make the calls in other processes, which keep what they compile.
+
+    Each takes the next call that nobody has taken. One process more than there are processors, as
+    some wait for a kernel that another one compiles.
+    """
+    to_do, to_do_end = os.pipe()
+    done, done_end = os.pipe()
+    os.write(to_do_end, bytes(range(len(steps))))
+    os.close(to_do_end)
+    report(0, len(steps))
+    children = []
+    for _ in range(min(processors + 1, len(steps))):
+        child = os.fork()
+        if child == 0:
+            _make_calls(steps, to_do, done_end)
+        children.append(child)
+    os.close(done_end)
+    os.close(to_do)
+    count = 0
+    while os.read(done, 1):
+        count += 1
+        report(count, len(steps))
+    os.close(done)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def _make_calls(steps: Sequence[Step], to_do: int, done: int) -> NoReturn:
+    """The life of such a process. What goes wrong here does so again where it is reported."""
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        while taken := os.read(to_do, 1):
+            steps[taken[0]]()
+            os.write(done, b".")
+    finally:
+        os._exit(0)
+
+
+def main() -> None:
+    """Compile everything, and say so on stderr."""
+    for behaviour in BEHAVIOURS:
+        name = behaviour.replace("_", " ")
+
+        def report(count: int, total: int, name: str = name) -> None:
+            line = f"compiling for this processor, {name}: {count} of {total}"
+            print(f"\r{line}", end="", file=sys.stderr, flush=True)
+
+        warm(behaviour, report)
+    print(file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

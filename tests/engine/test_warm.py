@@ -17,15 +17,15 @@ ROOT = Path(__file__).parents[2]
 
 
 def _compiled() -> dict[str, int]:
-    """Kernels of the program and how many signatures each was compiled for."""
+    """Kernels of the program and how many signatures each was compiled for, called either way."""
     found: dict[str, int] = {}
     for name, module in list(sys.modules.items()):
         if name.startswith("loadgen"):
             for values in vars(module).values():
                 for value in values if isinstance(values, tuple) else (values,):
-                    if hasattr(value, "py_func") and hasattr(value, "signatures"):
+                    if hasattr(value, "callee"):
                         key = f"{value.py_func.__module__}.{value.py_func.__qualname__} {id(value)}"
-                        found[key] = len(value.signatures)
+                        found[key] = len(value.signatures) + len(value.callee.signatures)
     return found
 
 
@@ -81,13 +81,29 @@ def _main() -> None:
     print(sorted(name for name, count in after.items() if count > before.get(name, 0)))
 
 
-def test_a_run_compiles_nothing_that_was_not_warmed() -> None:
-    environment: dict[str, Any] = {**os.environ, "PYTHONPATH": str(ROOT)}
+def _printed(*command: str, **changes: str) -> str:
+    """What a program of Python's prints."""
+    environment: dict[str, Any] = {**os.environ, "PYTHONPATH": str(ROOT)} | changes
     shown = subprocess.run(
-        [sys.executable, __file__], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, *command], capture_output=True, text=True, env=environment, check=False
     )
     assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.strip() == "[]"
+    return shown.stdout
+
+
+def test_a_run_compiles_nothing_that_was_not_warmed() -> None:
+    assert _printed(__file__).strip() == "[]"
+
+
+def test_what_is_not_played_is_not_compiled_and_progress_is_told(tmp_path: Path) -> None:
+    # In a directory of its own, where nothing is to be loaded.
+    code = "from loadgen.engine.warm import warm; warm('messaging', print)"
+    counts = _printed("-c", code, NUMBA_CACHE_DIR=str(tmp_path)).split()
+    assert counts[-2] == counts[-1] and int(counts[-1]) > 10
+    compiled = {path.name.partition("-")[0] for path in tmp_path.glob("*-*")}
+    assert "loadgen.workload.traffic.receive_packets" in compiled
+    assert not [name for name in compiled if name.startswith("loadgen.specjms.")]
+    assert _printed("-c", code, NUMBA_CACHE_DIR=str(tmp_path)) == ""
 
 
 if __name__ == "__main__":

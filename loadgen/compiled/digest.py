@@ -1,23 +1,16 @@
-"""`@compiled`: numba kernels whose machine code is kept on disk until what it is made of changes.
+"""The digest of all that the machine code of a kernel is made of.
 
-Numba's own cache looks at the file that a kernel is in: an edit elsewhere in the file compiles all
-of it again, and an edit of what the kernel calls in another file goes unnoticed. Here the name of
-a cached file is a digest of all that the machine code is made of:
+That is:
 
 - the bytecode of the function, its default arguments and what it closes over;
 - everything that this bytecode reads by a global name, and so on through what that is made of:
   other kernels, intrinsics, attributes of our modules, numbers, strings, tuples, dtypes, types;
 - the whole module of a plain function or of a numba type of ours, since numba finds an overload by
   the function or type that it is for, not by a name in the kernel; overloads belong in that module;
-- the types of the arguments, with a function that is handed in as an argument;
-- this file, and the versions of Python, numba, llvmlite and numpy, and the processor.
+- the types of the arguments, with a function that is handed in as an argument.
 
 Comments, docstrings and places within a file do not count. What can change without our noticing
-(say, an object of a class of ours) is refused with TypeError when the kernel is compiled.
-
-A cached file is complete from the moment that it has its name, and is never changed. So any number
-of processes, worktrees and versions share one directory: NUMBA_CACHE_DIR, else `loadgen/kernels`
-in the user's cache directory. Where that cannot be written, each process compiles for itself.
+(say, an object of a class of ours) is refused with TypeError.
 """
 
 import dataclasses
@@ -26,98 +19,58 @@ import enum
 import functools
 import hashlib
 import inspect
-import os
-import pickle
-import platform
 import re
 import sys
-import time
-import uuid
-from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from collections.abc import Collection, Iterator
 from itertools import takewhile
-from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
-import llvmlite
-import numba
 import numpy as np
-from numba import config, types
-from numba.core.caching import _Cache
-from numba.core.compiler import CompileResult
+from numba import types
 from numba.core.dispatcher import Dispatcher
 from numba.core.extending import _Intrinsic
-from numba.core.serialize import dumps
 from numba.core.typing.templates import Signature
 
-_config: Any = config
-_rebuild: Any = CompileResult._rebuild
-_dumps: Any = dumps
-_unliteral: Any = types.unliteral
+COMPILER = ("loadgen.compiled", "loadgen.compiled.linking", __name__)
+"""Modules that make machine code: what a kernel reads of them does not count."""
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
+_UNDER_WAY = "under way"
 _PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes, np.dtype, np.generic)
 _SHAPE = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR
-_LEAST_KEPT = 8
-"""Files kept of one kernel, however old: its signatures, and the sources of some worktrees."""
-_KEPT_S = 3600
 
 
-def compiled(kernel: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function with numba when it is first called, or load what was compiled before."""
-    dispatcher: Any = numba.njit(kernel)
-    if dispatcher is not kernel:  # as it is with NUMBA_DISABLE_JIT
-        dispatcher._cache = _KernelCache(dispatcher)
-        dispatcher.get_call_template = functools.partial(_call_template, dispatcher)
-    return cast(Callable[P, R], dispatcher)
-
-
-def _call_template(dispatcher: Any, arguments: Any, keywords: dict[str, types.Type]) -> Any:
-    """As numba's, but a constant has the type of its kind: 0 and 1 are not compiled for apart."""
-    return type(dispatcher).get_call_template(
-        dispatcher,
-        tuple(map(_unliteral, arguments)),
-        {name: _unliteral(kind) for name, kind in keywords.items()},
-    )
-
-
-def cache_directory() -> Path:
-    """Where compiled kernels are kept."""
-    if _config.CACHE_DIR:
-        return Path(_config.CACHE_DIR)
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "loadgen" / "kernels"
-
-
-@functools.cache
-def _toolchain() -> tuple[object, ...]:
-    """What machine code depends on besides the function and its arguments."""
-    return (
-        Path(__file__).read_bytes(),
-        sys.implementation.cache_tag,
-        platform.python_version(),
-        *(module.__version__ for module in (numba, llvmlite, np)),
-        repr((_config.OPT, _config.BOUNDSCHECK, _config.DEBUGINFO_DEFAULT)),
-    )
-
-
-class _Digest:
+class Digest:
     """One SHA-256 over values and everything that they are made of.
 
     A function or module met again counts as its number in the order of meeting, which also ends
     recursion. What is in neither this package nor `module`'s is a library, and counts by name.
+    `known` holds the digests of kernels by id, for as long as nothing can change.
     """
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, known: dict[int, str]) -> None:
+        self._known = known
+        self._kernel: Dispatcher | None = None
         self._packages = {_package(__name__), _package(module)}
         self._hash = hashlib.sha256()
         self._met: dict[int, int] = {}
 
     def hexdigest(self) -> str:
         return self._hash.hexdigest()
+
+    def _of_kernel(self, kernel: Dispatcher) -> str:
+        """The digest of a kernel, whatever the types of its arguments are."""
+        found = self._known.get(id(kernel))
+        if found == _UNDER_WAY and kernel is not self._kernel:
+            raise TypeError(f"{kernel.py_func.__qualname__}: kernels that call each other")
+        if found is None:
+            own = Digest(kernel.py_func.__module__, self._known)
+            own._kernel = kernel
+            self._known[id(kernel)] = _UNDER_WAY
+            own.add(kernel.targetoptions)
+            own._add_function(kernel.py_func)
+            found = self._known[id(kernel)] = own.hexdigest()
+        return found
 
     def _text(self, *words: object) -> None:
         for word in words:
@@ -132,7 +85,7 @@ class _Digest:
         return number < met
 
     def _is_ours(self, module: str) -> bool:
-        return _package(module) in self._packages and module != __name__
+        return _package(module) in self._packages and module not in COMPILER
 
     def add(self, value: Any, name: str = "a value") -> None:
         """Count a value and what it is made of; `name` is for the message of a TypeError."""
@@ -151,8 +104,7 @@ class _Digest:
         elif isinstance(value, types.Type | Signature):
             self._add_type(value)
         elif isinstance(value, Dispatcher):
-            self.add(value.targetoptions, name)
-            self._add_function(value.py_func)
+            self._text(self._of_kernel(value))
         elif isinstance(value, _Intrinsic):
             self.add(value._ctor_kwargs, name)
             self._add_function(value._defn)
@@ -237,7 +189,7 @@ class _Digest:
         if not self._is_ours(name) or self._is_met(module):
             return
         path = cast(str, module.__file__)
-        code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+        code = compile(inspect.getsource(module), path, "exec", dont_inherit=True)
         self._add_code(_code(code), vars(module), name)
 
     def _add_code(self, code: "_Code", names: dict[str, Any], reader: str) -> None:
@@ -313,79 +265,3 @@ def _types_within(kind: types.Type) -> Iterator[types.Type]:
 
 def _package(module: str) -> str:
     return module.partition(".")[0]
-
-
-class _KernelCache(_Cache):
-    """The files of one kernel, in numba's interface for them."""
-
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
-        function = dispatcher.py_func
-        self._name = f"{function.__module__}.{function.__qualname__}".replace("<locals>.", "")
-
-    @property
-    def cache_path(self) -> str:
-        return str(cache_directory())
-
-    def enable(self) -> None:
-        """It always is."""
-
-    disable = enable
-
-    def flush(self) -> None:
-        for path in self._files():
-            _remove(path)
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """What was compiled for these argument types, or None."""
-        target_context.refresh()
-        path = self._path(sig, target_context.codegen())
-        try:
-            parts = pickle.loads(path.read_bytes())
-        except (OSError, EOFError, pickle.UnpicklingError):
-            return None
-        with suppress(OSError):
-            os.utime(path)
-        result: Any = _rebuild(target_context, *parts)
-        # A function among the arguments was unpickled as another object than the caller's.
-        own = result.signature.replace(args=_arguments(sig))
-        return result._replace(signature=own)
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep what has been compiled, if it can be used in another process."""
-        if data.lifted or data.library.has_dynamic_globals:
-            return
-        path = self._path(sig, data.codegen)
-        content: bytes = _dumps(data._reduce())
-        part = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_bytes(content)
-            part.replace(path)
-            self._forget_old()
-        except OSError:
-            _remove(part)
-
-    def _path(self, sig: Any, codegen: Any) -> Path:
-        digest = _Digest(self._dispatcher.py_func.__module__)
-        digest.add((_toolchain(), codegen.magic_tuple(), self._dispatcher, _arguments(sig)))
-        return cache_directory() / f"{self._name}-{digest.hexdigest()[:32]}.kernel"
-
-    def _files(self) -> list[Path]:
-        return list(cache_directory().glob(f"{self._name}-*"))
-
-    def _forget_old(self) -> None:
-        """Remove what nobody used lately, but for the last few."""
-        times = sorted(((path.stat().st_mtime, path) for path in self._files()), reverse=True)
-        for used, path in times[_LEAST_KEPT:]:
-            if used < time.time() - _KEPT_S:
-                _remove(path)
-
-
-def _arguments(sig: Any) -> tuple[types.Type, ...]:
-    return sig.args if isinstance(sig, Signature) else tuple(sig)
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink()
