@@ -40,7 +40,7 @@ from loadgen.scorecard.sweep_renderings import write_sweep
 from loadgen.scorecard.sweep_table import SweepTable, table_of
 from loadgen.workload.scenario import Scenario, read_toml
 from loadgen.workload.search import Limit, aim_for, requirements
-from loadgen.workload.verdict import Reason
+from loadgen.workload.verdict import Reason, Remark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,6 +91,11 @@ class Result:
     def reasons(self) -> tuple[Reason, ...]:
         """Why it does not, each with its code."""
         return self.card.verdict.reasons
+
+    @property
+    def remarks(self) -> tuple[Remark, ...]:
+        """What should be known of it though it speaks against nothing."""
+        return self.card.verdict.remarks
 
     @property
     def counts(self) -> Counts:

@@ -250,7 +250,7 @@ def _seen(
         connect_failures=counts.total(group.name, "connect_failures"),
         disconnects=counts.total(group.name, "disconnects"),
         expected=counts.total(senders, "expected", "measure"),
-        received=counts.total(group.name, "received", "measure"),
+        received=sum(counts.total(group.name, name, "measure") for name in ("received", "corrupt")),
         high_water_mark=max((count for _, count in course), default=0),
         growth=backlog_growth(during),
         busy_share=busy_share,

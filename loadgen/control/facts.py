@@ -41,11 +41,12 @@ def facts_of(
     subscribe_failures, subscribe_failure = _failures(state.subscribed)
     window = _counted(plan, state, "measure", held_when_cut)
     whole = _counted(plan, state, None, held_when_cut)
-    observed = not workers_lost and not state.abandoned
+    witness = _witness(plan, state)
+    unread = witness.unread if witness else 0
+    observed = not (workers_lost or state.abandoned or unread)
     ledger, run_ledger = with_acknowledged(
         *ledgers_of(window, whole, observed=observed), state.lost_unacknowledged
     )
-    witness = _witness(plan, state)
     return RunFacts(
         qos=workload.needs.qos,
         connects_only=workload.case.connects_only,
@@ -87,6 +88,7 @@ def facts_of(
         workers_lost=workers_lost,
         interrupted=state.ending == "interrupted",
         abandoned=state.abandoned,
+        unread=unread,
         held_when_cut=held_when_cut,
     )
 

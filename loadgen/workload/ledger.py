@@ -163,8 +163,8 @@ class Witness:
     `scheduled` are the messages sent by the numbers of their streams, `in_flight` the handshakes
     not finished, `distinct` the messages noted as received, `damaged` those of them that were,
     `publishes` the PUBLISH packets that were handled, `discarded` those that a selector turned
-    away. `refusals` counts by the name of the reason code; `refusal` and `violation` are the first
-    ones, in words.
+    away, `unread` the connections on which bytes had come that nobody had read. `refusals` counts
+    by the name of the reason code; `refusal` and `violation` are the first ones, in words.
     """
 
     scheduled: int = 0
@@ -173,12 +173,13 @@ class Witness:
     damaged: int = 0
     publishes: int = 0
     discarded: int = 0
+    unread: int = 0
     refusals: Mapping[str, int] = field(default_factory=dict)
     refusal: str = ""
     violation: str = ""
 
 
-_SUMS = ("scheduled", "in_flight", "distinct", "damaged", "publishes", "discarded")
+_SUMS = ("scheduled", "in_flight", "distinct", "damaged", "publishes", "discarded", "unread")
 
 
 def witness_of(closings: Sequence[Mapping[str, Any]]) -> Witness:

@@ -96,7 +96,7 @@ class BackendFacts:
     connect_failures: int = 0
     disconnects: int = 0
     expected: int = 0  # deliveries of the window's messages on its topics
-    received: int = 0  # those that came
+    received: int = 0  # those that came, damaged ones too
     # Most messages between producers and its consumers, in samples a second apart.
     high_water_mark: int = 0
     growth: float = 0.0  # by how many messages that number rose over the window
@@ -164,6 +164,7 @@ class RunFacts:
     clock_limit_ns: int = CLOCK_LIMIT_NS
     workers_lost: tuple[int, ...] = ()  # numbers of those that ended or fell silent before the stop
     interrupted: bool = False
+    unread: int = 0  # connections on which bytes had come that no worker had read at the end
     abandoned: bool = False  # whether nobody waited for what was under way at the end
     backends: tuple[BackendFacts, ...] = ()  # of a bridge, each by itself
     held_when_cut: int = 0  # messages that a consumer had not acknowledged when it was cut off
@@ -171,7 +172,7 @@ class RunFacts:
     @property
     def observed(self) -> bool:
         """Whether what is missing at the end is missing, and not merely not seen."""
-        return not self.workers_lost and not self.abandoned
+        return not (self.workers_lost or self.abandoned or self.unread)
 
     @property
     def begun(self) -> int:
@@ -316,6 +317,12 @@ def _connections(facts: RunFacts) -> Iterator[Reason]:
 def _generator(facts: RunFacts) -> Iterator[Reason]:
     if saturated := _saturated(facts):
         yield Reason("GENERATOR_SATURATED", saturated)
+    elif facts.unread:
+        yield Reason(
+            "GENERATOR_SATURATED",
+            f"on {facts.unread:,} connections bytes had come that no worker had read when the run "
+            "ended: add workers or cores, or lower the load",
+        )
     missed = _connect_rate_missed(facts) if facts.connects_only else _rate_missed(facts)
     if missed:
         yield Reason("RATE_MISSED", missed)

@@ -179,6 +179,8 @@ class TestMessages:
         facts = changed(SOUND, workers_lost=(1,), received=9_000, confirmed=500)
         assert codes(facts) == ("WORKER_LOST",)
         assert (facts.ledger.lost, facts.ledger.unobserved) == (0, 1_000)
+        unread = changed(SOUND, unread=2, received=9_000)
+        assert reason(unread).code == "GENERATOR_SATURATED" and unread.ledger.unobserved == 1_000
         gone = changed(SOUND, interrupted=True, abandoned=True, received=9)
         assert codes(gone) == ("INTERRUPTED",)
 
