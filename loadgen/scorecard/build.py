@@ -3,7 +3,7 @@
 Pure: it knows neither Spark nor files.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from loadgen.cases.registry import CASES
 from loadgen.control.seal import Integrity
 from loadgen.errors import RunDirectoryError
 from loadgen.metrics.interval import COUNTERS
-from loadgen.metrics.reducer import reduce_table, summarize
+from loadgen.metrics.reducer import LatencySummary, reduce_table, summarize
 from loadgen.scorecard.broker import BrokerLoad, broker_load
 from loadgen.scorecard.ceiling import ceiling_of
 from loadgen.scorecard.curves import curves_of
@@ -36,6 +36,7 @@ from loadgen.scorecard.observed import (
     observed_sections,
 )
 from loadgen.scorecard.outages import outage_sections
+from loadgen.scorecard.own_share import own_share_remark
 from loadgen.scorecard.power import OutletPower
 from loadgen.scorecard.published import published_details, published_sections
 from loadgen.scorecard.reading import figure
@@ -98,7 +99,7 @@ def build(
         watts=power.watts if power and outlets and not power.withheld else None,
         rack_units=rack_units,
         messages_per_core_second=None if broker is None else broker.messages_per_core_second,
-        remarks=_remarks(broker, power),
+        remarks=_remarks(broker, power, latency),
     )
     ledger, run_ledger = ledgers(record, Counted(sums), Counted(whole))
     curves = curves_of(record, views, in_window, latency_rows, (start_ns, end_ns))
@@ -195,10 +196,13 @@ def _run(record: RunRecord, seconds: float) -> Run:
     return Run(**same, seconds=seconds, broker=broker, protocol=protocol)
 
 
-def _remarks(broker: BrokerLoad | None, power: Power | None) -> dict[str, str]:
+def _remarks(
+    broker: BrokerLoad | None, power: Power | None, latency: Mapping[str, LatencySummary]
+) -> dict[str, str]:
     """What must be said at rows, by their measure."""
     of_power = "" if power is None else power.remark
     remarks = {
+        "latency": own_share_remark(latency),
         "messages_per_core_second": "" if broker is None else broker.withheld,
         "messages_per_watt": of_power,
         "joules_per_message": of_power,

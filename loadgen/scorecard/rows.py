@@ -69,6 +69,8 @@ class Facts:
     remarks: Mapping[str, str] = field(default_factory=dict)
 
 
+_TRANSIT = ".TRANSIT"
+
 _UNKNOWN = (
     RowSpec("{case}", "ingress_rate", "Ingress rate."),
     RowSpec("{case}", "egress_rate", "Egress rate."),
@@ -102,7 +104,11 @@ def score_rows(facts: Facts) -> tuple[Row, ...]:
     own = case.rows if case else _UNKNOWN
     words = _Words(facts)
     secured = SECURED if case and case.secured and facts.record.secure else ""
-    rows = [_row(spec, facts, words, secured) for spec in own]
+    rows = [
+        _row(one, facts, words, secured)
+        for spec in own
+        for one in ((spec, _transit_of(spec)) if spec.measure == "latency" else (spec,))
+    ]
     words["case"] += secured
     efficiency = [_row(spec, facts, words) for spec in _EFFICIENCY.values()]
     known = {row.name for row in rows if row is not None}
@@ -115,12 +121,26 @@ def figures_of(measure: str, facts: Facts) -> "Figures":
     return dict.fromkeys(FIGURES) | _MEASURES[measure](facts)
 
 
+def _transit_of(spec: RowSpec) -> RowSpec:
+    """The row beside that of a latency, which says what of it is not the generator's lateness."""
+    return RowSpec(
+        f"{spec.name}{_TRANSIT}",
+        "transit",
+        "The same from the moment of really sending: broker and network, without late sending.",
+    )
+
+
 def _row(spec: RowSpec, facts: Facts, words: "_Words", suffix: str = "") -> Row | None:
     figures = _MEASURES[spec.measure](facts)
     remark = facts.remarks.get(spec.measure, "")
-    if spec.measure in _OPTIONAL and figures["value"] is None and not remark:
+    if (
+        spec.measure in _OPTIONAL
+        and all(value is None for value in figures.values())
+        and not remark
+    ):
         return None
-    name = f"{spec.name.format_map(words)}{suffix}"
+    title = spec.name.format_map(words)
+    name = f"{title.removesuffix(_TRANSIT)}{suffix}{_TRANSIT if title.endswith(_TRANSIT) else ''}"
     about = spec.description.format_map(words)
     return Row(spec.type, name, about, spec.unit, **figures, remark=remark)
 
@@ -139,6 +159,7 @@ def _place(row: Row) -> tuple[int, ...]:
     parts = [*_EFFICIENCY]
     whole, _, part = row.name.rpartition(".")
     title = whole if part in parts else row.name
+    title = title.removesuffix(_TRANSIT)
     case = CASES.get(title.removesuffix(SECURED).lower())
     own_type, place = (TYPES.index(case.rows[0].type), case.place) if case else (len(TYPES), 0)
     return (
@@ -148,6 +169,7 @@ def _place(row: Row) -> tuple[int, ...]:
         own_type,
         place,
         parts.index(part) if part in parts else -1,
+        row.name.endswith(_TRANSIT),
     )
 
 
@@ -197,6 +219,7 @@ _MEASURES: Mapping[str, Callable[[Facts], Figures]] = {
     "messages_per_core_second": lambda facts: {"value": facts.messages_per_core_second},
     # From the intended moment of sending, so that a late sender is charged.
     "latency": _distribution("end_to_end"),
+    "transit": _distribution("transit"),
     "connect_latency": _distribution("connect"),
     "connect_seconds": _connect_seconds,
     "base": _base,
@@ -206,7 +229,7 @@ _MEASURES: Mapping[str, Callable[[Facts], Figures]] = {
 _OPTIONAL: frozenset[str] = frozenset(
     {
         *("messages_per_watt", "messages_per_rack_unit", "joules_per_message"),
-        *("messages_per_core_second", "base", "high_water_mark"),
+        *("messages_per_core_second", "base", "high_water_mark", "transit"),
     }
 )
 """Measures without which a row is left out."""

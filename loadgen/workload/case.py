@@ -36,6 +36,7 @@ MEASURES: Mapping[str, tuple[RowType, str]] = {
     "base": ("Throughput", "BASE"),
     "high_water_mark": ("Throughput", "messages"),
     "latency": ("Latency", "microseconds"),
+    "transit": ("Latency", "microseconds"),
     "connect_seconds": ("Connection rate", "seconds"),
     "connect_latency": ("Connection rate", "microseconds"),
     "messages_per_watt": ("Data-center Efficiency", "msgs/Watt"),
@@ -43,8 +44,8 @@ MEASURES: Mapping[str, tuple[RowType, str]] = {
     "joules_per_message": ("Data-center Efficiency", "joules/msg"),
     "messages_per_core_second": ("Data-center Efficiency", "msgs/core-sec"),
 }
-"""Type and unit of a row by what its figures are taken from: `latency` and `connect_latency` give a
-distribution, the others a value."""
+"""Type and unit of a row by what its figures are taken from: `latency`, `transit` and
+`connect_latency` give a distribution, the others a value."""
 
 
 @dataclass(frozen=True, slots=True)

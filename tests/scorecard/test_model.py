@@ -82,7 +82,7 @@ def test_latency_is_that_of_the_timed_pair(make: ModuleType, tmp_path: Path) -> 
             total_ns += row.sum_ns
             for bucket, count in zip(row.bucket, row.bucket_count, strict=True):
                 histogram.record_value(int(lowest_values(bucket)), int(count))
-    (row,) = card.rows
+    row, _ = card.rows
     assert row.value is None
     assert row.p50 == histogram.get_value_at_percentile(50) / 1000
     assert row.p99 == histogram.get_value_at_percentile(99) / 1000
@@ -221,7 +221,7 @@ def test_rows_of_several_runs_are_in_the_reports_order(make: ModuleType, tmp_pat
     cards = [card_of(make, tmp_path / case, case) for case in cases]
     rows = [row for _, row in in_report_order([card.rows for card in cards])]
     assert list(dict.fromkeys(row.name for row in rows)) == [
-        *("FANIN", "FANOUT", "PERSISTENT", "LATENCY", "CONNBURST")
+        *("FANIN", "FANOUT", "PERSISTENT", "LATENCY", "LATENCY.TRANSIT", "CONNBURST")
     ]
 
 

@@ -7,6 +7,7 @@ from base64 import b64encode
 from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import unquote
@@ -18,6 +19,7 @@ import pytest
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.charts import charts_of
 from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.page import PLOTLY
 from loadgen.scorecard.run_charts import run_charts_of
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.text import cell, number
@@ -257,6 +259,17 @@ def test_an_invalid_run_is_marked_in_the_common_table(
 
 
 # --- charts ---------------------------------------------------------------------------------
+
+
+def test_a_page_carries_a_part_of_plotly_and_is_small(cards: list[ScoreCard]) -> None:
+    """The file as npm has it, checked in: nobody edited it, and a page fits in a mail."""
+    script = files("loadgen.scorecard").joinpath(PLOTLY).read_bytes()
+    assert b"plotly.js (basic - minified) v4.1.1" in script[:100]
+    assert b"Licensed under the MIT license" in script[:300]
+    assert sha256(script).hexdigest() == (
+        "99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba"
+    )
+    assert len(to_html(cards)) < 1_500_000
 
 
 def test_every_figure_is_one_that_plotly_knows(cards: list[ScoreCard]) -> None:
