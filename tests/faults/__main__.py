@@ -32,11 +32,17 @@ def _seeds(text: str) -> list[int]:
     return found
 
 
+def _clean(text: str) -> list[int]:
+    return _seeds(text if "-" in text else f"1-{text}")
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--seeds", type=_seeds, default=_seeds("1-100"), help="1-100, 7 or 1,5-9")
     parser.add_argument("--only", choices=KINDS, nargs="+", help="only schedules of these kinds")
-    parser.add_argument("--clean", type=int, metavar="N", help="N clean runs instead")
+    parser.add_argument(
+        "--clean", type=_clean, metavar="N", help="N runs in which nothing goes wrong instead"
+    )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what the runs wrote")
     parser.add_argument("--verbose", action="store_true", help="show reasons and ledgers")
     parser.add_argument("--json", action="store_true", help="one JSON object a run to stdout")
@@ -45,7 +51,7 @@ def _arguments() -> argparse.Namespace:
 
 def _chosen(arguments: argparse.Namespace) -> Iterable[Schedule]:
     if arguments.clean is not None:
-        return (draw_kind(seed, "clean") for seed in range(1, arguments.clean + 1))
+        return (draw_kind(seed, "clean") for seed in arguments.clean)
     drawn = map(draw, arguments.seeds)
     return (one for one in drawn if one.kind in (arguments.only or KINDS))
 

@@ -243,7 +243,7 @@ def draw_kind(seed: int, name: str) -> Schedule:
     fields = {
         **_sizes(rng, case),
         "duration": window_s,
-        "drain": 6.0,
+        "drain": 4.0,
         "workers": 2,
         "keep_alive": 60,
         "connect_timeout": 10.0,

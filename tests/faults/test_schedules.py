@@ -18,7 +18,7 @@ FLEET = {
     "client_id": CLIENT_ID,
     "duration": 2.0,
     "warmup": 0.2,
-    "drain": 6.0,
+    "drain": 4.0,
     "connect_timeout": 10.0,
 }
 
