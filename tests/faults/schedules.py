@@ -228,8 +228,8 @@ def draw_kind(seed: int, name: str) -> Schedule:
     """The schedule of a kind for a seed."""
     rng = random.Random(f"fault schedule {seed}")
     kind = KINDS[name]
-    turn = list(KINDS).index(name) + seed // len(KINDS)
-    case = kind.cases[turn % len(kind.cases)]
+    # In turn, both for seeds that follow each other and for those of one kind.
+    case = kind.cases[(seed + seed // len(KINDS)) % len(kind.cases)]
     qos = rng.choice(kind.qos)
     version = rng.choice(kind.versions)
     if case in STORED:
