@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.brokers.certificates import CertificateFiles, make_certificates
+from loadgen.engine.warm import BEHAVIOURS, warm
 from tests.faults.expected import differences, expected
 from tests.faults.play import Played, can_limit, play
 from tests.faults.schedules import KINDS, Schedule, draw, draw_kind
@@ -133,4 +134,8 @@ async def _main(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(asyncio.run(_main(_arguments())))
+    chosen = _arguments()
+    # Compiling takes longer than a run may.
+    for behaviour in BEHAVIOURS:
+        warm(behaviour)
+    raise SystemExit(asyncio.run(_main(chosen)))
