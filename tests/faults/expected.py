@@ -39,6 +39,11 @@ class Span(NamedTuple):
     def minus(self, other: "Span") -> "Span":
         return Span(max(0, self.low - other.high), max(0, self.high - other.low))
 
+    @property
+    def doubtful(self) -> "Span":
+        """The same, though it may be nothing."""
+        return Span(0, self.high)
+
     def times(self, factor: int) -> "Span":
         return Span(self.low * factor, self.high * factor)
 
@@ -106,6 +111,11 @@ class _Scene:
             self.first.setdefault(publish.message, publish)
             self.topics[publish.header.stream].add(publish.topic)
         self.starved = bool({"freeze worker", "quota"} & {name for name, _ in truth.actions})
+        # Whether anything but a lack of time keeps messages from being sent or delivered in time.
+        actions = {action.name for action in schedule.actions} - {"freeze worker", "quota"}
+        self.hindered = bool(actions) or any(
+            fault in schedule.faults for fault in ("refuse=", "drop=", "reset=", "delay=")
+        )
         self.is_chain = schedule.case == "specjms"
         # Who asked for which topics: a share, or a device.
         self.asking: dict[str, set[tuple[str, str]]] = defaultdict(set)
@@ -383,9 +393,13 @@ def _findings(
         # What is lost leaves an interaction unfinished.
         yield "AUDIT", Span(0, window["lost"].high + window["damaged"].high)
         return
-    yield "RATE_MISSED", _rate_missed(scene, window)
+    missed, standing = _rate_missed(scene, window), _standing(scene)
+    if not scene.hindered:
+        # Then it was the generator that had no time, and it need not know exactly how much.
+        missed, standing = missed.doubtful, standing.doubtful
+    yield "RATE_MISSED", missed
     # What a worker without time does not take is no backlog of the broker.
-    yield "BACKLOG_GROWS", NONE if scene.starved else _standing(scene)
+    yield "BACKLOG_GROWS", NONE if scene.starved else standing
     yield "LATENCY_BOUND", _latency(scene)
 
 
