@@ -1,6 +1,7 @@
 """`loadgen scorecard RUN...`: results to one score card, by Spark."""
 
 import inspect
+import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from loadgen.cli.options import Flags, field_option, json_option, option, parame
 from loadgen.workload.scenario import Scenario
 
 if TYPE_CHECKING:
-    from loadgen.scorecard.compare import Comparison
+    from loadgen.scorecard.compare import Bounds, Comparison
     from loadgen.scorecard.model import ScoreCard
 
 _DOC = """Make one score card of the results of one or more runs, by Spark.
@@ -45,7 +46,26 @@ _OPTIONS = (
         help="Run to hold the others of its case against; repeatable. Exit status 1 where one is "
         "worse by more than --bound.",
     ),
-    option("bound", str, "5%", metavar="PERCENT", help="How much worse than the baseline is fine."),
+    option(
+        "bound",
+        str,
+        "5%",
+        metavar="PERCENT,...",
+        help="How much worse than the baseline is fine: of every figure as 5%, of a column, a row "
+        "or both as 99P=50%,FANIN=2%,LATENCY 99P=20%.",
+    ),
+    option(
+        "junit", Path | None, metavar="FILE", help="Write what the baseline decides as JUnit XML."
+    ),
+    option(
+        "github_summary",
+        bool,
+        False,
+        help="Append the score card to the summary of a GitHub job, $GITHUB_STEP_SUMMARY.",
+    ),
+    option("title", str, "", metavar="TEXT", help="Title of the page."),
+    option("author", str, "", metavar="TEXT", help="Who publishes it."),
+    option("note", str, "", metavar="TEXT", help="What readers should know first."),
     *(field_option(Scenario.fields()[name]) for name in _LOG_FIELDS),
     option("rack_units", float | None, metavar="N", help="Height of the broker's machine."),
     option("spark_master", str, "local[*]", metavar="URL", help="Spark master."),
@@ -59,7 +79,30 @@ _OPTIONS = (
 )
 
 
-def parse_bound(text: str) -> float:
+def parse_bounds(text: str) -> "Bounds":
+    """Shares from `5%`, `99P=50%,FANIN=2%` or both; raises ScenarioError."""
+    from loadgen.errors import ScenarioError
+    from loadgen.scorecard.compare import Bounds
+    from loadgen.workload.units import shown
+
+    default: float | None = None
+    named: dict[str, float] = {}
+    for part in text.split(","):
+        key, equals, value = part.rpartition("=")
+        share = _share(value)
+        key = " ".join(key.split()).casefold()
+        if (key in named) if equals else (default is not None):
+            raise ScenarioError(f"bound: {shown(part)}: given twice")
+        if equals and not key:
+            raise ScenarioError(f"bound: {shown(part)} names no row or column")
+        if equals:
+            named[key] = share
+        else:
+            default = share
+    return Bounds(named=named) if default is None else Bounds(default, named)
+
+
+def _share(text: str) -> float:
     """A share from `5%` or `5`, both five percent; raises ScenarioError."""
     from loadgen.errors import ScenarioError
     from loadgen.workload.units import parse_number, shown
@@ -68,22 +111,45 @@ def parse_bound(text: str) -> float:
         percent = parse_number(text.strip().removesuffix("%"))
     except ValueError as error:
         raise ScenarioError(f"bound: {error}") from None
+    if 0 < percent < 1 and not text.strip().endswith("%"):
+        raise ScenarioError(
+            f"bound: {shown(text)} may be {100 * percent:g} % or {percent:g} %; write "
+            f"{100 * percent:g}% or {percent:g}%"
+        )
     if percent > 1000:
         raise ScenarioError(f"bound: {shown(text)} is too large; allowed: 0 to 1,000 %")
     return percent / 100
 
 
+def github_summary_file() -> Path:
+    """The file that GitHub shows as a job's summary; raises ScenarioError outside of a job."""
+    from loadgen.errors import ScenarioError
+
+    named = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not named:
+        raise ScenarioError(
+            "github_summary: $GITHUB_STEP_SUMMARY is not set; is this a GitHub job?"
+        )
+    return Path(named)
+
+
 def _make(given: Flags) -> int:
+    from loadgen.control.disk import disk_errors
     from loadgen.errors import ScenarioError
     from loadgen.scorecard.compare import compare
+    from loadgen.scorecard.gate import to_junit
+    from loadgen.scorecard.model import About
     from loadgen.scorecard.to_json import to_json
-    from loadgen.scorecard.write import write_renderings
+    from loadgen.scorecard.to_markdown import to_markdown
+    from loadgen.scorecard.write import write_files, write_renderings
     from loadgen.spark.job import make_scorecards
+    from loadgen.workload.units import shown
 
     runs, olds, units = given["runs"], given["baseline"] or [], given["rack_units"]
     if units is not None and not 0 < units <= 10_000:
         raise ScenarioError(f"rack_units: {units:g} is out of range; allowed: 0.1 to 10,000")
-    share = parse_bound(given["bound"])
+    bounds = parse_bounds(given["bound"])
+    summary = github_summary_file() if given["github_summary"] else None
     cards = make_scorecards(
         [*olds, *runs],
         given["pdu"] or (),
@@ -93,10 +159,20 @@ def _make(given: Flags) -> int:
         pdu_columns=given["pdu_columns"],
         pdu_offset=given["pdu_offset"],
     )
-    comparisons = compare(cards, [place < len(olds) for place in range(len(cards))], share)
+    comparisons = compare(cards, [place < len(olds) for place in range(len(cards))], bounds)
+    if stranger := bounds.unknown(comparisons):
+        raise ScenarioError(f"bound: there is no row or column {shown(stranger)} to compare")
     together = Path(f"scorecard-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     out = given["out"] or (runs[0] if len(cards) == 1 else together)
-    paths = write_renderings(cards, out, comparisons)
+    about = About(given["title"], given["author"], given["note"])
+    paths = write_renderings(cards, out, comparisons, about)
+    if given["junit"] is not None:
+        write_files(
+            "JUnit XML", given["junit"].parent, {given["junit"].name: to_junit(comparisons)}
+        )
+    if summary is not None:
+        with disk_errors(summary), summary.open("ab") as file:
+            file.write(to_markdown(cards, comparisons, about) + b"\n")
     if given["json_"]:
         sys.stdout.write(to_json(cards, comparisons).decode())
     else:

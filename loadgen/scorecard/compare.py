@@ -12,14 +12,17 @@ The statistics, for the means of two sides with n and m runs:
 - neither has: too few, nothing is said about the spread.
 
 A difference exceeds the spread where it is larger than the half width of that interval. A
-regression is a change for the worse by more than the bound, whatever the spread; the spread
-stands beside it. Many lines are looked at, so one in twenty that exceeds may do so by chance.
+regression is a change for the worse by more than the bound; where a side has three runs or more, it
+must exceed the spread as well. Many lines are looked at, so one in twenty that exceeds may do so by
+chance.
+
+Sides of different loads have no shares: twice the rate is not 100 % better.
 """
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any, Literal
 
@@ -32,6 +35,9 @@ from loadgen.scorecard.text import name, number
 DEFAULT_BOUND = 0.05
 """How much worse a run may be than its baseline, as a share of the baseline."""
 
+LEAST_REPETITIONS = 3
+"""So many runs of a side show a spread that excuses a difference."""
+
 _T_95 = {
     1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306,
     9: 2.262, 10: 2.228, 12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042, 60: 2.000, 120: 1.980,
@@ -42,6 +48,15 @@ _NOT_THE_LOAD = frozenset(
     {"broker", "broker_pid", "seed", "pdu", "pdu_timezone", "pdu_columns", "pdu_offset"}
 )
 """Fields of a scenario that do not change the load."""
+
+_LOAD = frozenset(
+    f"scenario.{key}"
+    for key in (
+        *("rate", "background_rate", "connect_rate", "churn", "base", "size", "devices", "topics"),
+        *("ratio", "pairs", "queues", "consumers", "responders", "backends", "duration"),
+    )
+)
+"""Fields of a scenario that say how much is asked of the broker."""
 
 _OF_THE_HOST = ("host", "kernel", "cpu_model", "cores")
 """Of a run's environment."""
@@ -108,8 +123,43 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much worse than its baseline a figure may be, as a share: by default, and of those named.
+
+    A name is that of a column, as 99P, of a row, as FANIN, or of both, as FANIN 99P; what says
+    more counts.
+    """
+
+    default: float = DEFAULT_BOUND
+    named: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, row: str, column: str) -> float:
+        """The bound of a row's figure; `column` is its title."""
+        # FANIN is short for "FANIN, Received rate" and its like.
+        short = row.partition(",")[0]
+        names = (f"{row} {column}", f"{short} {column}", row, short, column)
+        return next(
+            (self.named[n] for n in map(str.casefold, names) if n in self.named), self.default
+        )
+
+    def unknown(self, comparisons: "Sequence[Comparison]") -> str:
+        """A name that no line of these has; "" where there is none."""
+        lines = [line for comparison in comparisons for line in comparison.lines]
+        known = {
+            name.casefold()
+            for line in lines
+            for row in (line.name, line.name.partition(",")[0])
+            for name in (row, line.column, f"{row} {line.column}")
+        }
+        return next((name for name in self.named if name not in known), "")
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
-    """One number of the card over all sides; None for a side that lacks it."""
+    """One number of the card over all sides; None for a side that lacks it.
+
+    `bound` is how much worse a side may be, None for a line that no gate looks at.
+    """
 
     name: str
     description: str
@@ -119,6 +169,7 @@ class Line:
     cells: tuple[Cell | None, ...]
     differences: tuple[Difference | None, ...]
     """One for each side after the first."""
+    bound: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +189,16 @@ class Comparison:
 
 
 def compare(
-    cards: Sequence[ScoreCard], baselines: Sequence[bool] = (), bound: float = DEFAULT_BOUND
+    cards: Sequence[ScoreCard], baselines: Sequence[bool] = (), bounds: Bounds | float = Bounds()
 ) -> list[Comparison]:
     """One comparison a case that has several runs, in the order of the cards.
 
-    `baselines` says of each card whether it belongs to the baseline. Raises RunDirectoryError where
-    a case has runs but no baseline, or the other way round, while others have.
+    `baselines` says of each card whether it belongs to the baseline; a number is the bound of every
+    figure. Raises RunDirectoryError where a case has runs but no baseline, or the other way round,
+    while others have.
     """
+    if not isinstance(bounds, Bounds):
+        bounds = Bounds(bounds)
     marks = list(baselines) or [False] * len(cards)
     cases: dict[str, list[int]] = {}
     for place, card in enumerate(cards):
@@ -156,7 +210,7 @@ def compare(
             what = "no baseline of" if not marked else "no run to compare with the baseline of"
             raise RunDirectoryError(f"there is {what} case {name(case, 40)}")
         if len(places) > 1:
-            found.append(_comparison(case, cards, places, set(marked), bound))
+            found.append(_comparison(case, cards, places, set(marked), bounds))
     return found
 
 
@@ -182,15 +236,25 @@ def regressions(comparisons: Sequence[Comparison]) -> list[str]:
             label = name(comparison.sides[place].label, _LONGEST_LABEL)
             lines.append(f"{label}: INVALID, the baseline is VALID")
         for line in comparison.lines:
-            for side, difference in zip(comparison.sides[1:], line.differences, strict=True):
+            for place, difference in enumerate(line.differences, start=1):
+                side = comparison.sides[place]
                 if difference is None or not difference.regression:
                     continue
                 lines.append(
-                    f"{name(line.name, 140)} {line.column} {name(line.unit, 20)}: "
-                    f"{difference_text(difference)}, {spread_text(difference)} "
+                    f"{name(line.name, 140)} {line.column}: {regression_text(line, place)} "
                     f"({name(side.label, _LONGEST_LABEL)})"
                 )
     return lines
+
+
+def regression_text(line: Line, place: int) -> str:
+    """A line's figure of the side at a place that is a regression, beside the baseline's."""
+    first, other, difference = line.cells[0], line.cells[place], line.differences[place - 1]
+    return (
+        f"{number(other.mean if other else None)} {name(line.unit, 20)} against "
+        f"{number(first.mean if first else None)} of the baseline, {difference_text(difference)}, "
+        f"a regression beyond {100 * (line.bound or 0.0):g} %; {spread_text(difference)}"
+    )
 
 
 def half_width(first: Sequence[float], other: Sequence[float]) -> float | None:
@@ -215,7 +279,7 @@ def half_width(first: Sequence[float], other: Sequence[float]) -> float | None:
 
 
 def _comparison(
-    case: str, cards: Sequence[ScoreCard], places: Sequence[int], marked: set[int], bound: float
+    case: str, cards: Sequence[ScoreCard], places: Sequence[int], marked: set[int], bounds: Bounds
 ) -> Comparison:
     groups: dict[tuple[bool, str], list[int]] = {}
     # Baselines are one side, whatever they are of: somebody chose them to compare with.
@@ -231,8 +295,8 @@ def _comparison(
     return Comparison(
         case=case,
         sides=sides,
-        lines=_lines(cards, sides, bound if marked else None),
-        bound=bound if marked else None,
+        lines=_lines(cards, sides, bounds if marked else None),
+        bound=bounds.default if marked else None,
         invalid=tuple(
             place for place in range(1, len(sides)) if marked and valid[0] and not valid[place]
         ),
@@ -315,7 +379,7 @@ _Key = tuple[str, str, int, str]
 
 
 def _lines(
-    cards: Sequence[ScoreCard], sides: Sequence[Side], bound: float | None
+    cards: Sequence[ScoreCard], sides: Sequence[Side], bounds: Bounds | None
 ) -> tuple[Line, ...]:
     numbers = {place: _numbers(cards[place]) for side in sides for place in side.runs}
     # In the order of the card that has most of them.
@@ -325,17 +389,23 @@ def _lines(
     # FANOUT has two rows of one name and unit: their descriptions say which.
     twins = Counter((title, unit, column) for title, unit, _, column in keys)
     lines = []
+    loads = [
+        {key: value for key, value in _facts(cards[side.runs[0]]).items() if key in _LOAD}
+        for side in sides
+    ]
+    # A baseline is what somebody chose to hold the others against.
+    alike = [bounds is not None or not _differing([loads[0], load]) for load in loads[1:]]
     for key in keys:
         title, unit, _, column = key
         description = next(own[key][1] for own in numbers.values() if key in own)
         if twins[title, unit, column] > 1:
             title = f"{title}, {name(description.partition('.')[0], _LONGEST_TWIN)}"
         cells = tuple(
-            _cell([numbers[run][key][0] for run in side.runs if key in numbers[run]])
+            cell_of([numbers[run][key][0] for run in side.runs if key in numbers[run]])
             for side in sides
         )
         better: Better | None = "higher" if unit in _HIGHER else "lower" if unit in _LOWER else None
-        gates = bound if column in _GATING else None
+        gates = bounds.of(title, FIGURES[column]) if bounds and column in _GATING else None
         lines.append(
             Line(
                 name=title,
@@ -344,7 +414,11 @@ def _lines(
                 column=FIGURES[column],
                 better=better,
                 cells=cells,
-                differences=tuple(_difference(cells[0], cell, better, gates) for cell in cells[1:]),
+                differences=tuple(
+                    _difference(cells[0], cell, better if same else None, gates, shared=same)
+                    for cell, same in zip(cells[1:], alike, strict=True)
+                ),
+                bound=gates if better else None,
             )
         )
     return tuple(lines)
@@ -373,25 +447,36 @@ def _numbers(card: ScoreCard) -> dict[_Key, tuple[float, str]]:
     return numbers
 
 
-def _cell(values: Sequence[float]) -> Cell | None:
+def cell_of(values: Sequence[float]) -> Cell | None:
+    """Mean and deviation of these; None for none."""
     if not values:
         return None
     return Cell(tuple(values), fmean(values), stdev(values) if len(values) > 1 else None)
 
 
 def _difference(
-    first: Cell | None, other: Cell | None, better: Better | None, bound: float | None
+    first: Cell | None,
+    other: Cell | None,
+    better: Better | None,
+    bound: float | None,
+    *,
+    shared: bool,
 ) -> Difference | None:
     if first is None or other is None:
         return None
     absolute = other.mean - first.mean
-    share = absolute / abs(first.mean) if first.mean else None
+    share = absolute / abs(first.mean) if first.mean and shared else None
     width = half_width(first.values, other.values)
+    exceeds = None if width is None else abs(absolute) > width
+    known = max(len(first.values), len(other.values)) >= LEAST_REPETITIONS
+    excused = known and exceeds is False
     worse = share is not None and better is not None and (share < 0) == (better == "higher")
     return Difference(
         absolute=absolute,
         share=share,
         half_width=width,
-        exceeds=None if width is None else abs(absolute) > width,
-        regression=bool(bound is not None and worse and share is not None and abs(share) > bound),
+        exceeds=exceeds,
+        regression=bool(
+            bound is not None and worse and share is not None and abs(share) > bound and not excused
+        ),
     )

@@ -61,6 +61,18 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class About:
+    """What a publisher says of a score card."""
+
+    title: str = ""
+    author: str = ""
+    note: str = ""
+
+
+NOTHING_SAID = About()
+
+
+@dataclass(frozen=True, slots=True)
 class Counts:
     """Messages intended in the window and deliveries; connections over the whole run."""
 

@@ -7,7 +7,14 @@ from typing import Any
 
 from loadgen.scorecard.charts import charts_of
 from loadgen.scorecard.compare import Comparison, difference_text, regressions, spread_text
-from loadgen.scorecard.model import LATENCY_FIGURES, ScoreCard
+from loadgen.scorecard.model import LATENCY_FIGURES, NOTHING_SAID, About, ScoreCard
+from loadgen.scorecard.overview import (
+    MOST_APART,
+    about_lines,
+    cell_text,
+    is_merged,
+    merged_rows,
+)
 from loadgen.scorecard.page import render
 from loadgen.scorecard.rows import FIGURES, in_report_order
 from loadgen.scorecard.run_charts import comparison_chart, run_charts_of
@@ -16,23 +23,28 @@ from loadgen.scorecard.text import COMMAND_CHARACTERS, name
 _WRONG_ABOVE_ZERO = ("lost", "duplicated", "out_of_order", "corrupt", "connect_failures")
 _GROUP_COUNTERS = ("sent", "expected", "received", "duplicated", "out_of_order")
 
-_MOST_OPEN = 6
-"""Of more runs than this each is folded until it is opened."""
-
 _LONGEST_LIST = 6
 """Values of single runs that a cell of a comparison lists."""
 
 _COUNTS = {"publish_received": "PUBLISH received", "publish_sent": "PUBLISH sent"}
 
 
-def to_html(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = ()) -> bytes:
+def to_html(
+    cards: Sequence[ScoreCard],
+    comparisons: Sequence[Comparison] = (),
+    about: About = NOTHING_SAID,
+) -> bytes:
     """The page, the runs in the order given."""
     runs = [_run(card, place) for place, card in enumerate(cards)]
     together = run_charts_of(cards)
     cases = ", ".join(dict.fromkeys(name(card.run.case.upper()) for card in cards))
     return render(
         "page.html.j2",
-        title=f"Score card: {cases}",
+        title=name(about.title) or f"Score card: {cases}",
+        about=about,
+        about_lines=about_lines(cards),
+        merged=merged_rows(cards, comparisons) if is_merged(cards, comparisons) else [],
+        cell_text=cell_text,
         subtitle=_subtitle(cards),
         runs=runs,
         figures=[*FIGURES.values()],
@@ -46,7 +58,7 @@ def to_html(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = ()) 
         longest_list=_LONGEST_LIST,
         count_names=_COUNTS,
         regressions=regressions(comparisons),
-        fold=len(cards) > _MOST_OPEN,
+        fold=len(cards) > MOST_APART,
         drawn=bool(together or comparisons or any(run["charts"] for run in runs)),
     )
 

@@ -11,18 +11,23 @@ from typing import Any
 import orjson
 
 from loadgen.scorecard.compare import Comparison
-from loadgen.scorecard.model import LATENCY_FIGURES, ScoreCard
+from loadgen.scorecard.model import LATENCY_FIGURES, NOTHING_SAID, About, ScoreCard
 
 SCHEMA = 1
 
 
-def to_json(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = ()) -> bytes:
+def to_json(
+    cards: Sequence[ScoreCard],
+    comparisons: Sequence[Comparison] = (),
+    about: About = NOTHING_SAID,
+) -> bytes:
     """The document of one card; of several, the cards in the order given under "runs"."""
     documents = [to_document(card) for card in cards]
+    said = {"about": asdict(about)} if about != NOTHING_SAID else {}
     if len(documents) == 1:
-        return indented(documents[0])
+        return indented(documents[0] | said)
     comparison = [asdict(comparison) for comparison in comparisons]
-    return indented({"schema": SCHEMA, "runs": documents, "comparison": comparison})
+    return indented({"schema": SCHEMA, "runs": documents, "comparison": comparison} | said)
 
 
 def to_json_array(cards: Sequence[ScoreCard]) -> bytes:

@@ -7,8 +7,9 @@ from dataclasses import asdict
 
 from loadgen.scorecard.broker import BrokerLoad
 from loadgen.scorecard.compare import Cell, Comparison, difference_text, spread_text
-from loadgen.scorecard.model import LATENCY_FIGURES, ScoreCard
-from loadgen.scorecard.rows import FIGURES, in_report_order
+from loadgen.scorecard.model import LATENCY_FIGURES, NOTHING_SAID, About, ScoreCard
+from loadgen.scorecard.overview import about_lines, cell_text, is_merged, merged_rows
+from loadgen.scorecard.rows import FIGURES, Row, in_report_order
 from loadgen.scorecard.text import (
     COMMAND_CHARACTERS,
     NAME_CHARACTERS,
@@ -22,30 +23,64 @@ from loadgen.scorecard.text import (
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#!|~&$])")
 
 
-def to_markdown(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = ()) -> bytes:
-    """UTF-8; everything that a run brought along is escaped."""
-    lines = ["# Score card", ""]
+def to_markdown(
+    cards: Sequence[ScoreCard],
+    comparisons: Sequence[Comparison] = (),
+    about: About = NOTHING_SAID,
+) -> bytes:
+    """UTF-8; everything that a run brought along is escaped. Of several runs a row is a side."""
+    lines = [f"# {escape(about.title or 'Score card')}", ""]
+    for said in (about.author, about.note):
+        lines += [escape(said, NOTICE_CHARACTERS), ""] if said else []
     for notice in dict.fromkeys(card.notice for card in cards if card.notice):
         lines += [escape(notice, NOTICE_CHARACTERS), ""]
     several = len(cards) > 1
-    for card in cards:
-        lines += _verdict(card, several)
-    lines += markdown_table(
-        ("Type", "Name", *(("Run",) if several else ()), "Description", *FIGURES.values()),
-        (
-            (
-                *(row.type, row.name, *((cards[place].run.id,) if several else ())),
-                f"{row.description} ({row.unit})" + (f" {row.remark}" if row.remark else ""),
-                *map(number, row.figures),
-            )
-            for place, row in in_report_order([card.rows for card in cards])
-        ),
-    )
+    lines += [*(f"- {escape(line)}" for line in about_lines(cards)), ""]
+    verdicts = [line for card in cards for line in _verdict(card, several)]
+    if is_merged(cards, comparisons):
+        lines += [*_merged(cards, comparisons), *verdicts]
+    else:
+        lines += [*verdicts, *_single(cards)]
     for comparison in comparisons:
         lines += _comparison(comparison)
     for card in cards:
         lines += _details(card)
     return "\n".join(lines).encode()
+
+
+def _merged(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -> list[str]:
+    """A row a side and figure."""
+    return markdown_table(
+        ("Type", "Name", "Runs", "Description", *FIGURES.values()),
+        (
+            (
+                *(one.row.type, one.row.name, one.words),
+                _described(one.row, one.remarks),
+                *map(cell_text, one.cells),
+            )
+            for one in merged_rows(cards, comparisons)
+        ),
+    )
+
+
+def _single(cards: Sequence[ScoreCard]) -> list[str]:
+    """A row a run and figure."""
+    several = len(cards) > 1
+    return markdown_table(
+        ("Type", "Name", *(("Run",) if several else ()), "Description", *FIGURES.values()),
+        (
+            (
+                *(row.type, row.name, *((cards[place].run.id,) if several else ())),
+                _described(row, (row.remark,)),
+                *map(number, row.figures),
+            )
+            for place, row in in_report_order([card.rows for card in cards])
+        ),
+    )
+
+
+def _described(row: Row, remarks: Iterable[str]) -> str:
+    return " ".join([f"{row.description} ({row.unit})", *filter(None, remarks)])
 
 
 def escape(text: object, limit: int = NAME_CHARACTERS) -> str:

@@ -7,26 +7,29 @@ from loadgen.control.disk import disk_errors
 from loadgen.control.rundir import write_atomically
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.compare import Comparison
-from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.model import NOTHING_SAID, About, ScoreCard
 from loadgen.scorecard.to_csv import to_csv
 from loadgen.scorecard.to_histograms import to_hlog, to_parquet
 from loadgen.scorecard.to_html import to_html
 from loadgen.scorecard.to_json import to_json
 from loadgen.scorecard.to_markdown import to_markdown
 
-RENDERINGS: Mapping[str, Callable[[Sequence[ScoreCard], Sequence[Comparison]], bytes]] = {
+RENDERINGS: Mapping[str, Callable[[Sequence[ScoreCard], Sequence[Comparison], About], bytes]] = {
     "scorecard.json": to_json,
-    "scorecard.csv": to_csv,
+    "scorecard.csv": lambda cards, comparisons, _: to_csv(cards, comparisons),
     "scorecard.md": to_markdown,
     "scorecard.html": to_html,
-    "histograms.parquet": to_parquet,
-    "histograms.hlog": to_hlog,
+    "histograms.parquet": lambda cards, comparisons, _: to_parquet(cards, comparisons),
+    "histograms.hlog": lambda cards, comparisons, _: to_hlog(cards, comparisons),
 }
 """File name to renderer."""
 
 
 def write_renderings(
-    cards: Sequence[ScoreCard], out_dir: Path, comparisons: Sequence[Comparison] = ()
+    cards: Sequence[ScoreCard],
+    out_dir: Path,
+    comparisons: Sequence[Comparison] = (),
+    about: About = NOTHING_SAID,
 ) -> dict[str, Path]:
     """Write every rendering, replacing older ones; file name to its path.
 
@@ -35,7 +38,7 @@ def write_renderings(
     """
     if not cards:
         raise ValueError("no score card to write")
-    rendered = {name: render(cards, comparisons) for name, render in RENDERINGS.items()}
+    rendered = {name: render(cards, comparisons, about) for name, render in RENDERINGS.items()}
     return write_files("score card", out_dir, rendered)
 
 

@@ -3,20 +3,24 @@
 Cards are made without Spark here, which gives the same ones (tests/spark).
 """
 
+import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from xml.etree import ElementTree as Xml
 
 import orjson
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from loadgen.cli.scorecard import command, parse_bound
+from loadgen.cli.scorecard import command, parse_bounds
 from loadgen.control.seal import seal
 from loadgen.errors import PowerLogError, RunDirectoryError, ScenarioError
+from loadgen.scorecard.compare import Bounds
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.record import open_runs
 from loadgen.scorecard.summary import summarize_run
@@ -91,8 +95,6 @@ def test_a_card_made_twice_is_the_same_and_leaves_the_seal(
 def test_worse_than_the_baseline_is_status_1(
     make: ModuleType, tmp_path: Path, capsys: Captured
 ) -> None:
-    from dataclasses import replace
-
     old = make.fabricate(tmp_path / "old", "old")
     rows = [
         replace(row, received=row.received * 9 // 10) if row.phase == "measure" else row
@@ -102,7 +104,10 @@ def test_worse_than_the_baseline_is_status_1(
     before = sorted(path.name for path in new.iterdir())
     assert loadgen(new, "--baseline", old, "--out", tmp_path / "card") == 1
     said = capsys.readouterr()
-    assert "FANIN, Received rate VALUE msgs/sec: -10.0 %, too few runs" in said.err
+    assert (
+        "FANIN, Received rate VALUE: 90 msgs/sec against 100 of the baseline, -10.0 %, a"
+        in said.err
+    )
     assert said.out == f"{tmp_path / 'card' / 'scorecard.html'}\n"
     assert sorted(path.name for path in new.iterdir()) == before
     assert loadgen(new, "--baseline", old, "--bound", "10.5%", "--out", tmp_path / "card") == 0
@@ -165,6 +170,78 @@ def test_what_cannot_be_used_touches_nothing(
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
-def test_a_bound_is_in_percent() -> None:
-    assert parse_bound("5%") == parse_bound("5") == parse_bound(" 5 ") == 0.05
-    assert parse_bound("0.5%") == 0.005
+def test_a_bound_is_in_percent_by_default_and_by_name() -> None:
+    for text in ("5%", "5", " 5 "):
+        assert parse_bounds(text) == Bounds(0.05)
+    assert parse_bounds("0.5%") == Bounds(0.005)
+    bounds = parse_bounds("3%, 99P=50%,FANIN=2%,LATENCY 99p=20%")
+    assert bounds == Bounds(0.03, {"99p": 0.5, "fanin": 0.02, "latency 99p": 0.2})
+    assert bounds.of("LATENCY", "99P") == 0.2
+    assert bounds.of("FANOUT", "99P") == 0.5
+    assert bounds.of("FANIN, Received rate", "VALUE") == 0.02
+    assert bounds.of("FANOUT", "VALUE") == 0.03
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("0.03", "'0.03' may be 3 % or 0.03 %; write 3% or 0.03%"),
+        ("99P=0.5", "may be 50 % or 0.5 %"),
+        ("5%,3%", "given twice"),
+        ("99P=5%,99p=3%", "given twice"),
+        ("=5%", "names no row or column"),
+        ("99P=x", "bound: "),
+    ],
+)
+def test_a_bound_that_is_not_clear(text: str, says: str) -> None:
+    with pytest.raises(ScenarioError, match=re.escape(says)):
+        parse_bounds(text)
+
+
+def test_a_bound_of_nothing_is_refused(make: ModuleType, tmp_path: Path) -> None:
+    runs = [make.fabricate(tmp_path / name, name) for name in ("new", "old")]
+    with pytest.raises(ScenarioError, match="there is no row or column 'fanuot' to compare"):
+        loadgen(runs[0], "--baseline", runs[1], "--bound", "FANUOT=3%", "--out", tmp_path / "card")
+
+
+def test_what_the_baseline_decides_is_told_to_programs(
+    make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = make.fabricate(tmp_path / "old", "old")
+    rows = [
+        replace(row, received=row.received * 9 // 10) if row.phase == "measure" else row
+        for row in make.rows_of("new")
+    ]
+    new = make.write_run(tmp_path / "new", make.run_document("new"), rows)
+    summary = tmp_path / "summary.md"
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    words = (
+        new,
+        "--baseline",
+        old,
+        "--out",
+        tmp_path / "card",
+        "--junit",
+        tmp_path / "j" / "a.xml",
+    )
+    titled = ("--github-summary", "--title", "A & B", "--author", "<me>", "--note", "On a *laptop*")
+    assert loadgen(*words, *titled) == 1
+    suite = Xml.parse(tmp_path / "j" / "a.xml").getroot()[0]
+    assert suite.get("name") == "FANIN" and suite.get("failures") == "1"
+    failed = {case.get("name"): case[0].get("message") for case in suite if len(case)}
+    assert failed == {
+        "FANIN, Received rate VALUE": "90 msgs/sec against 100 of the baseline, -10.0 %, a "
+        "regression beyond 5 %; too few runs to know the spread"
+    }
+    assert len(suite) == int(suite.get("tests", "0")) > 3
+    text = summary.read_text()
+    assert text.startswith("before\n# A \\& B\n") and "-10.0 % REGRESSION" in text
+    assert r"On a \*laptop\*" in text
+    page = (tmp_path / "card" / "scorecard.html").read_text()
+    assert "<h1>A &amp; B</h1>" in page and "&lt;me&gt;" in page and "On a *laptop*" in page
+    said = orjson.loads((tmp_path / "card" / "scorecard.json").read_bytes())["about"]
+    assert said == {"title": "A & B", "author": "<me>", "note": "On a *laptop*"}
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY")
+    with pytest.raises(ScenarioError, match="GITHUB_STEP_SUMMARY is not set"):
+        loadgen(*words, "--github-summary")

@@ -11,8 +11,17 @@ import orjson
 import pytest
 
 from loadgen.errors import RunDirectoryError
-from loadgen.scorecard.compare import Comparison, Line, compare, half_width, regressions
+from loadgen.scorecard.compare import (
+    Bounds,
+    Comparison,
+    Line,
+    compare,
+    difference_text,
+    half_width,
+    regressions,
+)
 from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.overview import cell_text, merged_rows
 from loadgen.scorecard.run_charts import comparison_chart
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.to_html import to_html
@@ -163,18 +172,68 @@ def test_a_regression_is_beyond_the_bound_for_the_worse(
     comparisons = compare(cards, [True, False], bound)
     told = regressions(comparisons)
     if worse:
-        assert told == ["PERSISTENT VALUE msgs/sec: -6.0 %, too few runs to know the spread (run)"]
+        assert told == [
+            "PERSISTENT VALUE: 94 msgs/sec against 100 of the baseline, -6.0 %, a regression "
+            "beyond 5 %; too few runs to know the spread (run)"
+        ]
     else:
         assert told == []
+
+
+def test_three_repetitions_excuse_what_is_within_their_spread(card: ScoreCard) -> None:
+    """6 % beyond a bound of 5 %: of two runs a side nobody knows, of three it is noise."""
+    wide, near = (100, 110, 90), (94, 104, 84)
+    for count, told in ((1, 1), (2, 1), (3, 0)):
+        cards = [run_at(card, rate) for rate in (*wide[:count], *near[:count])]
+        marks = [place < count for place in range(2 * count)]
+        assert len(regressions(compare(cards, marks))) == told
+    steady = [run_at(card, rate) for rate in (100, 100.1, 99.9, 94, 94.1, 93.9)]
+    (line_,) = regressions(compare(steady, [True] * 3 + [False] * 3))
+    assert "a regression beyond 5 %; more than the spread" in line_
+    # By name: of this row nothing below 10 % counts.
+    named = Bounds(0.05, {"persistent": 0.1})
+    assert regressions(compare(steady, [True] * 3 + [False] * 3, named)) == []
+
+
+def test_different_loads_have_no_percentages(card: ScoreCard) -> None:
+    cards = [run_at(card, 1000, devices=1000), run_at(card, 2000, devices=2000)]
+    (comparison,) = compare(cards)
+    (difference,) = line(comparison).differences
+    assert difference is not None
+    assert (difference.share, difference.absolute) == (None, 1000)
+    assert "%" not in difference_text(difference)
+
+
+def test_repetitions_are_one_row_of_the_first_table(card: ScoreCard) -> None:
+    cards = [
+        replace(one, run=replace(one.run, id=f"run-{place}"))
+        for place, one in enumerate(
+            [run_at(card, rate) for rate in (100, 102, 98)]
+            + [run_at(card, rate, qos=2) for rate in (50, 52, 48, 50)]
+        )
+    ]
+    cards[1] = replace(cards[1], verdict=Verdict((Reason("LOST", "1"),)))
+    merged = merged_rows(cards, compare(cards))
+    first, second = (one for one in merged if one.row.unit == "msgs/sec")
+    assert (first.runs, first.invalid, cell_text(first.cells[0])) == (3, 1, "100 ± 2")
+    assert (second.runs, second.invalid, cell_text(second.cells[0])) == (4, 0, "50 ± 1.63")
+    assert (first.words, second.words) == ("qos not given, 3 runs, 1 INVALID", "qos 2, 4 runs")
+    page, text = (
+        to_html(cards, compare(cards)).decode(),
+        to_markdown(cards, compare(cards)).decode(),
+    )
+    # The table comes before verdicts, runs and their identifiers.
+    for rendering, later in ((page, "Verdicts of all 7 runs"), (text, "LOST: 1")):
+        assert rendering.index("100 ± 2") < rendering.index(later)
+        assert rendering.index("100 ± 2") < rendering.index("run-0")
 
 
 def test_a_slower_run_is_worse_by_its_latency(card: ScoreCard) -> None:
     timed = card.latency["end_to_end"]
     assert timed.p99 is not None
     slow = replace(card, latency={"end_to_end": replace(timed, p99=2 * timed.p99)})
-    assert regressions(compare([card, slow], [True, False], 0.5)) == [
-        "end_to_end 99P microseconds: +100.0 %, too few runs to know the spread (run)"
-    ]
+    (told,) = regressions(compare([card, slow], [True, False], 0.5))
+    assert told.startswith("end_to_end 99P: ") and "+100.0 %, a regression beyond 50 %; too" in told
     assert regressions(compare([slow, card], [True, False], 0.5)) == []
 
 

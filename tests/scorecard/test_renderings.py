@@ -18,7 +18,7 @@ import pytest
 
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.charts import charts_of
-from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.model import NOTHING_SAID, ScoreCard
 from loadgen.scorecard.page import PLOTLY
 from loadgen.scorecard.run_charts import run_charts_of
 from loadgen.scorecard.summary import summarize_run
@@ -247,7 +247,7 @@ def test_downloads_hold_the_numbers_of_the_chart(cards: list[ScoreCard]) -> None
 
 def test_the_same_run_gives_the_same_bytes(cards: list[ScoreCard]) -> None:
     for render in RENDERINGS.values():
-        assert render(cards, ()) == render(list(cards), ())
+        assert render(cards, (), NOTHING_SAID) == render(list(cards), (), NOTHING_SAID)
 
 
 def test_an_invalid_run_is_marked_in_the_common_table(
