@@ -18,6 +18,12 @@ from loadgen.workload.published import (
 
 _HIGH_WATER_MARK = "high_water_mark"
 _UPPER_BOUND = "here an upper bound: all that was under way, in both kernels' buffers too"
+_OWN_TITLES = {
+    "producers": "producers",
+    "connect_seconds": "seconds to connect all",
+    "messages_per_watt": "msgs/Watt",
+    "messages_per_rack_unit": "msgs/sec/U",
+}
 _ABSENT = {
     "messages_per_watt": "here without power logs (--pdu)",
     "messages_per_rack_unit": "here without rack units (--rack-units, --sut)",
@@ -61,9 +67,9 @@ def published_sections(facts: Facts) -> tuple[Section, ...]:
         Section(
             "Beside the published score card",
             note.strip(),
-            ("row", "figure", "published", "ours", "unit", "comparable"),
+            ("row", "figure", "published", "ours", "comparable"),
             tuple(line for figure in figures for line in _lines(figure, facts, ours)),
-            texts=(0, 1, 4, 5),
+            texts=(0, 1, 4),
         ),
     )
 
@@ -107,17 +113,14 @@ def _figures(record: RunRecord, ours: Conditions) -> tuple[PublishedFigure, ...]
 def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tuple[Cell, ...]]:
     """A line for each column that is published."""
     found = figures_of(figure.measure, facts)
-    unit = MEASURES[figure.measure][1]
-    what = figure.measure.replace("_", " ")
     differences = "; ".join(_differences(figure, facts, ours))
     says = f"not comparable because: {differences}" if differences else "yes"
     lines: list[tuple[Cell, ...]] = [
         (
             figure.name,
-            what if key == "value" else f"{what} {title}",
+            _title(figure.measure, "" if key == "value" else f" {title}"),
             _published(figure, key),
             found[key],
-            unit,
             _ABSENT.get(figure.measure, says) if found[key] is None else says,
         )
         for key, title in FIGURES.items()
@@ -127,14 +130,19 @@ def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tupl
         lines.append(
             (
                 figure.name,
-                "high-water mark",
+                "high-water mark, messages",
                 _published(figure, _HIGH_WATER_MARK),
                 facts.high_water_mark,
-                "messages",
                 f"{says}; {_UPPER_BOUND}",
             )
         )
     return lines
+
+
+def _title(measure: str, column: str) -> str:
+    """What a line is of: `egress rate, msgs/sec`, or the unit alone where that says it."""
+    unit = MEASURES[measure][1]
+    return _OWN_TITLES.get(measure, f"{measure.replace('_', ' ')}{column}, {unit}")
 
 
 def _published(figure: PublishedFigure, key: str) -> Cell:

@@ -5,6 +5,7 @@ from typing import Any
 from loadgen.scorecard.reading import Object, figure, part, text
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.sections import Cell, Section
+from loadgen.scorecard.text import number
 from loadgen.workload.sut import LINES, PARTS
 
 _DESCRIBED = "As it was described for this run (--sut); loadgen checked nothing of it."
@@ -58,5 +59,5 @@ def _cell(value: object) -> Cell:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
-        return value
+        return number(value)
     return "; ".join(map(str, value[:_MOST_TEXTS])) if isinstance(value, list) else str(value)

@@ -31,7 +31,7 @@ def test_every_part_is_a_table_in_every_rendering(tmp_path: Path) -> None:
     assert [one.title.partition(": ")[2] for one in found] == [
         *("Broker", "Machine of the broker", "Network elements", "Power unit", "Client machines")
     ]
-    assert ("Rack units", 2) in found[1].rows
+    assert ("Rack units", "2") in found[1].rows
     page, text = to_html([card]).decode(), to_markdown([card]).decode()
     for words in ("System under test: Power unit", "NEMA L6-30P"):
         assert words in page and escape(words) in text
