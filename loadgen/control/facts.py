@@ -66,8 +66,9 @@ def facts_of(
         connect_rate=workload.phases.connect_rate,
         connect_seconds=connected.seconds if connected else 0.0,
         window_s=(end_ns - start_ns) / NS,
-        target_rate=sum(sent_rate(group, plan.groups) for group in plan.groups)
+        target_rate=sum(one.publishes.rate for one in plan.groups if one.publishes is not None)
         * workload.mean_share,
+        scheduled=_scheduled(plan, state),
         arrivals_random=workload.arrivals_random,
         publishers=sum(group.count for group in plan.groups if group.publishes is not None),
         ledger=ledger,
@@ -97,6 +98,14 @@ def _failures(outcome: Outcome | None) -> tuple[int, str]:
     """How many devices failed, and the reason of most of them."""
     failures = outcome.failures if outcome is not None else {}
     return sum(failures.values()), max(failures, key=lambda reason: failures[reason], default="")
+
+
+def _scheduled(plan: RunPlan, state: RunState) -> int | None:
+    """Messages of the window that no other message caused; None where none did."""
+    if not any(group.responds for group in plan.groups):
+        return None
+    publishing = [group.name for group in plan.groups if group.publishes is not None]
+    return state.tally.sent_by(publishing, "measure")
 
 
 def _counted(plan: RunPlan, state: RunState, phase: str | None, held: int) -> Counted:

@@ -450,7 +450,7 @@ def _missing(facts: RunFacts) -> Iterator[Reason]:
         share = f"({ledger.lost / ledger.expected:.2%})"
         known = ""
         if ledger.lost_acknowledged is not None:
-            known = f"; the broker had acknowledged the messages of {ledger.lost_acknowledged:,}"
+            known = f"; of these the broker had acknowledged {ledger.lost_acknowledged:,}"
         yield Reason(
             "LOST",
             f"{ledger.lost:,} of {ledger.expected:,} deliveries did not arrive {share}{known}"
@@ -520,6 +520,16 @@ def _at_the_end(facts: RunFacts) -> tuple[Standstill, ...]:
     return still if still and facts.window_s - still[0].until_s < STANDSTILL_END_S else ()
 
 
+def _is_our_own(standstill: Standstill, facts: RunFacts) -> bool:
+    """Whether a worker of ours stood for most of the time."""
+    longest = facts.own_delay.longest
+    if longest is None:
+        return False
+    from_s = max(standstill.from_s, longest.start_s)
+    until_s = min(standstill.until_s, longest.start_s + longest.seconds)
+    return until_s - from_s > (standstill.until_s - standstill.from_s) / 2
+
+
 def _in_words(standstills: Sequence[Standstill]) -> str:
     """When nothing came, and what waited."""
     shown = [
@@ -536,9 +546,9 @@ _WRONG = ("refused", "unacknowledged", "damaged", "lost", "repeated", "misrouted
 
 def _remarks(facts: RunFacts) -> Iterator[Remark]:
     ledger, run = facts.ledger, facts.run_ledger
-    # What made the backlog grow is told there.
+    # What made the backlog grow is told there, and what was our own is no standstill.
     told = _at_the_end(facts) if _growth(facts)[0] else ()
-    if still := [one for one in facts.standstills if one not in told]:
+    if still := [o for o in facts.standstills if o not in told and not _is_our_own(o, facts)]:
         yield Remark("STANDSTILL", _in_words(still))
     if (own := remark(facts.own_delay, _bounds(facts))) and not _saturated(facts):
         yield Remark("OWN_DELAY", own)

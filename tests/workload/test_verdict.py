@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.workload import own_delay
 from loadgen.workload.own_delay import OwnDelay
 from loadgen.workload.verdict import (
     BACKLOG_EDGE_SAMPLES,
@@ -172,7 +173,7 @@ class TestMessages:
     def test_lost_says_what_the_broker_had_acknowledged(self) -> None:
         lost = changed(SOUND, qos=1, received=9_990)
         known = replace(lost, ledger=replace(lost.ledger, lost_acknowledged=4))
-        assert "the broker had acknowledged the messages of 4" in reason(known).detail
+        assert "; of these the broker had acknowledged 4" in reason(known).detail
         assert "acknowledged" not in reason(lost).detail
 
     def test_what_a_lost_worker_did_not_see_is_not_lost(self) -> None:
@@ -414,6 +415,11 @@ def test_when_nothing_came_back_is_remarked() -> None:
     assert remark.detail == (
         "nothing came back in the window from 3.2 s to 5.3 s (while 2,080 waited)"
     )
+    ours = OwnDelay(stalled_s=1.6, longest=own_delay.Standstill(0, 3.2, 1.6))
+    found = judge(changed(stood, own_delay=ours))
+    assert (found.codes, found.remarks) == (("GENERATOR_SATURATED",), ())
+    brief = OwnDelay(stalled_s=0.9, longest=own_delay.Standstill(0, 3.2, 0.9))
+    assert "STANDSTILL" in [one.code for one in judge(changed(stood, own_delay=brief)).remarks]
     often = changed(SOUND, standstills=(Standstill(1, 2, 30),) * 9)
     assert judge(often).remarks[0].detail.endswith("(while 30 waited) and 4 more times")
 
