@@ -359,3 +359,33 @@ def pointer_to(layout: type[Arrays]) -> Any:
         return layout.compiled(types.int64), generate
 
     return intrinsic(pointer)
+
+
+def _reader(size_bytes: int) -> Any:
+    """A function that reads buffer[position : position + size_bytes], least byte first, at once.
+
+    Put together from bytes the number costs several times as much where LLVM does not see through.
+    """
+    if config.DISABLE_JIT:  # type: ignore[attr-defined]
+        signed = size_bytes == 8
+        return lambda buffer, position: int.from_bytes(
+            buffer[position : position + size_bytes].tobytes(), "little", signed=signed
+        )
+
+    def read(_context: Any, buffer: Any, _position: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data = make_array(signature.args[0])(context, builder, arguments[0]).data
+            word = ir.IntType(8 * size_bytes)
+            address = builder.bitcast(builder.gep(data, [arguments[1]]), word.as_pointer())
+            number = builder.load(address, align=1)
+            return number if size_bytes == 8 else builder.zext(number, ir.IntType(64))
+
+        return types.int64(buffer, types.int64), generate
+
+    return intrinsic(read)
+
+
+read_4_bytes = _reader(4)
+"""(buffer, position) to an unsigned number; the caller keeps within the buffer."""
+read_8_bytes = _reader(8)
+"""The same, to a signed number."""

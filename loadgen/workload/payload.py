@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.compiled import compiled
+from loadgen.workload.arrays import read_4_bytes, read_8_bytes
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -54,32 +55,41 @@ _TABLES = _crc_tables()
 
 
 @compiled
+def read_u8(buffer: Bytes, position: int) -> int:
+    """Byte at `position`."""
+    # The unsigned index spares the check for indices that count from the end.
+    return int(np.int64(buffer[np.uint64(position)]))
+
+
+@compiled
 def crc32(crc: int, buffer: Bytes, start: int, end: int) -> int:
     """CRC-32 of buffer[start:end], continuing `crc` (0 at the beginning), as zlib.crc32."""
     state = crc ^ _MASK
     position = start
     while position + 8 <= end:
-        state ^= (
-            int(np.int64(buffer[position]))
-            | int(np.int64(buffer[position + 1])) << 8
-            | int(np.int64(buffer[position + 2])) << 16
-            | int(np.int64(buffer[position + 3])) << 24
-        )
+        state ^= read_i64(buffer, position)
         state = (
             int(np.int64(_TABLES[7, state & 0xFF]))
             ^ int(np.int64(_TABLES[6, (state >> 8) & 0xFF]))
             ^ int(np.int64(_TABLES[5, (state >> 16) & 0xFF]))
             ^ int(np.int64(_TABLES[4, (state >> 24) & 0xFF]))
-            ^ int(np.int64(_TABLES[3, buffer[position + 4]]))
-            ^ int(np.int64(_TABLES[2, buffer[position + 5]]))
-            ^ int(np.int64(_TABLES[1, buffer[position + 6]]))
-            ^ int(np.int64(_TABLES[0, buffer[position + 7]]))
+            ^ int(np.int64(_TABLES[3, (state >> 32) & 0xFF]))
+            ^ int(np.int64(_TABLES[2, (state >> 40) & 0xFF]))
+            ^ int(np.int64(_TABLES[1, (state >> 48) & 0xFF]))
+            ^ int(np.int64(_TABLES[0, (state >> 56) & 0xFF]))
         )
         position += 8
-    while position < end:
-        state = int(np.int64(_TABLES[0, (state ^ np.int64(buffer[position])) & 0xFF])) ^ (
-            state >> 8
+    if position + 4 <= end:
+        state ^= read_u32(buffer, position)
+        state = (
+            int(np.int64(_TABLES[3, state & 0xFF]))
+            ^ int(np.int64(_TABLES[2, (state >> 8) & 0xFF]))
+            ^ int(np.int64(_TABLES[1, (state >> 16) & 0xFF]))
+            ^ int(np.int64(_TABLES[0, (state >> 24) & 0xFF]))
         )
+        position += 4
+    while position < end:
+        state = int(np.int64(_TABLES[0, (state ^ read_u8(buffer, position)) & 0xFF])) ^ (state >> 8)
         position += 1
     return state ^ _MASK
 
@@ -87,18 +97,13 @@ def crc32(crc: int, buffer: Bytes, start: int, end: int) -> int:
 @compiled
 def read_u32(buffer: Bytes, position: int) -> int:
     """Unsigned 32-bit little-endian number at `position`."""
-    return (
-        int(np.int64(buffer[position]))
-        | int(np.int64(buffer[position + 1])) << 8
-        | int(np.int64(buffer[position + 2])) << 16
-        | int(np.int64(buffer[position + 3])) << 24
-    )
+    return int(read_4_bytes(buffer, position))
 
 
 @compiled
 def read_i64(buffer: Bytes, position: int) -> int:
     """Signed 64-bit little-endian number at `position`."""
-    return read_u32(buffer, position) | read_u32(buffer, position + 4) << 32
+    return int(read_8_bytes(buffer, position))
 
 
 @compiled
