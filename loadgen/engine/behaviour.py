@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from loadgen.engine.closing import sent_by_streams
 from loadgen.engine.fleet import build_fleet
 from loadgen.engine.frames import Header
 from loadgen.engine.live import LivePage
@@ -31,13 +32,16 @@ class Behaviour:
 
     `subscribe_packets(connection)` is what a device subscribes with, all at one QoS and the last
     with SUBSCRIBE_ID; `kernels` are compiled for what their messages mean; `final` is what the
-    worker adds to its last answer.
+    worker adds to its last answer. `scheduled` are the messages sent by the numbers of their
+    streams, `discarded` the deliveries that a selector turned away.
     """
 
     fleet: Fleet
     subscribe_packets: Callable[[int], list[Subscribe]]
     kernels: EntryPoints = MESSAGING_ENTRY_POINTS
     final: Callable[[], Header] = dict
+    scheduled: Callable[[], int] = int
+    discarded: Callable[[], int] = int
 
 
 ReadPlan = Callable[[Any, int, LivePage], Behaviour]
@@ -57,4 +61,4 @@ def plain_messaging(document: Any, worker: int, page: LivePage) -> Behaviour:
         subscription = Subscription(topic_filter=pattern, qos=group.subscribes.qos)
         return [Subscribe(SUBSCRIBE_ID, (subscription,))]
 
-    return Behaviour(fleet, subscribe_packets)
+    return Behaviour(fleet, subscribe_packets, scheduled=lambda: sent_by_streams(fleet))

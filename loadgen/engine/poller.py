@@ -5,6 +5,7 @@ Owns the epoll set of the plain connections and the timers in it.
 
 import asyncio
 import selectors
+import time
 from collections.abc import Callable
 
 from loadgen.engine.reactor import LINGER, TIMER, EntryPoints
@@ -67,6 +68,17 @@ class Poller:
     def _write_segments(self, segments: int) -> None:
         if segments and self._streams is not None:
             self._streams.write_segments(segments)
+
+    async def read_rest(self, limit_s: float) -> None:
+        """Read what the sockets hold, at most for so long: what came in time is not lost."""
+        end_ns = time.monotonic_ns() + int(limit_s * 1e9)
+        handled = -1
+        while handled != self._fleet.totals.publishes or self._ready[0]:
+            handled = self._fleet.totals.publishes
+            self.on_ready()
+            await asyncio.sleep(0)
+            if time.monotonic_ns() > end_ns:
+                return
 
     def begin_schedule(self, start_ns: int) -> None:
         """Send by the schedule from `start_ns` on."""

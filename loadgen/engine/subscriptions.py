@@ -119,6 +119,11 @@ class Subscriptions:
             return
         asked_qos = self._asked_qos.get(connection, 0)
         failure = _failure(packet.reason_codes, asked_qos, fleet.plan.version)
+        granted = min(packet.reason_codes)
+        if granted < asked_qos:
+            # Messages come with what was granted; that it was less is told as a failure.
+            qos = fleet.devices["qos"]
+            qos[connection] = min(int(qos[connection]), granted)
         if packet.packet_id != SUBSCRIBE_ID and failure is None:
             return  # one of several
         self._last_ns = max(self._last_ns, moment_ns)

@@ -111,4 +111,11 @@ def supply_chain(document: Any, worker: int, page: LivePage) -> Behaviour:
             }
         }
 
-    return Behaviour(fleet, subscribe_packets, SUPPLY_ENTRY_POINTS, final)
+    return Behaviour(
+        fleet,
+        subscribe_packets,
+        SUPPLY_ENTRY_POINTS,
+        final,
+        scheduled=lambda: int(chains.sequences.sum()),
+        discarded=lambda: chains.state.discarded_in_all,
+    )

@@ -13,6 +13,7 @@ from typing import NoReturn
 import numpy as np
 
 from loadgen.compiled import NotCompiledError, is_kept, only_loading
+from loadgen.engine.closing import count_missing
 from loadgen.engine.fleet import build_fleet, plan_schedule
 from loadgen.engine.reactor import (
     MESSAGING_ENTRY_POINTS,
@@ -136,6 +137,7 @@ def _called_by_workers(fleet: Fleet) -> Sequence[Step]:
         lambda: [transition(fleet, 0, event) for event in (CONNECT, OPEN, LOSE)],
         lambda: set_capacity(fleet.senders, fleet.window, 0, 4),
         lambda: traffic.give_up_all(fleet, 0),
+        lambda: count_missing(fleet, four[:0], four[:0]),
         lambda: traffic.phase_of_arrival(fleet.run, now_ns),
         lambda: forget_received(fleet.received_ids, 0),
     )

@@ -17,9 +17,10 @@ import numpy as np
 import uvloop
 
 from loadgen.engine.attendance import Attendance
-from loadgen.engine.behaviour import ReadPlan, plain_messaging
+from loadgen.engine.behaviour import Behaviour, ReadPlan, plain_messaging
 from loadgen.engine.channel import Channel, Command
 from loadgen.engine.churn import churn
+from loadgen.engine.closing import closing_statement, missing_of, unacknowledged
 from loadgen.engine.devices import device_columns
 from loadgen.engine.durable import forget_sessions
 from loadgen.engine.fleet import plan_schedule
@@ -36,6 +37,7 @@ from loadgen.workload.pacer import with_rate
 from loadgen.workload.traffic import reschedule
 
 _PR_SET_TIMERSLACK = 29
+_READ_REST_S = 1.0
 _BEHAVIOURS: dict[str, ReadPlan] = {"messaging": plain_messaging, "supply_chain": supply_chain}
 
 
@@ -46,7 +48,7 @@ class Worker:
         self.loop = loop
         self.channel = channel
         self.fleet: Fleet
-        self.final: Callable[[], Header]
+        self.behaviour: Behaviour
         self.reporter: Reporter
         self.lifecycle: Lifecycle
         self.commands: dict[str, Command] = {
@@ -56,6 +58,8 @@ class Worker:
             "start": self.start,
             "rate": self.rate,
             "drop": self.drop,
+            "unacknowledged": self.unacknowledged,
+            "missing": self.missing,
             "stop": self.stop,
         }
 
@@ -63,9 +67,8 @@ class Worker:
         """Build the fleet and everything that plays it."""
         row, plan = int(header["worker"]), header["plan"]
         page = open_live_page(Path(header["live"]), int(header["workers"]), len(plan["groups"]))
-        behaviour = _BEHAVIOURS[plan["behaviour"]](plan, row, page.of(row))
+        self.behaviour = behaviour = _BEHAVIOURS[plan["behaviour"]](plan, row, page.of(row))
         self.fleet = fleet = behaviour.fleet
-        self.final = behaviour.final
         self.reporter = Reporter(fleet, row, int(header["anchor_ns"]), self.channel.send)
         self.lifecycle = lifecycle = Lifecycle(behaviour, self.loop, self.reporter)
         wait_s = self.reporter.until_next_second()
@@ -154,12 +157,27 @@ class Worker:
             self.lifecycle.lost(connection, "cut off on request")
         return {"dropped": len(rows), "held": held}
 
+    async def unacknowledged(self, header: Header) -> Header:
+        """Which messages are in flight (closing.py)."""
+        await self.lifecycle.poller.read_rest(_READ_REST_S)
+        return unacknowledged(self.fleet)
+
+    async def missing(self, header: Header) -> Header:
+        """How many deliveries of the given messages have not come."""
+        await self.lifecycle.poller.read_rest(_READ_REST_S)
+        return {"missing": missing_of(self.fleet, header["messages"])}
+
     async def stop(self, header: Header) -> Header:
         """Disconnect in order, remove durable sessions from the broker, send what is left."""
         fleet, streams = self.fleet, self.lifecycle.streams
         self.lifecycle.connector.stop()
         self.lifecycle.poller.end_schedule()
+        await self.lifecycle.poller.read_rest(_READ_REST_S)
+        # Nothing may be handled between the last rows and the witness of their sums.
         self.reporter.enter("stop")
+        closing = closing_statement(fleet, self.lifecycle.refusal, self.lifecycle.violation)
+        closing["scheduled"] = self.behaviour.scheduled()
+        closing["discarded"] = self.behaviour.discarded()
         devices = device_columns(fleet) if fleet.plan.per_device else None
         for connection in np.flatnonzero(fleet.devices["state"] == CONNECTED).tolist():
             self.lifecycle.stop(connection)
@@ -170,8 +188,9 @@ class Worker:
             detail = f"{remaining} durable sessions may remain at the broker"
             self.reporter.event("cleanup", None, detail)
         return {
-            "final": self.final()
+            "final": self.behaviour.final()
             | {
+                "closing": closing,
                 "forgotten_gaps": fleet.totals.forgotten_gaps,
                 "returned": self.lifecycle.left_and_returned,
                 "spread": _spread_of_queues(fleet),

@@ -21,7 +21,7 @@ kernel. Handing an object over from Python costs 1.4 µs, however many arrays it
 
 # mypy: disable-error-code="no-untyped-call,untyped-decorator,override"
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -361,16 +361,24 @@ def pointer_to(layout: type[Arrays]) -> Any:
     return intrinsic(pointer)
 
 
+def plain_reader(size_bytes: int) -> Callable[[npt.NDArray[np.uint8], int], int]:
+    """As `_reader`, in plain Python."""
+    signed = size_bytes == 8
+
+    def read(buffer: npt.NDArray[np.uint8], position: int) -> int:
+        data = buffer[position : position + size_bytes].tobytes()
+        return int.from_bytes(data, "little", signed=signed)
+
+    return read
+
+
 def _reader(size_bytes: int) -> Any:
     """A function that reads buffer[position : position + size_bytes], least byte first, at once.
 
     Put together from bytes the number costs several times as much where LLVM does not see through.
     """
     if config.DISABLE_JIT:  # type: ignore[attr-defined]
-        signed = size_bytes == 8
-        return lambda buffer, position: int.from_bytes(
-            buffer[position : position + size_bytes].tobytes(), "little", signed=signed
-        )
+        return plain_reader(size_bytes)
 
     def read(_context: Any, buffer: Any, _position: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -409,7 +409,8 @@ def _ack(
     """PUBACK, PUBREC, PUBREL or PUBCOMP; the position after what answers it."""
     device = fleet.devices[row]
     if kind == PUBREL:
-        known = device.qos2 >= 0 and release_qos2(fleet.received_ids, device.qos2, packet_id)
+        # A device that is to receive none at QoS 2 does not remember identifiers.
+        known = device.qos2 < 0 or release_qos2(fleet.received_ids, device.qos2, packet_id)
         # After its return a device may have answered before, on the connection that broke.
         if not known and device.returned_ns == 0:
             violate(fleet, row, UNKNOWN_PUBREL, now_ns)

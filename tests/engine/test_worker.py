@@ -53,6 +53,18 @@ async def test_a_run_counts_every_message_once_in_each_place(
     assert driver.now("disconnects") == driver.now("connect_failures") == 0
     final = await driver.stop()
     assert final["forgotten_gaps"] == 0
+    assert final["closing"] == {
+        "scheduled": 150,
+        "in_flight": 0,
+        "distinct": 300,
+        "damaged": 0,
+        "publishes": 300,
+        "discarded": 0,
+        "unread": 0,
+        "refusals": {},
+        "refusal": "",
+        "violation": "",
+    }
     assert driver.now("connected") == 0
     assert driver.window_ends == [{"owed": 0, "owed_oldest_ns": 0}]
     assert driver.events == []

@@ -310,6 +310,14 @@ def test_a_pubrel_for_nothing_is_a_violation_unless_the_device_came_back() -> No
     assert counted(bench) == {"violations": 1}
 
 
+def test_the_handshake_of_a_misrouted_message_is_no_violation() -> None:
+    bench = Bench(qos=2)
+    for _ in range(2):
+        bench.receive(0, publish(message(0), qos=2, packet_id=3))
+        assert bench.receive(0, encode(PubRel(3), 4))[1] == encode(PubComp(3), 4)
+    assert counted(bench, 0) == {"misrouted": 2}
+
+
 # --- acknowledgements ------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loadgen.workload import payload
+from loadgen.workload.arrays import plain_reader
 from loadgen.workload.payload import (
     HEADER_BYTES,
     body_crc_states,
@@ -219,7 +220,9 @@ def test_plain_python_stamps_and_reads_the_same(
     )
     offset_ns = send_offset_ns(compiled, 0)
     # From here on nothing may be compiled: it would find plain functions.
-    for name in ("crc32", "read_u32", "write_u32"):
+    for size_bytes in (4, 8):
+        monkeypatch.setattr(payload, f"read_{size_bytes}_bytes", plain_reader(size_bytes))
+    for name in ("crc32", "read_u8", "read_u32", "read_i64", "write_u32", "has_intact_header"):
         monkeypatch.setattr(payload, name, _plain(getattr(payload, name)))
     out = np.zeros(HEADER_BYTES + 3, np.uint8)
     out[HEADER_BYTES:] = np.frombuffer(b"abc", np.uint8)

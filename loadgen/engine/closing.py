@@ -1,0 +1,116 @@
+"""What a worker finds in its own structures when a run has ended: a witness beside its counters."""
+
+import fcntl
+import struct
+import termios
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.compiled import compiled
+from loadgen.engine.frames import Header
+from loadgen.mqtt.in_flight import FREE
+from loadgen.workload.accounting import has_come, received_on
+from loadgen.workload.fleet import Fleet
+
+Table = npt.NDArray[np.int64]
+
+MESSAGES_LIMIT = 100_000
+"""Unacknowledged messages that a worker names."""
+_NO_BYTES = bytes(4)
+
+
+def closing_statement(fleet: Fleet, refusal: str, violation: str) -> Header:
+    """What the run came to by the structures, all phases together.
+
+    in_flight   handshakes that are not finished
+    distinct    messages noted as received, by pair; `damaged` of them came damaged
+    publishes   PUBLISH packets handled
+    unread      connections whose sockets still hold bytes
+    refusals    acknowledgements with a failure, by reason code
+    refusal     the first of these in the broker's words, as `violation` of what MQTT forbids
+    """
+    totals, refused = fleet.totals, fleet.refusals["count"]
+    return {
+        "in_flight": int(fleet.senders["in_flight"].sum()),
+        "distinct": int(received_on(fleet.pairs, fleet.gaps).sum()),
+        "damaged": totals.damaged,
+        "publishes": totals.publishes,
+        "unread": _unread(fleet.devices["descriptor"].tolist()),
+        "refusals": {str(code): int(refused[code]) for code in np.flatnonzero(refused)},
+        "refusal": refusal,
+        "violation": violation,
+    }
+
+
+def _unread(descriptors: Iterable[int]) -> int:
+    found = 0
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            waiting = fcntl.ioctl(descriptor, termios.FIONREAD, _NO_BYTES)
+            found += struct.unpack("i", waiting)[0] > 0
+    return found
+
+
+def sent_by_streams(fleet: Fleet) -> int:
+    """Messages sent, by the numbers of the publishers' streams; a response has none, and counts."""
+    answering = [group.responds is not None for group in fleet.plan.groups]
+    responses = fleet.counters["sent"][np.array(answering, np.bool_)].sum()
+    # Before the schedule begins no stream has a next message.
+    return int(np.maximum(fleet.publishers["sequence"], 0).sum() + responses)
+
+
+def unacknowledged(fleet: Fleet) -> Header:
+    """Stream and sequence of the publishers' messages in flight.
+
+    `complete` is False where there are more than MESSAGES_LIMIT, or where other devices have some:
+    responders, or those of a supply chain, whose numbers are no publisher's.
+    """
+    found: list[list[int]] = []
+    known = 0
+    devices = fleet.devices
+    publishing = (devices["publisher"] >= 0) & (devices["sender"] >= 0)
+    if fleet.own is None:
+        for row in np.flatnonzero(publishing).tolist():
+            sender = int(devices["sender"][row])
+            in_flight = int(fleet.senders["in_flight"][sender])
+            known += in_flight
+            if in_flight and len(found) < MESSAGES_LIMIT:
+                window = fleet.window[sender]
+                stream = int(fleet.publishers["stream"][devices["publisher"][row]])
+                sequences = window["sequence"][window["state"] != FREE].astype(np.int64)
+                found += [[stream, sequence] for sequence in sequences.tolist()]
+    complete = known == int(fleet.senders["in_flight"].sum()) and len(found) <= MESSAGES_LIMIT
+    return {"messages": found[:MESSAGES_LIMIT], "complete": complete}
+
+
+def missing_of(fleet: Fleet, messages: Sequence[Sequence[int]]) -> int:
+    """How many deliveries of these messages, (stream, sequence), the pairs lack."""
+    by_stream: defaultdict[int, list[int]] = defaultdict(list)
+    for stream, sequence in messages:
+        by_stream[stream].append(sequence)
+    devices = fleet.devices
+    # The consumers of a queue share their pairs.
+    rows = np.flatnonzero(devices["stream_count"] > 0)
+    rows = rows[np.unique(devices["pair_first"][rows], return_index=True)[1]]
+    first, count = devices["stream_first"][rows], devices["stream_count"][rows]
+    pairs = devices["pair_first"][rows]
+    missing = 0
+    for stream, sequences in by_stream.items():
+        receiving = (first <= stream) & (stream < first + count)
+        numbers = (pairs + stream - first)[receiving].astype(np.int64)
+        missing += count_missing(fleet, numbers, np.array(sequences, np.int64))
+    return missing
+
+
+@compiled
+def count_missing(fleet: Fleet, numbers: Table, sequences: Table) -> int:
+    """How many of the sequences have not come on each of the pairs with these numbers."""
+    missing = 0
+    for number in numbers:
+        for sequence in sequences:
+            if not has_come(fleet.pairs, fleet.gaps, number, sequence):
+                missing += 1
+    return missing
