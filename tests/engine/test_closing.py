@@ -150,6 +150,7 @@ async def test_a_worker_names_what_was_never_acknowledged(
     await driver.subscribe()
     await driver.start(warmup_ms=0, measure_ms=500)
     await driver.until(lambda: driver.window_ends and driver.now("received") == 20)
+    await driver.until(lambda: driver.now("in_flight") == 10)
     said = await driver.ask("unacknowledged")
     assert said["complete"]
     assert sorted(said["messages"]) == [[0, number] for number in range(0, 30, 3)]
