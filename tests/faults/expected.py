@@ -111,6 +111,11 @@ class _Scene:
             self.first.setdefault(publish.message, publish)
             self.topics[publish.header.stream].add(publish.topic)
         self.starved = bool({"freeze worker", "quota"} & {name for name, _ in truth.actions})
+        # Whether workers had no time up to the end, to read what had come.
+        self.blind = any(
+            action.name == "quota" and action.value[1] > schedule.fields["duration"]
+            for action in schedule.actions
+        )
         # Whether anything but a lack of time keeps messages from being sent or delivered in time.
         actions = {action.name for action in schedule.actions} - {"freeze worker", "quota"}
         self.hindered = bool(actions) or any(
@@ -204,6 +209,8 @@ def _ledger(scene: _Scene, inside: Any) -> dict[str, Span]:
     chosen = {m for m, publish in scene.first.items() if inside(publish.header.intended_ns)}
     unsure = len(answers.unsure & chosen)
     acknowledged = len(answers.acknowledged & chosen)
+    if scene.blind:
+        unsure = acknowledged
     refused = len(answers.refused & chosen)
     answered = Span(acknowledged - unsure, acknowledged)
     figures = {"sent": sent, "acknowledged": answered, "refused": Span(refused, refused)}
@@ -220,12 +227,14 @@ def _ledger(scene: _Scene, inside: Any) -> dict[str, Span]:
     came = _arrivals(scene, inside)
     for name in ("misrouted", "foreign", "out_of_order", "below_qos"):
         figures[name] = came[name]
+    if scene.blind:
+        came["intact"] = Span(0, came["intact"].high)
     figures["intact"] = came["intact"]
     room = wanted.minus(came["intact"])
     corrupt = came["corrupt"]
     figures["damaged"] = Span(min(corrupt.low, room.low), min(corrupt.high, room.high))
     missing = room.minus(corrupt)
-    observed = not scene.killed_ns
+    observed = not scene.killed_ns and not scene.blind
     figures["lost"] = missing if observed else NONE
     figures["unobserved"] = NONE if observed else missing
     figures["repeated"] = came["repeated"]
@@ -387,7 +396,7 @@ def _findings(
     }
     for code, name in codes.items():
         yield code, window[name]
-    if not scene.killed_ns:
+    if not scene.killed_ns and not scene.blind:
         yield "UNACKNOWLEDGED", window["unacknowledged"].minus(window["given_up"])
     if scene.is_chain:
         # What is lost leaves an interaction unfinished.

@@ -145,9 +145,9 @@ def _kill_worker(rng: random.Random, window_s: float) -> Wrong:
     return "none", (Action(_at(rng, window_s), "kill worker"),)
 
 
-def _quota(_rng: random.Random, window_s: float) -> Wrong:
-    """Less than the load needs, in ms of each 100 ms, until the window ends."""
-    return "none", (Action(0.1, "quota", (2, round(window_s - 0.1, 2))),)
+def _quota(rng: random.Random, window_s: float) -> Wrong:
+    """Less than the load needs, in ms of each 100 ms, until the window or the run ends."""
+    return "none", (Action(0.1, "quota", (2, rng.choice((round(window_s - 0.1, 2), 60)))),)
 
 
 def _nothing(_rng: random.Random, _window_s: float) -> Wrong:

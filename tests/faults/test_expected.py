@@ -282,6 +282,18 @@ def test_where_nothing_hinders_the_generator_itself_may_have_been_late(name: str
     assert codes <= found.allowed
 
 
+def test_what_a_worker_without_time_did_not_read_is_not_lost() -> None:
+    starved = replace(SCHEDULE, actions=(Action(0.1, "quota", (2, 60)),))
+    truth = replace(CLEAN, actions=(("quota", 1_300 * MS),))
+    found = expected(starved, truth)
+    assert found.required == {"GENERATOR_SATURATED"}
+    assert found.window["unobserved"] == Span(0, 200)
+    assert found.window["lost"] == found.run["lost"] == Span(0, 0)
+    # Only as long as the window: then it reads everything in the drain.
+    short = replace(starved, actions=(Action(0.1, "quota", (2, 0.9)),))
+    assert expected(short, truth).window["unobserved"] == Span(0, 0)
+
+
 def test_what_is_not_sure_is_allowed_and_not_required() -> None:
     found = expected(SCHEDULE, altered(100, sure=False))
     assert found.window["intact"] == Span(199, 200)
