@@ -96,7 +96,7 @@ class OutletPower:
         if energy.watts_kwh is not None and energy.result == "disagrees":
             return (
                 f"the counter of {self.name} counted {energy.counter_kwh:.4g} kWh, and the "
-                f"watts meanwhile make {energy.watts_kwh:.4g} kWh; is a unit or a time zone wrong?"
+                f"watts meanwhile make {energy.watts_kwh:.4g} kWh (is a unit or a time zone wrong?)"
             )
         if energy.watts_kwh is None and energy.result == "too coarse":
             return (

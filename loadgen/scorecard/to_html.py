@@ -11,7 +11,6 @@ from loadgen.scorecard.model import LATENCY_FIGURES, NOTHING_SAID, About, ScoreC
 from loadgen.scorecard.overview import (
     MOST_APART,
     about_lines,
-    cell_text,
     is_merged,
     merged_rows,
 )
@@ -44,7 +43,6 @@ def to_html(
         about=about,
         about_lines=about_lines(cards),
         merged=merged_rows(cards, comparisons) if is_merged(cards, comparisons) else [],
-        cell_text=cell_text,
         subtitle=_subtitle(cards),
         runs=runs,
         figures=[*FIGURES.values()],

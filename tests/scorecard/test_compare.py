@@ -223,9 +223,12 @@ def test_repetitions_are_one_row_of_the_first_table(card: ScoreCard) -> None:
         to_markdown(cards, compare(cards)).decode(),
     )
     # The table comes before verdicts, runs and their identifiers.
-    for rendering, later in ((page, "Verdicts of all 7 runs"), (text, "LOST: 1")):
-        assert rendering.index("100 ± 2") < rendering.index(later)
-        assert rendering.index("100 ± 2") < rendering.index("run-0")
+    for rendering, row, later in (
+        (page, '100<span class="unit">± 2</span>', "Verdicts of all 7 runs"),
+        (text, "100 ± 2", "LOST: 1"),
+    ):
+        assert rendering.index(row) < rendering.index(later)
+        assert rendering.index(row) < rendering.index("run-0")
 
 
 def test_a_slower_run_is_worse_by_its_latency(card: ScoreCard) -> None:
