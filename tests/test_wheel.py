@@ -58,8 +58,8 @@ def run(program: Path, *arguments: str, directory: Path, limit: int = 0) -> str:
 def test_it_holds_the_files_that_are_not_code(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for directory in ("scenarios", "tuning"):
-        for path in (ROOT / directory).iterdir():
-            assert f"loadgen/{directory}/{path.name}" in names
+        for path in filter(Path.is_file, (ROOT / directory).rglob("*")):
+            assert f"loadgen/{path.relative_to(ROOT).as_posix()}" in names
     for path in (ROOT / "loadgen").rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
             assert path.relative_to(ROOT).as_posix() in names
