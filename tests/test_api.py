@@ -9,7 +9,7 @@ from typing import Self
 import pytest
 
 from loadgen import api
-from loadgen.control import rundir, worker_pool
+from loadgen.control import forkserver_process, rundir
 from loadgen.errors import RunDirectoryError, ScenarioError
 from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.workload.scenario import Scenario
@@ -21,7 +21,7 @@ FANIN = {"broker": "reflector", "devices": 20, "warmup": 0.1, "duration": 0.5, "
 @pytest.fixture(autouse=True)
 def _stand_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that play without compiled kernels."""
-    monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "tests.control.fake_worker:run_worker")
+    monkeypatch.setattr(forkserver_process, "WORKER_ENTRY", "tests.control.fake_worker:run_worker")
 
 
 def fanin(**fields: object) -> Scenario:

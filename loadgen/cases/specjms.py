@@ -222,6 +222,7 @@ CASE = Case(
     groups=_groups,
     resolve=_resolve,
     plan=_plan,
+    behaviour="supply_chain",
     review=_review,
     rows=(
         RowSpec(

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loadgen.cases.registry import CASES
 from loadgen.cli.options import (
     Flags,
     case_options,
@@ -43,17 +44,24 @@ def play(
     scenario: Scenario, out: Path | None, *, quiet: bool, command: Sequence[str] = ()
 ) -> "RunResult":
     """Run the scenario into `out`, with progress on stderr; Ctrl-C ends it in order."""
-    from loadgen.control.coordinator import run
-    from loadgen.control.interrupt import interruptible
-    from loadgen.control.progress import progress_on
-    from loadgen.control.rundir import directory_or_new
+    from loadgen.control.forkserver_process import forkserver
 
-    words = command or ("loadgen", *sys.argv[1:])
-    with (
-        directory_or_new(out, scenario.case) as directory,
-        progress_on(sys.stderr, quiet=quiet) as progress,
-    ):
-        return interruptible(partial(run, scenario, directory, progress=progress, command=words))
+    # It loads its kernels while this process imports what follows, the score card's too.
+    with forkserver(CASES[scenario.case].behaviour) as server:
+        import loadgen.scorecard.summary
+        import loadgen.scorecard.write  # noqa: F401
+        from loadgen.control.coordinator import run
+        from loadgen.control.interrupt import interruptible
+        from loadgen.control.progress import progress_on
+        from loadgen.control.rundir import directory_or_new
+
+        words = command or ("loadgen", *sys.argv[1:])
+        with (
+            directory_or_new(out, scenario.case) as directory,
+            progress_on(sys.stderr, quiet=quiet) as progress,
+        ):
+            play_it = partial(run, scenario, directory, progress=progress, command=words)
+            return interruptible(partial(play_it, server=server))
 
 
 def check_power_logs(scenario: Scenario) -> None:

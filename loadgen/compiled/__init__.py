@@ -101,7 +101,7 @@ def is_kept() -> bool:
 
 
 class _Session:
-    """From the call of a kernel that has to be compiled or loaded until it is."""
+    """From the call of a kernel that has to be compiled or loaded until it is, or of several."""
 
     depth = 0
     may_compile = True
@@ -116,7 +116,8 @@ def only_loading() -> Iterator[None]:
     """A block in which a kernel that would have to be compiled raises NotCompiledError."""
     _session.may_compile = False
     try:
-        yield
+        with _in_session():
+            yield
     finally:
         _session.may_compile = True
 
@@ -147,7 +148,6 @@ def _in_session() -> Iterator[None]:
 
 def _loaded_or_compiled(dispatcher: Any, suffix: str, arguments: Any, return_type: Any) -> Any:
     context = dispatcher.targetctx
-    context.refresh()
     key = _digest(dispatcher, arguments)
     function = dispatcher.py_func
     name = f"{function.__module__}.{function.__qualname__}".replace("<locals>.", "")
@@ -160,6 +160,7 @@ def _loaded_or_compiled(dispatcher: Any, suffix: str, arguments: Any, return_typ
             found = _loaded(path, context, arguments)  # by who had it before us
             if found is None:
                 dispatcher._cache_misses[arguments] += 1
+                context.refresh()
                 return _compiled(dispatcher, path, arguments, return_type)
     dispatcher._cache_hits[arguments] += 1
     context.insert_user_function(found.entry_point, found.fndesc, [found.library])

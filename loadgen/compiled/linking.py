@@ -17,6 +17,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import compile_result
 from numba.core.environment import lookup_environment
 from numba.core.registry import cpu_target
+from numba.core.runtime.nrt import rtsys
 
 _dynfunc: Any = import_module("numba._dynfunc")
 
@@ -123,6 +124,7 @@ def from_parts(context: Any, parts: tuple[Any, ...]) -> Any:
         library._shared_module = llvm.parse_bitcode(code)
         function = _name_for(library, description, environment)
     else:
+        rtsys.initialize(context)
         library.enable_object_caching()
         library._set_compiled_object(code)
         library._finalize_final_module()

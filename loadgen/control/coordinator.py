@@ -21,6 +21,7 @@ from loadgen.control.crashes import crash_brokers, cut_off_consumer
 from loadgen.control.devices import write_devices
 from loadgen.control.disk import disk_errors
 from loadgen.control.facts import facts_of, rate_step_verdicts
+from loadgen.control.forkserver_process import Forkserver, forkserver
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.monitor import Monitor, Record
 from loadgen.control.phases import PhaseRunner
@@ -75,6 +76,7 @@ class RunRequest:
     interrupt: Interrupt
     command: Sequence[str]
     faults: str
+    server: Forkserver | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +104,18 @@ async def run(
     interrupt: Interrupt | None = None,
     command: Sequence[str] = (),
     faults: str = "none",
+    server: Forkserver | None = None,
 ) -> RunResult:
     """Play the scenario and fill the run directory, which must not exist or be empty.
 
-    `faults` is for a reflector that is started here. Raises LoadgenError where the run could not
+    `faults` is for a reflector that is started here, `server` a forkserver for the workers that was
+    started before. Raises LoadgenError where the run could not
     be played; then nothing is left in the directory. RunInterruptedError: `interrupt` came before
     the first connection.
     """
     interrupt = interrupt or Interrupt()
     workload = resolve(with_payload_size(scenario))
-    request = RunRequest(workload, directory, progress, interrupt, command, faults)
+    request = RunRequest(workload, directory, progress, interrupt, command, faults, server)
     with disk_errors():
         async with AsyncExitStack() as stack:
             async with _unless_asked(interrupt):
@@ -128,6 +132,8 @@ async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
     workload, directory, progress = request.workload, request.directory, request.progress
     check_host(workload)
     require_free(directory)
+    # The workers' kernels are loaded while the broker starts.
+    server = request.server or stack.enter_context(forkserver(workload.case.behaviour))
     progress(Snapshot("broker"))
     broker = await stack.enter_async_context(provided(workload, request.faults))
     workload = trusting(workload, broker.authority)
@@ -151,7 +157,7 @@ async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
         start_workers(
             len(plan.workers),
             monitor.on_frame,
-            behaviour=plan.behaviour,
+            server=server,
             on_compiled=lambda *done: progress(Snapshot("compiling", compiled=done)),
         )
     )

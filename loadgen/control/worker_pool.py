@@ -9,28 +9,20 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import orjson
 
-import loadgen
 from loadgen import errors
 from loadgen.control.forkserver import MESSAGE_LIMIT_BYTES
+from loadgen.control.forkserver_process import Forkserver, forkserver
 from loadgen.control.redaction import printable
 from loadgen.engine.frames import FrameReader, encode_frame
 from loadgen.errors import CannotRunError, LoadgenError
-from loadgen.workload.groups import Behaviour
-
-WORKER_ENTRY = "loadgen.engine.worker:run_worker"
-"""Function that a worker process runs, with its end of the channel as the argument."""
 
 Header = dict[str, Any]
 OnFrame = Callable[[int, Header, bytes], None]
@@ -121,11 +113,11 @@ class WorkerPool:
     `lost` is set as soon as one worker is gone that was not asked to stop; `losses` says which.
     """
 
-    def __init__(self, on_frame: OnFrame, stderr: IO[bytes], on_compiled: OnCompiled) -> None:
+    def __init__(self, on_frame: OnFrame, server: Forkserver, on_compiled: OnCompiled) -> None:
         self.on_frame = on_frame
         self.on_compiled = on_compiled
         self.close_grace_s = 3.0
-        self._stderr = stderr
+        self._server = server
         self.lost = asyncio.Event()
         self.losses: list[Loss] = []
         self.stopped: set[int] = set()
@@ -135,12 +127,12 @@ class WorkerPool:
         self._asked_to_stop = False
         self._closing = False
         self._failure: str | None = None
-        self.ready = False
 
     def last_words(self) -> str:
         """Last line that workers wrote to stderr, bounded and printable; "" for none."""
-        size = os.fstat(self._stderr.fileno()).st_size
-        tail = os.pread(self._stderr.fileno(), 4096, max(0, size - 4096))
+        stderr = self._server.stderr.fileno()
+        size = os.fstat(stderr).st_size
+        tail = os.pread(stderr, 4096, max(0, size - 4096))
         lines = tail.decode("utf-8", "replace").strip().splitlines()
         return printable(lines[-1], 300) if lines else ""
 
@@ -254,7 +246,7 @@ class WorkerPool:
         if "failed" in message:
             self._failure = message["failed"]
         elif "ready" in message:
-            self.ready = True
+            self._server.ready = True
         elif "compiled" in message:
             self.on_compiled(message["compiled"], message["of"])
         elif "started" in message:
@@ -285,7 +277,7 @@ class WorkerPool:
     async def start(self, count: int, control: socket.socket) -> None:
         """Have `count` workers forked, one after the other."""
         loop = asyncio.get_running_loop()
-        await self.until(lambda: self.ready)
+        await self.until(lambda: self._server.ready)
         for row in range(count):
             ours, theirs = socket.socketpair()
             with theirs:
@@ -311,79 +303,36 @@ class WorkerPool:
                 await self.until(lambda: all(row in self._exits for row in started))
 
 
-def _forkserver_environment() -> dict[str, str]:
-    """This process's environment; the forkserver finds the same packages and starts no threads."""
-    source = str(Path(loadgen.__file__).resolve().parent.parent)
-    paths = dict.fromkeys([source, *(path for path in sys.path if path)])
-    return os.environ | {
-        "PYTHONPATH": os.pathsep.join(paths),
-        "OPENBLAS_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-        "NUMBA_NUM_THREADS": "1",
-    }
-
-
 @asynccontextmanager
 async def start_workers(
     count: int,
     on_frame: OnFrame,
     *,
-    behaviour: Behaviour = "messaging",
+    server: Forkserver | None = None,
     entry: str | None = None,
     on_compiled: OnCompiled = lambda *_: None,
 ) -> AsyncIterator[WorkerPool]:
     """`count` worker processes, ready for their first command; all are gone at the end.
 
-    `behaviour` is the plan's; `entry` names the function that a worker runs, None for WORKER_ENTRY.
     `on_frame(row, header, block)` is called for each frame that answers no command, and
-    `on_compiled(count, total)` while kernels are compiled first. Raises CannotRunError when they
-    cannot be started.
+    `on_compiled(count, total)` while kernels are compiled first. `server` is a forkserver that has
+    made no workers yet; without one, `entry` names the function that a worker runs. Raises
+    CannotRunError when they cannot be started.
     """
-    with tempfile.TemporaryFile() as stderr:
-        pool = WorkerPool(on_frame, stderr, on_compiled)
-        async with _forkserver(pool, stderr, entry or WORKER_ENTRY, behaviour) as control:
-            grace_s = 0.5
-            try:
-                await pool.start(count, control)
-                yield pool
-                grace_s = pool.close_grace_s
-            finally:
-                await asyncio.shield(pool.close(grace_s))
-
-
-@asynccontextmanager
-async def _forkserver(
-    pool: WorkerPool, stderr: IO[bytes], entry: str, behaviour: Behaviour
-) -> AsyncIterator[socket.socket]:
-    """A forkserver whose messages `pool` hears; yields the socket to ask it on."""
-    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with control:
-        with theirs:
-            command = [sys.executable, "-P", "-m", "loadgen.control.forkserver"]
-            # Not asyncio's: this one waits for nothing, and needs no child watcher.
-            process = subprocess.Popen(  # noqa: ASYNC220
-                [*command, str(theirs.fileno()), entry, behaviour],
-                stdin=subprocess.DEVNULL,
-                stdout=stderr,
-                stderr=stderr,
-                pass_fds=(theirs.fileno(),),
-                env=_forkserver_environment(),
-                # A terminal's Ctrl-C goes to the foreground process group: stay out of it.
-                start_new_session=True,
-            )
-        control.setblocking(False)
+    with ExitStack() as stack:
+        if server is None:
+            server = stack.enter_context(forkserver("messaging", entry))
+        pool = WorkerPool(on_frame, server, on_compiled)
         loop = asyncio.get_running_loop()
-        loop.add_reader(control, _hear, control, pool)
+        loop.add_reader(server.control, _hear, server.control, pool)
+        grace_s = 0.5
         try:
-            yield control
+            await pool.start(count, server.control)
+            yield pool
+            grace_s = pool.close_grace_s
         finally:
-            loop.remove_reader(control)
-            # Its end of file makes the forkserver kill what is left and end; one that still imports
-            # would not look.
-            if not pool.ready:
-                process.kill()
-            control.close()
-            await asyncio.shield(_reaped(process))
+            await asyncio.shield(pool.close(grace_s))
+            loop.remove_reader(server.control)
 
 
 def _hear(control: socket.socket, pool: WorkerPool) -> None:
@@ -399,13 +348,3 @@ def _hear(control: socket.socket, pool: WorkerPool) -> None:
     else:
         asyncio.get_running_loop().remove_reader(control)
         pool.forkserver_gone()
-
-
-async def _reaped(process: "subprocess.Popen[bytes]") -> None:
-    """Wait for the forkserver's end; kill it when it takes too long."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + 5.0
-    while process.poll() is None:
-        if loop.time() > end:
-            process.kill()
-        await asyncio.sleep(0.01)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
-from loadgen.workload.groups import DeviceGroup, RunPlan
+from loadgen.workload.groups import Behaviour, DeviceGroup, RunPlan
 from loadgen.workload.published import SECURED, PublishedFigure
 from loadgen.workload.scenario import Scenario
 from loadgen.workload.verdict import SEND_DELAY_LIMIT_US, RunFacts, Verdict
@@ -168,6 +168,7 @@ class Case(Generic[S]):
     resolve: "Callable[[S, Workload], Workload]" = lambda _scenario, workload: workload
     # The plan for its workers, from the plain one.
     plan: "Callable[[Workload, RunPlan], RunPlan]" = lambda _workload, plan: plan
+    behaviour: Behaviour = "messaging"  # what its devices do beyond MQTT, as its plan says
     # Called once after the drain, before the verdict.
     review: Callable[[Evidence], Review] = lambda evidence: Review(evidence.facts)
     # Figures that it can be held against; empty where no report has them.

@@ -12,7 +12,7 @@ from loadgen.cli.search_view import (
     search_progress,
     step_line,
 )
-from loadgen.control import worker_pool
+from loadgen.control import forkserver_process
 from loadgen.control.progress import Snapshot
 from loadgen.control.search import Search, SearchState, SearchStep
 from loadgen.specjms.model import NOTICE
@@ -143,7 +143,7 @@ QUICK = ("--broker=reflector", "--devices=20", "--warmup=0.1", "--duration=0.5",
 @pytest.fixture
 def stand_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that play without compiled kernels."""
-    monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "tests.control.fake_worker:run_worker")
+    monkeypatch.setattr(forkserver_process, "WORKER_ENTRY", "tests.control.fake_worker:run_worker")
 
 
 @pytest.mark.usefixtures("stand_in_workers")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.control import coordinator, worker_pool
+from loadgen.control import coordinator, forkserver_process
 from loadgen.control.coordinator import RunResult, run
 from loadgen.errors import BrokerUnreachableError
 
@@ -33,7 +33,7 @@ class Runs:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
-    monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "tests.control.fake_worker:run_worker")
+    monkeypatch.setattr(forkserver_process, "WORKER_ENTRY", "tests.control.fake_worker:run_worker")
     fake = Runs()
     monkeypatch.setattr(coordinator, "run", fake.run)
     return fake

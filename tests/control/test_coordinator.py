@@ -9,7 +9,7 @@ import pytest
 from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.start import serve
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.control import preflight, worker_pool
+from loadgen.control import forkserver_process, preflight
 from loadgen.control.coordinator import RunResult, run
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.progress import Snapshot
@@ -50,7 +50,9 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
         **wrong: object,
     ) -> RunResult:
         monkeypatch.setenv("FAKE_WORKER", json.dumps(wrong))
-        monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "tests.control.fake_worker:run_worker")
+        monkeypatch.setattr(
+            forkserver_process, "WORKER_ENTRY", "tests.control.fake_worker:run_worker"
+        )
         return await run(
             scenario or fanin(),
             tmp_path / "run",

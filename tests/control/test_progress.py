@@ -60,3 +60,9 @@ def test_quiet_shows_nothing() -> None:
     with progress_on(stream, quiet=True) as show:
         show(SNAPSHOT)
     assert stream.getvalue() == ""
+
+
+def test_a_first_run_says_what_it_does() -> None:
+    assert describe(Snapshot("compiling", compiled=(3, 25))) == (
+        "compiling for this processor, once: 3 of 25 ..."
+    )

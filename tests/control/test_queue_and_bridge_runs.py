@@ -13,7 +13,7 @@ import pytest
 from loadgen.brokers.bridge import bridge_lines, routes_of
 from loadgen.brokers.mosquitto import MosquittoSettings, find_mosquitto, run_mosquitto
 from loadgen.cases.registry import build_scenario
-from loadgen.control import worker_pool
+from loadgen.control import forkserver_process
 from loadgen.control.coordinator import run
 from loadgen.control.progress import Snapshot
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
@@ -152,6 +152,8 @@ async def test_receive_maximum_bounds_the_batch_of_both_sides(
     settings = MosquittoSettings(more_lines=("max_inflight_messages 5",))
     async with run_mosquitto(settings) as broker:
         scenario = queue(broker=broker.endpoints[0].redacted, drain=1)
-        monkeypatch.setattr(worker_pool, "WORKER_ENTRY", "tests.control.patient_worker:run_worker")
+        monkeypatch.setattr(
+            forkserver_process, "WORKER_ENTRY", "tests.control.patient_worker:run_worker"
+        )
         result = await run(scenario, tmp_path / "run")
     assert result.verdict.valid, result.verdict

@@ -8,8 +8,10 @@ import textwrap
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
+from loadgen.control.forkserver_process import forkserver
 from loadgen.control.worker_pool import WorkerLostError, start_workers
 from loadgen.errors import BrokerRefusedError, CannotRunError
 
@@ -233,3 +235,38 @@ def test_workers_die_with_a_killed_coordinator(tmp_path: Path) -> None:
     for pid in pids:
         while running(pid):  # the suite's own limit ends a wait that never does
             pass
+
+
+async def test_compiling_is_told_of_before_the_workers_are_there() -> None:
+    told: list[tuple[int, int]] = []
+    async with start_workers(
+        1, ignored, entry=ENTRY, on_compiled=lambda *done: told.append(done)
+    ) as pool:
+        assert told == [(1, 2), (2, 2)]
+        await pool.stop(timeout_s=20)
+
+
+def test_starting_a_forkserver_imports_nothing_that_it_could_load_meanwhile() -> None:
+    code = (
+        "import sys, loadgen.control.forkserver_process;"
+        "heavy = {'asyncio', 'numpy', 'numba', 'pyarrow', 'pydantic'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert shown.stdout == "[]\n"
+
+
+def test_a_forkserver_that_nobody_heard_of_ends() -> None:
+    with forkserver("messaging", ENTRY) as server:
+        assert server.process.poll() is None
+    assert not running(server.process.pid)
+
+
+async def test_workers_come_from_the_forkserver_that_is_there() -> None:
+    with forkserver("messaging", ENTRY) as server:
+        async with start_workers(2, ignored, server=server) as pool:
+            for pid in pool.pids:
+                assert psutil.Process(pid).ppid() == server.process.pid
+            await pool.stop(timeout_s=20)
+    assert not any(running(pid) for pid in (server.process.pid, *pool.pids))

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from loadgen.cases.registry import build_scenario, resolve
+from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import HostLimitError, ScenarioError
 from loadgen.specjms.layout import parts_of
 from loadgen.specjms.plan import SupplyPlan
-from loadgen.workload.groups import Target
+from loadgen.workload.groups import RunPlan, Target
 from loadgen.workload.plan import Host, describe, plan_run
 
 HOST = Host(cores=8, descriptors=20_000, memory_bytes=32 << 30, local_ports=28_000)
@@ -25,6 +25,12 @@ def planned(host: Host = HOST, **fields: Any) -> SupplyPlan:
     plan = plan_run(resolve(scenario), host, (Target("127.0.0.1", 1883),), 0xABC)
     assert isinstance(plan, SupplyPlan)
     return plan
+
+
+def test_its_kernels_are_loaded_before_its_plan_is_known() -> None:
+    assert planned().behaviour == CASES["specjms"].behaviour
+    others = {case.behaviour for case in CASES.values() if case.name != "specjms"}
+    assert others == {RunPlan.__dataclass_fields__["behaviour"].default}
 
 
 @settings(max_examples=25)
