@@ -364,6 +364,10 @@ def test_differences_are_told() -> None:
     assert differences(wanted, ("LOST",), ledger) == []
     assert differences(wanted, ("LOST", "QOS"), ledger) == []
     assert differences(wanted, (), ledger) == ["LOST is missing"]
+    assert differences(wanted, ("LOST", "AUDIT"), ledger) == ["AUDIT is wrong"]
+    assert differences(wanted, ("LOST", "AUDIT", "GENERATOR_SATURATED"), ledger) == [
+        "GENERATOR_SATURATED is wrong"
+    ]
     assert differences(wanted, ("LOST", "FOREIGN"), ledger) == ["FOREIGN is wrong"]
     assert differences(wanted, ("LOST",), {**ledger, "run": {"lost": 4}}) == [
         "run: lost is 4 and must be 2 to 3"
