@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from loadgen.metrics.interval import SERIES
-from loadgen.mqtt.codec import encode
+from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import PubAck, Publish
 from loadgen.specjms.layout import destination_of_stream, lines_length
 from loadgen.specjms.messages import MESSAGES, TYPES, number_of
@@ -24,6 +24,7 @@ from loadgen.specjms.model import TARGETS, Model, families_at
 from loadgen.specjms.options import Choices, model_of
 from loadgen.specjms.topology import suppliers_of
 from loadgen.workload import traffic
+from loadgen.workload.accounting import received_on
 from loadgen.workload.device import WAITING, WINDOW_FULL
 from tests.kernels import begin_interactions
 from tests.specjms.harness import MS, ROOT, World, name_of, note_of
@@ -61,6 +62,16 @@ def named(world: World, *, tails: bool = True) -> dict[int, tuple[tuple[str, ...
     assert streams is not None
     gaps = gaps_of(world.model, world.chains, world.fleet.gaps)
     return name_missing(world.model, lost(world), gaps, [streams] if tails else None)
+
+
+def world_balances(world: World) -> None:
+    """Every packet is in one state, and the pairs know of what was received."""
+    states = ("received", "corrupt", "duplicated", "misrouted", "foreign")
+    totals = world.fleet.totals
+    arrived = sum(world.total(name) for name in states) + world.chains.state.discarded_in_all
+    assert totals.publishes == arrived
+    known = int(received_on(world.fleet.pairs, world.fleet.gaps).sum())
+    assert known == world.total("received") + totals.damaged
 
 
 def totals(world: World) -> dict[str, tuple[int, int]]:
@@ -262,6 +273,65 @@ class TestAccounts:
         world.give(row, bytes(data))
         assert world.total("corrupt") == 1
         assert world.sent("orderConf") == 0
+
+    def test_where_only_the_filler_is_damaged_the_place_is_known(self) -> None:
+        for from_end, known in ((200, True), (1, False)):  # the note stands at the end
+            world = World(made())
+            world.withhold = True
+            world.begin(1, 0, 0)
+            row = next(iter(r for r, data in world.inbox.items() if data))
+            data = bytearray(b"".join(world.inbox.pop(row)))
+            data[-from_end] ^= 1
+            world.give(row, bytes(data))
+            assert world.total("corrupt") == 1
+            assert world.fleet.totals.damaged == world.fleet.pairs["expected"].sum() == known
+            data[-from_end] ^= 1
+            world.give(row, bytes(data))
+            # Whole again, it is repeated where its place was filled.
+            assert (world.total("duplicated"), world.total("received")) == (known, 1 - known)
+            world_balances(world)
+
+    def test_a_message_on_another_destinations_topic_is_misrouted(self) -> None:
+        world = World(made(handlers=1))
+        world.begin(1, 0, 0)
+        row = next(r for r, data in world.inbox.items() if data and r not in world.drivers)
+        (data,) = world.inbox.pop(row)
+        decoded = decode(data, 0, len(data), 5)
+        assert decoded is not None
+        packet = decoded[0]
+        assert isinstance(packet, Publish)
+        topic = packet.topic_name[:-1] + chr(ord(packet.topic_name[-1]) ^ 1)
+        world.give(row, encode(Publish(**_fields(packet) | {"topic_name": topic}), 5))
+        assert (world.total("misrouted"), world.total("received")) == (1, 0)
+        world.give(row, data)
+        assert (world.total("misrouted"), world.total("received")) == (1, 1)
+        world_balances(world)
+
+    def test_a_refused_message_is_expected_nowhere(self) -> None:
+        world = World(made())
+        world.withhold = True
+        world.lose = lambda packet: True
+        assert world.begin(2, 0, 2000) > 1
+        row, first = world.published[0]
+        expected, seen = world.total("expected"), world.chains.seen["expected_in_all"].sum()
+        world.give(row, encode(PubAck(first.packet_id, 0x97), 5))
+        gone = int(world.fleet.totals.withdrawn)
+        assert gone > 1  # a call for offers goes to several suppliers
+        assert world.total("expected") == expected - gone
+        assert world.chains.seen["expected_in_all"].sum() == seen - gone
+        assert (world.total("refused"), world.total("acknowledged")) == (1, 0)
+
+    def test_the_sums_close_after_any_play(self) -> None:
+        for choices in ({}, {"messages": {"all": {"qos": 2}}}, {"selectors": "client"}):
+            world = World(made(**choices))
+            play(world, each=2)
+            world_balances(world)
+            handshakes = world.total("acknowledged") + world.total("refused")
+            in_flight = int(world.fleet.senders["in_flight"].sum())
+            assert handshakes + world.total("given_up") + in_flight <= world.total("sent")
+            assert world.total("sent") == world.chains.sequences.sum()
+            assert world.total("violations") == world.total("below_qos") == 0
+            assert world.total("misrouted") == world.total("foreign") == 0
 
     def test_only_one_in_so_many_is_checked_where_asked(self) -> None:
         world = World(made(topology="freeform", check_every=4))
