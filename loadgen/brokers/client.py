@@ -88,7 +88,7 @@ class PacketStream:
         self.heard = b""  # the first bytes that came
         self._framing: ClientProtocol | None = None
         self._received = bytearray()
-        self._packet_limit_bytes = packet_limit_bytes
+        self.packet_limit_bytes = packet_limit_bytes
 
     async def open(
         self, opened: socket.socket, endpoint: Endpoint, tls_context: ssl.SSLContext | None = None
@@ -137,7 +137,7 @@ class PacketStream:
             if received[:2] == b"\x20\x02":
                 # A broker that does not speak MQTT 5 may say so in the CONNACK of 3.1.1.
                 version = 4
-            decoded = decode(received, 0, len(received), version, self._packet_limit_bytes)
+            decoded = decode(received, 0, len(received), version, self.packet_limit_bytes)
             if decoded is not None:
                 packet, end = decoded
                 del self._received[:end]

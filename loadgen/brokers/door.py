@@ -227,7 +227,11 @@ def _conclusive(first: Knock, others: Iterable[Knock]) -> bool:
     scheme = first.endpoint.scheme
     return any(
         other.endpoint.scheme != scheme
-        and (other.connack is not None or other.encrypted or _opening(other.heard))
+        and (
+            other.connack is not None
+            or (other.encrypted and not first.endpoint.tls)
+            or _opening(other.heard)
+        )
         for other in others
     )
 

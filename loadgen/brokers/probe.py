@@ -11,12 +11,26 @@ from loadgen.brokers.door import KEEP_ALIVE_S, REACH_S, WRONG_VERSION, Knock, kn
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.errors import RemoteProtocolError
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
-from loadgen.mqtt.packets import Connect, Disconnect, Publish, Subscribe, Subscription
+from loadgen.mqtt.packets import (
+    ConnAck,
+    Connect,
+    Disconnect,
+    Publish,
+    SubAck,
+    Subscribe,
+    Subscription,
+)
 from loadgen.mqtt.properties import Properties
 
-_VERSION_TOPIC: Final = "$SYS/broker/version"
+_VERSION_TOPICS: Final = (
+    "$SYS/broker/version",
+    # One of each node, and the product's name beside it.
+    "$SYS/brokers/+/version",
+    "$SYS/brokers/+/sysdescr",
+)
 _MAX_VERSION_CHARACTERS: Final = 200
-_VERSION_TIMEOUT_S: Final = 1.0
+_ANSWER_S: Final = 1.0
+_RETAINED_S: Final = 0.3
 UNKNOWN: Final = "unknown"
 
 
@@ -67,9 +81,9 @@ async def probe(
             raise _unwelcome(knocks)
         version = UNKNOWN
         for knock in spoken:
-            assert knock.stream is not None
+            assert knock.stream is not None and knock.connack is not None
             if version == UNKNOWN:
-                version = await stated_version(knock.stream)
+                version = await stated_version(knock.stream, knock.connack)
             knock.stream.send(Disconnect())
     finally:
         for knock in knocks:
@@ -123,17 +137,29 @@ def _unwelcome(knocks: Sequence[Knock]) -> Exception:
     return knocks[0].error
 
 
-async def stated_version(stream: PacketStream) -> str:
-    """What the broker publishes of its version, "unknown" where nothing comes within a second."""
-    stream.send(Subscribe(1, (Subscription(_VERSION_TOPIC),)))
+async def stated_version(stream: PacketStream, connack: ConnAck) -> str:
+    """What the broker says of its version in CONNACK or publishes of it; "unknown" for nothing."""
+    for name, value in connack.properties.user_property:
+        if "version" in name.lower() and value.strip():
+            return shown_version(value.encode())
+    asked = tuple(Subscription(topic) for topic in _VERSION_TOPICS)
+    stream.send(Subscribe(1, asked))
+    told: dict[str, str] = {}
     try:
-        async with asyncio.timeout(_VERSION_TIMEOUT_S):
-            while True:
+        async with asyncio.timeout(_ANSWER_S) as limit:
+            while len(told) < 2:
                 packet = await stream.receive()
-                if isinstance(packet, Publish) and packet.payload:
-                    return shown_version(packet.payload)
+                if isinstance(packet, SubAck):
+                    # Retained messages come at once, or never.
+                    limit.reschedule(asyncio.get_running_loop().time() + _RETAINED_S)
+                elif isinstance(packet, Publish) and packet.payload:
+                    what = packet.topic_name.rpartition("/")[2]
+                    told.setdefault(what, shown_version(packet.payload))
+                    if packet.topic_name == _VERSION_TOPICS[0]:
+                        break
     except (TimeoutError, OSError, RemoteProtocolError):
-        return UNKNOWN
+        pass
+    return " ".join(told[what] for what in ("sysdescr", "version") if what in told) or UNKNOWN
 
 
 def shown_version(payload: bytes) -> str:

@@ -135,6 +135,7 @@ class ServedBroker:
     # File of the authority that signed its certificate, where that was made for it.
     authority: Path | None = None
     users: int = 0  # that it was told of, one for each device and one for us
+    remarks: tuple[str, ...] = ()  # what it lacks or changes, as far as it was asked
 
     @property
     def started_by_us(self) -> bool:

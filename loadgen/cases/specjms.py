@@ -27,6 +27,7 @@ from loadgen.workload.workload import Workload
 if TYPE_CHECKING:
     from loadgen.specjms.audit import Audit
     from loadgen.specjms.options import Choices
+    from loadgen.workload.rehearsal import Role
 
 
 class SupplyChain(PublishingScenario):
@@ -158,6 +159,12 @@ def _plan(workload: Workload, plan: RunPlan) -> RunPlan:
     return supply_plan(plan, workload.model)
 
 
+def _roles(plan: RunPlan) -> "tuple[Role, ...]":
+    from loadgen.specjms.plan import roles_of_supply_chain
+
+    return roles_of_supply_chain(plan)
+
+
 # After the run ------------------------------------------------------------------------------------
 
 
@@ -223,6 +230,7 @@ CASE = Case(
     resolve=_resolve,
     plan=_plan,
     behaviour="supply_chain",
+    roles=_roles,
     review=_review,
     rows=(
         RowSpec(

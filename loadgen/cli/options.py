@@ -36,6 +36,7 @@ _FILE_LIMIT_BYTES = 4 << 20
 _CONNECTION_FIELDS = (
     *("broker", "mqtt", "connect_timeout", "keep_alive", "source_address", "broker_pid"),
     *("access_control", "save_each"),
+    *("broker_name", "broker_note", "anyway"),
 )
 
 

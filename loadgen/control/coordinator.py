@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from loadgen.workload.case import Evidence
 from loadgen.workload.groups import RunPlan
 from loadgen.workload.rate_step_verdict import RateStepVerdict, with_rate_steps
 from loadgen.workload.scenario import Scenario
-from loadgen.workload.verdict import RunFacts, Verdict, judge
+from loadgen.workload.verdict import Remark, RunFacts, Verdict, judge
 from loadgen.workload.workload import Workload
 
 
@@ -247,6 +247,8 @@ async def shutdown(context: RunContext) -> RunResult:
     review = await asyncio.to_thread(workload.case.review, evidence)
     steps = rate_step_verdicts(state, plan, review.facts)
     verdict = with_rate_steps(judge(review.facts), steps)
+    asked = tuple(Remark("BROKER", remark) for remark in context.broker.remarks)
+    verdict = replace(verdict, remarks=(*asked, *verdict.remarks))
     conclusion = await asyncio.to_thread(review.conclude, verdict)
     await asyncio.to_thread(
         context.document.write, state, review.facts, conclusion, steps, workload.case.name

@@ -1,8 +1,7 @@
 """What is checked before a run: a check returns, or raises the one error that says what to do."""
 
-import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,21 +11,22 @@ from loadgen.brokers.process import ServedBroker
 from loadgen.control.broker_provider import routes
 from loadgen.control.redaction import printable
 from loadgen.engine import tls
-from loadgen.engine.fleet import read_clients
+from loadgen.engine.fleet import connect_of, read_clients
 from loadgen.errors import BrokerRefusedError, ScenarioError
 from loadgen.mqtt.codec import CLIENT_ID_CHARACTERS
-from loadgen.mqtt.constants import MQTT_3_1, MQTT_3_1_1, VERSION_NAMES
+from loadgen.mqtt.constants import MQTT_3_1
 from loadgen.workload.groups import RunPlan, client_id
 from loadgen.workload.payload import HEADER_BYTES
+from loadgen.workload.rehearsal import acquainted
 from loadgen.workload.scenario import SIZE_MAXIMUM_BYTES, MessagingScenario, Scenario
 from loadgen.workload.sut import FILE_LIMIT_CHARACTERS, read_description
 from loadgen.workload.template import read_template
-from loadgen.workload.workload import BrokerNeeds, Workload
+from loadgen.workload.workload import Workload
 
 if TYPE_CHECKING:
     import ssl
 
-    from loadgen.brokers.probe import BrokerFacts
+    from loadgen.brokers.rehearse import Wanted
 
 FILES_CHECKED = 10_000
 """The files of all devices are looked for up to this number of devices; it takes a moment."""
@@ -39,12 +39,19 @@ def check_host(workload: Workload) -> None:
 
 
 async def check_broker(workload: Workload, plan: RunPlan, broker: ServedBroker) -> ServedBroker:
-    """Ask the broker whether it can play the workload; returns it with its version."""
+    """Ask the broker to play the workload in small; returns it with its version and remarks.
+
+    Raises BrokerRefusedError for what it does not give; with `anyway` that is a remark, too.
+    """
     # Of those that are started here only amqtt lacks anything that a case may need.
     if not broker.started_by_us or broker.name == "amqtt":
-        broker = replace(broker, version=await _asked(workload, plan, broker))
-    for check in _AT_THE_BROKER:
-        await check(workload, plan, broker)
+        from loadgen.brokers.rehearse import rehearse
+
+        found = await rehearse(_wanted(workload, plan, broker))
+        if found.lacks and not workload.anyway:
+            raise BrokerRefusedError(f"{found.lacks[0]} (--anyway runs without it)")
+        broker = replace(broker, version=found.version, remarks=(*found.lacks, *found.remarks))
+    await _forwarding(workload, plan, broker)
     return broker
 
 
@@ -208,74 +215,31 @@ _ON_THIS_HOST: tuple[Callable[[Workload], None], ...] = (
 # At the broker --------------------------------------------------------------------------------
 
 
-async def _asked(workload: Workload, plan: RunPlan, broker: ServedBroker) -> str:
-    """Version of the broker, each endpoint of which must be able to play the workload."""
-    from loadgen.brokers.probe import probe
+def _wanted(workload: Workload, plan: RunPlan, broker: ServedBroker) -> "Wanted":
+    """What the broker is asked for: the plan's devices in small, with their own logins."""
+    from loadgen.brokers.rehearse import Wanted
 
-    endpoints = broker.endpoints
-    if workload.clients_file is not None and endpoints[0].username is None:
-        _, username, password = read_clients(Path(workload.clients_file))[0]
-        endpoints = tuple(replace(one, username=username, password=password) for one in endpoints)
-    context = tls_context(plan)
-    older = (MQTT_3_1_1, *({workload.version} & {MQTT_3_1}))
-    asked = (probe(one, tls_context=context, older=older) for one in endpoints)
-    found = await asyncio.gather(*asked)
-    for facts in found:
-        lack = next(filter(None, (lacks(facts, workload.needs) for lacks in _LACKS)), "")
-        if lack:
-            raise BrokerRefusedError(f"{facts.endpoint.redacted} {lack}")
-    return found[0].version
-
-
-def _version(facts: "BrokerFacts", needs: BrokerNeeds) -> str:
-    if needs.version in facts.versions:
-        return ""
-    return f"does not speak MQTT {VERSION_NAMES[needs.version]}; {needs.older}"
-
-
-def _qos(facts: "BrokerFacts", needs: BrokerNeeds) -> str:
-    highest = facts.maximum_qos
-    if highest is None or needs.qos <= highest:
-        return ""
-    return (
-        f"allows QoS {highest} at most and the scenario asks for {needs.qos}; "
-        f"use {needs.qos_option.format(highest=highest)}"
+    listed = None if workload.clients_file is None else read_clients(Path(workload.clients_file))
+    roles = workload.case.roles(plan)
+    needs, brokers = workload.needs, workload.brokers
+    # Between the brokers of a bridge messages are renamed; `_forwarding` asks for that.
+    apart = brokers.apart > 1 or brokers.bridge is not None
+    if not apart and len(plan.targets) > 1 and any(role.publications for role in roles):
+        roles = acquainted(roles, f"lg{plan.run_tag:08x}/asked")
+    return Wanted(
+        roles=roles,
+        connects=[connect_of(plan, role.group, role.device, True, listed) for role in roles],
+        endpoints=broker.endpoints,
+        version=plan.version,
+        apart=apart,
+        older=needs.older,
+        qos_option=needs.qos_option,
+        wildcards=needs.wildcards,
+        shared=needs.shared,
+        sessions="use --no-durable" if workload.given.get("durable") else "take another broker",
+        separate=brokers.may_be_several,
+        tls_context=tls_context(plan),
     )
-
-
-def _packet_size(facts: "BrokerFacts", needs: BrokerNeeds) -> str:
-    limit_bytes = facts.maximum_packet_size_bytes
-    if limit_bytes is None or needs.payload_bytes < limit_bytes:
-        return ""
-    return (
-        f"takes packets of {limit_bytes:,} bytes at most and payloads have up to "
-        f"{needs.payload_bytes:,}; raise the broker's limit, or make them smaller"
-    )
-
-
-def _wildcards(facts: "BrokerFacts", needs: BrokerNeeds) -> str:
-    if facts.wildcard_subscription_available is not False or not needs.wildcards:
-        return ""
-    return f"allows no wildcard subscription, {needs.wildcards}"
-
-
-_LACKS: tuple[Callable[["BrokerFacts", BrokerNeeds], str], ...] = (
-    _version,
-    _qos,
-    _packet_size,
-    _wildcards,
-)
-"""What a broker lacks, and what to do; "" where it does not."""
-
-
-async def _shared_subscriptions(workload: Workload, plan: RunPlan, broker: ServedBroker) -> None:
-    if not workload.needs.shared:
-        return
-    from loadgen.brokers.shared import require_shared
-
-    context = tls_context(plan)
-    for endpoint in broker.endpoints:
-        await require_shared(endpoint, tls_context=context, lacks=workload.needs.shared)
 
 
 async def _forwarding(workload: Workload, plan: RunPlan, broker: ServedBroker) -> None:
@@ -294,9 +258,3 @@ async def _forwarding(workload: Workload, plan: RunPlan, broker: ServedBroker) -
         tls_context=tls_context(plan),
         timeout_s=min(FORWARD_TIMEOUT_S, workload.phases.timeout_s),
     )
-
-
-_AT_THE_BROKER: tuple[Callable[[Workload, RunPlan, ServedBroker], Awaitable[None]], ...] = (
-    _shared_subscriptions,
-    _forwarding,
-)

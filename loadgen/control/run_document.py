@@ -1,5 +1,6 @@
 """run.json: what is known of a run before it begins, and then what was seen of it."""
 
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,9 @@ from loadgen.workload.plan import describe
 from loadgen.workload.rate_step_verdict import RateStepVerdict
 from loadgen.workload.verdict import RunFacts, Verdict
 from loadgen.workload.workload import Workload
+
+_VERSIONED = re.compile(r"(\S.*?)(?: version)? v?(\d\S*)")
+"""As brokers and people write a name with a version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +135,7 @@ def run_document(
         "seed": workload.seed,
         "environment": environment(demand_of(workload, plan)),
         "broker": {
-            "name": broker.name,
-            "version": printable(broker.version, 200),
+            **_named(workload, broker),
             "urls": [endpoint.redacted for endpoint in broker.endpoints],
             "protocol": f"MQTT {workload.protocol}",
             "started_by_us": broker.started_by_us,
@@ -143,6 +146,18 @@ def run_document(
         "clock": clock,
     }
     return RunDocument(directory, known, network_counters())
+
+
+def _named(workload: Workload, broker: ServedBroker) -> dict[str, str]:
+    """Name, version and note of the broker: as the user says, else as it says itself."""
+    name, version = broker.name, printable(broker.version, 200)
+    said = workload.broker_name or ("" if broker.started_by_us else version)
+    if found := _VERSIONED.fullmatch(said):
+        name, version = found[1], found[2]
+    elif workload.broker_name is not None:
+        name, version = workload.broker_name, ""
+    noted = {"note": workload.broker_note} if workload.broker_note else {}
+    return {"name": printable(name, 200), "version": printable(version, 200), **noted}
 
 
 def _storage(workload: Workload, broker: ServedBroker) -> dict[str, Any]:

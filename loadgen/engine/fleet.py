@@ -142,6 +142,17 @@ def connect_packet(
     clean_start: bool,
     clients: Clients | None = None,
 ) -> bytes:
+    """CONNECT of one device, encoded."""
+    return encode(connect_of(plan, group, device, clean_start, clients), plan.version)
+
+
+def connect_of(
+    plan: RunPlan,
+    group: DeviceGroup,
+    device: int,
+    clean_start: bool,
+    clients: Clients | None = None,
+) -> packets.Connect:
     """CONNECT of one device; `clients` has a row for each device of the first group."""
     client, user_name, password = client_id(plan, group, device), plan.username, plan.password
     if plan.access_control:
@@ -154,18 +165,15 @@ def connect_packet(
         will = packets.Will(topic, group.will.payload.encode(), group.will.qos, group.will.retain)
     if plan.version == 5 and not clean_start:
         properties = Properties(session_expiry_interval=_SESSION_EXPIRY_S)
-    return encode(
-        packets.Connect(
-            client_id=client,
-            protocol_version=plan.version,
-            clean_start=clean_start,
-            keep_alive=group.keep_alive_s,
-            user_name=user_name,
-            password=None if password is None else password.encode(),
-            will=will,
-            properties=properties,
-        ),
-        plan.version,
+    return packets.Connect(
+        client_id=client,
+        protocol_version=plan.version,
+        clean_start=clean_start,
+        keep_alive=group.keep_alive_s,
+        user_name=user_name,
+        password=None if password is None else password.encode(),
+        will=will,
+        properties=properties,
     )
 
 

@@ -45,7 +45,18 @@ _T_95 = {
 """Two-sided 95 % quantile of Student's t by degrees of freedom; between two, the lower counts."""
 
 _NOT_THE_LOAD = frozenset(
-    {"broker", "broker_pid", "seed", "pdu", "pdu_timezone", "pdu_columns", "pdu_offset"}
+    {
+        "broker",
+        "broker_name",
+        "broker_note",
+        "broker_pid",
+        "anyway",
+        "seed",
+        "pdu",
+        "pdu_timezone",
+        "pdu_columns",
+        "pdu_offset",
+    }
 )
 """Fields of a scenario that do not change the load."""
 

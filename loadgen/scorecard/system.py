@@ -19,7 +19,7 @@ def system_sections(record: RunRecord) -> tuple[Section, ...]:
         for key, title in PARTS.items()
         if (rows := _rows(part(record.sut, key)))
     ]
-    return (*_storage(record), *described)
+    return (*_note(record), *_storage(record), *described)
 
 
 def system_details(record: RunRecord) -> dict[str, Any]:
@@ -39,6 +39,11 @@ def stored_first(record: RunRecord) -> bool | None:
         if isinstance(found, bool):
             return found
     return None
+
+
+def _note(record: RunRecord) -> tuple[Section, ...]:
+    note = text(record.broker, "note")
+    return (Section("Broker", note, ("", ""), (), texts=(0, 1)),) if note else ()
 
 
 def _storage(record: RunRecord) -> tuple[Section, ...]:

@@ -1,13 +1,15 @@
 """The plan of a supply chain: its groups over workers, the consumers of a queue kept together."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
+from loadgen.specjms.destinations import topic_of
 from loadgen.specjms.expected import location_rates
-from loadgen.specjms.layout import Part, consumed_by, parts_of
+from loadgen.specjms.layout import Part, consumed_by, parts_of, subscriptions_at
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, outputs_of
-from loadgen.specjms.model import Model, mean_received_by
+from loadgen.specjms.model import Model, enabled_types, mean_received_by
 from loadgen.workload.groups import Arrivals, Behaviour, DeviceGroup, Publishes, RunPlan, Subscribes
+from loadgen.workload.rehearsal import Publication, Role, placed
 
 RECEIVE_US = 8.0
 CAUSE_US = 5.0
@@ -43,6 +45,35 @@ def groups_of_model(
     `window` is how many messages a driver may have unacknowledged.
     """
     return tuple(_group(model, part, arrivals, window) for part in parts_of(model))
+
+
+def roles_of_supply_chain(plan: RunPlan) -> tuple[Role, ...]:
+    """A device of each group at each target; the first driver publishes one message of each type.
+
+    All devices have one login, so that it matters little which of them publishes.
+    """
+    assert isinstance(plan, SupplyPlan)
+    model, root = plan.model, plan.root
+    publications = tuple(
+        Publication(
+            topic_of(model, root, number, 0),
+            model.messages[number].qos,
+            max(model.messages[number].sizes_bytes),
+        )
+        for number in enabled_types(model)
+    )
+    roles: list[Role] = []
+    for part, group in zip(parts_of(model), plan.groups, strict=True):
+        wanted = subscriptions_at(model, root, part, 0)
+        filters = wanted.packets[0] if wanted.packets else ()
+        role = Role(group, 0, 0, filters, wanted.qos)
+        roles += (
+            replace(role, device=device, target=target)
+            for device, target in placed(plan, group, 2 if role.shares else 1)
+        )
+    first = next(place for place, role in enumerate(roles) if role.group.publishes is not None)
+    roles[first] = replace(roles[first], publications=publications)
+    return tuple(roles)
 
 
 def _group(model: Model, part: Part, arrivals: Arrivals, window: int) -> DeviceGroup:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from loadgen.workload.groups import Behaviour, DeviceGroup, RunPlan
 from loadgen.workload.published import SECURED, PublishedFigure
+from loadgen.workload.rehearsal import Role, roles_of
 from loadgen.workload.scenario import Scenario
 from loadgen.workload.verdict import SEND_DELAY_LIMIT_US, RunFacts, Verdict
 
@@ -169,6 +170,8 @@ class Case(Generic[S]):
     # The plan for its workers, from the plain one.
     plan: "Callable[[Workload, RunPlan], RunPlan]" = lambda _workload, plan: plan
     behaviour: Behaviour = "messaging"  # what its devices do beyond MQTT, as its plan says
+    # What a device or two of each group ask of a broker before the load.
+    roles: Callable[[RunPlan], tuple[Role, ...]] = roles_of
     # Called once after the drain, before the verdict.
     review: Callable[[Evidence], Review] = lambda evidence: Review(evidence.facts)
     # Figures that it can be held against; empty where no report has them.

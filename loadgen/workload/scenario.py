@@ -206,6 +206,17 @@ class Scenario(BaseModel):
         2**31 - 1,
         absent="that of a broker started here or listening on this host",
     ).field()
+    broker_name: str | None = Text(
+        "Name and version of the broker, as 'RabbitMQ 3.10.8', for the score card.",
+        absent="what the broker says of itself",
+    ).field()
+    broker_note: str | None = Text(
+        "What else a reader should know of the broker, for the score card.",
+        absent="nothing",
+    ).field()
+    anyway: bool = Flag(
+        "Run though the broker lacks what the case needs; what that is becomes a remark."
+    ).field(False)
     seed: int = Count("Same seed, same phases, sizes and arrivals.", 0, 2**63 - 1).field(1)
 
     if TYPE_CHECKING:

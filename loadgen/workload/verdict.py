@@ -41,7 +41,15 @@ CODES: tuple[Code, ...] = get_args(Code)
 """In the order in which reasons are shown: what explains others comes first. AUDIT comes from the
 audit of a workload that has one, not from `judge`."""
 
-RemarkCode = Literal["OWN_DELAY", "STANDSTILL", "REPEATED", "GIVEN_UP", "BEFORE_WINDOW", "UNPROVEN"]
+RemarkCode = Literal[
+    "BROKER",
+    "OWN_DELAY",
+    "STANDSTILL",
+    "REPEATED",
+    "GIVEN_UP",
+    "BEFORE_WINDOW",
+    "UNPROVEN",
+]
 
 RATE_TOLERANCE = 0.01
 """The published figures have two to three digits; one per cent less is another load."""

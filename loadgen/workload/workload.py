@@ -146,6 +146,9 @@ class Workload(DeviceConduct):
     send_tick_us: int | None = None
     latency_bound_us: float | None = None  # None where latency is not judged
     sut_file: str | None = None  # that describes the system under test
+    broker_name: str | None = None  # what users call it, with its version
+    broker_note: str | None = None
+    anyway: bool = False  # whether it is played though the broker lacks what it needs
     broker_pid: int | None = None  # process of the broker to watch, None for those that are found
     # What is killed in the middle of the window: the private brokers, or one consumer's connection.
     crash: Literal["", "broker", "consumer"] = ""
@@ -188,6 +191,9 @@ def resolve(case: Case[S], scenario: S) -> Workload:
         processors=processors_of(scenario.affinity),
         latency_bound_us=None if bound_s is None else bound_s * 1e6,
         sut_file=scenario.sut,
+        broker_name=scenario.broker_name,
+        broker_note=scenario.broker_note,
+        anyway=scenario.anyway,
         broker_pid=scenario.broker_pid,
     )
     if isinstance(scenario, PublishingScenario):

@@ -40,12 +40,14 @@ async def serving(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterato
 
     server = await asyncio.start_server(one, "127.0.0.1", 0, ssl=tls)
     port = server.sockets[0].getsockname()[1]
-    yield Endpoint("mqtt", "127.0.0.1", port, "user", SECRET)
-    server.close()
-    for task in talks:
-        assert task is not None
-        task.cancel()
-    await asyncio.gather(*filter(None, talks), return_exceptions=True)
+    try:
+        yield Endpoint("mqtt", "127.0.0.1", port, "user", SECRET)
+    finally:
+        server.close()
+        for task in talks:
+            assert task is not None
+            task.cancel()
+        await asyncio.gather(*filter(None, talks), return_exceptions=True)
 
 
 def answering(answer: bytes, *, after: bytes = b"") -> Talk:

@@ -1,0 +1,152 @@
+"""A broker of a page, whose every answer a test can change."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.mqtt.codec import decode, encode
+from loadgen.mqtt.constants import MQTT_5
+from loadgen.mqtt.packets import (
+    ConnAck,
+    Connect,
+    Packet,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubAck,
+    Subscribe,
+)
+from loadgen.mqtt.properties import Properties
+from loadgen.workload.rehearsal import matches
+
+Answer = Packet | None  # None closes the connection
+
+
+def _granted(packet: Subscribe) -> Answer:
+    return SubAck(packet.packet_id, tuple(one.qos for one in packet.subscriptions))
+
+
+def _acknowledged(packet: Publish) -> Answer:
+    return PubAck(packet.packet_id) if packet.qos == 1 else PubRec(packet.packet_id)
+
+
+@dataclass(slots=True)
+class LittleBroker:
+    """What it answers; `delivered` are the QoS of the copies that a subscriber gets.
+
+    Sessions are remembered with `sessions`, and with `shares` one of those that share a
+    subscription is served. `connects` and `published` are what it heard.
+    """
+
+    versions: tuple[int, ...] = (4, 5)
+    connack: Properties = field(default_factory=Properties)
+    suback: Callable[[Subscribe], Answer] = _granted
+    acknowledgement: Callable[[Publish], Answer] = _acknowledged
+    delivered: Callable[[Publish, int], tuple[int, ...]] = lambda packet, qos: (
+        min(packet.qos, qos),
+    )
+    sessions: bool = True
+    shares: bool = True
+    connects: list[Connect] = field(default_factory=list)
+    published: list[Publish] = field(default_factory=list)
+    _subscribers: list["_Client"] = field(default_factory=list)
+    _kept: set[str] = field(default_factory=set)
+
+
+class _Client:
+    def __init__(self, broker: LittleBroker, writer: asyncio.StreamWriter) -> None:
+        self.broker, self.writer = broker, writer
+        self.version = MQTT_5
+        self.filters: dict[str, int] = {}
+        self.client_id = ""
+
+    def send(self, packet: Answer) -> None:
+        if packet is None:
+            self.writer.close()
+        elif not self.writer.is_closing():
+            self.writer.write(encode(packet, self.version))
+
+    def take(self, packet: Packet) -> None:
+        broker = self.broker
+        if isinstance(packet, Connect):
+            self._connect(packet)
+        elif isinstance(packet, Subscribe):
+            answer = broker.suback(packet)
+            if isinstance(answer, SubAck):
+                granted = zip(packet.subscriptions, answer.reason_codes, strict=False)
+                self.filters |= {one.topic_filter: code for one, code in granted if code < 0x80}
+            self.send(answer)
+        elif isinstance(packet, Publish):
+            broker.published.append(packet)
+            answer = broker.acknowledgement(packet) if packet.qos else packet
+            if packet.qos:
+                self.send(answer)
+            if answer is not None and getattr(answer, "reason_code", 0) < 0x80:
+                self._forward(packet)
+        elif isinstance(packet, PubRec):
+            self.send(PubRel(packet.packet_id))
+        elif isinstance(packet, PubRel):
+            self.send(PubComp(packet.packet_id))
+
+    def _connect(self, packet: Connect) -> None:
+        broker, self.client_id = self.broker, packet.client_id
+        self.version = packet.protocol_version
+        broker.connects.append(packet)
+        if self.version not in broker.versions:
+            self.send(ConnAck(reason_code=0x84 if self.version == MQTT_5 else 1))
+            return
+        present = broker.sessions and not packet.clean_start and packet.client_id in broker._kept
+        broker._kept.discard(packet.client_id)
+        if not packet.clean_start:
+            broker._kept.add(packet.client_id)
+        properties = broker.connack if self.version == MQTT_5 else Properties()
+        self.send(ConnAck(present, 0, properties))
+        broker._subscribers.append(self)
+
+    def _forward(self, packet: Publish) -> None:
+        served: set[str] = set()
+        for other in self.broker._subscribers:
+            for topic_filter, granted in other.filters.items():
+                if matches(topic_filter, packet.topic_name) and topic_filter not in served:
+                    if self.broker.shares and topic_filter.startswith("$share/"):
+                        served.add(topic_filter)
+                    for qos in self.broker.delivered(packet, granted):
+                        number = len(self.broker.published) if qos else 0
+                        other.send(
+                            Publish(packet.topic_name, packet.payload, qos, packet_id=number)
+                        )
+
+
+@asynccontextmanager
+async def serving_little(broker: LittleBroker) -> AsyncIterator[Endpoint]:
+    """The broker, at a port of its own for the length of the block."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        client, received = _Client(broker, writer), b""
+        with suppress(OSError, asyncio.CancelledError):
+            while data := await reader.read(1 << 20):
+                received += data
+                while found := decode(received, 0, len(received), client.version, 1 << 20):
+                    packet, end = found
+                    received = received[end:]
+                    client.take(packet)
+        with suppress(ValueError):
+            broker._subscribers.remove(client)
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    try:
+        yield Endpoint("mqtt", "127.0.0.1", server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
