@@ -110,15 +110,17 @@ class Brokers:
 
 @dataclass(frozen=True, slots=True)
 class BrokerNeeds:
-    """What a broker must be able to do, and what a user can do where it is not."""
+    """What a broker must be able to do, and what a user can do where it is not.
 
-    version: Version
+    What devices do is asked for as they do it (`workload/rehearsal.py`); this has the words for it.
+    """
+
     qos: int = 0
     qos_option: str = "--qos {highest}"  # for a broker that allows QoS {highest} at most
     payload_bytes: int = 0  # of the largest message
     wildcards: str = ""  # why wildcard subscriptions are needed, "" where they are not
     shared: str = ""  # why shared subscriptions are needed, "" where they are not
-    older: str = "use --mqtt 3.1.1"  # what helps where the broker does not speak `version`
+    older: str = "use --mqtt 3.1.1"  # what helps where it does not speak this version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +183,7 @@ def resolve(case: Case[S], scenario: S) -> Workload:
             timeout_s=scenario.connect_timeout,
         ),
         brokers=Brokers(scenario.broker),
-        needs=BrokerNeeds(version, older=f"use --mqtt {'3.1.1' if version != 4 else '5'}"),
+        needs=BrokerNeeds(older=f"use --mqtt {'3.1.1' if version != 4 else '5'}"),
         version=version,
         tls=_tls(scenario),
         seed=scenario.seed,
