@@ -64,7 +64,7 @@ async def test_consumer_that_is_cut_off_gets_what_it_held_again(tmp_path: Path) 
 
 
 async def test_queue_needs_shared_subscriptions(tmp_path: Path) -> None:
-    with pytest.raises(BrokerRefusedError, match="does not speak MQTT 5; queue needs it"):
+    with pytest.raises(BrokerRefusedError, match=r"does not speak MQTT 5 .*; queue needs it"):
         await run(queue(broker="amqtt"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

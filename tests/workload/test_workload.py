@@ -21,7 +21,7 @@ def test_everything_that_is_asked_for_is_there(case: str) -> None:
         if group.publishes is not None:
             assert group.publishes.first_stream == streams
             streams += group.count
-    assert found.phases.duration_s > 0 and found.version == found.version
+    assert found.phases.duration_s > 0
     assert (streams == 0) == found.case.connects_only
 
 

@@ -1,0 +1,114 @@
+"""The question before the load, put to brokers of different make."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.brokers.amqtt_broker import run_amqtt
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.mosquitto import find_mosquitto
+from loadgen.brokers.process import ServedBroker
+from loadgen.brokers.reflector import run_reflector
+from loadgen.cases.registry import CASES, build_scenario, resolve
+from loadgen.control.preflight import check_broker
+from loadgen.control.targets import plan_for
+from loadgen.errors import BrokerRefusedError
+from tests.secured_mosquitto import run_secured
+
+needs_mosquitto = pytest.mark.skipif(
+    find_mosquitto() is None, reason="the program mosquitto is not installed"
+)
+
+
+async def checked(endpoint: Endpoint, case: str, **fields: Any) -> ServedBroker:
+    """The broker after the question; raises what the question does."""
+    named = f"mqtt://{endpoint.address}"
+    workload = resolve(build_scenario(case, None, {"broker": named, **fields}))
+    plan = await plan_for(workload, (endpoint,))
+    return await check_broker(workload, plan, ServedBroker("external", "unknown", (endpoint,)))
+
+
+@asynccontextmanager
+async def broker(name: str) -> AsyncIterator[Endpoint]:
+    if name == "mosquitto":
+        async with run_secured(username="u", password="secret") as mosquitto:
+            yield mosquitto.endpoints[0]
+    elif name == "amqtt":
+        async with run_amqtt() as amqtt:
+            yield amqtt.endpoints[0]
+    else:
+        async with run_reflector() as reflector:
+            yield reflector.endpoints[0]
+
+
+PLAYED = [case for case in CASES if case != "bridge"]
+
+
+@pytest.mark.parametrize("name", [pytest.param("mosquitto", marks=needs_mosquitto), "reflector"])
+async def test_brokers_of_both_versions_can_play_every_case(name: str) -> None:
+    async with broker(name) as endpoint:
+        for case in PLAYED:
+            for mqtt in ("3.1.1", "5") if case != "queue" else ("5",):
+                fields = (
+                    {"base": 1, "handlers": 2 if mqtt == "5" else 1} if case == "specjms" else {}
+                )
+                served = await checked(endpoint, case, mqtt=mqtt, **fields)
+                assert all("Receive Maximum" in remark for remark in served.remarks)
+                assert served.version.startswith((name, "loadgen reflector"))
+
+
+async def test_a_broker_of_3_1_1_can_play_what_needs_no_more() -> None:
+    async with broker("amqtt") as endpoint:
+        for case in ("fanin", "fanout", "persistent", "latency", "request", "connburst"):
+            assert (await checked(endpoint, case)).version.startswith("amqtt")
+        for case in ("fanin", "queue"):
+            with pytest.raises(BrokerRefusedError, match=r"does not speak MQTT 5 .*; (use|queue)"):
+                await checked(endpoint, case, mqtt="5")
+
+
+@needs_mosquitto
+@pytest.mark.parametrize(
+    ("rights", "mqtt", "told"),
+    [
+        ("topic read #", "5", r"refused a publication .* Not authorized \(0x87\)"),
+        # In 3.1.1 a broker may close, or take the message and drop it (3.1.1, 3.3.5).
+        ("topic read #", "3.1.1", "did not bring a message|ended the connection at a publication"),
+        ("topic write #", "5", "did not bring a message of 32 bytes at QoS 1 from publishers"),
+    ],
+)
+async def test_rights_that_a_user_lacks(tmp_path: Path, rights: str, mqtt: str, told: str) -> None:
+    rules = tmp_path / "rules"
+    rules.write_text(f"user u\n{rights}\n")
+    rules.chmod(0o700)
+    async with run_secured(f"acl_file {rules}", username="u", password="secret") as mosquitto:
+        with pytest.raises(BrokerRefusedError, match=told):
+            await checked(mosquitto.endpoints[0], "fanin", qos=1, mqtt=mqtt)
+
+
+@needs_mosquitto
+async def test_limits_of_a_broker() -> None:
+    async with run_secured("max_qos 1", "max_packet_size 4000") as mosquitto:
+        endpoint = mosquitto.endpoints[0]
+        with pytest.raises(BrokerRefusedError, match=r"allows QoS 1 at most .* use --qos 1"):
+            await checked(endpoint, "fanin", qos=2, mqtt="5")
+        with pytest.raises(BrokerRefusedError, match=r"grants QoS 1 and not 2 .* use --qos 1"):
+            await checked(endpoint, "fanin", qos=2, mqtt="3.1.1")
+        with pytest.raises(BrokerRefusedError, match="takes packets of 4,000 bytes at most"):
+            await checked(endpoint, "fanin", size=5_000, mqtt="5")
+        with pytest.raises(BrokerRefusedError, match="ended the connection at a publication"):
+            await checked(endpoint, "fanin", size=5_000, mqtt="3.1.1")
+        await checked(endpoint, "fanin", qos=1, size=3_000, mqtt="5")
+
+
+@needs_mosquitto
+async def test_sessions_of_the_rehearsal_do_not_stay() -> None:
+    async with run_secured() as mosquitto:
+        endpoint = mosquitto.endpoints[0]
+        for mqtt in ("3.1.1", "5"):
+            pattern = f"own-{mqtt}-{{group}}-{{device}}"
+            await checked(endpoint, "persistent", mqtt=mqtt, client_id=pattern)
+            again = await checked(endpoint, "persistent", mqtt=mqtt, client_id=pattern)
+            assert all("Receive Maximum" in remark for remark in again.remarks)
