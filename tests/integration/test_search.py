@@ -36,7 +36,10 @@ async def test_search_finds_the_ceiling_of_the_reflector(tmp_path: Path) -> None
     what = Search(scenario, aim, requirements(scenario, []), 1.5, f"ceiling={CEILING}")
     result = await search(what, tmp_path / "s")
     told = [(step.tried.load, step.tried.reasons) for step in result.steps]
-    assert result.limit is not None and result.limit.load is not None, told
+    assert result.limit is not None, told
+    if result.limit.own:
+        pytest.skip("this host took the processor away: nothing is known of the ceiling")
+    assert result.limit.load is not None, told
     # A shared host adds what the search itself does not: that is tested without one.
     assert CEILING / 1.25 <= result.limit.load <= CEILING * 1.1, told
     assert len(result.steps) <= 15
