@@ -32,11 +32,14 @@ class WorkerTimes:
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
-    """The counters at one moment (CLOCK_MONOTONIC); `steal_ns` has an entry a processor."""
+    """The counters at one moment (CLOCK_MONOTONIC).
+
+    `steal_ns` has an entry a processor, `throttled_ns` one a control group.
+    """
 
     time_ns: int
     steal_ns: tuple[int, ...] = ()
-    throttled_ns: int | None = None
+    throttled_ns: Mapping[Path, int] = field(default_factory=dict)
     workers: Mapping[int, WorkerTimes] = field(default_factory=dict)
 
 
@@ -61,13 +64,13 @@ def throttled_ns(cpu_stat: str) -> int | None:
     return None
 
 
-def cpu_stat_files(proc: Path = Path("/proc")) -> tuple[Path, ...]:
-    """cpu.stat of the control group of this process and of those around it, its own first.
+def cpu_stat_files(pid: int | str = "self", proc: Path = Path("/proc")) -> tuple[Path, ...]:
+    """cpu.stat of the control group of a process and of those around it, its own first.
 
     A quota holds a group with all that are in it, so each may be the one that throttles.
     """
     try:
-        groups = (proc / "self" / "cgroup").read_text().splitlines()
+        groups = (proc / str(pid) / "cgroup").read_text().splitlines()
         mounts = (proc / "self" / "mountinfo").read_text().splitlines()
     except (OSError, UnicodeDecodeError):
         return ()
@@ -129,9 +132,7 @@ def worker_times(schedstat: str, status: str) -> WorkerTimes:
     )
 
 
-def take_sample(
-    pids: Mapping[int, int], cpu_stats: Sequence[Path], proc: Path = Path("/proc")
-) -> HostSample:
+def take_sample(pids: Mapping[int, int], proc: Path = Path("/proc")) -> HostSample:
     """The counters now; `pids` are the processes of the workers by their row."""
     workers = {}
     for row, pid in pids.items():
@@ -142,12 +143,14 @@ def take_sample(
             )
         except (OSError, ValueError):
             continue
-    held = [value for path in cpu_stats if (value := _read_throttled(path)) is not None]
+    # A worker may have been put into a group of its own, even while it ran.
+    files = {path for pid in pids.values() for path in cpu_stat_files(pid, proc)}
+    held = {path: value for path in files if (value := _read_throttled(path)) is not None}
     try:
         steal = steal_ns((proc / "stat").read_text())
     except (OSError, ValueError):
         steal = ()
-    return HostSample(time.monotonic_ns(), steal, sum(held) if held else None, workers)
+    return HostSample(time.monotonic_ns(), steal, held, workers)
 
 
 def _read_throttled(path: Path) -> int | None:
@@ -182,9 +185,9 @@ def between(
         ):
             stolen[number] += later - earlier
     held = [
-        after.throttled_ns - before.throttled_ns
+        after.throttled_ns[path] - before.throttled_ns[path]
         for before, after in touched
-        if after.throttled_ns is not None and before.throttled_ns is not None
+        for path in before.throttled_ns.keys() & after.throttled_ns.keys()
     ]
     return (max(stolen.values()) / NS if stolen else None), (sum(held) / NS if held else None)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from loadgen.control.host_watch import NS, HostSample, between
 from loadgen.control.tally import Tally
-from loadgen.workload.own_delay import OwnDelay, Standstill, TimeTaken
+from loadgen.workload.own_delay import LongestStall, OwnDelay, TimeTaken
 
 PHASE = "measure"
 """Whose messages count; what came late for the window is in it."""
@@ -50,7 +50,7 @@ def own_delay_of(
     busy_s, waited_s = tally.busiest_s()
     return OwnDelay(
         stalled_s=_seconds(worst),
-        longest=None if longest is None else _standstill(longest, window[0]),
+        longest=None if longest is None else _longest(longest, window[0]),
         in_stalls=TimeTaken(
             *between(samples, [(stall.start_ns, stall.end_ns) for stall in worst]),
             sum(stall.waited_ns for stall in worst) / NS,
@@ -62,8 +62,8 @@ def own_delay_of(
     )
 
 
-def _standstill(stall: Stall, begun_ns: int) -> Standstill:
-    return Standstill(stall.worker, (stall.start_ns - begun_ns) / NS, _seconds([stall]))
+def _longest(stall: Stall, begun_ns: int) -> LongestStall:
+    return LongestStall(stall.worker, (stall.start_ns - begun_ns) / NS, _seconds([stall]))
 
 
 def _seconds(stalls: Sequence[Stall]) -> float:

@@ -240,7 +240,7 @@ def _is_timed(fleet: Fleet) -> bool:
     """Whether it is this read's turn; all of them after a stall are timed."""
     attention = fleet.attention
     attention.untimed_reads += 1
-    timed = attention.after_stall == 1
+    timed = attention.missed_ns > 0
     if timed or attention.untimed_reads == READS_PER_TIMED:
         attention.untimed_reads = 0
         timed = True
@@ -257,8 +257,8 @@ def _record_own_delay(fleet: Fleet, row: int, messages: int, waited_ns: int, now
     """
     attention = fleet.attention
     slot = _own_delay_slot(fleet, row, now_ns)
-    if attention.after_stall:
-        _record_evenly(fleet, slot, messages, max(waited_ns, 0), now_ns - attention.stall_start_ns)
+    if attention.missed_ns > 0:
+        _record_evenly(fleet, slot, messages, max(waited_ns, 0), now_ns - attention.missed_ns)
     elif messages > 0 and waited_ns >= 0:
         record_many(fleet, slot, waited_ns, messages * READS_PER_TIMED)
 

@@ -51,7 +51,7 @@ from loadgen.workload.verdict import Reason, Remark, Verdict
 _MOST_REMARKS = 3
 """So many of each kind are shown at a row; the table of outlets has them all."""
 
-_SERIES_ORDER = ("end_to_end", "transit", "send_delay", "acknowledge", *CONNECT_SERIES)
+_SERIES_ORDER = ("end_to_end", "transit", "send_delay", "own_delay", "acknowledge", *CONNECT_SERIES)
 
 
 def build(

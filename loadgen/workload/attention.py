@@ -33,10 +33,10 @@ class Attention(Record):
     """When the worker looked last, and when it wants to be woken."""
 
     seen_ns: Int64
-    read_ns: Int64
-    """When it last looked in order to read."""
-    after_stall: Int64
-    """1 when it stood still between the last two such looks."""
+    missed_ns: Int64
+    """Since when what is being read may have waited: the begin of a stall, 0 without one."""
+    unread_ns: Int64
+    """The begin of a stall that the loop saw in its last turn; 0 when it was read up since."""
     tick_ns: Int64
     """When the loop wakes, whatever happens; 0 for not at all."""
     alarm_ns: Int64
@@ -61,22 +61,29 @@ def wake_ns(fleet: "Fleet", latest_ns: int) -> int:
 
 
 @compiled
-def attend(fleet: "Fleet", now_ns: int, asked_ns: int) -> None:
-    """The worker looks at what is ready at `now_ns`; it asked to be woken at `asked_ns` at most."""
+def attend(fleet: "Fleet", now_ns: int, asked_ns: int) -> bool:
+    """The worker looks at what is ready at `now_ns`; it asked to be woken at `asked_ns` at most.
+
+    Returns whether it stood still before.
+    """
     attention = fleet.attention
     since_ns = max(attention.seen_ns, asked_ns)
     attention.seen_ns = now_ns
-    if now_ns - since_ns > STALL_FLOOR_NS and since_ns > 0:
+    stood_still = now_ns - since_ns > STALL_FLOOR_NS and since_ns > 0
+    if stood_still:
         _note_stall(fleet, since_ns, now_ns)
+    return bool(stood_still)
 
 
 @compiled
 def attend_reading(fleet: "Fleet", now_ns: int, asked_ns: int) -> None:
     """The same of a look after which it reads what is ready."""
-    attend(fleet, now_ns, asked_ns)
+    stood_still = attend(fleet, now_ns, asked_ns)
     attention = fleet.attention
-    attention.after_stall = attention.stall_end_ns > attention.read_ns
-    attention.read_ns = now_ns
+    attention.missed_ns = attention.stall_start_ns if stood_still else 0
+    if attention.unread_ns > 0:
+        attention.missed_ns = attention.unread_ns
+    attention.unread_ns = 0
 
 
 @compiled
@@ -88,8 +95,13 @@ def loop_wake_ns(fleet: "Fleet") -> int:
 
 @compiled
 def attend_loop(fleet: "Fleet", now_ns: int) -> None:
-    """The loop of the worker comes round at `now_ns`."""
-    attend(fleet, now_ns, loop_wake_ns(fleet))
+    """The loop of the worker comes round at `now_ns`; what is ready is read after that."""
+    stood_still = attend(fleet, now_ns, loop_wake_ns(fleet))
+    attention = fleet.attention
+    if not stood_still:
+        attention.unread_ns = 0
+    elif attention.unread_ns == 0:
+        attention.unread_ns = attention.stall_start_ns
 
 
 @compiled

@@ -24,7 +24,7 @@ CAUSE_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Standstill:
+class LongestStall:
     """The longest time in which one worker did not look at its sockets."""
 
     worker: int
@@ -50,7 +50,7 @@ class OwnDelay:
     """
 
     stalled_s: float = 0.0
-    longest: Standstill | None = None
+    longest: LongestStall | None = None
     in_stalls: TimeTaken = TimeTaken()
     in_window: TimeTaken = TimeTaken()  # of the busiest worker
     # Of the timed groups; None without messages, or where the kernel does not say.

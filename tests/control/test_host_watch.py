@@ -81,12 +81,12 @@ def proc_with(tmp_path: Path, cgroup: str, mountinfo: str) -> Path:
 def test_the_control_groups_of_this_process(
     tmp_path: Path, cgroup: str, mountinfo: str, groups: list[str]
 ) -> None:
-    found = cpu_stat_files(proc_with(tmp_path, cgroup, mountinfo))
+    found = cpu_stat_files("self", proc_with(tmp_path, cgroup, mountinfo))
     assert [str(path) for path in found] == [f"{group}/cpu.stat" for group in groups]
 
 
 def test_without_control_groups_there_are_no_files(tmp_path: Path) -> None:
-    assert cpu_stat_files(tmp_path) == ()
+    assert cpu_stat_files(7, tmp_path) == ()
 
 
 def test_the_scheduler_tells_of_a_worker() -> None:
@@ -94,20 +94,37 @@ def test_the_scheduler_tells_of_a_worker() -> None:
 
 
 def test_a_sample_has_what_there_is(tmp_path: Path) -> None:
-    proc = tmp_path / "proc"
-    (proc / "7").mkdir(parents=True)
+    groups = tmp_path / "groups"
+    proc = proc_with(tmp_path, "", f"31 23 0:28 / {groups} rw - cgroup2 cgroup2 rw\n")
+    for pid, group in ((7, "a/b"), (9, "c")):
+        (proc / str(pid)).mkdir()
+        (proc / str(pid) / "cgroup").write_text(f"0::/{group}\n")
+        (groups / group).mkdir(parents=True)
     (proc / "7" / "schedstat").write_text("500 70 9\n")
     (proc / "7" / "status").write_text(STATUS)
     (proc / "stat").write_text(STAT)
-    for name, text in (("a", "throttled_usec 5\n"), ("b", "throttled_usec 7\n"), ("c", "none\n")):
-        (tmp_path / name).write_text(text)
-    files = [tmp_path / name for name in ("a", "b", "c", "absent")]
-    sample = take_sample({0: 7, 1: 8}, files, proc)
+    for name, text in (("a/b", "throttled_usec 5\n"), ("a", "throttled_usec 7\n"), ("c", "x\n")):
+        (groups / name / "cpu.stat").write_text(text)
+    sample = take_sample({0: 7, 1: 8, 2: 9}, proc)
     assert sample.workers == {0: WorkerTimes(500, 70, 12, 3)}
     assert sample.steal_ns == (200_000_000, 100_000_000)
-    assert sample.throttled_ns == 12_000
-    empty = take_sample({}, [], tmp_path / "absent")
-    assert (empty.steal_ns, empty.throttled_ns, empty.workers) == ((), None, {})
+    held = {groups / "a" / "b" / "cpu.stat": 5_000, groups / "a" / "cpu.stat": 7_000}
+    assert sample.throttled_ns == held
+    empty = take_sample({}, tmp_path / "absent")
+    assert (empty.steal_ns, empty.throttled_ns, empty.workers) == ((), {}, {})
+
+
+def test_a_worker_that_is_put_into_a_group_is_followed() -> None:
+    old, new = Path("old"), Path("new")
+    samples = [
+        HostSample(0, throttled_ns={old: 5 * S}),
+        HostSample(S, throttled_ns={old: 5 * S, new: 7 * S}),
+        HostSample(2 * S, throttled_ns={new: 8 * S}),
+    ]
+    assert between(samples, [(0, 2 * S)]) == (None, 1.0)
+
+
+GROUP = Path("cpu.stat")
 
 
 def course() -> list[HostSample]:
@@ -115,7 +132,9 @@ def course() -> list[HostSample]:
     steal = [(0, 0), (0, 0), (S // 10, S // 10), (S // 10, S // 2), (S // 10, S // 2), (S, S // 2)]
     held = [0, 0, 0, 0, S // 4, S // 4]
     return [
-        HostSample(second * S, steal[second], held[second], {3: WorkerTimes(second, 2, 5, second)})
+        HostSample(
+            second * S, steal[second], {GROUP: held[second]}, {3: WorkerTimes(second, 2, 5, second)}
+        )
         for second in range(6)
     ]
 

@@ -668,7 +668,7 @@ def test_what_came_during_a_stall_waited_for_the_worker(
     assert count == 4
     assert least_ns < 0.6 * S + (time.monotonic_ns() - now_ns)
     assert most_ns >= 1.5 * S
-    ((start_ns, end_ns),) = take_stalls(f)
+    start_ns, end_ns = take_stalls(f)[0]  # another one may follow on a busy host
     assert start_ns == now_ns - 2 * S
     assert end_ns >= now_ns
 
@@ -707,13 +707,13 @@ def test_what_a_stall_made_late_is_ours_though_the_window_was_full(make_rig: Any
     rig = make_rig(publishers=1, qos=1, rate=1000.0)
     f = rig.fleet
     now_ns = time.monotonic_ns()
-    f.attention.stall_start_ns, f.attention.stall_end_ns = now_ns - 100_000_000, now_ns
-    rig.start(now_ns - 100_000_000)
+    f.attention.stall_start_ns, f.attention.stall_end_ns = now_ns - 100 * S, now_ns
+    rig.start(now_ns - 100 * S, seconds=200)
     rig.pump()
     f.devices[0].flags |= PUSHED_BACK
     rig.far[0].sendall(b"".join(encode(PubAck(1 + slot), 4) for slot in range(50)))
     rig.until(lambda: total_of(f, "sent") >= 60)
-    assert stat(f, 0, "pushed_back")[0] < 20
+    assert stat(f, 0, "pushed_back")[0] == 0
 
 
 # --- serve, ping_idle ------------------------------------------------------------------

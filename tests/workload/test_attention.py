@@ -7,6 +7,7 @@ from loadgen.workload.attention import (
     STALLS_LIMIT,
     attend,
     attend_loop,
+    attend_reading,
     mostly_stalled,
     take_stalled,
     take_stalls,
@@ -84,6 +85,33 @@ def test_the_sum_holds_stalls_that_there_is_no_room_to_list() -> None:
     assert len(take_stalls(fleet)) == STALLS_LIMIT
     assert stalled_ns == now_ns - START_NS
     assert longest_ns == (20 + STALLS_LIMIT + 4) * MS
+
+
+def test_only_what_is_read_right_after_a_stall_waited_for_it() -> None:
+    fleet = attentive_fleet()
+    attention = fleet.attention
+    attend_reading(fleet, START_NS + MS, NEVER_NS)
+    assert attention.missed_ns == 0
+    attend_reading(fleet, START_NS + 60 * MS, 0)
+    assert attention.missed_ns == START_NS + MS
+    attend_reading(fleet, START_NS + 61 * MS, NEVER_NS)
+    assert attention.missed_ns == 0
+
+
+def test_what_the_loop_saw_counts_for_the_reads_of_its_turn() -> None:
+    fleet = attentive_fleet()
+    attention = fleet.attention
+    attend_loop(fleet, START_NS + MS)
+    attention.tick_ns = START_NS + 20 * MS
+    attend_loop(fleet, START_NS + 2000 * MS)
+    attend_reading(fleet, START_NS + 2050 * MS, 0)  # it stood still again before it could read
+    assert attention.missed_ns == START_NS + 20 * MS
+    attention.tick_ns = START_NS + 2060 * MS
+    attend_loop(fleet, START_NS + 2100 * MS)
+    attention.tick_ns = START_NS + 2120 * MS
+    attend_loop(fleet, START_NS + 2120 * MS)  # nothing had come
+    attend_reading(fleet, START_NS + 3000 * MS, NEVER_NS)
+    assert attention.missed_ns == 0
 
 
 def test_a_message_is_late_by_a_stall_that_took_most_of_its_time() -> None:

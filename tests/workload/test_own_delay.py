@@ -10,8 +10,8 @@ from loadgen.workload.own_delay import (
     STALLED_FLOOR_S,
     STALLED_SHARE_LIMIT,
     Bounds,
+    LongestStall,
     OwnDelay,
-    Standstill,
     TimeTaken,
     own_p99_us,
     remark,
@@ -20,7 +20,7 @@ from loadgen.workload.own_delay import (
 
 BOUNDS = Bounds(window_s=20.0, latency_p99_us=300.0, limit_us=20_000)
 STOOD = OwnDelay(
-    stalled_s=2.0, longest=Standstill(1, 3.14, 1.99), in_stalls=TimeTaken(0.0, 0.0, 0, 0)
+    stalled_s=2.0, longest=LongestStall(1, 3.14, 1.99), in_stalls=TimeTaken(0.0, 0.0, 0, 0)
 )
 
 
@@ -44,7 +44,7 @@ def test_a_worker_may_stand_still_for_a_share_of_the_window_and_for_a_moment(
 def test_the_worker_and_the_moment_are_named() -> None:
     said = saturation(STOOD, 0.1, BOUNDS)
     assert said.startswith("worker 1 stood still for 2.00 s of 20 s, from second 3.1: ")
-    often = replace(STOOD, longest=Standstill(1, 3.14, 0.3))
+    often = replace(STOOD, longest=LongestStall(1, 3.14, 0.3))
     assert "longest 0.30 s from second 3.1" in saturation(often, 0.1, BOUNDS)
 
 
@@ -77,7 +77,9 @@ def test_delay_without_a_stall_is_explained_by_the_whole_window() -> None:
 
 
 def test_a_short_stall_does_not_explain_a_p99() -> None:
-    late = OwnDelay(0.05, Standstill(0, 1.0, 0.05), TimeTaken(0.0, 0.0, 0.05, 0.0), read_p99_us=3e4)
+    late = OwnDelay(
+        0.05, LongestStall(0, 1.0, 0.05), TimeTaken(0.0, 0.0, 0.05, 0.0), read_p99_us=3e4
+    )
     assert "waited" in saturation(replace(late, stalled_s=0.1), 0.3, BOUNDS)
     assert "waited" not in saturation(late, 0.3, BOUNDS)
 

@@ -415,10 +415,10 @@ def test_when_nothing_came_back_is_remarked() -> None:
     assert remark.detail == (
         "nothing came back in the window from 3.2 s to 5.3 s (while 2,080 waited)"
     )
-    ours = OwnDelay(stalled_s=1.6, longest=own_delay.Standstill(0, 3.2, 1.6))
+    ours = OwnDelay(stalled_s=1.6, longest=own_delay.LongestStall(0, 3.2, 1.6))
     found = judge(changed(stood, own_delay=ours))
     assert (found.codes, found.remarks) == (("GENERATOR_SATURATED",), ())
-    brief = OwnDelay(stalled_s=0.9, longest=own_delay.Standstill(0, 3.2, 0.9))
+    brief = OwnDelay(stalled_s=0.9, longest=own_delay.LongestStall(0, 3.2, 0.9))
     assert "STANDSTILL" in [one.code for one in judge(changed(stood, own_delay=brief)).remarks]
     often = changed(SOUND, standstills=(Standstill(1, 2, 30),) * 9)
     assert judge(often).remarks[0].detail.endswith("(while 30 waited) and 4 more times")
