@@ -22,8 +22,12 @@ MESSAGES_LIMIT = 100_000
 _NO_BYTES = bytes(4)
 
 
-def closing_statement(fleet: Fleet, refusal: str, violation: str) -> Header:
+def closing_statement(
+    fleet: Fleet, refusal: str, violation: str, streamed: Iterable[int] = ()
+) -> Header:
     """What the run came to by the structures, all phases together.
+
+    `streamed` are the descriptors of connections that go through a transport.
 
     in_flight   handshakes that are not finished
     distinct    messages noted as received, by pair; `damaged` of them came damaged
@@ -38,7 +42,7 @@ def closing_statement(fleet: Fleet, refusal: str, violation: str) -> Header:
         "distinct": int(received_on(fleet.pairs, fleet.gaps).sum()),
         "damaged": totals.damaged,
         "publishes": totals.publishes,
-        "unread": _unread(fleet.devices["descriptor"].tolist()),
+        "unread": _unread([*fleet.devices["descriptor"].tolist(), *streamed]),
         "refusals": {str(code): int(refused[code]) for code in np.flatnonzero(refused)},
         "refusal": refusal,
         "violation": violation,

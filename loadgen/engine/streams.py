@@ -301,6 +301,12 @@ class Streams:
         for connection, start, end in self.fleet.segments[:count].tolist():
             self.write(connection, bytes(self._out[start:end]))
 
+    def descriptors(self) -> list[int]:
+        """Those of the connections that are open."""
+        open_ = (p.transport for p in self._protocols.values() if p.transport is not None)
+        sockets = (transport.get_extra_info("socket") for transport in open_)
+        return [sock.fileno() for sock in sockets if sock is not None]
+
     def close(self, connection: int) -> None:
         """Close a connection for good, or give up making it."""
         task = self._tasks.pop(connection, None)

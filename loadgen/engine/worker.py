@@ -175,7 +175,12 @@ class Worker:
         await self.lifecycle.poller.read_rest(_READ_REST_S)
         # Nothing may be handled between the last rows and the witness of their sums.
         self.reporter.enter("stop")
-        closing = closing_statement(fleet, self.lifecycle.refusal, self.lifecycle.violation)
+        closing = closing_statement(
+            fleet,
+            self.lifecycle.refusal,
+            self.lifecycle.violation,
+            () if streams is None else streams.descriptors(),
+        )
         closing["scheduled"] = self.behaviour.scheduled()
         closing["discarded"] = self.behaviour.discarded()
         devices = device_columns(fleet) if fleet.plan.per_device else None

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from loadgen.workload.ledger import Ledger
-from loadgen.workload.own_delay import Bounds, OwnDelay, remark, saturation
+from loadgen.workload.own_delay import (
+    BUSY_SHARE_LIMIT,
+    Bounds,
+    OwnDelay,
+    own_p99_us,
+    remark,
+    saturation,
+)
 
 Code = Literal[
     "INTERRUPTED",
@@ -483,8 +490,18 @@ def _growth(facts: RunFacts) -> tuple[float, float]:
         BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * facts.ledger.expected / (facts.window_s or 1.0)
     )
     limit += facts.owed_by_leave
-    # What piles up at a generator that has no time says nothing of the broker.
-    return (growth if growth > limit and not _saturated(facts) else 0.0), limit
+    # What piles up while the generator has no time says nothing of the broker.
+    own = _own_time_s(facts) * facts.ledger.expected / (facts.window_s or 1.0)
+    grew = growth > limit + (own if _saturated(facts) else 0.0)
+    return (growth if grew else 0.0), limit
+
+
+def _own_time_s(facts: RunFacts) -> float:
+    """For how long, at most, the generator had no time for the broker."""
+    own = facts.own_delay
+    if facts.busy_share > BUSY_SHARE_LIMIT or facts.unread:
+        return facts.window_s
+    return min(facts.window_s, own.stalled_s + own_p99_us(own, _bounds(facts)) / 1e6)
 
 
 def _service(facts: RunFacts) -> Iterator[Reason]:

@@ -254,7 +254,12 @@ def _sent(scene: _Scene, inside: Any) -> tuple[Span, Span]:
         if inside(publish.header.intended_ns):
             seen += 1
             responses += scene.is_response(topic)
-    low = high = seen
+    # What it still owed a device may send while the run is being ended, and count no more.
+    late = sum(
+        inside(publish.header.intended_ns) and publish.header.sent_ns >= scene.truth.end_ns
+        for publish in scene.first.values()
+    )
+    low, high = seen - late, seen
     for earliest_ns, latest_ns in scene.unseen():
         low += inside(earliest_ns) and inside(latest_ns)
         high += inside(earliest_ns) or inside(latest_ns)

@@ -294,6 +294,12 @@ def test_what_a_worker_without_time_did_not_read_is_not_lost() -> None:
     assert expected(short, truth).window["unobserved"] == Span(0, 0)
 
 
+def test_what_is_sent_while_the_run_is_ended_may_be_uncounted() -> None:
+    last = replace(PUBLISHES[-1], header=replace(PUBLISHES[-1].header, sent_ns=LAST))
+    found = expected(SCHEDULE, replace(CLEAN, publishes=(*PUBLISHES[:-1], last)))
+    assert found.window["sent"] == Span(199, 200)
+
+
 def test_what_is_not_sure_is_allowed_and_not_required() -> None:
     found = expected(SCHEDULE, altered(100, sure=False))
     assert found.window["intact"] == Span(199, 200)

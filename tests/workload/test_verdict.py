@@ -391,6 +391,13 @@ class TestBacklog:
         saturated = changed(SOUND, backlog=rising(5000), busy_share=1.0)
         assert codes(saturated) == ("GENERATOR_SATURATED",)
 
+    def test_a_short_stall_of_ours_does_not_hide_a_backlog_of_seconds(self) -> None:
+        brief = OwnDelay(stalled_s=1.2, longest=own_delay.LongestStall(0, 1.0, 1.2))
+        each_s = SOUND.ledger.expected / SOUND.window_s
+        more, less = (changed(SOUND, own_delay=brief, backlog=rising(n * each_s)) for n in (3, 1))
+        assert codes(more) == ("GENERATOR_SATURATED", "BACKLOG_GROWS")
+        assert codes(less) == ("GENERATOR_SATURATED",)
+
     @pytest.mark.parametrize("count", range(2 * BACKLOG_EDGE_SAMPLES))
     def test_too_few_samples_say_nothing(self, count: int) -> None:
         samples = tuple((second * S, 0, 10**second) for second in range(count))
