@@ -138,7 +138,8 @@ async def test_durable_sessions_lose_nothing_when_the_broker_restarts(
     assert driver.counted("disconnects") == 6
     assert driver.counted("connects") == 12
     if qos == 2:
-        assert driver.counted("duplicated") == 0
+        # What the broker sends again under an identifier that was not released is one message.
+        assert driver.counted("duplicated") == driver.counted("excused")
     waited = driver.recorded_count("reconnect", group="subscribers")
     # Each is in one of two series: what waited for the device, and what did not. How many these are
     # depends on who is back first.
@@ -169,8 +170,8 @@ async def test_devices_leave_and_return_at_the_rate_and_lose_nothing(
     assert 60 <= left <= 82
     assert driver.counted("disconnects") == driver.now("disconnects") == 0
     assert driver.said("disconnect") == []
-    if qos != 1:
-        assert driver.counted("duplicated") == 0
+    # What the broker sends again because of a return, it may.
+    assert driver.counted("duplicated") == driver.counted("excused")
     # Only a subscriber whose session was kept may leave, and messages wait for it alone.
     assert (driver.recorded_count("reconnect") > 0) == durable
 

@@ -13,6 +13,7 @@ from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import RunResult, run
 from loadgen.scorecard.summary import summarize_run
+from loadgen.workload.rehearsal import ASKED
 from tests.secured_mosquitto import TlsFiles, run_secured
 
 HANG_S = 30.0
@@ -101,7 +102,8 @@ async def test_each_message_of_a_template_is_whole_and_its_own(tmp_path: Path) -
                     if str(message.topic) == "end":
                         return
                     assert isinstance(message.payload, bytes)
-                    readings.append(json.loads(message.payload[32:]))
+                    if not message.payload.startswith(ASKED):  # before the load
+                        readings.append(json.loads(message.payload[32:]))
 
         listener = asyncio.create_task(listen())
         await asyncio.wait_for(subscribed.wait(), HANG_S)
