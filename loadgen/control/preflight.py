@@ -226,9 +226,13 @@ def _wanted(workload: Workload, plan: RunPlan, broker: ServedBroker) -> "Wanted"
     apart = brokers.apart > 1 or brokers.bridge is not None
     if not apart and len(plan.targets) > 1 and any(role.publications for role in roles):
         roles = acquainted(roles, f"lg{plan.run_tag:08x}/asked")
+    connects = [connect_of(plan, role.group, role.device, True, listed) for role in roles]
+    if plan.client_id is None and listed is None:
+        # A broker that ends a session late would end that of the run's device with its name.
+        connects = [replace(one, client_id=f"{one.client_id}a") for one in connects]
     return Wanted(
         roles=roles,
-        connects=[connect_of(plan, role.group, role.device, True, listed) for role in roles],
+        connects=connects,
         endpoints=broker.endpoints,
         version=plan.version,
         apart=apart,
