@@ -1,5 +1,6 @@
 """What a broker is asked before the load, and what is said of one that cannot play the case."""
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -80,10 +81,20 @@ async def test_an_able_broker_is_asked_in_the_words_of_the_run(
     if case != "connburst":
         assert {packet.qos for packet in broker.published} == {qos}
         assert max(len(packet.payload) for packet in broker.published) == 32
-    # The run's own identifiers, and one of ours that asks for the version.
+    # Identifiers that no device of the run has, and one of ours that asks for the version.
     own = [one for one in broker.connects if not one.client_id.startswith("loadgen-probe")]
-    assert all(one.client_id.startswith("lg") for one in own)
+    assert all(re.fullmatch(r"lg[0-9a-f]{8}\w\d-\d+a", one.client_id) for one in own)
     assert len(own) < len(broker.connects)
+
+
+async def test_identifiers_that_the_user_chose_are_the_ones_that_ask() -> None:
+    broker = LittleBroker()
+    await checked(broker, "fanin", client_id="plant-{group}-{device}")
+    asked = {one.client_id for one in broker.connects}
+    assert {one for one in asked if not one.startswith("loadgen-probe")} == {
+        "plant-0-0",
+        "plant-1-0",
+    }
 
 
 @pytest.mark.parametrize(
