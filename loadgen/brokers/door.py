@@ -136,7 +136,12 @@ async def admitted(
     version.
     """
     knock = Knock(endpoint, packet, tls_context)
-    await knocked((knock,), timeout_s, older)
+    try:
+        await knocked((knock,), timeout_s, older)
+    except BaseException:
+        # Accepted, and then nobody waits for it any more.
+        await knock.close()
+        raise
     if knock.stream is None or knock.connack is None:
         raise knock.error or silence(knock, timeout_s)
     if knock.connack.reason_code:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 import uvloop
 
+from loadgen.brokers import door
 from loadgen.brokers.door import admitted
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import find_mosquitto
@@ -247,3 +248,27 @@ async def test_a_closed_stream_can_be_closed_again() -> None:
         stream, _ = await admitted(endpoint, connect_of(endpoint, 4))
         await stream.close()
         await stream.close()
+
+
+async def test_an_accepted_connection_is_closed_when_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accepted, ended = asyncio.Event(), asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\x20\x02\x00\x00")
+        await reader.read()
+        ended.set()
+
+    async def never_ends(_: object) -> None:
+        accepted.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(door, "_end", never_ends)
+    async with serving(talk) as endpoint:
+        waiting = asyncio.create_task(admitted(endpoint, connect_of(endpoint, 4)))
+        await accepted.wait()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await asyncio.wait_for(ended.wait(), 20)
