@@ -17,6 +17,7 @@ from loadgen.brokers.watch import is_local
 from loadgen.cases.registry import resolve
 from loadgen.control.bridge_load import Loads, loads_of
 from loadgen.control.broker_provider import provided, trusting
+from loadgen.control.compaction import compact
 from loadgen.control.crashes import crash_brokers, cut_off_consumer
 from loadgen.control.devices import write_devices
 from loadgen.control.disk import disk_errors
@@ -123,8 +124,13 @@ async def run(
             await main_loop(context)
             result = await shutdown(context)
         # Nothing of the results is written from here on.
-        await asyncio.to_thread(seal, directory)
+        await asyncio.to_thread(_close, directory)
     return result
+
+
+def _close(directory: Path) -> None:
+    compact(directory)
+    seal(directory)
 
 
 async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:

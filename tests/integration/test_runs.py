@@ -30,6 +30,7 @@ async def play(tmp_path: Path, case: str, **fields: Any) -> RunResult:
 
 def rows(result: RunResult) -> list[dict[str, Any]]:
     files = sorted(result.directory.glob("intervals/*.parquet"))
+    assert len(files) == 1, "a run that has ended has one interval file"
     return [row for file in files for row in pq.read_table(file).to_pylist()]
 
 

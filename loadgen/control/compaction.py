@@ -1,0 +1,78 @@
+"""Makes one interval file of a run's many when the run has ended.
+
+A run writes a file a second, so that a killed one stays readable; but opening so many files costs a
+reader more than their rows do. The one file is written into a hidden directory beside `intervals`,
+and the two directories change places in one step of the kernel: whatever happens, `intervals` holds
+all rows of the run, and each of them once.
+"""
+
+import ctypes
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from loadgen.metrics.interval import INTERVAL_SCHEMA
+
+ROW_GROUP_ROWS = 20_000
+"""At the least; some 100 MB when unpacked. A row group is what a reader holds at once."""
+
+_AT_FDCWD = -100  # <fcntl.h>: paths are relative to the current directory
+_RENAME_EXCHANGE = 2  # <linux/fs.h>
+
+
+def compact(run_dir: Path) -> None:
+    """Put the interval files of a run that has ended together, in the order written.
+
+    Changes nothing where there are fewer than two, where one cannot be read, and where the disk or
+    the file system (NFS knows no exchange) does not allow it: many files are as good, only slower.
+    """
+    intervals = run_dir / "intervals"
+    parts = sorted(p for p in intervals.glob("*.parquet") if not p.name.startswith("."))
+    if len(parts) < 2:
+        return
+    with suppress(OSError, pa.ArrowException), _hidden(run_dir) as made:
+        _write(parts, made / parts[0].name)
+        _exchange(made, intervals)
+
+
+@contextmanager
+def _hidden(run_dir: Path) -> Iterator[Path]:
+    """A directory that no reader sees, removed at the end with what is in it then."""
+    made = run_dir / f".intervals.{os.getpid()}"
+    made.mkdir()
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _write(parts: list[Path], path: Path) -> None:
+    with pq.ParquetFile(parts[0]) as first:
+        schema = INTERVAL_SCHEMA.with_metadata(first.schema_arrow.metadata)
+    with path.open("wb") as file:
+        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+            tables: list[pa.Table] = []
+            for place, part in enumerate(parts):
+                with pq.ParquetFile(part) as read:
+                    tables.append(read.read(use_threads=False).cast(schema))
+                if place == len(parts) - 1 or sum(map(len, tables)) >= ROW_GROUP_ROWS:
+                    rows = pa.concat_tables(tables).sort_by("second")
+                    writer.write_table(rows, row_group_size=rows.num_rows)
+                    tables.clear()
+        # The parts go next: from here on this file must outlive a power cut.
+        os.fsync(file.fileno())
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Two paths of one file system change places; raises OSError where that is not possible."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if call is None:
+        raise OSError("this C library has no renameat2")
+    if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
