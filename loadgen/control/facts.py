@@ -80,7 +80,9 @@ def facts_of(
         violation=printable(witness.violation, LONGEST_TEXT) if witness else "",
         owed_at_window_end=state.owed_at_window_end,
         busy_share=state.tally.busy_share_max(),
-        own_delay=own_delay_of(state.stalls, state.host, state.tally, state.result_window),
+        own_delay=own_delay_of(
+            state.stalls, state.hosts.values(), state.tally, state.result_window
+        ),
         send_tick_us=plan.send_tick_us,
         backlog=() if backlog is None else tuple(backlog.samples()),
         standstills=() if backlog is None else backlog.standstills(),
@@ -167,4 +169,5 @@ def rate_step_verdicts(
     if state.rate_steps is None:
         return ()
     rate = sum(sent_rate(group, plan.groups) for group in plan.groups)
-    return state.rate_steps.verdicts(whole, rate, partial(own_delay_of, state.stalls, state.host))
+    own_delay = partial(own_delay_of, state.stalls, state.hosts.values())
+    return state.rate_steps.verdicts(whole, rate, own_delay)

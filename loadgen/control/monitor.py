@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loadgen.control.backlog_watch import BacklogWatch, Sight
-from loadgen.control.host_watch import take_sample, thinned
+from loadgen.control.host_watch import thinned
 from loadgen.control.own_delay import Stall
 from loadgen.control.progress import Progress, Snapshot
 from loadgen.control.rate_step_watch import Mark
@@ -195,8 +195,8 @@ class Monitor:
         limit_s = SILENCE_LIMIT_S + len(self._plan.workers) / (os.cpu_count() or 1)
         while True:
             pool.tell_all({"op": "beat"})
-            pids = {row: pool.pids[row] for row in pool.alive if pool.pids[row]}
-            self.state.host = thinned([*self.state.host, take_sample(pids)])
+            for host, sample in pool.samples().items():
+                self.state.hosts[host] = thinned([*self.state.hosts.get(host, ()), sample])
             now_ns = time.monotonic_ns()
             for row in pool.alive if self.page.workers and self._phase != "stop" else ():
                 beat_ns = int(self.page.totals["beat_ns"][row])

@@ -1,7 +1,7 @@
 """What the workers and the host say of a window, as the facts of the generator's own delay."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from loadgen.control.host_watch import NS, HostSample, between
@@ -35,11 +35,14 @@ class Stall:
 
 def own_delay_of(
     stalls: Sequence[Stall],
-    samples: Sequence[HostSample],
+    hosts: Iterable[Sequence[HostSample]],
     tally: Tally,
     window: tuple[int, int],
 ) -> OwnDelay:
-    """The facts of a window, whose messages `tally` has."""
+    """The facts of a window, whose messages `tally` has; `hosts` are the samples of each host.
+
+    What a host did is told of that on which the worker ran that stood longest.
+    """
     by_worker: defaultdict[int, list[Stall]] = defaultdict(list)
     for stall in stalls:
         part = stall.within(*window)
@@ -48,6 +51,7 @@ def own_delay_of(
     worst = max(by_worker.values(), key=_seconds, default=[])
     longest = max(worst, key=lambda stall: stall.end_ns - stall.start_ns, default=None)
     busy_s, waited_s = tally.busiest_s()
+    samples = _host_of(None if longest is None else longest.worker, hosts)
     return OwnDelay(
         stalled_s=_seconds(worst),
         longest=None if longest is None else _longest(longest, window[0]),
@@ -60,6 +64,13 @@ def own_delay_of(
         read_p99_us=tally.p99_us(PHASE, "own_delay"),
         send_p99_us=tally.own_send_p99_us(PHASE),
     )
+
+
+def _host_of(worker: int | None, hosts: Iterable[Sequence[HostSample]]) -> Sequence[HostSample]:
+    """The samples of the host that the worker runs on; those of the first where it is not known."""
+    known = list(hosts)
+    own = (samples for samples in known if any(worker in one.workers for one in samples))
+    return next(own, known[0] if known else ())
 
 
 def _longest(stall: Stall, begun_ns: int) -> LongestStall:

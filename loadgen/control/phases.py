@@ -109,7 +109,7 @@ class PhaseRunner:
         await monitor.flush()
         for loss in pool.losses:
             monitor.note("worker_lost", loss.detail, loss.worker)
-            words = pool.last_words()
+            words = pool.last_words(loss.worker)
             if words:
                 monitor.note("worker_said", words, loss.worker)
 

@@ -103,7 +103,7 @@ class RunDocument:
                 "busy_share_max": state.tally.busy_share_max(),
                 "workers_lost": list(lost),
                 "clock_bound_ns": 0,
-                "host": observed_host(state.host, state.result_window),
+                "host": observed_host(state.hosts.get(0, ()), state.result_window),
                 **({} if tls is None else {"tls": tls}),
             },
             **_outcome("connect", "connected", state.connected),

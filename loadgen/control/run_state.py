@@ -79,7 +79,7 @@ class RunState:
     finals: dict[int, dict[str, Any]] = field(default_factory=dict)
     rate_steps: RateStepWatch | None = None
     stalls: list[Stall] = field(default_factory=list)
-    host: list[HostSample] = field(default_factory=list)  # a second apart
+    hosts: dict[int, list[HostSample]] = field(default_factory=dict)  # a second apart
 
     @property
     def result_window(self) -> Window:

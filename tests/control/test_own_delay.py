@@ -47,9 +47,9 @@ def test_the_worker_that_stood_still_most_counts_and_only_within_the_window() ->
 
 def test_the_host_is_asked_about_the_seconds_of_the_stalls() -> None:
     samples = [HostSample(at * S, (at * S // 2,)) for at in range(99, 112)]
-    found = own_delay_of([Stall(0, 103 * S + 1, 104 * S - 1, 0, 0)], samples, tally_of(), WINDOW)
+    found = own_delay_of([Stall(0, 103 * S + 1, 104 * S - 1, 0, 0)], [samples], tally_of(), WINDOW)
     assert found.in_stalls.steal == 0.5
-    assert own_delay_of([], samples, tally_of(), WINDOW).in_window.steal == 5.0
+    assert own_delay_of([], [samples], tally_of(), WINDOW).in_window.steal == 5.0
 
 
 def test_of_the_whole_window_the_busiest_worker_tells() -> None:

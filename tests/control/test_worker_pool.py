@@ -169,7 +169,7 @@ async def test_traceback_of_a_worker_stays_off_the_screen(
     async with start_workers(1, ignored, entry=ENTRY) as pool:
         with pytest.raises(WorkerLostError, match="status 1"):
             await pool.ask(0, "raise")
-        assert "nothing works" in pool.last_words()
+        assert "nothing works" in pool.last_words(0)
     assert capfd.readouterr() == ("", "")
 
 
