@@ -163,7 +163,7 @@ def _loaded_or_compiled(dispatcher: Any, suffix: str, arguments: Any, return_typ
                 context.refresh()
                 return _compiled(dispatcher, path, arguments, return_type)
     dispatcher._cache_hits[arguments] += 1
-    context.insert_user_function(found.entry_point, found.fndesc, [found.library])
+    context.insert_user_function(found.entry_point, found.fndesc, [linking.code_of(found)])
     return found
 
 

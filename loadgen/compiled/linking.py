@@ -10,6 +10,7 @@ that it needs, optimized, and translated.
 
 import functools
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 from llvmlite import binding as llvm
@@ -20,6 +21,9 @@ from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
 
 _dynfunc: Any = import_module("numba._dynfunc")
+
+code_of = attrgetter("library")
+"""The code of what numba compiled, as its `codegen` keeps it."""
 
 
 class _Library(JITCodeLibrary):
@@ -91,7 +95,7 @@ def _set_environments(library: Any, environments: tuple[Any, ...]) -> None:
 
 def can_be_kept(result: Any) -> bool:
     """Whether the code is of use to another process, and holds no address of this one."""
-    library = result.library
+    library = code_of(result)
     module = library._final_module if library._finalized else library._get_module_for_linking()
     names = (variable.name for variable in module.global_variables)
     addresses = any(name.startswith("numba.dynamic.globals") for name in names)
@@ -100,7 +104,7 @@ def can_be_kept(result: Any) -> bool:
 
 def parts_of(result: Any) -> tuple[Any, ...]:
     """A compiled function as what can be pickled."""
-    description, library = result.fndesc, result.library
+    description, library = result.fndesc, code_of(result)
     description.typemap = description.calltypes = None
     about = description, result.environment, result.signature, result.reload_init
     if not library._finalized:
