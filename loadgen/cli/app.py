@@ -22,6 +22,7 @@ from loadgen.cli import (
     tune,
 )
 from loadgen.cli.cases import case_command
+from loadgen.cli.help import add_plain_command
 from loadgen.cli.options import Words, add_command
 from loadgen.cli.variants import variants_app
 from loadgen.workload.case import Case
@@ -45,22 +46,22 @@ def app(words: Words) -> typer.Typer:
     app = typer.Typer(
         name="loadgen",
         help="MQTT load generator and broker benchmark that judges its own result.",
-        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
     app.callback(invoke_without_command=True)(_root)
     for case in CASES.values():
         add_command(app, words, case.name, case.summary, partial(_made, words, case))
-    app.command("demo")(demo.command)
-    app.command("scorecard")(scorecard.command)
+    add_plain_command(app, "demo", demo.command)
+    add_plain_command(app, "scorecard", scorecard.command)
     for name, module in (("search", search), ("sweep", sweep), ("plan", plan), ("tune", tune)):
         add_command(app, words, name, module.SUMMARY, partial(module.app, words))
-    app.command("probe")(probe.command)
-    app.command("broker")(broker.command)
-    app.command("certificates")(certificates.command)
+    add_plain_command(app, "probe", probe.command)
+    add_plain_command(app, "broker", broker.command)
+    add_plain_command(app, "certificates", certificates.command)
     app.add_typer(import_.app, name="import")
-    app.command("calibrate")(calibrate.command)
+    add_plain_command(app, "calibrate", calibrate.command)
     return app
 
 

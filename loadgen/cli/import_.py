@@ -10,16 +10,21 @@ from typing import Annotated
 import orjson
 import typer
 
+from loadgen.cli.help import add_plain_command
 from loadgen.cli.options import require_command
 from loadgen.errors import CannotRunError, ScenarioError, UsageError
 
 _LIMIT_BYTES = 1 << 30
 
-app = typer.Typer(help="Turn what other tools run into a scenario.", add_completion=False)
+app = typer.Typer(
+    help="Turn what other tools run into a scenario.\n\n"
+    "Example: loadgen import mqttbench FANIN-Q1-100KPUB.json --out fanin.toml",
+    short_help="Turn what other tools run into a scenario.",
+    add_completion=False,
+)
 require_command(app, "import: from which tool? allowed: mqttbench")
 
 
-@app.command("mqttbench")
 def mqttbench(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Client list (JSON).")],
     out: Annotated[
@@ -96,3 +101,6 @@ def _write(path: Path, text: str, mode: int) -> None:
             file.write(text)
     except OSError as error:
         raise CannotRunError(f"{str(path)[:200]!a} cannot be written: {error.strerror}") from None
+
+
+add_plain_command(app, "mqttbench", mqttbench)

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         with disk_errors():
-            command = command_of(words)
+            command = command_of(words or _completed_words())
             gc.freeze()
             gc.enable()
             status = command.main(args=words, prog_name="loadgen", standalone_mode=False)
@@ -56,6 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _fail(_unexpected(error), _FAILED_STATUS)
     return status if isinstance(status, int) else 0
+
+
+def _completed_words() -> list[str]:
+    """The words so far, where a shell asks how the line could go on."""
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    return line.split()
 
 
 def _let_go_of_stdout() -> None:

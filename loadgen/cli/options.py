@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from loadgen.cases.registry import CASES, build_scenario
+from loadgen.cli.help import GroupedCommand, panel_of
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.workload.case import Case
 from loadgen.workload.fields import Field, Flag
@@ -33,25 +34,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 _FILE_LIMIT_BYTES = 4 << 20
 
-_CONNECTION_FIELDS = (
-    *("broker", "mqtt", "connect_timeout", "keep_alive", "source_address", "broker_pid"),
-    *("access_control", "save_each"),
-    *("broker_name", "broker_note", "anyway"),
-)
 
-
-def _panel(field: Field) -> str:
-    if field.name == "tls" or field.name.startswith("tls_"):
-        return "TLS"
-    if field.name.startswith("pdu") or field.name == "rack_units":
-        return "Power"
-    if field.name in _CONNECTION_FIELDS:
-        return "Broker and connections"
-    return "Run" if field.name in Scenario.fields() else "Load"
-
-
-def field_option(field: Field) -> inspect.Parameter:
-    """The option of a scenario's field; its value stays text."""
+def field_option(field: Field, panel: str) -> inspect.Parameter:
+    """The option of a scenario's field, listed in this panel; its value stays text."""
     flag = isinstance(field, Flag)
     annotation: Any = list[str] | None if field.repeatable else str | None
     default = field.shown_default
@@ -60,7 +45,7 @@ def field_option(field: Field) -> inspect.Parameter:
         help=field.description + (f" [default: {default}]" if default else ""),
         metavar=None if flag else field.metavar,
         show_default=False,
-        rich_help_panel=_panel(field),
+        rich_help_panel=panel,
     )
     return parameter(field.name, bool | None if flag else annotation, None, option)
 
@@ -72,6 +57,7 @@ def option_of(name: str) -> str:
 
 def option(name: str, annotation: Any, default: Any = None, **declared: Any) -> inspect.Parameter:
     """A keyword parameter that is the option of its name; `declared` is for `typer.Option`."""
+    declared.setdefault("rich_help_panel", panel_of(name, "Results"))
     return parameter(name, annotation, default, typer.Option(option_of(name), **declared))
 
 
@@ -102,7 +88,8 @@ def case_options(case: Case[Any]) -> list[inspect.Parameter]:
         ),
     ]
     fields = [field for field in case.scenario.fields().values() if field.name not in NOT_YET]
-    return [*map(field_option, fields), *own]
+    title = case.name.upper()
+    return [*(field_option(field, panel_of(field.name, title)) for field in fields), *own]
 
 
 def json_option() -> inspect.Parameter:
@@ -140,8 +127,9 @@ def with_options(
 
 
 def help_of(case: Case[Any]) -> str:
-    """Help text of a case's command: what it is and an example."""
-    return f"{case.summary}\n\nExample: {case.example}"
+    """Help text of a case's command: what it is, how values are written and an example."""
+    written = "Numbers may be 10k or 2.5M, times 500ms or 5m."
+    return f"{case.summary} {written}\n\nExample: {case.example}"
 
 
 def require_command(app: typer.Typer, question: str) -> None:
@@ -170,7 +158,7 @@ def add_command(
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=name)
     else:
-        app.command(name, short_help=summary)(command)
+        app.command(name, short_help=summary, cls=GroupedCommand)(command)
 
 
 def _listed() -> None:
@@ -178,10 +166,10 @@ def _listed() -> None:
 
 
 def cases_app(
-    words: Words, name: str, summary: str, command: Callable[[Case[Any]], Callable[..., int]]
+    words: Words, name: str, help_text: str, command: Callable[[Case[Any]], Callable[..., int]]
 ) -> typer.Typer:
     """The group of this name, with a command for each case; one of them must be named."""
-    app = typer.Typer(help=summary, add_completion=False)
+    app = typer.Typer(help=help_text, add_completion=False)
     require_command(app, f"{name}: which case? allowed: {', '.join(CASES)}")
     for case in CASES.values():
         add_command(app, words, case.name, case.summary, partial(command, case))

@@ -81,4 +81,5 @@ def _lines(described: Mapping[str, Any]) -> list[str]:
 
 def app(words: Words) -> typer.Typer:
     """`loadgen plan`."""
-    return cases_app(words, "plan", SUMMARY, _command)
+    example = "loadgen plan fanin --devices 100k"
+    return cases_app(words, "plan", f"{SUMMARY}\n\nExample: {example}", _command)

@@ -37,7 +37,7 @@ _OPTIONS = (
         "runs",
         list[Path],
         inspect.Parameter.empty,
-        typer.Argument(metavar="RUN...", help="Run directories."),
+        typer.Argument(metavar="RUN", help="Run directories."),
     ),
     option(
         "baseline",
@@ -55,7 +55,10 @@ _OPTIONS = (
         "or both as 99P=50%,FANIN=2%,LATENCY 99P=20%.",
     ),
     option(
-        "junit", Path | None, metavar="FILE", help="Write what the baseline decides as JUnit XML."
+        "junit",
+        Path | None,
+        metavar="FILE",
+        help="Write what the baseline decides as JUnit XML, as gate.xml.",
     ),
     option(
         "github_summary",
@@ -66,7 +69,7 @@ _OPTIONS = (
     option("title", str, "", metavar="TEXT", help="Title of the page."),
     option("author", str, "", metavar="TEXT", help="Who publishes it."),
     option("note", str, "", metavar="TEXT", help="What readers should know first."),
-    *(field_option(Scenario.fields()[name]) for name in _LOG_FIELDS),
+    *(field_option(Scenario.fields()[name], "Power") for name in _LOG_FIELDS),
     option("rack_units", float | None, metavar="N", help="Height of the broker's machine."),
     option("spark_master", str, "local[*]", metavar="URL", help="Spark master."),
     option(

@@ -200,4 +200,6 @@ def result_lines(result: "SearchResult") -> Sequence[str]:
 
 def app(words: Words) -> typer.Typer:
     """`loadgen search`."""
-    return cases_app(words, "search", SUMMARY, _command)
+    return cases_app(
+        words, "search", f"{SUMMARY}\n\nExample: loadgen search fanin --for rate", _command
+    )

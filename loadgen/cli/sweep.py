@@ -170,4 +170,5 @@ def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
 
 def app(words: Words) -> typer.Typer:
     """`loadgen sweep`."""
-    return cases_app(words, "sweep", SUMMARY, _command)
+    example = "loadgen sweep fanout --set ratio=1,10,100"
+    return cases_app(words, "sweep", f"{SUMMARY}\n\nExample: {example}", _command)

@@ -11,6 +11,7 @@ import typer
 
 from loadgen import PROGRAM
 from loadgen.cases.registry import CASES, resolve
+from loadgen.cli.help import add_plain_command
 from loadgen.cli.options import (
     AsJson,
     Flags,
@@ -54,15 +55,16 @@ _CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotati
 
 def app(words: Words) -> typer.Typer:
     """`loadgen tune`."""
-    app = typer.Typer(help=SUMMARY, add_completion=False)
+    example = "loadgen tune check --profile load-host"
+    app = typer.Typer(help=f"{SUMMARY}\n\nExample: {example}", add_completion=False)
     check = typer.Typer(help=_CHECK, add_completion=False)
     check.callback(invoke_without_command=True)(_check)
     for case in CASES.values():
         summary = f"For a run of {case.name}: {case.summary}"
         add_command(check, words, case.name, summary, partial(_command, case))
-    app.add_typer(check, name="check")
-    app.command("show")(show)
-    app.command("script")(script)
+    app.add_typer(check, name="check", short_help=_CHECK.partition("\n")[0])
+    add_plain_command(app, "show", show)
+    add_plain_command(app, "script", script)
     return app
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loadgen.cli.cases import check_power_logs, play, play_and_show, show, tell
+from loadgen.cli.help import add_plain_command
 from loadgen.cli.options import (
     Flags,
     Words,
@@ -47,7 +48,7 @@ def variants_app(words: Words, case: Case[Any], variants: Variants) -> typer.Typ
     app = typer.Typer(help=help_of(case), add_completion=False)
     known = ", ".join(variants.commands)
     require_command(app, f"{case.name}: which {variants.field}? allowed: {known}, or bundle")
-    app.command("bundle")(bundle)
+    add_plain_command(app, "bundle", bundle)
     for value, (summary, options) in variants.commands.items():
         doc = f"{summary}\n\nExample: loadgen {case.name} {value} {options}"
         made = partial(_command, case, variants.field, value, doc)

@@ -172,6 +172,10 @@ class Seconds(Bounded):
     metavar = "TIME"
 
     @property
+    def shown_default(self) -> str:
+        return self.absent if self.default is None else f"{self.default:g} s"
+
+    @property
     def range(self) -> str:
         what = "whole seconds" if self.whole else "a time"
         return f"{what} from {self.minimum:g} to {self.maximum:,.0f} s (10, 500ms, 5m)"

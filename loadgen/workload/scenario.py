@@ -195,8 +195,8 @@ class Scenario(BaseModel):
         absent="this host's time zone",
     ).field()
     sut: str | None = Text(
-        "TOML file that describes the system under test (broker, machine, network, power, clients) "
-        "for the score card.",
+        "TOML file, as sut.toml, that describes the system under test (broker, machine, network, "
+        "power, clients) for the score card.",
         "file",
         absent="nothing is said of it",
     ).field()
@@ -211,7 +211,7 @@ class Scenario(BaseModel):
         absent="what the broker says of itself",
     ).field()
     broker_note: str | None = Text(
-        "What else a reader should know of the broker, for the score card.",
+        "What else a reader should know of the broker, as 'one node', for the score card.",
         absent="nothing",
     ).field()
     anyway: bool = Flag(
@@ -290,7 +290,7 @@ class PublishingScenario(Scenario):
     """What every case with a schedule of messages understands."""
 
     settle: float = Seconds(
-        "Wait for late repeats when all messages have come; part of the drain.", 0, 3_600
+        "Wait for late repeats when all messages have come, as 500ms; part of the drain.", 0, 3_600
     ).field(1.0)
     steps: str | None = RateSteps(
         "Steps of the rate, as 50%,75%,100%: each lasts the duration, or its own time as "
