@@ -5,7 +5,7 @@ from typing import Literal
 from loadgen.workload.case import Case, RowSpec
 from loadgen.workload.fields import Count
 from loadgen.workload.groups import DeviceGroup, Subscribes
-from loadgen.workload.scenario import INFLIGHT_WINDOW, TOTAL_RATE, MessagingScenario
+from loadgen.workload.scenario import MAX_UNACKNOWLEDGED, TOTAL_RATE, MessagingScenario
 from loadgen.workload.workload import ROOT
 
 
@@ -15,7 +15,7 @@ class Broadcast(MessagingScenario):
     case: Literal["broadcast"] = "broadcast"
     rate: float = TOTAL_RATE.field(10.0)
     subscribers: int = Count("Subscribers.").field(1_000)
-    inflight_window: int = INFLIGHT_WINDOW.field(100)
+    max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
 
 
 def _groups(scenario: Broadcast) -> tuple[DeviceGroup, ...]:
@@ -24,7 +24,7 @@ def _groups(scenario: Broadcast) -> tuple[DeviceGroup, ...]:
         topics=1,
         rate=scenario.rate,
         deliveries=scenario.subscribers,
-        window=scenario.inflight_window,
+        window=scenario.max_unacknowledged,
     )
     return (
         DeviceGroup("publisher", 1, publishes=publishes),

@@ -23,7 +23,7 @@ from loadgen.workload.published import Conditions, PublishedFigure
 from loadgen.workload.scenario import (
     ACKNOWLEDGE_EVERY,
     DEVICES_LIMIT,
-    INFLIGHT_WINDOW,
+    MAX_UNACKNOWLEDGED,
     RATE_BY_DEVICES,
     MessagingScenario,
     durable_complaints,
@@ -65,7 +65,7 @@ class BridgeScenario(MessagingScenario):
     )
     acknowledge_every: int = ACKNOWLEDGE_EVERY.field(1)
     durable: bool = Flag("The consumers' subscriptions on the backends are durable.").field(False)
-    inflight_window: int = INFLIGHT_WINDOW.field(100)
+    max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
     published: str | None = published_row("WMQPUBSUB", "WMQDURABLE", absent="by QoS").field()
 
     @property
@@ -131,7 +131,7 @@ def _groups(scenario: BridgeScenario) -> tuple[DeviceGroup, ...]:
                     f"{scenario.front_root}/{backend + 1}",
                     topics,
                     rate_each * count,
-                    window=scenario.inflight_window,
+                    window=scenario.max_unacknowledged,
                 ),
                 targets=tuple(range(fronts)),
             ),

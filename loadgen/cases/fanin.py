@@ -14,7 +14,7 @@ from loadgen.workload.groups import DeviceGroup, Subscribes
 from loadgen.workload.published import PUBLISHED_TLS, Conditions, PublishedFigure
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
-    INFLIGHT_WINDOW,
+    MAX_UNACKNOWLEDGED,
     RATE_BY_DEVICES,
     MessagingScenario,
     durable_complaints,
@@ -29,7 +29,7 @@ class Fanin(MessagingScenario):
     devices: int = Count("Simulated devices: the publishers.", 1, DEVICES_LIMIT).field(1_000)
     rate: float | None = RATE_BY_DEVICES.field()
     durable: bool = Flag("The broker keeps the sessions of all devices.").field(False)
-    inflight_window: int = INFLIGHT_WINDOW.field(100)
+    max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
@@ -44,7 +44,7 @@ def _groups(scenario: Fanin) -> tuple[DeviceGroup, ...]:
             "publishers",
             count,
             publishes=scenario.publishes(
-                f"{ROOT}/fanin", count, rate, window=scenario.inflight_window
+                f"{ROOT}/fanin", count, rate, window=scenario.max_unacknowledged
             ),
             clean_start=not scenario.durable,
         ),

@@ -10,7 +10,7 @@ from loadgen.workload.groups import DeviceGroup, Subscribes
 from loadgen.workload.published import PUBLISHED_TLS, Conditions, PublishedFigure
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
-    INFLIGHT_WINDOW,
+    MAX_UNACKNOWLEDGED,
     TOTAL_RATE,
     MessagingScenario,
     durable_complaints,
@@ -29,7 +29,7 @@ class Fanout(MessagingScenario):
     topics: int = Count("Topics, with one publisher each.").field(10)
     ratio: int = Count("Subscribers of each topic.").field(100)
     durable: bool = Flag("The broker keeps the sessions of all devices.").field(False)
-    inflight_window: int = INFLIGHT_WINDOW.field(100)
+    max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
     published: str | None = published_row("FANOUT", "JMSPUBSUB", "JMSFANOUT").field()
 
     def deliveries(self) -> float:
@@ -57,7 +57,7 @@ def _groups(scenario: Fanout) -> tuple[DeviceGroup, ...]:
                 topics,
                 scenario.rate,
                 deliveries=ratio,
-                window=scenario.inflight_window,
+                window=scenario.max_unacknowledged,
             ),
             clean_start=not scenario.durable,
         ),

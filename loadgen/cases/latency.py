@@ -10,7 +10,7 @@ from loadgen.workload.published import Conditions, PublishedFigure
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
     DURATION,
-    INFLIGHT_WINDOW,
+    MAX_UNACKNOWLEDGED,
     RATE_LIMIT,
     MessagingScenario,
 )
@@ -38,7 +38,7 @@ class Latency(MessagingScenario):
         absent="one message a second for each background device",
     ).field()
     duration: float = DURATION.field(20.0)
-    inflight_window: int = INFLIGHT_WINDOW.field(100)
+    max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
 
     def group_count(self) -> int:
         return 4 if self.devices else 2
@@ -50,7 +50,7 @@ class Latency(MessagingScenario):
 
 
 def _groups(scenario: Latency) -> tuple[DeviceGroup, ...]:
-    given, window = scenario.background_rate, scenario.inflight_window
+    given, window = scenario.background_rate, scenario.max_unacknowledged
     rate = float(scenario.devices) if given is None else given
     # A topic without a publisher would only cost a subscriber that hears nothing.
     topics = min(scenario.topics, scenario.devices)

@@ -10,7 +10,7 @@ from loadgen.workload.groups import DeviceGroup, Subscribes
 from loadgen.workload.published import Conditions, PublishedFigure
 from loadgen.workload.scenario import (
     ACKNOWLEDGE_EVERY,
-    INFLIGHT_WINDOW,
+    MAX_UNACKNOWLEDGED,
     PRODUCERS,
     QOS,
     TOTAL_RATE,
@@ -35,7 +35,7 @@ class Persistent(MessagingScenario):
     ).field(10)
     producers: int = PRODUCERS.field(1)
     acknowledge_every: int = ACKNOWLEDGE_EVERY.field(1)
-    inflight_window: int = INFLIGHT_WINDOW.field(100)
+    max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
     crash_broker: bool = Flag(
         "Kill and restart the private broker within the window; nothing may be lost."
     ).field(False)
@@ -75,7 +75,7 @@ def _groups(scenario: Persistent) -> tuple[DeviceGroup, ...]:
             "publishers",
             pairs * scenario.producers,
             publishes=scenario.publishes(
-                f"{ROOT}/persistent", pairs, scenario.rate, window=scenario.inflight_window
+                f"{ROOT}/persistent", pairs, scenario.rate, window=scenario.max_unacknowledged
             ),
         ),
         DeviceGroup(

@@ -20,6 +20,9 @@ from loadgen.workload.units import shown
 from loadgen.workload.workload import Workload
 from loadgen.workload.workload import resolve as resolve_case
 
+RENAMED: Mapping[str, str] = MappingProxyType({"inflight_window": "max_unacknowledged"})
+"""What fields were called, and their names now: the old ones are read until version 1.0."""
+
 
 def _found() -> dict[str, Case[Any]]:
     names = {module.name for module in pkgutil.iter_modules(loadgen.cases.__path__)} - {"registry"}
@@ -81,9 +84,11 @@ def build_scenario(
 def _underscored(keys: Mapping[str, object]) -> dict[str, object]:
     values: dict[str, object] = {}
     for key, value in keys.items():
-        name = key.replace("-", "_")
+        written = key.replace("-", "_")
+        name = RENAMED.get(written, written)
         if name in values:
-            raise ScenarioError(f"{shown(name)}: given twice, once with - and once with _")
+            also = f"as {written}" if name != written else "once with - and once with _"
+            raise ScenarioError(f"{shown(name)}: given twice, {also}")
         values[name] = value
     return values
 

@@ -8,7 +8,7 @@ from loadgen.workload.fields import Count
 from loadgen.workload.groups import DeviceGroup, Responds, Subscribes
 from loadgen.workload.scenario import (
     DEVICES_LIMIT,
-    INFLIGHT_WINDOW,
+    MAX_UNACKNOWLEDGED,
     RATE_BY_DEVICES,
     MessagingScenario,
 )
@@ -24,7 +24,7 @@ class Request(MessagingScenario):
     responders: int = Count(
         "Devices that answer; each has a topic on which its part of the devices asks."
     ).field(10)
-    inflight_window: int = INFLIGHT_WINDOW.field(100)
+    max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
@@ -49,7 +49,7 @@ def _groups(scenario: Request) -> tuple[DeviceGroup, ...]:
             "requesters",
             scenario.devices,
             publishes=scenario.publishes(
-                f"{ROOT}/request", responders, rate, window=scenario.inflight_window
+                f"{ROOT}/request", responders, rate, window=scenario.max_unacknowledged
             ),
             subscribes=Subscribes("requesters", scenario.qos, topic_prefix=responses, answers=True),
         ),
@@ -57,7 +57,7 @@ def _groups(scenario: Request) -> tuple[DeviceGroup, ...]:
             "responders",
             responders,
             subscribes=Subscribes("requesters", scenario.qos),
-            responds=Responds(responses, scenario.qos, scenario.inflight_window),
+            responds=Responds(responses, scenario.qos, scenario.max_unacknowledged),
             timed=False,
         ),
     )

@@ -16,7 +16,7 @@ from loadgen.workload.groups import DeviceGroup, RunPlan
 from loadgen.workload.scenario import (
     DRAIN,
     DURATION,
-    INFLIGHT_WINDOW,
+    MAX_UNACKNOWLEDGED,
     PROTOCOL,
     WARMUP,
     PublishingScenario,
@@ -99,7 +99,7 @@ class SupplyChain(PublishingScenario):
     report_every: float = Seconds(
         "How often the run's progress is reported as a line and an event.", 1, 86_400
     ).field(300.0)
-    inflight_window: int = INFLIGHT_WINDOW.field(100)
+    max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
@@ -128,7 +128,7 @@ def _groups(scenario: SupplyChain) -> tuple[DeviceGroup, ...]:
     from loadgen.specjms.plan import groups_of_model
 
     model = model_of_scenario(scenario)
-    return groups_of_model(model, scenario.arrivals, scenario.inflight_window)
+    return groups_of_model(model, scenario.arrivals, scenario.max_unacknowledged)
 
 
 def _resolve(scenario: SupplyChain, workload: Workload) -> Workload:

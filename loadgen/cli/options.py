@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from loadgen.cases.registry import CASES, build_scenario
+from loadgen.cases.registry import CASES, RENAMED, build_scenario
 from loadgen.cli.help import GroupedCommand, panel_of
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.workload.case import Case
@@ -89,7 +89,12 @@ def case_options(case: Case[Any]) -> list[inspect.Parameter]:
     ]
     fields = [field for field in case.scenario.fields().values() if field.name not in NOT_YET]
     title = case.name.upper()
-    return [*(field_option(field, panel_of(field.name, title)) for field in fields), *own]
+    known = {field.name for field in fields}
+    return [
+        *(field_option(field, panel_of(field.name, title)) for field in fields),
+        *(option(old, str | None, hidden=True) for old, new in RENAMED.items() if new in known),
+        *own,
+    ]
 
 
 def json_option() -> inspect.Parameter:
@@ -196,7 +201,7 @@ def read_scenario(case: Case[Any], given: Flags) -> Scenario:
     flags = {
         name: value
         for name, value in given.items()
-        if name in known and value is not None and value != []
+        if (name in known or name in RENAMED) and value is not None and value != []
     }
     for name, value in named_values(given.get("set_") or []).items():
         if name in flags:

@@ -42,7 +42,7 @@ from loadgen.workload.violations import MALFORMED, SESSION_PRESENT, UNEXPECTED_P
 _LEFT = "left for a while"
 _UNANSWERED = (
     "a request without a response: the window of unacknowledged ones is full; "
-    "raise --inflight-window"
+    "raise --max-unacknowledged"
 )
 _RECEIVE_MAXIMUM = 65_535  # where CONNACK names none (MQTT 5, 3.2.2.3.3)
 _PACKET_LIMIT = 1 << 20

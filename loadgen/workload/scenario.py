@@ -64,7 +64,7 @@ PROTOCOL = Choice("Protocol version of every device.", choices=("3.1", "3.1.1", 
 TOTAL_RATE = Rate("Messages a second in total over all publishers.", 0.001, RATE_LIMIT)
 RATE_BY_DEVICES = replace(TOTAL_RATE, absent="one message a second for each device")
 QOS = Choice("Quality of service of publications and subscriptions.", choices=("0", "1", "2"))
-INFLIGHT_WINDOW = Count("Messages a publisher may have unacknowledged (QoS 1 and 2).", 1, 65_535)
+MAX_UNACKNOWLEDGED = Count("Messages a publisher may have unacknowledged (QoS 1 and 2).", 1, 65_535)
 PRODUCERS = Count("Publishers of each topic or queue.")
 ACKNOWLEDGE_EVERY = Count(
     "Acknowledgements that a subscriber withholds and sends together (QoS 1).", 1, 65_535

@@ -91,7 +91,7 @@ def test_fanout_has_one_publisher_and_ratio_subscribers_a_topic() -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_persistent_subscribers_are_durable(qos: int) -> None:
-    found = groups("persistent", pairs=3, qos=qos, inflight_window=9)
+    found = groups("persistent", pairs=3, qos=qos, max_unacknowledged=9)
     publishes, subscribes = found["publishers"].publishes, found["subscribers"].subscribes
     assert publishes is not None and subscribes is not None
     assert publishes.qos == subscribes.qos == qos and publishes.window == 9

@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.cases.registry import CASES
+from loadgen.cases.registry import CASES, RENAMED
+from loadgen.cli.main import main
 from loadgen.cli.options import NOT_YET, case_options, named_values, read_scenario
 from loadgen.errors import ScenarioError
 
@@ -12,7 +13,19 @@ from loadgen.errors import ScenarioError
 def test_every_field_of_a_case_is_an_option_and_no_other(case: str) -> None:
     names = {parameter.name for parameter in case_options(CASES[case])}
     fields = set(CASES[case].scenario.fields()) - set(NOT_YET)
-    assert names == fields | {"scenario", "set_"}
+    renamed = {old for old, new in RENAMED.items() if new in fields}
+    assert names == fields | renamed | {"scenario", "set_"}
+
+
+def test_old_name_of_a_field_is_read_and_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = next(iter(RENAMED.items()))
+    assert getattr(read_scenario(CASES["fanin"], {old: "9"}), new) == 9
+    with pytest.raises(ScenarioError, match="given twice"):
+        read_scenario(CASES["fanin"], {old: "9", new: "8"})
+    assert main(["fanin", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"--{new.replace('_', '-')}" in shown
+    assert f"--{old.replace('_', '-')}" not in shown
 
 
 def test_numbers_and_times_are_read_as_people_write_them() -> None:

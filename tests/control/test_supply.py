@@ -139,7 +139,7 @@ async def test_a_slow_broker_fails_the_percentile(tmp_path: Path) -> None:
 
 async def test_a_driver_that_falls_behind_fails_the_pacing(tmp_path: Path) -> None:
     # One message in flight a driver, and a broker that takes too few a second.
-    result, document = await played(tmp_path / "run", "ceiling=60", inflight_window=1)
+    result, document = await played(tmp_path / "run", "ceiling=60", max_unacknowledged=1)
     assert "AUDIT" in result.verdict.codes
     assert "interaction 1" in failed(document, "pacing")
     assert not failed(document, "delivered")  # late is not lost

@@ -182,7 +182,7 @@ KINDS: dict[str, Kind] = {
         _share("withhold"),
         ("fanin", "fanout", "persistent", "latency"),
         qos=_ACKNOWLEDGED,
-        more=(("inflight_window", 1_000),),
+        more=(("max_unacknowledged", 1_000),),
     ),
     "unsolicited": Kind(_share("unsolicited"), ("fanin", "fanout", "persistent", "latency")),
     "refuse": Kind(_share("refuse", "0x89", FEW), ("connburst", "fanout")),

@@ -40,7 +40,7 @@ PLAYED = [
     ),
     _schedule(
         "messages", "persistent", 2, "5", pairs=3, rate=120.0, transport="tls",
-        broker="mosquitto", inflight_window=1_000,
+        broker="mosquitto", max_unacknowledged=1_000,
         faults="reject=0x97@1/20,withhold=1/15,unsolicited=1/12,delay=50ms@1/10,seed=6",
     ),
     _schedule(

@@ -77,12 +77,12 @@ async def test_a_window_too_small_for_the_responses_is_told(tmp_path: Path) -> N
         faults="ceiling=100",
         responders=1,
         qos=1,
-        inflight_window=2,
+        max_unacknowledged=2,
     )
     lines = (result.directory / "events.jsonl").read_text().splitlines()
     told = [event for event in map(json.loads, lines) if event["kind"] == "unanswered"]
     assert told
-    assert "--inflight-window" in told[0]["detail"]
+    assert "--max-unacknowledged" in told[0]["detail"]
     assert summarize_run(result.directory).counts.sent < 600
 
 

@@ -101,7 +101,7 @@ class TestQueue:
             ({"mqtt": "3.1.1"}, "shared subscriptions"),
             ({"batch": 70_000}, "too large"),
             ({"queues": 1_000_000, "consumers": 100}, "devices in all"),
-            ({"inflight_window": 5}, "does not understand"),
+            ({"max_unacknowledged": 5}, "does not understand"),
             ({"published": "WMQDURABLE"}, "is not one of them"),
         ],
     )

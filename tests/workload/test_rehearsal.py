@@ -45,7 +45,7 @@ def test_a_device_of_each_group_does_what_the_group_does() -> None:
 
 
 def test_the_largest_message_is_asked_for_and_the_window() -> None:
-    publishers, _ = roles_of(plan_of("fanin", size="100-5000", qos=1, inflight_window=9))
+    publishers, _ = roles_of(plan_of("fanin", size="100-5000", qos=1, max_unacknowledged=9))
     (publication,) = publishers.publications
     assert (publication.size_bytes, publication.qos, publishers.window) == (5000, 1, 9)
     assert [role.window for role in roles_of(plan_of("fanin"))] == [0, 0]

@@ -50,7 +50,7 @@ def plan_of(qos: int = 0, version: int = 4, window: int = 4) -> RunPlan:
             "devices": DEVICES,
             "responders": RESPONDERS,
             "qos": qos,
-            "inflight_window": window,
+            "max_unacknowledged": window,
             "rate": 60,
         },
     )
