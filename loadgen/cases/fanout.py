@@ -26,7 +26,7 @@ class Fanout(MessagingScenario):
 
     case: Literal["fanout"] = "fanout"
     rate: float = TOTAL_RATE.field(200.0)
-    topics: int = Count("Topics, with one publisher each.").field(10)
+    topics: int = Count("Topics, with one publisher each.", 1, DEVICES_LIMIT).field(10)
     ratio: int = Count("Subscribers of each topic.").field(100)
     durable: bool = Flag("The broker keeps the sessions of all devices.").field(False)
     max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)

@@ -98,7 +98,27 @@ def host_of() -> Host:
         descriptors=hard if hard != resource.RLIM_INFINITY else 1 << 20,
         memory_bytes=psutil.virtual_memory().available,
         local_ports=last - first + 1,
+        name=socket.gethostname(),
+        addresses=tuple(
+            one.address.partition("%")[0]
+            for interface in psutil.net_if_addrs().values()
+            for one in interface
+            if one.family in (socket.AF_INET, socket.AF_INET6)
+        ),
     )
+
+
+def machine_identity() -> str:
+    """What two processes have in common that share processors and addresses: kernel and network.
+
+    Two containers of one machine, each with a network of its own, differ in the second half.
+    """
+    boot = _read("/proc/sys/kernel/random/boot_id") or socket.gethostname()
+    try:
+        network = Path("/proc/self/ns/net").stat().st_ino
+    except OSError:
+        network = 0
+    return f"{boot}/{network}"
 
 
 def identity() -> dict[str, object]:

@@ -131,7 +131,7 @@ def run_document(
         "started": f"{now:%Y-%m-%dT%H:%M:%SZ}",
         "command": redact_command(command or sys.argv, broker.secrets),
         "scenario": workload.given,
-        "plan": {"hosts": 1, **describe(plan)},
+        "plan": describe(plan),
         "seed": workload.seed,
         "environment": environment(demand_of(workload, plan)),
         "broker": {

@@ -5,13 +5,14 @@ import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Literal
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.control.environment import host_of
 from loadgen.errors import BrokerUnreachableError, ScenarioError
 from loadgen.workload.groups import RunPlan, Target
-from loadgen.workload.plan import plan_run
+from loadgen.workload.plan import Host, plan_run
 from loadgen.workload.workload import Workload
 
 _NAME_S = 5.0
@@ -25,15 +26,18 @@ _TRANSPORTS: Mapping[str, Literal["tcp", "tls", "ws", "wss"]] = {
 }
 
 
-async def plan_for(workload: Workload, endpoints: Sequence[Endpoint]) -> RunPlan:
-    """The plan for this host against these endpoints, with a new run tag."""
+async def plan_for(
+    workload: Workload, endpoints: Sequence[Endpoint], hosts: Sequence[Host] | None = None
+) -> RunPlan:
+    """The plan against these endpoints, with a new run tag; `hosts` are this one, or as many like
+    it as the workload asks for, where None are given."""
     logins = {(endpoint.username, endpoint.password) for endpoint in endpoints}
     if len(logins) > 1:
         raise ScenarioError("broker: the URLs have different users; allowed: the same in all")
     ((username, password),) = logins
     return plan_run(
         workload,
-        host_of(),
+        replace(host_of(), name="", addresses=()) if hosts is None else tuple(hosts),
         tuple([await _target(endpoint) for endpoint in endpoints]),
         secrets.randbits(32),
         username=username,

@@ -305,17 +305,34 @@ class Texts(Text):
         return tuple(map(_line, items))
 
 
-class Network(Text):
-    """Local addresses."""
+class Networks(Text):
+    """Local addresses: one network, or one for each host."""
 
-    allowed = "local addresses as 127.0.0.0/16 or 192.0.2.7"
+    allowed = "local addresses as 127.0.0.0/16 or 192.0.2.7, of several hosts separated by commas"
 
     def parse(self, value: object) -> str:
-        text = _line(value)
+        networks = _line(value).split(",")
         try:
-            return str(ipaddress.ip_network(text, strict=False))
+            return ",".join(str(ipaddress.ip_network(one.strip(), False)) for one in networks)
         except ValueError:
             raise ValueError(f"{shown(value)} is not an address or network") from None
+
+
+class Placement(Texts):
+    """Which groups of devices are on which hosts."""
+
+    allowed = "a group and its hosts, from 0 on, as publishers=0 subscribers=1,2"
+
+    @property
+    def shown_default(self) -> str:
+        return "every group on all hosts"
+
+    def parse(self, value: object) -> tuple[str, ...]:
+        entries = [entry for text in super().parse(value) for entry in text.split()]
+        for entry in entries:
+            if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*=[0-9]{1,4}(,[0-9]{1,4})*", entry):
+                raise ValueError(f"{shown(entry)} does not say on which hosts a group is")
+        return tuple(entries)
 
 
 class RateSteps(Text):

@@ -189,12 +189,13 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """What one worker process plays."""
+    """What one worker process plays, and the number of the host that it runs on."""
 
     worker: int
     shares: tuple[Share, ...]
     source_address: str | None = None
     processors: tuple[int, ...] = ()
+    host: int = 0
 
 
 Behaviour = Literal["messaging", "supply_chain"]

@@ -3,7 +3,7 @@
 import ipaddress
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 from loadgen.errors import HostLimitError, ScenarioError
@@ -20,13 +20,17 @@ from loadgen.workload.groups import (
 )
 from loadgen.workload.scenario import INSTANCES_LIMIT
 from loadgen.workload.spread import Shares, costed, most_workers, spread, workers_for_load
+from loadgen.workload.units import shown
 from loadgen.workload.workload import Brokers, Workload, rooted
+
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 SPARE_DESCRIPTORS = 200
 """A worker's own files, pipes, libraries and the connects that are being closed and retried."""
 BROKER_SPARE_DESCRIPTORS = 50
 """A broker's own files and listeners, and the connections that watch it."""
 WORKERS_LIMIT = 1_024
+"""Of one host."""
 USABLE_PORT_SHARE = 0.99
 """Other programs of the host want some; the published CONNBURST took 98 % of 60,000."""
 LOOPBACK_SOURCES = "127.1.0.0/16"
@@ -57,27 +61,35 @@ class Host:
     """What one load host offers.
 
     `descriptors` is the limit of one process, `local_ports` the ephemeral ports of one source
-    address, `memory_bytes` what is available.
+    address, `memory_bytes` what is available, `addresses` those of its interfaces (none where they
+    are not known).
     """
 
     cores: int
     descriptors: int
     memory_bytes: int
     local_ports: int
+    name: str = ""
+    addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a plan takes: of one process, of all, and of the most used source address."""
+    """What a plan takes of a host: of one process, of all, of the most used source address."""
 
     descriptors_per_worker: int
     memory_bytes: int
     ports_per_source_address: int
+    host: int = 0
+    devices: int = 0
+    workers: int = 0
+    source_addresses: int = 1
+    cores: float = 0.0
 
 
 def plan_run(
     workload: Workload,
-    host: Host,
+    host: Host | tuple[Host, ...],
     targets: tuple[Target, ...],
     run_tag: int,
     *,
@@ -88,8 +100,8 @@ def plan_run(
 
     Workers are as many as descriptors, ports and load ask for (`workload.workers` overrides, but
     never more than there are parts to play). The timed pair of LATENCY gets a worker of its own
-    where there are two. With several hosts, each with these limits, worker w runs on host w modulo
-    hosts.
+    where there are two. `host` is each of the workload's hosts, or what all of them are like;
+    before those without anything to play are left out, worker w is on host w modulo hosts.
 
     Raises HostLimitError, one line that says how to make it fit, and ScenarioError where the
     workload contradicts the targets.
@@ -103,8 +115,12 @@ def plan_run(
             f"a password needs a user name in MQTT {workload.protocol}; add one or use --mqtt 5"
         )
     groups = rooted(workload.groups, f"lg{run_tag:08x}")
-    _require_brokers_fit(workload.brokers, host, groups)
-    place = _Place(workload, host, targets, groups)
+    hosts = (host,) * workload.hosts if isinstance(host, Host) else host
+    if len(hosts) != workload.hosts:
+        raise ValueError(f"{len(hosts)} hosts for a workload of {workload.hosts}")
+    # Private brokers run beside the coordinator.
+    _require_brokers_fit(workload.brokers, hosts[0], groups)
+    place = _Place(workload, hosts, targets, groups)
     workers = _pinned(_fitting_workers(place), workload.processors)
     encrypted = any(target.transport in ("tls", "wss") for target in targets)
     plan = RunPlan(
@@ -122,19 +138,26 @@ def plan_run(
         separate_brokers=workload.brokers.apart > 1,
         **{one.name: getattr(workload, one.name) for one in fields(DeviceConduct)},
     )
-    _require_memory(plan, host, workload.hosts)
+    _require_memory(plan, hosts)
     return workload.case.plan(workload, plan)
 
 
-def _require_memory(plan: RunPlan, host: Host, hosts: int) -> None:
-    memory = needs_of(plan).memory_bytes
-    available = int(host.memory_bytes * hosts * MEMORY_SHARE)
-    if memory > available:
-        raise HostLimitError(
-            f"{_devices(plan.groups):,} devices in {len(plan.workers)} workers need "
-            f"{memory / 2**30:.1f} GiB of memory and may use {available / 2**30:.1f}: ask for "
-            "fewer devices or workers, or spread over more --hosts"
-        )
+def _require_memory(plan: RunPlan, hosts: tuple[Host, ...]) -> None:
+    for needs in needs_by_host(plan):
+        host = hosts[needs.host]
+        available = int(host.memory_bytes * MEMORY_SHARE)
+        if needs.memory_bytes > available:
+            raise HostLimitError(
+                f"{_named(host)}{needs.devices:,} devices in {needs.workers} workers need "
+                f"{needs.memory_bytes / 2**30:.1f} GiB of memory and may use "
+                f"{available / 2**30:.1f}: ask for fewer devices or workers, or spread over more "
+                "--hosts"
+            )
+
+
+def _named(host: Host) -> str:
+    """What begins a sentence about one host of several."""
+    return f"host {shown(host.name)}: " if host.name else ""
 
 
 def _devices(groups: Iterable[DeviceGroup]) -> int:
@@ -161,16 +184,12 @@ def _packet_limit(payload_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What is to be played, on what host, against which targets."""
+    """What is to be played, on what hosts, against which targets."""
 
     workload: Workload
-    host: Host
+    hosts: tuple[Host, ...]
     targets: tuple[Target, ...]
     groups: tuple[DeviceGroup, ...]
-
-    @property
-    def usable_ports(self) -> int:
-        return int(self.host.local_ports * USABLE_PORT_SHARE)
 
     def to_one_target(self, shares: Iterable[Share]) -> int:
         """An upper bound of the connections that these shares make to one target."""
@@ -178,29 +197,42 @@ class _Place:
         return _most_to_one_target(shares, self.groups, len(self.targets), separate)
 
 
+def _usable_ports(host: Host) -> int:
+    return int(host.local_ports * USABLE_PORT_SHARE)
+
+
 def _fitting_workers(place: _Place) -> tuple[WorkerPlan, ...]:
-    host, wanted = place.host, place.workload.workers
-    held = host.descriptors - SPARE_DESCRIPTORS
+    hosts, wanted = place.hosts, place.workload.workers
+    opened = min(host.descriptors for host in hosts)
+    held = opened - SPARE_DESCRIPTORS
     if held < 1:
         raise HostLimitError(
-            f"a process may open only {host.descriptors} files here and a worker needs "
+            f"a process may open only {opened} files here and a worker needs "
             f"{SPARE_DESCRIPTORS} and one for each device: raise the limit (ulimit -n)"
         )
     groups = costed(place.groups)
+    where = hosts_of_groups(place.workload.place, place.groups, len(hosts))
     most = most_workers(groups)
-    for_load = workers_for_load(groups, host.cores, place.workload.hosts)
-    count = min(for_load if wanted is None else wanted, most)
+    if most < len(hosts):
+        raise ScenarioError(
+            f"hosts: there is work for {most} workers and each host needs one; allowed: {most} "
+            "hosts at most"
+        )
+    for_load = workers_for_load(groups, min(host.cores for host in hosts), len(hosts))
+    limit = min(most, WORKERS_LIMIT * len(hosts))
+    count = min(for_load if wanted is None else max(wanted, len(hosts)), most)
     while True:
-        shares = spread(groups, count)
+        shares = spread(groups, count, len(hosts), where)
         problem = _descriptor_problem(shares, held, count)
         if not problem:
             workers, problem = _with_sources(place, shares)
             if not problem:
                 return workers
-        if wanted is not None or count >= min(most, WORKERS_LIMIT):
+        if wanted is not None or count >= limit:
             raise HostLimitError(problem)
-        # Descriptors bound the number from below; from there on one by one.
-        count = max(min(-(-_devices(place.groups) // held), most, WORKERS_LIMIT), count + 1)
+        # Descriptors bound the number from below; from there on one by one on each host.
+        fewest = min(-(-_devices(place.groups) // held), limit)
+        count = max(fewest, min(limit, count + len(hosts)))
 
 
 def _descriptor_problem(shares: Shares, held: int, workers: int) -> str:
@@ -213,6 +245,39 @@ def _descriptor_problem(shares: Shares, held: int, workers: int) -> str:
     )
 
 
+def hosts_of_groups(
+    place: Sequence[str], groups: Iterable[DeviceGroup], hosts: int
+) -> Mapping[str, tuple[int, ...]]:
+    """On which hosts each named group is; an entry of `place` is as `publishers=0,2`.
+
+    A name is a group's, in the singular or plural, or how the names of several begin. Raises
+    ScenarioError for what names no group or host, and where a host is left without any.
+    """
+    names = [group.name for group in groups]
+    found: dict[str, tuple[int, ...]] = {}
+    for entry in place:
+        name, _, numbers = entry.partition("=")
+        where = tuple(sorted(set(map(int, numbers.split(",")))))
+        if where[-1] >= hosts:
+            raise ScenarioError(
+                f"place: there is no host {where[-1]}; allowed: 0 to {hosts - 1} with --hosts "
+                f"{hosts}"
+            )
+        meant = [own for own in names if own.startswith(name.removesuffix("s"))]
+        if not meant:
+            raise ScenarioError(
+                f"place: the case has no group {shown(name)}; allowed: "
+                f"{', '.join(dict.fromkeys(names))[:200]}"
+            )
+        found |= dict.fromkeys(meant, where)
+    idle = set(range(hosts)) - {number for where in found.values() for number in where}
+    if idle and all(name in found for name in names):
+        raise ScenarioError(
+            f"place: nothing is played on host {min(idle)}; allowed: a group for each host"
+        )
+    return found
+
+
 # Ports and source addresses ---------------------------------------------------------------------
 
 
@@ -221,59 +286,101 @@ def _with_sources(place: _Place, shares: Shares) -> tuple[tuple[WorkerPlan, ...]
 
     Raises HostLimitError where more workers would not help.
     """
-    network = place.workload.source_address or _network_of_its_own(place)
-    if network is None:
-        return tuple(WorkerPlan(w, own) for w, own in enumerate(shares)), ""
-    available = ipaddress.ip_network(network)
-    _check_family(available, place.targets)
-    size, first = available.num_addresses, 0
+    count = len(place.hosts)
+    pools = [_sources(place, number, shares[number::count]) for number in range(count)]
+    plans = [
+        WorkerPlan(at, own, pool[at // count % len(pool)] if pool else None, host=at % count)
+        for at, own in enumerate(shares)
+        for pool in (pools[at % count],)
+    ]
+    for number, (host, pool) in enumerate(zip(place.hosts, pools, strict=True)):
+        own = plans[number::count]
+        worst = _ports_used(own, place.to_one_target) if pool else 0
+        if worst <= _usable_ports(host):
+            continue
+        loopback = ipaddress.ip_address(pool[0]).is_loopback
+        problem = (
+            f"{_named(host)}{worst:,} connections from one source address to one broker address "
+            f"need more than its {_usable_ports(host):,} ports: use more --workers, and "
+            "--source-address with an address for each "
+            f"({'127.0.0.0/16' if loopback else 'a larger network'}), or widen "
+            "net.ipv4.ip_local_port_range"
+        )
+        if len(pool) <= len(own):
+            raise HostLimitError(problem)
+        return (), problem
+    busy = (worker for worker in plans if worker.shares)
+    return tuple(replace(worker, worker=at) for at, worker in enumerate(busy)), ""
+
+
+def _sources(place: _Place, number: int, shares: Shares) -> Sequence[str]:
+    """The addresses that the workers of a host connect from, one more where there is one; none
+    where the system may choose."""
+    count, host = len(place.hosts), place.hosts[number]
+    given = place.workload.source_address
+    if given is None and not _runs_out_of_ports(place, host, shares):
+        return ()
+    networks = [ipaddress.ip_network(text) for text in (given or LOOPBACK_SOURCES).split(",")]
+    if len(networks) not in (1, count):
+        raise ScenarioError(
+            f"source_address: {len(networks)} networks for {count} hosts; allowed: one for each, "
+            "or one for all"
+        )
+    network = networks[number % len(networks)]
+    _check_family(network, place.targets)
+    size, first = network.num_addresses, 0
     if size > 2:  # neither the network's own address nor its broadcast address
         size, first = size - 2, 1
-    plans = tuple(
-        WorkerPlan(w, own, str(available[first + w % size])) for w, own in enumerate(shares)
-    )
-    worst = _ports_used(plans, place.to_one_target)
-    if worst <= place.usable_ports:
-        return plans, ""
-    example = "127.0.0.0/16" if available.is_loopback else "a larger network"
-    problem = (
-        f"{worst:,} connections from one source address to one broker address need more than its "
-        f"{place.usable_ports:,} ports: use more --workers, and --source-address with an address "
-        f"for each ({example}), or widen net.ipv4.ip_local_port_range"
-    )
-    if len(shares) >= size:
-        raise HostLimitError(problem)
-    return (), problem
+    if count > 1 and len(networks) == 1 and not network.is_loopback:
+        if host.addresses:
+            return _of_this_host(host, network)
+        size //= count
+        first += number * size
+        if not size:
+            raise HostLimitError(
+                f"source_address: {network} has no address for each of {count} hosts; give a "
+                "larger network, or one for each host, separated by commas"
+            )
+    return [str(network[first + at]) for at in range(min(size, len(shares) + 1))]
 
 
-def _network_of_its_own(place: _Place) -> str | None:
-    """Loopback's spare addresses where one does not have enough ports; None where it does."""
-    shared = -(-place.to_one_target(_everyone(place.groups)) // place.workload.hosts)
-    if shared <= place.usable_ports:
-        return None
+def _of_this_host(host: Host, network: _Network) -> list[str]:
+    """The host's own addresses in a network that several hosts share."""
+    found = [own for own in host.addresses if ipaddress.ip_address(own) in network]
+    if not found:
+        raise HostLimitError(
+            f"{_named(host)}it has no address in {network}, from which it is to connect: add one, "
+            "or give --source-address a network for each host, separated by commas"
+        )
+    return found
+
+
+def _runs_out_of_ports(place: _Place, host: Host, shares: Shares) -> bool:
+    """Whether a host's devices need loopback's spare addresses, as one has not enough ports."""
+    shared = place.to_one_target(share for own in shares for share in own)
+    if shared <= _usable_ports(host):
+        return False
     if all(target.host.startswith("127.") for target in place.targets):
-        return LOOPBACK_SOURCES
-    addresses = -(-shared // max(1, place.usable_ports))
+        return True
+    addresses = -(-shared // max(1, _usable_ports(host)))
     raise HostLimitError(
-        f"{shared:,} connections to one broker address need more than the {place.usable_ports:,} "
-        f"ports of one source address: give --source-address with {addresses} or more "
-        "addresses of this host, or more --broker endpoints"
+        f"{_named(host)}{shared:,} connections to one broker address need more than the "
+        f"{_usable_ports(host):,} ports of one source address: give --source-address with "
+        f"{addresses} or more addresses of this host, or more --broker endpoints"
     )
 
 
 def _ports_used(
     workers: Sequence[WorkerPlan], to_one_target: Callable[[Iterable[Share]], int]
 ) -> int:
-    """Connections to one target from the most used source address."""
-    used: Counter[str | None] = Counter()
+    """Connections to one target from the most used source address of one host."""
+    used: Counter[tuple[int, str | None]] = Counter()
     for worker in workers:
-        used[worker.source_address] += to_one_target(worker.shares)
+        used[worker.host, worker.source_address] += to_one_target(worker.shares)
     return max(used.values(), default=0)
 
 
-def _check_family(
-    network: ipaddress.IPv4Network | ipaddress.IPv6Network, targets: tuple[Target, ...]
-) -> None:
+def _check_family(network: _Network, targets: tuple[Target, ...]) -> None:
     for target in targets:
         version = 6 if ":" in target.host else 4
         if network.version != version:
@@ -388,18 +495,40 @@ def _send_tick_us(
 
 
 def needs_of(plan: RunPlan) -> Needs:
-    """What this plan takes of its host."""
+    """What this plan takes of its host, or of the fullest of its hosts in each respect."""
+    every = needs_by_host(plan)
+    return Needs(
+        **{one.name: max(getattr(own, one.name) for own in every) for one in fields(Needs)}
+    )
+
+
+def needs_by_host(plan: RunPlan) -> list[Needs]:
+    """What this plan takes of each of its hosts."""
 
     def to_one_target(shares: Iterable[Share]) -> int:
         return _most_to_one_target(shares, plan.groups, len(plan.targets), plan.separate_brokers)
 
-    held = [sum(share.count for share in worker.shares) for worker in plan.workers]
+    by_host: dict[int, list[WorkerPlan]] = {}
+    for worker in plan.workers:
+        by_host.setdefault(worker.host, []).append(worker)
     each = DEVICE_BYTES + SOCKET_BYTES + (TLS_BYTES if plan.tls is not None else 0)
-    return Needs(
-        descriptors_per_worker=max(held, default=0) + SPARE_DESCRIPTORS,
-        memory_bytes=len(plan.workers) * WORKER_BYTES + sum(held) * each,
-        ports_per_source_address=_ports_used(plan.workers, to_one_target),
-    )
+    cores = [one.cores for one in costed(plan.groups)]
+    found = []
+    for own in [by_host[host] for host in sorted(by_host)]:
+        held = [sum(share.count for share in worker.shares) for worker in own]
+        found.append(
+            Needs(
+                descriptors_per_worker=max(held) + SPARE_DESCRIPTORS,
+                memory_bytes=len(own) * WORKER_BYTES + sum(held) * each,
+                ports_per_source_address=_ports_used(own, to_one_target),
+                host=own[0].host,
+                devices=sum(held),
+                workers=len(own),
+                source_addresses=len({worker.source_address for worker in own}),
+                cores=sum(cores[s.group] * s.count for worker in own for s in worker.shares),
+            )
+        )
+    return found
 
 
 def describe(plan: RunPlan) -> dict[str, object]:
@@ -409,6 +538,7 @@ def describe(plan: RunPlan) -> dict[str, object]:
     `send_tick_us`, `targets` (URLs), `shares` (each worker's devices and address) and `needs`.
     """
     return {
+        "hosts": len({worker.host for worker in plan.workers}),
         "workers": len(plan.workers),
         "run_tag": f"{plan.run_tag:08x}",
         "seed": plan.seed,
@@ -421,6 +551,7 @@ def describe(plan: RunPlan) -> dict[str, object]:
         "shares": [
             {
                 "worker": worker.worker,
+                "host": worker.host,
                 "source_address": worker.source_address,
                 "devices": {plan.groups[share.group].name: share.count for share in worker.shares},
             }

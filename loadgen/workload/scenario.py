@@ -25,7 +25,8 @@ from loadgen.workload.fields import (
     Count,
     Field,
     Flag,
-    Network,
+    Networks,
+    Placement,
     Rate,
     RateSteps,
     Seconds,
@@ -41,8 +42,8 @@ from loadgen.workload.units import shown
 BROKER_NAMES = ("auto", "mosquitto", "amqtt", "reflector")
 BROKER_SCHEMES = ("mqtt", "mqtts", "ws", "wss")
 
-DEVICES_LIMIT = 10_000_000
-"""Ten times the published CONNBURST; more needs a plan over several runs."""
+DEVICES_LIMIT = 1_000_000_000
+"""Five times the largest published test, and what fits into the 32 bits of a stream's number."""
 RATE_LIMIT = 100_000_000
 """Six times the published egress of 15 M messages/s."""
 DURATION_LIMIT_S = 7 * 86_400
@@ -138,12 +139,20 @@ class Scenario(BaseModel):
         1_024,
         absent="from devices, rates, descriptors and cores",
     ).field()
-    source_address: str | None = Network(
-        "Local addresses to connect from, one for each worker.",
+    source_address: str | None = Networks(
+        "Local addresses to connect from, one for each worker; of several hosts each takes those "
+        "that it has, or the network in its place where there is one for each: 10.1.0.0/24,"
+        "10.2.0.0/24.",
         "CIDR",
         absent="the system's choice; 127.1.0.0/16 where a broker on loopback runs out of ports",
     ).field()
-    hosts: int = Count("Hosts to run on.", 1, 1_000).field(1)
+    hosts: int = Count(
+        "Hosts of a Spark cluster to run on, each an executor (with --spark-master).", 1, 1_000
+    ).field(1)
+    place: tuple[str, ...] = Placement(
+        "Hosts, from 0 on, that play a group of devices: publishers=0 subscribers=1,2.",
+        "GROUP=HOST,...",
+    ).field(())
     tls_ca: str | None = Text(
         "File of certificate authorities that the broker's certificate must come from.",
         "file",
@@ -257,6 +266,8 @@ class Scenario(BaseModel):
         """Why fields do not fit together: `name: what is wrong; allowed: ...`."""
         yield from _broker_complaints(self.broker)
         yield from self._tls_complaints()
+        if self.place and self.hosts == 1:
+            yield "place: there is one host; allowed: with hosts above 1"
         try:
             processors_of(self.affinity)
         except ValueError:

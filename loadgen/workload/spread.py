@@ -6,7 +6,9 @@ about ten times one that sends what fell due in a millisecond.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from loadgen.workload.groups import DeviceGroup, Share, publishing_to, sent_rate
 
@@ -21,6 +23,11 @@ WORKER_LOAD = 0.3
 
 Shares = list[tuple[Share, ...]]
 """What each worker plays."""
+
+HostsOfGroups = Mapping[str, tuple[int, ...]]
+"""On which hosts the groups of a name are played; those that are not named, on all."""
+
+EVERYWHERE: HostsOfGroups = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +101,26 @@ def most_workers(groups: tuple[Costed, ...]) -> int:
     return 1 + sum(one.parts for one in groups if not one.group.timed)
 
 
-def spread(groups: tuple[Costed, ...], workers: int) -> Shares:
+def spread(
+    groups: tuple[Costed, ...], workers: int, hosts: int = 1, where: HostsOfGroups = EVERYWHERE
+) -> Shares:
     """Shares of each worker; a group's devices are dealt out one by one, like cards.
 
     Neighbouring devices have neighbouring places in the schedule, so dealing keeps the schedule of
     every worker even. Each group begins where the one before stopped, so that groups of a few
     devices do not all meet in the first worker. Queues are dealt whole, neighbours together.
+    Worker w is on host w modulo `hosts`; where there are several, a publisher and the subscriber
+    with its number are on different ones.
     """
     shares: list[list[Share]] = [[] for _ in range(workers)]
-    for lane, members in _lanes(groups, workers):
+    for lane, members in _lanes(groups, workers, hosts, where):
         step = len(lane)
         dealt = 0
+        first: dict[str, int] = {}
         for index in members:
             count, parts = groups[index].group.count, groups[index].parts
+            dealt += _meets_its_publisher(groups[index].group, first, dealt, hosts)
+            first[groups[index].group.name] = dealt
             for place, worker in enumerate(lane):
                 start = (place - dealt) % step
                 if start >= parts:
@@ -119,11 +133,27 @@ def spread(groups: tuple[Costed, ...], workers: int) -> Shares:
     return [tuple(own) for own in shares]
 
 
-def _lanes(groups: tuple[Costed, ...], workers: int) -> list[tuple[range, list[int]]]:
-    """Which workers play which groups (by index)."""
+def _meets_its_publisher(
+    group: DeviceGroup, first: Mapping[str, int], dealt: int, hosts: int
+) -> bool:
+    """Whether a group that is dealt from here puts its devices beside those they listen to."""
+    publishers = group.subscribes.publishers if group.subscribes is not None else ""
+    return hosts > 1 and publishers in first and (dealt - first[publishers]) % hosts == 0
+
+
+Lane = tuple[Sequence[int], list[int]]
+"""Workers, and the groups (by index) that they play."""
+
+
+def _lanes(
+    groups: tuple[Costed, ...], workers: int, hosts: int, where: HostsOfGroups
+) -> list[Lane]:
+    """Which workers play which groups."""
     everyone = list(range(len(groups)))
     if workers == 1:
         return [(range(1), everyone)]
+    if where:
+        return _placed(groups, workers, hosts, where)
     if _has_background(groups):
         timed = [index for index in everyone if groups[index].group.timed]
         others = [index for index in everyone if not groups[index].group.timed]
@@ -136,6 +166,25 @@ def _lanes(groups: tuple[Costed, ...], workers: int) -> list[tuple[range, list[i
         alone = [(range(last + at, last + at + 1), [index]) for at, index in enumerate(heavy)]
         return [(range(last), [i for i in everyone if i not in heavy]), *alone]
     return [(range(workers), everyone)]
+
+
+def _placed(
+    groups: tuple[Costed, ...], workers: int, hosts: int, where: HostsOfGroups
+) -> list[Lane]:
+    """A lane for each set of hosts; what is timed has a worker of its own beside a background."""
+    lanes: dict[tuple[tuple[int, ...], bool], list[int]] = {}
+    background = _has_background(groups)
+    for index, one in enumerate(groups):
+        on = where.get(one.group.name, tuple(range(hosts)))
+        lanes.setdefault((on, background and one.group.timed), []).append(index)
+    found: list[Lane] = []
+    alone: list[int] = []
+    for (on, timed), members in sorted(lanes.items(), key=lambda lane: not lane[0][1]):
+        lane = [worker for worker in range(workers) if worker % hosts in on]
+        lane = [worker for worker in lane if worker not in alone] or lane
+        found.append((lane[:1] if timed else lane, members))
+        alone += lane[:1] if timed else []
+    return found
 
 
 def _whole_queues(index: int, count: int, queues: int, place: int, places: int) -> Share:

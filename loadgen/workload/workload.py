@@ -142,6 +142,7 @@ class Workload(DeviceConduct):
     arrivals_random: bool = False  # whether schedules are drawn at random
     seed: int = 1
     hosts: int = 1
+    place: tuple[str, ...] = ()  # GROUP=HOST,... of those groups that are not on all hosts
     workers: int | None = None
     source_address: str | None = None
     processors: tuple[int, ...] = ()
@@ -188,6 +189,7 @@ def resolve(case: Case[S], scenario: S) -> Workload:
         tls=_tls(scenario),
         seed=scenario.seed,
         hosts=scenario.hosts,
+        place=scenario.place,
         workers=scenario.workers,
         source_address=scenario.source_address,
         processors=processors_of(scenario.affinity),

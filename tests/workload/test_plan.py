@@ -323,6 +323,117 @@ class TestPrivateBrokers:
         assert plan(case, SMALL, LOOPBACK * flags["instances"], **flags)
 
 
+def groups_by_host(made: RunPlan) -> dict[int, set[str]]:
+    found: dict[int, set[str]] = {}
+    for worker in made.workers:
+        found.setdefault(worker.host, set()).update(devices_of(made, worker))
+    return found
+
+
+def host_of_device(made: RunPlan, group: str, device: int) -> int:
+    return next(w.host for w in made.workers if device in devices_of(made, w).get(group, []))
+
+
+class TestSeveralHosts:
+    def test_workers_are_numbered_over_all_hosts_and_each_has_some(self) -> None:
+        made = plan("fanin", hosts=3, workers=7, devices=700)
+        assert [worker.worker for worker in made.workers] == list(range(7))
+        assert [worker.host for worker in made.workers] == [0, 1, 2, 0, 1, 2, 0]
+
+    def test_a_publisher_and_its_subscriber_are_on_different_hosts(self) -> None:
+        for hosts, pairs in ((2, 10), (4, 10), (3, 9)):
+            made = plan("persistent", hosts=hosts, pairs=pairs)
+            for pair in range(pairs):
+                publisher = host_of_device(made, "publishers", pair)
+                assert publisher != host_of_device(made, "subscribers", pair)
+
+    def test_on_one_host_a_pair_may_share_a_worker(self) -> None:
+        made = plan("persistent", workers=2, pairs=10)
+        workers = [devices_of(made, worker) for worker in made.workers]
+        assert workers[0]["publishers"] == workers[0]["subscribers"]
+
+    def test_the_timed_pair_is_on_one_host(self) -> None:
+        made = plan("latency", hosts=3)
+        pair = {"pair_publisher", "pair_subscriber"}
+        assert [sorted(pair & names) != [] for names in groups_by_host(made).values()].count(
+            True
+        ) == 1
+        assert not pair & groups_by_host(made)[1]
+
+    def test_a_place_for_each_group(self) -> None:
+        made = plan("fanout", hosts=3, place=["publishers=0", "subscribers=1,2"], workers=6)
+        assert groups_by_host(made) == {0: {"publishers"}, 1: {"subscribers"}, 2: {"subscribers"}}
+
+    def test_a_place_in_one_text_and_a_singular_group(self) -> None:
+        made = plan("fanin", hosts=2, place="publishers=0 subscribers=1")
+        assert groups_by_host(made) == {0: {"publishers"}, 1: {"subscriber"}}
+
+    def test_the_beginning_of_several_names(self) -> None:
+        made = plan("latency", hosts=2, place=["pair=1", "background=0"])
+        assert groups_by_host(made)[1] == {"pair_publisher", "pair_subscriber"}
+        assert not groups_by_host(made)[0] & {"pair_publisher", "pair_subscriber"}
+
+    @pytest.mark.parametrize(
+        ("place", "words"),
+        [
+            ("publishers=2", "there is no host 2; allowed: 0 to 1"),
+            ("drivers=0", "no group 'drivers'; allowed: publishers, subscriber"),
+            ("publishers=0 subscriber=0", "nothing is played on host 1"),
+        ],
+    )
+    def test_places_that_cannot_be(self, place: str, words: str) -> None:
+        with pytest.raises(ScenarioError, match=words):
+            plan("fanin", hosts=2, place=place)
+
+    def test_more_hosts_than_parts(self) -> None:
+        with pytest.raises(ScenarioError, match="allowed: 2 hosts at most"):
+            plan("persistent", hosts=3, pairs=1)
+
+    def test_each_hosts_own_limits_count(self) -> None:
+        scenario = build_scenario(
+            "connburst", None, {"broker": "mqtt://h", "devices": 2000, "hosts": 2}
+        )
+        poor = dataclasses.replace(SMALL, memory_bytes=1 << 20, name="poor")
+        with pytest.raises(HostLimitError, match=r"^host 'poor': 1,000 devices in 1 workers need"):
+            plan_run(resolve(scenario), (SMALL, poor), REMOTE, 1)
+
+    def test_ports_are_each_hosts_own(self) -> None:
+        assert "--source-address with 2" in refusal("connburst", targets=REMOTE, devices="50k")
+        made = plan("connburst", targets=REMOTE, devices="50k", hosts=2)
+        assert needs_of(made).ports_per_source_address == 25_000
+
+    def test_source_addresses_of_each_host(self) -> None:
+        def used(text: str) -> list[str | None]:
+            made = plan(
+                "connburst", targets=REMOTE, devices=4000, hosts=2, workers=4, source_address=text
+            )
+            return [worker.source_address for worker in made.workers]
+
+        each = ["10.1.0.1", "10.2.0.1", "10.1.0.2", "10.2.0.2"]
+        assert used("10.1.0.0/24,10.2.0.0/24") == each
+        assert used("10.0.0.0/24") == ["10.0.0.1", "10.0.0.128", "10.0.0.2", "10.0.0.129"]
+        with pytest.raises(ScenarioError, match="3 networks for 2 hosts"):
+            used("10.1.0.0/24,10.2.0.0/24,10.3.0.0/24")
+
+    def test_a_shared_network_stands_for_the_addresses_that_a_host_has(self) -> None:
+        flags = {"broker": "mqtt://h", "devices": 100, "hosts": 2, "source_address": "10.0.0.0/8"}
+        workload = resolve(build_scenario("connburst", None, flags))
+        one, two = (
+            dataclasses.replace(SMALL, name=name, addresses=("127.0.0.1", "fd00::1", address))
+            for name, address in (("a", "10.0.0.7"), ("b", "10.9.9.9"))
+        )
+        made = plan_run(workload, (one, two), REMOTE, 1)
+        assert [worker.source_address for worker in made.workers] == ["10.0.0.7", "10.9.9.9"]
+        with pytest.raises(HostLimitError, match="host 'c': it has no address"):
+            plan_run(
+                workload, (one, dataclasses.replace(SMALL, name="c", addresses=("::1",))), REMOTE, 1
+            )
+
+    def test_the_fullest_host_is_what_is_needed(self) -> None:
+        needs = needs_of(plan("connburst", targets=REMOTE, devices=5001, hosts=2))
+        assert (needs.devices, needs.workers) == (2501, 1)
+
+
 class TestPacing:
     @pytest.mark.parametrize(("rate", "tick"), [(20_000, 0), (20_001, 1000)])
     def test_ticks_begin_above_a_rate(self, rate: int, tick: int) -> None:

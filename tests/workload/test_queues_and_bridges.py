@@ -100,7 +100,7 @@ class TestQueue:
             ({"qos": 2}, "qos: 2"),
             ({"mqtt": "3.1.1"}, "shared subscriptions"),
             ({"batch": 70_000}, "too large"),
-            ({"queues": 1_000_000, "consumers": 100}, "devices in all"),
+            ({"queues": 1_000_000, "consumers": 1_000}, "devices in all"),
             ({"max_unacknowledged": 5}, "does not understand"),
             ({"published": "WMQDURABLE"}, "is not one of them"),
         ],
