@@ -1,9 +1,13 @@
-"""The wheel is what users install: built, put into an environment of its own, and used there."""
+"""The wheel is what users install: built, put into an environment of its own, and used there.
+
+It is built from the source archive, as packagers do, so that the archive holds what it needs.
+"""
 
 import json
 import os
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -13,13 +17,27 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (made,) = directory.glob("*.whl")
+def built(kind: str, source: Path, directory: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(directory)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    (made,) = directory.iterdir()
     return made
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source archive, unpacked."""
+    archive = built("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
+    place = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(archive) as packed:
+        packed.extractall(place, filter="data")
+    (top,) = place.iterdir()
+    return top
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built("wheel", sdist, tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +81,22 @@ def test_it_holds_the_files_that_are_not_code(wheel: Path) -> None:
     for path in (ROOT / "loadgen").rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
             assert path.relative_to(ROOT).as_posix() in names
+
+
+def test_the_source_archive_holds_what_its_tests_need_and_no_more(sdist: Path) -> None:
+    held = {path.relative_to(sdist).as_posix() for path in sdist.rglob("*") if path.is_file()}
+    for directory in ("loadgen", "scenarios", "tuning", "tests", "bench", "docs"):
+        for path in filter(Path.is_file, (ROOT / directory).rglob("*")):
+            name = path.relative_to(ROOT)
+            made = "__pycache__" in name.parts or name.parts[:2] == ("bench", "build")
+            assert (name.as_posix() in held) != made, name
+    assert {"bootstrap.py", "requirements.lock", "pyproject.toml", "CHANGELOG.md"} <= held
+    assert not any(name.startswith((".venv", "runs", ".ci")) for name in held)
+
+
+def test_the_licence_is_in_it(wheel: Path) -> None:
+    (named,) = (name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("/LICENSE"))
+    assert zipfile.ZipFile(wheel).read(named) == (ROOT / "LICENSE").read_bytes()
 
 
 def test_it_is_the_installed_package_that_runs(loadgen: Path, tmp_path: Path) -> None:
