@@ -61,7 +61,12 @@ def test_options_of_the_case_come_first_and_none_is_left_over(case: str) -> None
 
 @pytest.mark.parametrize(
     ("line", "completed"),
-    [("loadgen fan", "fanin"), ("loadgen fanout --rat", "--ratio"), ("loadgen sea", "search")],
+    [
+        ("loadgen fan", "fanin"),
+        ("loadgen search fanin --step-d", "--step-duration"),
+        ("loadgen fanout --rat", "--ratio"),
+        ("loadgen sea", "search"),
+    ],
 )
 def test_shell_completes_commands_and_the_options_of_a_case(line: str, completed: str) -> None:
     environment = os.environ | {
