@@ -10,6 +10,7 @@ from loadgen.workload.scenario import (
     DEVICES_LIMIT,
     MAX_UNACKNOWLEDGED,
     RATE_BY_DEVICES,
+    WHOLE_SIZE,
     MessagingScenario,
 )
 from loadgen.workload.workload import ROOT
@@ -21,6 +22,7 @@ class Request(MessagingScenario):
     case: Literal["request"] = "request"
     devices: int = Count("Simulated devices: those that ask.", 1, DEVICES_LIMIT).field(1_000)
     rate: float | None = RATE_BY_DEVICES.field()
+    size: tuple[int, int] = WHOLE_SIZE.field((32, 32))
     responders: int = Count(
         "Devices that answer; each has a topic on which its part of the devices asks."
     ).field(10)

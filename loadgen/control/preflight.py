@@ -15,10 +15,15 @@ from loadgen.engine.fleet import connect_of, read_clients
 from loadgen.errors import BrokerRefusedError, ScenarioError
 from loadgen.mqtt.codec import CLIENT_ID_CHARACTERS
 from loadgen.mqtt.constants import MQTT_3_1
+from loadgen.workload.fields import Size
 from loadgen.workload.groups import RunPlan, client_id
 from loadgen.workload.payload import HEADER_BYTES
 from loadgen.workload.rehearsal import acquainted
-from loadgen.workload.scenario import SIZE_MAXIMUM_BYTES, MessagingScenario, Scenario
+from loadgen.workload.scenario import (
+    WHOLE_SIZE_MAXIMUM_BYTES,
+    MessagingScenario,
+    Scenario,
+)
 from loadgen.workload.sut import FILE_LIMIT_CHARACTERS, read_description
 from loadgen.workload.template import read_template
 from loadgen.workload.workload import Workload
@@ -68,21 +73,25 @@ def with_payload_size(scenario: Scenario) -> Scenario:
     given = scenario.payload or scenario.payload_template
     if given is None:
         return scenario
-    path = Path(given)
+    path, kind = Path(given), scenario.fields()["size"]
+    assert isinstance(kind, Size)
+    limit_bytes = int(kind.maximum)
+    if scenario.payload_template is not None:
+        limit_bytes = WHOLE_SIZE_MAXIMUM_BYTES
     if path.exists() and not path.is_file():
         raise ScenarioError(f"{name}: {given} is not a file")
     try:
         size_bytes = HEADER_BYTES + path.stat().st_size
         with path.open("rb") as file:
             if scenario.payload_template is not None:
-                text = file.read(SIZE_MAXIMUM_BYTES + 1)
+                text = file.read(limit_bytes + 1)
                 size_bytes = HEADER_BYTES + len(read_template(text)[0])
     except OSError as error:
         raise ScenarioError(f"{name}: {given} cannot be read: {error.strerror}") from None
-    if size_bytes > SIZE_MAXIMUM_BYTES:
+    if size_bytes > limit_bytes:
         raise ScenarioError(
             f"{name}: with its header a message has {size_bytes:,} bytes; allowed: "
-            f"{SIZE_MAXIMUM_BYTES:,} at most"
+            f"{limit_bytes:,} at most"
         )
     return scenario.model_copy(update={"size": (size_bytes, size_bytes)})
 

@@ -63,6 +63,9 @@ Table = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _BUFFER_BYTES = 256 * 1024
+_WHOLE_BYTES = 64 * 1024
+"""Longer messages stream: no connection has a buffer for a whole one."""
+_BODY_STATE_BYTES = 8  # what is kept of a body that streams through, beside its head
 _GAPS = 1 << 26
 _SPARE_EVENTS = 1024  # one `poll` adds that many at most without asking for room
 _SESSION_EXPIRY_S = 3600
@@ -305,9 +308,10 @@ class _Builder:
         topic = topic_name(publishes, number).encode()
         self.topics.append(topic)
         group = self.groups[device.group]
-        group.packet_most = max(
-            group.packet_most, len(topic) + group.size_most + _HEADERS_MOST_BYTES
-        )
+        if self.plan.payload_template is None and group.size_most > _whole_limit(self.plan):
+            group.body_apart = 1
+        size_bytes = HEADER_BYTES if group.body_apart else group.size_most
+        group.packet_most = max(group.packet_most, len(topic) + size_bytes + _HEADERS_MOST_BYTES)
         if publishes.qos > 0:
             self._add_sender(device, publishes.window)
 
@@ -376,6 +380,17 @@ def _body_of(plan: RunPlan) -> tuple[Bytes, Rows[Place]]:
     return body, template
 
 
+def _whole_limit(plan: RunPlan) -> int:
+    """Bytes of a packet that is kept until it is whole.
+
+    What answers a message, or reads its body, needs it as a whole.
+    """
+    answering = any(owner.responds is not None for owner in plan.groups)
+    if answering or plan.behaviour != "messaging":
+        return plan.max_packet_bytes
+    return min(plan.max_packet_bytes, _WHOLE_BYTES)
+
+
 def _run_of(plan: RunPlan) -> Rows[Run]:
     rows = Run.rows(1)
     run = rows[0]
@@ -383,6 +398,7 @@ def _run_of(plan: RunPlan) -> Rows[Run]:
     run.version = plan.version
     run.seed = plan.seed & 0x7FFFFFFF
     run.packet_limit = plan.max_packet_bytes
+    run.whole_limit = _whole_limit(plan)
     run.wall_ns = time.time_ns() - time.monotonic_ns()
     run.tick_ns = plan.send_tick_us * 1000
     run.epoll = run.timer = run.linger_timer = -1
@@ -414,8 +430,12 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, page: LivePage | None = None)
     body, template = _body_of(plan)
     slots = len(plan.groups) * len(SERIES) * len(INTENDED_PHASES)
     source = b"" if worker.source_address is None else socket_address(worker.source_address, 0)
-    buffer_bytes = max(_BUFFER_BYTES, 2 * plan.max_packet_bytes)
     responding = any(owner.responds is not None for owner in plan.groups)
+    whole_bytes = _whole_limit(plan)
+    buffer_bytes = max(_BUFFER_BYTES, 2 * whole_bytes)
+    # With what was withheld before, and with a response to each message.
+    out_bytes = max(buffer_bytes, 2 * int(rows.groups["packet_most"].max()))
+    out_bytes = out_bytes * (1 + responding) + 4 * rows.held
     return Fleet(
         plan=plan,
         group=group,
@@ -452,13 +472,12 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, page: LivePage | None = None)
         address_bytes=address_bytes,
         source=np.frombuffer(bytearray(source), np.uint8),
         buffer=np.zeros(buffer_bytes, np.uint8),
-        # With what was withheld before, and with a response to each message.
-        out=np.zeros(buffer_bytes * (1 + responding) + 4 * rows.held, np.uint8),
-        partial=_mapped(count, plan.max_packet_bytes),
+        out=np.zeros(out_bytes, np.uint8),
+        partial=_mapped(count, whole_bytes + _BODY_STATE_BYTES),
         batch=Sent.rows(BATCH_LIMIT),
         segments=Segment.rows(4096),
         events=Event.rows(EVENT_LIMIT + _SPARE_EVENTS),
-        control=np.zeros(4 * buffer_bytes, np.uint8),
+        control=np.zeros(4 * max(buffer_bytes, out_bytes), np.uint8),
         ready=np.zeros(max(count, 1) + EVENTS_AT_ONCE, np.int64),
         epoll_events=np.zeros(EVENTS_AT_ONCE * EVENT_WORDS, np.int32),
         clock=np.zeros(4, np.int64),

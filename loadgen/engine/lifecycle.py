@@ -102,12 +102,14 @@ class Lifecycle:
         totals.events = 0
         totals.control_bytes = 0
         # First what must follow bytes that are already out: all else may write, unblock or close.
-        for kind, connection, _, offset, length, _ in rows:
+        for kind, connection, value, offset, length, _ in rows:
             if kind == traffic.UNSENT:
                 self.outgoing.keep(connection, data[offset : offset + length])
+            elif kind == traffic.UNSENT_BODY:
+                self.outgoing.keep_body(connection, value, value + length)
         for kind, connection, value, offset, length, moment_ns in rows:
             match kind:
-                case traffic.UNSENT:
+                case traffic.UNSENT | traffic.UNSENT_BODY:
                     pass
                 case traffic.CONTROL_PACKET:
                     self._on_control(connection, data[offset : offset + length], moment_ns)
@@ -310,6 +312,8 @@ class Lifecycle:
         slots = redelivery_order(fleet.senders, fleet.window, device.sender)
         while len(slots):
             publisher, count = device.publisher, len(slots)
-            handled, size = traffic.redeliver(fleet, publisher, session_present, slots, count)
-            self.outgoing.write(connection, fleet.out[:size].tobytes())
+            handled, size, body_bytes = traffic.redeliver(
+                fleet, publisher, session_present, slots, count
+            )
+            self.outgoing.write(connection, fleet.out[:size].tobytes(), body_bytes)
             slots = slots[handled:].copy()

@@ -6,6 +6,7 @@ batch which does not fill.
 
 import os
 import time
+from collections import deque
 from contextlib import suppress
 
 import numpy as np
@@ -23,25 +24,36 @@ class Outgoing:
     """Keeps the order of what a connection writes; `streams` takes that of streamed ones."""
 
     def __init__(self, fleet: Fleet, streams: Streams | None) -> None:
-        self.pending: dict[int, bytearray] = {}
+        self.pending: dict[int, deque[memoryview]] = {}
         self._fleet = fleet
+        self._body = memoryview(fleet.body.data).toreadonly()
         self._streams = streams
         self._held_before = fleet.devices["held"].copy()
 
-    def write(self, connection: int, data: bytes) -> None:
-        """Send control bytes in order with whatever else the connection writes."""
+    def write(self, connection: int, data: bytes, body_bytes: int = 0) -> None:
+        """Send bytes in order with whatever else the connection writes.
+
+        `body_bytes` of the body follow them.
+        """
         device = self._fleet.devices[connection]
         device.written_ns = time.monotonic_ns()
         if self._streams is not None:
             self._streams.write(connection, data)
+            self._streams.write_body(connection, body_bytes)
             return
         self.keep(connection, data)
+        self.keep_body(connection, 0, body_bytes)
         if not device.flags & BLOCKED and not self._is_drained(connection):
             device.flags |= BLOCKED
 
     def keep(self, connection: int, data: bytes) -> None:
         """Add bytes that wait until the socket is writable."""
-        self.pending.setdefault(connection, bytearray()).extend(data)
+        self.pending.setdefault(connection, deque()).append(memoryview(data))
+
+    def keep_body(self, connection: int, start: int, end: int) -> None:
+        """Add a part of the body, which is not copied."""
+        if start < end:
+            self.pending.setdefault(connection, deque()).append(self._body[start:end])
 
     def discard(self, connection: int) -> None:
         """Forget what waits for a connection that is gone."""
@@ -55,14 +67,17 @@ class Outgoing:
 
     def _is_drained(self, connection: int) -> bool:
         """Write what waits for the socket; whether nothing of it is left."""
-        pending = self.pending.get(connection)
-        if pending is not None:
+        pending = self.pending.get(connection, ())
+        while pending:
+            written = 0
             # A short write arms the edge again; a closed connection has an event of its own.
             with suppress(OSError):
-                del pending[: os.write(self._fleet.devices[connection].descriptor, pending)]
-            if pending:
+                written = os.write(self._fleet.devices[connection].descriptor, pending[0])
+            if written < len(pending[0]):
+                pending[0] = pending[0][written:]
                 return False
-            del self.pending[connection]
+            pending.popleft()
+        self.pending.pop(connection, None)
         return True
 
     def release_stale(self) -> float:

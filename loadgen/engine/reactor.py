@@ -49,6 +49,7 @@ from loadgen.workload.attention import (
 )
 from loadgen.workload.device import (
     BLOCKED,
+    BODY,
     CLOSED,
     CONNECT,
     CONNECTED,
@@ -77,6 +78,7 @@ from loadgen.workload.traffic import (
     S_OWN_DELAY,
     S_TCP,
     UNSENT,
+    UNSENT_BODY,
     WRITABLE,
     phase_of,
     push_bytes,
@@ -99,6 +101,7 @@ READS_PER_TIMED = 7
 """Of so many reads one is timed by the kernel's clock, and its delay counts for all; no round
 number, or with as many subscribers of one topic it would always be the same one's turn."""
 _MESSAGES_AT_ONCE = 2000
+_BYTES_LIKE_A_MESSAGE = 4096  # of a body that is sent apart
 _EAGAIN = errno.EAGAIN
 _PACKET_TOO_LARGE = int(ReasonCode.PACKET_TOO_LARGE)
 _ENDED = EPOLLERR | EPOLLHUP | EPOLLRDHUP
@@ -278,8 +281,13 @@ def _record_evenly(fleet: Fleet, slot: int, messages: int, least_ns: int, most_n
 
 @compiled
 def keep_partial(fleet: Fleet, row: int, buffer: Bytes, start: int, end: int, now_ns: int) -> bool:
-    """Keep buffer[start:end], a packet that has not come whole; False when it is too large."""
-    if end - start > fleet.run.packet_limit:
+    """Keep buffer[start:end], a packet that has not come whole; False when it is too large.
+
+    Where a body streams through, its head is kept already.
+    """
+    if fleet.devices[row].flags & BODY:
+        return True
+    if end - start > fleet.run.whole_limit:
         push_event(fleet, BROKEN, row, _PACKET_TOO_LARGE, now_ns)
         return False
     fleet.devices[row].partial_bytes = end - start
@@ -342,11 +350,14 @@ def pump_due(fleet: Fleet, handlers: Handlers) -> int:
             segment.device = row
             segment.start = start
             segment.end = end
+            segment.body_bytes = fleet.batch[0].body_bytes if count > 0 else 0
             segments += 1
             position = end
         elif count > 0:
             sent = _send_batch(fleet, row, start, end, count, now_ns)
         messages += count
+        if count > 0:
+            messages += fleet.batch[0].body_bytes // _BYTES_LIKE_A_MESSAGE
         record_sent(fleet, number, count, sent, now_ns, start, handlers)
         _next_turn(fleet, number, row)
         now_ns = monotonic_ns(fleet.clock)
@@ -385,7 +396,11 @@ def _send_batch(fleet: Fleet, row: int, start: int, end: int, count: int, now_ns
     """Write out[start:end] to the socket; how many of its messages are on their way."""
     device = fleet.devices[row]
     done = send_from(device.descriptor, fleet.out, start, end)
+    body_bytes = fleet.batch[0].body_bytes
     if done == end - start:
+        if body_bytes > 0:
+            done = max(send_from(device.descriptor, fleet.body, 0, body_bytes), 0)
+            _leave_body(fleet, row, done, body_bytes, now_ns)
         return count
     device.flags |= BLOCKED
     sent = _whole_messages(fleet.batch, count, start, max(done, 0))
@@ -393,7 +408,18 @@ def _send_batch(fleet: Fleet, row: int, start: int, end: int, count: int, now_ns
         begun_end = fleet.batch[sent - 1].end
         if begun_end - start > done:
             push_bytes(fleet, UNSENT, row, 0, now_ns, fleet.out, start + done, begun_end)
+        _leave_body(fleet, row, 0, body_bytes, now_ns)
     return sent
+
+
+@compiled
+def _leave_body(fleet: Fleet, row: int, start: int, end: int, now_ns: int) -> None:
+    """Leave the part of a body that the socket did not take for Python to write."""
+    if start < end:
+        fleet.devices[row].flags |= BLOCKED
+        event = fleet.events[fleet.totals.events]
+        push_event(fleet, UNSENT_BODY, row, start, now_ns)
+        event.length = end - start
 
 
 @compiled
@@ -498,6 +524,7 @@ def connect_some(fleet: Fleet, rows: Table) -> None:
         stamp_arrivals(descriptor, fleet.words)
         device.descriptor = descriptor
         device.partial_bytes = 0
+        device.flags &= ~BODY
         device.syn_ns = now_ns
         transition(fleet, row, CONNECT)
         result = connect_socket(descriptor, address)

@@ -11,6 +11,7 @@ import socket
 import ssl
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import cast
@@ -31,6 +32,7 @@ from loadgen.workload import traffic
 from loadgen.workload.device import (
     AWAIT_CONNACK,
     BLOCKED,
+    BODY,
     CONNECT,
     OPEN,
     RETRY,
@@ -38,6 +40,8 @@ from loadgen.workload.device import (
 )
 from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import Target, Tls
+
+_PIECE_BYTES = 64 * 1024
 
 
 def unblock(fleet: Fleet, connection: int) -> None:
@@ -49,12 +53,14 @@ def unblock(fleet: Fleet, connection: int) -> None:
 class _Stream(asyncio.BaseProtocol):
     """One streamed connection."""
 
-    __slots__ = ("connection", "streams", "transport")
+    __slots__ = ("connection", "streams", "transport", "waiting")
 
     def __init__(self, streams: "Streams", connection: int) -> None:
         self.streams = streams
         self.connection = connection
         self.transport: asyncio.Transport | None = None
+        self.waiting: deque[memoryview] | tuple[()] = ()
+        """What the transport is given when it has written what it has."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not inherit from asyncio's.
@@ -67,12 +73,30 @@ class _Stream(asyncio.BaseProtocol):
         if self.transport is not None:
             self.transport.write(data)
 
+    def write_later(self, data: memoryview) -> None:
+        """Write bytes of which the transport shall not hold more than a piece."""
+        self.waiting = self.waiting or deque()
+        self.waiting.append(data)
+        self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        device = self.streams.fleet.devices[self.connection]
+        while self.waiting and not device.flags & BLOCKED:
+            data = self.waiting.popleft()
+            if len(data) > _PIECE_BYTES:
+                self.waiting.appendleft(data[_PIECE_BYTES:])
+            self.write(bytes(data[:_PIECE_BYTES]))
+
     def pause_writing(self) -> None:
         self.streams.fleet.devices[self.connection].flags |= BLOCKED
 
     def resume_writing(self) -> None:
-        unblock(self.streams.fleet, self.connection)
-        self.streams.on_events()
+        device = self.streams.fleet.devices[self.connection]
+        device.flags &= ~BLOCKED
+        self._write_waiting()
+        if not device.flags & BLOCKED:
+            unblock(self.streams.fleet, self.connection)
+            self.streams.on_events()
 
     def close(self, *, unused: bool = False) -> None:
         """Close it for good, unreported; what MQTT has written still goes out."""
@@ -181,6 +205,7 @@ class Streams:
         self._kernel = kernel
         self._view = memoryview(fleet.buffer.data)
         self._out = memoryview(fleet.out.data)
+        self._body = memoryview(fleet.body.data).toreadonly()
         self._protocols: dict[int, _Stream] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -193,6 +218,7 @@ class Streams:
         transition(self.fleet, connection, CONNECT)
         device.syn_ns = time.monotonic_ns()
         device.partial_bytes = 0
+        device.flags &= ~BODY
         self._tasks[connection] = self.loop.create_task(self._connect(connection))
 
     async def _connect(self, connection: int) -> None:
@@ -291,15 +317,26 @@ class Streams:
     # --- writing ------------------------------------------------------------------------------
 
     def write(self, connection: int, data: bytes) -> None:
-        """Hand bytes to the transport, if there is still one."""
+        """Hand bytes to the transport, if there is still one, in order with what waits for it."""
         protocol = self._protocols.get(connection)
-        if protocol is not None:
+        if protocol is None:
+            return
+        if protocol.waiting:
+            protocol.write_later(memoryview(data))
+        else:
             protocol.write(data)
 
     def write_segments(self, count: int) -> None:
         """Write what `pump` left in `out`: one write a batch."""
-        for connection, start, end in self.fleet.segments[:count].tolist():
+        for connection, start, end, body_bytes in self.fleet.segments[:count].tolist():
             self.write(connection, bytes(self._out[start:end]))
+            self.write_body(connection, body_bytes)
+
+    def write_body(self, connection: int, length: int) -> None:
+        """Write so much of the body, in pieces while the transport takes them."""
+        protocol = self._protocols.get(connection)
+        if protocol is not None and length:
+            protocol.write_later(self._body[:length])
 
     def descriptors(self) -> list[int]:
         """Those of the connections that are open."""

@@ -55,6 +55,7 @@ SHARED = 16  # one of several consumers of a queue: order is between them, not o
 LISTED = 32  # the device is in `ready`, where it must be only once
 RESUMED = 64  # its session was resumed, and every PUBLISH since then was one sent again
 PUSHED_BACK = 128  # the publisher is late because it had to wait for its socket or its window
+BODY = 256  # a message's body streams through; `partial` has its head and how far it has come
 
 AWAY = 1
 """`returned_ns` while a device is away. It receives nothing then; its CONNACK puts the moment
@@ -84,7 +85,7 @@ class Device(Record):
     stream_first: Int32
     stream_count: Int32
     partial_bytes: Int32
-    """Bytes of a packet that has not come whole."""
+    """Bytes kept of a packet that has not come whole."""
     sender: Int32
     """Row in `senders` and `window`."""
     qos2: Int32

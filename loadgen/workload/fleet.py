@@ -38,7 +38,9 @@ class Group(Record):
     size_least: Int64
     size_most: Int64
     packet_most: Int64
-    """Bytes that no PUBLISH of the group exceeds."""
+    """Bytes that no PUBLISH of the group takes in `out`."""
+    body_apart: Int64
+    """1 where a message in `out` is its head alone, and its body is sent from `body`."""
     unit: Int64
     acknowledge_every: Int64
     first_stream: Int64
@@ -63,6 +65,8 @@ class Run(Record):
     end_ns: Int64
     packet_limit: Int64
     """Bytes of a whole packet from the broker."""
+    whole_limit: Int64
+    """Bytes of a packet that is kept until it is whole; the body of a longer PUBLISH streams."""
     wall_ns: Int64
     """CLOCK_REALTIME − CLOCK_MONOTONIC."""
     tick_ns: Int64
@@ -155,6 +159,8 @@ class Sent(Record):
     load_ns: Int64
     end: Int64
     """Where it ends in `out`."""
+    body_bytes: Int64
+    """How much of `body` follows."""
     packet_id: Int64
     deliveries: Int64
     stream: Int64
@@ -162,11 +168,12 @@ class Sent(Record):
 
 
 class Segment(Record):
-    """Messages in `out` that a streamed device must write."""
+    """Messages in `out` that a streamed device must write, and how much of `body` after them."""
 
     device: Int64
     start: Int64
     end: Int64
+    body_bytes: Int64
 
 
 class Fleet(Arrays):
@@ -217,7 +224,8 @@ class Fleet(Arrays):
     buffer: Bytes
     out: Bytes
     partial: ByteRows
-    """By device: the begin of a packet that has not come whole."""
+    """By device: the begin of a packet that has not come whole. Where only its head is kept, what
+    is still to come and the CRC-32 so far stand at `run.whole_limit`, 4 bytes each."""
     batch: Rows[Sent]
     segments: Rows[Segment]
     events: Rows[Event]

@@ -33,6 +33,9 @@ HEADER_BYTES = 32
 _CRC_OFFSET = 28
 _SIGN = 0x80000000
 _MASK = 0xFFFFFFFF
+_RANDOM_BYTES = 1 << 20
+_EXACT_BYTES = 1 << 18
+_BLOCK_BYTES = 1 << 16
 
 
 def _crc_tables() -> npt.NDArray[np.uint32]:
@@ -170,15 +173,36 @@ def has_intact_header(buffer: Bytes, start: int, body_crc: int) -> bool:
 
 
 def make_body(size_bytes: int, seed: int) -> Bytes:
-    """Printable filler of `size_bytes` that follows the header in every message of a run."""
+    """Printable filler of `size_bytes` that follows the header in every message of a run.
+
+    What is random in it repeats itself after a MiB.
+    """
     letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz0123456789", np.uint8)
-    return letters[np.random.default_rng(seed).integers(0, len(letters), size_bytes)]
+    random = np.random.default_rng(seed).integers(0, len(letters), min(size_bytes, _RANDOM_BYTES))
+    return np.resize(letters[random], size_bytes)
 
 
 def body_crc_states(body: Bytes) -> npt.NDArray[np.int64]:
-    """CRC-32 of every prefix of the body: shape (len(body) + 1,), entry n of the first n bytes."""
-    states = np.zeros(len(body) + 1, np.int64)
-    data = body.tobytes()
-    for length in range(1, len(states)):
-        states[length] = zlib.crc32(data[length - 1 : length], int(states[length - 1]))
+    """CRC-32 of prefixes of the body, for `crc_of_body`.
+
+    Entry n is that of the first n bytes, up to 256 KiB; then comes one for each 64 KiB more.
+    """
+    data = memoryview(body.tobytes())
+    exact = min(len(data), _EXACT_BYTES)
+    states = np.zeros(exact + 1 + (len(data) - exact) // _BLOCK_BYTES, np.int64)
+    position = 0
+    for number in range(1, len(states)):
+        end = position + (1 if number <= exact else _BLOCK_BYTES)
+        states[number] = zlib.crc32(data[position:end], int(states[number - 1]))
+        position = end
     return states
+
+
+@compiled
+def crc_of_body(states: npt.NDArray[np.int64], body: Bytes, length: int) -> int:
+    """CRC-32 of body[:length]; `states` are those of `body_crc_states`."""
+    if length <= _EXACT_BYTES:
+        return int(states[length])
+    blocks = (length - _EXACT_BYTES) // _BLOCK_BYTES
+    known = _EXACT_BYTES + blocks * _BLOCK_BYTES
+    return int(crc32(states[_EXACT_BYTES + blocks], body, known, length))

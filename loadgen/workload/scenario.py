@@ -49,8 +49,10 @@ RATE_LIMIT = 100_000_000
 DURATION_LIMIT_S = 7 * 86_400
 SIZE_MINIMUM_BYTES = 32
 """The header that every payload carries, and the size that the report measured."""
-SIZE_MAXIMUM_BYTES = 256 * 1024
-"""MQTT allows 256 MiB; a worker sizes its buffers for the largest message of the run."""
+SIZE_MAXIMUM_BYTES = 256_000_000
+"""MQTT allows 268,435,455 bytes with topic and properties (2.1.4)."""
+WHOLE_SIZE_MAXIMUM_BYTES = 256 * 1024
+"""Of messages that a worker must have as a whole, to fill or to answer them."""
 INSTANCES_LIMIT = 1_000
 FILE_LIMIT_CHARACTERS = 1 << 20
 
@@ -64,6 +66,13 @@ DRAIN = Seconds(
 PROTOCOL = Choice("Protocol version of every device.", choices=("3.1", "3.1.1", "5"))
 TOTAL_RATE = Rate("Messages a second in total over all publishers.", 0.001, RATE_LIMIT)
 RATE_BY_DEVICES = replace(TOTAL_RATE, absent="one message a second for each device")
+SIZE = Size(
+    "Payload size, its 32-byte header included, as 100, 64KiB or 1MB; MIN-MAX draws each message's "
+    "size evenly.",
+    SIZE_MINIMUM_BYTES,
+    SIZE_MAXIMUM_BYTES,
+)
+WHOLE_SIZE = replace(SIZE, maximum=WHOLE_SIZE_MAXIMUM_BYTES)
 QOS = Choice("Quality of service of publications and subscriptions.", choices=("0", "1", "2"))
 MAX_UNACKNOWLEDGED = Count("Messages a publisher may have unacknowledged (QoS 1 and 2).", 1, 65_535)
 PRODUCERS = Count("Publishers of each topic or queue.")
@@ -429,11 +438,7 @@ class FleetScenario(Scenario):
 class MessagingScenario(PublishingScenario, FleetScenario):
     """What every case understands in which like devices exchange messages."""
 
-    size: tuple[int, int] = Size(
-        "Payload size, its 32-byte header included; MIN-MAX draws each message's size evenly.",
-        SIZE_MINIMUM_BYTES,
-        SIZE_MAXIMUM_BYTES,
-    ).field((32, 32))
+    size: tuple[int, int] = SIZE.field((32, 32))
     churn: float | None = Rate(
         "Devices a second that leave in good order and return: publishers, and subscribers "
         "whose session the broker keeps.",

@@ -46,6 +46,7 @@ from loadgen.workload.device import (
     ACCEPT,
     AWAIT_CONNACK,
     BLOCKED,
+    BODY,
     PUSHED_BACK,
     REFUSE,
     RESUMED,
@@ -57,10 +58,11 @@ from loadgen.workload.device import (
 )
 from loadgen.workload.fleet import Counts, Fleet, Group, Run, Sent
 from loadgen.workload.handlers import Handlers
-from loadgen.workload.pacer import advance, clock_of, heap_push, random_unit
+from loadgen.workload.pacer import Publisher, advance, clock_of, heap_push, random_unit
 from loadgen.workload.payload import (
     HEADER_BYTES,
     crc32,
+    crc_of_body,
     has_intact_header,
     is_copy,
     is_intact,
@@ -69,6 +71,7 @@ from loadgen.workload.payload import (
     read_u32,
     send_offset_ns,
     stamp,
+    write_u32,
 )
 from loadgen.workload.template import fill_template
 from loadgen.workload.violations import (
@@ -102,6 +105,7 @@ WRITABLE = 6  # a blocked connection takes bytes again
 REFUSED_PACKET = 7  # the first acknowledgement with a failure code, the value; bytes in `control`
 UNANSWERED = 8  # a request for whose response the window had no room
 VIOLATION = 9  # the first of its kind; the value is the number in `violations.WORDS`
+UNSENT_BODY = 10  # `length` bytes of `body`, from the value on, must follow what was written
 
 EVENT_LIMIT = 4096
 BATCH_LIMIT = 1024
@@ -127,7 +131,11 @@ _FIXED_HEADER_BYTES = 5  # at most (2.1)
 
 
 class Message(NamedTuple):
-    """Where a PUBLISH lies in the buffer, and what its header says."""
+    """Where a PUBLISH lies in the buffer, and what its header says.
+
+    `body_crc` is the CRC-32 of a body that streamed through, of which the buffer has nothing: then
+    `end` is where it would end. -1 where the buffer has it all.
+    """
 
     start: int
     topic: int
@@ -137,6 +145,7 @@ class Message(NamedTuple):
     packet_id: int
     qos: int
     dup: int
+    body_crc: int
 
 
 # --- counting ----------------------------------------------------------------------------------
@@ -260,9 +269,14 @@ def receive_packets(
     position = 0
     written = 0
     limit_bytes = fleet.run.packet_limit - _FIXED_HEADER_BYTES
+    if fleet.devices[row].flags & BODY:
+        position, written = _take_body(fleet, row, buffer, end, now_ns, handlers)
     while position < end:
         status, first_byte, body, packet_end = mqtt.frame(buffer, position, end, limit_bytes)
         if status == mqtt.INCOMPLETE:
+            if packet_end - position > fleet.run.whole_limit and first_byte >> 4 == PUBLISH:
+                head = (first_byte, position, body, packet_end)
+                position = _begin_body(fleet, row, buffer, head, end)
             break
         if status == mqtt.TOO_LARGE:
             push_event(fleet, BROKEN, row, _PACKET_TOO_LARGE, now_ns)
@@ -280,7 +294,7 @@ def receive_packets(
             if status == mqtt.OK:
                 qos, dup = (first_byte >> 1) & 3, first_byte & 8
                 message = Message(
-                    position, topic, topic_end, payload, packet_end, packet_id, qos, dup
+                    position, topic, topic_end, payload, packet_end, packet_id, qos, dup, -1
                 )
                 written = _publish(fleet, row, buffer, message, now_ns, written, handlers)
         elif PUBACK <= kind <= PUBCOMP:
@@ -304,6 +318,72 @@ def receive_packets(
             return end, written
         position = packet_end
     return position, written
+
+
+@compiled
+def _begin_body(
+    fleet: Fleet, row: int, buffer: Bytes, head: tuple[int, int, int, int], end: int
+) -> int:
+    """Keep only the head of a PUBLISH, with the payload's header, once it is there.
+
+    The packet is too long to be kept until it is whole: `head` is its first byte, where it begins
+    and ends, and its body between; it is there up to `end`. Returns where what the caller is to
+    keep begins.
+    """
+    first_byte, start, body, packet_end = head
+    status, _, _, _, payload = mqtt.publish_fields(buffer, first_byte, body, end, fleet.run.version)
+    head_end = payload + HEADER_BYTES
+    if status != mqtt.OK or head_end > end:
+        return start
+    device = fleet.devices[row]
+    kept = fleet.partial[row]
+    device.flags |= BODY
+    device.partial_bytes = head_end - start
+    for offset in range(head_end - start):
+        kept[offset] = buffer[start + offset]
+    _note_body(fleet, kept, packet_end - end, crc32(0, buffer, head_end, end))
+    return end
+
+
+@compiled
+def _note_body(fleet: Fleet, kept: Bytes, left: int, crc: int) -> None:
+    write_u32(kept, fleet.run.whole_limit, left)
+    write_u32(kept, fleet.run.whole_limit + 4, crc)
+
+
+@compiled
+def _take_body(
+    fleet: Fleet, row: int, buffer: Bytes, end: int, now_ns: int, handlers: Handlers
+) -> tuple[int, int]:
+    """Check what came of a body, behind its head; its last byte makes it a message.
+
+    Returns where the next packet begins, and the bytes written.
+    """
+    device = fleet.devices[row]
+    kept = fleet.partial[row]
+    head_end = device.partial_bytes
+    left = read_u32(kept, fleet.run.whole_limit)
+    part_end = min(head_end + left, end)
+    crc = crc32(read_u32(kept, fleet.run.whole_limit + 4), buffer, head_end, part_end)
+    if part_end - head_end < left:
+        _note_body(fleet, kept, left - (part_end - head_end), crc)
+        return end, 0
+    device.flags &= ~BODY
+    _, first_byte, body, packet_end = mqtt.frame(buffer, 0, head_end, fleet.run.packet_limit)
+    _, topic, topic_end, packet_id, payload = mqtt.publish_fields(
+        buffer, first_byte, body, packet_end, fleet.run.version
+    )
+    qos, dup = (first_byte >> 1) & 3, first_byte & 8
+    message = Message(0, topic, topic_end, payload, packet_end, packet_id, qos, dup, crc)
+    return part_end, _publish(fleet, row, buffer, message, now_ns, 0, handlers)
+
+
+@compiled
+def is_whole(buffer: Bytes, message: Message) -> bool:
+    """Whether the CRC of a message of 32 bytes or more is right."""
+    if message.body_crc >= 0:
+        return bool(has_intact_header(buffer, message.payload, message.body_crc))
+    return bool(is_intact(buffer, message.payload, message.end))
 
 
 @compiled
@@ -356,8 +436,8 @@ def _take_in_use(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns
     """Count a QoS 2 message whose identifier waits for PUBREL: sent again, or it may not be."""
     start = message.payload
     phase = phase_of_arrival(fleet.run, now_ns)
-    is_whole = message.end - start >= HEADER_BYTES and is_intact(buffer, start, message.end)
-    if is_whole and read_u32(buffer, start) == fleet.run.run_tag:
+    intact = message.end - start >= HEADER_BYTES and is_whole(buffer, message)
+    if intact and read_u32(buffer, start) == fleet.run.run_tag:
         phase = phase_of(fleet.run, read_i64(buffer, start + 16))
     counts = fleet.counters[fleet.devices[row].group, phase]
     counts.duplicated += 1
@@ -571,7 +651,7 @@ def _take_message(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_n
     if (
         message.end - start < HEADER_BYTES
         or read_u32(buffer, start) != fleet.run.run_tag
-        or not is_intact(buffer, start, message.end)
+        or not is_whole(buffer, message)
     ):
         _take_damaged(fleet, row, buffer, message, now_ns)
         return False
@@ -734,9 +814,9 @@ def _body_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: Message) -> boo
         return False
     whole = len(fleet.body)
     extra = min(size - HEADER_BYTES, whole)
-    return has_intact_header(buffer, start, fleet.body_crc[extra]) or has_intact_header(
-        buffer, start, fleet.body_crc[whole]
-    )
+    if has_intact_header(buffer, start, crc_of_body(fleet.body_crc, fleet.body, extra)):
+        return True
+    return bool(has_intact_header(buffer, start, crc_of_body(fleet.body_crc, fleet.body, whole)))
 
 
 @compiled
@@ -751,7 +831,7 @@ def count_doubtful(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_
     if not is_ours and size >= 24:
         begun_ns = fleet.program[0].clock_ns
         is_ours = 0 < begun_ns <= read_i64(buffer, start + 16) <= now_ns
-        if size >= HEADER_BYTES and is_intact(buffer, start, message.end):
+        if size >= HEADER_BYTES and is_whole(buffer, message):
             is_ours = False
     counts = fleet.counters[fleet.devices[row].group, phase_of_arrival(fleet.run, now_ns)]
     if is_ours:
@@ -875,6 +955,8 @@ def send_due(
     device = fleet.devices[publisher.device]
     group = fleet.groups[device.group]
     room = len(fleet.out) - group.packet_most
+    if group.body_apart:
+        limit = 1
     count = 0
     while count < limit and position <= room:
         due_ns = publisher.due_ns
@@ -939,7 +1021,8 @@ def record_sent(
     for index in range(sent):
         message = fleet.batch[index]
         phase = phase_of(fleet.run, message.due_ns)
-        count_sent(fleet, counted, phase, message.deliveries, message.end - before)
+        size_bytes = message.end - before + message.body_bytes
+        count_sent(fleet, counted, phase, message.deliveries, size_bytes)
         record(fleet, slot_of(counted, S_SEND_DELAY, phase), sent_ns - message.due_ns)
         if device.flags & PUSHED_BACK and not mostly_stalled(fleet, message.due_ns, sent_ns):
             record(fleet, slot_of(counted, S_PUSHED_BACK, phase), sent_ns - message.due_ns)
@@ -981,6 +1064,7 @@ def _write_due(
 ) -> int:
     publisher = fleet.publishers[number]
     sent.deliveries = fleet.groups[fleet.devices[publisher.device].group].deliveries
+    sent.body_bytes = _body_apart(fleet, number, publisher.sequence)
     return _write_message(
         fleet, number, publisher.sequence, publisher.due_ns, sent_ns, packet_id, 0, 0, position
     )
@@ -998,17 +1082,14 @@ def _write_message(
     copy: int,
     position: int,
 ) -> int:
-    """Write one whole PUBLISH; the position after it.
+    """Write one whole PUBLISH, or its head where the body is sent apart; the position after it.
 
     The same bytes each time, but for `dup` and for `copy` of the payload's header.
     """
     publisher = fleet.publishers[number]
     group = fleet.groups[fleet.devices[publisher.device].group]
     out = fleet.out
-    size = group.size_least
-    if group.size_most > size:
-        drawn = _chance(fleet.run.seed, publisher.stream, sequence)
-        size += drawn % (group.size_most - size + 1)
+    size = _size_of(fleet, publisher, group, sequence)
     payload = mqtt.write_publish(
         out,
         position,
@@ -1020,9 +1101,11 @@ def _write_message(
         size,
     )
     extra = size - HEADER_BYTES
-    crc = fleet.body_crc[extra]
+    crc = crc_of_body(fleet.body_crc, fleet.body, extra)
     body = payload + HEADER_BYTES
-    if extra > 0:
+    if group.body_apart:
+        size = HEADER_BYTES
+    elif extra > 0:
         out[body : payload + size] = fleet.body[:extra]
     if len(fleet.template) > 0:
         device = publisher.stream - group.first_stream
@@ -1033,6 +1116,26 @@ def _write_message(
     run_tag = fleet.run.run_tag
     stamp(out, payload, run_tag, publisher.stream, sequence, intended_ns, sent_ns, crc, copy)
     return int(payload + size)
+
+
+@compiled
+def _size_of(fleet: Fleet, publisher: Publisher, group: Group, sequence: int) -> int:
+    """Bytes of a message's payload, the same whenever it is written."""
+    size = group.size_least
+    if group.size_most > size:
+        drawn = _chance(fleet.run.seed, publisher.stream, sequence)
+        size += drawn % (group.size_most - size + 1)
+    return int(size)
+
+
+@compiled
+def _body_apart(fleet: Fleet, number: int, sequence: int) -> int:
+    """Bytes of `body` that are to follow the head of a message; 0 where `out` has it whole."""
+    publisher = fleet.publishers[number]
+    group = fleet.groups[fleet.devices[publisher.device].group]
+    if not group.body_apart:
+        return 0
+    return int(_size_of(fleet, publisher, group, sequence) - HEADER_BYTES)
 
 
 @compiled
@@ -1054,7 +1157,7 @@ def _on_unsent(fleet: Fleet, sent: Sent) -> None:
 @compiled
 def redeliver(
     fleet: Fleet, number: int, session_present: bool, slots: npt.NDArray[np.int64], count: int
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     """Write again what was unacknowledged when the connection broke (MQTT 5, 4.4).
 
     The payload says so where a receiver may get both (payload.py).
@@ -1062,7 +1165,8 @@ def redeliver(
     `slots[:count]` are those of `redelivery_order`. With the session present at the broker a
     PUBLISH carries DUP and what waits for PUBCOMP gets its PUBREL; without, messages are sent as
     new ones, and those that the broker had taken over are given up. Returns (slots handled, bytes
-    written to `out`); fewer slots than `count` when `out` is full.
+    written to `out`, bytes of `body` that must follow); fewer slots than `count` when `out` is
+    full, or a body must follow.
     """
     row = fleet.publishers[number].device
     device = fleet.devices[row]
@@ -1073,7 +1177,7 @@ def redeliver(
     position = 0
     for index in range(count):
         if position > room:
-            return index, position
+            return index, position, 0
         slot = slots[index]
         message = fleet.window[device.sender, slot]
         packet_id = slot + 1
@@ -1083,11 +1187,13 @@ def redeliver(
             position = _write_message(
                 fleet, number, sequence, intended_ns, sent_ns, packet_id, dup, copy, position
             )
+            if group.body_apart:
+                return index + 1, position, _body_apart(fleet, number, sequence)
         elif session_present:
             position = mqtt.write_ack(fleet.out, position, PUBREL, packet_id)
         else:
             _give_up(fleet, row, packet_id)
-    return count, position
+    return count, position, 0
 
 
 @compiled

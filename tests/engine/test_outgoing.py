@@ -16,7 +16,7 @@ from loadgen.engine.syscalls import EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, clos
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import Disconnect, PubAck, Publish, Subscribe
 from loadgen.workload.device import BLOCKED, CONNECTED
-from loadgen.workload.groups import DeviceGroup, Subscribes
+from loadgen.workload.groups import DeviceGroup, Reconnect, Subscribes
 from tests.engine.harness import (
     HANG_S,
     MS,
@@ -31,8 +31,9 @@ from tests.engine.harness import (
 
 
 @pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("largest", [60_000, 100_000], ids=["whole", "streamed"])
 async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
-    driver: Driver, start_broker: StartBroker, qos: int
+    driver: Driver, start_broker: StartBroker, qos: int, largest: int
 ) -> None:
     resume = asyncio.Event()
 
@@ -44,8 +45,8 @@ async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
         await session.behave()
 
     broker = await start_broker(stall)
-    # 1,000 messages a second of up to 60 kB: the kernel's buffers hold a few tenths of a second.
-    group = publishers(2, 1000.0, qos=qos, size=(20_000, 60_000), window=1000)
+    # 1,000 messages a second of 60 kB and more: the kernel's buffers hold a few tenths of a second.
+    group = publishers(2, 1000.0, qos=qos, size=(20_000, largest), window=1000)
     await driver.configure(one_worker_plan(group, port=broker.port, max_packet_bytes=1 << 17))
     await driver.connect()
     await driver.start(warmup_ms=0, measure_ms=1000)
@@ -172,7 +173,7 @@ async def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_an
     watch(made.lifecycle.poller.epoll.fileno(), near.fileno(), flags, 0, fleet.words)
     made.lifecycle.poller.on_ready()
     fleet.devices[0].flags |= BLOCKED
-    made.lifecycle.outgoing.pending[0] = bytearray(encode(PubAck(1), 4))
+    made.lifecycle.outgoing.keep(0, encode(PubAck(1), 4))
     far.sendall(encode(Publish("t", b"x", 1, packet_id=2), 4))
     made.lifecycle.poller.on_ready()
     received = b""
@@ -187,3 +188,29 @@ async def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_an
     close_descriptor(fleet.run.timer)
     near.close()
     far.close()
+
+
+async def test_a_large_message_that_broke_off_goes_again_from_its_begin(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    async def break_off(session: Session) -> None:
+        await session.welcome()
+        if len(session.broker.sessions) == 1:
+            await session.reader.readexactly(300_000)
+            session.abort()
+            return
+        await session.behave()
+
+    broker = await start_broker(break_off)
+    group = publishers(1, 20.0, qos=1, size=(1_000_000, 1_000_000))
+    plan = one_worker_plan(
+        group, port=broker.port, max_packet_bytes=1 << 21, reconnect=Reconnect(0.02, 0.05)
+    )
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.start(warmup_ms=0, measure_ms=500)
+    await driver.until(lambda: driver.window_ends and driver.now("finished"))
+    await driver.stop()
+    check_stream(broker.sessions[1].published, 0)
+    assert len(broker.sessions[1].published) == driver.counted("sent") == 10
+    assert driver.counted("disconnects") == 1

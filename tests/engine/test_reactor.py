@@ -602,7 +602,7 @@ def test_streamed_messages_are_left_for_the_caller(make_rig: Any) -> None:
     count = rig.pump()
     assert count >= 2
     by_row: dict[int, bytes] = {0: b"", 1: b""}
-    for row, start, end in rig.fleet.segments[:count].tolist():
+    for row, start, end, _ in rig.fleet.segments[:count].tolist():
         by_row[row] += rig.fleet.out[start:end].tobytes()
     for row, data in by_row.items():
         near, far = socket.socketpair()

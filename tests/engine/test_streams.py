@@ -239,8 +239,13 @@ async def test_garbage_ends_the_connection(
 
 
 @pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("largest", [60_000, 100_000], ids=["whole", "streamed"])
 async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
-    driver: Driver, start_broker: StartBroker, server_context: ssl.SSLContext, qos: int
+    driver: Driver,
+    start_broker: StartBroker,
+    server_context: ssl.SSLContext,
+    qos: int,
+    largest: int,
 ) -> None:
     resume = asyncio.Event()
 
@@ -253,7 +258,7 @@ async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
 
     broker = await start_broker(stall, ssl=server_context)
     plan = tls_plan(
-        publishers(1, 500.0, qos=qos, size_bytes=(20_000, 60_000), window=500),
+        publishers(1, 500.0, qos=qos, size_bytes=(20_000, largest), window=500),
         port=broker.port,
         tls=Tls(verify=False),
         max_packet_bytes=1 << 17,

@@ -187,7 +187,7 @@ async def test_devices_with_certificates_of_their_own(
     [
         ("fanin", {"payload": "/no/such/file"}, "payload: .* cannot be read"),
         ("fanin", {"payload": "/"}, "payload: / is not a file"),
-        ("fanin", {"payload": "{large}"}, "payload: with its header a message has 262,177 bytes"),
+        ("request", {"payload": "{large}"}, "payload: with its header a message has 262,177 bytes"),
         ("fanin", {"affinity": "8191"}, "affinity: this process may not use processor 8191"),
         ("fanin", {"clients_file": "/no/such/file"}, "clients_file: .* cannot be read"),
     ],
@@ -300,3 +300,23 @@ async def test_what_mqtt_3_1_cannot_do_is_refused(
 ) -> None:
     with pytest.raises((ScenarioError, BrokerRefusedError), match=said):
         await play(tmp_path, case, **({"mqtt": "3.1", "broker": "mosquitto"} | fields))
+
+
+@pytest.mark.parametrize("broker", ["mosquitto", "reflector"])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_messages_that_no_buffer_holds(tmp_path: Path, broker: str, qos: int) -> None:
+    result = await play(
+        tmp_path, "fanout", topics=2, ratio=2, rate=10, size="32-2MB", qos=qos, broker=broker
+    )
+    assert not faults(result.verdict.reasons)
+    ledger = result.facts.ledger
+    assert ledger.intact == ledger.expected == 30
+    assert total(result, "received_bytes") > 5_000_000
+
+
+async def test_large_messages_over_tls(tmp_path: Path) -> None:
+    result = await play(
+        tmp_path, "fanout", topics=2, ratio=1, rate=10, size="1MB", broker="mosquitto", tls=True
+    )
+    assert not faults(result.verdict.reasons)
+    assert result.facts.ledger.intact == result.facts.ledger.expected == 15

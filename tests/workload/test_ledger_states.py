@@ -220,7 +220,7 @@ def test_what_our_publisher_sends_again_is_marked_where_both_may_come(
     sent = bench.send(0, START_NS + 2 * PERIOD_NS)
     assert len(sent) == 3
     slots = redelivery_order(f.senders, f.window, 0)
-    handled, size = traffic.redeliver(f, 0, session_present, slots, len(slots))
+    handled, size, _ = traffic.redeliver(f, 0, session_present, slots, len(slots))
     assert handled == 3
     again = bench.messages(f.out[:size].tobytes())
     assert [header(packet.payload) for packet in again] == [header(p.payload) for p in sent]

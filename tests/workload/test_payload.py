@@ -16,6 +16,7 @@ from loadgen.workload.payload import (
     HEADER_BYTES,
     body_crc_states,
     crc32,
+    crc_of_body,
     has_intact_header,
     is_copy,
     is_intact,
@@ -184,6 +185,16 @@ def test_every_prefix_of_the_body_has_its_crc(size_bytes: int) -> None:
     assert states.shape == (size_bytes + 1,)
     wanted = [zlib.crc32(body[:length].tobytes()) for length in range(size_bytes + 1)]
     assert states.tolist() == wanted
+
+
+def test_a_prefix_of_a_large_body_has_its_crc_though_not_every_one_is_kept() -> None:
+    body = make_body(3_000_000, 7)
+    states = body_crc_states(body)
+    assert len(states) < 300_000
+    exact, block = 1 << 18, 1 << 16
+    lengths = [0, 1, exact - 1, exact, exact + 1, exact + block - 1, exact + block, 3_000_000]
+    for length in (*lengths, *np.random.default_rng(1).integers(0, 3_000_001, 20).tolist()):
+        assert crc_of_body(states, body, length) == zlib.crc32(body[:length].tobytes()), length
 
 
 def test_the_body_is_printable_and_depends_only_on_the_seed() -> None:
