@@ -6,9 +6,9 @@ one whether the worker was busy, or waited for a processor, or neither.
 """
 
 import os
-import time
 from collections.abc import Callable
 
+from loadgen.engine.clock import clock_ns
 from loadgen.workload.attention import attend_loop, take_stalls
 from loadgen.workload.fleet import Fleet
 
@@ -36,7 +36,7 @@ class Attendance:
 
     def tick(self) -> float:
         """Look whether the loop comes in time; returns in how many seconds it is to come again."""
-        now_ns = time.monotonic_ns()
+        now_ns = clock_ns()
         attend_loop(self._fleet, now_ns)
         busy_ns, waited_ns = self._times()
         if self._attention["stalls"][0]:

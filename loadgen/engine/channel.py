@@ -15,7 +15,7 @@ from loadgen.errors import LoadgenError
 Command = Callable[[Header], Awaitable[Header]]
 """Takes the command's frame header and returns the fields of its answer."""
 
-_LEASE_S = 20.0
+LEASE_S = 20.0
 
 
 class Channel(asyncio.Protocol):
@@ -25,6 +25,7 @@ class Channel(asyncio.Protocol):
         self.loop = loop
         self.ended = loop.create_future()
         self.commands: Mapping[str, Command] = {}
+        self.lease_s = LEASE_S
         self._transport: asyncio.WriteTransport | None = None
         self._frames = FrameReader()
         self._heard_s = loop.time()
@@ -89,5 +90,5 @@ class Channel(asyncio.Protocol):
         wait there.
         """
         was_silent = self._was_silent
-        self._was_silent = self.loop.time() - self._heard_s > _LEASE_S
+        self._was_silent = self.loop.time() - self._heard_s > self.lease_s
         return was_silent and self._was_silent

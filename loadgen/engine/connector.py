@@ -7,12 +7,12 @@ worker; no device has a timer or a task of its own.
 import asyncio
 import heapq
 import random
-import time
 from collections import deque
 from collections.abc import Callable
 
 import numpy as np
 
+from loadgen.engine.clock import clock_ns
 from loadgen.engine.reactor import connect_some
 from loadgen.engine.streams import Streams
 from loadgen.workload.device import AWAIT_CONNACK, CONNECTING
@@ -80,7 +80,7 @@ class Connector:
         self._timeout_ns = int(timeout_s * 1e9)
         self._queue.extend(range(len(self._fleet.devices)))
         self._allowance = 1.0
-        self._paced_ns = time.monotonic_ns()
+        self._paced_ns = clock_ns()
         self._done = self._loop.create_future()
         self._tick()
         await self._done
@@ -136,7 +136,7 @@ class Connector:
         if count > 0:
             self._allowance -= count
             connections = [self._queue.popleft() for _ in range(count)]
-            now_ns = time.monotonic_ns()
+            now_ns = clock_ns()
             self._begun.append((now_ns, connections))
             self._begun_ns[connections] = now_ns
             if self._streams is None:
@@ -157,7 +157,7 @@ class Connector:
         count = min(self._in_flight - int(self._connecting[0]), len(self._queue), room)
         if not self._rate:
             return count
-        now_ns = time.monotonic_ns()
+        now_ns = clock_ns()
         self._allowance += (now_ns - self._paced_ns) * self._rate / 1e9
         self._paced_ns = now_ns
         if not self.connecting_all:
@@ -170,7 +170,7 @@ class Connector:
         All may wait equally long, so what began first expires first, and only that is looked at.
         """
         states = self._fleet.devices["state"]
-        limit_ns = time.monotonic_ns() - self._timeout_ns
+        limit_ns = clock_ns() - self._timeout_ns
         while self._begun and self._begun[0][0] < limit_ns:
             began_ns, connections = self._begun.popleft()
             for connection in connections:

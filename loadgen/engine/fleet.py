@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from loadgen.engine.clock import clock_ns, clock_words
 from loadgen.engine.live import LivePage, private_page
 from loadgen.engine.reactor import EVENTS_AT_ONCE
 from loadgen.engine.syscalls import EVENT_WORDS, MESSAGE_WORDS
@@ -399,7 +400,7 @@ def _run_of(plan: RunPlan) -> Rows[Run]:
     run.seed = plan.seed & 0x7FFFFFFF
     run.packet_limit = plan.max_packet_bytes
     run.whole_limit = _whole_limit(plan)
-    run.wall_ns = time.time_ns() - time.monotonic_ns()
+    run.wall_ns = time.time_ns() - clock_ns()
     run.tick_ns = plan.send_tick_us * 1000
     run.epoll = run.timer = run.linger_timer = -1
     return rows
@@ -480,7 +481,7 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, page: LivePage | None = None)
         control=np.zeros(4 * max(buffer_bytes, out_bytes), np.uint8),
         ready=np.zeros(max(count, 1) + EVENTS_AT_ONCE, np.int64),
         epoll_events=np.zeros(EVENTS_AT_ONCE * EVENT_WORDS, np.int32),
-        clock=np.zeros(4, np.int64),
+        clock=clock_words(),
         message=np.zeros(MESSAGE_WORDS, np.int64),
         words=np.zeros(4, np.int32),
     )

@@ -1,11 +1,11 @@
 """Keep-alive: PINGREQ for silent devices, and an end for those that get no PINGRESP."""
 
-import time
 from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
+from loadgen.engine.clock import clock_ns
 from loadgen.engine.outgoing import Outgoing
 from loadgen.engine.reactor import ping_idle
 from loadgen.mqtt.codec import encode
@@ -28,7 +28,7 @@ def keep_alive(
     device is silent for all of it. A device without a PINGRESP for a keep-alive after its PINGREQ
     gives its connection up (MQTT 5, 3.1.2.10).
     """
-    looked_ns = time.monotonic_ns()
+    looked_ns = clock_ns()
 
     def look() -> float:
         nonlocal looked_ns
@@ -38,7 +38,7 @@ def keep_alive(
         pinged = (fleet.devices["pinged_ns"] > 0) & (limit_ns > 0)
         for connection in np.flatnonzero(pinged & (waited_ns >= limit_ns)).tolist():
             lost(connection, "no PINGRESP in time")
-        looked_ns = time.monotonic_ns()
+        looked_ns = clock_ns()
         due = np.zeros(len(fleet.devices), np.int64)
         listed = ping_idle(fleet, looked_ns, limits_ns, _PINGREQ, due)
         for connection in due[:listed].tolist():

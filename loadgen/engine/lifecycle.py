@@ -6,13 +6,13 @@ connection after them. Connecting itself is the connector's.
 
 import asyncio
 import os
-import time
 from collections import Counter
 from functools import lru_cache
 
 import numpy as np
 
 from loadgen.engine.behaviour import Behaviour
+from loadgen.engine.clock import clock_ns
 from loadgen.engine.connector import Connector
 from loadgen.engine.endings import before_connack, ending
 from loadgen.engine.outgoing import Outgoing
@@ -153,7 +153,7 @@ class Lifecycle:
         """Count what the broker may not do, where Python sees it."""
         fleet = self._fleet
         fleet.violations[kind] += 1
-        phase = traffic.phase_of_arrival(fleet.run, time.monotonic_ns())
+        phase = traffic.phase_of_arrival(fleet.run, clock_ns())
         fleet.counters[int(fleet.group[connection]), phase].violations += 1
         self._note_violation(connection, detail or WORDS[kind])
 
@@ -258,7 +258,7 @@ class Lifecycle:
     def _count_disconnect(self, connection: int, reason: str) -> None:
         fleet = self._fleet
         fleet.totals.disconnects += 1
-        phase = current_phase(fleet, time.monotonic_ns())
+        phase = current_phase(fleet, clock_ns())
         fleet.counters[fleet.devices[connection].group, phase].disconnects += 1
         self._report("disconnect", connection, reason)
         self.subscriptions.settle(connection, reason)

@@ -5,12 +5,12 @@ batch which does not fill.
 """
 
 import os
-import time
 from collections import deque
 from contextlib import suppress
 
 import numpy as np
 
+from loadgen.engine.clock import clock_ns
 from loadgen.engine.streams import Streams, unblock
 from loadgen.workload.device import AWAIT_CONNACK, BLOCKED, CONNECTED
 from loadgen.workload.fleet import Fleet
@@ -36,7 +36,7 @@ class Outgoing:
         `body_bytes` of the body follow them.
         """
         device = self._fleet.devices[connection]
-        device.written_ns = time.monotonic_ns()
+        device.written_ns = clock_ns()
         if self._streams is not None:
             self._streams.write(connection, data)
             self._streams.write_body(connection, body_bytes)

@@ -5,9 +5,9 @@ Owns the epoll set of the plain connections and the timers in it.
 
 import asyncio
 import selectors
-import time
 from collections.abc import Callable
 
+from loadgen.engine.clock import clock_ns
 from loadgen.engine.reactor import LINGER, TIMER, EntryPoints
 from loadgen.engine.streams import Streams
 from loadgen.engine.syscalls import EPOLLET, EPOLLIN, arm_timer, make_timer, watch
@@ -71,13 +71,13 @@ class Poller:
 
     async def read_rest(self, limit_s: float) -> None:
         """Read what the sockets hold, at most for so long: what came in time is not lost."""
-        end_ns = time.monotonic_ns() + int(limit_s * 1e9)
+        end_ns = clock_ns() + int(limit_s * 1e9)
         handled = -1
         while handled != self._fleet.totals.publishes or self._ready[0]:
             handled = self._fleet.totals.publishes
             self.on_ready()
             await asyncio.sleep(0)
-            if time.monotonic_ns() > end_ns:
+            if clock_ns() > end_ns:
                 return
 
     def begin_schedule(self, start_ns: int) -> None:

@@ -3,10 +3,10 @@
 Owns the phase of the run, and the totals that no kernel counts.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sized
 
+from loadgen.engine.clock import clock_ns
 from loadgen.engine.frames import Header
 from loadgen.engine.recorder import owed_by_group, process_times, take_intervals
 from loadgen.workload.attention import take_stalled
@@ -34,7 +34,7 @@ class Reporter:
         self._send = send
         self._events: Counter[str] = Counter()
         self._reported = Counts.grid(*fleet.counters.shape)
-        self._start_ns = time.monotonic_ns()
+        self._start_ns = clock_ns()
         self._times = process_times()
 
     @property
@@ -46,7 +46,7 @@ class Reporter:
         self._events[kind] += 1
         if self._events[kind] > _EVENTS_OF_A_KIND:
             return
-        header: Header = {"time_ns": time.monotonic_ns(), "kind": kind, "detail": detail}
+        header: Header = {"time_ns": clock_ns(), "kind": kind, "detail": detail}
         if connection is not None:
             header["group"] = self._fleet.group_of(connection).name
             header["device"] = int(self._fleet.device[connection])
@@ -60,12 +60,12 @@ class Reporter:
 
     def until_next_second(self) -> float:
         """Seconds until the rows of the second under way are due."""
-        since_ns = time.monotonic_ns() - self._anchor_ns
+        since_ns = clock_ns() - self._anchor_ns
         return (_NS - since_ns % _NS) / 1e9 + _LATE_S
 
     def snapshot(self) -> None:
         """Send what was counted since the last snapshot."""
-        now_ns = time.monotonic_ns()
+        now_ns = clock_ns()
         times = process_times()
         rows, block = take_intervals(self._fleet, self._reported, now_ns)
         stalled_ns, longest_stall_ns = take_stalled(self._fleet)
@@ -98,7 +98,7 @@ class Reporter:
     def end_window(self) -> None:
         """The schedule is over: report the backlog that is left."""
         self.enter("drain")
-        backlog, age_ns = owed_by_group(self._fleet, time.monotonic_ns())
+        backlog, age_ns = owed_by_group(self._fleet, clock_ns())
         total = int(backlog.sum())
         self._fleet.totals.owed = total
         self._send({"window_end": {"owed": total, "owed_oldest_ns": age_ns}})
@@ -108,7 +108,7 @@ class Reporter:
 
         `unsent` holds the connections with bytes that their socket did not take.
         """
-        backlog, _ = owed_by_group(self._fleet, time.monotonic_ns())
+        backlog, _ = owed_by_group(self._fleet, clock_ns())
         self._fleet.totals.owed = int(backlog.sum())
         in_flight = self._fleet.totals.in_flight
         self._fleet.totals.finished = int(not in_flight and not unsent and not backlog.any())

@@ -10,7 +10,6 @@ import os
 import socket
 import ssl
 import sys
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from websockets.http11 import Response
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from loadgen.engine.clock import clock_ns
 from loadgen.engine.endings import ending
 from loadgen.engine.reactor import ReceiveKernel, keep_partial
 from loadgen.engine.syscalls import open_socket
@@ -216,7 +216,7 @@ class Streams:
         device = self.fleet.devices[connection]
         transition(self.fleet, connection, RETRY)
         transition(self.fleet, connection, CONNECT)
-        device.syn_ns = time.monotonic_ns()
+        device.syn_ns = clock_ns()
         device.partial_bytes = 0
         device.flags &= ~BODY
         self._tasks[connection] = self.loop.create_task(self._connect(connection))
@@ -233,7 +233,7 @@ class Streams:
         fleet = self.fleet
         device = fleet.devices[connection]
         self._protocols[connection] = protocol
-        device.tcp_ns = device.written_ns = time.monotonic_ns()
+        device.tcp_ns = device.written_ns = clock_ns()
         transition(fleet, connection, OPEN)
         start, end = fleet.connect_ends[connection : connection + 2].tolist()
         self.write(connection, fleet.connect_packets[start:end].tobytes())
@@ -247,9 +247,9 @@ class Streams:
         with ExitStack() as undo:
             sock = _open_socket(family, self.fleet)
             undo.callback(sock.close)
-            device.syn_ns = time.monotonic_ns()
+            device.syn_ns = clock_ns()
             await self.loop.sock_connect(sock, address)
-            tcp_ns = time.monotonic_ns()
+            tcp_ns = clock_ns()
             self._record(connection, traffic.S_TCP, tcp_ns - device.syn_ns)
             context = self.context_of(connection)
             transport, protocol = await self.loop.create_connection(
@@ -260,7 +260,7 @@ class Streams:
             )
             undo.callback(protocol.close, unused=True)
             if context is not None:
-                self._record(connection, traffic.S_TLS, time.monotonic_ns() - tcp_ns)
+                self._record(connection, traffic.S_TLS, clock_ns() - tcp_ns)
                 self.handshakes.count(transport.get_extra_info("ssl_object"))
             await protocol.opened()
             undo.pop_all()
@@ -304,7 +304,7 @@ class Streams:
         fleet = self.fleet
         device = fleet.devices[connection]
         end = device.partial_bytes + count
-        now_ns = time.monotonic_ns()
+        now_ns = clock_ns()
         if device.state == AWAIT_CONNACK:
             self.handshakes.keep_session(self._protocols[connection].transport)
         position, written = self._kernel(fleet, connection, fleet.buffer, end, now_ns)

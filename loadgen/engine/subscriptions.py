@@ -4,13 +4,13 @@ Owns who waits for a SUBACK in the subscribe phase, and what failed there.
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from loadgen.engine.behaviour import SUBSCRIBE_ID
+from loadgen.engine.clock import clock_ns
 from loadgen.engine.frames import Header
 from loadgen.engine.outgoing import Outgoing
 from loadgen.engine.reporter import Reporter
@@ -59,7 +59,7 @@ class Subscriptions:
 
     async def subscribe_all(self, timeout_s: float) -> Header:
         """Subscribe every subscribing device; ends when each got its SUBACK or failed."""
-        first_ns = time.monotonic_ns()
+        first_ns = clock_ns()
         self._last_ns = first_ns
         devices = self._fleet.devices
         subscribing = np.array(
@@ -107,7 +107,7 @@ class Subscriptions:
             self.settle(connection, None)
             return
         self._asked_qos[connection] = packets[-1].subscriptions[-1].qos
-        self._fleet.devices[connection].request_ns = time.monotonic_ns()
+        self._fleet.devices[connection].request_ns = clock_ns()
         version = self._fleet.plan.version
         self._outgoing.write(connection, b"".join(encode(packet, version) for packet in packets))
 

@@ -36,6 +36,10 @@ EVENT_DATA = 1 if _PACKED else 2
 
 _CLOCK_REALTIME = 0
 _CLOCK_MONOTONIC = 1
+CLOCK_OFFSET = 4
+"""Where in the scratch of `monotonic_ns` stands how far the run's clock is ahead of this host's;
+before it is room for two `struct timespec`."""
+CLOCK_WORDS = CLOCK_OFFSET + 1
 _TFD_NONBLOCK_CLOEXEC = 0o4000 | 0o2000000
 _TFD_TIMER_ABSTIME = 1
 _MSG = 0x40 | 0x4000  # MSG_DONTWAIT | MSG_NOSIGNAL
@@ -107,9 +111,9 @@ def _result(value: int) -> int:
 
 @compiled
 def monotonic_ns(scratch: Table) -> int:
-    """CLOCK_MONOTONIC in ns; `scratch` holds two numbers."""
+    """The run's clock (clock.py) in ns; `scratch` holds CLOCK_WORDS numbers."""
     _clock_gettime(_CLOCK_MONOTONIC, scratch.ctypes.data)
-    return int(scratch[0] * 1_000_000_000 + scratch[1])
+    return int(scratch[0] * 1_000_000_000 + scratch[1] + scratch[CLOCK_OFFSET])
 
 
 @compiled
@@ -237,12 +241,16 @@ def make_timer() -> int:
 
 @compiled
 def arm_timer(timer: int, moment_ns: int, scratch: Table) -> int:
-    """Let the timer become readable at `moment_ns`, 0 for never; `scratch` holds four numbers.
+    """Let the timer become readable at `moment_ns` of the run's clock, 0 for never.
+
+    `scratch` is that of `monotonic_ns`.
 
     Arming takes back an expiry that was not read, so the timer is never read.
     """
     scratch[0] = 0
     scratch[1] = 0
+    if moment_ns > 0:
+        moment_ns = max(moment_ns - scratch[CLOCK_OFFSET], 1)
     scratch[2] = moment_ns // 1_000_000_000
     scratch[3] = moment_ns % 1_000_000_000
     return _result(_timerfd_settime(timer, _TFD_TIMER_ABSTIME, scratch.ctypes.data, 0))

@@ -9,7 +9,6 @@ import ctypes
 import gc
 import os
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +17,9 @@ import uvloop
 
 from loadgen.engine.attendance import Attendance
 from loadgen.engine.behaviour import Behaviour, ReadPlan, plain_messaging
-from loadgen.engine.channel import Channel, Command
+from loadgen.engine.channel import LEASE_S, Channel, Command
 from loadgen.engine.churn import churn
+from loadgen.engine.clock import clock_ns, follow
 from loadgen.engine.closing import closing_statement, missing_of, unacknowledged
 from loadgen.engine.devices import device_columns
 from loadgen.engine.durable import forget_sessions
@@ -56,6 +56,7 @@ class Worker:
             "connect": self.connect,
             "subscribe": self.subscribe,
             "start": self.start,
+            "clock": self.clock,
             "rate": self.rate,
             "drop": self.drop,
             "unacknowledged": self.unacknowledged,
@@ -66,6 +67,8 @@ class Worker:
     async def configure(self, header: Header) -> Header:
         """Build the fleet and everything that plays it."""
         row, plan = int(header["worker"]), header["plan"]
+        follow(int(header.get("clock_offset_ns", 0)))
+        self.channel.lease_s = float(header.get("lease_s", LEASE_S))
         page = open_live_page(Path(header["live"]), int(header["workers"]), len(plan["groups"]))
         self.behaviour = behaviour = _BEHAVIOURS[plan["behaviour"]](plan, row, page.of(row))
         self.fleet = fleet = behaviour.fleet
@@ -97,7 +100,7 @@ class Worker:
     async def connect(self, header: Header) -> Header:
         """Connect every device, paced and bounded in flight; answers when each was tried."""
         lifecycle = self.lifecycle
-        first_ns = lifecycle.last_connected_ns = time.monotonic_ns()
+        first_ns = lifecycle.last_connected_ns = clock_ns()
         await lifecycle.connector.connect_all(
             header.get("rate"),
             int(header["in_flight"]),
@@ -133,11 +136,16 @@ class Worker:
         return {}
 
     def _at(self, moment_ns: int, action: Callable[[], None]) -> None:
-        self.loop.call_later(max(moment_ns - time.monotonic_ns(), 0) / 1e9, action)
+        self.loop.call_later(max(moment_ns - clock_ns(), 0) / 1e9, action)
 
     def _end_window(self) -> None:
         self.reporter.end_window()
         self._repeat(lambda: self.reporter.watch_drain(self.lifecycle.outgoing.pending))
+
+    async def clock(self, header: Header) -> Header:
+        """Follow the run's clock, as the agent of this host has found it now."""
+        follow(int(header["offset_ns"]), self.fleet)
+        return {}
 
     async def rate(self, header: Header) -> Header:
         """Change the rate from a moment on; the backlog stays."""

@@ -45,7 +45,7 @@ async def test_a_worker_that_hears_nothing_ends(
     start_broker: StartBroker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(channel_module, "_LEASE_S", 0.5)
+    monkeypatch.setattr(worker_module, "LEASE_S", 0.5)
     broker = await start_broker()
     ours, theirs = socket.socketpair()
     serving = asyncio.create_task(asyncio.to_thread(worker_module.run_worker, theirs))

@@ -86,9 +86,7 @@ class Bench:
         )
         self.fleet = cast(Fleet, fleet)
         loop: Any = self.clock
-        monkeypatch.setattr(
-            connector_module, "time", SimpleNamespace(monotonic_ns=lambda: int(loop.now_s * 1e9))
-        )
+        monkeypatch.setattr(connector_module, "clock_ns", lambda: int(loop.now_s * 1e9))
         self.expired: list[tuple[float, int]] = []
         streams: Any = SimpleNamespace(connect=self.begin)
         self.connector = Connector(self.fleet, loop, streams, lambda: None, self.expire)

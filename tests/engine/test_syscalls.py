@@ -14,6 +14,8 @@ import pytest
 from loadgen.brokers.ports import free_port, listen
 from loadgen.engine.fleet import socket_address
 from loadgen.engine.syscalls import (
+    CLOCK_OFFSET,
+    CLOCK_WORDS,
     EPOLLET,
     EPOLLHUP,
     EPOLLIN,
@@ -43,7 +45,7 @@ NO_SOURCE = np.zeros(0, np.uint8)
 
 @pytest.fixture
 def clock() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.zeros(4, np.int64)
+    return np.zeros(CLOCK_WORDS, np.int64)
 
 
 @pytest.fixture
@@ -78,6 +80,27 @@ def test_the_clock_is_clock_monotonic(clock: np.ndarray[tuple[int], np.dtype[np.
     before = time.monotonic_ns()
     found = monotonic_ns(clock)
     assert before <= found <= time.monotonic_ns()
+
+
+def test_a_clock_that_is_ahead_is_read_and_waited_for_as_such(
+    epoll: select.epoll,
+    clock: np.ndarray[tuple[int], np.dtype[np.int64]],
+    words: np.ndarray[tuple[int], np.dtype[np.int32]],
+) -> None:
+    hour_ns = 3600 * 10**9
+    for ahead_ns in (hour_ns, -hour_ns):
+        clock[CLOCK_OFFSET] = ahead_ns
+        before_ns = time.monotonic_ns()
+        found_ns = monotonic_ns(clock)
+        assert before_ns <= found_ns - ahead_ns <= time.monotonic_ns()
+        timer = make_timer()
+        try:
+            watch(epoll.fileno(), timer, EPOLLIN | EPOLLET, -1, words)
+            arm_timer(timer, found_ns + 20_000_000, clock)
+            assert waited(epoll, 10_000) == {-1: EPOLLIN}
+            assert monotonic_ns(clock) >= found_ns + 20_000_000
+        finally:
+            os.close(timer)
 
 
 def test_bytes_go_through_a_socket_and_errors_are_negative() -> None:
