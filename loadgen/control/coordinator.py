@@ -23,10 +23,17 @@ from loadgen.control.devices import write_devices
 from loadgen.control.disk import disk_errors
 from loadgen.control.facts import facts_of, rate_step_verdicts
 from loadgen.control.forkserver_process import Forkserver, forkserver
+from loadgen.control.hosts import Hosts
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.monitor import Monitor, Record
 from loadgen.control.phases import PhaseRunner
-from loadgen.control.preflight import check_broker, check_host, tls_context, with_payload_size
+from loadgen.control.preflight import (
+    check_broker,
+    check_host,
+    require_hosts,
+    tls_context,
+    with_payload_size,
+)
 from loadgen.control.progress import Progress, Snapshot, reported, silent
 from loadgen.control.run_document import RunDocument, run_document
 from loadgen.control.rundir import EventLog, IntervalWriter, claim, release, require_free
@@ -78,6 +85,7 @@ class RunRequest:
     command: Sequence[str]
     faults: str
     server: Forkserver | None = None
+    hosts: Hosts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +114,23 @@ async def run(
     command: Sequence[str] = (),
     faults: str = "none",
     server: Forkserver | None = None,
+    hosts: Hosts | None = None,
 ) -> RunResult:
     """Play the scenario and fill the run directory, which must not exist or be empty.
 
     `faults` is for a reflector that is started here, `server` a forkserver for the workers that was
-    started before. Raises LoadgenError where the run could not
-    be played; then nothing is left in the directory. RunInterruptedError: `interrupt` came before
-    the first connection.
+    started before. `hosts` have the workers instead of this machine. Raises LoadgenError where the
+    run could not be played; then nothing is left in the directory. RunInterruptedError: `interrupt`
+    came before the first connection.
     """
     interrupt = interrupt or Interrupt()
     workload = resolve(with_payload_size(scenario))
-    request = RunRequest(workload, directory, progress, interrupt, command, faults, server)
+    request = RunRequest(workload, directory, progress, interrupt, command, faults, server, hosts)
     with disk_errors():
         async with AsyncExitStack() as stack:
             async with _unless_asked(interrupt):
+                if hosts is not None:
+                    await hosts.check(scenario)
                 context = await startup(request, stack)
             await main_loop(context)
             result = await shutdown(context)
@@ -136,20 +147,25 @@ def _close(directory: Path) -> None:
 async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
     """Everything before the first connection; `stack` ends it in the reverse order."""
     workload, directory, progress = request.workload, request.directory, request.progress
+    hosts = request.hosts
+    require_hosts(workload, None if hosts is None else hosts.machines)
     check_host(workload)
     require_free(directory)
-    # The workers' kernels are loaded while the broker starts.
-    server = request.server or stack.enter_context(forkserver(workload.case.behaviour))
+    if hosts is None:
+        # The workers' kernels are loaded while the broker starts.
+        server = request.server or stack.enter_context(forkserver(workload.case.behaviour))
+    else:
+        server = None
     progress(Snapshot("broker"))
     broker = await stack.enter_async_context(provided(workload, request.faults))
     workload = trusting(workload, broker.authority)
-    plan = await plan_for(workload, broker.endpoints)
+    plan = await plan_for(workload, broker.endpoints, None if hosts is None else hosts.offers)
     broker = await check_broker(workload, plan, broker)
     claim(directory)
     stack.callback(release, directory)
     events = EventLog(directory, broker.secrets)
     stack.callback(lambda: events.close(time.monotonic_ns()))
-    document = run_document(workload, plan, broker, directory, request.command)
+    document = run_document(workload, plan, broker, directory, request.command, hosts)
     progress(Snapshot("workers"))
     if workload.report_every_s is not None:
         progress = reported(progress, events, workload.report_every_s)
@@ -165,6 +181,7 @@ async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
             monitor.on_frame,
             server=server,
             on_compiled=lambda *done: progress(Snapshot("compiling", compiled=done)),
+            hosts=() if hosts is None else hosts.playing(plan),
         )
     )
     return RunContext(
@@ -233,7 +250,7 @@ async def _crash(context: RunContext, window_began: asyncio.Event) -> None:
 async def shutdown(context: RunContext) -> RunResult:
     """The verdict, and what is written of a run that has ended."""
     workload, plan, state = context.workload, context.plan, context.monitor.state
-    lost = tuple(loss.worker for loss in context.pool.losses)
+    lost = tuple(context.pool.losses)
     if plan.per_device:
         await asyncio.to_thread(write_devices, context.directory, plan, state.finals)
     held = int(context.cut_off.get("held", 0))

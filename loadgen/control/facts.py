@@ -1,13 +1,14 @@
 """The state of a run as the facts that the verdict is made of."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from loadgen.control.own_delay import own_delay_of
 from loadgen.control.redaction import printable
 from loadgen.control.run_state import NS, Outcome, RunState
+from loadgen.control.worker_pool import Loss
 from loadgen.workload.groups import RunPlan, sent_qos, sent_rate
 from loadgen.workload.ledger import (
     LONGEST_TEXT,
@@ -27,7 +28,7 @@ def facts_of(
     workload: Workload,
     plan: RunPlan,
     state: RunState,
-    workers_lost: tuple[int, ...] = (),
+    losses: Sequence[Loss] = (),
     held_when_cut: int = 0,
 ) -> RunFacts:
     """The facts of a run that was played to its end, or cut.
@@ -43,7 +44,7 @@ def facts_of(
     whole = _counted(plan, state, None, held_when_cut)
     witness = _witness(plan, state)
     unread = witness.unread if witness else 0
-    observed = not (workers_lost or state.abandoned or unread)
+    observed = not (losses or state.abandoned or unread)
     ledger, run_ledger = with_acknowledged(
         *ledgers_of(window, whole, observed=observed), state.lost_unacknowledged
     )
@@ -88,7 +89,9 @@ def facts_of(
         standstills=() if backlog is None else backlog.standstills(),
         latency_p99_us=state.tally.p99_us(*result),
         latency_bound_us=workload.latency_bound_us,
-        workers_lost=workers_lost,
+        workers_lost=tuple(loss.worker for loss in losses),
+        hosts_of_lost=tuple(dict.fromkeys(loss.host for loss in losses if loss.host)),
+        clock_bound_ns=state.clock_bound_ns,
         interrupted=state.ending == "interrupted",
         abandoned=state.abandoned,
         unread=unread,

@@ -22,6 +22,7 @@ from loadgen.control.forkserver_process import Forkserver
 from loadgen.control.host_watch import HostSample, take_sample
 from loadgen.control.redaction import printable
 from loadgen.engine.frames import FrameReader, encode_frame
+from loadgen.engine.live import LivePage
 from loadgen.errors import CannotRunError, LoadgenError
 
 Header = dict[str, Any]
@@ -33,7 +34,8 @@ _STATUS_WAIT_S = 0.3
 class Listener(Protocol):
     """Who hears what becomes of a host's workers; rows are those of the run's plan."""
 
-    def started(self, row: int, pid: int) -> None: ...
+    def started(self, row: int, pid: int) -> None:
+        """A worker is there."""
 
     def heard(self, row: int, header: Header, block: bytes) -> None:
         """A frame of a worker."""
@@ -52,8 +54,15 @@ class LoadHost(Protocol):
     """Of its workers."""
     name: str
 
+    @property
+    def clock_bound_ns(self) -> int:
+        """How wrong the run's clock was on this host, at most."""
+
     async def start(self, listener: Listener) -> None:
         """Have the workers made; raises CannotRunError where that cannot be done."""
+
+    def show(self, page: LivePage) -> None:
+        """The page of the run, on which the totals of this host's workers are to stand."""
 
     def send(
         self, rows: Sequence[int], header: Header, each: Mapping[int, Header] | None = None
@@ -117,6 +126,8 @@ class _Channel(asyncio.Protocol):
 class LocalHost:
     """Workers on this machine, forked by `server`, which has made none yet."""
 
+    clock_bound_ns = 0
+
     def __init__(self, server: Forkserver, rows: Sequence[int], name: str = "") -> None:
         self.rows = rows
         self.name = name
@@ -158,6 +169,9 @@ class LocalHost:
             transport = self._channels[row].transport
             if transport is not None:
                 transport.write(encode_frame({**header, **each[row]}) if each else frame)
+
+    def show(self, page: LivePage) -> None:
+        """Nothing to do: the workers have it mapped."""
 
     def sample(self) -> HostSample:
         ended = self._exits.keys()

@@ -48,7 +48,6 @@ class Record:
     anchor_ns: int
     events: EventLog
     intervals: IntervalWriter
-    host: int = 0
 
 
 class Monitor:
@@ -100,7 +99,8 @@ class Monitor:
 
     def _add(self, row: int, interval: Interval) -> None:
         seen, record = self.state, self.record
-        known = replace(interval, run=record.run, host=record.host, worker=row)
+        host = self._plan.workers[row].host
+        known = replace(interval, run=record.run, host=host, worker=row)
         for tally in (seen.tally, seen.rate_steps, seen.groups):
             if tally is not None:
                 tally.add(known)
@@ -197,6 +197,7 @@ class Monitor:
             pool.tell_all({"op": "beat"})
             for host, sample in pool.samples().items():
                 self.state.hosts[host] = thinned([*self.state.hosts.get(host, ()), sample])
+            self.state.clock_bound_ns = pool.clock_bound_ns()
             now_ns = time.monotonic_ns()
             for row in pool.alive if self.page.workers and self._phase != "stop" else ():
                 beat_ns = int(self.page.totals["beat_ns"][row])

@@ -128,11 +128,11 @@ class PhaseRunner:
         monitor.enter("configure")
         path = Path(directory.name) / "live"
         monitor.page = create_live_page(path, len(plan.workers), len(plan.groups))
+        self.pool.show(monitor.page)
         await self._step(
             self.pool.ask_all(
                 "configure",
                 run=monitor.record.run,
-                host=monitor.record.host,
                 workers=len(plan.workers),
                 anchor_ns=monitor.record.anchor_ns,
                 live=str(path),

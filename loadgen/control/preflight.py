@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from loadgen.brokers.endpoints import parse_broker
 from loadgen.brokers.process import ServedBroker
 from loadgen.control.broker_provider import routes
+from loadgen.control.environment import machine_identity
 from loadgen.control.redaction import printable
 from loadgen.engine import tls
 from loadgen.engine.fleet import connect_of, read_clients
@@ -41,6 +42,25 @@ def check_host(workload: Workload) -> None:
     """Check what can be checked before any broker is known, in the order of `_ON_THIS_HOST`."""
     for check in _ON_THIS_HOST:
         check(workload)
+
+
+def require_hosts(workload: Workload, machines: Sequence[str] | None) -> None:
+    """There are as many hosts as are asked for, None for this one alone, and they reach the broker.
+
+    `machines` are their `machine_identity`.
+    """
+    count = 1 if machines is None else len(machines)
+    if workload.hosts != count:
+        raise ScenarioError(
+            f"hosts: {workload.hosts} are asked for and {count} "
+            f"{'is' if count == 1 else 'are'} there; give --spark-master to run on hosts of a "
+            "cluster, or leave it at 1"
+        )
+    if machines and workload.brokers.private and set(machines) != {machine_identity()}:
+        raise ScenarioError(
+            "broker: a private broker listens on this machine alone and the hosts could not reach "
+            "it; give --broker mqtt://ADDRESS:1883"
+        )
 
 
 async def check_broker(workload: Workload, plan: RunPlan, broker: ServedBroker) -> ServedBroker:
@@ -103,11 +123,6 @@ def _broker_urls(workload: Workload) -> None:
     bridge = workload.brokers.bridge
     for entry in (*workload.brokers.names, *(bridge.urls if bridge else ())):
         parse_broker(entry)
-
-
-def _one_host(workload: Workload) -> None:
-    if workload.hosts != 1:
-        raise ScenarioError("hosts: this version runs on one host; leave it at 1")
 
 
 def _processors(workload: Workload) -> None:
@@ -212,7 +227,6 @@ def described_system(workload: Workload) -> dict[str, dict[str, Any]]:
 
 _ON_THIS_HOST: tuple[Callable[[Workload], None], ...] = (
     _broker_urls,
-    _one_host,
     _processors,
     _certificates,
     _clients,

@@ -14,6 +14,7 @@ from loadgen.brokers.process import ServedBroker
 from loadgen.control.environment import environment
 from loadgen.control.facts import handshakes_of
 from loadgen.control.host_watch import observed_host
+from loadgen.control.hosts import Hosts
 from loadgen.control.network import difference, network_counters
 from loadgen.control.preflight import described_system
 from loadgen.control.redaction import printable, redact_command
@@ -38,6 +39,7 @@ class RunDocument:
     directory: Path
     known: Mapping[str, Any]
     counters: Mapping[str, int]
+    hosts: Hosts | None = None
 
     @property
     def run(self) -> str:
@@ -88,7 +90,8 @@ class RunDocument:
         self._write(seen)
 
     def _write(self, seen: Mapping[str, Any]) -> None:
-        write_json(self.directory / "run.json", {**self.known, **seen})
+        others = {} if self.hosts is None else {"hosts": self.hosts.document()}
+        write_json(self.directory / "run.json", {**self.known, **others, **seen})
 
     def _seen(self, state: RunState, lost: Sequence[int]) -> dict[str, Any]:
         tls, backlog = handshakes_of(state.finals), state.backlog
@@ -102,8 +105,8 @@ class RunDocument:
                 "backlog_samples": [] if backlog is None else backlog.samples(),
                 "busy_share_max": state.tally.busy_share_max(),
                 "workers_lost": list(lost),
-                "clock_bound_ns": 0,
-                "host": observed_host(state.hosts.get(0, ()), state.result_window),
+                "clock_bound_ns": state.clock_bound_ns,
+                **_hosts_of(state),
                 **({} if tls is None else {"tls": tls}),
             },
             **_outcome("connect", "connected", state.connected),
@@ -117,8 +120,12 @@ def run_document(
     broker: ServedBroker,
     directory: Path,
     command: Sequence[str],
+    hosts: Hosts | None = None,
 ) -> RunDocument:
-    """What is known of a run before it begins; its seconds are counted from now."""
+    """What is known of a run before it begins; its seconds are counted from now.
+
+    `hosts` have the workers, None for this machine.
+    """
     now = datetime.now(UTC)
     clock = {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
     case = workload.case.name
@@ -133,7 +140,9 @@ def run_document(
         "scenario": workload.given,
         "plan": describe(plan),
         "seed": workload.seed,
-        "environment": environment(demand_of(workload, plan)),
+        "environment": environment(demand_of(workload, plan))
+        if hosts is None
+        else hosts.agents[0].environment,
         "broker": {
             **_named(workload, broker),
             "urls": [endpoint.redacted for endpoint in broker.endpoints],
@@ -145,7 +154,7 @@ def run_document(
         **({"sut": sut} if sut else {}),
         "clock": clock,
     }
-    return RunDocument(directory, known, network_counters())
+    return RunDocument(directory, known, network_counters(), hosts)
 
 
 def _named(workload: Workload, broker: ServedBroker) -> dict[str, str]:
@@ -166,6 +175,14 @@ def _storage(workload: Workload, broker: ServedBroker) -> dict[str, Any]:
     if not keeps or not broker.brokers:
         return {}
     return {"stored_first": False, "storage": broker.brokers[0].storage}
+
+
+def _hosts_of(state: RunState) -> dict[str, Any]:
+    """What the kernel of the host did over the window; of each where there are several."""
+    found = {number: observed_host(own, state.result_window) for number, own in state.hosts.items()}
+    if len(found) <= 1:
+        return {"host": found.get(0) or observed_host((), state.result_window)}
+    return {"hosts": [{"host": number, **found[number]} for number in sorted(found)]}
 
 
 def _outcome(name: str, done: str, outcome: Outcome | None) -> dict[str, Any]:

@@ -79,6 +79,7 @@ class RunState:
     finals: dict[int, dict[str, Any]] = field(default_factory=dict)
     rate_steps: RateStepWatch | None = None
     stalls: list[Stall] = field(default_factory=list)
+    clock_bound_ns: int = 0  # by how much the clocks of two hosts differed, at most
     hosts: dict[int, list[HostSample]] = field(default_factory=dict)  # a second apart
 
     @property

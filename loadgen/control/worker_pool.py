@@ -14,6 +14,7 @@ from loadgen import errors
 from loadgen.control.forkserver_process import Forkserver, forkserver
 from loadgen.control.host_watch import HostSample
 from loadgen.control.load_host import Header, LoadHost, LocalHost
+from loadgen.engine.live import LivePage
 from loadgen.errors import CannotRunError, LoadgenError
 
 OnFrame = Callable[[int, Header, bytes], None]
@@ -26,10 +27,11 @@ class WorkerLostError(CannotRunError):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One worker that was lost and what is known of why."""
+    """One worker that was lost and what is known of why; `host` is "" for the coordinator's."""
 
     worker: int
     detail: str
+    host: str = ""
 
 
 def _error_of(answer: Header) -> LoadgenError:
@@ -86,17 +88,26 @@ class WorkerPool:
         found = {number: host.sample() for number, host in enumerate(self._hosts)}
         return {number: sample for number, sample in found.items() if sample is not None}
 
+    def clock_bound_ns(self) -> int:
+        """By how much the clocks of two hosts differed in this run, at most."""
+        return sum(sorted(host.clock_bound_ns for host in self._hosts)[-2:])
+
     def lose(self, worker: int, detail: str) -> None:
         """Count this worker as lost, once, and fail what waits for it."""
         if self._closing or worker in self.stopped or worker not in self.alive:
             return
-        self.losses.append(Loss(worker, detail))
+        self.losses.append(Loss(worker, detail, self._hosts[self._host_of[worker]].name))
         waiting = self._waiting[worker]
         for future in waiting.values():
             if not future.done():
                 future.set_exception(WorkerLostError(f"worker {worker} {detail}"))
         waiting.clear()
         self.lost.set()
+
+    def show(self, page: LivePage) -> None:
+        """The live page of the run: workers of this machine have it mapped, others are copied."""
+        for host in self._hosts:
+            host.show(page)
 
     def tell_all(self, header: Header) -> None:
         """Send a frame that nobody answers to every worker that is left."""
@@ -216,9 +227,9 @@ async def start_workers(
 
     `on_frame(row, header, block)` is called for each frame that answers no command, and
     `on_compiled(count, total)` while kernels are compiled first. `hosts` have the workers; without
-    any this machine has all of them. `server` is a forkserver here that has
-    made no workers yet; without one, `entry` names the function that a worker runs. Raises
-    CannotRunError when they cannot be started.
+    any this machine has all of them: `server` is a forkserver that has made no workers yet; without
+    one, `entry` names the function that a worker runs. Raises CannotRunError when they cannot be
+    started.
     """
     with ExitStack() as stack:
         if not hosts:

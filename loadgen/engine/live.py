@@ -71,6 +71,12 @@ def private_page(workers: int, groups: int) -> LivePage:
     return LivePage(Totals.rows(workers), np.asarray(counts).reshape(workers, groups, _PHASES))
 
 
+def rows_as_words(page: LivePage) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The same memory as numbers, a row a worker: first `totals`, then `counts`."""
+    totals, counts = np.asarray(page.totals).view(np.int64), page.counts.view(np.int64)
+    return totals.reshape(page.workers, -1), counts.reshape(page.workers, -1)
+
+
 def create_live_page(path: Path, workers: int, groups: int) -> LivePage:
     """A new page, zeroed."""
     return _mapped(path, "w+", workers, groups)

@@ -49,6 +49,7 @@ CODES: tuple[Code, ...] = get_args(Code)
 audit of a workload that has one, not from `judge`."""
 
 RemarkCode = Literal[
+    "CLOCK",
     "BROKER",
     "OWN_DELAY",
     "STANDSTILL",
@@ -82,8 +83,8 @@ STANDSTILLS_SHOWN = 5
 """Times at which nothing came back that a sentence names."""
 STANDSTILL_END_S = 0.1
 """One that was seen so shortly before the end of the window lasted to its end."""
-CLOCK_LIMIT_NS = 100_000
-"""Offset bound between hosts: about the published average latency."""
+CLOCK_LIMIT_NS = 100_000_000
+"""By how much the clocks of two hosts may differ (SPECjms2007 Run and Reporting Rules, 3.2)."""
 
 BacklogSample = tuple[int, int, int]
 """Monotonic time in ns, messages owed by the generator, deliveries outstanding at the broker."""
@@ -175,9 +176,10 @@ class RunFacts:
     # Of the case's result (end to end, or connect), None without any.
     latency_p99_us: float | None = None
     latency_bound_us: float | None = None  # None where latency is not judged
-    clock_bound_ns: int = 0  # half the smallest round trip between hosts; 0 on one host
+    clock_bound_ns: int = 0  # by how much the clocks of two hosts differed, at most; 0 on one host
     clock_limit_ns: int = CLOCK_LIMIT_NS
     workers_lost: tuple[int, ...] = ()  # numbers of those that ended or fell silent before the stop
+    hosts_of_lost: tuple[str, ...] = ()  # names of theirs, but for the coordinator's own
     interrupted: bool = False
     unread: int = 0  # connections on which bytes had come that no worker had read at the end
     abandoned: bool = False  # whether nobody waited for what was under way at the end
@@ -297,8 +299,17 @@ def _ended_early(facts: RunFacts) -> Iterator[Reason]:
         and_more = f" and {more} more" if more > 0 else ""
         yield Reason(
             "WORKER_LOST",
-            f"lost workers: {which}{and_more}; each ended or fell silent before the stop",
+            f"lost workers: {which}{and_more}{_on(facts.hosts_of_lost)}; each ended or fell silent "
+            "before the stop",
         )
+
+
+def _on(hosts: tuple[str, ...]) -> str:
+    if not hosts:
+        return ""
+    more = len(hosts) - 5
+    and_more = f" and {more} more" if more > 0 else ""
+    return f" on host{'s' if len(hosts) > 1 else ''} {', '.join(hosts[:5])}{and_more}"
 
 
 def _connections(facts: RunFacts) -> Iterator[Reason]:
@@ -527,8 +538,8 @@ def _service(facts: RunFacts) -> Iterator[Reason]:
     if facts.clock_bound_ns > facts.clock_limit_ns:
         yield Reason(
             "CLOCK",
-            f"clocks of two hosts may differ by {facts.clock_bound_ns / 1000:,.1f} µs, above "
-            f"{facts.clock_limit_ns / 1000:,.1f} µs",
+            f"clocks of two hosts may differ by {facts.clock_bound_ns / 1e6:,.1f} ms, above "
+            f"{facts.clock_limit_ns / 1e6:,.1f} ms",
         )
 
 
@@ -586,6 +597,14 @@ def _remarks(facts: RunFacts) -> Iterator[Remark]:
         yield Remark(
             "GIVEN_UP",
             f"the handshakes of {ledger.given_up:,} messages were given up: their session was lost",
+        )
+    if facts.clock_bound_ns and facts.latency_p99_us is not None:
+        bound_us = facts.clock_bound_ns / 1000
+        short = facts.latency_p99_us < bound_us
+        yield Remark(
+            "CLOCK",
+            f"latencies between two hosts are known to within {bound_us:,.1f} µs"
+            + (", which is more than their 99th percentile" if short else ""),
         )
     # What is wrong with messages of the warm-up disturbed nothing that was measured.
     early = {name: getattr(run, name) - getattr(ledger, name) for name in _WRONG}

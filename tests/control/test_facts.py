@@ -5,6 +5,7 @@ from typing import Any
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.control.facts import facts_of
 from loadgen.control.run_state import RunState, state_before
+from loadgen.control.worker_pool import Loss
 from loadgen.metrics.interval import Interval
 from loadgen.workload.groups import RunPlan, Target, WorkerPlan
 from loadgen.workload.verdict import RunFacts, judge
@@ -32,7 +33,7 @@ def count(state: RunState, group: str, phase: str = "measure", **counts: Any) ->
 
 
 def facts(state: RunState, workload: Workload, plan: RunPlan, *lost: int) -> RunFacts:
-    return facts_of(workload, plan, state, lost)
+    return facts_of(workload, plan, state, [Loss(worker, "") for worker in lost])
 
 
 def test_a_response_that_was_not_caused_misses_no_rate() -> None:

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 
-from loadgen.engine import channel as channel_module
 from loadgen.engine import worker as worker_module
 from loadgen.engine.channel import Channel
 from tests.engine.harness import HANG_S, Driver, StartBroker, one_worker_plan, publishers, until

@@ -449,9 +449,28 @@ class TestLatencyBound:
 
 
 def test_clock_on_both_sides() -> None:
-    assert codes(changed(SOUND, clock_bound_ns=100_000)) == ()
-    assert reason(changed(SOUND, clock_bound_ns=100_001)).code == "CLOCK"
-    assert codes(changed(SOUND, clock_bound_ns=100_001, clock_limit_ns=200_000)) == ()
+    assert codes(changed(SOUND, clock_bound_ns=100_000_000)) == ()
+    assert reason(changed(SOUND, clock_bound_ns=100_000_001)).code == "CLOCK"
+    assert codes(changed(SOUND, clock_bound_ns=100_000_001, clock_limit_ns=200_000_000)) == ()
+
+
+def test_the_clocks_of_hosts_are_told_of_with_what_they_hide() -> None:
+    def clock(**fields: object) -> list[str]:
+        found = judge(changed(SOUND, **fields)).remarks
+        return [remark.detail for remark in found if remark.code == "CLOCK"]
+
+    assert clock() == []
+    known = "latencies between two hosts are known to within 40.0 µs"
+    assert clock(clock_bound_ns=40_000, latency_p99_us=50.0) == [known]
+    hidden = f"{known}, which is more than their 99th percentile"
+    assert clock(clock_bound_ns=40_000, latency_p99_us=30.0) == [hidden]
+
+
+def test_lost_workers_of_other_hosts_are_told_of_with_their_hosts() -> None:
+    found = reason(changed(SOUND, workers_lost=(1, 3), hosts_of_lost=("1 (b)",)))
+    assert found.detail.startswith("lost workers: 1, 3 on host 1 (b); each")
+    found = reason(changed(SOUND, workers_lost=(1,), hosts_of_lost=tuple("abcdefg")))
+    assert " on hosts a, b, c, d, e and 2 more;" in found.detail
 
 
 def test_a_lost_worker() -> None:

@@ -1,0 +1,105 @@
+"""How far the clock of another host is ahead of ours, with a bound: pure, from round trips.
+
+In a round trip the other clock was read somewhere between our question and its answer. So it is
+ahead by `theirs − received` at least and by `theirs − sent` at most, whatever the delay was each
+way; one that is all on one way puts the truth at the end of that range, never outside it. Two
+clocks drift apart steadily, as good as, over half a minute: the lines that go through the ranges of
+all kept round trips say how fast, and the range in which the clock can be now is that of these
+lines. It narrows with every short round trip and widens with the time since the last one.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+KEPT = 64
+"""Round trips, the shortest of each slot."""
+SLOT_NS = 500_000_000
+DRIFT_LIMIT = 5e-4
+"""What the kernel lets NTP correct (adjtimex(2)); crystals differ by a tenth of it."""
+WANDER = 1e-6
+"""By how much the drift of two hosts may change over the time of the kept round trips."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """`theirs_ns` is the other clock, read between `sent_ns` and `received_ns` of ours."""
+
+    sent_ns: int
+    theirs_ns: int
+    received_ns: int
+
+    @property
+    def round_trip_ns(self) -> int:
+        return self.received_ns - self.sent_ns
+
+
+@dataclass(frozen=True, slots=True)
+class ClockEstimate:
+    """The other clock is ahead by `offset_ns`, give or take `bound_ns`.
+
+    `drift` is how much faster it goes, `round_trip_ns` the shortest that is kept.
+    """
+
+    offset_ns: int
+    bound_ns: int
+    drift: float
+    round_trip_ns: int
+
+
+class ClockWatch:
+    """The round trips to one other clock, and what they say of it."""
+
+    def __init__(self) -> None:
+        self._trips: list[RoundTrip] = []
+
+    def add(self, trip: RoundTrip) -> None:
+        """Keep this round trip if it is the shortest of its slot."""
+        last = self._trips[-1] if self._trips else None
+        if last is None or trip.sent_ns // SLOT_NS != last.sent_ns // SLOT_NS:
+            self._trips = [*self._trips[1 - KEPT :], trip]
+        elif trip.round_trip_ns <= last.round_trip_ns:
+            self._trips[-1] = trip
+
+    def estimate(self, now_ns: int) -> ClockEstimate | None:
+        """The other clock at this moment of ours; None before the first round trip."""
+        while self._trips:
+            found = _estimated(self._trips, now_ns)
+            if found is not None:
+                return found
+            # No line goes through all of them: a clock was set. What is old is not true any more.
+            self._trips = self._trips[(len(self._trips) + 1) // 2 :]
+        return None
+
+
+def _estimated(trips: list[RoundTrip], now_ns: int) -> ClockEstimate | None:
+    """None where no steady drift explains these round trips."""
+    first_ns = trips[0].theirs_ns - trips[0].sent_ns  # keeps the numbers small
+    at = np.array([(trip.sent_ns + trip.received_ns) / 2 - now_ns for trip in trips])
+    least = np.array([float(trip.theirs_ns - trip.received_ns - first_ns) for trip in trips])
+    most = np.array([float(trip.theirs_ns - trip.sent_ns - first_ns) for trip in trips])
+    slowest, fastest = _drifts(at, least, most)
+    if slowest > fastest:
+        return None
+    lower = float(np.max(least - (slowest - WANDER) * at))
+    upper = float(np.min(most - (fastest + WANDER) * at))
+    if lower > upper:
+        return None
+    return ClockEstimate(
+        first_ns + round((lower + upper) / 2),
+        -int(-(upper - lower) // 2),
+        (slowest + fastest) / 2,
+        min(trip.round_trip_ns for trip in trips),
+    )
+
+
+def _drifts(
+    at: npt.NDArray[np.float64], least: npt.NDArray[np.float64], most: npt.NDArray[np.float64]
+) -> tuple[float, float]:
+    """The slowest and the fastest drift that leads from each range to each later one."""
+    earlier, later = np.triu_indices(len(at), 1)
+    apart = at[later] - at[earlier]
+    slowest = np.max((least[later] - most[earlier]) / apart, initial=-DRIFT_LIMIT)
+    fastest = np.min((most[later] - least[earlier]) / apart, initial=DRIFT_LIMIT)
+    return float(slowest), float(fastest)
