@@ -12,7 +12,7 @@ from loadgen.workload.scenario import Scenario
 PANELS = {
     "Search": (),
     "Run": (
-        *("duration", "warmup", "drain", "settle", "steps", "latency_bound"),
+        *("duration", "warmup", "drain", "settle", "steps", "latency_bound", "require"),
         *("workers", "affinity", "hosts", "seed", "scenario", "set_"),
     ),
     "Messages": ("size", "qos", "arrivals", "send_tick", "payload", "payload_template"),

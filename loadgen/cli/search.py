@@ -35,6 +35,7 @@ from loadgen.workload.search import (
     parse_share,
     requirements,
 )
+from loadgen.workload.thresholds import is_threshold
 from loadgen.workload.units import parse_count, parse_number
 
 if TYPE_CHECKING:
@@ -53,8 +54,9 @@ SEARCH_OPTIONS: Mapping[str, tuple[str, str]] = {
     ),
     "require": (
         "NAME=VALUE",
-        "What a load must hold: lost=0.1%, p99=100ms or off, backlog=off, order=off, "
-        "duplicates=off. [default: nothing lost, backlog not growing, p99 by case]",
+        "What a load must hold: a threshold as end_to_end.p99.9<20ms; or lost=0.1%, p99=100ms or "
+        "off, backlog=off, order=off, duplicates=off. [default: nothing lost, backlog not growing, "
+        "p99 by case]",
     ),
     "step_duration": (
         "TIME",
@@ -81,6 +83,18 @@ def search_options(*, required: bool) -> list[inspect.Parameter]:
     ]
 
 
+def of_the_search(case: Case[Any]) -> list[inspect.Parameter]:
+    """The options of a case without that which a search has, too."""
+    return [own for own in case_options(case) if own.name != "require"]
+
+
+def with_thresholds(given: Flags) -> tuple[Flags, list[str]]:
+    """The options with the thresholds alone as `require`, and what else a search requires."""
+    items = [item.strip() for text in given["require"] or () for item in text.split(",")]
+    thresholds = [item for item in items if is_threshold(item)]
+    return {**given, "require": thresholds}, [item for item in items if item not in thresholds]
+
+
 def searched(scenario: Scenario, given: Flags, what: str) -> "Search":
     """The search that the options ask for; raises ScenarioError."""
     from loadgen.control.search import Search
@@ -99,7 +113,7 @@ def searched(scenario: Scenario, given: Flags, what: str) -> "Search":
     return Search(
         scenario=scenario,
         aim=aim,
-        require=requirements(scenario, given["require"] or []),
+        require=requirements(scenario, with_thresholds(given)[1]),
         step_s=None if step is None else _read("step_duration", _window_s, step),
     )
 
@@ -133,7 +147,8 @@ def _command(case: Case[Any]) -> Callable[..., int]:
 
         if given["for_"] is None:
             raise UsageError(f"--for: what is searched? allowed: {', '.join(AIMS)}")
-        what = searched(read_scenario(case, given), given, given["for_"])
+        scenario = read_scenario(case, with_thresholds(given)[0])
+        what = searched(scenario, given, given["for_"])
         with directory_or_new(given["out"], f"search-{case.name}") as directory:
             result = _played(what, directory, given["quiet"])
         return _show(result, as_json=given["json_"], quiet=given["quiet"])
@@ -145,7 +160,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         f"Example: loadgen search {case.name} --for {example}"
     )
     return with_options(
-        command, [*search_options(required=True), *case_options(case), *run_options()], doc
+        command, [*search_options(required=True), *of_the_search(case), *run_options()], doc
     )
 
 

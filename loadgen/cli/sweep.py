@@ -13,7 +13,6 @@ from loadgen.cli.cases import tell
 from loadgen.cli.options import (
     Flags,
     Words,
-    case_options,
     cases_app,
     option,
     option_of,
@@ -21,7 +20,13 @@ from loadgen.cli.options import (
     run_options,
     with_options,
 )
-from loadgen.cli.search import SEARCH_OPTIONS, search_options, searched
+from loadgen.cli.search import (
+    SEARCH_OPTIONS,
+    of_the_search,
+    search_options,
+    searched,
+    with_thresholds,
+)
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.workload.case import Case
 from loadgen.workload.units import parse_count
@@ -46,7 +51,7 @@ def _options(case: Case[Any]) -> list[inspect.Parameter]:
         option("search", bool, False, help="Find the limit of each combination."),
         option("repeat", str, "1", metavar="N", help="How often each is measured."),
     ]
-    fields = [own for own in case_options(case) if own.name != "set_"]
+    fields = [own for own in of_the_search(case) if own.name != "set_"]
     return [*own, *search_options(required=False), *fields, *run_options()]
 
 
@@ -73,14 +78,14 @@ def _wanted(case: Case[Any], given: Flags) -> "Sweep":
             raise ScenarioError(f"{field}: given as an option and with --set; give it once")
     if not given["search"]:
         for name in SEARCH_OPTIONS:
-            if given[name]:
+            if given[name] if name != "require" else with_thresholds(given)[1]:
                 raise UsageError(f"{option_of(name)}: nothing is searched; use it with --search")
     try:
         repeat = parse_count(given["repeat"])
     except ValueError as error:
         raise ScenarioError(f"repeat: {error}") from None
     what = given["for_"] or "rate"
-    alone = {**given, "set_": None}
+    alone = {**with_thresholds(given)[0], "set_": None}
     for name, values in axes:
         if name == "broker":
             # What is encrypted has options that a plain connection refuses (`control.sweep`).

@@ -20,6 +20,7 @@ from loadgen.workload.ledger import (
     witness_of,
 )
 from loadgen.workload.rate_step_verdict import RateStepVerdict
+from loadgen.workload.thresholds import Measured, missed
 from loadgen.workload.verdict import RunFacts
 from loadgen.workload.workload import Workload
 
@@ -89,6 +90,10 @@ def facts_of(
         standstills=() if backlog is None else backlog.standstills(),
         latency_p99_us=state.tally.p99_us(*result),
         latency_bound_us=workload.latency_bound_us,
+        thresholds_missed=missed(
+            workload.thresholds,
+            Measured(state.tally.latencies(), ledger, (end_ns - start_ns) / NS),
+        ),
         workers_lost=tuple(loss.worker for loss in losses),
         hosts_of_lost=tuple(dict.fromkeys(loss.host for loss in losses if loss.host)),
         clock_bound_ns=state.clock_bound_ns,

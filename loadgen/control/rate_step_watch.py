@@ -130,6 +130,7 @@ class RateStepWatch:
                 backlog=tuple(one for one in backlog if start.time_ns <= one[0] <= end.time_ns),
                 standstills=(),
                 latency_p99_us=tally.p99_us("measure", "end_to_end"),
+                thresholds_missed=(),
                 workers_lost=(),
                 interrupted=False,
             )

@@ -4,7 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from loadgen.metrics.histogram import merge, percentiles
-from loadgen.metrics.interval import COUNTERS, Interval, plus
+from loadgen.metrics.interval import CONNECT_SERIES, COUNTERS, HISTOGRAM, Interval, plus
+from loadgen.metrics.reducer import LatencySummary, summarize
 
 
 def p99_us(rows: Iterable[Interval]) -> float | None:
@@ -70,6 +71,17 @@ class Tally:
         """99th percentile in µs of a series of the timed groups; None when it has no values."""
         held = self.series.get((phase, series))
         return None if held is None else p99_us((held,))
+
+    def latencies(self) -> dict[str, LatencySummary]:
+        """Each series of the timed groups: of the window's messages, and of all connects."""
+        held: dict[str, Interval] = {}
+        for (phase, name), row in self.series.items():
+            if phase == "measure" or name in CONNECT_SERIES:
+                held[name] = plus(held[name], row) if name in held else row
+        return {
+            name: summarize({column: getattr(row, column) for column in HISTOGRAM})
+            for name, row in held.items()
+        }
 
     def own_send_p99_us(self, phase: str) -> float | None:
         """99th percentile in µs of the send delay of publishers that did not wait for the broker.

@@ -39,6 +39,9 @@ SERIES = (
 )
 """Latency series of the contract and the parts of a connect; rows may name others."""
 
+CONNECT_SERIES = ("connect", "tcp", "tls", "connack", "suback")
+"""Those of devices, not of messages: they belong to no measurement window."""
+
 RUN_METADATA_KEY = b"loadgen.run"
 """Key under which a writer repeats the run's id in the metadata of each file's schema."""
 

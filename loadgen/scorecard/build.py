@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from loadgen.cases.registry import CASES
 from loadgen.control.seal import Integrity
 from loadgen.errors import RunDirectoryError
-from loadgen.metrics.interval import COUNTERS
+from loadgen.metrics.interval import CONNECT_SERIES, COUNTERS
 from loadgen.metrics.reducer import LatencySummary, reduce_table, summarize
 from loadgen.scorecard.broker import BrokerLoad, broker_load
 from loadgen.scorecard.ceiling import ceiling_of
@@ -21,7 +21,6 @@ from loadgen.scorecard.curves import curves_of
 from loadgen.scorecard.encryption import tls_details, tls_notice, tls_sections
 from loadgen.scorecard.ledger import ledger_details, ledger_sections, ledgers
 from loadgen.scorecard.model import (
-    CONNECT_SERIES,
     Connecting,
     Counts,
     NodePower,

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 import pyarrow as pa
 
+from loadgen.metrics.interval import CONNECT_SERIES
 from loadgen.scorecard.figures import (
     LOG_MICROSECONDS,
     SECONDS,
@@ -22,7 +23,7 @@ from loadgen.scorecard.figures import (
     line,
     phases_shaded,
 )
-from loadgen.scorecard.model import CONNECT_SERIES, Curve, ScoreCard
+from loadgen.scorecard.model import Curve, ScoreCard
 from loadgen.scorecard.power import OutletPower
 from loadgen.scorecard.text import name
 

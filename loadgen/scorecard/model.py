@@ -17,9 +17,6 @@ from loadgen.scorecard.rows import Row
 from loadgen.scorecard.sections import Section
 from loadgen.workload.verdict import Verdict
 
-CONNECT_SERIES = ("connect", "tcp", "tls", "connack", "suback")
-"""Latency series of devices, not of messages: they belong to no measurement window."""
-
 LATENCY_FIGURES = {
     "count": "count",
     "avg": "avg",

@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from loadgen.workload.rate_steps import read_steps
+from loadgen.workload.thresholds import FORMS, parse_threshold
 from loadgen.workload.units import parse_count, parse_number, parse_seconds, parse_size, shown
 
 TEXT_LIMIT = 4096
@@ -303,6 +304,16 @@ class Texts(Text):
         if len(items) > LIST_LIMIT:
             raise ValueError(f"{len(items)} entries are more than {LIST_LIMIT}")
         return tuple(map(_line, items))
+
+
+class Thresholds(Texts):
+    """What figures must hold."""
+
+    allowed = FORMS
+
+    def parse(self, value: object) -> tuple[str, ...]:
+        texts = [part for text in super().parse(value) for part in text.split(",")]
+        return tuple(parse_threshold(text).text for text in texts)
 
 
 class Networks(Text):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from loadgen.workload.rate_steps import RateStep
-from loadgen.workload.verdict import CODES, Reason, RunFacts, Verdict, judge
+from loadgen.workload.verdict import Reason, RunFacts, Verdict, in_order, judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,11 @@ def judge_rate_step(step: RateStep, facts: RunFacts, owed: int) -> RateStepVerdi
 
 def with_rate_steps(verdict: Verdict, steps: Sequence[RateStepVerdict]) -> Verdict:
     """The run's verdict with what failed in a step and is not in it yet, by the first such step."""
-    found = {reason.code: reason for reason in reversed(verdict.reasons)}
+    known = {reason.code for reason in verdict.reasons}
+    added: dict[str, Reason] = {}
     for number, step in enumerate(steps, start=1):
+        where = f"step {number}, {step.step.share * 100:.6g}% of the rate: "
         for reason in step.verdict.reasons:
-            where = f"step {number}, {step.step.share * 100:.6g}% of the rate: "
-            found.setdefault(reason.code, Reason(reason.code, where + reason.detail))
-    return replace(verdict, reasons=tuple(found[code] for code in CODES if code in found))
+            if reason.code not in known:
+                added.setdefault(reason.code, Reason(reason.code, where + reason.detail))
+    return replace(verdict, reasons=in_order((*verdict.reasons, *added.values())))

@@ -33,6 +33,7 @@ from loadgen.workload.fields import (
     Size,
     Text,
     Texts,
+    Thresholds,
     did_you_mean,
     redact_url,
 )
@@ -125,6 +126,11 @@ class Scenario(BaseModel):
         3_600,
         absent="latency is reported and not judged",
     ).field()
+    require: tuple[str, ...] = Thresholds(
+        "What the run must hold, else it is INVALID: end_to_end.p99<5ms, lost==0, lost<0.1%, "
+        "received_rate>=9.9k, of any latency series and state of the ledger.",
+        "threshold",
+    ).field(())
     in_flight: int = Count(
         "Connects under way at one moment, over all workers; above the broker's listen "
         "backlog SYNs are lost.",

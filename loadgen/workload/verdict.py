@@ -40,6 +40,7 @@ Code = Literal[
     "QOS",
     "BACKLOG_GROWS",
     "LATENCY_BOUND",
+    "THRESHOLD",
     "CLOCK",
     "LEDGER",
     "AUDIT",
@@ -176,6 +177,7 @@ class RunFacts:
     # Of the case's result (end to end, or connect), None without any.
     latency_p99_us: float | None = None
     latency_bound_us: float | None = None  # None where latency is not judged
+    thresholds_missed: tuple[str, ...] = ()  # of those that the user set, with what was measured
     clock_bound_ns: int = 0  # by how much the clocks of two hosts differed, at most; 0 on one host
     clock_limit_ns: int = CLOCK_LIMIT_NS
     workers_lost: tuple[int, ...] = ()  # numbers of those that ended or fell silent before the stop
@@ -241,15 +243,16 @@ def judge(facts: RunFacts) -> Verdict:
     """The verdict over a run, its reasons in the order of `CODES`."""
     checks = (_ended_early, _connections, _generator, _handshakes, _deliveries, _service, _proof)
     reasons = (reason for check in checks for reason in check(facts))
-    return Verdict(_in_order(reasons), tuple(_remarks(facts)))
+    return Verdict(in_order(reasons), tuple(_remarks(facts)))
 
 
 def with_reason(verdict: Verdict, code: Code, detail: str) -> Verdict:
     """The verdict with one reason more, in its place."""
-    return replace(verdict, reasons=_in_order((*verdict.reasons, Reason(code, detail))))
+    return replace(verdict, reasons=in_order((*verdict.reasons, Reason(code, detail))))
 
 
-def _in_order(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
+def in_order(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
+    """Reasons in the order of `CODES`."""
     return tuple(sorted(reasons, key=lambda reason: CODES.index(reason.code)))
 
 
@@ -535,6 +538,7 @@ def _service(facts: RunFacts) -> Iterator[Reason]:
             "LATENCY_BOUND",
             f"p99 latency is {p99_us:,.1f} µs, above the bound of {bound_us:,.6g} µs",
         )
+    yield from (Reason("THRESHOLD", text) for text in facts.thresholds_missed)
     if facts.clock_bound_ns > facts.clock_limit_ns:
         yield Reason(
             "CLOCK",

@@ -20,6 +20,7 @@ from loadgen.workload.scenario import (
     Scenario,
     processors_of,
 )
+from loadgen.workload.thresholds import Threshold, parse_threshold
 
 S = TypeVar("S", bound=Scenario)
 
@@ -148,6 +149,7 @@ class Workload(DeviceConduct):
     processors: tuple[int, ...] = ()
     send_tick_us: int | None = None
     latency_bound_us: float | None = None  # None where latency is not judged
+    thresholds: tuple[Threshold, ...] = ()  # that the user set
     sut_file: str | None = None  # that describes the system under test
     broker_name: str | None = None  # what users call it, with its version
     broker_note: str | None = None
@@ -194,6 +196,7 @@ def resolve(case: Case[S], scenario: S) -> Workload:
         source_address=scenario.source_address,
         processors=processors_of(scenario.affinity),
         latency_bound_us=None if bound_s is None else bound_s * 1e6,
+        thresholds=tuple(map(parse_threshold, scenario.require)),
         sut_file=scenario.sut,
         broker_name=scenario.broker_name,
         broker_note=scenario.broker_note,

@@ -46,6 +46,8 @@ STATE = SearchState(SEARCH, (HELD, FAILED), Probe(875.5, "close in"))
         (["search", "fanin", "--for=rate", "--from=x"], "from: 'x' is not a number"),
         (["search", "fanin", "--for=rate", "--precision=0.01%"], "out of range"),
         (["search", "fanin", "--for=rate", "--require=luck=1"], "require: 'luck=1' is unknown"),
+        (["search", "fanin", "--for=rate", "--require=luck<1"], "require: 'luck' is unknown"),
+        (["sweep", "fanin", "--set=qos=0,1", "--require=lost=1%"], "use it with --search"),
         (["search", "fanin", "--for=rate", "--step-duration=x"], "step-duration: 'x'"),
         (["search", "fanin", "--for=rate", "--most-steps=1"], "out of range"),
         (["sweep"], "which case"),

@@ -15,6 +15,7 @@ from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import RunResult, run
 from loadgen.errors import BrokerRefusedError, ScenarioError
+from loadgen.scorecard.summary import summarize_run
 from tests.secured_mosquitto import TlsFiles, run_secured
 from tests.verdicts import faults, without_saturation
 
@@ -320,3 +321,16 @@ async def test_large_messages_over_tls(tmp_path: Path) -> None:
     )
     assert not faults(result.verdict.reasons)
     assert result.facts.ledger.intact == result.facts.ledger.expected == 15
+
+
+async def test_thresholds_are_held_against_the_figures_of_the_score_card(tmp_path: Path) -> None:
+    held = ("lost==0", "intact==150", "end_to_end.p50<1h", "connect.max<1h", "received_rate>99")
+    missed = ("end_to_end.max<1ns", "acknowledge.p50>1h", "sent<150", "reconnect.p50<1h")
+    result = await play(
+        tmp_path, "fanin", broker="reflector", devices=10, rate=100, qos=1, require=[*held, *missed]
+    )
+    told = [one.detail for one in result.verdict.reasons if one.code == "THRESHOLD"]
+    assert [text.partition(":")[0] for text in told] == list(missed)
+    slowest = summarize_run(result.directory).latency["end_to_end"].max
+    assert told[0] == f"end_to_end.max<1ns: it was {slowest:,.6g} µs"
+    assert result.exit_status == 1

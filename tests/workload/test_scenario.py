@@ -27,6 +27,7 @@ from loadgen.workload.fields import (
     Table,
     Text,
     Texts,
+    Thresholds,
     redact_url,
 )
 from loadgen.workload.groups import DeviceGroup, Target
@@ -362,6 +363,7 @@ def values_of(spec: Field) -> st.SearchStrategy[Any]:
             st.sampled_from(("order", "1", "SM")), st.integers() | st.lists(st.booleans())
         ),
         Networks: st.sampled_from(("127.0.0.0/16", "10.1.2.3", "fd00::/64,fd01::/64")),
+        Thresholds: st.just(("end_to_end.p99<5ms", "lost<0.1%", "sent_rate>=9.9k")),
         Placement: st.just(("publishers=0", "subscribers=1,2")),
         RateSteps: st.sampled_from(("50%", "50%,75%:20s,100%", "0.5%:500ms")),
     }

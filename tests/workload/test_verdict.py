@@ -504,9 +504,18 @@ def test_reasons_come_in_one_order_and_all_are_told() -> None:
         imbalances=("1 in none",),
         backlog=rising(10**6),
         latency_bound_us=200.0,
+        thresholds_missed=("lost==0: it was 1",),
         clock_bound_ns=10**9,
     )
     # With a worker lost nobody knows what was lost and what was not acknowledged.
     apart = {"AUDIT", "WORKER_LOST", "GENERATOR_SATURATED"}
     assert codes(bad) == tuple(code for code in CODES if code not in apart)
     assert not judge(bad).valid
+
+
+def test_thresholds_that_do_not_hold_are_reasons_each() -> None:
+    facts = changed(SOUND, thresholds_missed=("lost==0: it was 1", "sent>=9: it was 8"))
+    assert [(one.code, one.detail) for one in judge(facts).reasons] == [
+        ("THRESHOLD", "lost==0: it was 1"),
+        ("THRESHOLD", "sent>=9: it was 8"),
+    ]

@@ -1,0 +1,130 @@
+"""What a user requires of a run: `end_to_end.p99<5ms`, `lost==0`, `received_rate>=9.9k`.
+
+The figures are those of the measurement window: a statistic of a latency series, as in the score
+card's `latency`; a state of the window's ledger; what was sent or received a second.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from loadgen.workload.ledger import Ledger
+from loadgen.workload.units import parse_number, parse_seconds, shown
+
+if TYPE_CHECKING:
+    from loadgen.metrics.reducer import LatencySummary
+
+COMPARISONS: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
+    {
+        "<=": operator.le,
+        ">=": operator.ge,
+        "==": operator.eq,
+        "<": operator.lt,
+        ">": operator.gt,
+    }
+)
+STATISTICS = ("avg", "min", "p50", "p90", "p99", "p99.9", "max", "stdev")
+STATES = ("intended", *(state.name for state in fields(Ledger)))
+RATES = ("sent_rate", "received_rate")
+"""Messages a second of the window."""
+
+FORMS = "a figure, <, <=, ==, >= or > and a value, as end_to_end.p99<5ms, lost==0, lost<0.1%"
+
+_THRESHOLD = re.compile(r"\s*([a-z0-9_.]+)\s*(<=|>=|==|<|>)\s*(\S+)\s*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """`figure comparison bound`; the bound is in µs of a latency, in messages or messages a second,
+    or, with `share`, in parts of the deliveries expected."""
+
+    text: str
+    figure: str
+    comparison: str
+    bound: float
+    share: bool = False
+
+    @property
+    def is_latency(self) -> bool:
+        return "." in self.figure
+
+    def holds(self, value: float) -> bool:
+        return COMPARISONS[self.comparison](value, self.bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What thresholds are held against: a window's latencies by series, its ledger, its length."""
+
+    latencies: Mapping[str, "LatencySummary"]
+    ledger: Ledger
+    window_s: float
+
+    def figure(self, threshold: Threshold) -> float | None:
+        """The figure that the threshold names; None where it was not measured."""
+        series, _, statistic = threshold.figure.partition(".")
+        if threshold.is_latency:
+            found: float | None = getattr(
+                self.latencies.get(series), statistic.replace(".", "_"), None
+            )
+            return found
+        if threshold.figure in RATES:
+            count = self.ledger.sent if threshold.figure == "sent_rate" else self.ledger.intact
+            return count / self.window_s if self.window_s else None
+        state: int | None = getattr(self.ledger, threshold.figure)
+        if state is None or not threshold.share:
+            return state
+        return state / self.ledger.expected if self.ledger.expected else None
+
+
+def is_threshold(text: str) -> bool:
+    """Whether this has the form of a threshold."""
+    return _THRESHOLD.fullmatch(text) is not None
+
+
+def parse_threshold(text: str) -> Threshold:
+    """Raises ValueError for another form, an unknown figure or a value of another kind."""
+    from loadgen.metrics.interval import SERIES  # and all that tables need
+
+    match = _THRESHOLD.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{shown(text)} is no threshold")
+    figure, comparison, value = match.groups()
+    series, dot, statistic = figure.partition(".")
+    if dot:
+        if series not in SERIES or statistic not in STATISTICS:
+            raise ValueError(
+                f"{shown(figure)} is no latency; there are {', '.join(SERIES)}, each with "
+                f"{', '.join('.' + name for name in STATISTICS)}"
+            )
+        if value[-1].isdigit():
+            raise ValueError(f"{shown(text)} has no unit; write {value}ms or {value}us")
+        return Threshold(text.strip(), figure, comparison, parse_seconds(value) * 1e6)
+    if figure not in (*STATES, *RATES):
+        raise ValueError(f"{shown(figure)} is unknown; there are {', '.join((*STATES, *RATES))}")
+    share = value.endswith("%") and figure in STATES
+    bound = parse_number(value[:-1]) / 100 if share else parse_number(value)
+    return Threshold(text.strip(), figure, comparison, bound, share)
+
+
+def missed(thresholds: Iterable[Threshold], measured: Measured) -> tuple[str, ...]:
+    """Each threshold that does not hold, and what was measured instead."""
+    found = []
+    for threshold in thresholds:
+        value = measured.figure(threshold)
+        if value is None:
+            found.append(f"{threshold.text}: nothing was measured of it")
+        elif not threshold.holds(value):
+            found.append(f"{threshold.text}: it was {_written(value, threshold)}")
+    return tuple(found)
+
+
+def _written(value: float, threshold: Threshold) -> str:
+    if threshold.is_latency:
+        return f"{value:,.6g} µs"
+    if threshold.share:
+        return f"{value * 100:.6g}%"
+    return f"{value:,.6g}"

@@ -1,0 +1,75 @@
+from dataclasses import replace
+
+import pytest
+
+from loadgen.cases.registry import build_scenario
+from loadgen.errors import ScenarioError
+from loadgen.metrics.reducer import LatencySummary
+from loadgen.workload.ledger import Ledger
+from loadgen.workload.thresholds import Measured, missed, parse_threshold
+
+SUMMARY = LatencySummary(100, 500.0, 1.0, p50=400.0, p99=4_900.0, p99_9=5_100.0, max=5_200.0)
+LEDGER = Ledger(sent=1000, expected=1000, intact=999, lost=1)
+MEASURED = Measured({"end_to_end": SUMMARY}, LEDGER, window_s=2)
+
+
+def unmet(*texts: str, measured: Measured = MEASURED) -> tuple[str, ...]:
+    return missed(map(parse_threshold, texts), measured)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("end_to_end.p99<5ms", "end_to_end.p99<=4900us", "end_to_end.p99 == 4.9ms"),
+        *("end_to_end.p99.9>5ms", "end_to_end.avg>=500us", "end_to_end.max<1s"),
+        *("lost<=1", "lost==1", "lost<=0.1%", "refused==0", "sent>=1k"),
+        *("sent_rate==500", "received_rate>=499.5"),
+    ],
+)
+def test_what_holds_is_not_told(text: str) -> None:
+    assert unmet(text) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("end_to_end.p99<4900us", "it was 4,900 µs"),
+        ("end_to_end.p99.9<5ms", "it was 5,100 µs"),
+        ("lost==0", "it was 1"),
+        ("lost<0.1%", "it was 0.1%"),
+        ("received_rate>=500", "it was 499.5"),
+        ("end_to_end.p90<5ms", "nothing was measured of it"),  # too few latencies for it
+        ("acknowledge.p50<5ms", "nothing was measured of it"),  # none at QoS 0
+        ("lost_acknowledged==0", "nothing was measured of it"),  # not known
+    ],
+)
+def test_what_does_not_hold_says_what_was_measured(text: str, found: str) -> None:
+    assert unmet(text) == (f"{text}: {found}",)
+
+
+def test_share_of_nothing_expected_was_not_measured() -> None:
+    nothing = replace(MEASURED, ledger=Ledger())
+    assert unmet("lost<1%", measured=nothing) == ("lost<1%: nothing was measured of it",)
+    assert unmet("lost==0", measured=nothing) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("fast", "no threshold"),
+        ("end_to_end.p99", "no threshold"),
+        ("end_to_end.p99=5ms", "no threshold"),
+        ("end_to_end.p99<5", "no unit; write 5ms"),
+        ("end_to_end.p98<5ms", "no latency"),
+        ("endtoend.p99<5ms", "no latency"),
+        ("gone==0", "unknown"),
+        ("lost<much", "not a number"),
+        ("sent_rate<5%", "not a number"),
+        ("end_to_end.p99<5parsec", "unknown unit"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_line(text: str, complaint: str) -> None:
+    with pytest.raises(ScenarioError, match=complaint) as refused:
+        build_scenario("fanin", None, {"require": [text]})
+    assert str(refused.value).startswith("require: ")
+    assert "\n" not in str(refused.value)
