@@ -1,5 +1,7 @@
 """Kernels that take handlers, as tests call them: for messaging and for a supply chain."""
 
+import numpy as np
+
 from loadgen.compiled import compiled
 from loadgen.specjms.kernels import SUPPLY_CHAIN
 from loadgen.workload import traffic
@@ -31,3 +33,8 @@ def record_interactions(
     fleet: Fleet, number: int, count: int, sent: int, sent_ns: int, start: int
 ) -> None:
     traffic.record_sent(fleet, number, count, sent, sent_ns, start, SUPPLY_CHAIN)
+
+
+def fill(fleet: Fleet, data: bytes) -> None:
+    """Put what a device received where its kernel reads it, and nothing behind it."""
+    fleet.buffer = np.frombuffer(bytearray(data), np.uint8)

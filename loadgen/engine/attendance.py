@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 
 from loadgen.engine.clock import clock_ns
-from loadgen.workload.attention import attend_loop, take_stalls
+from loadgen.workload.attention import STALL_FLOOR_NS, attend_loop, take_stalls
 from loadgen.workload.fleet import Fleet
 
 _TICK_S = 0.02
@@ -37,7 +37,9 @@ class Attendance:
     def tick(self) -> float:
         """Look whether the loop comes in time; returns in how many seconds it is to come again."""
         now_ns = clock_ns()
-        attend_loop(self._fleet, now_ns)
+        # Where compiled code has just looked there is nothing to see.
+        if now_ns - int(self._attention["seen_ns"][0]) > STALL_FLOOR_NS:
+            attend_loop(self._fleet, now_ns)
         busy_ns, waited_ns = self._times()
         if self._attention["stalls"][0]:
             self._tell(busy_ns - self._busy_ns, waited_ns - self._waited_ns)

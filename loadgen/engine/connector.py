@@ -61,7 +61,8 @@ class Connector:
         self._timeout_ns = 0
         self._allowance = 0.0
         self._paced_ns = 0
-        self._ticking = False
+        self.ticking = False
+        """Whether devices connect, or wait for their turn."""
         self._expire_s = 0.0
         # Another order in each worker, or devices of all workers would return at the same moments.
         first = (int(fleet.group[0]), int(fleet.device[0])) if len(fleet.device) else (0, 0)
@@ -99,7 +100,7 @@ class Connector:
         wait_s = min(policy.delay_s * 2.0 ** min(attempt, 30), policy.maximum_s)
         wait_s *= 1.0 + policy.jitter * (2.0 * self.random.random() - 1.0)
         heapq.heappush(self._returning, (self._loop.time() + wait_s, connection))
-        if not self._ticking:
+        if not self.ticking:
             self._tick()
 
     def is_away(self, connection: int) -> bool:
@@ -123,10 +124,10 @@ class Connector:
             self._expire_s = now_s + _EXPIRE_EACH_S
             self._expire()
         self.more()
-        self._ticking = bool(
+        self.ticking = bool(
             self.connecting_all or self._queue or self._returning or self._fleet.totals.connecting
         )
-        if self._ticking:
+        if self.ticking:
             paced = bool(self._rate and self._queue)
             self._loop.call_later(_TICK_S if paced else _IDLE_TICK_S, self._tick)
 

@@ -69,7 +69,9 @@ class Lifecycle:
         if fleet.plan.targets[0].transport != "tcp":
             receive = kernels.receive
             self.streams = Streams(fleet, loop, self._on_events, self._stream_failed, receive)
-        self.poller = Poller(fleet, loop, kernels, self.streams, self._handle_events)
+        self.poller = Poller(
+            fleet, loop, kernels, self.streams, self._handle_events, lambda: self.connector.ticking
+        )
         self.outgoing = Outgoing(fleet, self.streams)
         self.connector = Connector(fleet, loop, self.streams, self._on_events, self.lost)
         packets = behaviour.subscribe_packets

@@ -39,7 +39,7 @@ from loadgen.engine.syscalls import (
     watch,
 )
 from loadgen.mqtt.reason_codes import ReasonCode
-from loadgen.workload.arrays import Rows
+from loadgen.workload.arrays import Rows, copy_bytes
 from loadgen.workload.attention import (
     STALL_FLOOR_NS,
     attend_loop,
@@ -111,7 +111,8 @@ LINGER = -2
 """The timer that ends a stay in compiled code; its expiry is all it has to say."""
 
 
-ReceiveKernel = Callable[[Fleet, int, Bytes, int, int], tuple[int, int]]
+ReceiveKernel = Callable[[Fleet, int, int, int], tuple[int, int]]
+"""(fleet, row, end, now_ns): `receive_packets` of fleet.buffer[:end]."""
 
 
 class EntryPoints(NamedTuple):
@@ -204,7 +205,7 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
             break
         kept = device.partial_bytes
         if kept > 0:
-            buffer[:kept] = fleet.partial[row, :kept]
+            copy_bytes(buffer, 0, fleet.partial[row], 0, kept)
         timed = _is_timed(fleet)
         if timed:
             got = receive_timed(device.descriptor, buffer, kept, len(buffer), fleet.message)
@@ -292,7 +293,7 @@ def keep_partial(fleet: Fleet, row: int, buffer: Bytes, start: int, end: int, no
         return False
     fleet.devices[row].partial_bytes = end - start
     if end > start:
-        fleet.partial[row, : end - start] = buffer[start:end]
+        copy_bytes(fleet.partial[row], 0, buffer, start, end - start)
     return True
 
 
@@ -316,8 +317,9 @@ def _answer(fleet: Fleet, row: int, end: int, now_ns: int) -> None:
 def pump_due(fleet: Fleet, handlers: Handlers) -> int:
     """Send what is due and arm the timer for what comes next.
 
-    Messages of streamed connections stay in `out`, one row of `segments` a batch, for the caller
-    to write; returns the number of such rows.
+    With a send tick that is what was due when it began: what becomes due meanwhile goes out at the
+    next one, with others. Messages of streamed connections stay in `out`, one row of `segments` a
+    batch, for the caller to write; returns the number of such rows.
     """
     totals = fleet.totals
     heap = fleet.heap
@@ -325,10 +327,12 @@ def pump_due(fleet: Fleet, handlers: Handlers) -> int:
     segments = 0
     messages = 0
     totals.rearm = 0
+    tick_ns = fleet.run.tick_ns
     now_ns = monotonic_ns(fleet.clock)
+    begun_ns = now_ns
     while (
         totals.heap_size > 0
-        and heap[0].due_ns <= now_ns
+        and heap[0].due_ns <= begun_ns
         and messages < _MESSAGES_AT_ONCE
         and segments < len(fleet.segments)
         and room_for_events(fleet, len(fleet.out))
@@ -340,7 +344,7 @@ def pump_due(fleet: Fleet, handlers: Handlers) -> int:
             _wait(fleet, row)
             continue
         start = position
-        end, count = send_due(fleet, number, now_ns, now_ns, BATCH_LIMIT, start, handlers)
+        end, count = send_due(fleet, number, begun_ns, now_ns, BATCH_LIMIT, start, handlers)
         due_ns = fleet.publishers[number].due_ns
         if count == 0 and not device.flags & WINDOW_FULL and due_ns < fleet.run.end_ns:
             break  # `out` is full of streamed messages
@@ -361,9 +365,13 @@ def pump_due(fleet: Fleet, handlers: Handlers) -> int:
         record_sent(fleet, number, count, sent, now_ns, start, handlers)
         _next_turn(fleet, number, row)
         now_ns = monotonic_ns(fleet.clock)
+        if tick_ns == 0:
+            begun_ns = now_ns
     moment_ns = 0
     if totals.heap_size > 0:
-        moment_ns = max(heap[0].due_ns, now_ns + fleet.run.tick_ns)
+        due_ns = heap[0].due_ns
+        # What was due already, and too much for one go, does not wait for the next tick.
+        moment_ns = max(due_ns, now_ns if due_ns <= begun_ns else begun_ns + tick_ns)
     fleet.attention.alarm_ns = moment_ns
     arm_timer(fleet.run.timer, moment_ns, fleet.clock)
     return segments
@@ -481,9 +489,11 @@ def entry_points(handlers: Handlers) -> EntryPoints:
         return pump_due(fleet, handlers)
 
     @compiled
-    def receive(fleet: Fleet, row: int, buffer: Bytes, end: int, now_ns: int) -> tuple[int, int]:
+    def receive(fleet: Fleet, row: int, end: int, now_ns: int) -> tuple[int, int]:
+        # Not of an array that Python hands over: its references would be counted, message by
+        # message, which costs more than the message.
         before = fleet.totals.publishes
-        position, written = receive_packets(fleet, row, buffer, end, now_ns, handlers)
+        position, written = receive_packets(fleet, row, fleet.buffer, end, now_ns, handlers)
         _record_streamed(fleet, row, fleet.totals.publishes - before, now_ns)
         return position, written
 

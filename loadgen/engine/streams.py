@@ -307,7 +307,7 @@ class Streams:
         now_ns = clock_ns()
         if device.state == AWAIT_CONNACK:
             self.handshakes.keep_session(self._protocols[connection].transport)
-        position, written = self._kernel(fleet, connection, fleet.buffer, end, now_ns)
+        position, written = self._kernel(fleet, connection, end, now_ns)
         keep_partial(fleet, connection, fleet.buffer, position, end, now_ns)
         if written:
             self.write(connection, bytes(self._out[:written]))

@@ -125,7 +125,8 @@ def wait_events(epoll: int, events: Words, limit: int, timeout_ms: int) -> int:
 @compiled
 def watch(epoll: int, descriptor: int, flags: int, data: int, scratch: Words) -> int:
     """Add a descriptor to an epoll set; `scratch` holds EVENT_WORDS words."""
-    scratch[:] = 0
+    for word in range(EVENT_WORDS):
+        scratch[word] = 0
     scratch[0] = flags
     scratch[EVENT_DATA] = data
     return _result(_epoll_ctl(epoll, _EPOLL_CTL_ADD, descriptor, scratch.ctypes.data))
@@ -151,7 +152,8 @@ def receive_timed(descriptor: int, buffer: Bytes, start: int, end: int, scratch:
     `scratch` holds MESSAGE_WORDS numbers.
     """
     address = scratch.ctypes.data
-    scratch[_MESSAGE : _MESSAGE + 2] = 0
+    scratch[_MESSAGE] = 0
+    scratch[_MESSAGE + 1] = 0
     scratch[_MESSAGE + 2] = address + 8 * _IOVEC
     scratch[_MESSAGE + 3] = 1
     scratch[_MESSAGE + 4] = address + 8 * _CONTROL

@@ -109,7 +109,7 @@ def _entry_points(fleet: Fleet, kernels: EntryPoints) -> Sequence[Step]:
     return (
         lambda: kernels.pump(fleet),
         lambda: kernels.serve(fleet, 0),
-        lambda: kernels.receive(fleet, 0, fleet.buffer, 0, 1),
+        lambda: kernels.receive(fleet, 0, 0, 1),
     )
 
 

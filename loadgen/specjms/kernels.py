@@ -35,12 +35,13 @@ from loadgen.specjms.chains import (
 from loadgen.specjms.joins import COMPLETE, FULL, join_offer
 from loadgen.specjms.trailer import NOWHERE, TRAILER_BYTES, Note, read_note, write_note
 from loadgen.workload.accounting import DUPLICATE, LATE, account
+from loadgen.workload.arrays import copy_bytes
+from loadgen.workload.crc import crc32
 from loadgen.workload.fleet import Fleet, Sent
 from loadgen.workload.handlers import Handlers
 from loadgen.workload.pacer import random_unit
 from loadgen.workload.payload import (
     HEADER_BYTES,
-    crc32,
     has_intact_header,
     is_intact,
     read_i64,
@@ -120,7 +121,7 @@ def _write_message(
     )
     filler = size - HEADER_BYTES - TRAILER_BYTES
     trailer = payload + size - TRAILER_BYTES
-    out[payload + HEADER_BYTES : trailer] = fleet.body[:filler]
+    copy_bytes(out, payload + HEADER_BYTES, fleet.body, 0, filler)
     write_note(out, trailer, note, number)
     crc = crc32(fleet.body_crc[filler], out, trailer, trailer + TRAILER_BYTES)
     sequence = chain.sequences[stream]

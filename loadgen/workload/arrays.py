@@ -16,7 +16,7 @@ gets the address of that table as a typed pointer whose attributes read it.
 Without compilation (NUMBA_DISABLE_JIT) the object itself serves: its attributes are the arrays.
 
 The table is marked as unchanging for LLVM, so that reading an attribute costs nothing within a
-kernel. Handing an object over from Python costs 1.4 µs, however many arrays it names.
+kernel. Handing an object over from Python costs 0.4 µs, however many arrays it names.
 """
 
 # mypy: disable-error-code="no-untyped-call,untyped-decorator,override"
@@ -43,10 +43,11 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import config, from_dtype, types
+from numba.core.cgutils import raw_memcpy
 from numba.core.extending import intrinsic
 from numba.core.imputils import lower_getattr_generic
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
-from numba.extending import NativeValue, models, register_model, typeof_impl, unbox
+from numba.extending import NativeValue, models, register_model, unbox
 from numba.np.arrayobj import make_array, populate_array, record_getattr
 
 Int16 = Annotated[int, np.int16]
@@ -183,12 +184,14 @@ class Arrays:
 
     fields: ClassVar[dict[str, Field]]
     compiled: ClassVar["ArraysType"]
+    _numba_type_: ClassVar["ArraysType"]
 
     own: "Arrays | None" = None
 
     def __init_subclass__(cls) -> None:
         cls.fields = _fields_of(cls)
-        cls.compiled = ArraysType(cls)
+        # By this name numba asks an object for its type, three times as fast as by its own way.
+        cls.compiled = cls._numba_type_ = ArraysType(cls)
 
     def __init__(self, **values: Any) -> None:
         """All that the class names; one record as an array with one row."""
@@ -289,11 +292,6 @@ class _AddressModel(models.PrimitiveModel):
         super().__init__(manager, of, ir.IntType(64))
 
 
-@typeof_impl.register(Arrays)
-def _typeof(value: Arrays, _context: Any) -> ArraysType:
-    return value.compiled
-
-
 @unbox(ArraysType)
 def _unbox(_type: ArraysType, value: Any, c: Any) -> NativeValue:
     address = c.pyapi.object_getattr_string(value, "address")
@@ -372,6 +370,29 @@ def plain_reader(size_bytes: int) -> Callable[[npt.NDArray[np.uint8], int], int]
     return read
 
 
+def plain_writer(size_bytes: int) -> Callable[[npt.NDArray[np.uint8], int, int], None]:
+    """As `_writer`, in plain Python."""
+    mask = (1 << 8 * size_bytes) - 1
+
+    def write(buffer: npt.NDArray[np.uint8], position: int, value: int) -> None:
+        data = (int(value) & mask).to_bytes(size_bytes, "little")
+        buffer[position : position + size_bytes] = np.frombuffer(data, np.uint8)
+
+    return write
+
+
+def plain_copy(
+    target: npt.NDArray[np.uint8], at: int, source: npt.NDArray[np.uint8], start: int, count: int
+) -> None:
+    """As `copy_bytes`, in plain Python."""
+    target[at : at + count] = source[start : start + count]
+
+
+def _address(context: Any, builder: Any, kind: Any, array: Any, position: Any) -> Any:
+    """The address of array[position]; a negative position is none from the end."""
+    return builder.gep(make_array(kind)(context, builder, array).data, [position])
+
+
 def _reader(size_bytes: int) -> Any:
     """A function that reads buffer[position : position + size_bytes], least byte first, at once.
 
@@ -382,10 +403,9 @@ def _reader(size_bytes: int) -> Any:
 
     def read(_context: Any, buffer: Any, _position: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            data = make_array(signature.args[0])(context, builder, arguments[0]).data
             word = ir.IntType(8 * size_bytes)
-            address = builder.bitcast(builder.gep(data, [arguments[1]]), word.as_pointer())
-            number = builder.load(address, align=1)
+            address = _address(context, builder, signature.args[0], *arguments)
+            number = builder.load(builder.bitcast(address, word.as_pointer()), align=1)
             return number if size_bytes == 8 else builder.zext(number, ir.IntType(64))
 
         return types.int64(buffer, types.int64), generate
@@ -393,7 +413,54 @@ def _reader(size_bytes: int) -> Any:
     return intrinsic(read)
 
 
+def _writer(size_bytes: int) -> Any:
+    """A function that writes a number to buffer[position : position + size_bytes] in one store."""
+    if config.DISABLE_JIT:  # type: ignore[attr-defined]
+        return plain_writer(size_bytes)
+
+    def write(_context: Any, buffer: Any, _position: Any, _value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            word = ir.IntType(8 * size_bytes)
+            array, position, value = arguments
+            address = _address(context, builder, signature.args[0], array, position)
+            number = value if size_bytes == 8 else builder.trunc(value, word)
+            builder.store(number, builder.bitcast(address, word.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(buffer, types.int64, types.int64), generate
+
+    return intrinsic(write)
+
+
+def _copier() -> Any:
+    """`copy_bytes`; numba makes some thousand instructions of a slice that is assigned."""
+    if config.DISABLE_JIT:  # type: ignore[attr-defined]
+        return plain_copy
+
+    def copy(_context: Any, target: Any, _at: Any, source: Any, _start: Any, _count: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            to, at, of, start, count = arguments
+            target_address = _address(context, builder, signature.args[0], to, at)
+            source_address = _address(context, builder, signature.args[2], of, start)
+            raw_memcpy(builder, target_address, source_address, count, 1)
+            return context.get_dummy_value()
+
+        where = (target, types.int64, source, types.int64, types.int64)
+        return types.void(*where), generate
+
+    return intrinsic(copy)
+
+
 read_4_bytes = _reader(4)
 """(buffer, position) to an unsigned number; the caller keeps within the buffer."""
 read_8_bytes = _reader(8)
 """The same, to a signed number."""
+write_4_bytes = _writer(4)
+"""(buffer, position, value): its low 32 bits, least byte first; the caller keeps within."""
+write_8_bytes = _writer(8)
+"""The same, of 64 bits."""
+copy_bytes = _copier()
+"""(target, at, source, start, count): target[at : at + count] = source[start : start + count].
+
+The caller keeps within both, which are not the same bytes.
+"""

@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.compiled import compiled
-from loadgen.workload.arrays import read_4_bytes, read_8_bytes
+from loadgen.workload.arrays import read_4_bytes, read_8_bytes, write_4_bytes, write_8_bytes
+from loadgen.workload.crc import crc32, crc32_of_28
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -38,63 +39,11 @@ _EXACT_BYTES = 1 << 18
 _BLOCK_BYTES = 1 << 16
 
 
-def _crc_tables() -> npt.NDArray[np.uint32]:
-    """Slicing-by-8 tables of the reflected polynomial 0xEDB88320 (ISO 3309), shape (8, 256)."""
-    tables = np.zeros((8, 256), np.uint32)
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0xEDB88320 if crc & 1 else 0)
-        tables[0, byte] = crc
-    for byte in range(256):
-        crc = int(tables[0, byte])
-        for index in range(1, 8):
-            crc = int(tables[0, crc & 0xFF]) ^ (crc >> 8)
-            tables[index, byte] = crc
-    return tables
-
-
-_TABLES = _crc_tables()
-
-
 @compiled
 def read_u8(buffer: Bytes, position: int) -> int:
     """Byte at `position`."""
     # The unsigned index spares the check for indices that count from the end.
     return int(np.int64(buffer[np.uint64(position)]))
-
-
-@compiled
-def crc32(crc: int, buffer: Bytes, start: int, end: int) -> int:
-    """CRC-32 of buffer[start:end], continuing `crc` (0 at the beginning), as zlib.crc32."""
-    state = crc ^ _MASK
-    position = start
-    while position + 8 <= end:
-        state ^= read_i64(buffer, position)
-        state = (
-            int(np.int64(_TABLES[7, state & 0xFF]))
-            ^ int(np.int64(_TABLES[6, (state >> 8) & 0xFF]))
-            ^ int(np.int64(_TABLES[5, (state >> 16) & 0xFF]))
-            ^ int(np.int64(_TABLES[4, (state >> 24) & 0xFF]))
-            ^ int(np.int64(_TABLES[3, (state >> 32) & 0xFF]))
-            ^ int(np.int64(_TABLES[2, (state >> 40) & 0xFF]))
-            ^ int(np.int64(_TABLES[1, (state >> 48) & 0xFF]))
-            ^ int(np.int64(_TABLES[0, (state >> 56) & 0xFF]))
-        )
-        position += 8
-    if position + 4 <= end:
-        state ^= read_u32(buffer, position)
-        state = (
-            int(np.int64(_TABLES[3, state & 0xFF]))
-            ^ int(np.int64(_TABLES[2, (state >> 8) & 0xFF]))
-            ^ int(np.int64(_TABLES[1, (state >> 16) & 0xFF]))
-            ^ int(np.int64(_TABLES[0, (state >> 24) & 0xFF]))
-        )
-        position += 4
-    while position < end:
-        state = int(np.int64(_TABLES[0, (state ^ read_u8(buffer, position)) & 0xFF])) ^ (state >> 8)
-        position += 1
-    return state ^ _MASK
 
 
 @compiled
@@ -111,11 +60,14 @@ def read_i64(buffer: Bytes, position: int) -> int:
 
 @compiled
 def write_u32(out: Bytes, position: int, value: int) -> None:
-    """Write an unsigned 32-bit little-endian number."""
-    out[position] = value & 0xFF
-    out[position + 1] = (value >> 8) & 0xFF
-    out[position + 2] = (value >> 16) & 0xFF
-    out[position + 3] = (value >> 24) & 0xFF
+    """Write the low 32 bits of a number, least byte first."""
+    write_4_bytes(out, position, value)
+
+
+@compiled
+def write_i64(out: Bytes, position: int, value: int) -> None:
+    """Write a 64-bit number, least byte first."""
+    write_8_bytes(out, position, value)
 
 
 @compiled
@@ -134,16 +86,19 @@ def stamp(
 
     `copy` is 1 for a message that is sent again.
     """
-    write_u32(out, position, run_tag)
-    write_u32(out, position + 4, stream)
-    write_u32(out, position + 8, sequence & _MASK)
-    write_u32(out, position + 12, sequence >> 32)
-    write_u32(out, position + 16, intended_ns & _MASK)
-    write_u32(out, position + 20, intended_ns >> 32)
     offset = int(np.int64(np.float32(max(sent_ns - intended_ns, 0)).view(np.uint32)))
-    write_u32(out, position + 24, offset | _SIGN if copy else offset)
-    crc = crc32(body_crc, out, position, position + _CRC_OFFSET)
-    write_u32(out, position + _CRC_OFFSET, crc)
+    if copy:
+        offset |= _SIGN
+    # In words of eight bytes behind the run tag, which the CRC takes from here and not from memory:
+    # reading a word that was written in two would wait for both.
+    second = stream | sequence << 32
+    third = (sequence >> 32) & _MASK | intended_ns << 32
+    fourth = (intended_ns >> 32) & _MASK | offset << 32
+    write_u32(out, position, run_tag)
+    write_i64(out, position + 4, second)
+    write_i64(out, position + 12, third)
+    write_i64(out, position + 20, fourth)
+    write_u32(out, position + _CRC_OFFSET, crc32_of_28(body_crc, run_tag, second, third, fourth))
 
 
 @compiled
@@ -168,7 +123,10 @@ def is_intact(buffer: Bytes, start: int, end: int) -> bool:
 @compiled
 def has_intact_header(buffer: Bytes, start: int, body_crc: int) -> bool:
     """Whether the CRC of the header at `start` is that with a body whose CRC-32 is `body_crc`."""
-    crc = crc32(body_crc, buffer, start, start + _CRC_OFFSET)
+    second, third = read_i64(buffer, start + 4), read_i64(buffer, start + 12)
+    crc = crc32_of_28(
+        body_crc, read_u32(buffer, start), second, third, read_i64(buffer, start + 20)
+    )
     return bool(crc == read_u32(buffer, start + _CRC_OFFSET))
 
 

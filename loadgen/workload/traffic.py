@@ -41,7 +41,9 @@ from loadgen.mqtt.in_flight import (
 )
 from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.workload.accounting import DUPLICATE, NEW, account
+from loadgen.workload.arrays import copy_bytes
 from loadgen.workload.attention import mostly_stalled
+from loadgen.workload.crc import crc32
 from loadgen.workload.device import (
     ACCEPT,
     AWAIT_CONNACK,
@@ -61,7 +63,6 @@ from loadgen.workload.handlers import Handlers
 from loadgen.workload.pacer import Publisher, advance, clock_of, heap_push, random_unit
 from loadgen.workload.payload import (
     HEADER_BYTES,
-    crc32,
     crc_of_body,
     has_intact_header,
     is_copy,
@@ -228,7 +229,7 @@ def push_bytes(
     event = fleet.events[fleet.totals.events]
     push_event(fleet, kind, row, value, moment_ns)
     offset = fleet.totals.control_bytes
-    fleet.control[offset : offset + end - start] = buffer[start:end]
+    copy_bytes(fleet.control, offset, buffer, start, end - start)
     event.offset = offset
     event.length = end - start
     fleet.totals.control_bytes = offset + end - start
@@ -877,7 +878,7 @@ def _respond(
         fleet.topics[:0],
         size,
     )
-    fleet.out[payload : payload + size] = buffer[start : message.end]
+    copy_bytes(fleet.out, payload, buffer, start, size)
     phase = phase_of(fleet.run, intended_ns)
     # That it is to be received was expected when the request was sent.
     count_sent(fleet, device.group, phase, 0, payload + size - position)
@@ -1106,7 +1107,7 @@ def _write_message(
     if group.body_apart:
         size = HEADER_BYTES
     elif extra > 0:
-        out[body : payload + size] = fleet.body[:extra]
+        copy_bytes(out, body, fleet.body, 0, extra)
     if len(fleet.template) > 0:
         device = publisher.stream - group.first_stream
         wall_ms = (intended_ns + fleet.run.wall_ns) // 1_000_000

@@ -217,7 +217,7 @@ async def test_a_device_expires_by_its_latest_attempt(monkeypatch: pytest.Monkey
     states[:] = CONNECTING
     states[1] = CONNECTED
     bench.fleet.totals.connecting = 1
-    bench.connector._ticking = False
+    bench.connector.ticking = False
     bench.policy = Reconnect(10.0, 10.0, 0.0)
     bench.lose(2)  # it tries again ten seconds later, and waits from then on
     bench.clock.run(60.0)

@@ -488,6 +488,35 @@ def numbers(packets: list[Publish]) -> list[tuple[int, int]]:
     return found
 
 
+def test_what_becomes_due_while_a_tick_is_sent_waits_for_the_next_tick(make_rig: Any) -> None:
+    """Each publisher writes once, although all of them take longer than from message to message."""
+    publishers, tick_ns = 200, 5_000_000
+    rig = make_rig(publishers=publishers, rate=publishers * 50_000.0, connected=False)
+    f = rig.fleet
+    f.run.tick_ns = tick_ns
+    f.devices["flags"] = STREAMED
+    f.devices["state"] = CONNECTED
+    writes = []
+    for _ in range(20):  # where the processor is taken away too much is due for one go
+        f.publishers["sequence"] = -1
+        begun_ns = time.monotonic_ns() + 2_000_000
+        rig.start(begun_ns)
+        while time.monotonic_ns() < begun_ns + 30_000:
+            pass
+        writes.append(rig.pump())
+        assert f.attention.alarm_ns > begun_ns
+    assert publishers in writes
+
+
+def test_what_is_too_much_for_one_tick_does_not_wait_for_the_next(make_rig: Any) -> None:
+    rig = make_rig(publishers=10, rate=1_000_000.0)
+    f = rig.fleet
+    f.run.tick_ns = 50_000_000
+    rig.start(time.monotonic_ns() - 10_000_000)
+    rig.pump()
+    assert f.heap[0].due_ns <= f.attention.alarm_ns <= time.monotonic_ns()
+
+
 def test_what_is_due_is_sent_and_the_timer_waits_for_the_next(make_rig: Any) -> None:
     rig = make_rig()
     start_ns = time.monotonic_ns() - 10_000_000

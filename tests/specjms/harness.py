@@ -24,7 +24,7 @@ from loadgen.workload.device import CONNECTED
 from loadgen.workload.groups import Share, Target, WorkerPlan
 from loadgen.workload.pacer import begin_schedule
 from loadgen.workload.payload import read_u32
-from tests.kernels import begin_interactions, record_interactions
+from tests.kernels import begin_interactions, fill, record_interactions
 
 
 def filter_matches(pattern: str, topic: str) -> bool:
@@ -117,10 +117,8 @@ class World:
 
     def give(self, row: int, data: bytes) -> bytes:
         """Hand bytes to a device; what it answers."""
-        buffer = np.frombuffer(bytearray(data), np.uint8)
-        position, written = SUPPLY_ENTRY_POINTS.receive(
-            self.fleet, row, buffer, len(buffer), self.now_ns
-        )
+        fill(self.fleet, data)
+        position, written = SUPPLY_ENTRY_POINTS.receive(self.fleet, row, len(data), self.now_ns)
         assert position == len(data)
         return self.fleet.out[:written].tobytes()
 

@@ -23,7 +23,12 @@ from loadgen.workload.arrays import (
     Int64s,
     Record,
     Rows,
+    copy_bytes,
     pointer_to,
+    read_4_bytes,
+    read_8_bytes,
+    write_4_bytes,
+    write_8_bytes,
 )
 
 
@@ -80,6 +85,20 @@ def doubled(value: int) -> int:
 @compiled
 def product(street: Street, row: int) -> int:
     return doubled(street.rooms[row].flags) + doubled(street.rooms[row].area)
+
+
+@compiled
+def move(
+    target: np.ndarray[Any, Any], at: int, source: np.ndarray[Any, Any], start: int, count: int
+) -> None:
+    copy_bytes(target, at, source, start, count)
+
+
+@compiled
+def write_both(buffer: np.ndarray[Any, Any], position: int, value: int) -> tuple[int, int]:
+    write_4_bytes(buffer, position, value)
+    write_8_bytes(buffer, position + 4, value)
+    return read_4_bytes(buffer, position), read_8_bytes(buffer, position + 4)
 
 
 def street(**changed: Any) -> Street:
@@ -160,6 +179,28 @@ def test_a_type_is_found_again_unless_its_class_has_changed() -> None:
     assert again is Street.compiled
     find, (layout, _) = Street.compiled.__reduce__()
     assert find(layout, "Street(rooms:another)") != Street.compiled
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 64, 1000])
+@pytest.mark.parametrize("row", [0, 1])
+def test_bytes_are_copied_and_none_beside_them(count: int, row: int) -> None:
+    source = np.arange(2000).astype(np.uint8)
+    target = np.full((2, 1100), 0xAA, np.uint8)
+    move(target[row], 13, source, 5, count)
+    wanted = np.full((2, 1100), 0xAA, np.uint8)
+    wanted[row, 13 : 13 + count] = source[5 : 5 + count]
+    assert (target == wanted).all()
+
+
+@pytest.mark.parametrize(
+    "value", [0, 1, 255, 1 << 31, (1 << 32) - 1, (1 << 63) - 1, -1, -(1 << 63)]
+)
+def test_numbers_are_written_as_they_are_read_and_none_beside_them(value: int) -> None:
+    buffer = np.full(15, 0xAA, np.uint8)
+    assert write_both(buffer, 1, value) == (value & 0xFFFF_FFFF, value)
+    low, whole = value & 0xFFFF_FFFF, value & 0xFFFF_FFFF_FFFF_FFFF
+    wanted = b"\xaa" + low.to_bytes(4, "little") + whole.to_bytes(8, "little") + b"\xaa\xaa"
+    assert buffer.tobytes() == wanted
 
 
 def test_plain_python_does_the_same() -> None:

@@ -1,6 +1,9 @@
 """The message header against zlib and struct, compiled and as plain Python."""
 
+import os
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +13,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loadgen.workload import payload
-from loadgen.workload.arrays import plain_reader
+from loadgen.workload import crc, payload
+from loadgen.workload.arrays import plain_reader, plain_writer
+from loadgen.workload.crc import by_tables, crc32, crc32_of_28
 from loadgen.workload.payload import (
     HEADER_BYTES,
     body_crc_states,
-    crc32,
     crc_of_body,
     has_intact_header,
     is_copy,
@@ -63,7 +66,36 @@ def test_crc_is_zlibs_for_any_range_and_start(data: bytes, choice: st.DataObject
     buffer = np.frombuffer(bytearray(data), np.uint8)
     wanted = zlib.crc32(data[start:end], before)
     assert crc32(before, buffer, start, end) == wanted
-    assert _plain(crc32)(before, buffer, start, end) == wanted
+    assert by_tables(before, buffer, start, end) == wanted
+
+
+@given(st.binary(min_size=28, max_size=28), st.integers(0, U32))
+@settings(deadline=None, max_examples=150)
+def test_crc_of_a_header_in_words_is_zlibs(data: bytes, before: int) -> None:
+    first, *words = struct.unpack("<Iqqq", data)
+    assert crc32_of_28(before, first, *words) == zlib.crc32(data, before)
+
+
+@pytest.mark.parametrize("size", [0, 15, 16, 127, 128, 191, 192, 1000, 4096, 65_537])
+def test_crc_of_large_bodies_is_zlibs(size: int) -> None:
+    data = np.random.default_rng(size).integers(0, 256, size + 3).astype(np.uint8)
+    for start in range(3):
+        wanted = zlib.crc32(data[start : start + size].tobytes(), 7)
+        assert crc32(7, data, start, start + size) == wanted
+
+
+def test_without_the_processors_instruction_the_same_comes_out() -> None:
+    """Numba compiles for a processor that does not multiply without carry."""
+    code = (
+        "import zlib, numpy as np; from loadgen.workload import carryless, crc;"
+        "data = np.arange(300).astype(np.uint8); assert not carryless.FOLDS;"
+        "assert crc.crc32(5, data, 1, 300) == zlib.crc32(data[1:], 5);"
+        "assert crc.crc32_of_28(5, 6, 7, 8, 9) == zlib.crc32(b''.join("
+        "n.to_bytes(4 if n == 6 else 8, 'little') for n in range(6, 10)), 5)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "NUMBA_CPU_NAME": "generic"}, check=True
+    )
 
 
 def test_crc_can_be_taken_in_parts_of_any_length() -> None:
@@ -232,13 +264,21 @@ def test_plain_python_stamps_and_reads_the_same(
     offset_ns = send_offset_ns(compiled, 0)
     # From here on nothing may be compiled: it would find plain functions.
     for size_bytes in (4, 8):
-        monkeypatch.setattr(payload, f"read_{size_bytes}_bytes", plain_reader(size_bytes))
-    for name in ("crc32", "read_u8", "read_u32", "read_i64", "write_u32", "has_intact_header"):
+        for module in (payload, crc):
+            monkeypatch.setattr(module, f"read_{size_bytes}_bytes", plain_reader(size_bytes))
+        monkeypatch.setattr(payload, f"write_{size_bytes}_bytes", plain_writer(size_bytes))
+    kernels = "read_u8 read_u32 read_i64 write_u32 write_i64 has_intact_header"
+    for name in kernels.split():
         monkeypatch.setattr(payload, name, _plain(getattr(payload, name)))
+    for name in ("_read_u8", "_after_4", "_after_8", "by_tables"):
+        monkeypatch.setattr(crc, name, _plain(getattr(crc, name)))
+    monkeypatch.setattr(crc, "FOLDS", False)
+    monkeypatch.setattr(payload, "crc32", _plain(crc32))
+    monkeypatch.setattr(payload, "crc32_of_28", _plain(crc32_of_28))
     out = np.zeros(HEADER_BYTES + 3, np.uint8)
     out[HEADER_BYTES:] = np.frombuffer(b"abc", np.uint8)
-    crc = zlib.crc32(b"abc")
-    _plain(stamp)(out, 0, run_tag, stream, sequence, intended_ns, sent_ns, crc)
+    body_crc = zlib.crc32(b"abc")
+    _plain(stamp)(out, 0, run_tag, stream, sequence, intended_ns, sent_ns, body_crc)
     assert out.tobytes() == compiled.tobytes()
     assert _plain(read_i64)(out, 8) == sequence
     assert _plain(send_offset_ns)(out, 0) == offset_ns

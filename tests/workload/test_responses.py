@@ -30,6 +30,7 @@ from loadgen.workload.groups import (
 from loadgen.workload.payload import HEADER_BYTES, stamp
 from loadgen.workload.traffic import slot_of
 from loadgen.workload.workload import rooted
+from tests.kernels import fill
 
 
 def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:
@@ -75,8 +76,8 @@ class Bench:
     def give(self, connection: int, data: bytes, now_ns: int = FROM_NS + 500) -> list[object]:
         """Hand over bytes; the packets that the device writes."""
         f = self.fleet
-        buffer = np.frombuffer(bytearray(data), np.uint8)
-        position, written = MESSAGING_ENTRY_POINTS.receive(f, connection, buffer, len(data), now_ns)
+        fill(f, data)
+        position, written = MESSAGING_ENTRY_POINTS.receive(f, connection, len(data), now_ns)
         assert position == len(data)
         answer = f.out[:written].tobytes()
         found: list[object] = []

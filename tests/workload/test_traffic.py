@@ -65,7 +65,7 @@ from loadgen.workload.traffic import (
 )
 from loadgen.workload.violations import MALFORMED, UNKNOWN_ACKNOWLEDGEMENT
 from tests.fleets import total_of
-from tests.kernels import record_sent, send_due
+from tests.kernels import fill, record_sent, send_due
 
 TAG = 0xFEEDBEEF
 START_NS = 1_000_000_000_000
@@ -148,8 +148,8 @@ class Bench:
     def receive(self, connection: int, data: bytes, *, now_ns: int = START_NS) -> tuple[int, bytes]:
         """Hand over `data`; returns (bytes taken, what is answered)."""
         f = self.fleet
-        buffer = np.frombuffer(bytearray(data), np.uint8)
-        position, written = MESSAGING_ENTRY_POINTS.receive(f, connection, buffer, len(data), now_ns)
+        fill(f, data)
+        position, written = MESSAGING_ENTRY_POINTS.receive(f, connection, len(data), now_ns)
         return int(position), f.out[:written].tobytes()
 
     def stream(self, connection: int, pieces: list[bytes], now_ns: int = START_NS) -> bytes:
