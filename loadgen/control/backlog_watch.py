@@ -40,7 +40,8 @@ class Sight:
     """The workers together at one moment (CLOCK_MONOTONIC ns).
 
     `due` counts what should bring an answer: deliveries expected and messages owed; `answered`
-    what the broker sent: deliveries of any kind and acknowledgements.
+    what the broker sent: deliveries of any kind and acknowledgements. `most` is how many deliveries
+    are under way to the subscription that has most, None where nobody looked.
     """
 
     time_ns: int
@@ -48,6 +49,7 @@ class Sight:
     under_way: int
     due: int
     answered: int
+    most: int | None = None
 
 
 class BacklogWatch:
@@ -57,6 +59,7 @@ class BacklogWatch:
         self.start_ns = start_ns
         self.end_ns = end_ns
         self.high_water_mark = 0
+        self.subscription_high_water_mark: int | None = None
         window_ns = end_ns - start_ns
         self._each_ns = min(window_ns // SAMPLES, NS)
         self._edge_ns = min(BACKLOG_EDGE_NS, window_ns * EDGE_SHARE)
@@ -75,6 +78,9 @@ class BacklogWatch:
         if not self.start_ns <= sight.time_ns <= self.end_ns:
             return
         self.high_water_mark = max(self.high_water_mark, sight.under_way)
+        if sight.most is not None:
+            before = self.subscription_high_water_mark or 0
+            self.subscription_high_water_mark = max(before, sight.most)
         if self._is_kept(sight.time_ns):
             self._kept.append((sight.time_ns, sight.owed, sight.under_way))
             self._least.append(sight.under_way)

@@ -176,6 +176,6 @@ def rate_step_verdicts(
     """Each rate step that was played to its end; `whole` are the facts of the run."""
     if state.rate_steps is None:
         return ()
-    rate = sum(sent_rate(group, plan.groups) for group in plan.groups)
+    rate = sum(one.publishes.rate for one in plan.groups if one.publishes is not None)
     own_delay = partial(own_delay_of, state.stalls, state.hosts.values())
     return state.rate_steps.verdicts(whole, rate, own_delay)

@@ -21,6 +21,7 @@ from loadgen.control.tasks import beside
 from loadgen.control.worker_pool import WorkerPool
 from loadgen.engine.live import private_page
 from loadgen.engine.recorder import decode_intervals, numbers_of
+from loadgen.engine.subscription_marks import SubscriptionMarks
 from loadgen.metrics.interval import COUNTERS, Interval
 from loadgen.workload.groups import RunPlan
 from loadgen.workload.traffic import INTENDED_PHASES
@@ -60,11 +61,14 @@ class Monitor:
         self.state = state_before(plan)
         self.record = record
         self.page = private_page(0, 0)
+        self.marks: SubscriptionMarks | None = None
         self.window_ends: dict[int, tuple[int, int]] = {}
         """Messages owed, and since when the oldest was due, as each worker's window ended."""
         self._plan = plan
         self._timed = timed_groups(plan)
         self._progress = progress
+        self._publishing = [at for at, one in enumerate(plan.groups) if one.publishes is not None]
+        self._subscriptions = sum(one.count for one in plan.groups if one.subscribes is not None)
         self._groups = {group.name: number for number, group in enumerate(plan.groups)}
         self._reported = numbers_of(private_page(len(plan.workers), len(plan.groups)).counts)
         self._fresh: list[Interval] = []
@@ -179,6 +183,7 @@ class Monitor:
         received = page.counted("received")
         return Mark(
             time_ns=time.monotonic_ns(),
+            begun=page.counted("sent", self._publishing),
             sent=page.counted("sent"),
             expected=page.counted("expected") + page.total("lined_up"),
             received=received,
@@ -236,17 +241,24 @@ class Monitor:
             await asyncio.sleep(SAMPLE_S)
 
     def _look(self) -> None:
-        """Sample for the high-water mark, the backlog and the rate steps."""
+        """Sample for the high-water marks, the backlog and the rate steps."""
         seen, page = self.state, self.page
         # Answers first: what comes while the page is read must not look like more than was due.
         answered = sum(map(page.counted, ANSWERS))
         under_way, owed = page.under_way(), page.total("owed")
         due = page.counted("expected") + owed
         if seen.backlog is not None:
-            sight = Sight(time.monotonic_ns(), owed, under_way, due, answered)
+            most = self._most_under_way(under_way)
+            sight = Sight(time.monotonic_ns(), owed, under_way, due, answered, most)
             seen.backlog.sample(sight)
         if seen.rate_steps is not None:
             seen.rate_steps.sample(self.mark())
+
+    def _most_under_way(self, in_all: int) -> int | None:
+        """To one subscription; None where that is not known now."""
+        if self._subscriptions == 1:
+            return in_all
+        return None if self.marks is None else self.marks.most()
 
     async def _show(self) -> None:
         devices = sum(map(self.devices_of, range(len(self._plan.workers))))

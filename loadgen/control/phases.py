@@ -23,6 +23,7 @@ from loadgen.control.tally import Tally
 from loadgen.control.tasks import finished_or
 from loadgen.control.worker_pool import WorkerLostError, WorkerPool
 from loadgen.engine.live import create_live_page
+from loadgen.engine.subscription_marks import open_marks
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, LoadgenError
 from loadgen.workload.groups import RunPlan, sent_qos
 from loadgen.workload.workload import PhasePlan
@@ -140,6 +141,7 @@ class PhaseRunner:
                 each=[{"worker": worker.worker} for worker in plan.workers],
             )
         )
+        monitor.marks = open_marks(path, len(plan.workers))
         # Once every worker has opened it, the page needs no name, and a killed run leaves none.
         # Until then it keeps it: a worker that is lost meanwhile must not take the others along.
         directory.cleanup()

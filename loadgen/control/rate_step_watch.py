@@ -19,9 +19,13 @@ BACKLOG_NS = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The live page at one moment: sums over the workers."""
+    """The live page at one moment: sums over the workers.
+
+    `begun` are those of the sent that no other message caused: no responses.
+    """
 
     time_ns: int
+    begun: int
     sent: int
     expected: int
     received: int
@@ -123,7 +127,7 @@ class RateStepWatch:
                 imbalances=(),
                 proven=True,
                 held_when_cut=0,
-                scheduled=None,
+                scheduled=end.begun - start.begun,
                 owed_at_window_end=0,
                 busy_share=tally.busy_share_max(),
                 own_delay=own_delay(tally, (start.time_ns, end.time_ns)),

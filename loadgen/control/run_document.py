@@ -102,6 +102,9 @@ class RunDocument:
                 "owed_at_window_end": state.owed_at_window_end,
                 "owed_at_end": state.owed_at_end,
                 "high_water_mark": None if backlog is None else backlog.high_water_mark,
+                "subscription_high_water_mark": None
+                if backlog is None
+                else backlog.subscription_high_water_mark,
                 "backlog_samples": [] if backlog is None else backlog.samples(),
                 "busy_share_max": state.tally.busy_share_max(),
                 "workers_lost": list(lost),

@@ -6,6 +6,7 @@ moment, and what was counted is still there when the worker was killed; a reader
 whole, not all of one moment.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -42,9 +43,10 @@ class LivePage:
         """A field of `totals`, of all workers."""
         return int(self.totals[name].sum())
 
-    def counted(self, name: str) -> int:
-        """A counter, of all workers, groups and phases."""
-        return int(self.counts[name].sum())
+    def counted(self, name: str, groups: Sequence[int] | None = None) -> int:
+        """A counter, of all workers and phases, and of these groups or all."""
+        counts = self.counts[name]
+        return int((counts if groups is None else counts[:, groups]).sum())
 
     def outstanding(self) -> int:
         """Deliveries to be expected that have not come, whole or damaged; never less than none."""

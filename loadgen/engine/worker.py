@@ -29,6 +29,7 @@ from loadgen.engine.keep_alive import keep_alive
 from loadgen.engine.lifecycle import Lifecycle
 from loadgen.engine.live import open_live_page
 from loadgen.engine.reporter import Reporter
+from loadgen.engine.subscription_marks import share_streams
 from loadgen.engine.supply_chain import supply_chain
 from loadgen.engine.warm import warm as warm
 from loadgen.workload.device import CONNECTED
@@ -72,6 +73,7 @@ class Worker:
         page = open_live_page(Path(header["live"]), int(header["workers"]), len(plan["groups"]))
         self.behaviour = behaviour = _BEHAVIOURS[plan["behaviour"]](plan, row, page.of(row))
         self.fleet = fleet = behaviour.fleet
+        share_streams(fleet, Path(header["live"]), row)
         self.reporter = Reporter(fleet, row, int(header["anchor_ns"]), self.channel.send)
         self.lifecycle = lifecycle = Lifecycle(behaviour, self.loop, self.reporter)
         wait_s = self.reporter.until_next_second()

@@ -393,7 +393,7 @@ def _take_damaged(
                 fleet.counters[fleet.devices[row].group, phase].misrouted += 1
             else:
                 counts = fleet.counters[chains_of(fleet.own).types[note.type].group, phase]
-                count_damaged(fleet, row, counts, buffer, message, pair)
+                count_damaged(fleet, counts, buffer, message, pair)
             return
     count_doubtful(fleet, row, buffer, message, now_ns)
 

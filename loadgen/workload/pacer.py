@@ -33,6 +33,8 @@ class Publisher(Record):
     """A stream and its next message."""
 
     sequence: Int64
+    sent: Int64
+    """Messages that are out; `sequence` is ahead of it while more are laid out."""
     due_ns: Int64
     load_ns: Int64
     phase_ns: Int64

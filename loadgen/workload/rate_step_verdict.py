@@ -32,7 +32,7 @@ def judge_rate_step(step: RateStep, facts: RunFacts, owed: int) -> RateStepVerdi
         if reason.code != "RATE_MISSED"
         else Reason(
             "RATE_MISSED",
-            f"{facts.ledger.sent:,} of {facts.target_rate * facts.window_s:,.0f} messages were "
+            f"{facts.begun:,} of {facts.target_rate * facts.window_s:,.0f} messages were "
             f"sent within the step; {owed:,} were left to the next",
         )
         for reason in judge(facts).reasons

@@ -443,7 +443,7 @@ def _take_in_use(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns
     counts = fleet.counters[fleet.devices[row].group, phase]
     counts.duplicated += 1
     if message.dup:
-        counts.excused += 1
+        counts.excused += intact
     else:
         violate(fleet, row, IDENTIFIER_IN_USE, now_ns)
 
@@ -785,17 +785,15 @@ def _take_damaged(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_n
     if pair < 0:
         counts.misrouted += 1
         return
-    count_damaged(fleet, row, counts, buffer, message, pair)
+    count_damaged(fleet, counts, buffer, message, pair)
 
 
 @compiled
-def count_damaged(
-    fleet: Fleet, row: int, counts: Counts, buffer: Bytes, message: Message, pair: int
-) -> None:
+def count_damaged(fleet: Fleet, counts: Counts, buffer: Bytes, message: Message, pair: int) -> None:
     """Count a damaged message whose place is known."""
     sequence = read_i64(buffer, message.payload + 8)
     if account(fleet.pairs, fleet.gaps, fleet.totals, pair, sequence) == DUPLICATE:
-        count_repeated(counts, fleet.devices[row], buffer, message)
+        counts.duplicated += 1  # MQTT allows some repeats, and no damaged one
     else:
         counts.corrupt += 1
         fleet.totals.damaged += 1
@@ -1033,6 +1031,7 @@ def record_sent(
     if publisher.due_ns > sent_ns:
         device.flags &= ~PUSHED_BACK
     if sent == count:
+        publisher.sent = publisher.sequence
         return
     # With messages taken back the window has room again.
     device.flags &= ~WINDOW_FULL
@@ -1041,6 +1040,7 @@ def record_sent(
         _give_back_packet_id(fleet, device, fleet.batch[index].packet_id)
     first = fleet.batch[sent]
     publisher.sequence = first.sequence
+    publisher.sent = first.sequence
     publisher.due_ns = first.due_ns
     publisher.load_ns = first.load_ns
 

@@ -20,8 +20,9 @@ def watch() -> RateStepWatch:
     return RateStepWatch(STEPS, START, lambda: Tally(["pub", "sub"], ("measure",)))
 
 
-def mark(at_s: float, expected: int, missing: int = 0, owed: int = 0) -> Mark:
-    return Mark(START + int(at_s * S), expected, expected, expected - missing, owed)
+def mark(at_s: float, expected: int, missing: int = 0, owed: int = 0, responses: int = 0) -> Mark:
+    received = expected - missing
+    return Mark(START + int(at_s * S), expected, expected + responses, expected, received, owed)
 
 
 def play(own: RateStepWatch, marks: Mapping[Any, Mark]) -> None:
@@ -75,6 +76,19 @@ def test_each_step_has_its_own_counts_and_verdict() -> None:
         (40, 320, 8),
     ]
     assert all(one.verdict.valid for one in found)
+
+
+def test_responses_are_no_part_of_the_rate() -> None:
+    """Each request is answered: with the responses a step that sends half its rate looks whole."""
+    own = watch()
+    marks = {at: even(at) for at in (0, 10, 12, 20, 22, 30, 31)}
+    play(own, {at: mark(at, sent, responses=sent) for at, sent in marks.items()})
+    assert all(one.verdict.valid for one in own.verdicts(whole(), 100, unmeasured))
+    half = watch()
+    play(half, {at: mark(at, n // 2, owed=n - n // 2, responses=n // 2) for at, n in marks.items()})
+    found = half.verdicts(whole(), 100, unmeasured)
+    assert all("RATE_MISSED" in one.verdict.codes for one in found)
+    assert found[1].verdict.reasons[0].detail.startswith("400 of 800 messages were sent")
 
 
 def test_late_deliveries_are_no_loss_and_what_never_came_is() -> None:

@@ -13,6 +13,7 @@ from loadgen.mqtt.properties import Properties
 from loadgen.workload import traffic, violations
 from loadgen.workload.accounting import received_on
 from loadgen.workload.device import AWAIT_CONNACK, AWAY, RESUMED, WAITING, WINDOW_FULL
+from loadgen.workload.ledger import Counted, ledger_of
 from loadgen.workload.traffic import WARMUP
 from tests.fleets import total_of
 from tests.workload.test_traffic import (
@@ -117,6 +118,23 @@ def test_a_damaged_body_is_put_where_its_header_says() -> None:
     # The same again, whole or damaged, is repeated.
     give(bench, publish(whole) + publish(spoiled(whole, 33)))
     assert counted(bench) == {"received": 1, "corrupt": 1, "duplicated": 2}
+    balance(bench)
+
+
+def test_no_damaged_repeat_is_excused() -> None:
+    bench = Bench(size=(42, 42), qos=1)
+    f = bench.fleet
+    body = body_of(bench)
+    whole = publish(message(0, body=body), qos=1, packet_id=1)
+    again = publish(message(0, body=body), qos=1, packet_id=2, dup=True)
+    damaged = publish(spoiled(message(0, body=body), 40), qos=1, packet_id=3, dup=True)
+    give(bench, whole)
+    f.devices[bench.subscriber].flags |= RESUMED
+    for data in (again, damaged):
+        give(bench, data)
+    assert counted(bench) == {"received": 1, "duplicated": 2, "excused": 1}
+    ledger = ledger_of(Counted({"expected": 1, **counted(bench)}))
+    assert (ledger.repeated_allowed, ledger.repeated) == (1, 1)
     balance(bench)
 
 
@@ -240,8 +258,11 @@ def test_an_identifier_in_use_is_repeated_and_without_dup_a_violation() -> None:
     data = publish(message(0), qos=2, packet_id=7)
     give(bench, data + publish(message(0), qos=2, packet_id=7, dup=True))
     assert counted(bench) == {"received": 1, "duplicated": 1, "excused": 1}
+    # DUP excuses no damage.
+    give(bench, publish(spoiled(message(0), 20), qos=2, packet_id=7, dup=True))
+    assert counted(bench) == {"received": 1, "duplicated": 2, "excused": 1}
     give(bench, data)
-    assert counted(bench) == {"received": 1, "duplicated": 2, "excused": 1, "violations": 1}
+    assert counted(bench) == {"received": 1, "duplicated": 3, "excused": 1, "violations": 1}
     assert told(bench) == [violations.IDENTIFIER_IN_USE]
     balance(bench)
 
