@@ -62,6 +62,7 @@ def _counts(card: "ScoreCard") -> list[tuple[str, int]]:
         ("connect failures", counts.connect_failures),
         ("disconnects", counts.disconnects),
         ("high-water mark", counts.high_water_mark),
+        ("of one subscription", counts.subscription_high_water_mark),
         ("watts", None if card.power is None else round(card.power.watts)),
     ]
     return [(label, value) for label, value in found if value is not None]

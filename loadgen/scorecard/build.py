@@ -38,7 +38,7 @@ from loadgen.scorecard.outages import outage_sections
 from loadgen.scorecard.own_share import own_share_remark
 from loadgen.scorecard.power import OutletPower
 from loadgen.scorecard.published import published_details, published_sections
-from loadgen.scorecard.reading import figure
+from loadgen.scorecard.reading import figures
 from loadgen.scorecard.record import RunFiles, RunRecord
 from loadgen.scorecard.rows import Facts, score_rows
 from loadgen.scorecard.system import rack_units as described_units
@@ -87,7 +87,9 @@ def build(
         failures=record.connect_failures,
         seconds=record.connect_seconds,
     )
-    mark = figure(record.observed, "high_water_mark")
+    mark, of_one = figures(record.observed, "high_water_mark", "subscription_high_water_mark")
+    if sum(group.count for group in record.groups if group not in record.publishing) == 1:
+        of_one = mark  # there is but one, though earlier runs do not say so
     power = None if outlets is None else _power(outlets, rates["received"], rack_units)
     facts = Facts(
         record=record,
@@ -95,6 +97,7 @@ def build(
         latency=latency,
         connected=connect.connected,
         high_water_mark=None if mark is None else int(mark),
+        subscription_high_water_mark=None if of_one is None else int(of_one),
         watts=power.watts if power and outlets and not power.withheld else None,
         rack_units=rack_units,
         messages_per_core_second=None if broker is None else broker.messages_per_core_second,
@@ -112,6 +115,7 @@ def build(
             | {key: whole[key] for key in ("connects", "connect_failures", "disconnects")},
             lost=ledger.lost,
             high_water_mark=facts.high_water_mark,
+            subscription_high_water_mark=facts.subscription_high_water_mark,
         ),
         latency=latency,
         power=power,

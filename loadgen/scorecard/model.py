@@ -84,6 +84,7 @@ class Counts:
     connect_failures: int
     disconnects: int
     high_water_mark: int | None
+    subscription_high_water_mark: int | None
     acknowledged: int
     foreign: int
 

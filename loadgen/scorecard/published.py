@@ -17,7 +17,9 @@ from loadgen.workload.published import (
 )
 
 _HIGH_WATER_MARK = "high_water_mark"
-_UPPER_BOUND = "here an upper bound: all that was under way, in both kernels' buffers too"
+_UPPER_BOUND = (
+    "here an upper bound: all that was under way to one subscription, in both kernels' buffers too"
+)
 _OWN_TITLES = {
     "producers": "producers",
     "connect_seconds": "seconds to connect all",
@@ -132,7 +134,7 @@ def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tupl
                 figure.name,
                 "high-water mark, messages",
                 _published(figure, _HIGH_WATER_MARK),
-                facts.high_water_mark,
+                facts.subscription_high_water_mark,
                 f"{says}; {_UPPER_BOUND}",
             )
         )

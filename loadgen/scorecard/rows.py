@@ -63,6 +63,7 @@ class Facts:
     latency: Mapping[str, LatencySummary]
     connected: int
     high_water_mark: int | None
+    subscription_high_water_mark: int | None
     watts: float | None
     rack_units: float | None
     messages_per_core_second: float | None = None
@@ -70,6 +71,8 @@ class Facts:
 
 
 _TRANSIT = ".TRANSIT"
+LARGE_MESSAGE_BYTES = 64 * 1024
+"""Of larger ones the bytes a second say more than the messages."""
 
 _UNKNOWN = (
     RowSpec("{case}", "ingress_rate", "Ingress rate."),
@@ -78,7 +81,7 @@ _UNKNOWN = (
 """Rows of a case that this program does not know."""
 
 
-_EFFICIENCY = {
+_COMMON = {
     part: RowSpec(f"{{case}}.{part}", measure, description)
     for part, measure, description in (
         ("MPW", "messages_per_watt", "Received rate divided by the mean watts of all outlets."),
@@ -93,9 +96,16 @@ _EFFICIENCY = {
             "messages_per_core_second",
             "Messages into and out of the broker for each second of its processor time.",
         ),
+        (
+            "HWM",
+            "high_water_mark",
+            "High-water mark: the most messages under way to one subscription. An upper bound of "
+            "what the broker held for it, because both kernels' buffers hold some.",
+        ),
+        ("MBS", "payload_rate", "Payload out of the broker. Message size, {size} bytes."),
     )
 }
-"""Rows that every case gets where there is something to divide by: last part of the name."""
+"""Rows that every case gets where there is such a figure: last part of the name."""
 
 
 def score_rows(facts: Facts) -> tuple[Row, ...]:
@@ -110,9 +120,8 @@ def score_rows(facts: Facts) -> tuple[Row, ...]:
         for one in ((spec, _transit_of(spec)) if spec.measure == "latency" else (spec,))
     ]
     words["case"] += secured
-    efficiency = [_row(spec, facts, words) for spec in _EFFICIENCY.values()]
-    known = {row.name for row in rows if row is not None}
-    rows += [row for row in efficiency if row is not None and row.name not in known]
+    measured = {spec.measure for spec in own}
+    rows += [_row(one, facts, words) for one in _COMMON.values() if one.measure not in measured]
     return tuple(row for row in rows if row is not None)
 
 
@@ -156,7 +165,7 @@ def in_report_order(runs: Sequence[Sequence[Row]]) -> list[tuple[int, Row]]:
 
 def _place(row: Row) -> tuple[int, ...]:
     """By type, then as the cases are ordered: secured ones after the others, unknown ones last."""
-    parts = [*_EFFICIENCY]
+    parts = [*_COMMON]
     whole, _, part = row.name.rpartition(".")
     title = whole if part in parts else row.name
     title = title.removesuffix(_TRANSIT)
@@ -198,6 +207,15 @@ def _connect_seconds(facts: Facts) -> Figures:
     return {"value": facts.record.connect_seconds if facts.connected >= devices else None}
 
 
+def _payload_rate(facts: Facts) -> Figures:
+    """Megabytes a second out of the broker; None where messages are small or of several sizes."""
+    sizes = {group.size_bytes for group in facts.record.publishing}
+    (low, high) = sizes.pop() if len(sizes) == 1 else (0, 0)
+    if low != high or low <= LARGE_MESSAGE_BYTES:
+        return {"value": None}
+    return {"value": facts.rates["received"] * low / 1e6}
+
+
 def _base(facts: Facts) -> Figures:
     """BASE of a supply chain; None where the workload is not scaled by it."""
     base = facts.record.scenario.get("base")
@@ -223,13 +241,15 @@ _MEASURES: Mapping[str, Callable[[Facts], Figures]] = {
     "connect_latency": _distribution("connect"),
     "connect_seconds": _connect_seconds,
     "base": _base,
-    "high_water_mark": lambda facts: {"value": facts.high_water_mark},
+    "high_water_mark": lambda facts: {"value": facts.subscription_high_water_mark},
+    "payload_rate": _payload_rate,
 }
 
 _OPTIONAL: frozenset[str] = frozenset(
     {
         *("messages_per_watt", "messages_per_rack_unit", "joules_per_message"),
         *("messages_per_core_second", "base", "high_water_mark", "transit"),
+        "payload_rate",
     }
 )
 """Measures without which a row is left out."""

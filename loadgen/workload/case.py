@@ -36,6 +36,7 @@ MEASURES: Mapping[str, tuple[RowType, str]] = {
     "forwarding_rate": ("Throughput", "msgs/sec"),
     "base": ("Throughput", "BASE"),
     "high_water_mark": ("Throughput", "messages"),
+    "payload_rate": ("Throughput", "MB/sec"),
     "latency": ("Latency", "microseconds"),
     "transit": ("Latency", "microseconds"),
     "connect_seconds": ("Connection rate", "seconds"),

@@ -203,10 +203,30 @@ def test_an_interrupted_run_is_never_valid(make: ModuleType, tmp_path: Path) -> 
     assert [reason.code for reason in card.verdict.reasons] == ["INTERRUPTED"]
 
 
+def test_the_high_water_mark_is_that_of_one_subscription(make: ModuleType, tmp_path: Path) -> None:
+    document = make.run_document(case="fanout")
+    document["observed"] |= {"high_water_mark": 900, "subscription_high_water_mark": 12}
+    rows = make.rows_of(case="fanout")
+    card = summarize_run(make.write_run(tmp_path / "run", document, rows))
+    marks = [(row.name, row.value) for row in card.rows if row.unit == "messages"]
+    assert marks == [("FANOUT.HWM", 12)]
+    assert (card.counts.high_water_mark, card.counts.subscription_high_water_mark) == (900, 12)
+
+
+def test_large_messages_have_their_bytes(make: ModuleType, tmp_path: Path) -> None:
+    for size_bytes, found in ((1_000_000, [2000.0]), (65_536, [])):
+        document = make.run_document(case="fanout")
+        document["plan"]["groups"][0]["publishes"]["size_bytes"] = [size_bytes, size_bytes]
+        rows = make.rows_of(case="fanout")
+        card = summarize_run(make.write_run(tmp_path / str(size_bytes), document, rows))
+        assert [row.value for row in card.rows if row.unit == "MB/sec"] == found
+
+
 def test_an_unknown_case_has_its_rates(make: ModuleType, tmp_path: Path) -> None:
     document = make.run_document() | {"case": "novel"}
     card = summarize_run(make.write_run(tmp_path / "run", document, make.rows_of()))
-    assert [(row.name, row.value) for row in card.rows] == [("NOVEL", 100.0), ("NOVEL", 100.0)]
+    rows = [(row.name, row.value) for row in card.rows]
+    assert rows == [("NOVEL", 100.0), ("NOVEL", 100.0), ("NOVEL.HWM", 17)]
 
 
 def test_an_encrypted_case_has_the_published_name(make: ModuleType, tmp_path: Path) -> None:
