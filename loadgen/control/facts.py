@@ -9,7 +9,7 @@ from loadgen.control.own_delay import own_delay_of
 from loadgen.control.redaction import printable
 from loadgen.control.run_state import NS, Outcome, RunState
 from loadgen.control.worker_pool import Loss
-from loadgen.workload.groups import RunPlan, sent_qos, sent_rate
+from loadgen.workload.groups import RunPlan, sent_qos, sent_rate, timed_between_hosts
 from loadgen.workload.ledger import (
     LONGEST_TEXT,
     Counted,
@@ -97,6 +97,7 @@ def facts_of(
         workers_lost=tuple(loss.worker for loss in losses),
         hosts_of_lost=tuple(dict.fromkeys(loss.host for loss in losses if loss.host)),
         clock_bound_ns=state.clock_bound_ns,
+        timed_between_hosts=timed_between_hosts(plan),
         interrupted=state.ending == "interrupted",
         abandoned=state.abandoned,
         unread=unread,

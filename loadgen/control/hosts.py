@@ -332,8 +332,9 @@ class Door:
         if agent.number in self._agents:
             self._refused = f"two agents say that they are host {agent.number}"
         elif same and not self._one_machine:
+            first, second = sorted((same[0], agent), key=lambda one: one.number)
             self._refused = (
-                f"hosts {same[0].name} and {agent.name} are one machine and would share its "
+                f"hosts {first.name} and {second.name} are one machine and would share its "
                 "processors: give each a machine of its own"
             )
         else:

@@ -200,8 +200,12 @@ class LocalHost:
         if row in self._exits:
             self.listener.gone(row, _described(self._exits[row]))
         elif not self._closing:
-            loop = asyncio.get_running_loop()
-            loop.call_later(_STATUS_WAIT_S, self.listener.gone, row, "closed its channel")
+            asyncio.get_running_loop().call_later(_STATUS_WAIT_S, self._closed_alone, row)
+
+    def _closed_alone(self, row: int) -> None:
+        """No exit status came."""
+        if not self._closing:
+            self.listener.gone(row, "closed its channel")
 
     def _hear(self) -> None:
         """Take one message of the forkserver, or its end."""

@@ -22,7 +22,7 @@ from loadgen.control.run_state import Outcome, RunState
 from loadgen.control.rundir import write_json
 from loadgen.control.tuning import demand_of
 from loadgen.workload.case import Conclusion
-from loadgen.workload.groups import RunPlan
+from loadgen.workload.groups import RunPlan, timed_between_hosts
 from loadgen.workload.plan import describe
 from loadgen.workload.rate_step_verdict import RateStepVerdict
 from loadgen.workload.verdict import RunFacts, Verdict
@@ -40,6 +40,7 @@ class RunDocument:
     known: Mapping[str, Any]
     counters: Mapping[str, int]
     hosts: Hosts | None = None
+    between_hosts: bool = False
 
     @property
     def run(self) -> str:
@@ -109,6 +110,7 @@ class RunDocument:
                 "busy_share_max": state.tally.busy_share_max(),
                 "workers_lost": list(lost),
                 "clock_bound_ns": state.clock_bound_ns,
+                "timed_between_hosts": self.between_hosts,
                 **_hosts_of(state),
                 **({} if tls is None else {"tls": tls}),
             },
@@ -157,7 +159,8 @@ def run_document(
         **({"sut": sut} if sut else {}),
         "clock": clock,
     }
-    return RunDocument(directory, known, network_counters(), hosts)
+    between = timed_between_hosts(plan)
+    return RunDocument(directory, known, network_counters(), hosts, between)
 
 
 def _named(workload: Workload, broker: ServedBroker) -> dict[str, str]:

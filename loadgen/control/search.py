@@ -21,6 +21,7 @@ import orjson
 from loadgen.brokers.endpoints import parse_broker
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.control.coordinator import RunResult, run
+from loadgen.control.hosts import Hosts
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.journal import Journal
 from loadgen.control.progress import Snapshot
@@ -160,8 +161,11 @@ async def search(
     watch: Watch = lambda _state: None,
     interrupt: Interrupt | None = None,
     command: Sequence[str] = (),
+    hosts: Hosts | None = None,
 ) -> SearchResult:
     """Find the limit, in a new directory or in one where the same search was begun.
+
+    `hosts` have the workers of every step, None for this machine.
 
     Raises RunDirectoryError where the directory holds something else, and LoadgenError where a
     step cannot be run: the steps until then are kept.
@@ -171,6 +175,7 @@ async def search(
         interrupt=interrupt or Interrupt(),
         command=command,
         faults=what.faults,
+        hosts=hosts,
     )
     journal = journal_of(directory)
     with exclusive(directory):

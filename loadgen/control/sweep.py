@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import RunResult, run
+from loadgen.control.hosts import Hosts
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.journal import Journal
 from loadgen.control.progress import Snapshot
@@ -201,14 +202,17 @@ async def sweep(
     watch: Watch = lambda _state: None,
     interrupt: Interrupt | None = None,
     command: Sequence[str] = (),
+    hosts: Hosts | None = None,
 ) -> SweepResult:
     """Play the grid, in a new directory or in that of the same sweep, or of a smaller grid.
+
+    `hosts` have the workers of every run, None for this machine.
 
     Raises ScenarioError for a combination that cannot be, and RunDirectoryError where the directory
     holds something else or another process is in it.
     """
     points = points_of(what)
-    same = {"interrupt": interrupt or Interrupt(), "command": command}
+    same = {"interrupt": interrupt or Interrupt(), "command": command, "hosts": hosts}
     journal = journal_of(directory)
     repetitions = range(1, what.repeat + 1)
     turns = [(point, repetition) for repetition in repetitions for point in points]

@@ -130,6 +130,19 @@ def figures_of(measure: str, facts: Facts) -> "Figures":
     return dict.fromkeys(FIGURES) | _MEASURES[measure](facts)
 
 
+def _known_to(measure: str, figures: "Figures", record: RunRecord) -> str:
+    """How well a latency is known that two clocks measured; "" where one did."""
+    bound_ns = record.observed.get("clock_bound_ns")
+    between = record.observed.get("timed_between_hosts") is True
+    if measure not in ("latency", "transit") or not between or not isinstance(bound_ns, int):
+        return ""
+    bound_us = bound_ns / 1000
+    said = f"Between hosts, known to within {bound_us:,.1f} µs"
+    shares = {"p50": "median", "p99": "99th percentile"}
+    small = [name for key, name in shares.items() if (figures[key] or bound_us) < bound_us]
+    return f"{said}, which is more than the {' and the '.join(small)}." if small else f"{said}."
+
+
 def _transit_of(spec: RowSpec) -> RowSpec:
     """The row beside that of a latency, which says what of it is not the generator's lateness."""
     return RowSpec(
@@ -141,7 +154,7 @@ def _transit_of(spec: RowSpec) -> RowSpec:
 
 def _row(spec: RowSpec, facts: Facts, words: "_Words", suffix: str = "") -> Row | None:
     figures = _MEASURES[spec.measure](facts)
-    remark = facts.remarks.get(spec.measure, "")
+    remark = facts.remarks.get(spec.measure, "") or _known_to(spec.measure, figures, facts.record)
     if (
         spec.measure in _OPTIONAL
         and all(value is None for value in figures.values())

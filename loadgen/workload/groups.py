@@ -318,6 +318,22 @@ def target_number(plan: RunPlan, group: DeviceGroup, device: int) -> int:
     return topic_number(device, group.count, topics) * targets // topics
 
 
+def timed_between_hosts(plan: RunPlan) -> bool:
+    """Whether latencies that are the run's result begin on one host and end on another."""
+
+    def hosts(group: DeviceGroup) -> set[int]:
+        number = plan.groups.index(group)
+        return {w.host for w in plan.workers if any(s.group == number for s in w.shares)}
+
+    for group in plan.groups:
+        sender = publishing_to(group, plan.groups)
+        if group.timed and sender is not None and len(hosts(group) | hosts(sender)) > 1:
+            return True
+    # Messages of a supply chain go from every group to others.
+    supply = plan.behaviour == "supply_chain"
+    return supply and len({worker.host for worker in plan.workers}) > 1
+
+
 def topics_of(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> int:
     """Over how many topics the devices of a group are spread; each by itself where over none."""
     sending: DeviceGroup | None = group

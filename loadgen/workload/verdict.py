@@ -180,6 +180,7 @@ class RunFacts:
     thresholds_missed: tuple[str, ...] = ()  # of those that the user set, with what was measured
     clock_bound_ns: int = 0  # by how much the clocks of two hosts differed, at most; 0 on one host
     clock_limit_ns: int = CLOCK_LIMIT_NS
+    timed_between_hosts: bool = False  # whether latencies of the result are measured by two clocks
     workers_lost: tuple[int, ...] = ()  # numbers of those that ended or fell silent before the stop
     hosts_of_lost: tuple[str, ...] = ()  # names of theirs, but for the coordinator's own
     interrupted: bool = False
@@ -602,7 +603,7 @@ def _remarks(facts: RunFacts) -> Iterator[Remark]:
             "GIVEN_UP",
             f"the handshakes of {ledger.given_up:,} messages were given up: their session was lost",
         )
-    if facts.clock_bound_ns and facts.latency_p99_us is not None:
+    if facts.timed_between_hosts and facts.latency_p99_us is not None:
         bound_us = facts.clock_bound_ns / 1000
         short = facts.latency_p99_us < bound_us
         yield Remark(

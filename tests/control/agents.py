@@ -3,13 +3,14 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from loadgen.control.hosts import Hosts, listening
 
 GATHER_S = 90.0
+_END_S = 20.0
 
 
 @dataclass
@@ -21,7 +22,7 @@ class Agents:
 
     async def words(self, number: int) -> str:
         """Why an agent ended, as it says."""
-        output, _ = await self.processes[number].communicate()
+        output, _ = await asyncio.wait_for(self.processes[number].communicate(), _END_S)
         return str(json.loads(output.splitlines()[-1])["ended"])
 
 
@@ -31,16 +32,27 @@ async def agents(
     *,
     address: str = "127.0.0.1",
     within: Sequence[Sequence[str]] = (),
-    doors: tuple[str, int] | None = None,
+    relays: Mapping[int, tuple[str, int]] | None = None,
+    targets: list[tuple[str, int]] | None = None,
+    secret: str | None = None,
+    one_machine: bool = True,
+    gather_s: float = GATHER_S,
 ) -> AsyncIterator[Agents]:
     """`count` agents; `within[host]` are words before the command, such as `ip netns exec NAME`.
 
-    `doors` is where they connect instead of the coordinator itself: a relay.
+    The agent of a host in `relays` connects to that address instead; `targets` gets the
+    coordinator's. `secret` is one that the coordinator does not know.
     """
-    async with listening(address, one_machine=True) as door:
+    async with listening(address, one_machine=one_machine) as door:
+        if targets is not None:
+            targets.append(door.address)
         processes = []
         for number in range(count):
-            settings = {"coordinator": doors or door.address, "secret": door.secret, "host": number}
+            settings = {
+                "coordinator": (relays or {}).get(number, door.address),
+                "secret": secret or door.secret,
+                "host": number,
+            }
             process = await asyncio.create_subprocess_exec(
                 *(within[number] if within else ()),
                 *(sys.executable, "-P", "-m", "loadgen.control.agent"),
@@ -51,12 +63,12 @@ async def agents(
             assert process.stdin is not None
             process.stdin.write(json.dumps(settings).encode() + b"\n")
         try:
-            yield Agents(await door.gathered(count, GATHER_S), processes)
+            yield Agents(await door.gathered(count, gather_s), processes)
         finally:
             door.close()
             for process in processes:
                 try:
-                    await asyncio.wait_for(process.wait(), 20)
+                    await asyncio.wait_for(process.wait(), _END_S)
                 except TimeoutError:
                     process.kill()
                     await process.wait()

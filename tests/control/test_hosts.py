@@ -1,0 +1,315 @@
+"""Runs on several hosts: agents are processes of this machine, each with workers of its own."""
+
+import asyncio
+import json
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from loadgen.brokers.mosquitto import find_mosquitto
+from loadgen.cases.registry import build_scenario
+from loadgen.control.coordinator import RunResult, run
+from loadgen.control.hosts import SILENCE_S, Hosts, listening
+from loadgen.control.progress import Snapshot
+from loadgen.control.search import Search, search
+from loadgen.errors import CannotRunError, HostLimitError, ScenarioError
+from loadgen.scorecard.record import open_run
+from loadgen.scorecard.summary import summarize_run
+from loadgen.workload.search import Aim, Require
+from tests.control.agents import Agents, agents
+from tests.verdicts import faults
+
+PROMISED_S = 10.0
+"""Within which everything stops when a host is lost."""
+TIMES = {"warmup": 0.5, "duration": 1.5, "settle": 0.1}
+LONG = {"warmup": 0.2, "duration": 60, "broker": "reflector"}
+
+needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed")
+
+
+def has_time_namespaces() -> bool:
+    words = ["unshare", "--time", "--fork", "--monotonic", "1000", "true"]
+    return shutil.which("unshare") is not None and (
+        subprocess.run(words, capture_output=True, check=False).returncode == 0
+    )
+
+
+async def play(
+    directory: Path,
+    case: str,
+    fields: Mapping[str, object],
+    hosts: Hosts | None = None,
+    progress: Callable[[Snapshot], None] = lambda _: None,
+) -> RunResult:
+    count = 1 if hosts is None else len(hosts.agents)
+    scenario = build_scenario(case, None, {**fields, "hosts": count, "workers": 2})
+    return await run(scenario, directory, hosts=hosts, progress=progress)
+
+
+def document(directory: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((directory / "run.json").read_text())
+    return found
+
+
+def rows(directory: Path) -> list[dict[str, Any]]:
+    files = sorted(directory.glob("intervals/*.parquet"))
+    return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+
+def descendants(process: asyncio.subprocess.Process) -> list[psutil.Process]:
+    found: list[psutil.Process] = psutil.Process(process.pid).children(recursive=True)
+    return found
+
+
+def workers_of(process: asyncio.subprocess.Process) -> list[psutil.Process]:
+    return [one for one in descendants(process) if one.name().startswith("loadgen-")]
+
+
+async def gone(processes: list[psutil.Process], within_s: float) -> list[psutil.Process]:
+    """Those that are still there after so long."""
+    until_s = time.monotonic() + within_s
+    while time.monotonic() < until_s:
+        processes = [
+            one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE
+        ]
+        if not processes:
+            break
+        await asyncio.sleep(0.1)
+    return processes
+
+
+CASES: list[tuple[str, dict[str, object]]] = [
+    ("fanin", {"devices": 100, "rate": 1000}),
+    ("fanout", {"topics": 4, "ratio": 20, "rate": 100, "qos": 1}),
+    ("latency", {"rate": 500, "devices": 100, "background_rate": 500}),
+    ("persistent", {"pairs": 4, "rate": 200}),
+]
+
+
+@needs_mosquitto
+async def test_two_hosts_count_what_one_counts(tmp_path: Path) -> None:
+    async with agents(2) as found:
+        for case, own in CASES:
+            fields = {**own, **TIMES, "broker": "mosquitto"}
+            one = await play(tmp_path / f"{case}-1", case, fields)
+            two = await play(tmp_path / f"{case}-2", case, fields, found.hosts)
+            assert faults(one.verdict.reasons) == faults(two.verdict.reasons) == (), case
+            assert two.facts.ledger == one.facts.ledger, case
+            assert two.facts.proven and not two.facts.imbalances
+            assert {row["host"] for row in rows(two.directory)} == {0, 1}
+            said = document(two.directory)
+            assert [host["host"] for host in said["hosts"]] == [0, 1]
+            assert all(host["environment"]["kernel"] for host in said["hosts"])
+            bound_ns = said["observed"]["clock_bound_ns"]
+            assert 0 < bound_ns == two.facts.clock_bound_ns < 50_000_000
+            # All clocks here are one.
+            assert all(
+                abs(host["clock"]["offset_ns"]) <= host["clock"]["bound_ns"]
+                for host in said["hosts"]
+            )
+            # The timed pair of LATENCY is on one host.
+            by_two_clocks = any(remark.code == "CLOCK" for remark in two.verdict.remarks)
+            assert by_two_clocks == (case != "latency")
+            card = summarize_run(two.directory)
+            remarks = [row.remark for row in card.rows if "LATENCY" in row.name]
+            assert all(("Between hosts" in one) == by_two_clocks for one in remarks)
+            assert open_run(two.directory).record.valid == two.verdict.valid
+        for process in found.processes:
+            assert not workers_of(process)
+
+
+@needs_mosquitto
+async def test_the_supply_chain_on_two_hosts_passes_its_audit(tmp_path: Path) -> None:
+    fields = {"topology": "horizontal", "base": 1, "warmup": 1, "duration": 4}
+    async with agents(2) as found:
+        two = await play(tmp_path / "two", "specjms", fields | {"broker": "mosquitto"}, found.hosts)
+    one = await play(tmp_path / "one", "specjms", fields | {"broker": "mosquitto"})
+    assert faults(two.verdict.reasons) == faults(one.verdict.reasons)
+    assert two.facts.ledger.lost == 0 and two.facts.proven
+    assert two.facts.scheduled == one.facts.scheduled
+
+
+async def test_a_search_goes_through_its_steps_with_the_same_agents(tmp_path: Path) -> None:
+    fields = {"devices": 20, **TIMES, "broker": "reflector", "hosts": 2}
+    scenario = build_scenario("fanin", None, fields)
+    what = Search(scenario, Aim("rate", 100, 100, 200, precision=0.9), Require())
+    async with agents(2) as found:
+        result = await search(what, tmp_path / "search", hosts=found.hosts)
+        assert len(result.steps) >= 2
+        assert all(document(tmp_path / "search" / str(s.run))["hosts"] for s in result.steps)
+
+
+@pytest.mark.skipif(not has_time_namespaces(), reason="no time namespaces without root")
+async def test_a_clock_that_is_a_day_ahead_changes_no_latency(tmp_path: Path) -> None:
+    ahead_s = 100_000
+    other = ["unshare", "--time", "--fork", "--kill-child", "--monotonic", str(ahead_s)]
+    fields = {"devices": 50, "rate": 500, **TIMES, "broker": "reflector"}
+    async with agents(2, within=([], other)) as found:
+        result = await play(tmp_path / "run", "fanin", fields, found.hosts)
+    assert faults(result.verdict.reasons) == ()
+    assert (result.facts.ledger.lost, result.facts.ledger.expected) == (0, 750)
+    here, there = (host["clock"] for host in document(result.directory)["hosts"])
+    assert abs(here["offset_ns"]) <= here["bound_ns"]
+    assert abs(there["offset_ns"] + ahead_s * 10**9) <= there["bound_ns"]
+    seconds = {row["second"] for row in rows(result.directory)}
+    assert max(seconds) - min(seconds) < 60
+    assert result.facts.latency_p99_us is not None and result.facts.latency_p99_us < 5e6
+
+
+async def lose_in_the_window(
+    found: Agents, directory: Path, harm: Callable[[], None]
+) -> tuple[RunResult, float]:
+    """A run in whose window harm is done; with how long it went on after that."""
+    done_s = 0.0
+
+    def look(snapshot: Snapshot) -> None:
+        nonlocal done_s
+        if snapshot.phase == "measure" and not done_s and snapshot.received_per_s:
+            done_s = time.monotonic()
+            harm()
+
+    fields = {"devices": 50, "rate": 500, **LONG}
+    result = await play(directory, "fanin", fields, found.hosts, look)
+    assert done_s
+    return result, time.monotonic() - done_s
+
+
+def told(result: RunResult) -> str:
+    """What the verdict says of lost workers; the run can be read."""
+    assert open_run(result.directory).record.valid is False
+    assert sum(row["received"] for row in rows(result.directory)) > 0
+    (reason,) = [one for one in result.verdict.reasons if one.code == "WORKER_LOST"]
+    return reason.detail
+
+
+async def test_a_killed_agent_ends_the_run_and_its_workers(tmp_path: Path) -> None:
+    async with agents(2) as found:
+        left: list[psutil.Process] = []
+
+        def kill() -> None:
+            left.extend(descendants(found.processes[1]))
+            found.processes[1].kill()
+
+        result, seconds = await lose_in_the_window(found, tmp_path / "run", kill)
+        assert "on host 1 (" in told(result)
+        assert seconds < PROMISED_S
+        assert await gone(left, 5) == []
+        # The next run says what is missing, and leaves nothing.
+        with pytest.raises(CannotRunError, match=r"host 1 \(.*\) is gone"):
+            await play(tmp_path / "next", "fanin", {"devices": 2, **TIMES}, found.hosts)
+        assert not list((tmp_path / "next").glob("*"))
+        assert not workers_of(found.processes[0])
+
+
+async def test_a_killed_worker_ends_the_run_and_the_agents_stay(tmp_path: Path) -> None:
+    async with agents(2) as found:
+
+        def kill() -> None:
+            (worker,) = workers_of(found.processes[0])
+            worker.kill()
+
+        result, seconds = await lose_in_the_window(found, tmp_path / "run", kill)
+        assert "on host 0 (" in told(result)
+        assert seconds < PROMISED_S
+        fields = {"devices": 20, "rate": 100, **TIMES, "broker": "reflector"}
+        again = await play(tmp_path / "again", "fanin", fields, found.hosts)
+        assert faults(again.verdict.reasons) == ()
+
+
+async def test_an_agent_that_stands_still_is_lost_and_its_workers_end(tmp_path: Path) -> None:
+    async with agents(2) as found:
+        stopped = found.processes[1]
+        left: list[psutil.Process] = []
+
+        def stop() -> None:
+            left.extend(workers_of(stopped))
+            stopped.send_signal(signal.SIGSTOP)
+
+        began_s = time.monotonic()
+        result, seconds = await lose_in_the_window(found, tmp_path / "run", stop)
+        assert "on host 1 (" in told(result)
+        assert SILENCE_S <= seconds < PROMISED_S
+        assert left
+        assert await gone(left, max(0.0, began_s + 60 - time.monotonic())) == []
+        stopped.kill()
+
+
+async def test_a_network_that_stands_still_ends_both_sides(tmp_path: Path) -> None:
+    flowing = asyncio.Event()
+    flowing.set()
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            await flowing.wait()
+            writer.write(data)
+        writer.close()
+
+    targets: list[tuple[str, int]] = []
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, onward = await asyncio.open_connection(*targets[0])
+        await asyncio.gather(carry(reader, onward), carry(there, writer))
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+    async with agents(2, relays={1: server.sockets[0].getsockname()}, targets=targets) as found:
+        left: list[psutil.Process] = []
+
+        def cut() -> None:
+            left.extend(workers_of(found.processes[1]))
+            flowing.clear()
+
+        result, seconds = await lose_in_the_window(found, tmp_path / "run", cut)
+        assert "on host 1 (" in told(result)
+        assert seconds < PROMISED_S
+        assert "silent" in await found.words(1)
+        assert left and await gone(left, 5) == []
+        flowing.set()
+    server.close()
+
+
+async def test_what_a_host_lacks_is_said_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = ["env", "-C", "/"]
+    (tmp_path / "payload.bin").write_bytes(b"x" * 100)
+    async with agents(2, within=([], elsewhere)) as found:
+        monkeypatch.chdir(tmp_path)
+        fields = {"devices": 2, **TIMES, "broker": "reflector", "payload": "payload.bin"}
+        with pytest.raises(ScenarioError, match=r"on host \d \(.*payload\.bin cannot be read"):
+            await play(tmp_path / "run", "fanin", fields, found.hosts)
+        assert not list((tmp_path / "run").glob("*"))
+
+
+async def test_two_agents_of_one_machine_and_a_missing_one_are_told(tmp_path: Path) -> None:
+    async with listening() as door:
+        with pytest.raises(CannotRunError, match=r"no agent came from host 0, 1 within 0.1 s"):
+            await door.gathered(2, 0.1)
+    with pytest.raises(HostLimitError, match=r"hosts 0 \(.*\) and 1 \(.*\) are one machine"):
+        async with agents(2, one_machine=False):
+            pass
+    with pytest.raises(ScenarioError, match="hosts: 2 are asked for and 1 is there"):
+        await run(build_scenario("fanin", None, {"hosts": 2}), tmp_path / "run")
+
+
+async def test_an_agent_ends_with_its_input_and_refuses_a_wrong_secret() -> None:
+    async with agents(1) as found:
+        (process,) = found.processes
+        assert process.stdin is not None
+        process.stdin.close()
+        assert await found.words(0) == "its input was closed"
+        assert process.returncode == 3
+    async with agents(1) as found:
+        pass
+    assert await found.words(0) == "asked"
+    assert found.processes[0].returncode == 0
+    with pytest.raises(CannotRunError, match="no agent came"):
+        async with agents(1, secret="00" * 32, gather_s=5):
+            pass
