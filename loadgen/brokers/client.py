@@ -28,7 +28,7 @@ from loadgen.mqtt.packets import Packet
 
 _CLOSE_TIMEOUT_S: Final = 1.0
 _READ_BYTES: Final = 64 << 10
-_PACKET_LIMIT_BYTES: Final = 64 << 10
+PACKET_LIMIT_BYTES: Final = 64 << 10
 _STATUS_BYTES: Final = 512
 _HEARD_BYTES: Final = 64
 SWITCHING: Final = b"HTTP/1.1 101"
@@ -83,7 +83,7 @@ class PacketStream:
     _reader: asyncio.StreamReader
     _writer: asyncio.StreamWriter | None = None
 
-    def __init__(self, version: int, packet_limit_bytes: int = _PACKET_LIMIT_BYTES) -> None:
+    def __init__(self, version: int, packet_limit_bytes: int = PACKET_LIMIT_BYTES) -> None:
         self.version = version
         self.heard = b""  # the first bytes that came
         self._framing: ClientProtocol | None = None
@@ -115,6 +115,10 @@ class PacketStream:
                     await writer.wait_closed()
         finally:
             writer.transport.abort()
+
+    def abort(self) -> None:
+        """Cut the connection, as a broken network would."""
+        self._out.transport.abort()
 
     def send(self, packet: Packet) -> None:
         """Send one packet; when the peer is closing, `receive` will say so."""

@@ -11,7 +11,7 @@ import socket
 import ssl
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from loadgen.brokers.client import (
     SWITCHING,
@@ -67,7 +67,7 @@ _OPENINGS: Final = (
 )
 _NOWHERE: Final = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
 _REFUSED_WAY: Final = "is it running, and is the port right?"
-_OLDER: Final = "use the other version"
+OLDER: Final = "use the other version"
 _PORT_WAY: Final = "is the port right?"
 
 
@@ -127,7 +127,7 @@ async def admitted(
     tls_context: ssl.SSLContext | None = None,
     *,
     timeout_s: float = REACH_S,
-    older: str = _OLDER,
+    older: str = OLDER,
 ) -> tuple[PacketStream, ConnAck]:
     """A connection that the broker accepted, with its CONNACK; the caller closes it.
 
@@ -150,7 +150,7 @@ async def admitted(
     return knock.stream, knock.connack
 
 
-async def knocked(knocks: Sequence[Knock], timeout_s: float, older: str = _OLDER) -> None:
+async def knocked(knocks: Sequence[Knock], timeout_s: float, older: str = OLDER) -> None:
     """Run these, one port in several versions, until an answer has come or what is there is known.
 
     Those with a CONNACK are open afterwards; where there is none, the first one's `error` says
@@ -179,7 +179,7 @@ async def knocked(knocks: Sequence[Knock], timeout_s: float, older: str = _OLDER
                 return
         first.error = _explained(first, others, timeout_s, older)
     finally:
-        await _end(running)
+        await ended(running)
 
 
 async def _others(knocks: Sequence[Knock], left_s: float) -> tuple[Knock, ...]:
@@ -213,12 +213,14 @@ async def _others(knocks: Sequence[Knock], left_s: float) -> tuple[Knock, ...]:
                 pending, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
             )
     finally:
-        await _end(running)
+        await ended(running)
         await asyncio.gather(*(other.close() for other in others))
     return others
 
 
-async def _end(tasks: Iterable[asyncio.Future[None]]) -> None:
+async def ended(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel these tasks and wait until they have ended."""
+    tasks = tuple(tasks)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -355,7 +357,7 @@ def _tls_fault(error: ssl.SSLError) -> str:
 
 
 def refusal(
-    endpoint: Endpoint, connack: ConnAck, version: int, older: str = _OLDER
+    endpoint: Endpoint, connack: ConnAck, version: int, older: str = OLDER
 ) -> BrokerRefusedError:
     """What to say of a CONNACK with a failure."""
     code = connack.reason_code

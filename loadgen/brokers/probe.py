@@ -1,15 +1,23 @@
-"""What a broker can do, asked before any load is put on it."""
+"""What a broker says of itself: the versions of MQTT that it speaks, its CONNACK, its name."""
 
 import asyncio
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from loadgen.brokers.client import PacketStream, client_identifier, shown
-from loadgen.brokers.door import KEEP_ALIVE_S, REACH_S, WRONG_VERSION, Knock, knocked, refusal
+from loadgen.brokers.door import (
+    KEEP_ALIVE_S,
+    REACH_S,
+    WRONG_VERSION,
+    Knock,
+    admitted,
+    knocked,
+    refusal,
+)
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.errors import RemoteProtocolError
+from loadgen.errors import CannotRunError, RemoteProtocolError
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
 from loadgen.mqtt.packets import (
     ConnAck,
@@ -35,83 +43,96 @@ UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerFacts:
-    """What a broker said about itself.
+class Greeting:
+    """How a broker answered CONNECT.
 
-    `versions` are the protocol versions it accepted a connection with (3 is MQTT 3.1, 4 is 3.1.1),
-    of those that it was asked for. The others are from its MQTT 5 CONNACK (section 3.2.2.3), the
-    specification's defaults where it was silent, and None where it does not speak MQTT 5. `version`
-    is what it publishes of itself, escaped, at most 200 characters; "unknown" if nothing.
+    `versions` are the protocol versions with which it took a connection (3 is MQTT 3.1, 4 is
+    3.1.1), of those that it was asked for. `said` are the properties of its MQTT 5 CONNACK (section
+    3.2.2.3), None where it does not speak MQTT 5. `answered_s` is how long its answer took, with
+    all that comes before it.
     """
 
     endpoint: Endpoint
-    version: str
+    connect: Connect
     versions: tuple[int, ...]
-    receive_maximum: int | None
-    maximum_qos: int | None
-    maximum_packet_size_bytes: int | None
-    topic_alias_maximum: int | None
-    server_keep_alive_s: int | None
-    retain_available: bool | None
-    wildcard_subscription_available: bool | None
-    subscription_identifier_available: bool | None
-    shared_subscription_available: bool | None
+    said: Properties | None
+    answered_s: float
+
+    @property
+    def newest(self) -> Connect:
+        """CONNECT with the newest version that it speaks."""
+        return replace(self.connect, protocol_version=self.versions[-1])
 
 
-async def probe(
+async def greet(
     endpoint: Endpoint,
     *,
     tls_context: ssl.SSLContext | None = None,
     timeout_s: float = REACH_S,
-    older: tuple[int, ...] = (MQTT_3_1_1,),
-) -> BrokerFacts:
-    """Connect with MQTT 5 and each `older` version and gather what the broker says.
+    versions: Sequence[int] = (MQTT_5, MQTT_3_1_1),
+    login: Connect | None = None,
+) -> Greeting:
+    """Connect with each of these versions, with the endpoint's user or that of `login`.
 
     `tls_context` is used for mqtts and wss (the system's trust when None). Raises
     BrokerUnreachableError when nothing answers within `timeout_s`, BrokerRefusedError when
     something else than a broker does, or the broker does not want this client.
     """
+    asking = connect_of(endpoint, MQTT_5)
+    if login is not None:
+        asking = replace(asking, user_name=login.user_name, password=login.password)
+    loop = asyncio.get_running_loop()
+    begun_s = loop.time()
     knocks = tuple(
-        Knock(endpoint, connect_of(endpoint, version), tls_context) for version in (MQTT_5, *older)
+        Knock(endpoint, replace(asking, protocol_version=version), tls_context)
+        for version in versions
     )
     try:
         await knocked(knocks, timeout_s)
+        answered_s = loop.time() - begun_s
         spoken = [knock for knock in knocks if knock.connack and not knock.connack.reason_code]
         if not spoken:
             raise _unwelcome(knocks)
-        version = UNKNOWN
         for knock in spoken:
-            assert knock.stream is not None and knock.connack is not None
-            if version == UNKNOWN:
-                version = await stated_version(knock.stream, knock.connack)
+            assert knock.stream is not None
             knock.stream.send(Disconnect())
     finally:
         for knock in knocks:
             await knock.close()
-    said = knocks[0].connack.properties if knocks[0] in spoken and knocks[0].connack else None
-    versions = tuple(sorted(knock.packet.protocol_version for knock in spoken))
-
-    def number(value: int | None, silent: int | None = None) -> int | None:
-        return None if said is None else silent if value is None else value
-
-    def flag(value: int | None) -> bool | None:
-        return None if said is None else value != 0
-
-    properties = said or Properties()
-    return BrokerFacts(
+    said = [
+        knock.connack.properties
+        for knock in spoken
+        if knock.packet.protocol_version == MQTT_5 and knock.connack
+    ]
+    return Greeting(
         endpoint=endpoint,
-        version=version,
-        versions=versions,
-        receive_maximum=number(properties.receive_maximum, 65535),
-        maximum_qos=number(properties.maximum_qos, 2),
-        maximum_packet_size_bytes=number(properties.maximum_packet_size),
-        topic_alias_maximum=number(properties.topic_alias_maximum, 0),
-        server_keep_alive_s=number(properties.server_keep_alive),
-        retain_available=flag(properties.retain_available),
-        wildcard_subscription_available=flag(properties.wildcard_subscription_available),
-        subscription_identifier_available=flag(properties.subscription_identifier_available),
-        shared_subscription_available=flag(properties.shared_subscription_available),
+        connect=asking,
+        versions=tuple(sorted(knock.packet.protocol_version for knock in spoken)),
+        said=said[0] if said else None,
+        answered_s=answered_s,
     )
+
+
+async def version_of(
+    endpoint: Endpoint, connect: Connect, tls_context: ssl.SSLContext | None = None
+) -> str:
+    """What the broker says of its version, with the version and the login of `connect`.
+
+    Asked on a connection of its own: some brokers end one that asks for $SYS.
+    """
+    asking = replace(
+        connect_of(endpoint, connect.protocol_version),
+        user_name=connect.user_name,
+        password=connect.password,
+    )
+    try:
+        stream, connack = await admitted(endpoint, asking, tls_context)
+    except CannotRunError:
+        return UNKNOWN
+    try:
+        return await stated_version(stream, connack)
+    finally:
+        await stream.close()
 
 
 def connect_of(endpoint: Endpoint, version: int) -> Connect:

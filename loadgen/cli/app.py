@@ -57,7 +57,7 @@ def app(words: Words) -> typer.Typer:
     add_plain_command(app, "scorecard", scorecard.command)
     for name, module in (("search", search), ("sweep", sweep), ("plan", plan), ("tune", tune)):
         add_command(app, words, name, module.SUMMARY, partial(module.app, words))
-    add_plain_command(app, "probe", probe.command)
+    add_command(app, words, "probe", probe.SUMMARY, probe.command)
     add_plain_command(app, "broker", broker.command)
     add_plain_command(app, "certificates", certificates.command)
     app.add_typer(import_.app, name="import")

@@ -1,62 +1,123 @@
-"""`loadgen probe`: what a broker can do."""
+"""`loadgen probe`: what a broker can do, and which cases it can play."""
 
 import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
-from loadgen.cli.options import AsJson
-from loadgen.mqtt.constants import MQTT_3_1, MQTT_3_1_1, VERSION_NAMES
+from loadgen.cases.registry import CASES
+from loadgen.cli.options import Flags, field_option, json_option, with_options
+from loadgen.mqtt.constants import VERSION_NAMES
+from loadgen.workload.fields import Field
 
 if TYPE_CHECKING:
-    from loadgen.brokers.probe import BrokerFacts
+    from loadgen.control.survey import Survey
+
+SUMMARY: Final = "Try what a broker can do, and ask which cases it can play. Puts no load on it."
+SCHEMA: Final = 1
+_HELP: Final = f"""{SUMMARY}
+
+Nothing stays at the broker. Of several brokers the features are those of the first; the cases are
+asked of all.
+
+Example: loadgen probe --broker mqtts://user:secret@broker.example:8883 --tls-ca ca.pem"""
+
+_OPTIONS: Final = (
+    *("broker", "mqtt", "connect_timeout", "keep_alive"),
+    *("tls_ca", "tls_certificate", "tls_key", "tls_verify", "tls_version", "tls_ciphers"),
+    *("client_id", "clients_file"),
+)
+"""The fields of a scenario that say how to connect."""
+_WIDTH: Final = 100
 
 
-def command(
-    broker: Annotated[
-        str,
-        typer.Option("--broker", metavar="URL", help="Broker URL, or the name of one to start."),
-    ] = "auto",
-    json_: AsJson = False,
-) -> int:
-    """Ask a broker which protocol versions and features it offers.
+def command() -> Callable[..., int]:
+    """`loadgen probe` with the connection options of a case."""
+    fields: dict[str, Field] = {}
+    for case in CASES.values():
+        fields = dict(case.scenario.fields()) | fields
+    chosen = [fields[name] for name in _OPTIONS]
+    versions = replace(fields["mqtt"], default=None, absent="each that the broker speaks")
+    options = [field_option(versions if one.name == "mqtt" else one) for one in chosen]
+    return with_options(_probe, [*options, json_option()], _HELP)
 
-    Example: loadgen probe --broker mqtt://broker.example:1883
-    """
+
+def _probe(given: Flags) -> int:
     import asyncio
 
-    facts = asyncio.run(_probed(broker))
-    shown = asdict(facts)
-    del shown["endpoint"], shown["versions"]
-    shown = {
-        "broker": facts.endpoint.redacted,
-        "version": shown.pop("version"),
-        "mqtt": [VERSION_NAMES[version] for version in facts.versions],
-        **shown,
-    }
-    if json_:
-        print(json.dumps(shown, indent=2))
-        return 0
-    width = max(map(len, shown))
-    for name, value in shown.items():
-        print(f"{name.replace('_', ' '):<{width}}  {_shown(value)}")
+    since = time.monotonic()
+    chosen = {name: given[name] for name in _OPTIONS if given[name] not in (None, [])}
+    found = asyncio.run(_survey(chosen))
+    shown = _plain(found, time.monotonic() - since)
+    print(json.dumps(shown, indent=2) if given["json_"] else "\n".join(_lines(shown)))
     return 0
 
 
-def _shown(value: object) -> str:
-    if value is None:
-        return "not stated"
+async def _survey(given: dict[str, Any]) -> "Survey":
+    from loadgen.brokers.start import serve
+    from loadgen.control.survey import survey
+
+    async with serve(given.get("broker", "auto")) as served:
+        return await survey(given, served)
+
+
+def _plain(found: "Survey", seconds: float) -> dict[str, Any]:
+    """As JSON; names are added and never change."""
+    return {
+        "schema": SCHEMA,
+        "broker": found.greeting.endpoint.redacted,
+        "version": found.version,
+        "mqtt": [VERSION_NAMES[version] for version in found.greeting.versions],
+        **{name: feature.value for name, feature in found.features.items()},
+        "known_by": {
+            name: {"basis": feature.basis, "detail": feature.detail}
+            for name, feature in found.features.items()
+        },
+        "cases": {
+            name: {
+                "runs": answer.runs,
+                "mqtt": answer.mqtt,
+                "lacks": list(answer.lacks),
+                "remarks": list(answer.remarks),
+            }
+            for name, answer in found.cases.items()
+        },
+        "seconds": round(seconds, 3),
+    }
+
+
+def _lines(shown: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{shown['broker']}  {shown['version']}, MQTT {', '.join(shown['mqtt'])}"
+    yield ""
+    for name, known in shown["known_by"].items():
+        told = known["detail"] if known["basis"] in ("tried", "absent") else known["basis"]
+        yield from _row(_title(name), _value(shown[name], known["basis"]), told)
+    yield ""
+    for name, case in shown["cases"].items():
+        runs = {True: "runs", False: "no", None: "not asked"}[case["runs"]]
+        told = "; ".join((*case["lacks"], *case["remarks"])).replace(f"{shown['broker']} ", "")
+        mqtt = f"MQTT {case['mqtt']}" if case["runs"] else ""
+        yield from _row(name, runs, ", ".join(filter(None, (mqtt, told))))
+
+
+def _row(name: str, value: str, told: str) -> list[str]:
+    lines = textwrap.wrap(told, _WIDTH - 44, break_on_hyphens=False) or [""]
+    first = f"{name:<32}  {value:>9} {lines[0]}".rstrip()
+    return [first, *(" " * 44 + line for line in lines[1:])]
+
+
+def _title(name: str) -> str:
+    for end, unit in (("_bytes", ", bytes"), ("_s", ", s"), ("_available", "")):
+        if name.endswith(end):
+            return name.removesuffix(end).replace("_", " ") + unit
+    return name.replace("_", " ")
+
+
+def _value(value: object, basis: str) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return str(value)
-
-
-async def _probed(broker: str) -> "BrokerFacts":
-    from loadgen.brokers.probe import probe
-    from loadgen.brokers.start import serve
-
-    async with serve(broker) as served:
-        return await probe(served.endpoints[0], older=(MQTT_3_1_1, MQTT_3_1))
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "-" if basis == "absent" else "none"

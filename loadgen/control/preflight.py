@@ -72,7 +72,7 @@ async def check_broker(workload: Workload, plan: RunPlan, broker: ServedBroker) 
     if not broker.started_by_us or broker.name == "amqtt":
         from loadgen.brokers.rehearse import rehearse
 
-        found = await rehearse(_wanted(workload, plan, broker))
+        found = await rehearse(wanted(workload, plan, broker))
         if found.lacks and not workload.anyway:
             raise BrokerRefusedError(f"{found.lacks[0]} (--anyway runs without it)")
         broker = replace(broker, version=found.version, remarks=(*found.lacks, *found.remarks))
@@ -238,7 +238,7 @@ _ON_THIS_HOST: tuple[Callable[[Workload], None], ...] = (
 # At the broker --------------------------------------------------------------------------------
 
 
-def _wanted(workload: Workload, plan: RunPlan, broker: ServedBroker) -> "Wanted":
+def wanted(workload: Workload, plan: RunPlan, broker: ServedBroker) -> "Wanted":
     """What the broker is asked for: the plan's devices in small, with their own logins."""
     from loadgen.brokers.rehearse import Wanted
 

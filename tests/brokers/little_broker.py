@@ -44,6 +44,7 @@ class LittleBroker:
 
     versions: tuple[int, ...] = (4, 5)
     connack: Properties = field(default_factory=Properties)
+    greets: Callable[[Connect], Properties] | None = None  # in place of `connack`
     suback: Callable[[Subscribe], Answer] = _granted
     acknowledgement: Callable[[Publish], Answer] = _acknowledged
     delivered: Callable[[Publish, int], tuple[int, ...]] = lambda packet, qos: (
@@ -103,7 +104,8 @@ class _Client:
         broker._kept.discard(packet.client_id)
         if not packet.clean_start:
             broker._kept.add(packet.client_id)
-        properties = broker.connack if self.version == MQTT_5 else Properties()
+        said = broker.connack if broker.greets is None else broker.greets(packet)
+        properties = said if self.version == MQTT_5 else Properties()
         self.send(ConnAck(present, 0, properties))
         broker._subscribers.append(self)
 

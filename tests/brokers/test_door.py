@@ -264,7 +264,7 @@ async def test_an_accepted_connection_is_closed_when_nobody_waits_for_it(
         accepted.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(door, "_end", never_ends)
+    monkeypatch.setattr(door, "ended", never_ends)
     async with serving(talk) as endpoint:
         waiting = asyncio.create_task(admitted(endpoint, connect_of(endpoint, 4)))
         await accepted.wait()

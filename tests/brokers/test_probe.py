@@ -17,10 +17,12 @@ from loadgen.brokers.amqtt_broker import run_amqtt
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.ports import free_port
-from loadgen.brokers.probe import BrokerFacts, probe, shown_version
+from loadgen.brokers.probe import Greeting, greet, shown_version, version_of
 from loadgen.brokers.reflector import run_reflector
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
+from loadgen.mqtt.packets import Connect
 from tests.brokers.conftest import run_local_reflector
+from tests.brokers.little_broker import LittleBroker, serving_little
 from tests.brokers.test_mosquitto import tls as tls
 from tests.secured_mosquitto import TlsFiles, run_secured
 
@@ -29,70 +31,57 @@ needs_mosquitto = pytest.mark.skipif(
 )
 
 
-async def test_reflector() -> None:
-    async with run_local_reflector() as reflector:
-        (endpoint,) = reflector.endpoints
-        assert await probe(endpoint) == BrokerFacts(
-            endpoint=endpoint,
-            version="loadgen reflector",
-            versions=(4, 5),
-            receive_maximum=65535,
-            maximum_qos=2,
-            maximum_packet_size_bytes=16 << 20,
-            topic_alias_maximum=0,
-            server_keep_alive_s=None,
-            retain_available=True,
-            wildcard_subscription_available=True,
-            subscription_identifier_available=False,
-            shared_subscription_available=True,
-        )
-
-
 @needs_mosquitto
 async def test_mosquitto() -> None:
     async with run_secured("max_inflight_messages 55", username="a", password="b") as broker:
-        facts = await probe(broker.endpoints[0])
-        assert facts.version == f"mosquitto version {broker.version}"
-        assert (facts.versions, facts.receive_maximum) == ((4, 5), 55)
-        assert facts.shared_subscription_available
+        (endpoint,) = broker.endpoints
+        greeting = await greet(endpoint)
+        assert await version_of(endpoint, greeting.newest) == f"mosquitto version {broker.version}"
+        assert greeting.versions == (4, 5)
+        assert greeting.said is not None and greeting.said.receive_maximum == 55
         with pytest.raises(BrokerRefusedError) as caught:
-            await probe(replace(broker.endpoints[0], password="wrongwrong"))
+            await greet(replace(endpoint, password="wrongwrong"))
     assert "Not authorized" in str(caught.value)
     assert "wrongwrong" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+async def test_the_login_of_a_device_is_used() -> None:
+    async with serving_little(little := LittleBroker()) as endpoint:
+        await greet(endpoint, login=Connect("", user_name="u", password=b"p"))
+    assert {(one.user_name, one.password) for one in little.connects} == {("u", b"p")}
 
 
 @needs_mosquitto
 async def test_tls(tls: TlsFiles) -> None:
     async with run_secured(tls=tls) as broker:
         trust = ssl.create_default_context(cafile=tls.certificate)
-        assert (await probe(broker.endpoints[0], tls_context=trust)).versions == (4, 5)
+        assert (await greet(broker.endpoints[0], tls_context=trust)).versions == (4, 5)
         with pytest.raises(BrokerUnreachableError, match="certificate"):
-            await probe(broker.endpoints[0])
+            await greet(broker.endpoints[0])
 
 
 async def test_broker_of_the_older_version_only() -> None:
     async with run_amqtt() as broker:
-        facts = await probe(broker.endpoints[0])
-    assert facts.versions == (4,)
-    assert facts.version == f"amqtt {broker.version}"
-    assert facts.receive_maximum is None
-    assert facts.shared_subscription_available is None
+        (endpoint,) = broker.endpoints
+        greeting = await greet(endpoint)
+        assert await version_of(endpoint, greeting.newest) == f"amqtt {broker.version}"
+    assert (greeting.versions, greeting.said) == ((4,), None)
 
 
 async def test_refused_with_the_name_of_the_reason() -> None:
     async with run_local_reflector("refuse=0x8a") as reflector:
         with pytest.raises(BrokerRefusedError, match=r"Banned \(0x8A\)"):
-            await probe(reflector.endpoints[0])
+            await greet(reflector.endpoints[0])
 
 
 async def test_nobody_listens() -> None:
     endpoint = Endpoint("mqtt", "127.0.0.1", free_port("127.0.0.1"), "u", "hunter22")
     with pytest.raises(BrokerUnreachableError, match="refused") as caught:
-        await probe(endpoint)
+        await greet(endpoint)
     assert "hunter22" not in str(caught.value)
     with pytest.raises(BrokerUnreachableError):
-        await probe(Endpoint("mqtt", "no-such-host.invalid", 1883), timeout_s=2)
+        await greet(Endpoint("mqtt", "no-such-host.invalid", 1883), timeout_s=2)
 
 
 @asynccontextmanager
@@ -121,7 +110,7 @@ async def _server(answer: bytes, *, close: bool) -> AsyncIterator[Endpoint]:
 async def test_no_mqtt_there(answer: bytes, close: bool) -> None:
     async with _server(answer, close=close) as endpoint:
         with pytest.raises((BrokerRefusedError, BrokerUnreachableError)) as caught:
-            await probe(endpoint, timeout_s=0.5)
+            await greet(endpoint, timeout_s=0.5)
     assert "\n" not in str(caught.value)
 
 
@@ -187,7 +176,7 @@ def test_endless_answer_to_the_upgrade_ends_in_time(talk: Talk) -> None:
     async def ask() -> None:
         async with _talking(talk, "ws") as endpoint:
             with pytest.raises((BrokerRefusedError, BrokerUnreachableError)) as caught:
-                await probe(endpoint, timeout_s=0.5)
+                await greet(endpoint, timeout_s=0.5)
             assert "\n" not in str(caught.value)
 
     before, since = threading.active_count(), time.monotonic()
@@ -201,7 +190,7 @@ def test_probe_can_be_interrupted() -> None:
         async with _talking(_polite_at_first(), "ws") as endpoint:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.5):
-                    await probe(endpoint, timeout_s=20)
+                    await greet(endpoint, timeout_s=20)
 
     before, since = threading.active_count(), time.monotonic()
     asyncio.run(ask())
@@ -235,7 +224,7 @@ async def test_upgrade_refused_with_the_reason(answer: bytes, said: str) -> None
 
     async with _talking(talk, "ws") as endpoint:
         with pytest.raises(BrokerRefusedError) as caught:
-            await probe(endpoint, timeout_s=2)
+            await greet(endpoint, timeout_s=2)
     assert said in str(caught.value)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 300
@@ -257,7 +246,7 @@ async def test_close_frame_leaves_no_unread_exception(accepts: bool) -> None:
 
     async with _talking(talk, "ws") as endpoint:
         with suppress(BrokerRefusedError, BrokerUnreachableError):
-            await probe(endpoint, timeout_s=0.5)
+            await greet(endpoint, timeout_s=0.5)
     gc.collect()
     await asyncio.sleep(0)
     assert said == []
@@ -270,7 +259,7 @@ async def test_missing_client_certificate_is_named(tls: TlsFiles, websocket: boo
     async with run_secured(tls=asking, websocket=websocket) as broker:
         trust = ssl.create_default_context(cafile=tls.certificate)
         with pytest.raises(BrokerRefusedError, match="certificate required; give") as caught:
-            await probe(broker.endpoints[0], tls_context=trust, timeout_s=1)
+            await greet(broker.endpoints[0], tls_context=trust, timeout_s=1)
     assert "MQTT port" not in str(caught.value)
 
 
@@ -287,7 +276,7 @@ async def test_only_a_wrong_login_is_about_the_password(
 ) -> None:
     async with _server(answer, close=False) as endpoint:
         with pytest.raises(BrokerRefusedError, match=said) as caught:
-            await probe(endpoint, timeout_s=2)
+            await greet(endpoint, timeout_s=2)
     assert ("password" in str(caught.value)) == login
 
 
@@ -300,7 +289,7 @@ async def test_refusal_of_the_older_version_says_what_to_do(code: int, said: str
 
     async with _talking(talk) as endpoint:
         with pytest.raises(BrokerRefusedError, match=said):
-            await probe(endpoint, timeout_s=2)
+            await greet(endpoint, timeout_s=2)
 
 
 async def test_broker_of_the_newer_version_only() -> None:
@@ -310,13 +299,13 @@ async def test_broker_of_the_newer_version_only() -> None:
         await reader.read()
 
     async with _talking(talk) as endpoint:
-        assert (await probe(endpoint, timeout_s=1)).versions == (5,)
+        assert (await greet(endpoint, timeout_s=1)).versions == (5,)
 
 
 def test_on_uvloop_without_threads_left() -> None:
-    async def ask() -> BrokerFacts:
+    async def ask() -> Greeting:
         async with run_reflector() as reflector:
-            return await probe(reflector.endpoints[0])
+            return await greet(reflector.endpoints[0])
 
     before = threading.active_count()
     assert uvloop.run(ask()).versions == (4, 5)
@@ -333,4 +322,4 @@ def test_what_a_broker_says_is_bounded_and_escaped() -> None:
 async def test_mqtt_3_1_is_asked_for_on_request() -> None:
     async with run_reflector() as broker:
         (endpoint,) = broker.endpoints
-        assert (await probe(endpoint, older=(4, 3))).versions == (3, 4, 5)
+        assert (await greet(endpoint, versions=(5, 4, 3))).versions == (3, 4, 5)

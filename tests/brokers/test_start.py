@@ -11,7 +11,7 @@ import uvloop
 from loadgen.brokers.endpoints import parse_endpoint
 from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.ports import free_port
-from loadgen.brokers.probe import probe
+from loadgen.brokers.probe import greet
 from loadgen.brokers.start import serve
 from loadgen.errors import HostLimitError, MissingProgramError, UsageError
 from tests.brokers.conftest import ClientMaker
@@ -68,7 +68,7 @@ async def test_an_error_in_the_block_stops_the_broker() -> None:
 def test_inside_uvloop() -> None:
     async def ask() -> tuple[int, ...]:
         async with serve("reflector", faults="lose=1/2") as served:
-            return (await probe(served.endpoints[0])).versions
+            return (await greet(served.endpoints[0])).versions
 
     assert uvloop.run(ask()) == (4, 5)
 

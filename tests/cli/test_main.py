@@ -236,9 +236,46 @@ def test_plan_tells_what_a_run_needs_and_runs_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_probe_tells_what_a_broker_offers(capsys: Captured) -> None:
+PROBED = {
+    *("schema", "broker", "version", "mqtt", "known_by", "cases", "seconds"),
+    *("receive_maximum", "maximum_qos", "maximum_packet_size_bytes", "payload_bytes"),
+    *("topic_alias_maximum", "server_keep_alive_s", "retain_available"),
+    *("wildcard_subscription_available", "subscription_identifier_available"),
+    *("shared_subscription_available", "session_available", "session_expiry_s", "will_available"),
+}
+"""The names that `loadgen probe --json` has; scripts read them."""
+
+
+def test_probe_tells_what_a_broker_can_do_and_play(capsys: Captured) -> None:
     assert main(["probe", "--broker=amqtt", "--json"]) == 0
-    assert "3.1.1" in json.loads(capsys.readouterr().out)["mqtt"]
+    shown = json.loads(capsys.readouterr().out)
+    assert shown.keys() == PROBED
+    assert shown["mqtt"] == ["3.1.1"] and shown["version"].startswith("amqtt ")
+    assert shown["maximum_qos"] == 2 and shown["receive_maximum"] is None
+    assert shown["known_by"]["receive_maximum"] == {"basis": "absent", "detail": "MQTT 5 only"}
+    assert tuple(shown["cases"]) == tuple(CASES)
+    for name, case in shown["cases"].items():
+        assert case.keys() == {"runs", "mqtt", "lacks", "remarks"}
+        needs = any(word in str(case["lacks"]) for word in ("MQTT 5", "backend", "mqtt = 5"))
+        assert needs or case["runs"], name
+    assert {case["runs"] for case in shown["cases"].values()} == {True, False, None}
+
+
+def test_probe_in_words(capsys: Captured) -> None:
+    assert main(["probe", "--broker=reflector", "--mqtt=5"]) == 0
+    said = capsys.readouterr().out
+    assert "loadgen reflector, MQTT 5\n" in said
+    assert re.search(r"^maximum qos +2$", said, re.MULTILINE)
+    assert re.search(r"^subscription identifier +no", said, re.M)
+    for name in CASES:
+        assert re.search(rf"^{name} +(runs MQTT 5|not asked)", said, re.MULTILINE), name
+
+
+def test_probe_refuses_options_that_do_not_fit(capsys: Captured) -> None:
+    assert main(["probe", "--broker=mqtt://127.0.0.1", "--tls-ca=ca.pem"]) == 2
+    assert "the connection is not encrypted" in capsys.readouterr().err
+    assert main(["probe", "--broker=mqtts://127.0.0.1", "--tls-ca=/none.pem"]) == 2
+    assert "/none.pem cannot be read" in capsys.readouterr().err
 
 
 # The whole program ---------------------------------------------------------------------------

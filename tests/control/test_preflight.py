@@ -144,8 +144,8 @@ async def test_identifiers_that_the_user_chose_are_the_ones_that_ask() -> None:
             lambda: LittleBroker(sessions=False),
             "fanin",
             {"durable": True, "qos": 1},
-            "keeps no session of a client that is away, which subscriber need; allow it there, or "
-            "use --no-durable",
+            "says that it keeps no session of a client that is away, needed by subscriber; allow "
+            "it there, or use --no-durable",
             {"durable": False},
         ),
     ],
