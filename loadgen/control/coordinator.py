@@ -172,6 +172,11 @@ async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
     intervals = IntervalWriter(directory, document.run)
     record = Record(document.run, document.anchor_ns, events, intervals)
     monitor = Monitor(plan, record, progress)
+    if workload.metrics is not None:
+        from loadgen.control.live_metrics import served_metrics  # what few runs need
+
+        about = {"run": document.run, "case": workload.case.name, "broker": broker.name}
+        stack.enter_context(served_metrics(workload.metrics, plan, monitor, about))
     await stack.enter_async_context(_watched(request, plan, broker, events))
     bridged = broker.pids if workload.brokers.bridge is not None else ()
     loads = await stack.enter_async_context(loads_of(bridged))

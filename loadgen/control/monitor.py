@@ -73,7 +73,7 @@ class Monitor:
         self._reported = numbers_of(private_page(len(plan.workers), len(plan.groups)).counts)
         self._fresh: list[Interval] = []
         self._writing: asyncio.Future[None] | None = None
-        self._phase = "start"
+        self.phase = "start"
         self._phase_end_ns: int | None = None
         self._sampling = False
         self._p99_us: float | None = None
@@ -156,7 +156,7 @@ class Monitor:
 
     def enter(self, phase: str, end_ns: int | None = None) -> int:
         """Note the phase, which is to end at `end_ns`; returns the moment."""
-        self._phase, self._phase_end_ns = phase, end_ns
+        self.phase, self._phase_end_ns = phase, end_ns
         now_ns = time.monotonic_ns()
         self.record.events.write(now_ns, "phase", phase)
         return now_ns
@@ -204,7 +204,7 @@ class Monitor:
                 self.state.hosts[host] = thinned([*self.state.hosts.get(host, ()), sample])
             self.state.clock_bound_ns = pool.clock_bound_ns()
             now_ns = time.monotonic_ns()
-            for row in pool.alive if self.page.workers and self._phase != "stop" else ():
+            for row in pool.alive if self.page.workers and self.phase != "stop" else ():
                 beat_ns = int(self.page.totals["beat_ns"][row])
                 if beat_ns and now_ns - beat_ns > limit_s * NS:
                     pool.lose(row, f"was silent for {limit_s:.0f} s")
@@ -276,7 +276,7 @@ class Monitor:
         seconds = max((now_ns - before_ns) / NS, 1e-9)
         left = self._phase_end_ns
         return Snapshot(
-            phase=self._phase,
+            phase=self.phase,
             devices=devices,
             connected=page.total("connected"),
             failed=page.total("connect_failures"),

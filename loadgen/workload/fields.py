@@ -329,6 +329,21 @@ class Networks(Text):
             raise ValueError(f"{shown(value)} is not an address or network") from None
 
 
+class Endpoint(Text):
+    """An address to listen at."""
+
+    allowed = "HOST:PORT with a port from 1 to 65535, as :9464, 0.0.0.0:9464 or [::]:9464"
+
+    def parse(self, value: object) -> str:
+        text = _line(value)
+        host, colon, port = text.rpartition(":")
+        if not colon or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65_536:
+            raise ValueError(f"{shown(value)} has no port")
+        if ":" in host and not (host[0] == "[" and host[-1] == "]"):
+            raise ValueError(f"{shown(value)} has an address without brackets")
+        return text
+
+
 class Placement(Texts):
     """Which groups of devices are on which hosts."""
 

@@ -23,6 +23,7 @@ from loadgen.errors import ScenarioError
 from loadgen.workload.fields import (
     Choice,
     Count,
+    Endpoint,
     Field,
     Flag,
     Networks,
@@ -217,6 +218,12 @@ class Scenario(BaseModel):
         "Time zone of the power logs, such as Europe/Berlin.",
         "zone",
         absent="this host's time zone",
+    ).field()
+    metrics: str | None = Endpoint(
+        "Address to serve live figures at for Prometheus, as :9464; without a host it is this "
+        "machine alone.",
+        "host:port",
+        absent="none are served",
     ).field()
     sut: str | None = Text(
         "TOML file, as sut.toml, that describes the system under test (broker, machine, network, "

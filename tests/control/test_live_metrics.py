@@ -1,0 +1,134 @@
+"""What Prometheus is told of a run, read as Prometheus reads it."""
+
+import json
+import re
+import socket
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from loadgen.control.live_metrics import BOUNDS_S, MESSAGE_EVENTS, served_metrics
+from loadgen.control.monitor import Monitor
+from loadgen.engine.live import private_page
+from loadgen.errors import CannotRunError
+from loadgen.metrics.histogram import bucket_index
+from loadgen.metrics.interval import COUNTERS, Interval
+from loadgen.workload.groups import RunPlan
+from loadgen.workload.traffic import INTENDED_PHASES
+from tests.workload.test_fleet_options import plan_of
+
+DASHBOARD = Path(__file__).parents[2] / "docs" / "examples" / "grafana-dashboard.json"
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f":{server.getsockname()[1]}"
+
+
+@contextmanager
+def watched() -> Iterator[tuple[RunPlan, Monitor, str]]:
+    plan = plan_of("fanin", devices=3, qos=1)
+    unused: Any = None
+    monitor = Monitor(plan, unused, lambda _: None)
+    address = free_address()
+    with served_metrics(address, plan, monitor, {"run": "r", "case": "fanin", "broker": 'a"b'}):
+        yield plan, monitor, address
+
+
+def scraped(address: str) -> Samples:
+    request = urllib.request.Request(
+        f"http://127.0.0.1{address}/metrics", headers={"Accept": "application/openmetrics-text"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
+        for sample in family.samples
+    }
+
+
+def test_before_there_are_workers_there_is_the_phase_alone() -> None:
+    with watched() as (_, _, address):
+        found = scraped(address)
+    assert found["loadgen_phase", (("phase", "start"),)] == 1
+    about = (("broker", 'a"b'), ("case", "fanin"), ("run", "r"))
+    assert found["loadgen_run_info", about] == 1
+    assert not any(name == "loadgen_messages_total" for name, _ in found)
+
+
+def test_counters_are_those_of_all_workers_at_that_moment() -> None:
+    with watched() as (plan, monitor, address):
+        monitor.page = private_page(2, len(plan.groups))
+        group = [one.name for one in plan.groups].index("publishers")
+        phase = INTENDED_PHASES.index("measure")
+        monitor.page.counts["sent"][0, group, phase] = 5
+        monitor.page.counts["sent"][1, group, phase] = 7
+        monitor.page.totals["connected"][:] = 2
+        labels = (("event", "sent"), ("group", "publishers"), ("phase", "measure"))
+        assert scraped(address)["loadgen_messages_total", labels] == 12
+        monitor.page.counts["sent"][1, group, phase] = 8
+        found = scraped(address)
+    assert found["loadgen_messages_total", labels] == 13
+    assert found["loadgen_connected", ()] == 4
+
+
+def test_latencies_are_counted_up_to_each_bound() -> None:
+    with watched() as (_, monitor, address):
+        latencies_ns = (1_500, 12_000, 10**9)
+        row = Interval(
+            group="subscriber",
+            phase="measure",
+            series="end_to_end",
+            count=3,
+            sum_ns=sum(latencies_ns),
+            min_ns=min(latencies_ns),
+            max_ns=max(latencies_ns),
+            bucket=np.array([bucket_index(value) for value in latencies_ns], np.int32),
+            bucket_count=np.ones(3, np.int64),
+        )
+        monitor.state.tally.series["measure", "end_to_end"] = row
+        found = scraped(address)
+    series = (("phase", "measure"), ("series", "end_to_end"))
+    counted = [
+        found["loadgen_latency_seconds_bucket", (("le", repr(bound)), *series)]
+        for bound in (1e-5, 2e-5, 0.5, 2.0)
+    ]
+    assert counted == [1, 2, 2, 3]
+    assert found["loadgen_latency_seconds_bucket", (("le", "+Inf"), *series)] == 3
+    assert found["loadgen_latency_seconds_sum", series] == 1.0000135
+
+
+def test_a_port_that_is_taken_is_told_in_one_line() -> None:
+    with watched() as (plan, monitor, address):
+        taken = rf"cannot be served at {address}: address already in use; choose"
+        with pytest.raises(CannotRunError, match=taken):
+            served_metrics(address, plan, monitor, {}).__enter__()
+
+
+def test_the_port_is_free_again_afterwards() -> None:
+    with watched() as (_, _, address):
+        pass
+    socket.create_server(("127.0.0.1", int(address[1:]))).close()
+
+
+def test_events_are_counters_and_bounds_ascend() -> None:
+    assert set(MESSAGE_EVENTS) <= set(COUNTERS)
+    assert list(BOUNDS_S) == sorted(BOUNDS_S)
+
+
+def test_the_dashboard_draws_what_is_served() -> None:
+    with watched() as (plan, monitor, address):
+        monitor.page = private_page(1, len(plan.groups))
+        monitor.page.counts["sent"][:] = 1
+        served = {name for name, _ in scraped(address)}
+    served |= {f"loadgen_latency_seconds_{part}" for part in ("bucket", "count")}
+    named = set(re.findall(r"\bloadgen_\w+", json.dumps(json.loads(DASHBOARD.read_text()))))
+    assert named and named <= served
