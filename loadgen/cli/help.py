@@ -13,8 +13,9 @@ PANELS = {
     "Search": (),
     "Run": (
         *("duration", "warmup", "drain", "settle", "steps", "latency_bound", "require"),
-        *("workers", "affinity", "hosts", "seed", "scenario", "set_"),
+        *("workers", "affinity", "seed", "scenario", "set_"),
     ),
+    "Several hosts": ("hosts", "place", "spark_master", "spark_wait", "spark_conf", "ship"),
     "Messages": ("size", "qos", "arrivals", "send_tick", "payload", "payload_template"),
     "Devices": (
         *("connect_rate", "in_flight", "connect_timeout", "keep_alive", "source_address"),

@@ -26,9 +26,6 @@ Words = Collection[str]
 Flags = Mapping[str, Any]
 """Options as given: text, a list of texts or a boolean; None for what was not."""
 
-NOT_YET = ("hosts",)
-"""Fields of the scenario that this version cannot play: they get no option."""
-
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
@@ -87,7 +84,7 @@ def case_options(case: Case[Any]) -> list[inspect.Parameter]:
             metavar="NAME=VALUE",
         ),
     ]
-    fields = [field for field in case.scenario.fields().values() if field.name not in NOT_YET]
+    fields = case.scenario.fields().values()
     title = case.name.upper()
     known = {field.name for field in fields}
     return [
@@ -114,6 +111,42 @@ def run_options() -> list[inspect.Parameter]:
         ),
         json_option(),
         option("quiet", bool, False, help="Show no progress."),
+        *_cluster_options(),
+    ]
+
+
+def _cluster_options() -> list[inspect.Parameter]:
+    """The options that say where the hosts of a run are."""
+    return [
+        option(
+            "spark_master",
+            str | None,
+            metavar="URL",
+            help="Spark cluster whose executors play the load: spark://HOST:7077, yarn, "
+            "k8s://HOST:443 or local-cluster[HOSTS,CORES,MIB]. [default: this host plays it]",
+            show_default=False,
+        ),
+        option(
+            "spark_wait",
+            str | None,
+            metavar="TIME",
+            help="Longest wait for the master, for its executors and for the agents on them. "
+            "[default: 30s]",
+            show_default=False,
+        ),
+        option(
+            "spark_conf",
+            list[str] | None,
+            metavar="NAME=VALUE",
+            help="Any setting of Spark, as spark.executor.cores=16.",
+        ),
+        option(
+            "ship",
+            bool,
+            False,
+            help="Pack this Python environment for executors that have none, by venv-pack or "
+            "conda-pack.",
+        ),
     ]
 
 

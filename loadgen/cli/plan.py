@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,14 +15,17 @@ from loadgen.cli.options import (
     cases_app,
     help_of,
     json_option,
+    option,
     read_scenario,
     with_options,
 )
+from loadgen.errors import HostLimitError, ScenarioError
 from loadgen.workload.case import Case
 from loadgen.workload.workload import Brokers
 
 if TYPE_CHECKING:
     from loadgen.brokers.endpoints import Endpoint
+    from loadgen.workload.plan import Host
 
 SUMMARY = "What a run would need: workers, descriptors, ports and memory. Runs nothing."
 
@@ -45,19 +48,50 @@ def _command(case: Case[Any]) -> Callable[..., int]:
     def command(given: Flags) -> int:
         import asyncio
 
+        from loadgen.control.environment import host_of
         from loadgen.control.targets import plan_for
+        from loadgen.workload.groups import Target
+        from loadgen.workload.host_needs import fewest_hosts, host_needs
         from loadgen.workload.plan import describe
 
         workload = resolve(read_scenario(case, given))
-        described = describe(asyncio.run(plan_for(workload, planned_endpoints(workload.brokers))))
+        host = _host(replace(host_of(), name="", addresses=()), given["each_host"])
+        endpoints = planned_endpoints(workload.brokers)
+        try:
+            plan = asyncio.run(plan_for(workload, endpoints, (host,) * workload.hosts))
+        except HostLimitError as error:
+            targets = tuple(Target(one.host, one.port) for one in endpoints)
+            fewest, _ = fewest_hosts(workload, host, targets)
+            more = f"; {fewest:,} such hosts would do" if fewest > workload.hosts else ""
+            raise HostLimitError(f"{error}{more}") from None
+        described = describe(plan)
+        described["each_host"] = asdict(host_needs(workload, plan, host))
         print(json.dumps(described, indent=2) if given["json_"] else "\n".join(_lines(described)))
         return 0
 
-    return with_options(command, [*case_options(case), json_option()], help_of(case))
+    each = option(
+        "each_host",
+        str | None,
+        metavar="NAME=N,...",
+        help="What each host has, as cores=16,memory=64GiB,descriptors=1M,ports=60k. "
+        "[default: as this host]",
+        show_default=False,
+        rich_help_panel="Run",
+    )
+    return with_options(command, [*case_options(case), each, json_option()], help_of(case))
+
+
+def _host(host: "Host", text: str | None) -> "Host":
+    from loadgen.workload.host_needs import host_like
+
+    try:
+        return host if text is None else host_like(text, host)
+    except ValueError as error:
+        raise ScenarioError(f"each_host: {error}") from None
 
 
 def _lines(described: Mapping[str, Any]) -> list[str]:
-    needs = described["needs"]
+    hosts, each = described["hosts"], described["each_host"]
     lines = []
     for group in described["groups"]:
         publishes = group["publishes"]
@@ -66,17 +100,35 @@ def _lines(described: Mapping[str, Any]) -> list[str]:
     for share in described["shares"][:10]:
         devices = ", ".join(f"{count:,} {name}" for name, count in share["devices"].items())
         source = f" from {share['source_address']}" if share["source_address"] else ""
-        lines.append(f"    worker {share['worker']}{source}: {devices}")
+        host = f"host {share['host']}, " if hosts > 1 else ""
+        lines.append(f"    {host}worker {share['worker']}{source}: {devices}")
     if len(described["shares"]) > 10:
-        lines.append(f"    ... {len(described['shares']) - 10} workers more, alike")
+        lines.append(f"    ... {len(described['shares']) - 10:,} workers more, alike")
+    lines.append(f"{described['workers']:>12,}  workers")
+    if hosts > 1:
+        lines += [f"{hosts:>12,}  hosts, of which the fullest needs", ""]
+        lines.append(f"{each['devices']:>12,}  devices in {each['workers']:,} workers")
+        lines.append(f"{each['source_addresses']:>12,}  source addresses")
     return [
         *lines,
-        f"{described['workers']:>12,}  workers",
-        f"{needs['descriptors_per_worker']:>12,}  descriptors of each worker",
-        f"{needs['ports_per_source_address']:>12,}  local ports of each source address",
-        f"{needs['memory_bytes'] / 2**20:>12,.0f}  MiB of memory",
+        f"{each['descriptors_per_worker']:>12,}  descriptors of each worker",
+        f"{each['ports_per_source_address']:>12,}  local ports of each source address",
+        f"{each['memory_bytes'] / 2**20:>12,.0f}  MiB of memory",
+        f"{each['cores']:>12.2f}  processors for its messages",
+        f"{each['connects_per_s']:>12,.0f}  connects a second",
+        f"{each['connect_s']:>12,.0f}  seconds to connect them, {each['run_s']:,.0f} to the end",
         f"{described['send_tick_us']:>12,}  µs that a due message may wait to be sent with others",
+        *_suffices(each),
     ]
+
+
+def _suffices(each: Mapping[str, Any]) -> list[str]:
+    """How few hosts would do, where that is a question."""
+    fewest, because = each["fewest"], each["because"]
+    if fewest == 1 and each["hosts"] == 1:
+        return []
+    found = f"{fewest:,} such hosts would do" if fewest else "No number of such hosts would do"
+    return ["", f"{found}{'; with fewer: ' if because else '.'}{because}"]
 
 
 def app(words: Words) -> typer.Typer:

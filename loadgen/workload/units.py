@@ -27,6 +27,8 @@ _SIZE_MULTIPLES: dict[str, int] = {
     "KiB": 1 << 10,
     "MB": 10**6,
     "MiB": 1 << 20,
+    "GB": 10**9,
+    "GiB": 1 << 30,
 }
 _SECONDS: dict[str, Decimal] = {
     "": Decimal(1),
@@ -102,7 +104,8 @@ def parse_seconds(value: object) -> float:
     return float(_parse(value, _SECONDS, "500ms, 10s or 5m"))
 
 
-def _parse_bytes(value: object) -> int:
+def parse_bytes(value: object) -> int:
+    """A whole number of bytes: `1024`, `"1KiB"`, `"64GiB"`."""
     number = _parse(value, _SIZE_MULTIPLES, "32 or 32-256")
     if number != number.to_integral_value():
         raise ValueError(f"{shown(value)} is not a whole number of bytes")
@@ -119,7 +122,7 @@ def parse_size(value: object) -> tuple[int, int]:
         low, _, high = value.strip().partition("-")
     else:
         low = high = value
-    smallest, largest = _parse_bytes(low), _parse_bytes(high)
+    smallest, largest = parse_bytes(low), parse_bytes(high)
     if smallest > largest:
         raise ValueError(f"{shown(value)} has its smallest size above its largest")
     return smallest, largest

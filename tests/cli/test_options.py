@@ -5,14 +5,14 @@ import pytest
 
 from loadgen.cases.registry import CASES, RENAMED
 from loadgen.cli.main import main
-from loadgen.cli.options import NOT_YET, case_options, named_values, read_scenario
+from loadgen.cli.options import case_options, named_values, read_scenario
 from loadgen.errors import ScenarioError
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_field_of_a_case_is_an_option_and_no_other(case: str) -> None:
     names = {parameter.name for parameter in case_options(CASES[case])}
-    fields = set(CASES[case].scenario.fields()) - set(NOT_YET)
+    fields = set(CASES[case].scenario.fields())
     renamed = {old for old, new in RENAMED.items() if new in fields}
     assert names == fields | renamed | {"scenario", "set_"}
 
