@@ -2,11 +2,13 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen.cases.registry import CASES
+from loadgen.cli.cluster import cluster_of, on_hosts
 from loadgen.cli.options import (
     Flags,
     case_options,
@@ -22,6 +24,7 @@ from loadgen.workload.scenario import Scenario
 if TYPE_CHECKING:
     from loadgen.control.coordinator import RunResult
     from loadgen.scorecard.model import ScoreCard
+    from loadgen.spark.hosts import Cluster
 
 
 def case_command(case: Case[Any]) -> Callable[..., int]:
@@ -36,18 +39,29 @@ def case_command(case: Case[Any]) -> Callable[..., int]:
 def play_and_show(scenario: Scenario, given: Flags) -> int:
     """Run the scenario as the options of a run say; returns the exit status."""
     check_power_logs(scenario)
-    result = play(scenario, given["out"], quiet=given["quiet"])
+    result = play_as_given(scenario, given["out"], given)
     return show(result, scenario, as_json=given["json_"], quiet=given["quiet"])
 
 
+def play_as_given(scenario: Scenario, out: Path | None, given: Flags) -> "RunResult":
+    """`play` on the hosts that the options ask for."""
+    return play(scenario, out, quiet=given["quiet"], cluster=cluster_of(scenario, given))
+
+
 def play(
-    scenario: Scenario, out: Path | None, *, quiet: bool, command: Sequence[str] = ()
+    scenario: Scenario,
+    out: Path | None,
+    *,
+    quiet: bool,
+    command: Sequence[str] = (),
+    cluster: "Cluster | None" = None,
 ) -> "RunResult":
     """Run the scenario into `out`, with progress on stderr; Ctrl-C ends it in order."""
     from loadgen.control.forkserver_process import forkserver
 
     # It loads its kernels while this process imports what follows, the score card's too.
-    with forkserver(CASES[scenario.case].behaviour) as server:
+    here = forkserver(CASES[scenario.case].behaviour) if cluster is None else nullcontext()
+    with here as server:
         import loadgen.scorecard.summary
         import loadgen.scorecard.write  # noqa: F401
         from loadgen.control.coordinator import run
@@ -60,8 +74,10 @@ def play(
             directory_or_new(out, scenario.case) as directory,
             progress_on(sys.stderr, quiet=quiet) as progress,
         ):
-            play_it = partial(run, scenario, directory, progress=progress, command=words)
-            return interruptible(partial(play_it, server=server))
+            play_it = partial(
+                run, scenario, directory, progress=progress, command=words, server=server
+            )
+            return interruptible(on_hosts(play_it, cluster, quiet=quiet))
 
 
 def check_power_logs(scenario: Scenario) -> None:

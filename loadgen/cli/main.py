@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if arguments is None:
         _leave(main(sys.argv[1:]))
-    words = list(arguments)
+    words = _spelled_out(arguments)
     if words == ["--version"]:
         print(PROGRAM)
         return 0
@@ -62,6 +62,18 @@ def _completed_words() -> list[str]:
     """The words so far, where a shell asks how the line could go on."""
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
     return line.split()
+
+
+def _spelled_out(arguments: Sequence[str]) -> list[str]:
+    """The words with `--place publishers=0 subscribers=1` as an option for each group."""
+    words: list[str] = []
+    placing = False
+    for word in arguments:
+        if placing and words[-1] != "--place" and "=" in word and word[:1] != "-":
+            words.append("--place")
+        placing = word == "--place" or (placing and word[:1] != "-")
+        words.append(word)
+    return words
 
 
 def _let_go_of_stdout() -> None:

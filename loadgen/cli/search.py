@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from loadgen.cli.cases import score, tell
+from loadgen.cli.cluster import cluster_of, on_hosts
 from loadgen.cli.options import (
     Flags,
     Words,
@@ -40,6 +41,7 @@ from loadgen.workload.units import parse_count, parse_number
 
 if TYPE_CHECKING:
     from loadgen.control.search import Search, SearchResult
+    from loadgen.spark.hosts import Cluster
 
 
 SUMMARY = "The highest load that is still valid: raises it from below, closes in, confirms."
@@ -149,8 +151,9 @@ def _command(case: Case[Any]) -> Callable[..., int]:
             raise UsageError(f"--for: what is searched? allowed: {', '.join(AIMS)}")
         scenario = read_scenario(case, with_thresholds(given)[0])
         what = searched(scenario, given, given["for_"])
+        cluster = cluster_of(scenario, given)
         with directory_or_new(given["out"], f"search-{case.name}") as directory:
-            result = _played(what, directory, given["quiet"])
+            result = _played(what, directory, given["quiet"], cluster)
         return _show(result, as_json=given["json_"], quiet=given["quiet"])
 
     example = next(aim for aim in AIMS if aim in case.scenario.fields())
@@ -164,7 +167,9 @@ def _command(case: Case[Any]) -> Callable[..., int]:
     )
 
 
-def _played(what: "Search", directory: Path, quiet: bool) -> "SearchResult":
+def _played(
+    what: "Search", directory: Path, quiet: bool, cluster: "Cluster | None"
+) -> "SearchResult":
     from loadgen.cli.search_view import search_progress
     from loadgen.control.interrupt import interruptible
     from loadgen.control.search import search
@@ -172,7 +177,8 @@ def _played(what: "Search", directory: Path, quiet: bool) -> "SearchResult":
 
     words = ("loadgen", *sys.argv[1:])
     with search_progress(sys.stderr, quiet=quiet, notice=notice_for(what.scenario.case)) as watch:
-        return interruptible(partial(search, what, directory, watch=watch, command=words))
+        work = partial(search, what, directory, watch=watch, command=words)
+        return interruptible(on_hosts(work, cluster, quiet=quiet))
 
 
 def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:

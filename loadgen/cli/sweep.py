@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from loadgen.cli.cases import tell
+from loadgen.cli.cluster import cluster_of, on_hosts
 from loadgen.cli.options import (
     Flags,
     Words,
@@ -33,6 +34,7 @@ from loadgen.workload.units import parse_count
 
 if TYPE_CHECKING:
     from loadgen.control.sweep import Sweep, SweepResult, SweepState
+    from loadgen.spark.hosts import Cluster
 
 
 SUMMARY = "Every combination of some fields' values, in one table and chart."
@@ -106,8 +108,9 @@ def _command(case: Case[Any]) -> Callable[..., int]:
 
         what = _wanted(case, given)
         points_of(what)
+        cluster = cluster_of(what.scenario, given)
         with directory_or_new(given["out"], f"sweep-{case.name}") as directory:
-            result = _played(what, directory, given["quiet"])
+            result = _played(what, directory, given["quiet"], cluster)
         return _show(result, as_json=given["json_"], quiet=given["quiet"])
 
     doc = (
@@ -118,7 +121,9 @@ def _command(case: Case[Any]) -> Callable[..., int]:
     return with_options(command, _options(case), doc)
 
 
-def _played(what: "Sweep", directory: Path, quiet: bool) -> "SweepResult":
+def _played(
+    what: "Sweep", directory: Path, quiet: bool, cluster: "Cluster | None"
+) -> "SweepResult":
     from loadgen.cli.search_view import search_progress
     from loadgen.control.interrupt import interruptible
     from loadgen.control.progress import progress_on
@@ -141,7 +146,8 @@ def _played(what: "Sweep", directory: Path, quiet: bool) -> "SweepResult":
         search_progress(sys.stderr, quiet=quiet or what.search is None, notice=notice) as show,
         progress_on(sys.stderr, quiet=quiet or what.search is not None) as progress,
     ):
-        return interruptible(partial(sweep, what, directory, watch=watch, command=words))
+        work = partial(sweep, what, directory, watch=watch, command=words)
+        return interruptible(on_hosts(work, cluster, quiet=quiet))
 
 
 def _heading(state: "SweepState") -> str:

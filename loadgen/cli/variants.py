@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadgen.cli.cases import check_power_logs, play, play_and_show, show, tell
+from loadgen.cli.cases import check_power_logs, play_and_show, play_as_given, show, tell
 from loadgen.cli.help import add_plain_command
 from loadgen.cli.options import (
     Flags,
@@ -82,13 +82,13 @@ def _twice(scenario: "Scenario", given: Flags) -> int:
     quiet, as_json = given["quiet"], given["json_"]
     cards: list[ScoreCard] = []
     try:
-        result = play(scenario, directory, quiet=quiet)
+        result = play_as_given(scenario, directory, given)
         status = show(result, scenario, as_json=as_json, quiet=quiet, cards=cards)
         if not result.measured or result.interrupted:
             return status
         if not quiet:
             tell(["", f"once more, for reproducibility: {again}"])
-        result = play(scenario, again, quiet=quiet)
+        result = play_as_given(scenario, again, given)
         status = max(status, show(result, scenario, as_json=as_json, quiet=quiet, cards=cards))
     finally:
         # Also where the repetition could not be played: what was measured is not withheld.

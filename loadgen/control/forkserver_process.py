@@ -52,7 +52,7 @@ def forkserver(behaviour: str, entry: str | None = None) -> Iterator[Forkserver]
                 stdout=stderr,
                 stderr=stderr,
                 pass_fds=(theirs.fileno(),),
-                env=_environment(),
+                env=child_environment(),
                 # A terminal's Ctrl-C goes to the foreground process group: stay out of it.
                 start_new_session=True,
             )
@@ -71,7 +71,7 @@ def forkserver(behaviour: str, entry: str | None = None) -> Iterator[Forkserver]
             process.wait()
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """This process's environment; the forkserver finds the same packages and starts no threads."""
     source = str(Path(loadgen.__file__).resolve().parent.parent)
     paths = dict.fromkeys([source, *(path for path in sys.path if path)])

@@ -12,9 +12,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from loadgen.control.redaction import printable
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 OLDEST_JAVA = 17
 """Spark 4.0 release notes: Java 17 or newer."""
+
+NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
@@ -92,15 +95,18 @@ def java_shim(java_home: Path, cache: Path) -> Path:
 
 
 @contextmanager
-def open_session(master: str = "local[*]", *, memory: str = "2g") -> Iterator["SparkSession"]:
+def open_session(
+    master: str = "local[*]", *, memory: str = "2g", options: Mapping[str, str] = NO_OPTIONS
+) -> Iterator["SparkSession"]:
     """A Spark session in UTC that says nothing unless it fails; stopped at the end.
 
     `master` is a Spark master URL, `memory` the heap of the driver (which in local mode does all
-    the work). Raises CannotRunError with the launcher's last words when Spark does not start.
+    the work), `options` are Spark settings beside our own. Raises CannotRunError with the
+    launcher's last words when Spark does not start.
     """
     scratch = Path(tempfile.mkdtemp(prefix="loadgen-spark-"))
     try:
-        spark = _start(master, memory, scratch)
+        spark = _start(master, memory, scratch, options)
         try:
             yield spark
         finally:
@@ -109,22 +115,25 @@ def open_session(master: str = "local[*]", *, memory: str = "2g") -> Iterator["S
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _start(master: str, memory: str, scratch: Path) -> "SparkSession":
+def _start(master: str, memory: str, scratch: Path, given: Mapping[str, str]) -> "SparkSession":
     os.environ["JAVA_HOME"] = str(find_java_home())
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = given.get("spark.pyspark.python", sys.executable)
     log_settings = scratch / "log4j2.properties"
     log_settings.write_text(_LOG_SETTINGS)
     options = {
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_settings.as_uri()}",
         "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2]),
-        "spark.local.dir": str(scratch),
+        "spark.app.name": "loadgen score card",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
     if master.startswith("local"):
+        # Elsewhere executors have directories of their own.
+        options["spark.local.dir"] = str(scratch)
         options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with tempfile.TemporaryFile() as said:
@@ -132,8 +141,8 @@ def _start(master: str, memory: str, scratch: Path) -> "SparkSession":
             with _stderr_into(said.fileno()):
                 from pyspark.sql import SparkSession
 
-                builder = SparkSession.builder.master(master).appName("loadgen score card")
-                for name, value in options.items():
+                builder = SparkSession.builder.master(master)
+                for name, value in (options | dict(given)).items():
                     builder = builder.config(name, value)
                 return builder.getOrCreate()
         except Exception as error:

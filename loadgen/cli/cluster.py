@@ -1,0 +1,82 @@
+"""Runs on hosts of a Spark cluster, as the options of a run ask for them."""
+
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from loadgen.cli.options import Flags
+from loadgen.errors import ScenarioError
+from loadgen.workload.scenario import Scenario
+from loadgen.workload.units import parse_seconds, shown
+
+if TYPE_CHECKING:
+    from loadgen.control.interrupt import Interrupt
+    from loadgen.spark.hosts import Cluster
+
+T = TypeVar("T")
+
+
+def cluster_of(scenario: Scenario, given: Flags) -> "Cluster | None":
+    """The hosts that scenario and options ask for, None for this one; raises UsageError."""
+    master = given["spark_master"]
+    if master is None:
+        for name in ("spark_wait", "spark_conf", "ship"):
+            if given[name]:
+                raise ScenarioError(f"{name}: there is no cluster; allowed: with --spark-master")
+        if scenario.hosts > 1:
+            raise ScenarioError(
+                "hosts: several hosts are those of a Spark cluster; allowed: with --spark-master"
+            )
+        return None
+    from loadgen.spark.hosts import WAIT_S, Cluster
+    from loadgen.spark.ship import packed_environment
+
+    try:
+        wait_s = WAIT_S if given["spark_wait"] is None else parse_seconds(given["spark_wait"])
+    except ValueError as error:
+        raise ScenarioError(f"spark_wait: {error}") from None
+    settings = dict(map(_setting, given["spark_conf"] or []))
+    archive = packed_environment() if given["ship"] else None
+    return Cluster(master, scenario.hosts, settings, archive, wait_s)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.startswith("spark."):
+        raise ScenarioError(
+            f"spark_conf: {shown(text)} is no setting; allowed: as spark.executor.cores=16"
+        )
+    return name, value
+
+
+def on_hosts(
+    work: Callable[..., Coroutine[Any, Any, T]], cluster: "Cluster | None", *, quiet: bool
+) -> Callable[..., Coroutine[Any, Any, T]]:
+    """`work(interrupt=...)`, with `hosts` of the cluster where there is one; they end with it."""
+    if cluster is None:
+        return work
+    return partial(_on_hosts, work, cluster, quiet)
+
+
+async def _on_hosts(
+    work: Callable[..., Coroutine[Any, Any, T]],
+    cluster: "Cluster",
+    quiet: bool,
+    *,
+    interrupt: "Interrupt",
+) -> T:
+    from loadgen.control.interrupt import RunInterruptedError
+    from loadgen.control.tasks import finished_or
+    from loadgen.spark.hosts import hosts_of_cluster
+
+    if not quiet:
+        what = "an agent" if cluster.hosts == 1 else f"an agent on each of {cluster.hosts} hosts"
+        print(f"starting {what} by Spark ...", file=sys.stderr, flush=True)
+    async with AsyncExitStack() as stack:
+        entered = stack.enter_async_context(hosts_of_cluster(cluster))
+        ready = await finished_or(entered, interrupt.asked)
+        if ready.cancelled():
+            raise RunInterruptedError("interrupted before anything was measured")
+        return await work(interrupt=interrupt, hosts=ready.result())

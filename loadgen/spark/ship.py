@@ -1,0 +1,49 @@
+"""Packs the Python environment of this process for executors that have none of their own.
+
+As "Python Package Management" in Spark's documentation shows: an archive that venv-pack or
+conda-pack makes, unpacked on each executor (`spark.archives`). A virtual environment's interpreter
+is a link: executors need the same Python at the same path; a conda environment has its own.
+"""
+
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from loadgen.control.redaction import printable
+from loadgen.errors import CannotRunError, MissingProgramError
+
+
+def packed_environment() -> Path:
+    """A .tar.gz of this environment, made new; raises MissingProgramError or CannotRunError."""
+    conda = (Path(sys.prefix) / "conda-meta").is_dir()
+    if not conda and sys.prefix == sys.base_prefix:
+        raise MissingProgramError(
+            f"--ship: {sys.executable} is in no environment that can be packed; install loadgen "
+            "into a virtual or a conda environment"
+        )
+    module, install = (
+        ("conda_pack", "conda install conda-pack")
+        if conda
+        else ("venv_pack", "pip install venv-pack")
+    )
+    if importlib.util.find_spec(module) is None:
+        raise MissingProgramError(
+            f"--ship: {module.replace('_', '-')} is not installed in {sys.prefix} on this host; "
+            f"`{install}`"
+        )
+    archive = Path(tempfile.mkdtemp(prefix="loadgen-ship-")) / "environment.tar.gz"
+    print(f"packing {sys.prefix} for the executors ...", file=sys.stderr, flush=True)
+    packed = subprocess.run(
+        [sys.executable, "-m", module, "--prefix", sys.prefix, "--output", str(archive), "--quiet"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if packed.returncode != 0:
+        why = [line.strip() for line in packed.stderr.splitlines() if line.strip()]
+        raise CannotRunError(
+            f"--ship: this environment cannot be packed: {printable(' '.join(why[-4:]), 400)}"
+        )
+    return archive

@@ -1,0 +1,115 @@
+"""What a command line says of hosts."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.cases.registry import build_scenario
+from loadgen.cli.cluster import cluster_of
+from loadgen.cli.main import _spelled_out, main
+from loadgen.errors import CannotRunError, MissingProgramError, UsageError
+from loadgen.spark import ship
+from loadgen.spark.hosts import Cluster
+
+NOTHING: dict[str, Any] = {
+    "spark_master": None,
+    "spark_wait": None,
+    "spark_conf": None,
+    "ship": False,
+}
+
+
+def cluster(hosts: int = 1, **given: Any) -> Cluster | None:
+    return cluster_of(build_scenario("fanin", None, {"hosts": hosts}), NOTHING | given)
+
+
+class TestClusterOf:
+    def test_this_host(self) -> None:
+        assert cluster() is None
+
+    def test_what_is_given(self) -> None:
+        found = cluster(
+            3,
+            spark_master="spark://m:7077",
+            spark_wait="2m",
+            spark_conf=["spark.executor.cores=16", "spark.a=b=c"],
+        )
+        settings = {"spark.executor.cores": "16", "spark.a": "b=c"}
+        assert found == Cluster("spark://m:7077", 3, settings, None, 120.0)
+
+    def test_one_host_of_a_cluster(self) -> None:
+        found = cluster(spark_master="yarn")
+        assert found is not None and (found.hosts, found.wait_s) == (1, 30.0)
+
+    @pytest.mark.parametrize(
+        ("hosts", "given", "words"),
+        [
+            (2, {}, "hosts: several hosts are those of a Spark cluster"),
+            (1, {"ship": True}, "ship: there is no cluster"),
+            (1, {"spark_conf": ["spark.a=b"]}, "spark_conf: there is no cluster"),
+            (1, {"spark_master": "yarn", "spark_wait": "soon"}, "spark_wait: 'soon' is not"),
+            (1, {"spark_master": "yarn", "spark_conf": ["a=b"]}, "spark_conf: 'a=b' is no setting"),
+        ],
+    )
+    def test_what_does_not_fit_together(
+        self, hosts: int, given: dict[str, Any], words: str
+    ) -> None:
+        with pytest.raises(UsageError, match=words):
+            cluster(hosts, **given)
+
+
+@pytest.mark.parametrize("command", ["fanin", "search fanin --for rate", "sweep fanin --set qos=0"])
+def test_hosts_without_a_cluster_are_one_line(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    assert main([*command.split(), "--hosts", "2", "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "--spark-master" in said
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "spelled_out"),
+    [
+        ("fanin --place a=0 b=1,2 --rate 3", "fanin --place a=0 --place b=1,2 --rate 3"),
+        ("fanin --place a=0 --place b=1", "fanin --place a=0 --place b=1"),
+        ("fanin --set a=0 b=1", "fanin --set a=0 b=1"),
+        ("fanin --place", "fanin --place"),
+    ],
+)
+def test_a_place_for_several_groups(line: str, spelled_out: str) -> None:
+    assert _spelled_out(line.split()) == spelled_out.split()
+
+
+class TestShip:
+    def test_says_which_program_is_missing_where(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(
+            MissingProgramError, match=r"venv-pack is not installed in .* on this host"
+        ):
+            ship.packed_environment()
+
+    def test_an_interpreter_without_an_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+        with pytest.raises(MissingProgramError, match="no environment that can be packed"):
+            ship.packed_environment()
+
+    def test_what_the_packer_says(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        (tmp_path / "venv_pack.py").write_text("import sys; sys.exit('editable packages found')")
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        with pytest.raises(CannotRunError, match="cannot be packed: editable packages found"):
+            ship.packed_environment()
+
+    def test_an_archive(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        (tmp_path / "venv_pack.py").write_text(
+            "import pathlib, sys\n"
+            "pathlib.Path(sys.argv[sys.argv.index('--output') + 1]).write_text('packed')\n"
+        )
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        archive = ship.packed_environment()
+        assert archive.name == "environment.tar.gz" and archive.read_text() == "packed"

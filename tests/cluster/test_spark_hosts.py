@@ -1,0 +1,170 @@
+"""Agents on the executors of a Spark cluster, and what is said where there are none."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen import PROGRAM
+from loadgen.cases.registry import build_scenario
+from loadgen.control.coordinator import run
+from loadgen.errors import CannotRunError, LoadgenError, UsageError
+from loadgen.scorecard.summary import summarize_run
+from loadgen.spark.hosts import Cluster, _settings, hosts_of_cluster, problem_in
+from tests.cluster.networks import until
+from tests.cluster.processes import MARK, new_mark, processes
+from tests.verdicts import faults
+
+LOCAL = "local-cluster[2,1,1024]"
+PATIENT_S = 240.0
+"""Two executors take 15 s to start on two idle cores, and minutes on busy ones."""
+
+
+async def refused(master: str, wait_s: float = 30.0) -> tuple[str, float]:
+    """What is said of a master that gives no hosts, and after how many seconds."""
+    began = time.monotonic()
+    with pytest.raises(LoadgenError) as caught:
+        async with hosts_of_cluster(Cluster(master, 2, wait_s=wait_s)):
+            pass
+    text = str(caught.value)
+    assert text.isprintable()
+    return text, time.monotonic() - began
+
+
+class TestMaster:
+    async def test_nobody_listens(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            url = f"spark://127.0.0.1:{free.getsockname()[1]}"
+        text, took_s = await refused(url)
+        assert text.startswith(f"no Spark master answers at {url}: ") and took_s < 30
+
+    @pytest.mark.parametrize("master", ["local[2]", "local", "mesos://h:1", "spark://h", "yarn2"])
+    async def test_what_has_no_executors(self, master: str) -> None:
+        with pytest.raises(UsageError, match="--spark-master: "):
+            async with hosts_of_cluster(Cluster(master, 2)):
+                pass
+
+    async def test_something_else_listens(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It takes what Spark says and answers nothing."""
+        mark = new_mark()
+        monkeypatch.setenv(MARK, mark)
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            text, took_s = await refused(f"spark://127.0.0.1:{silent.getsockname()[1]}", 15.0)
+        assert "did not start within 15 s" in text and took_s < 25
+        assert not processes(mark, lambda command: "SparkSubmit" in command)
+
+
+class TestSettings:
+    def test_spark_never_plays_the_load_again(self) -> None:
+        given = {"spark.task.maxFailures": "4", "spark.executor.memory": "2g"}
+        found = _settings(Cluster("yarn", 3, given), "10.0.0.1")
+        assert found["spark.task.maxFailures"] == "1"
+        assert found["spark.stage.maxConsecutiveAttempts"] == "1"
+        assert found["spark.executor.memory"] == "2g"
+        assert found["spark.executor.instances"] == "3"
+
+    def test_a_task_fills_its_executor(self) -> None:
+        found = _settings(Cluster("yarn", 3, {"spark.executor.cores": "16"}), "10.0.0.1")
+        assert (found["spark.task.cpus"], found["spark.cores.max"]) == ("16", "48")
+
+    def test_a_packed_environment(self) -> None:
+        found = _settings(Cluster("yarn", 3, archive=Path("/tmp/e.tar.gz")), "10.0.0.1")
+        assert found["spark.archives"] == "/tmp/e.tar.gz#environment"
+        assert found["spark.pyspark.python"] == "./environment/bin/python"
+
+
+@pytest.mark.parametrize(
+    ("reports", "words"),
+    [
+        (
+            [{"name": "a", "lacks": "its Python has no numba"}, {"name": "b", "lacks": ""}],
+            "a: its Python has no numba; install loadgen there, or use --ship",
+        ),
+        (
+            [{"name": "a", "lacks": "", "program": "loadgen 9"}],
+            f"a: it has loadgen 9 and this host {PROGRAM}; install the same there, or use --ship",
+        ),
+        (
+            [{"name": "a", "lacks": "", "program": PROGRAM, "ended": "no answer"}],
+            "the agent of host a ended: no answer",
+        ),
+    ],
+)
+def test_why_there_are_no_agents(reports: list[dict[str, Any]], words: str) -> None:
+    assert problem_in(reports) == words
+
+
+async def test_executors_play_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is counted is what one host counts, and the secret is in no command or environment."""
+    mark, secret = new_mark(), "5ec2e7" * 10 + "5ec2"
+    monkeypatch.setenv(MARK, mark)
+    monkeypatch.setattr("loadgen.control.hosts.secrets.token_hex", lambda count: secret)
+    flags = {"devices": 40, "duration": 3, "warmup": 1, "broker": "reflector"}
+    await run(build_scenario("fanin", None, flags), tmp_path / "alone")
+    both = build_scenario("fanin", None, flags | {"hosts": 2})
+    async with hosts_of_cluster(Cluster(LOCAL, 2, wait_s=PATIENT_S)) as hosts:
+        assert len(processes(mark, lambda command: "control.agent" in command)) == 2
+        assert secret not in said_by(mark)
+        for name in ("first", "second"):
+            found = await run(both, tmp_path / name, hosts=hosts)
+            assert not faults(found.verdict.reasons)
+            assert counts(tmp_path / name) == counts(tmp_path / "alone")
+            document = (tmp_path / name / "run.json").read_text()
+            assert json.loads(document)["plan"]["hosts"] == 2 and secret not in document
+    until(lambda: not processes(mark, lambda command: "control.agent" in command), "agents", 10)
+    until(lambda: not processes(mark, lambda command: "Executor" in command), "executors", 20)
+
+
+def counts(directory: Path) -> dict[str, Any]:
+    """What a score card counts, but for what depends on the moment."""
+    found = asdict(summarize_run(directory).counts)
+    del found["high_water_mark"]
+    return found
+
+
+def said_by(mark: str) -> str:
+    """Command lines and environments of the processes with this mark."""
+    files = [Path(f"/proc/{pid}/{name}") for pid in processes(mark) for name in _SHOWN]
+    return "".join(file.read_bytes().decode(errors="replace") for file in files)
+
+
+_SHOWN = ("cmdline", "environ")
+
+
+def test_the_command_plays_on_a_cluster(tmp_path: Path) -> None:
+    words = (
+        "fanout --topics 4 --ratio 5 --rate 40 --duration 2 --warmup 1 --hosts 2 --json "
+        f"--broker reflector --place publishers=0 subscribers=1 --spark-master {LOCAL} "
+        f"--spark-wait {PATIENT_S:g} --out {tmp_path / 'run'}"
+    )
+    mark = new_mark()
+    played = subprocess.run(
+        [sys.executable, "-m", "loadgen", *words.split()],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=os.environ | {MARK: mark},
+    )
+    assert played.returncode in (0, 1), played.stderr
+    card = json.loads(played.stdout)
+    assert not [r for r in card["verdict"]["reasons"] if r["code"] != "GENERATOR_SATURATED"]
+    assert card["run"]["hosts"] == 2 and card["counts"]["received"] == card["counts"]["expected"]
+    until(lambda: not processes(mark), "everything ends", 20)
+
+
+async def test_fewer_executors_than_hosts() -> None:
+    with pytest.raises(CannotRunError, match=r"Spark gives [01] of 2 hosts within 40 s"):
+        async with hosts_of_cluster(Cluster("local-cluster[1,1,1024]", 2, wait_s=40)):
+            pass
