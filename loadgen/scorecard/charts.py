@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 from itertools import accumulate
 
@@ -10,7 +11,6 @@ import pyarrow as pa
 
 from loadgen.metrics.interval import CONNECT_SERIES
 from loadgen.scorecard.figures import (
-    LOG_MICROSECONDS,
     SECONDS,
     Chart,
     Figure,
@@ -21,6 +21,7 @@ from loadgen.scorecard.figures import (
     from_zero,
     layout,
     line,
+    log_axis,
     phases_shaded,
 )
 from loadgen.scorecard.model import Curve, ScoreCard
@@ -117,7 +118,7 @@ def _distribution(title: str, note: str, curves: Sequence[Curve]) -> Chart | Non
         layout(
             lines,
             xaxis=percentiles,
-            yaxis=axis("µs", dtick=1, **LOG_MICROSECONDS),
+            yaxis=log_axis("µs", [us for curve in curves for _, us in curve.points]),
             hovermode="closest",
         ),
         (
@@ -157,7 +158,8 @@ def _course(card: ScoreCard) -> Chart | None:
         for label, key, color in (("p50", "p50_us", "$green"), ("p99", "p99_us", "$red")):
             points = zip(at, course[key].to_pylist(), strict=True)
             lines.append(line(label, points, color, "%{y:,.1f} µs", "y3", marked=None))
-    scale = {"type": "log", "dtick": 1} if apart else {"rangemode": "tozero"}
+    rate_axis = partial(log_axis, values=[*rates[0], *rates[1]]) if apart else from_zero
+    latencies = [us for key in ("p50_us", "p99_us") for us in course[key].to_pylist()]
     columns = {
         "at_s": "covered_at_s",
         "seconds": "covered_s",
@@ -178,9 +180,9 @@ def _course(card: ScoreCard) -> Chart | None:
         lines,
         layout(
             xaxis=axis(SECONDS, anchor="y3", domain=[0, 1]),
-            yaxis=axis("msgs/s", domain=[0.68, 1.0], **scale),
+            yaxis=rate_axis("msgs/s", domain=[0.68, 1.0]),
             yaxis2=from_zero("messages", domain=[0.35, 0.62]),
-            yaxis3=axis("µs", domain=[0.0, 0.29], nticks=5, **LOG_MICROSECONDS),
+            yaxis3=log_axis("µs", latencies, domain=[0.0, 0.29]),
             **phases_shaded(card.curves.phases),
         ),
         *tables,

@@ -14,12 +14,12 @@ class MergedRow:
     """A row of the published card over the runs of one side.
 
     `cells` are in the order of `rows.FIGURES`; `label` tells the side from others of its case, ""
-    where there is no other; `invalid` is how many of the runs are.
+    where there is no other; `places` are those of its runs, `invalid` is how many of them are.
     """
 
     row: Row
     label: str
-    runs: int
+    places: tuple[int, ...]
     invalid: int
     cells: tuple[Cell | None, ...]
     remarks: tuple[str, ...]
@@ -27,8 +27,9 @@ class MergedRow:
     @property
     def words(self) -> str:
         """Which runs these are, in words."""
-        bad = "INVALID" if self.invalid == self.runs else f"{self.invalid} INVALID"
-        parts = (self.label, counted(self.runs, "run"), bad if self.invalid else "")
+        runs = len(self.places)
+        bad = "INVALID" if self.invalid == runs else f"{self.invalid} INVALID"
+        parts = (self.label, counted(runs, "run"), bad if self.invalid else "")
         return ", ".join(filter(None, parts))
 
 
@@ -64,7 +65,7 @@ def merged_rows(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -
             MergedRow(
                 row=row,
                 label=label,
-                runs=len(runs),
+                places=runs,
                 invalid=sum(not cards[run].verdict.valid for run in runs),
                 cells=tuple(cell_of([v for v in column if v is not None]) for column in columns),
                 remarks=tuple(dict.fromkeys(one.remark for one in same if one.remark)),

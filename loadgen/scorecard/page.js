@@ -17,8 +17,33 @@
 
   const root = document.documentElement;
 
+  // What charts draw, and the library that draws it, are packed; nothing is unpacked but what is shown.
+  const unpack = (element) => {
+    const bytes = Uint8Array.from(atob(element.textContent), (one) => one.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(stream).text();
+  };
+  const once = (make) => {
+    const made = new Map();
+    return (element) => {
+      if (!made.has(element)) made.set(element, make(element));
+      return made.get(element);
+    };
+  };
+  const figureOf = once(async (plot) => JSON.parse(await unpack(plot.nextElementSibling)));
+  const library = once(async (element) => {
+    const script = document.createElement("script");
+    script.textContent = await unpack(element);
+    document.head.append(script);
+  });
+
+  const figures = new Map();
+  const prepare = async (plot) => {
+    await library(document.getElementById("plotly"));
+    figures.set(plot, await figureOf(plot));
+  };
   const draw = (plot) => {
-    const figure = themed(JSON.parse(plot.nextElementSibling.textContent), null);
+    const figure = themed(figures.get(plot), null);
     const narrow = plot.clientWidth < 520;
     // The legend of a narrow chart takes a line for each series: give it that room on top.
     const legend = narrow && figure.data.length > 2 ? 16 * figure.data.length : 0;
@@ -37,11 +62,33 @@
   // Of many runs each is folded: its charts are drawn when it is opened.
   const shown = () => [...document.querySelectorAll(".plot")]
     .filter((plot) => !plot.closest("details:not([open])"));
-  const drawAll = () => Promise.all(shown().map(draw));
-  const told = () => { root.dataset.drawn = String(shown().length); };
-  drawAll().then(told);
-  for (const folded of document.querySelectorAll("details.run")) {
-    folded.addEventListener("toggle", () => drawAll().then(told));
+  const redraw = () => Promise.all(shown().filter((plot) => figures.has(plot)).map(draw));
+  const drawAll = async () => {
+    await Promise.all(shown().map(prepare));
+    await redraw();
+    root.dataset.drawn = String(shown().length);
+    sayWhatScrolls();
+  };
+  const sayWhatScrolls = () => {
+    for (const wide of document.querySelectorAll(".wide")) {
+      wide.classList.toggle("scrolls", wide.scrollWidth > wide.clientWidth + 1);
+    }
+  };
+  sayWhatScrolls();
+  addEventListener("resize", sayWhatScrolls);
+  drawAll();
+  for (const folded of document.querySelectorAll("details")) {
+    folded.addEventListener("toggle", drawAll);
+  }
+  for (const button of document.querySelectorAll("button.download")) {
+    button.addEventListener("click", async () => {
+      const plot = button.closest("figure").querySelector(".plot");
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([(await figureOf(plot)).table], { type: "text/csv" }));
+      link.download = button.dataset.file;
+      link.click();
+      URL.revokeObjectURL(link.href);
+    });
   }
   const follow = () => {
     const target = location.hash && document.getElementById(location.hash.slice(1));
@@ -50,7 +97,7 @@
   };
   addEventListener("hashchange", follow);
   follow();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
-  addEventListener("beforeprint", () => { root.classList.add("print"); drawAll(); });
-  addEventListener("afterprint", () => { root.classList.remove("print"); drawAll(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  addEventListener("beforeprint", () => { root.classList.add("print"); redraw(); });
+  addEventListener("afterprint", () => { root.classList.remove("print"); redraw(); });
 })();

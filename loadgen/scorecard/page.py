@@ -1,27 +1,31 @@
 """Pages as one file that opens offline, in light and dark, on a phone and on paper.
 
-Whatever a run, a broker or a scenario brought along is text: jinja2 escapes it, data for charts
-is JSON without a `<`, and the page's own policy lets nothing run but its two scripts (named by
-their hash) and nothing be fetched. A page holds no time of making: the same run gives the same
-bytes.
+Whatever a run, a broker or a scenario brought along is text: jinja2 escapes it, what charts draw is
+packed, and the page's own policy lets nothing run but its two scripts (named by their hash) and
+nothing be fetched. A page holds no time of making: the same run gives the same bytes.
 """
 
+import gzip
 import re
 from base64 import b64encode
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from urllib.parse import quote
 
 import orjson
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from loadgen.scorecard.text import name, number, text_of
+from loadgen.scorecard.figures import Chart
+from loadgen.scorecard.text import counted, name, number, text_of
 
 PLOTLY = "plotly-basic.min.js"
 """plotly.js-basic-dist-min 4.1.1 of npm, unchanged: a quarter of the whole library, with the traces
 that the charts use. Its first lines name its licence, MIT."""
+
+
+LARGEST_BYTES = 1_500_000
+"""A page fits in a mail."""
 
 
 def render(template: str, **values: object) -> bytes:
@@ -31,18 +35,27 @@ def render(template: str, **values: object) -> bytes:
         f"default-src 'none'; script-src {_hash(plotly)} {_hash(script)}; "
         "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    page = (
-        _environment()
-        .get_template(template)
-        .render(
-            policy=policy,
-            css=Markup(_resource("page.css")),
-            plotly=Markup(plotly),
-            script=Markup(script),
-            **values,
-        )
-    )
-    return page.encode()
+    return part(
+        template,
+        policy=policy,
+        css=Markup(_resource("page.css")),
+        plotly=_packed_resource(PLOTLY),
+        script=Markup(script),
+        **values,
+    ).encode()
+
+
+def part(template: str, **values: object) -> Markup:
+    """A piece of a page."""
+    return Markup(_environment().get_template(template).render(**values))
+
+
+def packed(text: str) -> Markup:
+    """A text as page.js unpacks it: gzip in base64, which no markup and no quote is part of."""
+    return Markup(b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode())
+
+
+_packed_resource = cache(lambda file: packed(_resource(file)))
 
 
 @cache
@@ -54,8 +67,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"shown": name, "number": number, "text": text_of}
-    environment.filters |= {"slug": _slug, "json": _json, "quote": quote}
+    environment.filters |= {"shown": name, "number": number, "text": text_of, "counted": counted}
+    environment.filters |= {"slug": _slug, "packed": _packed_chart}
     return environment
 
 
@@ -74,9 +87,6 @@ def _slug(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
-def _json(value: object) -> Markup:
-    """JSON for a script element: nothing in it can close the element or begin a comment."""
-    text = orjson.dumps(value).decode()
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)
+def _packed_chart(chart: Chart) -> Markup:
+    """What a chart draws, and its numbers."""
+    return packed(orjson.dumps({**chart.figure, "table": chart.table}).decode())

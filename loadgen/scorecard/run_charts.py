@@ -11,8 +11,19 @@ from html import escape
 from typing import Any
 
 from loadgen.cases.registry import style_of
-from loadgen.scorecard.compare import Comparison
-from loadgen.scorecard.figures import Chart, Figure, axis, chart, color_of, from_zero, layout, line
+from loadgen.scorecard.compare import Comparison, Line
+from loadgen.scorecard.figures import (
+    Chart,
+    Figure,
+    axis,
+    chart,
+    color_of,
+    from_zero,
+    layout,
+    line,
+    log_axis,
+    varied_axis,
+)
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.text import name
 
@@ -35,8 +46,9 @@ class _RunChart:
     """A chart over several runs.
 
     `line` names the line that a run belongs to ("" for the only one), None for a run that is not
-    drawn; `over` is what is varied, None where the run lacks it; `shown` is that on the axis.
-    `columns` are of the CSV, without `valid`; `figures` are those of each run in it.
+    drawn; `over` is what is varied, None where the run lacks it. `axes` are over the values of that
+    and of the first figure. `columns` are of the CSV, without `valid`; `figures` are those of each
+    run in it.
     """
 
     title: str
@@ -45,9 +57,8 @@ class _RunChart:
     over: Callable[[ScoreCard], float | None]
     drawn: tuple[_Drawn, ...]
     columns: tuple[str, ...]
-    axes: Callable[[list[Any]], Figure]
+    axes: Callable[[list[Any], list[Any]], Figure]
     hover: str = "%{y:,.1f} msgs/s"
-    shown: Callable[[Any], object] = lambda at: at
     figures: tuple[Callable[[ScoreCard], float | None], ...] = (
         lambda card: card.rates["sent"],
         lambda card: card.rates["received"],
@@ -77,7 +88,7 @@ def _draw(kind: _RunChart, cards: Sequence[ScoreCard]) -> Chart | None:
     lines = [
         line(
             " ".join(filter(None, (label, drawn.word))),
-            [(kind.shown(point[0]), point[1 + drawn.figure]) for point in points],
+            [(point[0], point[1 + drawn.figure]) for point in points],
             color_of(place if label else drawn.figure),
             kind.hover,
             drawn.axis,
@@ -92,12 +103,12 @@ def _draw(kind: _RunChart, cards: Sequence[ScoreCard]) -> Chart | None:
         for label, points in groups.items()
         for point in points
     ]
-    varied = sorted({point[0] for points in groups.values() for point in points})
+    varied, first, *_ = zip(*(point for points in groups.values() for point in points), strict=True)
     return chart(
         kind.title,
         kind.note,
         lines,
-        layout(**kind.axes(varied), **({} if "" in groups else {"showlegend": True})),
+        layout(**kind.axes([*varied], [*first]), **({} if "" in groups else {"showlegend": True})),
         ((*kind.columns, "valid"), rows),
     )
 
@@ -168,8 +179,8 @@ def _forwarded(card: ScoreCard) -> str | None:
     return f"QoS {_integer(card, 'qos')}{durable}"
 
 
-def _share_of_ratio(ratio: int) -> str:
-    return f"1:{ratio}"
+def _share_of_ratio(ratio: float) -> str:
+    return f"1:{ratio:,.0f}"
 
 
 _CHARTS = (
@@ -178,12 +189,11 @@ _CHARTS = (
         "Rate into the broker (logarithmic, left) and out of it (right) by subscribers a topic.",
         line=_drawn_over("ratio"),
         over=_ratio,
-        shown=_share_of_ratio,
         drawn=(_Drawn("ingress (left)", 0), _Drawn("egress (right)", 1, axis="y2")),
         columns=("ratio", "ingress_per_s", "egress_per_s"),
-        axes=lambda _: {
-            "xaxis": axis("fan-out ratio", type="category"),
-            "yaxis": axis("ingress, msgs/s", type="log", dtick=1),
+        axes=lambda ratios, ingress: {
+            "xaxis": varied_axis("fan-out ratio", ratios, _share_of_ratio, log=True),
+            "yaxis": log_axis("ingress, msgs/s", ingress),
             # Ticks of its own: placed beside those of the other axis they would be odd numbers.
             "yaxis2": from_zero(
                 "egress, msgs/s", overlaying="y", side="right", showgrid=False, tickmode="auto"
@@ -199,7 +209,10 @@ _CHARTS = (
         drawn=(_Drawn("average", 0), _Drawn("99th percentile", 1)),
         hover="%{y:,.1f} µs",
         columns=("background_per_s", "avg_us", "p99_us"),
-        axes=lambda _: {"xaxis": axis("background, msgs/s"), "yaxis": from_zero("µs")},
+        axes=lambda rates, _: {
+            "xaxis": varied_axis("background, msgs/s", rates),
+            "yaxis": from_zero("µs"),
+        },
     ),
     _RunChart(
         "Rate by message size",
@@ -208,10 +221,8 @@ _CHARTS = (
         over=_size,
         drawn=(_Drawn("TX", 0, {"dash": "dot"}), _Drawn("RX", 1, {"dash": "solid"})),
         columns=("case", "bytes", "sent_per_s", "received_per_s"),
-        axes=lambda sizes: {
-            "xaxis": axis(
-                "payload, bytes", type="log", tickvals=sizes, ticktext=[f"{s:,}" for s in sizes]
-            ),
+        axes=lambda sizes, _: {
+            "xaxis": varied_axis("payload, bytes", sizes, log=True),
             "yaxis": from_zero("msgs/s"),
         },
     ),
@@ -220,16 +231,10 @@ _CHARTS = (
         "Rate out of the broker by subscribers a topic, a line for each message size.",
         line=_fan_out_of_size,
         over=_ratio,
-        shown=_share_of_ratio,
         drawn=(_Drawn("", 1),),
         columns=("size", "ratio", "ingress_per_s", "egress_per_s"),
-        axes=lambda ratios: {
-            "xaxis": axis(
-                "fan-out ratio",
-                type="category",
-                categoryorder="array",
-                categoryarray=[_share_of_ratio(ratio) for ratio in ratios],
-            ),
+        axes=lambda ratios, _: {
+            "xaxis": varied_axis("fan-out ratio", ratios, _share_of_ratio, log=True),
             "yaxis": from_zero("egress, msgs/s"),
         },
         least_lines=2,
@@ -242,7 +247,7 @@ _CHARTS = (
         over=_backends,
         drawn=(_Drawn("", 1),),
         columns=("kind", "backends", "sent_per_s", "forwarded_per_s"),
-        axes=lambda _: {
+        axes=lambda *_: {
             "xaxis": axis("backends", dtick=1),
             "yaxis": from_zero("forwarded, msgs/s"),
         },
@@ -253,34 +258,62 @@ _CHARTS = (
 # --- every run of a comparison ---------------------------------------------------------------
 
 
+MOST_SIDES, _MOST_MARKS = 12, 30
+"""So many sides are drawn, and so many runs of each."""
+
+
+def _some(values: Sequence[float]) -> list[float]:
+    """Of many values some, evenly by rank, with the least and the greatest."""
+    ranked, last = sorted(values), len(values) - 1
+    if last < _MOST_MARKS:
+        return ranked
+    return [ranked[last * n // (_MOST_MARKS - 1)] for n in range(_MOST_MARKS)]
+
+
+def _share(line: Line, place: int) -> float | None:
+    """How far a side is from the first one, None where nothing is said of that."""
+    difference = line.differences[place - 1] if place else None
+    return None if difference is None else difference.share
+
+
 def comparison_chart(comparison: Comparison) -> Chart | None:
-    """Every run of a comparison as a mark, as its difference from the first side's mean."""
+    """Every run of a comparison as a mark, as a multiple of the first side's mean.
+
+    None where there is no side but the first with the same load: of others a multiple says nothing.
+    """
     firsts = [
         (item, first.mean)
         for item in comparison.lines
-        if (first := item.cells[0]) is not None and first.mean
+        if (first := item.cells[0]) is not None and first.mean > 0
     ]
-    if not firsts:
+    alike = [
+        place
+        for place, _ in enumerate(comparison.sides)
+        if not place or any(_share(item, place) is not None for item, _ in firsts)
+    ]
+    if not firsts or (len(alike) == 1 and len(comparison.sides) > 1):
         return None
     rows: list[tuple[str, str, str, str, float]] = []
-    marks = []
-    for place, side in enumerate(comparison.sides):
+    marks: list[Figure] = []
+    for place in alike[:MOST_SIDES]:
+        label = comparison.sides[place].label
         runs = [
-            (item, 100 * (value / mean - 1), value)
+            (item, value / mean, value)
             for item, mean in firsts
             if (found := item.cells[place]) is not None
-            for value in found.values
+            for value in _some(found.values)
+            if value > 0
         ]
-        rows += [(side.label, one.name, one.column, one.unit, value) for one, _, value in runs]
+        rows += [(label, one.name, one.column, one.unit, value) for one, _, value in runs]
         marks.append(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": escape(name(side.label)),
-                "x": [round(share, 4) for _, share, _ in runs],
+                "name": escape(name(label)),
+                "x": [float(f"{share:.6g}") for _, share, _ in runs],
                 "y": [escape(name(f"{one.name} {one.column}, {one.unit}")) for one, _, _ in runs],
                 "text": [f"{value:,.6g} {escape(name(one.unit))}" for one, _, value in runs],
-                "hovertemplate": "%{text}, %{x:+.2f} %",
+                "hovertemplate": "%{text}, %{x:.4g} times",
                 "marker": {
                     "color": color_of(place),
                     "size": 9,
@@ -288,12 +321,14 @@ def comparison_chart(comparison: Comparison) -> Chart | None:
                 },
             }
         )
+    shares = [share for one in marks for share in one["x"]]
     return chart(
         f"Runs of {name(comparison.case.upper(), 60)} side by side",
-        "Every run as one mark: how far it is from the mean of the first side.",
+        "Runs as marks: how many times the mean of the first side each is, on a logarithmic axis."
+        f" Of a side of more than {_MOST_MARKS} runs some are drawn, evenly by rank.",
         marks,
         layout(
-            xaxis=axis("% from the mean of the first", zeroline=True, zerolinecolor="$axis"),
+            xaxis=log_axis("times the mean of the first side", shares),
             yaxis=axis("", type="category", autorange="reversed"),
             hovermode="closest",
             showlegend=True,

@@ -5,19 +5,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from markupsafe import Markup
+
 from loadgen.scorecard.charts import charts_of
 from loadgen.scorecard.compare import Comparison, difference_text, regressions, spread_text
 from loadgen.scorecard.model import LATENCY_FIGURES, NOTHING_SAID, About, ScoreCard
-from loadgen.scorecard.overview import (
-    MOST_APART,
-    about_lines,
-    is_merged,
-    merged_rows,
-)
-from loadgen.scorecard.page import render
-from loadgen.scorecard.rows import FIGURES, in_report_order
-from loadgen.scorecard.run_charts import comparison_chart, run_charts_of
-from loadgen.scorecard.text import COMMAND_CHARACTERS, name
+from loadgen.scorecard.overview import MOST_APART, about_lines, is_merged, merged_rows
+from loadgen.scorecard.page import LARGEST_BYTES, part, render
+from loadgen.scorecard.rows import FIGURES, Row
+from loadgen.scorecard.run_charts import MOST_SIDES, comparison_chart, run_charts_of
+from loadgen.scorecard.text import COMMAND_CHARACTERS, name, number
+
+_MOST_ROWS = 200
+"""So many rows of sides are shown."""
 
 _WRONG_ABOVE_ZERO = ("lost", "duplicated", "out_of_order", "corrupt", "connect_failures")
 _GROUP_COUNTERS = ("sent", "expected", "received", "duplicated", "out_of_order")
@@ -34,31 +34,48 @@ def to_html(
     about: About = NOTHING_SAID,
 ) -> bytes:
     """The page, the runs in the order given."""
-    runs = [_run(card, place) for place, card in enumerate(cards)]
-    together = run_charts_of(cards)
+    merged, fold = is_merged(cards, comparisons), len(cards) > MOST_APART
     cases = ", ".join(dict.fromkeys(name(card.run.case.upper()) for card in cards))
-    return render(
-        "page.html.j2",
-        title=name(about.title) or f"Score card: {cases}",
-        about=about,
-        about_lines=about_lines(cards),
-        merged=merged_rows(cards, comparisons) if is_merged(cards, comparisons) else [],
-        subtitle=_subtitle(cards),
-        runs=runs,
-        figures=[*FIGURES.values()],
-        latency_figures=LATENCY_FIGURES,
-        group_columns=tuple(column.replace("_", " ") for column in _GROUP_COUNTERS),
-        table=in_report_order([card.rows for card in cards]),
-        charts=together,
-        comparisons=[_comparison(comparison) for comparison in comparisons],
-        difference_text=difference_text,
-        spread_text=spread_text,
-        longest_list=_LONGEST_LIST,
-        count_names=_COUNTS,
-        regressions=regressions(comparisons),
-        fold=len(cards) > MOST_APART,
-        drawn=bool(together or comparisons or any(run["charts"] for run in runs)),
-    )
+    together = run_charts_of(cards)
+    sides = {run: side.label for one in comparisons for side in one.sides for run in side.runs}
+    runs = [_line(card, place, sides.get(place, "")) for place, card in enumerate(cards)]
+    table = merged_rows(cards, comparisons if merged else ())
+    values = {
+        "title": name(about.title) or f"Score card: {cases}",
+        "about": about,
+        "about_lines": about_lines(cards),
+        "subtitle": _subtitle(cards),
+        "merged": merged,
+        "fold": fold,
+        "runs": runs,
+        "figures": [*FIGURES.values()],
+        "table": table[:_MOST_ROWS],
+        "more_rows": len(table[_MOST_ROWS:]),
+        "charts": together,
+        "comparisons": [_comparison(comparison) for comparison in comparisons],
+        "difference_text": difference_text,
+        "spread_text": spread_text,
+        "longest_list": _LONGEST_LIST,
+        "regressions": regressions(comparisons),
+    }
+    return render("page.html.j2", **values, sections=_sections(cards, runs, values))
+
+
+def _sections(
+    cards: Sequence[ScoreCard], runs: Sequence[Mapping[str, Any]], page: Mapping[str, Any]
+) -> list[Markup]:
+    """The runs that are shown whole: of many as many as a page has room for."""
+    room = LARGEST_BYTES - len(render("page.html.j2", **page, sections=runs))
+    sections: list[Markup] = []
+    for card, line in zip(cards, runs, strict=True):
+        section = part(
+            "run.html.j2", run=_run(card, line), several=len(cards) > 1, fold=page["fold"]
+        )
+        room -= len(section.encode())
+        if room < 0 and sections and page["merged"]:
+            break
+        sections.append(section)
+    return sections
 
 
 def _subtitle(cards: Sequence[ScoreCard]) -> str:
@@ -68,19 +85,39 @@ def _subtitle(cards: Sequence[ScoreCard]) -> str:
     return " · ".join(part for part in (programs, f"on {on}" if on else "") if part)
 
 
-def _run(card: ScoreCard, place: int) -> dict[str, Any]:
-    """What the template shows of one run."""
+def _line(card: ScoreCard, place: int, side: str) -> dict[str, Any]:
+    """What the page shows of every run."""
+    return {
+        "card": card,
+        "number": place + 1,
+        "anchor": f"run-{place + 1}",
+        "title": name(card.run.case.upper()),
+        "broker": name(card.run.broker_name or "broker"),
+        "side": side,
+        "figures": " · ".join(filter(None, map(_told, card.rows))),
+    }
+
+
+def _told(row: Row) -> str:
+    """The figure of a row that says most, in words."""
+    told = (("", row.value), ("50P ", row.p50), ("AVG ", row.avg), ("MAX ", row.max))
+    found = next((f"{title}{number(value)}" for title, value in told if value is not None), "")
+    return found and f"{name(row.name)} {found} {name(row.unit)}"
+
+
+def _run(card: ScoreCard, line: Mapping[str, Any]) -> dict[str, Any]:
+    """What the template shows of a whole run, beside its line."""
     run = card.run
     groups = card.curves.groups if any(any(g.counters.values()) for g in card.curves.groups) else ()
     return {
-        "card": card,
-        "anchor": f"run-{place + 1}",
-        "title": name(run.case.upper()),
-        "broker": name(run.broker_name or "broker"),
+        **line,
         "counts": [
             (key.replace("_", " "), value, bool(key in _WRONG_ABOVE_ZERO and value))
             for key, value in asdict(card.counts).items()
         ],
+        "latency_figures": LATENCY_FIGURES,
+        "count_names": _COUNTS,
+        "group_columns": [column.replace("_", " ") for column in _GROUP_COUNTERS],
         "network": [(key.replace("_", " "), count) for key, count in card.network.items() if count],
         "charts": charts_of(card),
         "groups": [
@@ -101,12 +138,15 @@ def _run(card: ScoreCard, place: int) -> dict[str, Any]:
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:
     """What the template shows of one comparison."""
+    shown = slice(MOST_SIDES)
     return {
         "comparison": comparison,
+        "sides": comparison.sides[shown],
+        "left_out": len(comparison.sides) > MOST_SIDES,
         "title": name(comparison.case.upper()),
         "bound": None if comparison.bound is None else f"{100 * comparison.bound:g} %",
         "lines": [
-            (line, [*zip(line.cells, (None, *line.differences), strict=True)])
+            (line, [*zip(line.cells, (None, *line.differences), strict=True)][shown])
             for line in comparison.lines
         ],
         "chart": comparison_chart(comparison),

@@ -9,7 +9,7 @@ from loadgen.scorecard.broker import BrokerLoad
 from loadgen.scorecard.compare import Cell, Comparison, difference_text, spread_text
 from loadgen.scorecard.model import LATENCY_FIGURES, NOTHING_SAID, About, ScoreCard
 from loadgen.scorecard.overview import about_lines, cell_text, is_merged, merged_rows
-from loadgen.scorecard.rows import FIGURES, Row, in_report_order
+from loadgen.scorecard.rows import FIGURES
 from loadgen.scorecard.text import (
     COMMAND_CHARACTERS,
     NAME_CHARACTERS,
@@ -37,10 +37,8 @@ def to_markdown(
     several = len(cards) > 1
     lines += [*(f"- {escape(line)}" for line in about_lines(cards)), ""]
     verdicts = [line for card in cards for line in _verdict(card, several)]
-    if is_merged(cards, comparisons):
-        lines += [*_merged(cards, comparisons), *verdicts]
-    else:
-        lines += [*verdicts, *_single(cards)]
+    table = _results(cards, comparisons)
+    lines += [*table, *verdicts] if is_merged(cards, comparisons) else [*verdicts, *table]
     for comparison in comparisons:
         lines += _comparison(comparison)
     for card in cards:
@@ -48,39 +46,22 @@ def to_markdown(
     return "\n".join(lines).encode()
 
 
-def _merged(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -> list[str]:
-    """A row a side and figure."""
+def _results(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -> list[str]:
+    """A row a figure of each side, or of each run where runs are no repetitions."""
+    merged = is_merged(cards, comparisons)
+    title = ("Runs",) if merged else ("Run",) if len(cards) > 1 else ()
     return markdown_table(
-        ("Type", "Name", "Runs", "Description", *FIGURES.values()),
+        ("Type", "Name", *title, "Description", *FIGURES.values()),
         (
             (
-                *(one.row.type, one.row.name, one.words),
-                _described(one.row, one.remarks),
+                *(one.row.type, one.row.name),
+                *(one.words if merged else cards[one.places[0]].run.id for _ in title),
+                " ".join([f"{one.row.description} ({one.row.unit})", *one.remarks]),
                 *map(cell_text, one.cells),
             )
-            for one in merged_rows(cards, comparisons)
+            for one in merged_rows(cards, comparisons if merged else ())
         ),
     )
-
-
-def _single(cards: Sequence[ScoreCard]) -> list[str]:
-    """A row a run and figure."""
-    several = len(cards) > 1
-    return markdown_table(
-        ("Type", "Name", *(("Run",) if several else ()), "Description", *FIGURES.values()),
-        (
-            (
-                *(row.type, row.name, *((cards[place].run.id,) if several else ())),
-                _described(row, (row.remark,)),
-                *map(number, row.figures),
-            )
-            for place, row in in_report_order([card.rows for card in cards])
-        ),
-    )
-
-
-def _described(row: Row, remarks: Iterable[str]) -> str:
-    return " ".join([f"{row.description} ({row.unit})", *filter(None, remarks)])
 
 
 def escape(text: object, limit: int = NAME_CHARACTERS) -> str:

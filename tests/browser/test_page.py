@@ -3,12 +3,14 @@
 Skipped where no Chromium is installed.
 """
 
+import gzip
 import os
 import re
 import shutil
 import struct
 import subprocess
 import zlib
+from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,8 +115,8 @@ def watched(make: ModuleType, run: Path) -> None:
 
 def charts_in(page: bytes) -> list[list[dict[str, Any]]]:
     """The traces of each chart, as the page carries them."""
-    blocks = re.findall(rb'<script type="application/json">(.*?)</script>', page)
-    return [orjson.loads(block)["data"] for block in blocks]
+    blocks = re.findall(rb'<script type="application/gzip">(.*?)</script>', page)
+    return [orjson.loads(gzip.decompress(b64decode(block)))["data"] for block in blocks]
 
 
 def png_size(picture: bytes) -> tuple[int, int]:

@@ -202,6 +202,7 @@ def test_different_loads_have_no_percentages(card: ScoreCard) -> None:
     assert difference is not None
     assert (difference.share, difference.absolute) == (None, 1000)
     assert "%" not in difference_text(difference)
+    assert comparison_chart(comparison) is None
 
 
 def test_repetitions_are_one_row_of_the_first_table(card: ScoreCard) -> None:
@@ -215,8 +216,8 @@ def test_repetitions_are_one_row_of_the_first_table(card: ScoreCard) -> None:
     cards[1] = replace(cards[1], verdict=Verdict((Reason("LOST", "1"),)))
     merged = merged_rows(cards, compare(cards))
     first, second = (one for one in merged if one.row.unit == "msgs/sec")
-    assert (first.runs, first.invalid, cell_text(first.cells[0])) == (3, 1, "100 ± 2")
-    assert (second.runs, second.invalid, cell_text(second.cells[0])) == (4, 0, "50 ± 1.63")
+    assert (len(first.places), first.invalid, cell_text(first.cells[0])) == (3, 1, "100 ± 2")
+    assert (len(second.places), second.invalid, cell_text(second.cells[0])) == (4, 0, "50 ± 1.63")
     assert (first.words, second.words) == ("qos not given, 3 runs, 1 INVALID", "qos 2, 4 runs")
     page, text = (
         to_html(cards, compare(cards)).decode(),
@@ -224,7 +225,7 @@ def test_repetitions_are_one_row_of_the_first_table(card: ScoreCard) -> None:
     )
     # The table comes before verdicts, runs and their identifiers.
     for rendering, row, later in (
-        (page, '100<span class="unit">± 2</span>', "Verdicts of all 7 runs"),
+        (page, '100<span class="unit">± 2</span>', "All 7 runs"),
         (text, "100 ± 2", "LOST: 1"),
     ):
         assert rendering.index(row) < rendering.index(later)
@@ -277,5 +278,6 @@ def test_every_rendering_shows_them(card: ScoreCard) -> None:
     assert chart is not None
     marks = chart.figure["data"]
     assert [len(trace["x"]) for trace in marks] == [6, 3]
-    assert marks[1]["x"][0] == -20.0
+    assert marks[1]["x"][0] == 0.8
+    assert chart.figure["layout"]["xaxis"]["type"] == "log"
     assert "<" not in marks[1]["name"]

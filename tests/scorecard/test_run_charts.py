@@ -54,7 +54,9 @@ def test_size_and_ratio_together_give_a_line_for_each_size(base: Path) -> None:
     ]
     chart = run_charts_of(cards)[2]
     assert [trace["name"] for trace in chart.figure["data"]] == ["32 bytes", "100 bytes"]
-    assert chart.figure["data"][0]["x"] == ["1:1", "1:30"]
+    assert chart.figure["data"][0]["x"] == [1, 30]
+    axis = chart.figure["layout"]["xaxis"]
+    assert (axis["type"], axis["ticktext"]) == ("log", ["1:1", "1:30"])
 
 
 def test_forwarding_rate_by_backends(base: Path) -> None:
