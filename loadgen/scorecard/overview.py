@@ -56,12 +56,12 @@ def merged_rows(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -
     # The run of a side that has most rows names them.
     templates = [max(side, key=len) for side in keyed]
     key_of = {id(row): key for template in templates for key, row in template.items()}
-    found = []
+    found: dict[_Key, list[MergedRow]] = {}
     for place, row in in_report_order([[*template.values()] for template in templates]):
         label, runs = sides[place]
         same = [rows[key_of[id(row)]] for rows in keyed[place] if key_of[id(row)] in rows]
         columns = zip(*(one.figures for one in same), strict=True)
-        found.append(
+        found.setdefault(key_of[id(row)], []).append(
             MergedRow(
                 row=row,
                 label=label,
@@ -71,7 +71,8 @@ def merged_rows(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -
                 remarks=tuple(dict.fromkeys(one.remark for one in same if one.remark)),
             )
         )
-    return found
+    # The sides of a figure below one another.
+    return [one for rows in found.values() for one in rows]
 
 
 _Key = tuple[str, str, int]

@@ -6,9 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.cases.registry import CASES, style_of
-from loadgen.scorecard.figures import Chart, Figure, axis, chart, color_of, from_zero, layout, line
+from loadgen.scorecard.figures import (
+    Chart,
+    Figure,
+    chart,
+    color_of,
+    from_zero,
+    layout,
+    line,
+    log_axis,
+    varied_axis,
+)
 from loadgen.scorecard.page import render
-from loadgen.scorecard.sweep_table import SweepRow, SweepTable
+from loadgen.scorecard.sweep_table import Column, SweepRow, SweepTable
 from loadgen.scorecard.text import NOTICE_CHARACTERS, csv_of, name, notice_lines, number, text_of
 from loadgen.scorecard.to_json import indented
 from loadgen.scorecard.to_markdown import escape, markdown_table
@@ -19,12 +29,12 @@ EGRESS_NOTE = (
     "end, by the seconds of the window: of a broker that falls behind it shows what was asked, not "
     "what it can do."
 )
-_WIDE = 20.0
-"""An axis whose values lie further apart than this factor is logarithmic."""
+VERDICT = "verdict"
+"""Title of the column before the figures."""
 
 
 def headings(table: SweepTable) -> tuple[str, ...]:
-    """Titles of the columns: what was swept, the figures, the limit, the verdict."""
+    """Titles of the columns: what was swept, the limit, the verdict, then the figures."""
     return tuple(title for title, _ in _columns(table))
 
 
@@ -45,20 +55,26 @@ def _columns(table: SweepTable) -> list[tuple[str, Callable[[SweepRow], str]]]:
     def limit(place: int) -> Callable[[SweepRow], str]:
         return lambda row: "" if row.limit is None else limit_cells(row.limit)[place]
 
-    columns = [(axis, swept(axis)) for axis in _other_axes(table)]
+    known = {column.key: column for column in table.columns}
+    columns = [
+        (_title(known[axis]), figure(axis)) if axis in known else (axis, swept(axis))
+        for axis in table.axes
+    ]
     if table.mixed:
         columns.append(("measured on", measured_on))
-    columns += [
-        (", ".join(filter(None, (column.title, column.unit))), figure(column.key))
-        for column in table.columns
-    ]
     if table.searched:
         titles = (f"limit: {table.searched}", "lowest that failed", "ended by")
         columns += [(title, limit(place)) for place, title in enumerate(titles)]
+    columns.append((VERDICT, verdict_of))
+    columns += [(_title(one), figure(key)) for key, one in known.items() if key not in table.axes]
     if table.repeated:
         columns.append(("runs", lambda row: str(row.runs)))
         columns.append(("spread", lambda row: "" if row.spread is None else f"{row.spread:.1%}"))
-    return [*columns, ("verdict", verdict_of)]
+    return columns
+
+
+def _title(column: Column) -> str:
+    return ", ".join(filter(None, (column.title, column.unit)))
 
 
 def _other_axes(table: SweepTable) -> list[str]:
@@ -111,9 +127,10 @@ def text_table(table: SweepTable) -> list[str]:
     """Columns side by side for a terminal, below the notice where the case needs one."""
     lines = [headings(table), *(cells(table, row) for row in table.rows)]
     widths = [max(len(name(line[at])) for line in lines) for at in range(len(lines[0]))]
+    words = headings(table).index(VERDICT)
     return notice_lines(table.notice) + [
         "  ".join(
-            name(text).ljust(width) if at == len(widths) - 1 else name(text).rjust(width)
+            name(text).ljust(width) if at == words else name(text).rjust(width)
             for at, (text, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines
@@ -176,6 +193,7 @@ def to_html(table: SweepTable) -> bytes:
         about=" · ".join(name(part) for part in _about(table)),
         notice=table.notice,
         headings=headings(table),
+        verdict=headings(table).index(VERDICT),
         rows=[
             {"cells": cells(table, row), "valid": row.valid and row.runs > 0} for row in table.rows
         ],
@@ -230,12 +248,11 @@ def sweep_chart(table: SweepTable) -> Chart | None:
                 "y2" if two_axes and key == "egress" else "y",
             )
     xs = [row.numbers[swept] for row in rows]
-    far = min(xs) > 0 and max(xs) > _WIDE * min(xs)
     axes = {"yaxis": from_zero(_unit(table))}
     if two_axes:
         axes = {
-            "yaxis": axis("ingress, msgs/s", type="log", dtick=1),
-            "yaxis2": axis("egress, msgs/s", overlaying="y", side="right", showgrid=False),
+            "yaxis": log_axis("ingress, msgs/s", [_plotted(row, "ingress") for row in rows]),
+            "yaxis2": from_zero("egress, msgs/s", overlaying="y", side="right", showgrid=False),
         }
     words = swept.replace("_", " ")
     more = ("limit_above", "limit_stands") if table.searched else ()
@@ -252,7 +269,7 @@ def sweep_chart(table: SweepTable) -> Chart | None:
         f"{'Limit' if table.searched else 'Result'} by {words}",
         _chart_note(table, {key for key, _ in drawn}),
         lines,
-        layout(xaxis=axis(words, **({"type": "log"} if far else {})), **axes, showlegend=True),
+        layout(xaxis=varied_axis(words, xs, log=swept == "ratio"), **axes, showlegend=True),
         ((*table.axes, *(key for key, _ in drawn), *more, "valid"), numbers),
         height=360,
     )

@@ -44,11 +44,12 @@ def to_html(
         "title": name(about.title) or f"Score card: {cases}",
         "about": about,
         "about_lines": about_lines(cards),
-        "subtitle": _subtitle(cards),
+        "programs": ", ".join(dict.fromkeys(name(c.run.program) for c in cards if c.run.program)),
         "merged": merged,
         "fold": fold,
         "runs": runs,
         "figures": [*FIGURES.values()],
+        "nothing": Row("", "", "", ""),
         "table": table[:_MOST_ROWS],
         "more_rows": len(table[_MOST_ROWS:]),
         "charts": together,
@@ -65,7 +66,7 @@ def _sections(
     cards: Sequence[ScoreCard], runs: Sequence[Mapping[str, Any]], page: Mapping[str, Any]
 ) -> list[Markup]:
     """The runs that are shown whole: of many as many as a page has room for."""
-    room = LARGEST_BYTES - len(render("page.html.j2", **page, sections=runs))
+    room = LARGEST_BYTES - len(render("page.html.j2", **page, sections=[""] * len(runs)))
     sections: list[Markup] = []
     for card, line in zip(cards, runs, strict=True):
         section = part(
@@ -76,13 +77,6 @@ def _sections(
             break
         sections.append(section)
     return sections
-
-
-def _subtitle(cards: Sequence[ScoreCard]) -> str:
-    programs = ", ".join(dict.fromkeys(name(c.run.program) for c in cards if c.run.program))
-    hosts = dict.fromkeys(name(c.run.environment.get("host") or "") for c in cards)
-    on = ", ".join(host for host in hosts if host)
-    return " · ".join(part for part in (programs, f"on {on}" if on else "") if part)
 
 
 def _line(card: ScoreCard, place: int, side: str) -> dict[str, Any]:

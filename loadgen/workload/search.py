@@ -369,10 +369,10 @@ def limit_sentence(aim: Aim, limit: Limit) -> str:
     if limit.load is None:
         blame = "; the generator was the limit, not the broker" if limit.own else ""
         return f"no {aim.field} from {aim.lowest:,g} up held: {codes or 'nothing was tried'}{blame}"
+    sure = "" if limit.confirmed else ", which held once and was not confirmed"
     if limit.above is None:
         more = "" if limit.ended == "top of range" else ", with no step left"
-        return f"at least {limit.load:,.10g} {aim.field}: nothing that was tried failed{more}"
-    sure = "" if limit.confirmed else ", not confirmed"
+        return f"at least {limit.load:,.10g} {aim.field}{sure}: nothing that was tried failed{more}"
     wide = limit.above / limit.load - 1
     rough = wide > aim.precision and limit.ended == "out of steps"
     more = "; no step was left to close in: start nearer with --from" if rough else ""

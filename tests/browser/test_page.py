@@ -10,9 +10,10 @@ import shutil
 import struct
 import subprocess
 import zlib
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,8 +22,12 @@ import orjson
 import pytest
 
 from loadgen.scorecard.compare import compare
+from loadgen.scorecard.page import LARGEST_BYTES
 from loadgen.scorecard.summary import summarize_run
+from loadgen.scorecard.sweep_renderings import to_html as to_sweep_page
+from loadgen.scorecard.sweep_table import table_of
 from loadgen.scorecard.to_html import to_html
+from tests.scorecard.test_sweep_table import swept
 
 CASES = ("fanin", "fanout", "persistent", "latency", "connburst")
 PDU = Path(__file__).parents[1] / "scorecard" / "pdu"
@@ -208,6 +213,67 @@ def test_many_runs_are_folded_and_drawn_when_opened(
     assert 'data-drawn="4"' in visit.dom
     assert visit.dom.count('<details class="run">') == 6
     assert visit.dom.count('<details class="run" open') == 1
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_nothing_is_wider_than_the_page(
+    make: ModuleType, page: bytes, tmp_path: Path, browse: Browse, width: int
+) -> None:
+    """On a phone too; a table that is wider scrolls by itself, and says so."""
+    grid = swept(make, tmp_path / "sweep", "fanout", (("ratio", ("1", "10")),))
+    table = table_of(grid)
+    long = replace(table.rows[0], valid=False, told=("WORKER_LOST: " + "and so on, " * 20,))
+    sweep = to_sweep_page(replace(table, rows=(long, *table.rows[1:])))
+    for name, one in (("card.html", page), ("sweep.html", sweep)):
+        measured = one.replace(b"</main>", b"</main><script>" + MEASURE + b"</script>")
+        policy = b"'sha256-" + b64encode(sha256(MEASURE).digest()) + b"'"
+        measured = measured.replace(b"script-src ", b"script-src " + policy + b" ", 1)
+        (tmp_path / name).write_bytes(measured)
+        # A window has a least width, a frame has none.
+        frame = f'<iframe src="{name}" width="{width}" height="900" style="border: 0">'
+        (said,) = browse(frame.encode(), name="frame.html").console
+        found = re.search("wide ([0-9 ]*)", said)
+        assert found is not None
+        across, screen, told, wide = map(int, found[1].split())
+        assert across <= screen == width, name
+        assert told == wide, name
+        # Stacked on a phone: then nothing of a sweep's table is out of sight.
+        assert not wide or name == "card.html"
+
+
+MEASURE = b"""
+addEventListener("load", () => setTimeout(() => {
+  const wide = [...document.querySelectorAll(".wide")].filter(
+    (one) => one.scrollWidth > one.clientWidth + 1);
+  const told = wide.filter((one) => one.classList.contains("scrolls"));
+  const across = document.documentElement.scrollWidth;
+  console.log(["wide", across, innerWidth, told.length, wide.length].join(" "));
+}, 500));
+"""
+
+
+def test_a_thousand_runs_are_one_page(page_of_many: bytes, browse: Browse) -> None:
+    """Small, with the table of the sides first; no run is drawn before it is opened."""
+    assert len(page_of_many) < LARGEST_BYTES
+    visit = browse(page_of_many, name="thousand.html", anchor="#run-3")
+    assert visit.console == []
+    dom = visit.dom[visit.dom.index("<main>") :]
+    assert dom.count("<tr><td>") > 1000
+    order = ("Results", "rate 1<", "250 runs", "All 1,000 runs", "run-0999", "side by side")
+    assert [dom.index(text) for text in order] == sorted(dom.index(text) for text in order)
+    assert dom.count('<details class="run" open') == 1
+    # The connection curve, distribution and processors of the one that is open.
+    assert 'data-drawn="3"' in visit.dom
+
+
+@pytest.fixture
+def page_of_many(make: ModuleType, tmp_path: Path) -> bytes:
+    one = summarize_run(make.fabricate(tmp_path / "one", "one", "connburst"))
+    cards = [
+        replace(one, run=replace(one.run, id=f"run-{place:04}", scenario={"rate": 1 + place % 4}))
+        for place in range(1000)
+    ]
+    return to_html(cards, compare(cards))
 
 
 def test_the_browser_would_tell(page: bytes, browse: Browse) -> None:

@@ -94,7 +94,8 @@ def test_repetitions_are_told_as_median_and_spread(make: ModuleType, tmp_path: P
     values = sorted(value for value in single if value is not None)
     assert table.rows[0].figures["avg"] == values[1]
     assert table.rows[0].spread == pytest.approx((values[2] - values[0]) / values[1])
-    assert headings(table)[-3:] == ("runs", "spread", "verdict")
+    assert headings(table)[:2] == ("background_rate", "verdict")
+    assert headings(table)[-2:] == ("runs", "spread")
 
 
 def test_rows_that_failed_or_vanished_are_told(fanout: SweepResult, tmp_path: Path) -> None:
@@ -178,19 +179,20 @@ def test_load_where_a_search_stopped_is_not_told_as_the_limit(fanout: SweepResul
         for one, limit in zip(fanout.measured, stops, strict=True)
     ]
     table = table_of(replace(fanout, measured=tuple(ones)))
-    assert headings(table)[-4:] == ("limit: rate", "lowest that failed", "ended by", "verdict")
+    first = ("limit: rate", "lowest that failed", "ended by", "verdict")
+    assert headings(table)[:5] == ("Fanout ratio 1:", *first)
     told = [
         ("at least 950", "", "top of range", "AT LEAST"),
         ("at least 950", "1,900", "LOST; out of steps", "NOT CLOSED"),
         ("at least 950", "", "out of steps", "AT LEAST, NOT CONFIRMED"),
     ]
-    assert [cells(table, row)[-4:] for row in table.rows] == told
+    assert [cells(table, row)[1:5] for row in table.rows] == told
     assert not any(row.valid for row in table.rows)
     page, marked = to_html(table).decode(), to_markdown(table).decode()
     for limit, above, ended, verdict in told:
         assert f"| {limit} | {above} | {ended} | {verdict} |" in marked
-        assert f'">{limit}</td><td class="n">{above}</td>' in page
-        assert f"<td>{verdict}</td>" in page
+        assert f'">{limit}</td><td data-label="lowest that failed">{above}</td>' in page
+        assert f'"verdict" class="verdict-of">{verdict}</td>' in page
     assert not re.search("(?<!NOT )CONFIRMED", page + marked + "\n".join(text_table(table)))
     read = list(csv.DictReader(io.StringIO(to_csv(table).decode())))
     assert [line["limit_stands"] for line in read] == ["at least", "not closed", "at least"]
@@ -341,7 +343,7 @@ def test_row_kept_from_another_version_of_the_broker_says_so(fanout: SweepResult
     assert "measured on" not in headings(table_of(fanout))
     on_broker(fanout.directory, fanout.measured[2].run, version="2.1.0")
     table = table_of(fanout)
-    assert headings(table)[0] == "measured on"
+    assert headings(table)[1] == "measured on"
     assert [row.broker for row in table.rows] == ["mosquitto 2.0.11"] * 2 + ["mosquitto 2.1.0"]
     assert "mosquitto 2.1.0 MQTT 3.1.1" in "\n".join(text_table(table))
     assert table.broker == "mosquitto 2.0.11, mosquitto 2.1.0"
