@@ -13,9 +13,11 @@ from loadgen.workload.scenario import (
     MAX_UNACKNOWLEDGED,
     PRODUCERS,
     QOS,
+    SAVE_EACH,
     TOTAL_RATE,
     MessagingScenario,
     published_row,
+    save_each_complaints,
     withheld_complaints,
 )
 from loadgen.workload.workload import ROOT, Workload
@@ -39,10 +41,7 @@ class Persistent(MessagingScenario):
     crash_broker: bool = Flag(
         "Kill and restart the private broker within the window; nothing may be lost."
     ).field(False)
-    save_each: bool = Flag(
-        "The private Mosquitto writes its database to disk after each change instead of every 5 s; "
-        "it acknowledges first all the same."
-    ).field(False)
+    save_each: bool = SAVE_EACH.field(False)
     rack_units: float | None = Ratio(
         "Height of the broker's machine, for messages a second and rack unit.",
         0.1,
@@ -61,11 +60,7 @@ class Persistent(MessagingScenario):
             yield (
                 "crash_broker: only a private broker may be killed; allowed: with broker mosquitto"
             )
-        if self.save_each and not private:
-            yield (
-                "save_each: only a private broker is configured here; allowed: with broker "
-                "mosquitto"
-            )
+        yield from save_each_complaints(self.save_each, self.broker)
 
 
 def _groups(scenario: Persistent) -> tuple[DeviceGroup, ...]:

@@ -151,7 +151,7 @@ def _spread(counts: Sequence[int]) -> dict[str, float]:
 def _review(evidence: Evidence) -> Review:
     def conclude(verdict: Verdict) -> Conclusion:
         spread = spread_of(evidence.plan, evidence.finals)
-        return Conclusion(verdict, {"spread": spread, "cut_off": dict(evidence.cut_off) or None})
+        return Conclusion(verdict, {"spread": spread, "cut_off": dict(evidence.broken) or None})
 
     return Review(evidence.facts, conclude)
 

@@ -9,17 +9,27 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Literal
 
-from loadgen.specjms.model import NOTICE, Model, highest_qos, shares_queues, uses_wildcards
-from loadgen.workload.case import Case, Conclusion, Evidence, Review, RowSpec, Variants
+from loadgen.errors import ScenarioError
+from loadgen.specjms.model import (
+    NOTICE,
+    Model,
+    highest_qos,
+    shares_queues,
+    stores,
+    uses_wildcards,
+)
+from loadgen.workload.case import Case, ChartStyle, Conclusion, Evidence, Review, RowSpec, Variants
 from loadgen.workload.fields import Choice, Count, Flag, Seconds, Table
-from loadgen.workload.groups import DeviceGroup, RunPlan
+from loadgen.workload.groups import DeviceGroup, Reconnect, RunPlan
 from loadgen.workload.scenario import (
     DRAIN,
     DURATION,
     MAX_UNACKNOWLEDGED,
     PROTOCOL,
+    SAVE_EACH,
     WARMUP,
     PublishingScenario,
+    save_each_complaints,
 )
 from loadgen.workload.verdict import Verdict, with_reason
 from loadgen.workload.workload import Workload
@@ -48,14 +58,20 @@ class SupplyChain(PublishingScenario):
     ).field("horizontal")
     base: int = Count("BASE, by which the workload is scaled.", 1, 20_000).field(10)
     handlers: int = Count(
-        "Event handlers of each queue at each location; several share a subscription.", 1, 100
+        "Event handlers of each queue and agent; several share a subscription.", 1, 100
     ).field(2)
     drivers: int = Count(
-        "Drivers of each interaction at each location that begins it.", 1, 100
+        "Drivers of each interaction and agent where locations begin it.", 1, 100
     ).field(1)
     headquarters: int = Count(
-        "Instances of the headquarters, each with queues of its own.", 1, 1_000
+        "Instances of the headquarters, each with queues of its own (freeform).", 1, 1_000
     ).field(1)
+    case_study: Literal["I", "II", "III"] | None = Choice(
+        "Scenario of the case study of jms2009-PS: queues (I), a topic for each message type (II), "
+        "one topic for all (III); with one event handler each.",
+        choices=("I", "II", "III"),
+        absent="queues, and handlers as given",
+    ).field()
     selectors: Literal["broker", "client"] = Choice(
         "Where messages that share a topic are selected: by topic levels and filters, or by "
         "user properties at the receiver, which discards the rest.",
@@ -63,13 +79,13 @@ class SupplyChain(PublishingScenario):
     ).field("broker")
     messages: str | None = Table(
         "Options of message types, as order = {queue = false, target = 'Central'}: "
-        "transacted, persistent, qos, durable, queue, target, subscription, handlers; sizes "
-        "(freeform).",
+        "transacted, persistent, qos, durable, queue, target, subscription, handlers, endpoint; "
+        "sizes, percent, acknowledgement (freeform).",
         "table",
         absent="as SPECjms2007 has them",
     ).field()
     interactions: str | None = Table(
-        "Interactions by number: drivers, and in freeform the rate, 0 for off.",
+        "Interactions by number: drivers, endpoint, and in freeform the rate, 0 for off.",
         "table",
         absent="all, at the rates of the topology",
     ).field()
@@ -77,6 +93,17 @@ class SupplyChain(PublishingScenario):
         "Numbers of locations SM, DC, SP and HQ (freeform).",
         "table",
         absent="those of the horizontal topology",
+    ).field()
+    agents: str | None = Table(
+        "Agents of each location by its kind, as DC = 2: each has the location's event handlers "
+        "and drivers, and they share what comes to it.",
+        "table",
+        absent="one agent a location",
+    ).field()
+    connections: str | None = Table(
+        "Connections that the event handlers of an agent share, by kind of location, as SM = 1.",
+        "table",
+        absent="each event handler has its own",
     ).field()
     quantities: str | None = Table(
         "Quantities x of the message sizes, three values each, and percent, the share of each "
@@ -100,11 +127,33 @@ class SupplyChain(PublishingScenario):
         "How often the run's progress is reported as a line and an event.", 1, 86_400
     ).field(300.0)
     max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
+    save_each: bool = SAVE_EACH.field(False)
+    on_exception: Literal["stop", "go_on"] = Choice(
+        "What a lost connection, a refused message or another exception does: ends the run, as the "
+        "run rules say, or not, and devices come back.",
+        choices=("stop", "go_on"),
+    ).field("stop")
+    recovery: float | None = Seconds(
+        "Kill the private broker in the middle of the window: devices and persistent messages must "
+        "be back within this time. The rule says 15m; with less the rule is not judged.",
+        0.1,
+        86_400,
+        absent="nothing is killed",
+    ).field()
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
         if self.mqtt == "3.1":
             yield "mqtt: 3.1 is not played here; allowed: 3.1.1 or 5 for specjms"
+        yield from save_each_complaints(self.save_each, self.broker)
+        if self.recovery is not None and self.broker not in (("auto",), ("mosquitto",)):
+            yield "recovery: only a private broker may be killed; allowed: with broker mosquitto"
+
+
+_RETURN = Reconnect(0.1, 1.0)
+"""How a device comes back that lost its connection."""
+
+_TABLES = "locations", "agents", "connections", "interactions", "messages", "quantities"
 
 
 def choices_of(scenario: SupplyChain) -> "Choices":
@@ -112,7 +161,7 @@ def choices_of(scenario: SupplyChain) -> "Choices":
     from loadgen.specjms.options import Choices
 
     values = {field.name: getattr(scenario, field.name) for field in fields(Choices)}
-    for name in ("locations", "interactions", "messages", "quantities"):
+    for name in _TABLES:
         values[name] = json.loads(values[name] or "{}")
     return Choices(**values)
 
@@ -150,7 +199,33 @@ def _resolve(scenario: SupplyChain, workload: Workload) -> Workload:
         shared="which several event handlers of one queue need; use --handlers 1" if shares else "",
         older=f"use {' '.join(older)}",
     )
-    return replace(workload, needs=needs, report_every_s=scenario.report_every, model=model)
+    _require_endpoints(model, len(scenario.broker))
+    recovery_s, stops = scenario.recovery, scenario.on_exception == "stop"
+    stops = stops and recovery_s is None
+    return replace(
+        workload,
+        phases=replace(
+            workload.phases,
+            drain_s=max(workload.phases.drain_s, recovery_s or 0.0),
+            stops_at_exception=stops,
+        ),
+        reconnect=None if stops else _RETURN,
+        crash="" if recovery_s is None else "broker",
+        recovery_s=recovery_s,
+        needs=needs,
+        report_every_s=scenario.report_every,
+        model=model,
+        brokers=replace(workload.brokers, stores=stores(model), save_each=scenario.save_each),
+    )
+
+
+def _require_endpoints(model: Model, addresses: int) -> None:
+    asked = max(*model.endpoints, *(options.endpoint for options in model.messages))
+    if asked > addresses:
+        raise ScenarioError(
+            f"endpoint: {asked} is asked for; allowed: 1 to {addresses}, the number of addresses "
+            "that --broker gives"
+        )
 
 
 def _plan(workload: Workload, plan: RunPlan) -> RunPlan:
@@ -171,20 +246,25 @@ def _roles(plan: RunPlan) -> "tuple[Role, ...]":
 def _review(evidence: Evidence) -> Review:
     from loadgen.specjms.audit import audit
     from loadgen.specjms.messages import FIRST_OF_INTERACTION
-    from loadgen.specjms.report import FILE_NAME, audit_summary, report
-    from loadgen.specjms.review import supply_seen
+    from loadgen.specjms.plan import SupplyPlan, mixed_workers
+    from loadgen.specjms.report import FILE_NAME, OF_FILE_ALONE, audit_summary, report
+    from loadgen.specjms.review import recovery_of, supply_seen, without_forgotten
+    from loadgen.specjms.rules import Circumstances
 
-    workload, model = evidence.workload, evidence.workload.model
+    workload, model, plan = evidence.workload, evidence.workload.model, evidence.plan
+    assert isinstance(plan, SupplyPlan)
     answers = [final["supply"] for final in evidence.finals.values() if final.get("supply")]
-    local = "The broker ran on the client's host, which a submission must not do (3.9)."
+    is_local = evidence.broker_is_local()
+    limit_s = workload.recovery_s
     seen = supply_seen(
         model,
         answers,
-        len(evidence.plan.workers) - len(answers),
+        len(plan.workers) - len(answers),
         evidence.windows,
         evidence.window_rows(),
         progress_s=workload.report_every_s or 0.0,
-        notes=[local] if evidence.broker_is_local() else [],
+        clock_ms=evidence.facts.clock_bound_ns / 1e6,
+        recovery=None if limit_s is None else recovery_of(limit_s, evidence.broken, answers),
     )
     also_changed: tuple[str, ...] = ()
     if workload.phases.rates:
@@ -194,16 +274,33 @@ def _review(evidence: Evidence) -> Review:
     audited = audit(model, seen)
 
     def conclude(verdict: Verdict) -> Conclusion:
-        document = report(model, seen, audited, also_changed=also_changed, failures=verdict.codes)
-        # Of a large run the destinations alone are megabytes; they stay in their file.
-        short = {name: value for name, value in document.items() if name != "destinations"}
+        around = Circumstances(
+            failures=verdict.codes,
+            course=evidence.course(),
+            windows=(
+                evidence.windows.get("warmup", (0, 0)),
+                evidence.windows.get("measure", (0, 0)),
+            ),
+            broker_is_local=is_local,
+            broker_is_private=workload.brokers.private,
+            mixed_workers=mixed_workers(plan),
+            workers=len(plan.workers),
+            endpoints=any(group.targets for group in plan.groups),
+            case_study=workload.given.get("case_study"),
+            changed=also_changed,
+        )
+        document = report(model, seen, audited, around, plan.root)
+        short = {name: value for name, value in document.items() if name not in OF_FILE_ALONE}
         return Conclusion(
             _with_audit(verdict, audited), short, audit_summary(audited), {FILE_NAME: document}
         )
 
     # What a handler sends is caused, not scheduled; most is sent at QoS 1.
     begun = sum(seen.types[first].sent for first in FIRST_OF_INTERACTION)
-    return Review(replace(evidence.facts, scheduled=begun, qos=1), conclude)
+    facts = replace(evidence.facts, scheduled=begun, qos=1)
+    if seen.recovery is not None:
+        facts = without_forgotten(facts, model, seen.destinations)
+    return Review(facts, conclude)
 
 
 def _with_audit(verdict: Verdict, audit: "Audit") -> Verdict:
@@ -242,6 +339,13 @@ CASE = Case(
         RowSpec("jms@{topology}", "egress_rate", "Received rate.", beside=True),
     ),
     notice=NOTICE,
+    charts=ChartStyle(
+        (
+            *("ingress", "egress", "delivery", "published_delivery"),
+            *("broker_per_base", "published_per_base", "published_base"),
+            *("used_topics", "per_topic", "p99"),
+        )
+    ),
     variants=Variants(
         "topology",
         {

@@ -41,7 +41,7 @@ from loadgen.control.seal import seal
 from loadgen.control.targets import plan_for
 from loadgen.control.tasks import beside
 from loadgen.control.watched import watched_broker
-from loadgen.control.window import window_rows
+from loadgen.control.window import course, window_rows
 from loadgen.control.worker_pool import WorkerPool, start_workers
 from loadgen.errors import LoadgenError
 from loadgen.workload.case import Evidence
@@ -102,7 +102,7 @@ class RunContext:
     pool: WorkerPool
     loads: Loads
     interrupt: Interrupt
-    cut_off: dict[str, Any] = field(default_factory=dict)
+    broken: dict[str, Any] = field(default_factory=dict)
 
 
 async def run(
@@ -245,9 +245,9 @@ async def _crash(context: RunContext, window_began: asyncio.Event) -> None:
     # What goes wrong here shows in the run itself.
     with suppress(LoadgenError, OSError):
         if context.workload.crash == "broker":
-            await crash_brokers(context.broker.brokers, context.events)
+            await crash_brokers(context.broker.brokers, context.events, context.broken)
         if context.workload.crash == "consumer":
-            context.cut_off.update(
+            context.broken.update(
                 await cut_off_consumer(context.pool, context.plan, context.events)
             )
 
@@ -258,7 +258,7 @@ async def shutdown(context: RunContext) -> RunResult:
     lost = tuple(context.pool.losses)
     if plan.per_device:
         await asyncio.to_thread(write_devices, context.directory, plan, state.finals)
-    held = int(context.cut_off.get("held", 0))
+    held = int(context.broken.get("held", 0))
     facts = facts_of(workload, plan, state, lost, held)
     evidence = Evidence(
         workload=workload,
@@ -268,9 +268,10 @@ async def shutdown(context: RunContext) -> RunResult:
         windows=state.windows,
         counts=state.groups,
         loads=context.loads,
-        cut_off=context.cut_off,
+        broken=context.broken,
         broker_is_local=lambda: any(is_local(target.host) for target in plan.targets),
         window_rows=lambda: window_rows(context.directory),
+        course=lambda: course(context.directory),
     )
     review = await asyncio.to_thread(workload.case.review, evidence)
     steps = rate_step_verdicts(state, plan, review.facts)

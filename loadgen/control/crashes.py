@@ -12,14 +12,18 @@ if TYPE_CHECKING:
     from loadgen.brokers.process import BrokerProcess
 
 
-async def crash_brokers(brokers: Sequence["BrokerProcess"], events: EventLog) -> None:
-    """Kill the private brokers and start them again."""
+async def crash_brokers(
+    brokers: Sequence["BrokerProcess"], events: EventLog, moments: dict[str, Any]
+) -> None:
+    """Kill the private brokers and start them again; `moments` gets `killed_ns`, `started_ns`."""
+    moments["killed_ns"] = time.monotonic_ns()
     for broker in brokers:
         events.write(time.monotonic_ns(), "broker_killed", f"{broker.name} was killed on request")
         broker.kill()
     for broker in brokers:
         await broker.start()
         events.write(time.monotonic_ns(), "broker_started", f"{broker.name} was started again")
+    moments["started_ns"] = time.monotonic_ns()
 
 
 async def cut_off_consumer(pool: WorkerPool, plan: RunPlan, events: EventLog) -> dict[str, Any]:

@@ -30,6 +30,8 @@ SAMPLE_S = 0.01
 """How often the live page is read for the high-water mark and the end of the drain."""
 ANSWERS = ("received", "corrupt", "duplicated", "misrouted", "acknowledged", "refused")
 """Counters of what a broker does in answer to a message."""
+EXCEPTIONS = frozenset(("disconnect", "protocol", "refused", "subscribe", "unanswered"))
+"""Events that end a run which is to stop at its first exception."""
 PROGRESS_S = 0.25
 BEAT_S = 1.0
 _STALLS_LIMIT = 100_000
@@ -62,6 +64,8 @@ class Monitor:
         self.record = record
         self.page = private_page(0, 0)
         self.marks: SubscriptionMarks | None = None
+        self.exception = asyncio.Event()
+        """Set by the first thing that went wrong at a device."""
         self.window_ends: dict[int, tuple[int, int]] = {}
         """Messages owed, and since when the oldest was due, as each worker's window ended."""
         self._plan = plan
@@ -141,6 +145,8 @@ class Monitor:
         detail = str(event.get("detail") or "")
         if event["kind"] == "disconnect" and not self.state.disconnect_reason:
             self.state.disconnect_reason = printable(detail, 100)
+        if event["kind"] in EXCEPTIONS:
+            self.exception.set()
         self.record.events.write(
             int(event["time_ns"]),
             str(event["kind"]),

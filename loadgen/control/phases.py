@@ -336,8 +336,9 @@ class PhaseRunner:
     # Waiting
 
     async def _step(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns; _CutError when an interrupt or a lost worker comes first."""
-        task = await finished_or(work, self.interrupt.asked, self.pool.lost)
+        """What `work` returns; _CutError when what ends the run comes first."""
+        stopping = [self.monitor.exception] if self.phases.stops_at_exception else []
+        task = await finished_or(work, self.interrupt.asked, self.pool.lost, *stopping)
         lost = self.pool.lost.is_set()
         if not task.cancelled() and not lost:
             return task.result()
@@ -345,6 +346,8 @@ class PhaseRunner:
             with suppress(WorkerLostError):
                 task.result()
         self._state.ending = "worker lost" if lost else "interrupted"
+        if self.monitor.exception.is_set() and not lost and not self.interrupt.asked.is_set():
+            self._state.ending = "exception"
         raise _CutError
 
     async def _until(self, moment_ns: int) -> None:
@@ -362,6 +365,7 @@ class PhaseRunner:
     def _note_failures(self, kind: str, outcome: Outcome) -> None:
         for reason, count in outcome.failures.items():
             self.monitor.note(kind, f"{count} devices: {reason}")
+            self.monitor.exception.set()
 
 
 def _nobody(failures: Mapping[str, int]) -> LoadgenError:

@@ -18,7 +18,7 @@ FAILURES_LIMIT = 20
 """Reasons of failures that are counted one by one; the rest is counted as "other"."""
 
 Window = tuple[int, int]
-Ending = Literal["interrupted", "worker lost"]
+Ending = Literal["interrupted", "worker lost", "exception"]
 
 
 @dataclass(frozen=True, slots=True)

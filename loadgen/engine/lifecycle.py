@@ -89,6 +89,7 @@ class Lifecycle:
         self._reporter = reporter
         self._report = reporter.event
         self._left: set[int] = set()
+        self._redeliver_some = kernels.redeliver
 
     # --- what the kernels left ----------------------------------------------------------------
 
@@ -313,9 +314,9 @@ class Lifecycle:
         device = fleet.devices[connection]
         slots = redelivery_order(fleet.senders, fleet.window, device.sender)
         while len(slots):
-            publisher, count = device.publisher, len(slots)
-            handled, size, body_bytes = traffic.redeliver(
-                fleet, publisher, session_present, slots, count
+            now_ns, count = clock_ns(), len(slots)
+            handled, size, body_bytes = self._redeliver_some(
+                fleet, connection, session_present, slots, count, now_ns
             )
             self.outgoing.write(connection, fleet.out[:size].tobytes(), body_bytes)
             slots = slots[handled:].copy()

@@ -87,6 +87,7 @@ from loadgen.workload.traffic import (
     record,
     record_many,
     record_sent,
+    redeliver_some,
     room_for_events,
     send_due,
     slot_of,
@@ -121,6 +122,7 @@ class EntryPoints(NamedTuple):
     serve: Callable[[Fleet, int], int]
     pump: Callable[[Fleet], int]
     receive: ReceiveKernel
+    redeliver: Callable[[Fleet, int, bool, Table, int, int], tuple[int, int, int]]
 
 
 # --- reading -----------------------------------------------------------------------------------
@@ -497,7 +499,13 @@ def entry_points(handlers: Handlers) -> EntryPoints:
         _record_streamed(fleet, row, fleet.totals.publishes - before, now_ns)
         return position, written
 
-    return EntryPoints(serve, pump, receive)
+    @compiled
+    def redeliver(
+        fleet: Fleet, row: int, session_present: bool, slots: Table, count: int, now_ns: int
+    ) -> tuple[int, int, int]:
+        return redeliver_some(fleet, row, session_present, slots, count, now_ns, handlers)
+
+    return EntryPoints(serve, pump, receive, redeliver)
 
 
 @compiled

@@ -21,7 +21,7 @@ from loadgen.specjms.kernels import SUPPLY_CHAIN
 from loadgen.specjms.layout import (
     build_chains,
     control_bytes,
-    largest_payload_bytes,
+    heard_by,
     lines_length,
     out_bytes,
     parts_of,
@@ -29,10 +29,13 @@ from loadgen.specjms.layout import (
 )
 from loadgen.specjms.missing import gaps_of, streams_of
 from loadgen.specjms.plan import SupplyPlan
+from loadgen.workload.device import AWAY
 from loadgen.workload.fleet import Fleet
-from loadgen.workload.payload import HEADER_BYTES, body_crc_states, make_body
 
-_COUNTED = "discarded", "discarded_bytes", "calls_dropped", "waited", "duplicated", "out_of_order"
+_COUNTED = (
+    *("discarded", "discarded_bytes", "calls_dropped", "waited", "duplicated", "out_of_order"),
+    *("redelivered", "unmarked", "recovered", "recovered_ns"),
+)
 _plans = TypeAdapter(SupplyPlan)
 
 
@@ -55,24 +58,20 @@ def equip(fleet: Fleet, plan: SupplyPlan) -> Chains:
     for number in np.unique(fleet.group).tolist():
         asked = subscriptions_at(plan.model, plan.root, parts[number], 0)
         fleet.devices["qos"][fleet.group == number] = asked.qos
-    body = make_body(largest_payload_bytes(plan.model) - HEADER_BYTES, plan.seed)
     written = out_bytes(plan.model, plan.root, len(fleet.buffer), window)
     fleet.replace(
         senders=np.zeros(len(sending), SENDER_DTYPE),
         window=np.zeros((len(sending), window), IN_FLIGHT_DTYPE),
         received_ids=np.zeros((len(receiving), RECEIVED_BYTES), np.uint8),
         pairs=chains.pairs,
-        body=body,
-        body_crc=body_crc_states(body),
         out=np.zeros(written, np.uint8),
         control=np.zeros(control_bytes(written, len(fleet.buffer)), np.uint8),
         own=chains,
     )
     for row in np.flatnonzero(chains.roles["first"] >= 0).tolist():
         kind = chains.types[chains.roles[row].first]
-        group = fleet.groups[fleet.devices[row].group]
-        group.counts_as = kind.group
-        group.packet_most = kind.packet_most
+        fleet.groups[fleet.devices[row].group].counts_as = kind.group
+    fleet.groups["packet_most"] = int(chains.types["packet_most"].max())
     return chains
 
 
@@ -106,6 +105,9 @@ def supply_chain(document: Any, worker: int, page: LivePage) -> Behaviour:
                 **{name: getattr(chains.state, name) for name in _COUNTED},
                 "calls_open": chains.joins[-1].count,
                 "unsent": lines_length(chains),
+                "heard": heard_by(plan.model, chains),
+                "returned_ns": int(fleet.devices["returned_ns"].max(initial=0)),
+                "away": int((fleet.devices["returned_ns"] == AWAY).sum()),
                 "gaps": gaps_of(plan.model, chains, fleet.gaps),
                 "streams": streams_of(plan.model, chains),
             }

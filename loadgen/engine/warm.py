@@ -98,7 +98,8 @@ def warm(behaviour: str = "messaging", report: Report = lambda *_: None) -> None
         steps = [*_entry_points(fleet, MESSAGING_ENTRY_POINTS), *_called_by_workers(fleet)]
         if behaviour == "supply_chain":
             own = stack.enter_context(_ready(_tiny_supply_fleet()))
-            steps[:3] = _entry_points(own, SUPPLY_ENTRY_POINTS)
+            entry_points = _entry_points(own, SUPPLY_ENTRY_POINTS)
+            steps[: len(entry_points)] = entry_points
         with only_loading():
             missing = [step for step in steps if not _is_loaded(step)]
         if missing:
@@ -110,7 +111,13 @@ def _entry_points(fleet: Fleet, kernels: EntryPoints) -> Sequence[Step]:
         lambda: kernels.pump(fleet),
         lambda: kernels.serve(fleet, 0),
         lambda: kernels.receive(fleet, 0, 0, 1),
+        lambda: kernels.redeliver(fleet, _sender_of(fleet), True, np.zeros(4, np.int64), 0, 1),
     )
+
+
+def _sender_of(fleet: Fleet) -> int:
+    """A device that sends at QoS 1 or 2."""
+    return int(np.flatnonzero(fleet.devices["sender"] >= 0)[0])
 
 
 def _called_by_workers(fleet: Fleet) -> Sequence[Step]:
@@ -123,7 +130,6 @@ def _called_by_workers(fleet: Fleet) -> Sequence[Step]:
 
     return (
         lambda: connect_some(fleet, np.zeros(0, np.int64)),
-        lambda: traffic.redeliver(fleet, 0, True, four, 0),
         lambda: plan_schedule(fleet, now_ns + _LATER_NS),
         lambda: ping_idle(fleet, now_ns, four, np.zeros(2, np.uint8), four),
         lambda: keep_partial(fleet, 0, fleet.buffer, 0, 0, now_ns),

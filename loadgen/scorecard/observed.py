@@ -119,6 +119,7 @@ TABLES: Mapping[str, Callable[[Object], Section]] = {
     "audit": supply.audit,
     "types": supply.message_types,
     "groups": supply.message_mix,
+    "traffic": supply.topics,
     "rules": supply.run_rules,
 }
 """Key of what a case observed to the table that shows it, in the order of the score card."""

@@ -43,6 +43,7 @@ def message_types(document: Object) -> Section:
             *figures(one, "sent", "received", "expected", "sent_per_s", "target_sent_per_s"),
             *figures(one, "received_per_s", "target_received_per_s"),
             *figures(part(one, "delivery_us"), "p50", "p90", "p99", "max"),
+            *figures(one, "handler_p90_us"),
         )
         for one in objects(document.get("types"))
     )
@@ -65,9 +66,25 @@ def message_types(document: Object) -> Section:
     )
     header = (
         *("message", "sent", "received", "expected", "sent/s", "target", "received/s", "target"),
-        *("50P", "90P", "99P", "max"),
+        *("50P", "90P", "99P", "max", "90P, slowest handler"),
     )
     return Section("Message types", note, header, rows)
+
+
+def topics(document: Object) -> Section:
+    traffic = part(document, "traffic")
+    rows = tuple(
+        (text(one, "topic"), *figures(one, "message_types", "sent_per_s", "received_per_s"))
+        for one in objects(traffic.get("busiest"))
+    )
+    count, mean, most = figures(traffic, "topics", "sent_per_s_mean", "sent_per_s_most")
+    note = (
+        f"{count or 0:,.0f} topics, as they are at the broker and without the levels by which it "
+        f"selects; messages sent to one a second: {mean or 0:,.3f} in the mean, {most or 0:,.3f} "
+        "to the busiest. These are the busiest."
+    )
+    header = ("topic", "message types", "sent/s", "received/s")
+    return Section("Traffic by topic", note, header, rows)
 
 
 def message_mix(document: Object) -> Section:
@@ -89,19 +106,26 @@ def _group(row: Object) -> str:
     return f"{row.get('group')}: {name}" if name else str(row.get("group"))
 
 
+_KEPT = ((True, "kept"), (False, "NOT KEPT"))
+
+
 def run_rules(document: Object) -> Section:
     rows = tuple(
         (
             text(one, "rule"),
-            "kept" if one.get("kept") is True else "NOT KEPT",
+            next((word for kept, word in _KEPT if one.get("kept") is kept), "not judged"),
             text(one, "observed"),
         )
         for one in objects(document.get("rules"))
     )
-    compliant = "compliant" if document.get("compliant") is True else "not compliant"
+    words = [row[1] for row in rows]
+    result = "Every one was judged and kept: the run is compliant."
+    if document.get("compliant") is not True:
+        result = (
+            f"The run is not compliant: {words.count('kept')} are kept, "
+            f"{words.count('NOT KEPT')} are not, {words.count('not judged')} were not judged."
+        )
     found = document.get("notes")
     notes = [str(text)[:300] for text in found[:10]] if isinstance(found, list) else []
-    note = " ".join(
-        (f"By these the run is {compliant}; a tool cannot judge the other rules.", *notes)
-    )
+    note = " ".join((result, *notes))
     return Section("Run rules", note, ("rule", "", "observed"), rows, texts=(0, 1, 2))

@@ -15,6 +15,7 @@ from loadgen.cases.registry import CASES, style_of
 from loadgen.control.sweep import Measured, SweepPoint, SweepResult, standing_of
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.reading import figure, part
 from loadgen.scorecard.record import RunRecord, open_run
 from loadgen.scorecard.summary import summarize
 from loadgen.scorecard.text import notice_for
@@ -49,6 +50,14 @@ FIGURES: Mapping[str, Column] = {
         Column("p99", "99P", "µs"),
         Column("max", "MAX", "µs"),
         Column("stdev", "STDV", "µs"),
+        # Of a supply chain.
+        Column("delivery", "Mean delivery", "ms"),
+        Column("published_delivery", "Mean delivery, paper", "ms"),
+        Column("broker_per_base", "Broker processor per BASE", "% of all processors"),
+        Column("published_per_base", "Broker processor per BASE, paper", "% of 8 processors"),
+        Column("published_base", "Most BASE, paper", ""),
+        Column("used_topics", "Topics", ""),
+        Column("per_topic", "Sent to a topic", "msgs/sec"),
     )
 }
 
@@ -268,4 +277,22 @@ def figures_of(record: RunRecord, card: ScoreCard) -> dict[str, float | None]:
         "high_water_mark": card.counts.high_water_mark,
         "seconds": card.connect.seconds if burst else None,
         **{key: getattr(latency, key, None) for key in ("avg", "p50", "p99", "max", "stdev")},
+        "broker_per_base": _broker_per_base(record, card),
+        # What the case itself worked out.
+        **{key: figure(part(record.own, "figures"), key) for key in _OF_THE_CASE},
     }
+
+
+_OF_THE_CASE = (
+    *("delivery", "published_delivery", "published_per_base", "published_base"),
+    *("used_topics", "per_topic"),
+)
+
+
+def _broker_per_base(record: RunRecord, card: ScoreCard) -> float | None:
+    """Share of this host's processors that the broker used, for each BASE, in per cent."""
+    base, cores = record.scenario.get("base"), record.environment.get("cores")
+    used = None if card.broker is None else card.broker.cores
+    if used is None or not isinstance(base, int) or not isinstance(cores, int) or not cores:
+        return None
+    return 100.0 * used / cores / base

@@ -5,12 +5,14 @@ from typing import Annotated
 import numpy as np
 import numpy.typing as npt
 
+from loadgen.metrics.histogram import BUCKETS
 from loadgen.specjms.joins import Join
 from loadgen.specjms.trailer import Note
 from loadgen.workload.accounting import Pair
 from loadgen.workload.arrays import (
     Arrays,
     Bytes,
+    CountRows,
     Grid,
     Int32,
     Int64,
@@ -22,6 +24,9 @@ from loadgen.workload.arrays import (
 )
 
 ALL, FAMILIES = -1, -2
+COARSE_BITS = 7
+"""Buckets of a latency histogram that one coarse bucket takes together: eight to a power of two."""
+HEARD_COLUMNS = (BUCKETS >> COARSE_BITS) + 1
 NO_ACTION, MAKE_OFFER, JOIN_OFFERS = range(3)
 
 
@@ -47,13 +52,18 @@ class MessageType(Record):
     """Consumers of each message, 0 where the family decides."""
     sizes: Annotated[npt.NDArray[np.int64], np.int64, 3]
     """Payload bytes by size class."""
+    body_first: Annotated[npt.NDArray[np.int64], np.int64, 3]
+    """Where the content of each class begins in `bodies`, and its CRC-32."""
+    body_crc: Annotated[npt.NDArray[np.int64], np.int64, 3]
+    percent: Annotated[npt.NDArray[np.int64], np.int64, 3]
+    """Share of each class where the type draws its own, else -1."""
     output_first: Int64
     outputs: Int64
     held: Int64
     """Transacted outputs for which the acknowledgement of the input waits."""
     action: Int64
-    ordered: Int64
-    """1 when one consumer receives all of a stream, so that order means something."""
+    handlers: Int64
+    """Consumers at each location, which share what comes to it."""
     begins: Int64
     """1 when it begins an interaction."""
     packet_most: Int64
@@ -116,20 +126,20 @@ class Cause(Record):
     transaction: Int32
     destination: Int32
     deliveries: Int32
+    sequence: Int64
 
 
 class Seen(Record):
     """Counts of a destination: of interactions begun in the window, then of the whole run.
 
-    As long as a line of the processor's cache, so that the second account of a message costs next
-    to nothing.
+    Within a line of the processor's cache, so that the second account of a message costs next to
+    nothing.
     """
 
     sent: Int64
     expected: Int64
     received: Int64
     duplicated: Int64
-    slow: Int64
     sent_in_all: Int64
     expected_in_all: Int64
     received_in_all: Int64
@@ -166,6 +176,13 @@ class State(Record):
     duplicated: Int64
     """Deliveries of the whole run that came again, and below that came too late."""
     out_of_order: Int64
+    redelivered: Int64
+    """Deliveries that the broker marked as repeated (DUP)."""
+    unmarked: Int64
+    """Deliveries that came again though neither the broker nor the sender marked them so."""
+    recovered: Int64
+    """Deliveries that had waited for a handler that was away, and when the last one came."""
+    recovered_ns: Int64
 
 
 class Chains(Arrays):
@@ -200,6 +217,16 @@ class Chains(Arrays):
     notes: Rows[Note]
     """Scratch: of what is received, of what is begun."""
     pairs: Rows[Pair]
+    last: Int64Rows
+    """By pair and handler of a location: the sequence that follows the last one it received."""
+    heard_at: Int64Rows
+    """Row in `heard` of a type at a device, -1 for none."""
+    heard: CountRows
+    """Delivery times of the window by event handler: coarse buckets, and those above the limit."""
+    bodies: Bytes
+    kept: Grid[Note]
+    """By row of the in-flight window and slot: what a message is written from, should it have to be
+    again."""
 
     sending: npt.NDArray[np.bool_]
     """Devices that need a row in the in-flight window."""

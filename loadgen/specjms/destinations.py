@@ -68,6 +68,11 @@ def topic_of(model: Model, root: str, number: int, destination: int) -> str:
     return "/".join((base, *_properties(model, number, destination).values()))
 
 
+def shared_topic_of(model: Model, root: str, number: int, destination: int) -> str:
+    """The topic that messages to this destination share with others, without levels that select."""
+    return _base(model, root, number, destination)
+
+
 def properties_of(model: Model, number: int, destination: int) -> bytes:
     """User properties of a PUBLISH to this destination, without their length."""
     if model.selectors != "client":
@@ -100,11 +105,19 @@ def subscriptions_of(model: Model, root: str, number: int, location: int) -> Sub
     if MESSAGES[number].spread == "family":
         packets = _family_packets(model, root, number, location)
     else:
-        pattern = _filter(model, root, number, location)
-        if MESSAGES[number].spread == "one" and handlers_of(model, number) > 1:
-            pattern = f"$share/{destination_name(model, number, location)}/{pattern}"
-        packets = ((pattern,),)
+        packets = ((_filter(model, root, number, location),),)
+    if handlers_of(model, number) > 1:
+        share = consumed_at(model, number, location)
+        packets = tuple(tuple(f"$share/{share}/{one}" for one in packet) for packet in packets)
     return Subscriptions(packets, model.messages[number].qos)
+
+
+def consumed_at(model: Model, number: int, location: int) -> str:
+    """Name of what a location consumes of a type: its queue, or its subscription to the topic."""
+    message = MESSAGES[number]
+    if not message.pubsub:
+        return destination_name(model, number, location)
+    return f"{location_name(message.consumer, location)}_{message.destination}"
 
 
 def user_property(name: str, value: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from loadgen.specjms.messages import (
     FIRST_OF_INTERACTION,
@@ -57,6 +58,34 @@ def mix(rates: Mapping[Group, Rate]) -> dict[Group, float]:
     """Share of each group in the messages received, in per cent; zeros where none were."""
     total = sum(rate.received for rate in rates.values())
     return {group: 100.0 * rate.received / total if total else 0.0 for group, rate in rates.items()}
+
+
+PUBLISHED_MIX: Final[Mapping[str, Mapping[Group, float]]] = {
+    "horizontal": {"a": 37.2, "b": 12.7, "c": 24.4, "d": 25.7},
+    "vertical": {"a": 14.2, "b": 6.0, "c": 39.1, "d": 40.7},
+}
+"""Shares of what is received, in per cent, by which each topology has its published mix: half of it
+pub/sub, or four fifths point to point (SPECjms2007 article, figures 5 and 6)."""
+_MIX_POINTS: Final = 0.5
+
+
+def mix_note(model: Model) -> str:
+    """What to say of a BASE with which the mix is not that of the topology; "" where it is."""
+    published = PUBLISHED_MIX.get(model.topology)
+    if published is None:
+        return ""
+    played = {group: Rate() for group in GROUPS}
+    for message, rate in zip(MESSAGES, type_rates(model), strict=True):
+        played[message.group] += rate
+    shares = mix(played)
+    worst = max(GROUPS, key=lambda group: abs(shares[group] - published[group]))
+    if abs(shares[worst] - published[worst]) <= _MIX_POINTS:
+        return ""
+    return (
+        f"BASE {model.base} does not give the message mix of the {model.topology} topology: group "
+        f"{worst} has {shares[worst]:.1f} % of what is received; with multiples of 5 it has "
+        f"{published[worst]} %."
+    )
 
 
 def interaction_messages(model: Model) -> tuple[Rate, ...]:

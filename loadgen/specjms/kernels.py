@@ -18,12 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.compiled import compiled
+from loadgen.metrics.histogram import bucket_index
 from loadgen.mqtt import kernels as mqtt
 from loadgen.mqtt.constants import PUBACK, PUBREC
-from loadgen.mqtt.in_flight import acquire
+from loadgen.mqtt.in_flight import FREE, acquire
 from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.specjms.chains import (
     ALL,
+    COARSE_BITS,
     FAMILIES,
     JOIN_OFFERS,
     MAKE_OFFER,
@@ -43,8 +45,10 @@ from loadgen.workload.pacer import random_unit
 from loadgen.workload.payload import (
     HEADER_BYTES,
     has_intact_header,
+    is_copy,
     is_intact,
     read_i64,
+    read_u8,
     read_u32,
     send_offset_ns,
     stamp,
@@ -72,6 +76,7 @@ Bytes = npt.NDArray[np.uint8]
 
 _SALT_FAMILY = 0x5EED
 _SALT_PRICE = 0xB1D
+_SALT_SIZE = 0x512E
 _PRICES = 1_000_000
 _NONE = -1
 _OTHER_FAMILY = -2
@@ -99,35 +104,77 @@ def _stream(kind: MessageType, role: Role, destination: int) -> int:
 
 @compiled
 def _write_message(
-    fleet: Fleet, row: int, note: Note, number: int, packet_id: int, sent_ns: int, position: int
+    fleet: Fleet,
+    row: int,
+    note: Note,
+    number: int,
+    sequence: int,
+    packet_id: int,
+    sent_ns: int,
+    dup: int,
+    copy: int,
+    position: int,
 ) -> int:
-    """Write one whole PUBLISH of type `number`; the position after it."""
+    """Write one whole PUBLISH of type `number`; the position after it.
+
+    The same bytes each time, but for `dup` and for `copy` of the payload's header.
+    """
     chain = chains_of(fleet.own)
     kind = chain.types[number]
     route = _route(kind, note)
     stream = _stream(kind, chain.roles[row], route)
     place = chain.destinations[kind.destination + route]
     out = fleet.out
-    size = int(kind.sizes[note.size_class])
+    size_class = _size_class(fleet, kind, note, number)
+    size = int(kind.sizes[size_class])
     payload = mqtt.write_publish(
         out,
         position,
-        kind.qos << 1,
+        dup << 3 | kind.qos << 1,
         chain.topics[place.topic_start : place.topic_end],
         packet_id,
         fleet.run.version,
         chain.properties[place.property_start : place.property_end],
         size,
     )
-    filler = size - HEADER_BYTES - TRAILER_BYTES
     trailer = payload + size - TRAILER_BYTES
-    copy_bytes(out, payload + HEADER_BYTES, fleet.body, 0, filler)
+    filler = size - HEADER_BYTES - TRAILER_BYTES
+    copy_bytes(out, payload + HEADER_BYTES, chain.bodies, kind.body_first[size_class], filler)
     write_note(out, trailer, note, number)
-    crc = crc32(fleet.body_crc[filler], out, trailer, trailer + TRAILER_BYTES)
-    sequence = chain.sequences[stream]
-    stamp(out, payload, fleet.run.run_tag, stream, sequence, note.intended_ns, sent_ns, crc)
-    chain.sequences[stream] = sequence + 1
+    crc = crc32(kind.body_crc[size_class], out, trailer, trailer + TRAILER_BYTES)
+    run_tag, intended_ns = fleet.run.run_tag, note.intended_ns
+    stamp(out, payload, run_tag, stream, sequence, intended_ns, sent_ns, crc, copy)
     return payload + size
+
+
+@compiled
+def _size_class(fleet: Fleet, kind: MessageType, note: Note, number: int) -> int:
+    """That of the interaction, or one that is drawn for this message where the type has its own."""
+    if kind.percent[0] < 0:
+        return note.size_class
+    return _drawn_class(
+        random_unit(fleet.run.seed ^ _SALT_SIZE, number, note.number),
+        int(kind.percent[0]),
+        int(kind.percent[1]),
+    )
+
+
+@compiled
+def _drawn_class(unit: float, small_percent: int, medium_percent: int) -> int:
+    percent = 100.0 * unit
+    if percent >= small_percent + medium_percent:
+        return 2
+    return 1 if percent >= small_percent else 0
+
+
+@compiled
+def _take_sequence(chain: Chains, row: int, note: Note, number: int) -> int:
+    """Number of the next message of a type in its stream."""
+    kind = chain.types[number]
+    stream = _stream(kind, chain.roles[row], _route(kind, note))
+    sequence = chain.sequences[stream]
+    chain.sequences[stream] = sequence + 1
+    return int(sequence)
 
 
 @compiled
@@ -178,8 +225,14 @@ def _send_outputs(
             under_way.transaction = note.transaction if output.transacted else _NONE
             under_way.destination = output.destination + _route(output, note)
             under_way.deliveries = output.deliveries
+        sequence = _take_sequence(chain, row, note, number)
+        if packet_id > 0:
+            under_way.sequence = sequence
+            chain.kept[sender, packet_id - 1] = note
         before = position
-        position = _write_message(fleet, row, note, number, packet_id, now_ns, position)
+        position = _write_message(
+            fleet, row, note, number, sequence, packet_id, now_ns, 0, 0, position
+        )
         count_sent(fleet, output.group, phase, output.deliveries, position - before)
         _see_sent(chain, output.destination + _route(output, note), phase, output.deliveries)
         note.next += 1
@@ -380,22 +433,35 @@ def _take_damaged(
     fleet: Fleet, row: int, buffer: Bytes, message: Message, note: Note, now_ns: int
 ) -> None:
     """Account for a damaged message of this run; where only its filler is, the rest is believed."""
+    if not _content_alone_is_damaged(fleet, buffer, message):
+        count_doubtful(fleet, row, buffer, message, now_ns)
+        return
+    pair = _place_of(fleet, row, buffer, message, note)
+    phase = phase_of(fleet.run, read_i64(buffer, message.payload + 16))
+    if pair == _OTHER_FAMILY:
+        _discard(fleet, buffer, message)
+    elif pair == _NONE:
+        fleet.counters[fleet.devices[row].group, phase].misrouted += 1
+    else:
+        counts = fleet.counters[chains_of(fleet.own).types[note.type].group, phase]
+        count_damaged(fleet, counts, buffer, message, pair)
+
+
+@compiled
+def _content_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: Message) -> bool:
+    """Whether header and trailer are right with the content of the type that the trailer names."""
+    chain = chains_of(fleet.own)
     start, end = message.payload, message.end
-    filler = end - start - HEADER_BYTES - TRAILER_BYTES
-    if filler < len(fleet.body_crc):
-        crc = crc32(fleet.body_crc[filler], buffer, end - TRAILER_BYTES, end)
-        if has_intact_header(buffer, start, crc):
-            pair = _place_of(fleet, row, buffer, message, note)
-            phase = phase_of(fleet.run, read_i64(buffer, start + 16))
-            if pair == _OTHER_FAMILY:
-                _discard(fleet, buffer, message)
-            elif pair == _NONE:
-                fleet.counters[fleet.devices[row].group, phase].misrouted += 1
-            else:
-                counts = fleet.counters[chains_of(fleet.own).types[note.type].group, phase]
-                count_damaged(fleet, counts, buffer, message, pair)
-            return
-    count_doubtful(fleet, row, buffer, message, now_ns)
+    trailer = end - TRAILER_BYTES
+    number = read_u8(buffer, trailer)
+    if number >= len(chain.types):
+        return False
+    kind = chain.types[number]
+    for size_class in range(3):
+        if kind.sizes[size_class] == end - start:
+            crc = crc32(kind.body_crc[size_class], buffer, trailer, end)
+            return has_intact_header(buffer, start, crc)
+    return False
 
 
 @compiled
@@ -416,13 +482,15 @@ def _on_message(
     seen = chain.seen[kind.destination + _route(kind, note)]
     device = fleet.devices[row]
     outcome = account(fleet.pairs, fleet.gaps, fleet.totals, pair, read_i64(buffer, start + 8))
+    chain.state.redelivered += message.dup != 0
     if outcome == DUPLICATE:
         count_repeated(counts, device, buffer, message)
         chain.state.duplicated += 1
+        chain.state.unmarked += message.dup == 0 and not is_copy(buffer, start)
         if phase == MEASURE:
             seen.duplicated += 1
         return acknowledge(fleet, row, message, position)
-    if outcome == LATE and kind.ordered:
+    if _is_late(chain, row, kind, pair, read_i64(buffer, start + 8), outcome):
         counts.out_of_order += 1
         chain.state.out_of_order += 1
     qos = min(kind.qos, device.qos)
@@ -438,12 +506,34 @@ def _on_message(
     record(fleet, slot_of(kind.group, S_END_TO_END, phase), waited_ns)
     record(fleet, slot_of(kind.group, S_TRANSIT, phase), transit_ns)
     seen.received_in_all += 1
+    if now_ns - transit_ns < device.returned_ns:
+        chain.state.recovered += 1
+        chain.state.recovered_ns = now_ns
     if phase == MEASURE:
         seen.received += 1
         # A driver that sends late must not hide it: its messages count from when they were due.
-        if (waited_ns if kind.begins else transit_ns) > chain.state.slow_ns:
-            seen.slow += 1
+        delivery_ns = waited_ns if kind.begins else transit_ns
+        heard = chain.heard[chain.heard_at[row, note.type]]
+        heard[bucket_index(delivery_ns) >> COARSE_BITS] += 1
+        heard[len(heard) - 1] += delivery_ns > chain.state.slow_ns
     return position
+
+
+@compiled
+def _is_late(
+    chain: Chains, row: int, kind: MessageType, pair: int, sequence: int, outcome: int
+) -> bool:
+    """Whether a handler got a message after a later one of its stream.
+
+    Of several that share what comes to a location, each must get its own part in order.
+    """
+    if kind.handlers == 1:
+        return outcome == LATE
+    member = chain.roles[row].producer % kind.handlers
+    if sequence < chain.last[pair, member]:
+        return True
+    chain.last[pair, member] = sequence + 1
+    return False
 
 
 @compiled
@@ -488,9 +578,10 @@ def _on_acknowledged(
         transaction = chain.transactions[number]
         transaction.open -= 1
         if transaction.open == 0:
-            position = mqtt.write_ack(
-                fleet.out, position, transaction.answer, transaction.packet_id
-            )
+            if transaction.packet_id != _NONE:
+                position = mqtt.write_ack(
+                    fleet.out, position, transaction.answer, transaction.packet_id
+                )
             transaction.link = chain.state.free_transaction
             chain.state.free_transaction = number
     return group, _serve_line(fleet, row, now_ns, position)
@@ -539,11 +630,8 @@ def _new_note(
     elif interaction in (1, 4, 5):
         note.places[0] = role.place
         note.places[1] = role.center
-    percent = 100.0 * random_unit(fleet.run.seed, salt, interaction_number)
-    if percent >= chain.state.small_percent + chain.state.medium_percent:
-        note.size_class = 2
-    elif percent >= chain.state.small_percent:
-        note.size_class = 1
+    unit = random_unit(fleet.run.seed, salt, interaction_number)
+    note.size_class = _drawn_class(unit, chain.state.small_percent, chain.state.medium_percent)
 
 
 @compiled
@@ -563,13 +651,19 @@ def _write_due(
     sent.stream = _stream(kind, role, route)
     sent.destination = kind.destination + route
     sent.deliveries = kind.deliveries if kind.deliveries > 0 else note.suppliers
+    sequence = _take_sequence(chain, row, note, role.first)
     if packet_id > 0:
-        cause = chain.causes[fleet.devices[row].sender, packet_id - 1]
+        sender = fleet.devices[row].sender
+        cause = chain.causes[sender, packet_id - 1]
         cause.type = role.first
         cause.transaction = _NONE
         cause.destination = sent.destination
         cause.deliveries = sent.deliveries
-    return _write_message(fleet, row, note, role.first, packet_id, sent_ns, position)
+        cause.sequence = sequence
+        chain.kept[sender, packet_id - 1] = note
+    return _write_message(
+        fleet, row, note, role.first, sequence, packet_id, sent_ns, 0, 0, position
+    )
 
 
 @compiled
@@ -589,6 +683,49 @@ def _on_unsent(fleet: Fleet, sent: Sent) -> None:
     chains_of(fleet.own).sequences[sent.stream] -= 1
 
 
+# --- after a return ----------------------------------------------------------------------------
+
+
+@compiled
+def _write_again(fleet: Fleet, row: int, packet_id: int, dup: int, copy: int, position: int) -> int:
+    """Write a message again that was unacknowledged when the connection broke."""
+    chain = chains_of(fleet.own)
+    sender = fleet.devices[row].sender
+    cause = chain.causes[sender, packet_id - 1]
+    sent_ns = fleet.window[sender, packet_id - 1]["sent_ns"]
+    note = chain.kept[sender, packet_id - 1]
+    return _write_message(
+        fleet, row, note, cause.type, cause.sequence, packet_id, sent_ns, dup, copy, position
+    )
+
+
+@compiled
+def _on_return(fleet: Fleet, row: int) -> None:
+    """Forget which inputs wait for the effects that are under way.
+
+    Their identifiers ended with the connection. The broker delivers them again, and since they are
+    known they are acknowledged then; what they cause is kept here and sent again.
+    """
+    chain = chains_of(fleet.own)
+    sender = fleet.devices[row].sender
+    for slot in range(np.int64(fleet.senders[sender]["cursor"])):
+        number = chain.causes[sender, slot].transaction
+        if fleet.window[sender, slot]["state"] != FREE and number != _NONE:
+            chain.transactions[number].packet_id = _NONE
+    waiting = chain.roles[row].wait_head
+    while waiting != _NONE:
+        if chain.waiting[waiting].transaction != _NONE:
+            chain.transactions[chain.waiting[waiting].transaction].packet_id = _NONE
+        waiting = chain.waiting[waiting].link
+
+
 SUPPLY_CHAIN: Any = Handlers(
-    _on_message, _on_acknowledged, _on_refused, _write_due, _on_sent, _on_unsent
+    _on_message,
+    _on_acknowledged,
+    _on_refused,
+    _write_due,
+    _on_sent,
+    _on_unsent,
+    _write_again,
+    _on_return,
 )

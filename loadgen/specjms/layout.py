@@ -1,8 +1,9 @@
 """From a model to the arrays of one worker (chains.py), and to who its devices are.
 
 Groups: one of event handlers for each message type, named INTERACTION.TYPE, whose row also counts
-that type wherever it is sent or received; with shared connections these are empty and one group of
-agents for each kind of location holds the devices. Then one of drivers an interaction.
+that type wherever it is sent or received; where the handlers of an agent share connections these
+are empty, and a group for each of the connections holds the devices. Then one of drivers an
+interaction.
 
 Device n of a group stands at location n div (devices a location): the consumers of one queue are
 neighbours, and stay together in one worker. A stream is what one producer sends of a type to one
@@ -10,6 +11,7 @@ destination, so that whoever receives can account for it message by message; whe
 one destination only, its number is enough.
 """
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,10 +20,14 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.specjms.audit import DELIVERY_LIMIT_MS
+from loadgen.metrics.histogram import highest_values
+from loadgen.specjms.audit import DELIVERY_LIMIT_MS, DELIVERY_PERCENTILE
+from loadgen.specjms.bodies import body_of
 from loadgen.specjms.chains import (
     ALL,
+    COARSE_BITS,
     FAMILIES,
+    HEARD_COLUMNS,
     JOIN_OFFERS,
     MAKE_OFFER,
     NO_ACTION,
@@ -53,6 +59,7 @@ from loadgen.specjms.messages import (
 from loadgen.specjms.model import (
     Model,
     destinations_of,
+    drivers_of,
     enabled_types,
     families_at,
     handlers_of,
@@ -61,7 +68,7 @@ from loadgen.specjms.model import (
     received_by,
 )
 from loadgen.specjms.topology import suppliers_of
-from loadgen.specjms.trailer import Note
+from loadgen.specjms.trailer import TRAILER_BYTES, Note
 from loadgen.workload.accounting import make_pairs
 from loadgen.workload.arrays import Rows
 from loadgen.workload.payload import HEADER_BYTES
@@ -79,9 +86,11 @@ WAITING_NOTES: Final = 16_384
 class Part:
     """What the devices of one group are.
 
-    role      handlers of one message type, agents of a kind of location, drivers of an interaction
-    subject   number of the type, the kind, or the interaction
-    count     devices; per_place those at each location
+    role        handlers of one message type, a connection of the agents of a kind of location, or
+                drivers of an interaction
+    subject     number of the type, the kind, or the interaction
+    count       devices; per_place those at each location
+    connection  which one of its agent's, from 0 on, of how many
     """
 
     role: Literal["handlers", "agents", "drivers"]
@@ -89,6 +98,8 @@ class Part:
     kind: Kind
     places: int
     per_place: int
+    connection: int = 0
+    connections: int = 1
 
     @property
     def count(self) -> int:
@@ -100,7 +111,8 @@ class Part:
         if self.role == "handlers":
             return f"{MESSAGES[self.subject].interaction}.{MESSAGES[self.subject].name}"
         if self.role == "agents":
-            return f"agents.{self.kind.name}"
+            which = f".{self.connection + 1}" if self.connections > 1 else ""
+            return f"agents.{self.kind.name}{which}"
         return f"{self.subject}.drivers"
 
 
@@ -109,16 +121,23 @@ def parts_of(model: Model) -> tuple[Part, ...]:
     parts = []
     for number in enabled_types(model):
         kind = MESSAGES[number].consumer
-        each = 0 if model.shared_connections else handlers_of(model, number)
+        each = 0 if model.connections[kind] else handlers_of(model, number)
         parts.append(Part("handlers", number, kind, model.count_of(kind), each))
-    if model.shared_connections:
-        kinds = sorted({MESSAGES[number].consumer for number in enabled_types(model)})
-        parts += [Part("agents", kind, kind, model.count_of(kind), 1) for kind in kinds]
+    for kind in Kind:
+        shared = min(model.connections[kind], len(_consumed_by_kind(model, kind)))
+        parts += [
+            Part("agents", kind, kind, model.count_of(kind), model.agents[kind], one, shared)
+            for one in range(shared)
+        ]
     for interaction in interactions_on(model):
         kind = MESSAGES[FIRST_OF_INTERACTION[interaction - 1]].sender
-        each = model.drivers[interaction - 1]
+        each = drivers_of(model, interaction)
         parts.append(Part("drivers", interaction, kind, model.count_of(kind), each))
     return tuple(parts)
+
+
+def _consumed_by_kind(model: Model, kind: Kind) -> tuple[int, ...]:
+    return tuple(n for n in enabled_types(model) if MESSAGES[n].consumer == kind)
 
 
 def consumed_by(model: Model, part: Part) -> tuple[int, ...]:
@@ -126,7 +145,7 @@ def consumed_by(model: Model, part: Part) -> tuple[int, ...]:
     if part.role == "handlers":
         return (part.subject,)
     if part.role == "agents":
-        return tuple(n for n in enabled_types(model) if MESSAGES[n].consumer == part.kind)
+        return _consumed_by_kind(model, part.kind)[part.connection :: part.connections]
     return ()
 
 
@@ -204,12 +223,14 @@ class _Rows:
         for column in ("first", "wait_head", "wait_tail"):
             self.roles[column] = -1
         self.bases = np.full((count, len(MESSAGES)), -1, np.int64)
+        self.heard_at = self.bases.copy()
         self.sending = np.zeros(count, np.bool_)
         self.qos2 = np.zeros(count, np.bool_)
         self.terms: list[tuple[int, int, int]] = []
         self.term_bytes = bytearray()
-        self.queues: dict[int, int] = {}
+        self.queues: dict[tuple[int, int], int] = {}
         self.pairs = 0
+        self.heard = 0
 
     def add_terms(self, selector: Sequence[Sequence[bytes]]) -> None:
         for term, alternatives in enumerate(selector):
@@ -219,19 +240,19 @@ class _Rows:
                 self.terms.append((term, start, len(self.term_bytes)))
 
     def add_account(self, row: int, number: int, kind: MessageType) -> None:
-        """Where a device accounts for a type that it receives."""
-        base = self.pairs
-        match MESSAGES[number].spread:
-            case "one":
-                # All consumers of a queue are in this worker and account for it together.
-                base = self.queues.setdefault(number, base)
-                if base == self.pairs:
-                    self.pairs += kind.streams
-            case "all":
-                self.pairs += kind.streams
-            case "family":
-                self.pairs += self.roles[row].families * kind.producers
+        """Where a device accounts for a type that it receives.
+
+        The consumers of a queue, and of a location's subscription to a topic, are in this worker
+        and account for it together.
+        """
+        role, spread = self.roles[row], MESSAGES[number].spread
+        place = 0 if spread == "one" else role.place
+        base = self.queues.setdefault((number, place), self.pairs)
+        if base == self.pairs:
+            self.pairs += role.families * kind.producers if spread == "family" else kind.streams
         self.bases[row, number] = base
+        self.heard_at[row, number] = self.heard
+        self.heard += 1
 
 
 def build_chains(
@@ -244,7 +265,8 @@ def build_chains(
 ) -> Chains:
     """Arrays for the devices `group[i]`, `device[i]` of one worker; `window` messages each."""
     parts = parts_of(model)
-    types, outputs = _type_rows(model, root, parts)
+    types, outputs, bodies = _type_rows(model, root, parts)
+    most = int(types["handlers"].max())
     offered, offered_first = _offered(model)
     rows = _Rows(len(group))
     for row in range(len(group)):
@@ -292,6 +314,11 @@ def build_chains(
         state=_state(model),
         notes=Note.rows(2),
         pairs=make_pairs(rows.pairs),
+        last=np.zeros((rows.pairs if types["handlers"].max() > 1 else 0, most), np.int64),
+        heard_at=rows.heard_at,
+        heard=np.zeros((rows.heard, HEARD_COLUMNS), np.uint32),
+        bodies=bodies,
+        kept=Note.grid(senders, window),
         sending=rows.sending,
         qos2=rows.qos2,
     )
@@ -321,11 +348,14 @@ def _state(model: Model) -> Rows[State]:
     return rows
 
 
-def _type_rows(model: Model, root: str, parts: tuple[Part, ...]) -> tuple[Rows[MessageType], Table]:
-    """The arrays `types` and `outputs`."""
+def _type_rows(
+    model: Model, root: str, parts: tuple[Part, ...]
+) -> tuple[Rows[MessageType], Table, Bytes]:
+    """The arrays `types`, `outputs` and `bodies`."""
     rows = MessageType.rows(len(MESSAGES))
     rows["group"] = -1
     outputs: list[int] = []
+    bodies = bytearray()
     firsts = first_destinations(model)
     group_of_type = {p.subject: at for at, p in enumerate(parts) if p.role == "handlers"}
     streams = first_streams(model)
@@ -344,6 +374,11 @@ def _type_rows(model: Model, root: str, parts: tuple[Part, ...]) -> tuple[Rows[M
         row.destination = firsts[number]
         row.deliveries = 0 if message.spread == "family" else received_by(model, number, 0)
         row.sizes[:] = options.sizes_bytes
+        for at, size in enumerate(options.sizes_bytes):
+            body = body_of(number, size - HEADER_BYTES - TRAILER_BYTES)
+            row.body_first[at], row.body_crc[at] = len(bodies), zlib.crc32(body)
+            bodies += body
+        row.percent[:] = options.class_percent or (-1, -1, -1)
         row.output_first = len(outputs)
         row.outputs = len(caused)
         if options.transacted and options.qos > 0:
@@ -352,11 +387,11 @@ def _type_rows(model: Model, root: str, parts: tuple[Part, ...]) -> tuple[Rows[M
         row.action = {"callForOffers": MAKE_OFFER, "offer": JOIN_OFFERS}.get(
             message.name, NO_ACTION
         )
-        row.ordered = message.spread != "one" or handlers_of(model, number) == 1
+        row.handlers = handlers_of(model, number)
         row.begins = message.cause is None
         row.packet_most = _most_bytes(model, root, number)
         outputs += caused
-    return rows, np.array(outputs or [0], np.int64)
+    return rows, np.array(outputs or [0], np.int64), _bytes(bytes(bodies))
 
 
 def _most_bytes(model: Model, root: str, number: int) -> int:
@@ -417,6 +452,34 @@ def lines_length(chains: Chains) -> int:
             count += 1
             row = chains.waiting[row].link
     return count
+
+
+def heard_by(model: Model, chains: Chains) -> list[list[int]]:
+    """Delivery times of the window at each location, one row a message type and location.
+
+    Columns: type, location, event handlers that received any, those of them of whose deliveries
+    more than the tolerated share were slow, deliveries, slow ones, and the 90th percentile in ns of
+    the slowest handler, at most an eighth above the true one.
+    """
+    found: dict[tuple[int, int], list[int]] = {}
+    for number in enabled_types(model):
+        rows = np.flatnonzero(chains.heard_at[:, number] >= 0)
+        heard = chains.heard[chains.heard_at[rows, number]].astype(np.int64)
+        slow, counts = heard[:, -1], heard[:, :-1]
+        received = counts.sum(axis=1)
+        ranks = np.maximum((received * DELIVERY_PERCENTILE + 50) // 100, 1)
+        buckets = (np.cumsum(counts, axis=1) < ranks[:, None]).sum(axis=1)
+        p90_ns = highest_values(((buckets + 1) << COARSE_BITS) - 1)
+        over = slow * 100 > received * (100 - DELIVERY_PERCENTILE)
+        places = chains.roles["place"][rows]
+        for at in np.flatnonzero(received).tolist():
+            held = found.setdefault((number, int(places[at])), [0, 0, 0, 0, 0])
+            held[0] += 1
+            held[1] += int(over[at])
+            held[2] += int(received[at])
+            held[3] += int(slow[at])
+            held[4] = max(held[4], int(p90_ns[at]))
+    return [[*where, *held] for where, held in sorted(found.items())]
 
 
 # Buffers ---------------------------------------------------------------------------------------

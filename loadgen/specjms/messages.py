@@ -70,7 +70,7 @@ class MessageType:
 
     @property
     def durable(self) -> bool:
-        """Column D."""
+        """Column D, of topics; what is persistent waits in a queue in any case."""
         return self.pubsub and self.persistent
 
     @property

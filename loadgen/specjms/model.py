@@ -5,11 +5,18 @@ destinations, producers and streams (layout.py), so that a plan need not list th
 """
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, get_args
 
-from loadgen.specjms.messages import INTERACTIONS, MESSAGES, Kind, number_of
+from loadgen.specjms.messages import (
+    FIRST_OF_INTERACTION,
+    INTERACTIONS,
+    MESSAGES,
+    Kind,
+    number_of,
+)
 from loadgen.specjms.sizes import CLASS_PERCENT
 from loadgen.specjms.topology import Locations, Topology, families_of, suppliers_of
 
@@ -34,6 +41,14 @@ selector (paper, section 3.1)."""
 
 Selectors = Literal["broker", "client"]
 
+CaseStudy = Literal["I", "II", "III"]
+"""Scenarios of the case study in the paper of jms2009-PS (section 4.2)."""
+
+Acknowledgement = Literal["AUTO", "CLIENT", "DUPS_OK"]
+ACKNOWLEDGED_AT_ONCE: Final[Mapping[Acknowledgement, int]] = {"AUTO": 1, "CLIENT": 1, "DUPS_OK": 10}
+"""Messages that an event handler acknowledges together, by the mode of a session that is not
+transacted (SPECjms2007 article, table 1): each behind what it causes, or, lazily, ten at a time."""
+
 BASE_LIMIT: Final = 20_000
 
 
@@ -42,13 +57,17 @@ class MessageOptions:
     """How one message type is sent and received: the parameters of jms2009-PS and of the kit."""
 
     qos: int  # 0 not persistent, 1 persistent, 2 on request
-    durable: bool  # the subscription outlives its connection
+    durable: bool  # the session outlives its connection, and what came meanwhile waits in it
     transacted: bool  # produced and consumed as one unit: the input waits for its outputs
     queue: bool  # shared subscription of the handlers of a location, else a topic
     target: Target  # which messages share a topic, for those not sent to a queue
     subscription: SubscriptionType  # of callForOffers
-    handlers: int  # consumers at each location
+    handlers: int  # of each agent
     sizes_bytes: tuple[int, int, int]  # payload of the three size classes
+    # Share of each class where the type draws its own; None where the interaction's counts.
+    class_percent: tuple[int, int, int] | None = None
+    acknowledgement: Acknowledgement = "AUTO"  # where it is not transacted
+    endpoint: int = 0  # number of the broker's address for its event handlers, 0 for all in turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +75,9 @@ class Model:
     """Everything that decides what is sent to whom, and how often.
 
     `rates` are interactions begun per second in the whole system, 0 for one that is off; `drivers`
-    those of each interaction at each location that begins it. One message in `check_every` is
-    checked against its CRC-32.
+    those of each interaction and agent. `agents` of a location, by its kind, play it together; the
+    event handlers of one share `connections`, or each has its own where that is 0. One message in
+    `check_every` is checked against its CRC-32.
     """
 
     topology: Topology
@@ -68,7 +88,9 @@ class Model:
     messages: tuple[MessageOptions, ...]
     drivers: tuple[int, ...]
     selectors: Selectors = "broker"
-    shared_connections: bool = False
+    agents: tuple[int, ...] = (1, 1, 1, 1)
+    connections: tuple[int, ...] = (0, 0, 0, 0)
+    endpoints: tuple[int, ...] = (0,) * 7  # of each interaction's drivers, as a type's
     check_every: int = 1
     class_percent: tuple[int, int, int] = CLASS_PERCENT
 
@@ -127,15 +149,23 @@ def mean_received_by(model: Model, number: int) -> float:
 
 
 def handlers_of(model: Model, number: int) -> int:
-    """Consumers of a message type at each location; one where connections are shared."""
-    return 1 if model.shared_connections else model.messages[number].handlers
+    """Consumers of a message type at each location; one an agent where connections are shared."""
+    kind = MESSAGES[number].consumer
+    each = 1 if model.connections[kind] else model.messages[number].handlers
+    return model.agents[kind] * each
+
+
+def drivers_of(model: Model, interaction: int) -> int:
+    """Drivers of an interaction at each location that begins it."""
+    sender = MESSAGES[FIRST_OF_INTERACTION[interaction - 1]].sender
+    return model.agents[sender] * model.drivers[interaction - 1]
 
 
 def producers_of(model: Model, number: int) -> int:
     """How many devices send a message type: drivers, or the handlers of what causes it."""
     message = MESSAGES[number]
     if message.cause is None:
-        each = model.drivers[message.interaction - 1]
+        each = drivers_of(model, message.interaction)
     else:
         each = handlers_of(model, number_of(message.cause))
     return model.count_of(message.sender) * each
@@ -145,10 +175,13 @@ def producers_of(model: Model, number: int) -> int:
 
 
 def shares_queues(model: Model) -> bool:
-    """Whether queues need shared subscriptions: some location has several handlers of one."""
-    return any(
-        handlers_of(model, n) > 1 for n in enabled_types(model) if MESSAGES[n].spread == "one"
-    )
+    """Whether shared subscriptions are needed: some location has several handlers of a type."""
+    return any(handlers_of(model, n) > 1 for n in enabled_types(model))
+
+
+def stores(model: Model) -> bool:
+    """Whether the broker keeps messages for handlers that are away."""
+    return any(model.messages[n].durable for n in enabled_types(model))
 
 
 def uses_wildcards(model: Model) -> bool:

@@ -13,12 +13,16 @@ from typing import Any, Final
 from loadgen.errors import ScenarioError
 from loadgen.specjms.messages import INTERACTIONS, MESSAGES, TYPES, Kind, MessageType
 from loadgen.specjms.model import (
+    ACKNOWLEDGED_AT_ONCE,
     BASE_LIMIT,
     SUBSCRIPTION_TYPES,
     TARGETS,
+    CaseStudy,
     MessageOptions,
     Model,
     Selectors,
+    enabled_types,
+    handlers_of,
 )
 from loadgen.specjms.sizes import CLASS_PERCENT, DEFAULT_QUANTITIES, QUANTITIES, message_sizes
 from loadgen.specjms.topology import (
@@ -34,6 +38,7 @@ from loadgen.workload.payload import HEADER_BYTES
 from loadgen.workload.units import shown
 
 HANDLERS_LIMIT: Final = 100
+ENDPOINTS_LIMIT: Final = 1_000
 LOCATIONS_LIMIT: Final = 100_000
 RATE_LEAST: Final = 1e-4
 """One in almost three hours; a period must stay countable in nanoseconds."""
@@ -49,10 +54,13 @@ class Choices:
     """What a scenario may say of the workload; None or empty for what it leaves open.
 
     locations      freeform: {"SM": 20, "DC": 4, "SP": 8, "HQ": 1}
+    agents         {"DC": 2}: agents of each location of a kind
+    connections    {"SM": 1}: connections that the event handlers of an agent share
     interactions   {"1": {"rate": 5.0, "drivers": 2}, "2": 3.5, "3": false}; rates (a second, whole
-                   system) in freeform only, where those not named are off
+                   system) in freeform only, where those not named are off; endpoint
     messages       {"order": {...}, "all": {...}}: transacted, persistent, qos, durable, queue,
-                   target, subscription, handlers; sizes (bytes of the three classes) in freeform
+                   target, subscription, handlers, endpoint; in freeform sizes (bytes of the three
+                   classes), percent (their shares) and acknowledgement
     quantities     freeform: x of the size formulas, three values each, and "percent", the share
                    of each class
     """
@@ -67,7 +75,10 @@ class Choices:
     families: int | None = None
     shared_connections: bool = False
     check_every: int = 1
+    case_study: CaseStudy | None = None
     locations: Tables = field(default_factory=dict)
+    agents: Tables = field(default_factory=dict)
+    connections: Tables = field(default_factory=dict)
     interactions: Tables = field(default_factory=dict)
     messages: Tables = field(default_factory=dict)
     quantities: Tables = field(default_factory=dict)
@@ -76,10 +87,11 @@ class Choices:
 def model_of(choices: Choices) -> Model:
     """The model that the choices make; raises ScenarioError, one line, for what cannot be."""
     _refuse_overrides(choices)
+    choices = _of_the_case_study(choices)
     if not 1 <= choices.base <= BASE_LIMIT:
         raise ScenarioError(f"base: {choices.base} is not allowed; allowed: 1 to {BASE_LIMIT:,}")
     places = _locations(choices)
-    rates, drivers = _interactions(choices, places)
+    rates, drivers, endpoints = _interactions(choices, places)
     if not any(rates):
         raise ScenarioError("interactions: all are off; allowed: at least one with a rate")
     sizes, percent = _sizes(choices)
@@ -92,7 +104,11 @@ def model_of(choices: Choices) -> Model:
         messages=_messages(choices, sizes),
         drivers=drivers,
         selectors=choices.selectors,
-        shared_connections=choices.shared_connections,
+        agents=_of_kinds("agents", choices.agents, _AGENTS, 1),
+        connections=_of_kinds(
+            "connections", choices.connections, _CONNECTIONS, int(choices.shared_connections)
+        ),
+        endpoints=endpoints,
         check_every=choices.check_every,
         class_percent=percent,
     )
@@ -122,28 +138,52 @@ def _refuse_overrides(choices: Choices) -> None:
     if choices.topology == "freeform":
         return
     usual = Choices()
-    if choices.topology == "vertical" and choices.headquarters != 1:
-        raise ScenarioError(
-            "headquarters: fixed at 1 in the vertical topology; allowed: more with horizontal or "
-            "freeform"
-        )
-    for name in ("locations", "quantities", "families", "shared_connections", "check_every"):
+    fixed = "headquarters", "locations", "quantities", "families", "shared_connections"
+    for name in (*fixed, "check_every"):
         if getattr(choices, name) != getattr(usual, name):
             raise ScenarioError(
                 f"{name}: fixed in the {choices.topology} topology; allowed: with freeform"
             )
     for interaction, value in choices.interactions.items():
-        if not isinstance(value, Mapping) or set(value) - {"drivers"}:
+        if not isinstance(value, Mapping) or "rate" in value:
             raise ScenarioError(
                 f"interactions: the rate of {shown(interaction)} is fixed in the "
                 f"{choices.topology} topology; allowed: drivers, or a rate with freeform"
             )
     for name, value in choices.messages.items():
-        if isinstance(value, Mapping) and "sizes" in value:
-            raise ScenarioError(
-                f"messages: sizes of {shown(name)} are fixed in the {choices.topology} topology; "
-                "allowed: with freeform"
-            )
+        for own in ("sizes", "percent", "acknowledgement"):
+            if isinstance(value, Mapping) and own in value:
+                raise ScenarioError(
+                    f"messages: {own} of {shown(name)}: fixed in the {choices.topology} topology; "
+                    "allowed: with freeform"
+                )
+
+
+_CASE_STUDY: Final[Mapping[CaseStudy, Tables]] = {
+    "I": {},
+    "II": {"queue": False, "target": "MessageType"},
+    "III": {"queue": False, "target": "Central"},
+}
+"""The scenarios of the case study, as options of all message types (jms2009-PS paper, 4.2)."""
+
+
+def _of_the_case_study(choices: Choices) -> Choices:
+    """The choices on top of those of a scenario of the case study.
+
+    With one handler each, so that the three have as many subscriptions. How a supplier selects its
+    families the paper does not say.
+    """
+    if choices.case_study is None:
+        return choices
+    given = dict(choices.messages)
+    given["all"] = {**_CASE_STUDY[choices.case_study], **_mapping(given.get("all"))}
+    if choices.case_study != "I":
+        given["callForOffers"] = {"subscription": "OR", **_mapping(given.get("callForOffers"))}
+    return replace(choices, messages=given, handlers=1)
+
+
+def _mapping(value: object) -> Tables:
+    return value if isinstance(value, Mapping) else {}
 
 
 # Readers of values ------------------------------------------------------------------------------
@@ -221,7 +261,14 @@ def _interaction(where: str, value: object) -> dict[str, Any]:
 
 _HANDLERS: Final = _count(1, HANDLERS_LIMIT)
 _LOCATIONS: Final = {kind.name: _count(1, LOCATIONS_LIMIT) for kind in Kind}
-_INTERACTION: Final[Mapping[str, Reader]] = {"rate": _RATE, "drivers": _HANDLERS}
+_AGENTS: Final = {kind.name: _HANDLERS for kind in Kind}
+_CONNECTIONS: Final = {kind.name: _count(1, len(MESSAGES)) for kind in Kind}
+_ENDPOINT: Final = _count(1, ENDPOINTS_LIMIT)
+_INTERACTION: Final[Mapping[str, Reader]] = {
+    "rate": _RATE,
+    "drivers": _HANDLERS,
+    "endpoint": _ENDPOINT,
+}
 _INTERACTIONS: Final = {str(number): _interaction for number in INTERACTIONS}
 _QUANTITIES: Final = {**dict.fromkeys(QUANTITIES, _three(0, 100_000)), "percent": _PERCENT}
 _MESSAGE: Final[Mapping[str, Reader]] = {
@@ -233,7 +280,10 @@ _MESSAGE: Final[Mapping[str, Reader]] = {
     "target": _one_of(TARGETS),
     "subscription": _one_of(SUBSCRIPTION_TYPES),
     "handlers": _HANDLERS,
+    "endpoint": _ENDPOINT,
+    "acknowledgement": _one_of(tuple(ACKNOWLEDGED_AT_ONCE)),
     "sizes": _three(_LEAST_BYTES, SIZE_LIMIT_BYTES),
+    "percent": _PERCENT,
 }
 _MESSAGES: Final[Mapping[str, Reader]] = dict.fromkeys(
     ("all", *TYPES), lambda where, value: _table(where, value, _MESSAGE)
@@ -252,8 +302,18 @@ def _locations(choices: Choices) -> Locations:
     return Locations(*(given.get(kind.name, usual.of(kind)) for kind in Kind))
 
 
-def _interactions(choices: Choices, places: Locations) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Rate and drivers of each interaction."""
+def _of_kinds(
+    name: str, given: object, readers: Mapping[str, Reader], usual: int
+) -> tuple[int, ...]:
+    """A number for each kind of location."""
+    values = _table(name, given, readers)
+    return tuple(values.get(kind.name, usual) for kind in Kind)
+
+
+def _interactions(
+    choices: Choices, places: Locations
+) -> tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...]]:
+    """Rate of each interaction, and its drivers with their endpoint."""
     freeform = choices.topology == "freeform"
     rates = input_rates("horizontal" if freeform else choices.topology, choices.base, places)
     if freeform and choices.interactions:
@@ -267,6 +327,7 @@ def _interactions(choices: Choices, places: Locations) -> tuple[tuple[float, ...
             for one, usual in zip(own, rates, strict=True)
         ),
         tuple(one.get("drivers", drivers) for one in own),
+        tuple(one.get("endpoint", 0) for one in own),
     )
 
 
@@ -317,10 +378,6 @@ def _message(message: MessageType, usual: Tables, every: Tables, own: Tables) ->
         raise ScenarioError(f"{where}.queue: it has several consumers; allowed: false")
     if message.spread != "family" and "subscription" in own:
         raise ScenarioError(f"{where}.subscription: allowed: with callForOffers only")
-    if message.pubsub and own.get("handlers", 1) != 1:
-        raise ScenarioError(
-            f"{where}.handlers: {shown(own['handlers'])} would each get every message; allowed: 1"
-        )
     queue = not message.pubsub and given.get("queue", True)
     target = given.get("target", TARGETS[0])
     if queue and own.get("target", TARGETS[0]) != TARGETS[0]:
@@ -331,30 +388,47 @@ def _message(message: MessageType, usual: Tables, every: Tables, own: Tables) ->
     # A topic that all share has no part for each family.
     whole = message.spread == "family" and target != TARGETS[0]
     small, medium, large = map(int, given["sizes"])
+    transacted = given.get("transacted", message.transacted)
+    acknowledgement = given.get("acknowledgement", "AUTO")
+    if "acknowledgement" in own and (transacted or qos != 1):
+        raise ScenarioError(
+            f"{where}.acknowledgement: {acknowledgement} is for QoS 1 outside of transactions; "
+            "allowed: with transacted = false and qos = 1"
+        )
     return MessageOptions(
         qos=qos,
-        durable=given.get("durable", message.durable),
-        transacted=given.get("transacted", message.transacted),
+        durable=given.get("durable", message.durable or qos > 0),
+        transacted=transacted,
         queue=queue,
         target=target,
         subscription=given.get("subscription", "OR" if whole else SUBSCRIPTION_TYPES[0]),
-        handlers=1 if message.pubsub else given["handlers"],
+        handlers=own.get("handlers", 1) if message.pubsub else given["handlers"],
         sizes_bytes=(small, medium, large),
+        class_percent=_whole(given.get("percent")),
+        acknowledgement="AUTO" if transacted or qos != 1 else acknowledgement,
+        endpoint=given.get("endpoint", 0),
     )
+
+
+def _whole(given: Sequence[float] | None) -> tuple[int, int, int] | None:
+    if given is None:
+        return None
+    small, medium, large = map(int, given)
+    return small, medium, large
 
 
 # What the protocol must offer ---------------------------------------------------------------------
 
 
 def _check_protocol(model: Model, mqtt: str) -> None:
-    for message, options in zip(MESSAGES, model.messages, strict=True):
-        if model.rates[message.interaction - 1] == 0:
-            continue
-        several = options.handlers > 1 and not model.shared_connections
+    for number in enabled_types(model):
+        message, options = MESSAGES[number], model.messages[number]
+        handlers = handlers_of(model, number)
+        several = handlers > 1
         if several and mqtt != "5":
             raise ScenarioError(
                 f"mqtt: {mqtt} has no shared subscriptions and {message.name} has "
-                f"{options.handlers} handlers at each location; use mqtt = 5 or handlers = 1"
+                f"{handlers} handlers at each location; use mqtt = 5 or handlers = 1"
             )
         selected = not options.queue and options.target != TARGETS[0]
         selected |= message.spread == "family" and options.subscription != "family"
@@ -369,8 +443,8 @@ def _check_protocol(model: Model, mqtt: str) -> None:
                     f"handlers: {message.name} is selected by its receivers, which cannot share a "
                     "subscription; use handlers = 1 or selectors = broker"
                 )
-            if model.shared_connections:
+            if model.connections[message.consumer]:
                 raise ScenarioError(
-                    "shared_connections: a connection of several receivers has no selector of one; "
-                    "use selectors = broker"
+                    "connections: one of several receivers has no selector of one; use selectors = "
+                    "broker"
                 )

@@ -7,7 +7,12 @@ from loadgen.specjms.destinations import topic_of
 from loadgen.specjms.expected import location_rates
 from loadgen.specjms.layout import Part, consumed_by, parts_of, subscriptions_at
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, outputs_of
-from loadgen.specjms.model import Model, enabled_types, mean_received_by
+from loadgen.specjms.model import (
+    ACKNOWLEDGED_AT_ONCE,
+    Model,
+    enabled_types,
+    mean_received_by,
+)
 from loadgen.workload.groups import Arrivals, Behaviour, DeviceGroup, Publishes, RunPlan, Subscribes
 from loadgen.workload.rehearsal import Publication, Role, placed
 
@@ -76,23 +81,36 @@ def roles_of_supply_chain(plan: RunPlan) -> tuple[Role, ...]:
     return tuple(roles)
 
 
+def mixed_workers(plan: SupplyPlan) -> int:
+    """How many workers have agents of several kinds of locations."""
+    parts = parts_of(plan.model)
+    kinds = (
+        {parts[share.group].kind for share in one.shares if share.count} for one in plan.workers
+    )
+    return sum(len(found) > 1 for found in kinds)
+
+
 def _group(model: Model, part: Part, arrivals: Arrivals, window: int) -> DeviceGroup:
     publishes = subscribes = None
     durable = False
     if part.role == "drivers":
         publishes = _publishes(model, part, arrivals, window)
+        endpoints = {model.endpoints[part.subject - 1]}
     else:
         consumed = consumed_by(model, part)
         durable = any(model.messages[n].durable for n in consumed)
         qos = max(model.messages[n].qos for n in consumed)
         # The filters are the model's; a topic here only says that nobody's are derived.
-        subscribes = Subscribes("", qos, topic=part.name)
+        at_once = max(ACKNOWLEDGED_AT_ONCE[model.messages[n].acknowledgement] for n in consumed)
+        subscribes = Subscribes("", qos, topic=part.name, acknowledge_every=at_once)
+        endpoints = {model.messages[n].endpoint for n in consumed}
     return DeviceGroup(
         part.name,
         part.count,
         publishes=publishes,
         subscribes=subscribes,
         clean_start=not durable,
+        targets=tuple(sorted(number - 1 for number in endpoints if number)),
         cores=_cores(model, part),
         parts=part.places if part.count else 0,
     )

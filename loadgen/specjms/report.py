@@ -4,24 +4,40 @@ A pure function of the model, the counts and the audit. Rates count the messages
 begun in the window, over its length, so that a run can be held against the formulas.
 """
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 from loadgen.specjms.audit import (
-    TESTS,
     TYPE_COUNTS,
     Audit,
     DestinationCount,
+    HandlerCount,
     Observed,
+    Recovery,
     Test,
-    run_rules,
+    is_persistent,
 )
-from loadgen.specjms.destinations import destination_name
-from loadgen.specjms.expected import Rate, group_played, group_rates, mix, type_rates
+from loadgen.specjms.bodies import CONTENTS
+from loadgen.specjms.destinations import (
+    consumed_at,
+    destination_name,
+    shared_topic_of,
+    topic_of,
+)
+from loadgen.specjms.expected import (
+    Rate,
+    group_played,
+    group_rates,
+    mix,
+    mix_note,
+    type_rates,
+)
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, GROUPS, MESSAGES, Group, Kind
 from loadgen.specjms.model import NOTICE, Model, enabled_types, interactions_on
 from loadgen.specjms.options import changed_options
+from loadgen.specjms.rules import Circumstances, run_rules
 
 FILE_NAME: Final = "specjms.json"
 
@@ -30,6 +46,7 @@ TRANSACTIONS: Final = (
     "acknowledged when all of its outputs are. MQTT has no atomic transaction."
 )
 _FINDINGS_SHOWN: Final = 200
+_TOPICS_SHOWN: Final = 10
 _COUNTED: Final = tuple(one.name for one in fields(DestinationCount))[2:]
 """Fields of a destination's counts, after the two that say which destination it is."""
 
@@ -41,24 +58,21 @@ _GROUP_NAMES: Final[dict[Group, str]] = {
 }
 
 
+OF_FILE_ALONE: Final = ("destinations", "event_handlers", "topics")
+"""Parts that are megabytes of a large run, and stay in its own file."""
+
+
 def report(
     model: Model,
     seen: Observed,
     found: Audit,
-    *,
-    also_changed: Sequence[str] = (),
-    failures: Sequence[str] = (),
+    around: Circumstances = Circumstances(),  # noqa: B008 (frozen, never changed)
+    root: str = "",
 ) -> dict[str, Any]:
-    """The document of a run and its audit.
-
-    `also_changed` names changes of the workload that the model does not show; `failures` are the
-    codes of the run's verdict, without the audit's.
-    """
-    changed = [*changed_options(model), *also_changed]
-    rules = [
-        {"rule": rule, "kept": kept, "observed": observed}
-        for rule, kept, observed in run_rules(seen, failures, as_specified=not changed)
-    ]
+    """The document of a run and its audit; `root` is the first level of its topics."""
+    changed = [*changed_options(model), *around.changed]
+    rules = run_rules(seen, found, replace(around, as_specified=not changed))
+    topics = _topic_rows(model, seen, root)
     return {
         "schema": 1,
         "notice": NOTICE,
@@ -69,13 +83,16 @@ def report(
         "families": model.families,
         "selectors": model.selectors,
         "changed_options": changed,
+        "case_study": around.case_study,
+        "figures": _figures(seen, topics, around.case_study),
         "window_s": seen.window_s,
         "interactions": [_interaction_row(model, seen, one) for one in interactions_on(model)],
         "types": [_type_row(model, seen, number) for number in enabled_types(model)],
         "groups": _group_rows(model, seen),
-        "rules": rules,
-        "notes": list(seen.notes),
-        "audit": {test: _test_row(found, test) for test in TESTS},
+        "rules": [rule.document() for rule in rules],
+        "notes": [*seen.notes, *_notes(model, seen)],
+        "audit": {test: _test_row(found, test) for test in found.tests},
+        "traffic": _traffic(topics),
         "discarded": seen.discarded,
         "discarded_bytes": seen.discarded_bytes,
         "waited_for_window": seen.waited,
@@ -83,15 +100,108 @@ def report(
         "offers_dropped": seen.calls_dropped,
         "messages_with_unsent_effects": seen.unsent,
         "workers_silent": seen.workers_silent,
-        "destinations": [_destination_row(model, one) for one in seen.destinations],
-        "compliant": all(rule["kept"] for rule in rules) and found.passed,
+        "redelivered": seen.redelivered,
+        "recovery": None if seen.recovery is None else _recovery(seen.recovery),
+        "topics": topics,
+        "event_handlers": [_handler_row(model, one) for one in seen.heard],
+        "destinations": [_destination_row(model, one, root) for one in seen.destinations],
+        "compliant": all(rule.kept is True for rule in rules),
+    }
+
+
+_PUBLISHED: Final[Mapping[object, tuple[int, float, float]]] = {
+    "I": (720, 0.077, 123.0),
+    "II": (125, 0.168, 1587.0),
+    "III": (63, 0.147, 3235.0),
+}
+"""Most BASE, share of the processors for each BASE in per cent, and mean delivery time in ms of
+ActiveMQ on eight cores (jms2009-PS paper, figure 5)."""
+
+
+def _figures(
+    seen: Observed, topics: Sequence[Mapping[str, Any]], case_study: object
+) -> dict[str, float | None]:
+    """Figures of the run for a sweep's table, with those of the paper beside."""
+    known = [one.delivery for one in seen.types if one.delivery]
+    count = sum(int(one["count"] or 0) for one in known)
+    total = sum(float(one["avg"] or 0.0) * int(one["count"] or 0) for one in known)
+    names = "published_base", "published_per_base", "published_delivery"
+    return {
+        "delivery": total / count / 1000 if count else None,
+        "used_topics": float(len(topics)),
+        "per_topic": _traffic(topics)["sent_per_s_mean"],
+        **dict(zip(names, _PUBLISHED.get(case_study, ()), strict=False)),
+    }
+
+
+def _recovery(recovery: Recovery) -> dict[str, Any]:
+    return {**asdict(recovery), "seconds": recovery.seconds, "complete": recovery.complete}
+
+
+def _notes(model: Model, seen: Observed) -> list[str]:
+    notes = [note] if (note := mix_note(model)) else []
+    if seen.recovery is not None:
+        lost = sum(
+            one.expected_in_all - one.received_in_all
+            for one in seen.destinations
+            if not is_persistent(model, one.number)
+        )
+        notes.append(
+            f"The broker was killed in the window: of messages that are not persistent {lost:,} "
+            "deliveries were lost, which no rule forbids. Only delivery and recovery are judged."
+        )
+    return notes
+
+
+def _topic_rows(model: Model, seen: Observed, root: str) -> list[dict[str, Any]]:
+    """The topics as they are at the broker, without levels that select, the busiest first."""
+    sent: Counter[str] = Counter()
+    received: Counter[str] = Counter()
+    types: dict[str, set[str]] = {}
+    for one in seen.destinations:
+        topic = shared_topic_of(model, root, one.number, one.destination)
+        sent[topic] += one.sent
+        received[topic] += one.received
+        types.setdefault(topic, set()).add(MESSAGES[one.number].name)
+    window_s = seen.window_s or 1.0
+    return [
+        {
+            "topic": topic,
+            "message_types": len(types[topic]),
+            "sent_per_s": count / window_s,
+            "received_per_s": received[topic] / window_s,
+        }
+        for topic, count in sent.most_common()
+    ]
+
+
+def _traffic(topics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How messages are spread over topics."""
+    rates = [one["sent_per_s"] for one in topics]
+    return {
+        "topics": len(topics),
+        "sent_per_s_mean": sum(rates) / max(len(rates), 1),
+        "sent_per_s_most": max(rates, default=0.0),
+        "busiest": topics[:_TOPICS_SHOWN],
+    }
+
+
+def _handler_row(model: Model, one: HandlerCount) -> dict[str, Any]:
+    return {
+        "message": MESSAGES[one.number].name,
+        "where": consumed_at(model, one.number, one.place),
+        "event_handlers": one.handlers,
+        "over_limit": one.over,
+        "received": one.received,
+        "slow": one.slow,
+        "p90_us": one.p90_ns / 1000,
     }
 
 
 def audit_summary(found: Audit) -> dict[str, Any]:
     """The audit as scorecard.json has it: whether each test passed, and in how many cases."""
     summary: dict[str, Any] = {}
-    for test in TESTS:
+    for test in found.tests:
         findings = found.of(test)
         failed = [one for one in findings if not one.passed]
         details = f"{len(findings) - len(failed)} of {len(findings)} passed"
@@ -151,6 +261,10 @@ def _type_row(model: Model, seen: Observed, number: int) -> dict[str, Any]:
         "target": options.target,
         "handlers": options.handlers,
         "sizes_bytes": list(options.sizes_bytes),
+        "body": CONTENTS[message.name][0],
+        "handler_p90_us": max(
+            (heard.p90_ns / 1000 for heard in seen.heard if heard.number == number), default=None
+        ),
         **{name: getattr(one, name) for name in TYPE_COUNTS},
         "sent_per_s": one.sent / window_s,
         "received_per_s": one.received / window_s,
@@ -161,10 +275,11 @@ def _type_row(model: Model, seen: Observed, number: int) -> dict[str, Any]:
     }
 
 
-def _destination_row(model: Model, one: DestinationCount) -> dict[str, Any]:
+def _destination_row(model: Model, one: DestinationCount, root: str) -> dict[str, Any]:
     return {
         "message": MESSAGES[one.number].name,
         "destination": destination_name(model, one.number, one.destination),
+        "topic": topic_of(model, root, one.number, one.destination),
         **{name: getattr(one, name) for name in _COUNTED},
         "missing": list(one.missing),
     }
@@ -198,6 +313,6 @@ def _group_name(model: Model, group: Group) -> str:
     """What the types of a group have in common, as they were played."""
     types = [n for n in enabled_types(model) if group_played(model, n) == group]
     durable = [model.messages[n].durable for n in types]
-    if not any(durable):
+    if group in ("c", "d") or not any(durable):
         return _GROUP_NAMES[group]
     return f"{_GROUP_NAMES[group]}, {'durable' if all(durable) else 'durable in part'}"

@@ -6,21 +6,33 @@ recorded; those by destination come from the workers' last answers.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from loadgen.metrics.reducer import summarize
-from loadgen.specjms.audit import TYPE_COUNTS, DestinationCount, Latencies, Observed, TypeCount
+from loadgen.specjms.audit import (
+    TYPE_COUNTS,
+    DestinationCount,
+    HandlerCount,
+    Latencies,
+    Observed,
+    Recovery,
+    TypeCount,
+    is_persistent,
+)
 from loadgen.specjms.chains import Seen
 from loadgen.specjms.layout import first_destinations, parts_of
 from loadgen.specjms.messages import MESSAGES, TYPES
 from loadgen.specjms.missing import name_missing, type_at
 from loadgen.specjms.model import Model
+from loadgen.workload.ledger import Ledger
+from loadgen.workload.verdict import RunFacts
 
 NS = 1_000_000_000
 
 _ADDED = (
     *("discarded", "discarded_bytes", "waited", "calls_open", "calls_dropped", "unsent"),
-    *("duplicated", "out_of_order"),
+    *("duplicated", "out_of_order", "redelivered", "unmarked"),
 )
 """What `Observed` adds up over the workers' answers."""
 
@@ -33,6 +45,8 @@ def supply_seen(
     rows: Sequence[Mapping[str, Any]],
     *,
     progress_s: float,
+    clock_ms: float = 0.0,
+    recovery: Recovery | None = None,
     notes: Sequence[str] = (),
 ) -> Observed:
     """What a run showed.
@@ -47,16 +61,61 @@ def supply_seen(
     return Observed(
         window_s=(end_ns - start_ns) / NS,
         warmup_s=(warmed_ns - warm_ns) / NS,
-        clock_ms=0.0,
+        clock_ms=clock_ms,
         types=_types(rows, model),
         inside=_added(answers, "inside"),
         late=_added(answers, "late"),
         destinations=destinations,
+        heard=_heard(answers),
+        recovery=recovery,
         workers_silent=silent,
         progress_s=progress_s,
         notes=[*more, *notes],
         **{name: sum(int(one.get(name, 0)) for one in answers) for name in _ADDED},
     )
+
+
+def recovery_of(
+    limit_s: float, broken: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]
+) -> Recovery:
+    """What came of killing the broker; `broken` has the moments of its end and its return."""
+    return Recovery(
+        limit_s=limit_s,
+        killed_ns=int(broken.get("killed_ns", 0)),
+        started_ns=int(broken.get("started_ns", 0)),
+        returned_ns=max((int(one.get("returned_ns", 0)) for one in answers), default=0),
+        away=sum(int(one.get("away", 0)) for one in answers),
+        recovered=sum(int(one.get("recovered", 0)) for one in answers),
+        recovered_ns=max((int(one.get("recovered_ns", 0)) for one in answers), default=0),
+    )
+
+
+def without_forgotten(
+    facts: RunFacts, model: Model, destinations: Sequence[DestinationCount]
+) -> RunFacts:
+    """The facts of a run whose broker was killed, without what it may forget then.
+
+    Messages that are not persistent are not lost; what became of them is not judged.
+    """
+    gone = [one for one in destinations if not is_persistent(model, one.number)]
+    return replace(
+        facts,
+        ledger=_forgiven(facts.ledger, sum(one.expected - one.received for one in gone)),
+        run_ledger=_forgiven(
+            facts.run_ledger, sum(one.expected_in_all - one.received_in_all for one in gone)
+        ),
+    )
+
+
+def _forgiven(ledger: Ledger, deliveries: int) -> Ledger:
+    count = min(max(deliveries, 0), ledger.lost)
+    return replace(ledger, lost=ledger.lost - count, unobserved=ledger.unobserved + count)
+
+
+def _heard(answers: Sequence[Mapping[str, Any]]) -> list[HandlerCount]:
+    """The event handlers of a type at a location are all in one worker."""
+    rows = sorted(row for one in answers for row in one.get("heard", []))
+    return [HandlerCount(*map(int, row)) for row in rows]
 
 
 def _added(answers: Sequence[Mapping[str, Any]], name: str) -> list[int]:

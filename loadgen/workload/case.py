@@ -124,11 +124,14 @@ class Evidence:
     windows: Mapping[str, tuple[int, int]]  # each phase's start and end, CLOCK_MONOTONIC ns
     counts: GroupCounts
     loads: Loads = ()  # of the brokers started here for a bridge, front first
-    # The consumer that was cut off on request, and what it held.
-    cut_off: Mapping[str, Any] = field(default_factory=dict)
+    # What was broken on request: the consumer that was cut off and what it held, or the moments at
+    # which the brokers were killed and served again.
+    broken: Mapping[str, Any] = field(default_factory=dict)
     broker_is_local: Callable[[], bool] = lambda: False  # whether a broker runs on this host
     # Reads the run's interval rows of the window, merged by group and series.
     window_rows: Callable[[], list[dict[str, Any]]] = list
+    # (from, until, messages received) of each second of each worker, CLOCK_MONOTONIC in ns.
+    course: Callable[[], list[tuple[int, int, int]]] = list
 
 
 @dataclass(frozen=True, slots=True)

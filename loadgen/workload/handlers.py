@@ -29,6 +29,9 @@ class Handlers(NamedTuple):
                      message and fill its row of the batch; the position after it
     on_sent          (fleet, row, sent, phase, sent_ns): a message of the batch is out
     on_unsent        (fleet, sent): it is not, and will be written again
+    write_again      (fleet, row, packet_id, dup, copy, position): write what a device had sent and
+                     nobody acknowledged before its connection broke; the position after it
+    on_return        (fleet, row): a device is back, before anything is written again
     """
 
     on_message: Callable[..., int]
@@ -37,6 +40,8 @@ class Handlers(NamedTuple):
     write_due: Callable[..., int]
     on_sent: Callable[..., None]
     on_unsent: Callable[..., None]
+    write_again: Callable[..., int]
+    on_return: Callable[..., None]
 
 
 class HandlersType(types.Type):

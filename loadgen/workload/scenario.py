@@ -81,7 +81,10 @@ PRODUCERS = Count("Publishers of each topic or queue.")
 ACKNOWLEDGE_EVERY = Count(
     "Acknowledgements that a subscriber withholds and sends together (QoS 1).", 1, 65_535
 )
-
+SAVE_EACH = Flag(
+    "The private Mosquitto writes its database to disk after each change instead of every 5 s; it "
+    "acknowledges first all the same."
+)
 
 _ONLY_MOSQUITTO = "allowed: with broker mosquitto"
 
@@ -503,6 +506,12 @@ def durable_complaints(durable: bool, qos: int) -> Iterator[str]:
     """A session that is kept has nothing to keep at QoS 0."""
     if durable and qos == 0:
         yield "durable: QoS 0 is not stored by a broker; allowed: with qos 1 or 2"
+
+
+def save_each_complaints(save_each: bool, broker: tuple[str, ...]) -> Iterator[str]:
+    """Only a private broker is configured here."""
+    if save_each and broker not in (("auto",), ("mosquitto",)):
+        yield f"save_each: only a private broker is configured here; {_ONLY_MOSQUITTO}"
 
 
 def withheld_complaints(acknowledge_every: int, qos: int) -> Iterator[str]:

@@ -28,6 +28,7 @@ from loadgen.mqtt.constants import (
     PUBREL,
 )
 from loadgen.mqtt.in_flight import (
+    AWAIT_PUBACK,
     AWAIT_PUBCOMP,
     FREE,
     UNKNOWN_PACKET_ID,
@@ -1156,8 +1157,30 @@ def _on_unsent(fleet: Fleet, sent: Sent) -> None:
 
 
 @compiled
-def redeliver(
-    fleet: Fleet, number: int, session_present: bool, slots: npt.NDArray[np.int64], count: int
+def _write_again(fleet: Fleet, row: int, packet_id: int, dup: int, copy: int, position: int) -> int:
+    device = fleet.devices[row]
+    message = fleet.window[device.sender, packet_id - 1]
+    sequence, intended_ns = int(np.int64(message["sequence"])), message["intended_ns"]
+    sent_ns = message["sent_ns"]
+    return _write_message(
+        fleet, device.publisher, sequence, intended_ns, sent_ns, packet_id, dup, copy, position
+    )
+
+
+@compiled
+def _on_return(fleet: Fleet, row: int) -> None:
+    pass
+
+
+@compiled
+def redeliver_some(
+    fleet: Fleet,
+    row: int,
+    session_present: bool,
+    slots: npt.NDArray[np.int64],
+    count: int,
+    now_ns: int,
+    handlers: Handlers,
 ) -> tuple[int, int, int]:
     """Write again what was unacknowledged when the connection broke (MQTT 5, 4.4).
 
@@ -1169,13 +1192,12 @@ def redeliver(
     written to `out`, bytes of `body` that must follow); fewer slots than `count` when `out` is
     full, or a body must follow.
     """
-    row = fleet.publishers[number].device
     device = fleet.devices[row]
     group = fleet.groups[device.group]
     room = len(fleet.out) - group.packet_most
     dup = 1 if session_present else 0
-    copy = 1 if group.qos == 1 or not session_present else 0
     position = 0
+    handlers.on_return(fleet, row)
     for index in range(count):
         if position > room:
             return index, position, 0
@@ -1183,17 +1205,16 @@ def redeliver(
         message = fleet.window[device.sender, slot]
         packet_id = slot + 1
         if message["state"] != AWAIT_PUBCOMP:
-            sequence, intended_ns = int(np.int64(message["sequence"])), message["intended_ns"]
-            sent_ns = message["sent_ns"]
-            position = _write_message(
-                fleet, number, sequence, intended_ns, sent_ns, packet_id, dup, copy, position
-            )
+            copy = 1 if message["state"] == AWAIT_PUBACK or not session_present else 0
+            position = handlers.write_again(fleet, row, packet_id, dup, copy, position)
             if group.body_apart:
-                return index + 1, position, _body_apart(fleet, number, sequence)
+                sequence = int(np.int64(message["sequence"]))
+                return index + 1, position, _body_apart(fleet, device.publisher, sequence)
         elif session_present:
             position = mqtt.write_ack(fleet.out, position, PUBREL, packet_id)
         else:
             _give_up(fleet, row, packet_id)
+            position = handlers.on_acknowledged(fleet, row, packet_id, now_ns, position)[1]
     return count, position, 0
 
 
@@ -1217,5 +1238,12 @@ def give_up_all(fleet: Fleet, row: int) -> None:
 
 
 MESSAGING: Any = Handlers(
-    _on_message, _on_acknowledged, _on_refused, _write_due, _on_sent, _on_unsent
+    _on_message,
+    _on_acknowledged,
+    _on_refused,
+    _write_due,
+    _on_sent,
+    _on_unsent,
+    _write_again,
+    _on_return,
 )

@@ -48,6 +48,7 @@ class PhasePlan:
     timeout_s: float = 30.0
     rates: tuple[RateStep, ...] = ()
     settle_s: float = 0.0
+    stops_at_exception: bool = False  # whether the first thing that goes wrong ends the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,7 @@ class Workload(DeviceConduct):
     broker_pid: int | None = None  # process of the broker to watch, None for those that are found
     # What is killed in the middle of the window: the private brokers, or one consumer's connection.
     crash: Literal["", "broker", "consumer"] = ""
+    recovery_s: float | None = None  # within which a killed broker must be back, where it counts
     report_every_s: float | None = None  # how often events tell where the run stands, None: never
     model: Any = None  # what the case's own `plan` and `review` work with
 

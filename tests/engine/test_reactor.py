@@ -64,7 +64,7 @@ from tests.engine.harness import RUN_TAG, one_worker_plan
 from tests.fleets import total_of
 
 S = 10**9
-serve, pump, _ = MESSAGING_ENTRY_POINTS
+serve, pump, *_ = MESSAGING_ENTRY_POINTS
 Event = tuple[int, int, int, bytes]
 
 

@@ -61,7 +61,7 @@ def satisfies(selector: Selector, properties: bytes) -> bool:
 
 
 def test_queues_are_named_as_in_the_kit() -> None:
-    usual = model_of(Choices(base=15, headquarters=4))
+    usual = model_of(Choices(topology="freeform", base=15, headquarters=4))
     names = [
         destination_name(usual, number, min(2, destinations_of(usual, number) - 1))
         for number in range(len(MESSAGES))

@@ -16,7 +16,7 @@ from loadgen.specjms.options import Choices, model_of
 
 MODELS = [
     model_of(Choices(base=100)),
-    model_of(Choices(base=23, headquarters=3)),
+    model_of(Choices(topology="freeform", base=23, headquarters=3)),
     model_of(Choices(topology="vertical", base=300)),
     model_of(Choices(topology="freeform", base=3, interactions={"2": 4.0, "7": 1})),
 ]

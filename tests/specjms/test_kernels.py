@@ -17,7 +17,7 @@ import pytest
 from loadgen.metrics.interval import SERIES
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import PubAck, Publish
-from loadgen.specjms.layout import destination_of_stream, lines_length
+from loadgen.specjms.layout import destination_of_stream, heard_by, lines_length
 from loadgen.specjms.messages import MESSAGES, TYPES, number_of
 from loadgen.specjms.missing import NAMED_LIMIT, gaps_of, name_missing, streams_of
 from loadgen.specjms.model import TARGETS, Model, families_at
@@ -29,7 +29,7 @@ from loadgen.workload.device import WAITING, WINDOW_FULL
 from tests.kernels import begin_interactions
 from tests.specjms.harness import MS, ROOT, World, name_of, note_of
 
-SMALL = {"base": 15, "handlers": 2, "headquarters": 2}
+SMALL = {"topology": "freeform", "base": 15, "handlers": 2, "headquarters": 2}
 
 
 def made(**choices: Any) -> Model:
@@ -62,6 +62,19 @@ def named(world: World, *, tails: bool = True) -> dict[int, tuple[tuple[str, ...
     assert streams is not None
     gaps = gaps_of(world.model, world.chains, world.fleet.gaps)
     return name_missing(world.model, lost(world), gaps, [streams] if tails else None)
+
+
+def _sequence(packet: bytes) -> int:
+    """Number of an encoded message in its stream."""
+    found = decode(packet, 0, len(packet), 5, 1 << 20)
+    assert found is not None and isinstance(found[0], Publish)
+    return int.from_bytes(found[0].payload[8:16], "little")
+
+
+def _begun(world: World, name: str) -> int:
+    """How many interactions of a message type's began."""
+    first = next(m.name for m in MESSAGES if m.interaction == MESSAGES[number_of(name)].interaction)
+    return world.sent(first)
 
 
 def world_balances(world: World) -> None:
@@ -203,6 +216,34 @@ class TestChains:
         play(shared, each=1)
         play(usual, each=1)
         assert totals(shared) == totals(usual)
+
+    def test_agents_and_their_connections_share_what_comes_to_a_location(self) -> None:
+        usual = World(made(handlers=1, headquarters=1))
+        play(usual, each=2)
+        for options in (
+            {"agents": {"SM": 2, "SP": 3}},
+            {"agents": {"DC": 2}, "connections": {"DC": 2, "SP": 3}},
+            {"messages": {"priceUpdate": {"handlers": 3}, "callForOffers": {"handlers": 2}}},
+        ):
+            model = made(handlers=1, headquarters=1, **options)
+            world = World(model)
+            play(world, each=1)
+            names = {part.name for part in world.parts}
+            assert ("agents.SP.3" in names) == ("connections" in options)
+            per_begun = {
+                name: (sent / begun, received / begun)
+                for name, (sent, received) in totals(world).items()
+                if (begun := _begun(world, name))
+            }
+            assert per_begun.keys() == set(TYPES)
+            for name, (sent, received) in totals(usual).items():
+                begun = _begun(usual, name)
+                if name not in ("offer", "callForOffers"):  # whose number is drawn
+                    assert per_begun[name] == (sent / begun, received / begun), (options, name)
+            assert world.expected("callForOffers") == world.received("callForOffers")
+            assert world.sent("offer") == world.received("callForOffers")
+            assert not lost(world)
+            world_balances(world)
 
     def test_quality_of_service_2_goes_through_both_handshakes(self) -> None:
         world = World(made(messages={"all": {"qos": 2}}))
@@ -363,17 +404,32 @@ class TestAccounts:
         world.give(rows[0], short)
         assert world.total("foreign") == 1
 
-    def test_order_counts_where_one_consumer_has_the_stream(self) -> None:
-        for handlers, late in ((1, 1), (2, 0)):
-            world = World(made(handlers=handlers))
-            world.begin(5, 0, 1000)
-            rows = [r for r, data in world.inbox.items() if data]
-            packets = [p for row in rows for p in world.inbox.pop(row)]
-            assert len(packets) == 2
-            for packet in reversed(packets):
-                world.give(rows[0], packet)
-            assert world.total("out_of_order") == late
-            assert world.received("statInfoSM") == 2
+    def test_each_handler_of_a_queue_gets_its_part_in_order(self) -> None:
+        """Two handlers know no order between them, but each gets its own part in order."""
+        # Which of two handlers gets each of three messages, and how many come out of order.
+        for order, takers, late in (
+            ((2, 1, 0), (0, 0, 0), 2),
+            ((0, 1, 2), (0, 1, 0), 0),
+            ((1, 0, 2), (0, 1, 0), 0),
+            ((2, 0, 1), (0, 1, 1), 0),
+            ((2, 1, 0), (0, 1, 1), 1),
+            ((1, 2, 0), (0, 1, 0), 1),
+        ):
+            for handlers in (1, 2):
+                world = World(made(handlers=handlers))
+                world.begin(5, 0, 2000)
+                rows = sorted(r for r, data in world.inbox.items() if data)
+                packets = [p for row in rows for p in world.inbox.pop(row)]
+                by_sequence = sorted(packets, key=_sequence)
+                assert len(by_sequence) == 3
+                first = int(world.chains.types[number_of("statInfoSM")].group)
+                handler = int(np.flatnonzero(world.group == first)[0])
+                for at, taker in zip(order, takers, strict=True):
+                    world.give(handler + (taker if handlers == 2 else 0), by_sequence[at])
+                alone = sum(b < max(order[:n]) for n, b in enumerate(order) if n)
+                assert world.total("out_of_order") == (late if handlers == 2 else alone)
+                assert world.chains.state.out_of_order == world.total("out_of_order")
+                assert world.received("statInfoSM") == 3
 
     def test_what_is_discarded_belongs_to_the_phase_of_what_is_received(self) -> None:
         for selectors, messages in (
@@ -397,17 +453,21 @@ class TestAccounts:
         world.deliver()
         assert world.received("inventoryInfo") == 2
         assert world.chains.seen["sent"].sum() == 1
-        assert world.chains.seen["slow"].sum() == 1
+        assert world.chains.heard[:, -1].sum() == 1
+        (row,) = heard_by(world.model, world.chains)
+        number, place, handlers, over, received, slow, p90_ns = row
+        assert (TYPES[number], place) == ("inventoryInfo", 0)
+        # One handler had one delivery, which was slow.
+        assert (handlers, over, received, slow) == (1, 1, 1, 1)
+        assert 5_001 * MS <= p90_ns <= 5_001 * MS * 9 / 8
 
     def test_a_late_driver_makes_its_own_messages_slow_and_no_others(self) -> None:
         world = World(made())
         world.begin(1, 0, 5_001)
         world.deliver()
-        slow = {
-            name: int(world.chains.seen["slow"][first : first + 15].sum())
-            for name in TYPES[:6]
-            for first in [int(world.chains.types[number_of(name)].destination)]
-        }
+        slow = dict.fromkeys(TYPES[:6], 0)
+        for number, *_, count, _ in heard_by(world.model, world.chains):
+            slow[TYPES[number]] += count
         # Due at 0, 1, ... 5 s and sent together: the first one is over the limit.
         assert sum(slow.values()) == slow["order"] == 1
 
@@ -468,7 +528,7 @@ class TestAccounts:
         world.begin(4, 0, 1000)  # one of the warm-up, which is lost, and one of the window
         world.deliver()
         row = int(world.chains.types[number_of("inventoryInfo")].destination)
-        assert world.chains.seen[row].item() == (1, 1, 1, 0, 0, 2, 2, 1)
+        assert world.chains.seen[row].item() == (1, 1, 1, 0, 2, 2, 1)
         assert named(world) == {row: (("message 0 from SM0",), 0)}
 
     def test_repeated_and_disordered_deliveries_are_of_the_whole_run(self) -> None:

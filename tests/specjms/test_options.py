@@ -18,7 +18,8 @@ def test_defaults_are_those_of_the_message_table() -> None:
     model = model_of(Choices())
     for message, options in zip(MESSAGES, model.messages, strict=True):
         assert options.qos == int(message.persistent)
-        assert options.durable == message.durable
+        # Column D is of topics; what is persistent waits in queues, too.
+        assert options.durable == (message.durable or message.persistent)
         assert options.transacted == message.transacted
         assert options.queue == (not message.pubsub)
         assert options.handlers == (1 if message.pubsub else 2)
@@ -37,6 +38,13 @@ def test_defaults_are_those_of_the_message_table() -> None:
         {"shared_connections": True},
         {"check_every": 10},
         {"families": 7},
+        {"headquarters": 2},
+        {"messages": {"order": {"percent": [50, 30, 20]}}},
+        {
+            "messages": {
+                "order": {"acknowledgement": "DUPS_OK", "transacted": False},
+            }
+        },
     ],
 )
 def test_controlled_topologies_refuse_what_the_rules_fix(
@@ -48,18 +56,19 @@ def test_controlled_topologies_refuse_what_the_rules_fix(
     model_of(Choices(topology="freeform", **override))
 
 
-def test_controlled_topologies_allow_handlers_drivers_and_headquarters() -> None:
+def test_controlled_topologies_allow_agents_handlers_drivers_and_connections() -> None:
     model = model_of(
         Choices(
             base=10,
-            headquarters=2,
+            agents={"DC": 2},
+            connections={"SM": 1},
             handlers=3,
             drivers=2,
             interactions={"5": {"drivers": 4}},
             messages={"statInfoSM": {"handlers": 5}},
         )
     )
-    assert model.locations == Locations(10, 2, 4, 2)
+    assert model.locations == Locations(10, 2, 4, 1)
     assert model.drivers == (2, 2, 2, 2, 4, 2, 2)
     assert model.messages[ORDER].handlers == 3
     assert model.messages[number_of("statInfoSM")].handlers == 5
@@ -138,13 +147,19 @@ def test_where_all_share_a_topic_no_family_has_one_of_its_own() -> None:
         ({"messages": {"order": {"subscription": "IN"}}}, "callForOffers only"),
         ({"messages": {"callForOffers": {"subscription": "XOR"}}}, "family, IN, OR, SET"),
         ({"messages": {"priceUpdate": {"queue": True}}}, "several consumers"),
-        ({"messages": {"priceUpdate": {"handlers": 7}}}, "each get every message"),
+        ({"agents": {"DC": 0}}, "1 to 100"),
+        ({"connections": {"XX": 1}}, "'XX' is unknown"),
+        ({"messages": {"order": {"endpoint": 0}}}, "1 to 1,000"),
+        (
+            {"topology": "freeform", "messages": {"order": {"acknowledgement": "DUPS_OK"}}},
+            "with transacted = false",
+        ),
         ({"messages": {"order": {"target": "Central"}}}, "with queue = false"),
         ({"messages": {"order": {"persistent": True, "qos": 0}}}, "contradict"),
         ({"messages": {"order": {"persistent": False, "qos": 1}}}, "contradict"),
-        ({"topology": "vertical", "headquarters": 20}, "fixed at 1"),
+        ({"topology": "vertical", "headquarters": 20}, "fixed in the vertical"),
         ({"interactions": {"8": {"drivers": 1}}}, "'8' is unknown; allowed: 1, 2, 3, 4, 5, 6, 7"),
-        ({"interactions": {"1": {"speed": 1}}}, "fixed"),
+        ({"interactions": {"1": {"speed": 1}}}, "'speed' is unknown"),
         ({"handlers": 0}, "1 to 100"),
         ({"mqtt": "3.1.1"}, "handlers = 1"),
         (
@@ -174,7 +189,7 @@ def test_where_all_share_a_topic_no_family_has_one_of_its_own() -> None:
         (
             {"topology": "freeform", "shared_connections": True, "selectors": "client"}
             | {"handlers": 1, "messages": {"all": {"queue": False, "target": "Central"}}},
-            "shared_connections",
+            "connections: one of several receivers",
         ),
     ],
 )

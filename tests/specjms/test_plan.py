@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import HostLimitError, ScenarioError
 from loadgen.specjms.layout import parts_of
+from loadgen.specjms.messages import MESSAGES
 from loadgen.specjms.plan import SupplyPlan
 from loadgen.workload.groups import RunPlan, Target
 from loadgen.workload.plan import Host, describe, plan_run
@@ -73,7 +74,8 @@ def test_groups_say_who_publishes_and_who_keeps_a_session() -> None:
     assert drivers.rate == pytest.approx(20 / 0.086625)
     assert drivers.qos == 0
     durable = {name for name, group in groups.items() if not group.clean_start}
-    assert durable == {"2.callForOffers", "3.priceUpdate"}
+    persistent = {f"{m.interaction}.{m.name}" for m in MESSAGES if m.persistent}
+    assert durable == persistent
     streams = [
         (group.publishes.first_stream, group.count) for group in plan.groups if group.publishes
     ]

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from loadgen.engine.reactor import MESSAGING_ENTRY_POINTS
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.in_flight import redelivery_order
 from loadgen.mqtt.packets import Packet, PubAck, Publish, PubRec, SubAck
@@ -140,7 +141,9 @@ def test_what_was_unacknowledged_goes_again_with_the_body_behind_it() -> None:
     slots = redelivery_order(f.senders, f.window, 0)
     again = b""
     while len(slots):
-        handled, size, body_bytes = traffic.redeliver(f, 0, True, slots, len(slots))
+        handled, size, body_bytes = MESSAGING_ENTRY_POINTS.redeliver(
+            f, 0, True, slots, len(slots), 1
+        )
         assert (handled, body_bytes) == (1, SIZE - 32)
         again += f.out[:size].tobytes() + f.body[:body_bytes].tobytes()
         slots = slots[handled:].copy()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from loadgen.engine.reactor import MESSAGING_ENTRY_POINTS
 from loadgen.metrics.interval import COUNTERS
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.in_flight import redelivery_order
@@ -238,7 +239,7 @@ def test_what_our_publisher_sends_again_is_marked_where_both_may_come(
     sent = bench.send(0, START_NS + 2 * PERIOD_NS)
     assert len(sent) == 3
     slots = redelivery_order(f.senders, f.window, 0)
-    handled, size, _ = traffic.redeliver(f, 0, session_present, slots, len(slots))
+    handled, size, _ = MESSAGING_ENTRY_POINTS.redeliver(f, 0, session_present, slots, len(slots), 1)
     assert handled == 3
     again = bench.messages(f.out[:size].tobytes())
     assert [header(packet.payload) for packet in again] == [header(p.payload) for p in sent]
@@ -430,7 +431,7 @@ def test_handshakes_that_went_with_the_session_are_given_up() -> None:
     bench.send(0, START_NS + 3 * PERIOD_NS)
     bench.receive(0, encode(PubRec(2), 4) + encode(PubRec(3), 4))
     slots = redelivery_order(f.senders, f.window, 0)
-    traffic.redeliver(f, 0, False, slots, len(slots))
+    MESSAGING_ENTRY_POINTS.redeliver(f, 0, False, slots, len(slots), 1)
     assert counted(bench, 0) == {"sent": 4, "expected": 4, "given_up": 2}
     handshakes(bench)
     traffic.give_up_all(f, 0)

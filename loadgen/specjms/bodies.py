@@ -1,0 +1,194 @@
+"""What a message says: content of its type, as text, XML, or an object, stream or map of JMS.
+
+Which type of body a message type has: SPECjms2007 article, table 2. Bodies are made once, for each
+message type and size, and are as long as the size formulas say: as many lines as fit, then a remark
+that fills up the rest. JMS leaves the encoding of streams and maps to its providers; here a value
+has one byte that tells its kind, as in OpenWire, and numbers are big endian. An object is in the
+format of Java's Object Serialization Stream Protocol.
+"""
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Final, Literal
+
+from loadgen.specjms.messages import TYPES
+
+BodyType = Literal["object", "text", "XML", "stream", "map"]
+Value = int | float | str
+Fields = Mapping[str, Value]
+"""Names and values; those of a line have one length whatever its number."""
+
+_LINES: Final[Mapping[str, Callable[[int], Fields]]] = {
+    "OrderLine": lambda n: {"product": f"P{n:07}", "quantity": 12 + n % 60, "unit": "carton"},
+    "SaleLine": lambda n: {"product": 70_000_000 + n, "sold": 3 + n % 9},
+    "Reading": lambda n: {
+        "tag": f"urn:epc:id:sgtin:0614141.{100_000 + n}.{2017 + n % 7000:04}",
+        "reader": f"dock-{n % 4}",
+        "at": f"2007-10-10T13:{n // 60 % 60:02}:{n % 60:02}Z",
+    },
+    "PurchaseLine": lambda n: {
+        "product": f"P{n:07}",
+        "description": f"article {n:07} of the autumn catalogue",
+        "quantity": f"{1200 + n % 600}",
+        "unit": "pallet",
+        "price": f"{100 + n % 800}.90",
+        "currency": "EUR",
+        "delivery": f"2007-11-{1 + n % 28:02}",
+    },
+    "Price": lambda n: {"product": f"P{n:07}", "price": 9.9 + n % 80},
+    "CashDesk": lambda n: {"desk": n, "receipts": 200 + n % 90},
+    "Product": lambda n: {"product": n},
+    "Card": lambda n: {"number": f"4000{n:012}"},
+}
+"""What one line of a kind says."""
+
+CONTENTS: Final[Mapping[str, tuple[BodyType, str]]] = {
+    "order": ("object", "OrderLine"),
+    "orderConf": ("object", "OrderLine"),
+    "shipDep": ("text", "Reading"),
+    "statInfoOrderDC": ("stream", "SaleLine"),
+    "shipInfo": ("text", "Reading"),
+    "shipConf": ("object", "OrderLine"),
+    "callForOffers": ("XML", "PurchaseLine"),
+    "offer": ("XML", "PurchaseLine"),
+    "pOrder": ("XML", "PurchaseLine"),
+    "pOrderConf": ("XML", "PurchaseLine"),
+    "invoice": ("XML", "PurchaseLine"),
+    "pShipInfo": ("text", "Reading"),
+    "pShipConf": ("XML", "PurchaseLine"),
+    "statInfoShipDC": ("stream", "SaleLine"),
+    "priceUpdate": ("map", "Price"),
+    "inventoryInfo": ("text", "Reading"),
+    "statInfoSM": ("object", "CashDesk"),
+    "productAnnouncement": ("stream", "Product"),
+    "creditCardHL": ("stream", "Card"),
+}
+"""Type of body of each message type, and of what its lines are."""
+
+
+@lru_cache(maxsize=256)
+def body_of(number: int, size_bytes: int) -> bytes:
+    """The body of a message type with exactly this size.
+
+    What is too small even for a document without lines gets its beginning.
+    """
+    name = TYPES[number]
+    kind, line = CONTENTS[name]
+
+    def encoded(count: int, remark: int = 0) -> bytes:
+        lines = [_LINES[line](n) for n in range(count)]
+        return _ENCODINGS[kind](name, line, lines, "x" * remark)
+
+    one, two = len(encoded(1)), len(encoded(2))
+    count = max(0, 1 + (size_bytes - one) // (two - one))
+    remark = size_bytes - len(encoded(count))
+    return encoded(count, max(remark, 0))[:size_bytes]
+
+
+Lines = Sequence[Fields]
+
+
+def _xml(name: str, line: str, lines: Lines, remark: str) -> bytes:
+    says = [" ".join(f'{key}="{value}"' for key, value in one.items()) for one in lines]
+    rows = "".join(f"<{line} {text}/>" for text in says)
+    first = '<?xml version="1.0" encoding="UTF-8"?>'
+    return f"{first}<{name}>{rows}<remark>{remark}</remark></{name}>".encode()
+
+
+def _text(name: str, line: str, lines: Lines, remark: str) -> bytes:
+    rows = [" ".join(map(str, one.values())) for one in lines]
+    return "\n".join((f"{name}: {line}", *rows, f"remark: {remark}")).encode()
+
+
+_TAGS: Final = {int: (6, ">bq"), float: (7, ">bd")}
+"""Of OpenWire: long and double; a string has 9 and two bytes of its length."""
+
+
+def _string(text: str) -> bytes:
+    return struct.pack(">H", len(text)) + text.encode()
+
+
+def _tagged(value: Value) -> bytes:
+    if isinstance(value, str):
+        return b"\x09" + _string(value)
+    tag, layout = _TAGS[type(value)]
+    return struct.pack(layout, tag, value)
+
+
+def _stream(name: str, _line: str, lines: Lines, remark: str) -> bytes:
+    values = [name, len(lines), *(value for one in lines for value in one.values()), remark]
+    return b"".join(map(_tagged, values))
+
+
+def _map(name: str, _line: str, lines: Lines, remark: str) -> bytes:
+    rows = {f"{key}{at:05}": value for at, one in enumerate(lines) for key, value in one.items()}
+    entries: Fields = {"type": name, **rows, "remark": remark}
+    pairs = (_string(key) + _tagged(value) for key, value in entries.items())
+    return struct.pack(">i", len(entries)) + b"".join(pairs)
+
+
+def _object(name: str, line: str, lines: Lines, remark: str) -> bytes:
+    """An object with an array of lines and a remark; fields in the order that Java gives them."""
+    own = f"specjms.{name[0].upper()}{name[1:]}"
+    handles = _Handles()
+    out = [b"\xac\xed\x00\x05\x73", handles.described(own, {"lines": f"[Lspecjms/{line};"}, True)]
+    handles.count += 1  # the object itself
+    out += [b"\x75", handles.described(f"[Lspecjms.{line};", {}, False)]
+    handles.count += 1  # the array
+    out.append(struct.pack(">i", len(lines)))
+    known: bytes | None = None
+    for one in lines:
+        numbers = sorted(key for key, value in one.items() if not isinstance(value, str))
+        texts = sorted(key for key, value in one.items() if isinstance(value, str))
+        place = handles.count
+        described = known or handles.described(
+            f"specjms.{line}", dict.fromkeys(numbers, "J"), False, texts
+        )
+        known = b"\x71" + struct.pack(">i", _FIRST_HANDLE + place) if known is None else known
+        out += [b"\x73", described, *(struct.pack(">q", int(one[key])) for key in numbers)]
+        out += [b"\x74" + _string(str(one[key])) for key in texts]
+    return b"".join((*out, b"\x74", _string(remark)))
+
+
+_FIRST_HANDLE: Final = 0x7E0000
+
+
+class _Handles:
+    """Numbers that a stream of objects gives to what it may refer to again."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._types: dict[str, int] = {}
+
+    def described(
+        self, name: str, fields: Mapping[str, str], remark: bool, texts: Sequence[str] = ()
+    ) -> bytes:
+        """A class: its name, and its fields as `J` (long), an array's or a string's type."""
+        self.count += 1
+        every = {**fields, **dict.fromkeys((*texts, *(["remark"] if remark else [])), _STRING)}
+        parts = [b"\x72", _string(name), struct.pack(">qbH", 1, 2, len(every))]
+        for key, kind in every.items():
+            parts.append((kind[0] if kind[0] in "J[" else "L").encode() + _string(key))
+            if kind != "J":
+                parts.append(self._type(kind))
+        return b"".join((*parts, b"\x78\x70"))
+
+    def _type(self, kind: str) -> bytes:
+        """The name of a field's type, a reference where it was named before."""
+        if kind in self._types:
+            return b"\x71" + struct.pack(">i", _FIRST_HANDLE + self._types[kind])
+        self._types[kind] = self.count
+        self.count += 1
+        return b"\x74" + _string(kind)
+
+
+_STRING: Final = "Ljava/lang/String;"
+
+_ENCODINGS: Final[Mapping[BodyType, Callable[[str, str, Lines, str], bytes]]] = {
+    "object": _object,
+    "text": _text,
+    "XML": _xml,
+    "stream": _stream,
+    "map": _map,
+}

@@ -1,0 +1,183 @@
+"""The run rules of SPECjms2007, one by one: kept, not kept, or not judged, and what was observed.
+
+Pure. A run is called compliant only where each rule was judged and kept. Three never are: the kit,
+JMS and its transactions. What only people or a second run can show is not judged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from loadgen.specjms.audit import TOLERANCE_PERCENT, Audit, Observed, Recovery
+
+WARMUP_MINIMUM_S: Final = 600.0
+MEASURE_MINIMUM_S: Final = 1800.0
+CLOCK_LIMIT_MS: Final = 100.0
+PROGRESS_LIMIT_S: Final = 300.0
+RECOVERY_LIMIT_S: Final = 900.0
+STEADY_PARTS: Final = 10
+"""Into so many parts the window is cut to see whether it was steady."""
+STEADY_LEAST_S: Final = 20.0
+STEADY_SIGMAS: Final = 4
+
+REPETITION: Final = "repetition equal or better (3.4)"
+KIT: Final = "the kit of SPECjms2007 over JMS (3.7, 4.1)"
+
+Course = Sequence[tuple[int, int, int]]
+"""(from, until, messages received) of parts of a run, CLOCK_MONOTONIC in ns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule and its section; `kept` is None where nobody could judge it."""
+
+    rule: str
+    kept: bool | None
+    observed: str
+
+    def document(self) -> dict[str, Any]:
+        return {"rule": self.rule, "kept": self.kept, "observed": self.observed}
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What the rules ask of a run beside what its workers counted."""
+
+    failures: Sequence[str] = ()  # codes of the run's verdict, without the audit's own
+    as_specified: bool = True  # whether every option is SPECjms2007's
+    course: Course = ()
+    windows: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))  # warm-up and measurement
+    broker_is_local: bool = False
+    broker_is_private: bool = False  # started here for the run
+    mixed_workers: int = 0  # that have agents of several kinds of locations
+    workers: int = 1
+    endpoints: bool = False  # whether some devices use addresses of their own
+    case_study: object = None  # scenario of the paper of jms2009-PS that was played
+    changed: Sequence[str] = ()  # changes of the workload that the model does not show
+
+
+def run_rules(seen: Observed, audit: Audit, around: Circumstances) -> tuple[Rule, ...]:
+    """Every rule of sections 3 to 5 that is of a run."""
+    failures = ", ".join(around.failures) or "none"
+    changed = "as specified" if around.as_specified else "changed"
+    return (
+        _at_least("warm-up", WARMUP_MINIMUM_S, seen.warmup_s),
+        _at_least("measurement", MEASURE_MINIMUM_S, seen.window_s),
+        Rule(
+            f"clocks within {CLOCK_LIMIT_MS:.0f} ms (3.2)",
+            seen.clock_ms <= CLOCK_LIMIT_MS,
+            f"{seen.clock_ms:,.3f} ms",
+        ),
+        Rule("steady state (3.1, 3.3)", *steady(around.course, *around.windows)),
+        Rule(
+            f"progress reported every {PROGRESS_LIMIT_S / 60:.0f} min (3.3)",
+            seen.progress_s <= PROGRESS_LIMIT_S,
+            f"{seen.progress_s:,.6g} s",
+        ),
+        Rule(REPETITION, None, "that is of two runs; see --repeat"),
+        Rule("no failures or exceptions (3.5)", not around.failures, failures),
+        Rule("audit passed (3.6)", audit.passed, f"{len(audit.failed):,} tests failed"),
+        Rule(KIT, False, "another harness, over MQTT"),
+        Rule("no optimization for the benchmark (3.8)", None, "not seen by a tool"),
+        Rule(
+            "broker and clients on separate machines (3.9)",
+            not around.broker_is_local,
+            "broker on the client's host" if around.broker_is_local else "separate",
+        ),
+        Rule(
+            "agents of different types in processes of their own (3.9)",
+            not around.mixed_workers,
+            f"{around.mixed_workers:,} of {around.workers:,} workers have several types",
+        ),
+        Rule(
+            "all clients address the server identically (3.10)",
+            not around.endpoints,
+            "endpoints given" if around.endpoints else "the same addresses in turn",
+        ),
+        _in_order(seen),
+        Rule("one message at a time outside of transactions (4.2.1)", None, "QoS 0 has no answers"),
+        _marked(seen),
+        _recovered(seen.recovery),
+        Rule("atomic transactions (4.3)", False, "at least once as one unit, not atomic"),
+        Rule(
+            "persistent messages in non-volatile storage (5.1)",
+            False if around.broker_is_private else None,
+            "a private broker acknowledges before it stores"
+            if around.broker_is_private
+            else "a matter of the broker",
+        ),
+        Rule(
+            "workload as specified, without options of freeform or jms2009-PS",
+            around.as_specified,
+            changed,
+        ),
+    )
+
+
+def _at_least(what: str, least_s: float, seen_s: float) -> Rule:
+    text = f"{what} of at least {least_s / 60:.0f} min (3.1)"
+    return Rule(text, seen_s >= least_s, f"{seen_s:,.0f} s")
+
+
+def _in_order(seen: Observed) -> Rule:
+    text = "messages in order and not duplicated (4.2)"
+    counts = f"{seen.duplicated:,} duplicated, {seen.out_of_order:,} out of order"
+    if seen.recovery is not None:
+        return Rule(text, None, f"{counts}, around a failure that was asked for")
+    if seen.workers_silent:
+        return Rule(text, None, "a worker gave no answer")
+    return Rule(text, not seen.duplicated and not seen.out_of_order, counts)
+
+
+def _marked(seen: Observed) -> Rule:
+    """JMSRedelivered is DUP here."""
+    text = "messages that come again are marked (4.2.2)"
+    if not seen.redelivered and not seen.unmarked:
+        return Rule(text, None, "none came again")
+    observed = f"{seen.redelivered:,} with DUP, {seen.unmarked:,} without"
+    return Rule(text, not seen.unmarked, observed)
+
+
+def _recovered(recovery: Recovery | None) -> Rule:
+    text = f"recovery within {RECOVERY_LIMIT_S / 60:.0f} min (4.2.3)"
+    if recovery is None:
+        return Rule(text, None, "not tried; see --recovery")
+    if recovery.limit_s < RECOVERY_LIMIT_S:
+        return Rule(text, None, f"tried with {recovery.limit_s:,.6g} s only")
+    return Rule(text, recovery.complete, recovery.observed)
+
+
+def steady(
+    course: Course, warmup: tuple[int, int], window: tuple[int, int]
+) -> tuple[bool | None, str]:
+    """Whether as much was received in each part of the window, and at the end of the warm-up.
+
+    A part may differ from the mean by what the audit tolerates, or by chance.
+    """
+    start_ns, end_ns = window
+    each_ns = (end_ns - start_ns) // STEADY_PARTS
+    if end_ns - start_ns < STEADY_LEAST_S * 1e9:
+        return None, f"a window of less than {STEADY_LEAST_S:.0f} s is too short to tell"
+    if warmup[1] - warmup[0] < each_ns:
+        return None, f"a warm-up of less than {each_ns / 1e9:,.6g} s is too short to tell"
+    parts = [
+        _received(course, start_ns + at * each_ns, start_ns + (at + 1) * each_ns)
+        for at in range(-1, STEADY_PARTS)
+    ]
+    mean = sum(parts[1:]) / STEADY_PARTS
+    if not mean:
+        return False, "nothing was received"
+    allowed = max(mean * TOLERANCE_PERCENT / 100, STEADY_SIGMAS * mean**0.5)
+    least, most = min(parts), max(parts)
+    observed = f"{100 * (least / mean - 1):+.1f} to {100 * (most / mean - 1):+.1f} % of the mean"
+    return mean - least <= allowed and most - mean <= allowed, observed
+
+
+def _received(course: Course, from_ns: int, until_ns: int) -> float:
+    """Messages between two moments, spread evenly over each part of the course."""
+    total = 0.0
+    for begin, end, count in course:
+        shared = min(end, until_ns) - max(begin, from_ns)
+        if shared > 0:
+            total += count * shared / (end - begin)
+    return total

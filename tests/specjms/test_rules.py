@@ -1,0 +1,143 @@
+"""The run rules: each kept, not kept, and not judged."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from loadgen.specjms.audit import Audit, Finding, Recovery
+from loadgen.specjms.rules import Circumstances, Rule, run_rules, steady
+from tests.specjms.test_audit import sound
+
+S = 10**9
+MINUTES_30 = 1800 * S
+EVEN = [(at * S, (at + 1) * S, 100) for at in range(2400)]
+WINDOWS = ((0, 600 * S), (600 * S, 2400 * S))
+PASSED = Audit(())
+GOOD = Circumstances(course=EVEN, windows=WINDOWS)
+SOUND: dict[str, Any] = {
+    "window_s": 1800.0,
+    "redelivered": 1,
+    "recovery": None,
+    "progress_s": 300.0,
+}
+NEVER = ["the kit of SPECjms2007 over JMS (3.7, 4.1)", "atomic transactions (4.3)"]
+"""What no run of ours keeps."""
+RECOVERY = Recovery(900.0, S, 2 * S, 3 * S)
+
+
+def rules(around: Circumstances = GOOD, audit: Audit = PASSED, **changed: Any) -> list[Rule]:
+    return list(run_rules(sound(**{**SOUND, **changed}), audit, around))
+
+
+def of(found: list[Rule], kept: bool | None) -> list[str]:
+    return [one.rule for one in found if one.kept is kept]
+
+
+def test_a_sound_run_breaks_what_no_run_of_ours_keeps() -> None:
+    found = rules()
+    assert of(found, False) == NEVER
+    assert of(found, None) == [
+        "repetition equal or better (3.4)",
+        "no optimization for the benchmark (3.8)",
+        "one message at a time outside of transactions (4.2.1)",
+        "recovery within 15 min (4.2.3)",
+        "persistent messages in non-volatile storage (5.1)",
+    ]
+    assert len(found) == 20
+
+
+FAILED = Audit((Finding("pacing", "interaction 1", False, "", ""),))
+
+
+@pytest.mark.parametrize(
+    ("around", "audit", "changed", "broken"),
+    [
+        ({}, PASSED, {"warmup_s": 599.0}, "warm-up of at least 10 min (3.1)"),
+        ({}, PASSED, {"window_s": 1799.0}, "measurement of at least 30 min (3.1)"),
+        ({}, PASSED, {"clock_ms": 101.0}, "clocks within 100 ms (3.2)"),
+        ({}, PASSED, {"progress_s": 301.0}, "progress reported every 5 min (3.3)"),
+        ({"failures": ("LOST",)}, PASSED, {}, "no failures or exceptions (3.5)"),
+        ({}, FAILED, {}, "audit passed (3.6)"),
+        ({"broker_is_local": True}, PASSED, {}, "broker and clients on separate machines (3.9)"),
+        (
+            {"mixed_workers": 1},
+            PASSED,
+            {},
+            "agents of different types in processes of their own (3.9)",
+        ),
+        (
+            {"endpoints": True},
+            PASSED,
+            {},
+            "all clients address the server identically (3.10)",
+        ),
+        ({}, PASSED, {"duplicated": 1}, "messages in order and not duplicated (4.2)"),
+        ({}, PASSED, {"out_of_order": 1}, "messages in order and not duplicated (4.2)"),
+        ({}, PASSED, {"unmarked": 1}, "messages that come again are marked (4.2.2)"),
+        (
+            {},
+            PASSED,
+            {"recovery": replace(RECOVERY, away=1)},
+            "recovery within 15 min (4.2.3)",
+        ),
+        (
+            {"broker_is_private": True},
+            PASSED,
+            {},
+            "persistent messages in non-volatile storage (5.1)",
+        ),
+        (
+            {"as_specified": False},
+            PASSED,
+            {},
+            "workload as specified, without options of freeform or jms2009-PS",
+        ),
+    ],
+)
+def test_each_rule_is_broken_by_itself(
+    around: dict[str, Any], audit: Audit, changed: dict[str, Any], broken: str
+) -> None:
+    found = rules(replace(GOOD, **around), audit, **changed)
+    assert set(of(found, False)) == {*NEVER, broken}
+
+
+def test_what_was_not_seen_is_not_judged() -> None:
+    order, marked, again = (
+        "messages in order and not duplicated (4.2)",
+        "messages that come again are marked (4.2.2)",
+        "recovery within 15 min (4.2.3)",
+    )
+    assert {order, marked} <= set(of(rules(), True))
+    assert marked in of(rules(redelivered=0), None)
+    assert order in of(rules(workers_silent=1), None)
+    # A failure that was asked for: order is not of normal operation.
+    recovered = rules(recovery=RECOVERY, duplicated=3)
+    assert order in of(recovered, None)
+    assert again in of(recovered, True)
+    short = rules(recovery=replace(RECOVERY, limit_s=60.0))
+    assert again in of(short, None)
+    assert next(one.observed for one in short if one.rule == again) == "tried with 60 s only"
+
+
+@pytest.mark.parametrize(
+    ("course", "kept"),
+    [
+        (EVEN, True),
+        # What was received falls to nine tenths in the last part of the window.
+        ([(a, b, 90 if a >= 2220 * S else 100) for a, b, _ in EVEN], False),
+        # It is still rising when the warm-up ends.
+        ([(a, b, 50 if a < 600 * S else 100) for a, b, _ in EVEN], False),
+        # So few that chance explains them.
+        ([(a, b, a // S % 50 == 0) for a, b, _ in EVEN], True),
+        ([], False),
+    ],
+)
+def test_throughput_is_steady_or_not(course: list[tuple[int, int, int]], kept: bool) -> None:
+    assert steady(course, *WINDOWS)[0] is kept
+
+
+def test_a_short_window_tells_nothing_of_steadiness() -> None:
+    assert steady(EVEN, (0, 10 * S), (10 * S, 29 * S))[0] is None
+    assert steady(EVEN, (0, 1 * S), (1 * S, 31 * S))[0] is None
+    assert steady(EVEN, (0, 10 * S), (10 * S, 40 * S))[0] is True
