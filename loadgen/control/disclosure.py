@@ -11,8 +11,8 @@ from loadgen.control.disk import disk_errors
 from loadgen.control.redaction import printable
 from loadgen.control.seal import verify
 from loadgen.errors import DiskError, RunDirectoryError
+from loadgen.specjms.diagram import diagram
 from loadgen.specjms.disclosure import (
-    FILL_IN,
     Disclosed,
     destination_setup,
     server_setup,
@@ -121,9 +121,7 @@ def _texts(run: Path, found: Disclosed) -> dict[str, bytes]:
             "config/scenario.json": scenario,
             "JMSServerConfig/serverSetup.txt": server_setup(found).encode(),
             "ProviderModule/README.txt": b"No provider module: the harness speaks MQTT itself.\n",
-            "ConfigurationDiagram.txt": (
-                f"{FILL_IN}: a diagram of the system under test (6.3).\n".encode()
-            ),
+            "ConfigurationDiagram.svg": diagram(found.run, found.supply).encode(),
         }
     except _DAMAGED:
         raise RunDirectoryError(

@@ -231,11 +231,12 @@ def destination_setup(found: Disclosed) -> str:
         NOTICE,
         "",
         "Topics and shared subscriptions of MQTT come into being when they are used: nothing was",
-        "set up beforehand. The destinations of this run, and messages sent to each in the window:",
+        "set up beforehand. The destinations of this run with their topics at the broker, and",
+        "messages sent to each in the window:",
         "",
     ]
     lines += [
-        f"{row['destination']:<40} {row['message']:<20} {row['sent']:>10,}"
+        f"{row['destination']:<32} {row['message']:<20} {row['topic']:<48} {row['sent']:>10,}"
         for row in found.supply["destinations"]
     ]
     return "\n".join(lines) + "\n"

@@ -109,7 +109,7 @@ def report(
     }
 
 
-_PUBLISHED: Final[Mapping[object, tuple[int, float, float]]] = {
+PUBLISHED: Final[Mapping[object, tuple[int, float, float]]] = {
     "I": (720, 0.077, 123.0),
     "II": (125, 0.168, 1587.0),
     "III": (63, 0.147, 3235.0),
@@ -130,7 +130,7 @@ def _figures(
         "delivery": total / count / 1000 if count else None,
         "used_topics": float(len(topics)),
         "per_topic": _traffic(topics)["sent_per_s_mean"],
-        **dict(zip(names, _PUBLISHED.get(case_study, ()), strict=False)),
+        **dict(zip(names, PUBLISHED.get(case_study, ()), strict=False)),
     }
 
 

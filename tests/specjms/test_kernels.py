@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadgen.engine.supply_chain import SUPPLY_ENTRY_POINTS
 from loadgen.metrics.interval import SERIES
 from loadgen.mqtt.codec import decode, encode
+from loadgen.mqtt.in_flight import redelivery_order
 from loadgen.mqtt.packets import PubAck, Publish
 from loadgen.specjms.layout import destination_of_stream, heard_by, lines_length
 from loadgen.specjms.messages import MESSAGES, TYPES, number_of
@@ -25,7 +27,7 @@ from loadgen.specjms.options import Choices, model_of
 from loadgen.specjms.topology import suppliers_of
 from loadgen.workload import traffic
 from loadgen.workload.accounting import received_on
-from loadgen.workload.device import WAITING, WINDOW_FULL
+from loadgen.workload.device import RESUMED, WAITING, WINDOW_FULL
 from tests.kernels import begin_interactions
 from tests.specjms.harness import MS, ROOT, World, name_of, note_of
 
@@ -644,6 +646,108 @@ class TestTransactions:
         assert world.fleet.totals.events == 1
         assert world.fleet.events[0].kind == traffic.BROKEN
         assert world.fleet.events[0].device == row
+
+
+class TestReturns:
+    """A handler whose connection broke: what it had under way, and what it was about to answer."""
+
+    @staticmethod
+    def cut_off(window: int = 20) -> tuple[World, int, bytes, list[Publish]]:
+        """A centre that took an order and sent its effects, none of which was acknowledged."""
+        world = World(made(), window=window)
+        world.withhold = True
+        world.begin(1, 0, 0)
+        (row,) = [r for r, data in world.inbox.items() if data]
+        order = b"".join(world.inbox.pop(row))
+        world.hear(row, world.give(row, order))
+        sent = [packet for r, packet in world.published if r == row]
+        world.published.clear()
+        return world, row, order, sent
+
+    @staticmethod
+    def come_back(world: World, row: int, *, session_present: bool) -> list[Publish]:
+        """What the handler writes on its new connection."""
+        fleet = world.fleet
+        slots = redelivery_order(fleet.senders, fleet.window, int(fleet.devices["sender"][row]))
+        count = len(slots)
+        handled, size, body_bytes = SUPPLY_ENTRY_POINTS.redeliver(
+            fleet, row, session_present, slots, count, world.now_ns
+        )
+        assert (handled, body_bytes) == (count, 0)
+        before = len(world.published)
+        world.hear(row, fleet.out[:size].tobytes())
+        return [packet for _, packet in world.published[before:]]
+
+    @pytest.mark.parametrize("session_present", [True, False])
+    def test_what_nobody_acknowledged_is_sent_again(self, session_present: bool) -> None:
+        world, row, _, sent = self.cut_off()
+        again = self.come_back(world, row, session_present=session_present)
+        kept = [packet for packet in sent if packet.qos]
+        assert [packet.dup for packet in again] == [session_present] * 3
+        assert [p.topic_name for p in again] == [p.topic_name for p in kept]
+        for first, second in zip(kept, again, strict=True):
+            assert second.packet_id == first.packet_id
+            # All but the mark of a copy and the header's CRC.
+            assert second.payload[27] == first.payload[27] | 0x80
+            assert (
+                second.payload[:24] + second.payload[32:] == first.payload[:24] + first.payload[32:]
+            )
+        assert world.sent("shipInfo") == 1  # it is the same message
+
+    def test_the_input_comes_again_and_is_acknowledged_at_once(self) -> None:
+        world, row, order, sent = self.cut_off()
+        self.come_back(world, row, session_present=True)
+        world.fleet.devices["flags"][row] |= RESUMED
+        marked = bytes([order[0] | 8]) + order[1:]
+        assert world.give(row, marked) == encode(PubAck(1), 5)
+        assert world.sent("shipInfo") == 1
+        state = world.chains.state
+        assert (state.redelivered, state.duplicated, state.unmarked) == (1, 1, 0)
+        assert world.total("excused") == 1
+        # The last of its effects is acknowledged; the input was before.
+        for packet in sent:
+            if packet.qos:
+                assert world.give(row, encode(PubAck(packet.packet_id), 5)) == b""
+        assert world.fleet.totals.in_flight == 1  # the driver's order
+
+    def test_what_waited_in_line_goes_on_without_an_answer_to_its_input(self) -> None:
+        world, row, _, _ = self.cut_off(window=1)
+        assert lines_length(world.chains) == 1
+        (again,) = self.come_back(world, row, session_present=True)
+        assert name_of(again) == "orderConf"
+        names = []
+        packet_id = again.packet_id
+        while data := world.give(row, encode(PubAck(packet_id), 5)):
+            found = decode(data, 0, len(data), 5, 1 << 20)
+            assert found is not None and isinstance(found[0], Publish)
+            names.append(name_of(found[0]))
+            packet_id = found[0].packet_id or packet_id
+            rest = data[found[1] :]
+            while rest:
+                other = decode(rest, 0, len(rest), 5, 1 << 20)
+                assert other is not None and isinstance(other[0], Publish)
+                names.append(name_of(other[0]))
+                packet_id = other[0].packet_id or packet_id
+                rest = rest[other[1] :]
+        assert names == ["shipDep", "statInfoOrderDC", "shipInfo"]
+
+    def test_a_message_that_comes_again_without_a_mark_is_a_breach(self) -> None:
+        world, row, order, _ = self.cut_off()
+        world.give(row, order)
+        assert (world.chains.state.redelivered, world.chains.state.unmarked) == (0, 1)
+
+    def test_what_waited_for_a_handler_is_recovered(self) -> None:
+        world = World(made())
+        world.begin(4, 0, 0)
+        (row,) = [r for r, data in world.inbox.items() if data and r not in world.drivers]
+        world.now_ns = 700 * MS
+        world.fleet.devices["returned_ns"][row] = 600 * MS
+        world.give(row, b"".join(world.inbox.pop(row)))
+        state = world.chains.state
+        assert (state.recovered, state.recovered_ns) == (1, 700 * MS)
+        world.begin(4, 0, 1000)
+        world.deliver()
+        assert state.recovered == 1
 
 
 class TestDrivers:

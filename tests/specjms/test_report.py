@@ -248,7 +248,8 @@ def test_set_up_files_name_destinations_and_server() -> None:
     document, _ = reported(MODEL, supply())
     destinations = destination_setup(Disclosed(Played(RUN, document)))
     assert destinations.startswith(NOTICE)  # before the counts
-    assert "DC1_IncomingOffersQ" in destinations
+    (line,) = (one for one in destinations.splitlines() if "DC1_IncomingOffersQ" in one)
+    assert line.split() == ["DC1_IncomingOffersQ", "offer", "lg1/DC1/IncomingOffersQ", "10"]
     setup = server_setup(Disclosed(Played(RUN, document)))
     assert "Broker: b 1" in setup
     assert FILL_IN in setup
