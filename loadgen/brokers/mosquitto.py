@@ -105,8 +105,10 @@ def render_config(settings: MosquittoSettings, directory: Path, ports: tuple[int
         "connection_messages false",
         "sys_interval 10",
         # With the default of 1,000 it silently discards what a slow subscriber has not read: a
-        # short queue would be counted as loss. The limit of memory takes the place of that bound.
-        "max_queued_messages 0",
+        # short queue would be counted as loss. The limit of memory takes the place of that bound. 0
+        # would be no bound, but then 2.0.11 also closes a connection whose publication it refuses
+        # (src/handle_publish.c compares without asking for 0).
+        "max_queued_messages 1000000000",
         "max_queued_bytes 0",
         f"memory_limit {memory_limit_bytes}",
         # The window per client in both directions, and the Receive Maximum that it announces; the

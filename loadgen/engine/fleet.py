@@ -39,6 +39,7 @@ from loadgen.workload.groups import (
     Target,
     WorkerPlan,
     client_id,
+    largest_payload_bytes,
     publishing_to,
     streams_received,
     target_number,
@@ -366,10 +367,7 @@ class _Builder:
 
 def _body_of(plan: RunPlan) -> tuple[Bytes, Rows[Place]]:
     """What follows the header in the largest message, and the places that each message fills."""
-    largest = max(
-        (owner.publishes.size_bytes[1] for owner in plan.groups if owner.publishes is not None),
-        default=HEADER_BYTES,
-    )
+    largest = max(largest_payload_bytes(plan.groups), HEADER_BYTES)
     given = plan.payload_file or plan.payload_template
     if given is None:
         return make_body(largest - HEADER_BYTES, plan.seed), no_template()

@@ -298,7 +298,7 @@ class _Words(dict[str, str]):
             low, high = group.size_bytes
             self |= {
                 "qos": str(group.qos),
-                "size": f"{low}" if low == high else f"{low}-{high}",
+                "size": f"{low:,}" if low == high else f"{low:,}-{high:,}",
                 "topics": f"{group.topics:,}",
                 "ratio": f"{group.deliveries:,}",
                 "pairs": f"{group.topics or group.count:,}",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from loadgen.scorecard.reading import Object, figure, part, text
+from loadgen.scorecard.reading import Object, count, figure, part, text
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.sections import Cell, Section
 from loadgen.scorecard.text import number
@@ -19,7 +19,7 @@ def system_sections(record: RunRecord) -> tuple[Section, ...]:
         for key, title in PARTS.items()
         if (rows := _rows(part(record.sut, key)))
     ]
-    return (*_note(record), *_storage(record), *described)
+    return (*_note(record), *_access(record), *_storage(record), *described)
 
 
 def system_details(record: RunRecord) -> dict[str, Any]:
@@ -44,6 +44,18 @@ def stored_first(record: RunRecord) -> bool | None:
 def _note(record: RunRecord) -> tuple[Section, ...]:
     note = text(record.broker, "note")
     return (Section("Broker", note, ("", ""), (), texts=(0, 1)),) if note else ()
+
+
+def _access(record: RunRecord) -> tuple[Section, ...]:
+    users = count(part(record.broker, "access_control"), "users")
+    if not users:
+        return ()
+    note = (
+        "Each device has a user of its own, a password, and the rights to publish and to receive "
+        "its own topics alone; one more user looks after the broker. What the broker refuses to "
+        "take is REFUSED in MQTT 5; before, MQTT has no answer for it, and it is lost."
+    )
+    return (Section("Access control", note, ("", ""), (("users that the broker knows", users),)),)
 
 
 def _storage(record: RunRecord) -> tuple[Section, ...]:

@@ -246,6 +246,11 @@ class RunPlan(DeviceConduct):
         return next(group for group in self.groups if group.name == name)
 
 
+def largest_payload_bytes(groups: Iterable[DeviceGroup]) -> int:
+    """Bytes of the largest message that any of the groups publishes; 0 where none does."""
+    return max((one.publishes.size_bytes[1] for one in groups if one.publishes), default=0)
+
+
 def client_id(plan: RunPlan, group: DeviceGroup, device: int) -> str:
     """MQTT client identifier of one device: by the plan's pattern, or unique to the run.
 

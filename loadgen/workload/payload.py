@@ -145,7 +145,7 @@ def body_crc_states(body: Bytes) -> npt.NDArray[np.int64]:
 
     Entry n is that of the first n bytes, up to 256 KiB; then comes one for each 64 KiB more.
     """
-    data = memoryview(body.tobytes())
+    data = memoryview(np.ascontiguousarray(body).data)
     exact = min(len(data), _EXACT_BYTES)
     states = np.zeros(exact + 1 + (len(data) - exact) // _BLOCK_BYTES, np.int64)
     position = 0

@@ -513,13 +513,16 @@ def needs_by_host(plan: RunPlan) -> list[Needs]:
         by_host.setdefault(worker.host, []).append(worker)
     each = DEVICE_BYTES + SOCKET_BYTES + (TLS_BYTES if plan.tls is not None else 0)
     cores = [one.cores for one in costed(plan.groups)]
+    body_bytes = max(
+        (one.publishes.size_bytes[1] for one in plan.groups if one.publishes), default=0
+    )
     found = []
     for own in [by_host[host] for host in sorted(by_host)]:
         held = [sum(share.count for share in worker.shares) for worker in own]
         found.append(
             Needs(
                 descriptors_per_worker=max(held) + SPARE_DESCRIPTORS,
-                memory_bytes=len(own) * WORKER_BYTES + sum(held) * each,
+                memory_bytes=len(own) * (WORKER_BYTES + body_bytes) + sum(held) * each,
                 ports_per_source_address=_ports_used(own, to_one_target),
                 host=own[0].host,
                 devices=sum(held),

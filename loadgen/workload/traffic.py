@@ -341,8 +341,7 @@ def _begin_body(
     kept = fleet.partial[row]
     device.flags |= BODY
     device.partial_bytes = head_end - start
-    for offset in range(head_end - start):
-        kept[offset] = buffer[start + offset]
+    copy_bytes(kept, 0, buffer, start, head_end - start)
     _note_body(fleet, kept, packet_end - end, crc32(0, buffer, head_end, end))
     return end
 

@@ -222,6 +222,23 @@ async def test_every_device_has_a_user_of_its_own_over_tls(tmp_path: Path) -> No
         assert path.is_dir() or SECRET.encode() not in path.read_bytes()
 
 
+@pytest.mark.parametrize(("mqtt", "code"), [("5", "REFUSED"), ("3.1.1", "LOST")])
+async def test_what_a_device_has_no_right_to_publish_is_refused(
+    tmp_path: Path, mqtt: str, code: str
+) -> None:
+    clients, rights = tmp_path / "clients.csv", tmp_path / "rights"
+    clients.write_text("".join(["client_id,username\n", *(f"c{n},u{n}\n" for n in range(4))]))
+    users = (f"user u{n}\ntopic {right} #\n" for n, right in enumerate(["write"] * 3 + ["read"]))
+    rights.write_text("topic readwrite #\n" + "".join(users))
+    fields = {"devices": 4, "rate": 40, "qos": 1, "mqtt": mqtt, "clients_file": str(clients)}
+    async with run_secured("allow_anonymous true", f"acl_file {rights}") as broker:
+        url = f"mqtt://{broker.endpoints[0].address}"
+        result = await play(tmp_path, "fanin", broker=url, workers=1, **fields)
+    assert without_saturation(result.verdict.codes) == (code,), result.verdict
+    ledger = result.facts.ledger
+    assert {"REFUSED": ledger.refused, "LOST": ledger.lost}[code] == ledger.sent // 4 == 15
+
+
 @pytest.mark.parametrize(
     ("case", "fields", "said"),
     [

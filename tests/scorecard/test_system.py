@@ -72,3 +72,13 @@ def test_without_a_description_nothing_is_shown(tmp_path: Path) -> None:
     for number, sut in enumerate(described):
         card = card_of(tmp_path / str(number), sut=sut)
         assert not any(title.startswith("System") for title in titles(card))
+
+
+def test_a_broker_with_a_user_for_each_device_is_shown(tmp_path: Path) -> None:
+    broker = make.run_document()["broker"]
+    for more, titles in (({"access_control": {"users": 202}}, ["Access control"]), ({}, [])):
+        document = make.run_document(broker=broker | more)
+        directory = make.write_run(tmp_path / str(len(more)), document, make.rows_of())
+        found = [one for one in summarize_run(directory).sections if one.title == "Access control"]
+        assert [one.title for one in found] == titles
+        assert [one.rows for one in found] == [(("users that the broker knows", 202),)] * len(more)
