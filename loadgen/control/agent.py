@@ -5,8 +5,8 @@
     {"coordinator": [ADDRESS, PORT], "secret": HEX, "host": NUMBER}
 
 and writes one when it ends, {"ended": WHY}; status 0 where it was asked to. It ends, and its
-workers with it, when the coordinator lets it go, or was silent for `LEASE_S`, or the connection or
-its standard input is closed, or its parent process dies.
+workers with it, when the coordinator lets it go or is silent for `LEASE_S`, when the connection
+or its standard input is closed, and when its parent process dies.
 
 Its workers read the run's clock: the agent asks for it ten times a second (clocks.py). Their part
 of the live page is sent on as it changes, every `PAGE_S`.
@@ -35,13 +35,16 @@ from loadgen.control.forkserver_process import forkserver
 from loadgen.control.host_watch import sample_document
 from loadgen.control.link import Link
 from loadgen.control.load_host import Header, LocalHost
+from loadgen.control.network import network_counters
 from loadgen.control.preflight import check_host, with_payload_size
 from loadgen.control.tasks import beside
 from loadgen.engine.live import LivePage, create_live_page, rows_as_words
 from loadgen.errors import LoadgenError
 
 LEASE_S = 5.0
-"""Without a word of the coordinator."""
+"""Without a word of the coordinator, while a run is played."""
+IDLE_LEASE_S = 60.0
+"""Between runs, when the coordinator may be busy with what came of the last one."""
 WORKER_LEASE_S = 8.0
 """Without a word of the agent, as a worker has it: for an agent that stands still."""
 PAGE_S = 0.02
@@ -234,21 +237,24 @@ class Agent:
             if self.playing is not None:
                 found = self.playing.host.sample()
                 moved = replace(found, time_ns=found.time_ns + self.offset_ns)
-                self.link.send({"sample": sample_document(moved)})
+                sample = sample_document(moved)
+                self.link.send({"sample": sample, "network": network_counters()})
             await asyncio.sleep(_SAMPLE_S)
 
     async def watch(self) -> None:
         """End when the coordinator is silent."""
         while True:
             await asyncio.sleep(LEASE_S / 20)
-            if self.link.silent_s() > LEASE_S:
+            lease_s = IDLE_LEASE_S if self.playing is None else LEASE_S
+            if self.link.silent_s() > lease_s:
                 # What came while this process was busy waits to be read.
                 await asyncio.sleep(0.05)
-                if self.link.silent_s() > LEASE_S:
-                    self.end(f"the coordinator was silent for {LEASE_S:g} s")
+                if self.link.silent_s() > lease_s:
+                    self.end(f"the coordinator was silent for {lease_s:g} s")
 
 
-async def _served(settings: Mapping[str, Any], stdin: int | None) -> str:
+async def served(settings: Mapping[str, Any], stdin: int | None) -> str:
+    """As `serve_agent`, in the loop that runs."""
     loop = asyncio.get_running_loop()
     agent = Agent()
     secret = bytes.fromhex(settings["secret"])
@@ -289,7 +295,7 @@ def serve_agent(settings: Mapping[str, Any], stdin: int | None = None) -> str:
 
     `stdin` is a descriptor whose end of file ends it.
     """
-    return asyncio.run(_served(settings, stdin))
+    return asyncio.run(served(settings, stdin))
 
 
 def main() -> int:

@@ -24,6 +24,7 @@ from loadgen.control.clocks import ClockEstimate
 from loadgen.control.host_watch import HostSample, sample_from
 from loadgen.control.link import Link
 from loadgen.control.load_host import Header, Listener
+from loadgen.control.network import difference
 from loadgen.control.redaction import printable
 from loadgen.control.tasks import beside
 from loadgen.engine.live import LivePage, rows_as_words
@@ -52,6 +53,8 @@ class Agent:
         self.lost = ""
         self.clock: ClockEstimate | None = None
         self.worst_bound_ns = 0
+        self.network: dict[str, int] = {}
+        """What the host's TCP counted in the run."""
         self.playing: RemoteHost | None = None
         self._answers: dict[str, asyncio.Future[Header]] = {}
 
@@ -111,13 +114,12 @@ class Agent:
 
     def document(self) -> dict[str, Any]:
         """What run.json says of this host."""
-        clock = (
-            None if self.clock is None else asdict(self.clock) | {"bound_ns": self.worst_bound_ns}
-        )
+        clock = {} if self.clock is None else asdict(self.clock)
         return {
             "host": self.number,
-            "name": self.name,
-            "clock": clock,
+            "name": self.offer.name,
+            "clock": clock | {"bound_ns": self.worst_bound_ns},
+            "network": self.network,
             "environment": self.environment,
         }
 
@@ -143,11 +145,13 @@ class RemoteHost:
         self._said = ""
         self._page: LivePage | None = None
         self._plan_sent = False
+        self._network: Mapping[str, int] | None = None
 
     async def start(self, listener: Listener) -> None:
         self._listener = listener
         self._agent.playing = self
         self._agent.worst_bound_ns = 0
+        self._agent.network = {}
         rows, behaviour = list(self.rows), self._behaviour
         await self._agent.ask("start", _COMPILE_S, rows=rows, behaviour=behaviour)
 
@@ -203,6 +207,9 @@ class RemoteHost:
             listener.compiled(int(header["compiled"]), int(header["of"]))
         elif "sample" in header:
             self._sample = sample_from(header["sample"])
+            counted = {str(name): int(value) for name, value in header["network"].items()}
+            self._network = self._network or counted
+            self._agent.network = difference(self._network, counted)
 
     def lose(self, why: str) -> None:
         """The whole host is gone."""

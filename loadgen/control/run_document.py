@@ -3,6 +3,7 @@
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -90,6 +91,15 @@ class RunDocument:
             write_json(self.directory / name, content)
         self._write(seen)
 
+    def _network(self) -> dict[str, int]:
+        """What TCP counted in the run, on all hosts that had workers."""
+        if self.hosts is None:
+            return difference(self.counters, network_counters())
+        total: Counter[str] = Counter()
+        for agent in self.hosts.agents:
+            total.update(agent.network)
+        return dict(total)
+
     def _write(self, seen: Mapping[str, Any]) -> None:
         others = {} if self.hosts is None else {"hosts": self.hosts.document()}
         write_json(self.directory / "run.json", {**self.known, **others, **seen})
@@ -98,7 +108,7 @@ class RunDocument:
         tls, backlog = handshakes_of(state.finals), state.backlog
         return {
             "windows": {name: list(window) for name, window in state.windows.items()},
-            "network": difference(self.counters, network_counters()),
+            "network": self._network(),
             "observed": {
                 "owed_at_window_end": state.owed_at_window_end,
                 "owed_at_end": state.owed_at_end,

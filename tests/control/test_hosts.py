@@ -6,7 +6,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from loadgen.scorecard.record import open_run
 from loadgen.scorecard.summary import summarize_run
 from loadgen.workload.search import Aim, Require
 from tests.control.agents import Agents, agents
+from tests.control.namespaces import Namespace, allowed, namespaces
 from tests.verdicts import faults
 
 PROMISED_S = 10.0
@@ -108,6 +110,7 @@ async def test_two_hosts_count_what_one_counts(tmp_path: Path) -> None:
             said = document(two.directory)
             assert [host["host"] for host in said["hosts"]] == [0, 1]
             assert all(host["environment"]["kernel"] for host in said["hosts"])
+            assert said["network"].keys() == said["hosts"][0]["network"].keys() != set()
             bound_ns = said["observed"]["clock_bound_ns"]
             assert 0 < bound_ns == two.facts.clock_bound_ns < 50_000_000
             # All clocks here are one.
@@ -165,7 +168,10 @@ async def test_a_clock_that_is_a_day_ahead_changes_no_latency(tmp_path: Path) ->
 
 
 async def lose_in_the_window(
-    found: Agents, directory: Path, harm: Callable[[], None]
+    found: Agents,
+    directory: Path,
+    harm: Callable[[], None],
+    changed: Mapping[str, object] | None = None,
 ) -> tuple[RunResult, float]:
     """A run in whose window harm is done; with how long it went on after that."""
     done_s = 0.0
@@ -176,7 +182,7 @@ async def lose_in_the_window(
             done_s = time.monotonic()
             harm()
 
-    fields = {"devices": 50, "rate": 500, **LONG}
+    fields = {"devices": 50, "rate": 500, **LONG, **(changed or {})}
     result = await play(directory, "fanin", fields, found.hosts, look)
     assert done_s
     return result, time.monotonic() - done_s
@@ -307,9 +313,87 @@ async def test_an_agent_ends_with_its_input_and_refuses_a_wrong_secret() -> None
         assert await found.words(0) == "its input was closed"
         assert process.returncode == 3
     async with agents(1) as found:
+        found.hosts.agents[0].link.end("as if the coordinator had died")
+        assert await found.words(0) == "the connection was closed"
+    async with agents(1) as found:
         pass
     assert await found.words(0) == "asked"
     assert found.processes[0].returncode == 0
     with pytest.raises(CannotRunError, match="no agent came"):
         async with agents(1, secret="00" * 32, gather_s=5):
             pass
+
+
+# In network namespaces ----------------------------------------------------------------------
+
+needs_namespaces = pytest.mark.skipif(not allowed(), reason="no network namespaces without root")
+
+
+@asynccontextmanager
+async def broker_at(host: Namespace, directory: Path) -> AsyncIterator[str]:
+    """A Mosquitto on a host of its own; its URL."""
+    program = find_mosquitto()
+    assert program is not None
+    settings = directory / "mosquitto.conf"
+    settings.write_text(f"listener 1883 {host.address}\nallow_anonymous true\n")
+    process = await asyncio.create_subprocess_exec(
+        *host.within, str(program), "-c", str(settings), stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        for _ in range(100):
+            with suppress(OSError):
+                _, writer = await asyncio.open_connection(host.address, 1883)
+                writer.close()
+                break
+            await asyncio.sleep(0.1)
+        yield f"mqtt://{host.address}:1883"
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+@needs_mosquitto
+@needs_namespaces
+@pytest.mark.parametrize("count", [2, 4])
+async def test_hosts_with_links_of_their_own_reach_a_broker_on_another(
+    count: int, tmp_path: Path
+) -> None:
+    with namespaces(count + 1) as (ours, (apart, *hosts)):
+        async with (
+            broker_at(apart, tmp_path) as url,
+            agents(
+                count, address=ours, within=[host.within for host in hosts], one_machine=False
+            ) as found,
+        ):
+            for case, own in CASES[:2]:
+                fields = {**own, **TIMES, "broker": [url]}
+                one = await play(tmp_path / f"{case}-1", case, fields)
+                many = await play(tmp_path / case, case, fields, found.hosts)
+                assert faults(one.verdict.reasons) == faults(many.verdict.reasons) == (), case
+                assert many.facts.ledger == one.facts.ledger, case
+                assert {row["host"] for row in rows(many.directory)} == set(range(count))
+            with pytest.raises(ScenarioError, match="give --broker mqtt://"):
+                await play(tmp_path / "private", "fanin", TIMES, found.hosts)
+
+
+@needs_mosquitto
+@needs_namespaces
+async def test_a_link_that_goes_down_ends_both_sides(tmp_path: Path) -> None:
+    with namespaces(3) as (ours, (apart, *hosts)):
+        async with (
+            broker_at(apart, tmp_path) as url,
+            agents(2, address=ours, within=[h.within for h in hosts], one_machine=False) as found,
+        ):
+            left: list[psutil.Process] = []
+
+            def cut() -> None:
+                left.extend(workers_of(found.processes[1]))
+                hosts[1].cut()
+
+            result, seconds = await lose_in_the_window(
+                found, tmp_path / "run", cut, {"broker": [url]}
+            )
+            assert "on host 1 (" in told(result)
+            assert seconds < PROMISED_S
+            assert "silent" in await found.words(1)
+            assert left and await gone(left, 5) == []
