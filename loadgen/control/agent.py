@@ -16,6 +16,7 @@ import asyncio
 import ctypes
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from loadgen.brokers.client import open_socket
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.control.clocks import ClockWatch, RoundTrip
 from loadgen.control.environment import environment, host_of, machine_identity
@@ -39,7 +41,7 @@ from loadgen.control.network import network_counters
 from loadgen.control.preflight import check_host, with_payload_size
 from loadgen.control.tasks import beside
 from loadgen.engine.live import LivePage, create_live_page, rows_as_words
-from loadgen.errors import LoadgenError
+from loadgen.errors import BrokerUnreachableError, HostLimitError, LoadgenError
 
 LEASE_S = 5.0
 """Without a word of the coordinator, while a run is played."""
@@ -53,6 +55,7 @@ _FIRST_PINGS = 20
 _SAMPLE_S = 1.0
 _PR_SET_PDEATHSIG = 1
 _CONNECT_S = 30.0
+_REACH_S = 5.0
 
 
 class Playing:
@@ -184,7 +187,12 @@ class Agent:
         return 0 if found is None else found.offset_ns
 
     async def _do(self, header: Header) -> None:
-        actions = {"check": self._check, "start": self._start, "end": self._end}
+        actions = {
+            "check": self._check,
+            "reach": self._reach,
+            "start": self._start,
+            "end": self._end,
+        }
         what = str(header["do"])
         answer: Header = {"answer": what}
         try:
@@ -198,6 +206,28 @@ class Agent:
         case = str(fields.pop("case"))
         scenario = with_payload_size(build_scenario(case, fields, {}))
         await asyncio.to_thread(check_host, resolve(scenario))
+
+    async def _reach(self, header: Header) -> None:
+        """Every target takes a connection from here, and the source addresses are this host's."""
+        for source in header["sources"]:
+            with socket.socket(socket.AF_INET6 if ":" in source else socket.AF_INET) as tried:
+                try:
+                    tried.bind((source, 0))
+                except OSError as error:
+                    reason = (error.strerror or str(error)).lower()
+                    raise HostLimitError(
+                        f"no connection can be made from {source}: {reason}; give a "
+                        "--source-address of this host"
+                    ) from None
+        for address, port in header["targets"]:
+            try:
+                async with asyncio.timeout(_REACH_S):
+                    (await open_socket(address, port)).close()
+            except OSError as error:
+                reason = (error.strerror or f"no answer within {_REACH_S:g} s").lower()
+                raise BrokerUnreachableError(
+                    f"no broker at {address}:{port}: {reason}; can it be reached from there?"
+                ) from None
 
     async def _start(self, header: Header) -> None:
         await self._end({"grace_s": 0.0, "rows": []})

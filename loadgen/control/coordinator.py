@@ -161,6 +161,8 @@ async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
     workload = trusting(workload, broker.authority)
     plan = await plan_for(workload, broker.endpoints, None if hosts is None else hosts.offers)
     broker = await check_broker(workload, plan, broker)
+    if hosts is not None:
+        await hosts.reach(plan)
     claim(directory)
     stack.callback(release, directory)
     events = EventLog(directory, broker.secrets)

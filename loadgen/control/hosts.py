@@ -12,7 +12,7 @@ something ten times a second: one that was silent for `SILENCE_S` is lost with i
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -258,13 +258,23 @@ class Hosts:
 
     async def check(self, scenario: Scenario) -> None:
         """Have each host make the checks that are made here before a run; the first error."""
-        await self._all("check", _ANSWER_S, scenario=scenario.plain())
+        await self._each("check", lambda _host: {"scenario": scenario.plain()})
 
-    async def _all(self, what: str, within_s: float, **fields: Any) -> None:
+    async def reach(self, plan: RunPlan) -> None:
+        """Have each host try its addresses of the plan, and the broker; the first error."""
+        targets = [(target.host, target.port) for target in plan.targets]
+
+        def tried(host: int) -> Header:
+            own = {worker.source_address for worker in plan.workers if worker.host == host}
+            return {"targets": targets, "sources": sorted(one for one in own if one is not None)}
+
+        await self._each("reach", tried)
+
+    async def _each(self, what: str, fields: Callable[[int], Header]) -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 for agent in self.agents:
-                    group.create_task(agent.ask(what, within_s, **fields))
+                    group.create_task(agent.ask(what, _ANSWER_S, **fields(agent.number)))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 

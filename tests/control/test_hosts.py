@@ -16,12 +16,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadgen.brokers.mosquitto import find_mosquitto
+from loadgen.brokers.reflector import run_reflector
 from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import RunResult, run
 from loadgen.control.hosts import SILENCE_S, Hosts, listening
 from loadgen.control.progress import Snapshot
 from loadgen.control.search import Search, search
-from loadgen.errors import CannotRunError, HostLimitError, ScenarioError
+from loadgen.errors import (
+    BrokerUnreachableError,
+    CannotRunError,
+    HostLimitError,
+    ScenarioError,
+)
 from loadgen.scorecard.record import open_run
 from loadgen.scorecard.summary import summarize_run
 from loadgen.workload.search import Aim, Require
@@ -374,6 +380,15 @@ async def test_hosts_with_links_of_their_own_reach_a_broker_on_another(
                 assert {row["host"] for row in rows(many.directory)} == set(range(count))
             with pytest.raises(ScenarioError, match="give --broker mqtt://"):
                 await play(tmp_path / "private", "fanin", TIMES, found.hosts)
+            # What is reached from here need not be reached from there.
+            async with run_reflector() as near:
+                fields = {**TIMES, "broker": [near.endpoints[0].redacted]}
+                with pytest.raises(BrokerUnreachableError, match=r"on host \d .*no broker at 127"):
+                    await play(tmp_path / "near", "fanin", fields, found.hosts)
+            networks = ",".join([f"{apart.address}/32"] * count)
+            fields = {**TIMES, "broker": [url], "source_address": networks}
+            with pytest.raises(HostLimitError, match=rf"on host \d .*from {apart.address}: cannot"):
+                await play(tmp_path / "foreign", "fanin", fields, found.hosts)
 
 
 @needs_mosquitto
