@@ -92,7 +92,9 @@ def network(*names: str) -> Iterator[Network]:
             made.add(name)
         yield made
     finally:
-        for name in made.names:
+        for number, name in enumerate(made.names):
+            # By itself: what is in a namespace goes some time after it was deleted.
+            subprocess.run(("ip", "link", "delete", f"{made.prefix}v{number}"), check=False)
             subprocess.run(("ip", "netns", "delete", f"{made.prefix}{name}"), check=False)
         subprocess.run(("ip", "link", "delete", bridge), check=False)
 

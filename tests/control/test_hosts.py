@@ -31,8 +31,8 @@ from loadgen.errors import (
 from loadgen.scorecard.record import open_run
 from loadgen.scorecard.summary import summarize_run
 from loadgen.workload.search import Aim, Require
+from tests.cluster.networks import Network, namespaces_allowed, network
 from tests.control.agents import Agents, agents
-from tests.control.namespaces import Namespace, allowed, namespaces
 from tests.verdicts import faults
 
 PROMISED_S = 10.0
@@ -254,6 +254,40 @@ async def test_an_agent_that_stands_still_is_lost_and_its_workers_end(tmp_path: 
         stopped.kill()
 
 
+@pytest.mark.parametrize(("slow_s", "code"), [(0.06, ()), (0.25, ("CLOCK",))])
+async def test_a_delay_on_one_way_is_inside_the_bound(
+    slow_s: float, code: tuple[str, ...], tmp_path: Path
+) -> None:
+    """What the agent says comes late, what it hears does not."""
+    loop = asyncio.get_running_loop()
+    targets: list[tuple[str, int]] = []
+
+    async def carry(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, later_s: float
+    ) -> None:
+        while data := await reader.read(1 << 16):
+            loop.call_later(later_s, writer.write, data)
+        loop.call_later(later_s, writer.close)
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, onward = await asyncio.open_connection(*targets[0])
+        await asyncio.gather(carry(reader, onward, slow_s), carry(there, writer, 0.0))
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+    fields = {"devices": 20, "rate": 200, **TIMES, "broker": "reflector"}
+    async with agents(2, relays={1: server.sockets[0].getsockname()}, targets=targets) as found:
+        result = await play(tmp_path / "run", "fanin", fields, found.hosts)
+    server.close()
+    # In truth both clocks are one.
+    clock = document(result.directory)["hosts"][1]["clock"]
+    assert slow_s / 2 <= clock["bound_ns"] / 1e9
+    assert abs(clock["offset_ns"]) <= clock["bound_ns"]
+    assert abs(clock["offset_ns"]) / 1e9 > slow_s * 0.4
+    codes = tuple(reason.code for reason in faults(result.verdict.reasons))
+    assert ("CLOCK" in codes) == ("CLOCK" in code)
+    assert result.facts.ledger.lost == 0
+
+
 async def test_a_network_that_stands_still_ends_both_sides(tmp_path: Path) -> None:
     flowing = asyncio.Event()
     flowing.set()
@@ -332,27 +366,30 @@ async def test_an_agent_ends_with_its_input_and_refuses_a_wrong_secret() -> None
 
 # In network namespaces ----------------------------------------------------------------------
 
-needs_namespaces = pytest.mark.skipif(not allowed(), reason="no network namespaces without root")
+needs_namespaces = pytest.mark.skipif(
+    not namespaces_allowed(), reason="no network namespaces without root"
+)
 
 
 @asynccontextmanager
-async def broker_at(host: Namespace, directory: Path) -> AsyncIterator[str]:
-    """A Mosquitto on a host of its own; its URL."""
+async def broker_on(net: Network, directory: Path) -> AsyncIterator[str]:
+    """A Mosquitto in the namespace `broker`; its URL."""
+    address = net.address("broker")
     program = find_mosquitto()
     assert program is not None
     settings = directory / "mosquitto.conf"
-    settings.write_text(f"listener 1883 {host.address}\nallow_anonymous true\n")
+    settings.write_text(f"listener 1883 {address}\nallow_anonymous true\n")
     process = await asyncio.create_subprocess_exec(
-        *host.within, str(program), "-c", str(settings), stderr=asyncio.subprocess.DEVNULL
+        *net.inside("broker"), str(program), "-c", str(settings), stderr=asyncio.subprocess.DEVNULL
     )
     try:
         for _ in range(100):
             with suppress(OSError):
-                _, writer = await asyncio.open_connection(host.address, 1883)
+                _, writer = await asyncio.open_connection(address, 1883)
                 writer.close()
                 break
             await asyncio.sleep(0.1)
-        yield f"mqtt://{host.address}:1883"
+        yield f"mqtt://{address}:1883"
     finally:
         process.terminate()
         await process.wait()
@@ -364,12 +401,12 @@ async def broker_at(host: Namespace, directory: Path) -> AsyncIterator[str]:
 async def test_hosts_with_links_of_their_own_reach_a_broker_on_another(
     count: int, tmp_path: Path
 ) -> None:
-    with namespaces(count + 1) as (ours, (apart, *hosts)):
+    names = "abcd"[:count]
+    with network("broker", *names) as net:
+        inside = [net.inside(name) for name in names]
         async with (
-            broker_at(apart, tmp_path) as url,
-            agents(
-                count, address=ours, within=[host.within for host in hosts], one_machine=False
-            ) as found,
+            broker_on(net, tmp_path) as url,
+            agents(count, address=net.here, within=inside, one_machine=False) as found,
         ):
             for case, own in CASES[:2]:
                 fields = {**own, **TIMES, "broker": [url]}
@@ -385,25 +422,27 @@ async def test_hosts_with_links_of_their_own_reach_a_broker_on_another(
                 fields = {**TIMES, "broker": [near.endpoints[0].redacted]}
                 with pytest.raises(BrokerUnreachableError, match=r"on host \d .*no broker at 127"):
                     await play(tmp_path / "near", "fanin", fields, found.hosts)
-            networks = ",".join([f"{apart.address}/32"] * count)
+            foreign = net.address("broker")
+            networks = ",".join([f"{foreign}/32"] * count)
             fields = {**TIMES, "broker": [url], "source_address": networks}
-            with pytest.raises(HostLimitError, match=rf"on host \d .*from {apart.address}: cannot"):
+            with pytest.raises(HostLimitError, match=rf"on host \d .*from {foreign}: cannot"):
                 await play(tmp_path / "foreign", "fanin", fields, found.hosts)
 
 
 @needs_mosquitto
 @needs_namespaces
 async def test_a_link_that_goes_down_ends_both_sides(tmp_path: Path) -> None:
-    with namespaces(3) as (ours, (apart, *hosts)):
+    with network("broker", "a", "b") as net:
+        inside = [net.inside("a"), net.inside("b")]
         async with (
-            broker_at(apart, tmp_path) as url,
-            agents(2, address=ours, within=[h.within for h in hosts], one_machine=False) as found,
+            broker_on(net, tmp_path) as url,
+            agents(2, address=net.here, within=inside, one_machine=False) as found,
         ):
             left: list[psutil.Process] = []
 
             def cut() -> None:
                 left.extend(workers_of(found.processes[1]))
-                hosts[1].cut()
+                net.link("b", "down")
 
             result, seconds = await lose_in_the_window(
                 found, tmp_path / "run", cut, {"broker": [url]}
