@@ -2,7 +2,8 @@
 
 The cost model, measured on one core of a current x86 server: a socket call costs some microseconds
 whatever it carries, a message well under one. So a publisher that sends one message at a time costs
-about ten times one that sends what fell due in a millisecond.
+about ten times one that sends what fell due in a millisecond. The bytes of a message are felt from
+some kilobytes on.
 """
 
 import math
@@ -16,6 +17,8 @@ CALL_US = 9.0
 SEND_US = 1.0
 RECEIVE_CALL_US = 4.0
 RECEIVE_US = 0.6
+KB_US = 0.25
+"""To send, or to receive and check, 1,000 bytes of large messages."""
 BATCH_S = 0.001
 """Messages due on one connection within this time leave, or arrive, in one socket call."""
 WORKER_LOAD = 0.3
@@ -56,12 +59,19 @@ def _cores(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> float:
     if not group.count:
         return 0.0
     sent = sent_rate(group, groups) / group.count
-    cost_us = sent * (CALL_US / _messages_per_call(sent) + SEND_US)
     senders = publishing_to(group, groups)
+    cost_us = sent * (CALL_US / _messages_per_call(sent) + SEND_US + _bytes_us(group))
     if senders is not None and senders.publishes is not None:
         got = senders.publishes.rate * senders.publishes.deliveries / group.count
-        cost_us += got * (RECEIVE_CALL_US / _messages_per_call(got) + RECEIVE_US)
+        cost_us += got * (
+            RECEIVE_CALL_US / _messages_per_call(got) + RECEIVE_US + _bytes_us(senders)
+        )
     return cost_us * 1e-6
+
+
+def _bytes_us(senders: DeviceGroup) -> float:
+    """What the bytes of one of their messages cost at either end."""
+    return sum(senders.publishes.size_bytes) / 2e3 * KB_US if senders.publishes else 0.0
 
 
 def _messages_per_call(rate: float) -> float:

@@ -96,6 +96,15 @@ class TestWorkers:
     def test_a_light_load_takes_one(self) -> None:
         assert len(plan("fanin", LARGE, devices="10k").workers) == 1
 
+    def test_large_messages_cost_by_their_bytes(self) -> None:
+        small, large = (
+            plan("fanout", LARGE, ratio=1, rate=2_000, size=size) for size in ("64", "1MB")
+        )
+        assert (len(small.workers), len(large.workers)) == (1, 4)
+        assert 0.9 < needs_of(large).cores - needs_of(small).cores < 1.1
+        grown = needs_of(large).memory_bytes - needs_of(small).memory_bytes
+        assert grown > 4 * 999_936  # each worker has the body once
+
     def test_descriptors_ask_for_more(self) -> None:
         made = plan("connburst", devices="100k")
         assert len(made.workers) == 6
