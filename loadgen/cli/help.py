@@ -13,7 +13,7 @@ PANELS = {
     "Search": (),
     "Run": (
         *("duration", "warmup", "drain", "settle", "steps", "latency_bound", "require"),
-        *("workers", "affinity", "seed", "scenario", "set_"),
+        *("abort_on_fail", "workers", "affinity", "seed", "scenario", "set_"),
     ),
     "Several hosts": ("hosts", "place", "spark_master", "spark_wait", "spark_conf", "ship"),
     "Messages": ("size", "qos", "arrivals", "send_tick", "payload", "payload_template"),

@@ -173,7 +173,8 @@ async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
         progress = reported(progress, events, workload.report_every_s)
     intervals = IntervalWriter(directory, document.run)
     record = Record(document.run, document.anchor_ns, events, intervals)
-    monitor = Monitor(plan, record, progress)
+    abort_on = workload.thresholds if workload.abort_on_fail else ()
+    monitor = Monitor(plan, record, progress, abort_on)
     if workload.metrics is not None:
         from loadgen.control.live_metrics import served_metrics  # what few runs need
 

@@ -90,7 +90,8 @@ def facts_of(
         standstills=() if backlog is None else backlog.standstills(),
         latency_p99_us=state.tally.p99_us(*result),
         latency_bound_us=workload.latency_bound_us,
-        thresholds_missed=missed(
+        thresholds_missed=tuple(f"{text}, and the run was ended for it" for text in state.missed)
+        or missed(
             workload.thresholds,
             Measured(state.tally.latencies(), ledger, (end_ns - start_ns) / NS),
         ),

@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +25,8 @@ from loadgen.engine.recorder import decode_intervals, numbers_of
 from loadgen.engine.subscription_marks import SubscriptionMarks
 from loadgen.metrics.interval import COUNTERS, Interval
 from loadgen.workload.groups import RunPlan
+from loadgen.workload.ledger import Counted, ledger_of
+from loadgen.workload.thresholds import Measured, Threshold, hopeless
 from loadgen.workload.traffic import INTENDED_PHASES
 
 SAMPLE_S = 0.01
@@ -36,6 +39,8 @@ PROGRESS_S = 0.25
 BEAT_S = 1.0
 _STALLS_LIMIT = 100_000
 """Of a run: a host that makes more of them is judged by these."""
+_THRESHOLDS_S = 1.0
+"""Into the window, from when on thresholds are looked at: the workers have reported then."""
 _ROWS_S = 0.1
 """After the full second, by when the workers' rows of it have come."""
 SILENCE_LIMIT_S = 20.0
@@ -59,7 +64,13 @@ class Monitor:
     `page` is the live page, one without workers until they are configured.
     """
 
-    def __init__(self, plan: RunPlan, record: Record, progress: Progress) -> None:
+    def __init__(
+        self,
+        plan: RunPlan,
+        record: Record,
+        progress: Progress,
+        abort_on: Sequence[Threshold] = (),
+    ) -> None:
         self.state = state_before(plan)
         self.record = record
         self.page = private_page(0, 0)
@@ -68,6 +79,9 @@ class Monitor:
         """Set by the first thing that went wrong at a device."""
         self.window_ends: dict[int, tuple[int, int]] = {}
         """Messages owed, and since when the oldest was due, as each worker's window ended."""
+        self.hopeless = asyncio.Event()
+        """Set when a threshold of `abort_on` cannot hold any more; `state.missed` says which."""
+        self._abort_on = abort_on
         self._plan = plan
         self._timed = timed_groups(plan)
         self._progress = progress
@@ -215,6 +229,7 @@ class Monitor:
                 if beat_ns and now_ns - beat_ns > limit_s * NS:
                     pool.lose(row, f"was silent for {limit_s:.0f} s")
             await self.flush()
+            self._look_at_thresholds()
             # With the seconds of the rows: a killed run has all but the last one or two.
             since_s = (time.monotonic_ns() - self.record.anchor_ns) / NS
             await asyncio.sleep(BEAT_S - (since_s - _ROWS_S) % BEAT_S)
@@ -232,6 +247,19 @@ class Monitor:
             work = asyncio.to_thread(self.record.intervals.write, second, rows)
             self._writing = asyncio.ensure_future(work)
             await self._written()
+
+    def _look_at_thresholds(self) -> None:
+        """Give up a run that cannot hold what it must."""
+        start_ns, _ = self.state.windows.get("measure", (0, 0))
+        window_s = (time.monotonic_ns() - start_ns) / NS
+        if not self._abort_on or not start_ns or window_s < _THRESHOLDS_S or self.hopeless.is_set():
+            return
+        tally = self.state.tally
+        counted = ledger_of(Counted(tally.counts["measure"]), observed=False)
+        so_far = Measured(tally.latencies(), counted, window_s)
+        self.state.missed = hopeless(self._abort_on, so_far)
+        if self.state.missed:
+            self.hopeless.set()
 
     async def _written(self) -> None:
         """Wait for the write under way; a caller that is cancelled leaves it to the next one."""

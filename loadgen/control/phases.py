@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from loadgen.control.interrupt import Interrupt
 from loadgen.control.monitor import SAMPLE_S, Monitor
 from loadgen.control.rate_step_watch import RateStepWatch
-from loadgen.control.run_state import NS, Outcome, RunState, outcome_of, timed_groups
+from loadgen.control.run_state import NS, Ending, Outcome, RunState, outcome_of, timed_groups
 from loadgen.control.tally import Tally
 from loadgen.control.tasks import finished_or
 from loadgen.control.worker_pool import WorkerLostError, WorkerPool
@@ -336,18 +336,21 @@ class PhaseRunner:
     # Waiting
 
     async def _step(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns; _CutError when what ends the run comes first."""
-        stopping = [self.monitor.exception] if self.phases.stops_at_exception else []
-        task = await finished_or(work, self.interrupt.asked, self.pool.lost, *stopping)
-        lost = self.pool.lost.is_set()
-        if not task.cancelled() and not lost:
+        """What `work` returns; _CutError when what ends a run early comes first."""
+        early: dict[Ending, asyncio.Event] = {
+            "worker lost": self.pool.lost,
+            "interrupted": self.interrupt.asked,
+            "threshold missed": self.monitor.hopeless,
+        }
+        if self.phases.stops_at_exception:
+            early["exception"] = self.monitor.exception
+        task = await finished_or(work, *early.values())
+        if not task.cancelled() and not self.pool.lost.is_set():
             return task.result()
         if not task.cancelled():
             with suppress(WorkerLostError):
                 task.result()
-        self._state.ending = "worker lost" if lost else "interrupted"
-        if self.monitor.exception.is_set() and not lost and not self.interrupt.asked.is_set():
-            self._state.ending = "exception"
+        self._state.ending = next(why for why, event in early.items() if event.is_set())
         raise _CutError
 
     async def _until(self, moment_ns: int) -> None:

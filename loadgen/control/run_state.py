@@ -18,7 +18,7 @@ FAILURES_LIMIT = 20
 """Reasons of failures that are counted one by one; the rest is counted as "other"."""
 
 Window = tuple[int, int]
-Ending = Literal["interrupted", "worker lost", "exception"]
+Ending = Literal["interrupted", "worker lost", "threshold missed", "exception"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,7 @@ class RunState:
     connected: Outcome | None = None
     subscribed: Outcome | None = None
     ending: Ending | None = None  # what ended the run early
+    missed: tuple[str, ...] = ()  # thresholds that ended it
     owed_at_window_end: int = 0  # messages due and not sent
     owed_oldest_ns: int = 0  # since when the oldest of them was due
     owed_at_end: int = 0

@@ -128,7 +128,9 @@ def _stalled(own: OwnDelay, bounds: Bounds) -> str:
 
 def _share(own_us: float, bounds: Bounds) -> str:
     p99_us = _p99_us(bounds)
-    share = f" ({min(own_us / p99_us, 1):.0%})" if p99_us else ""
+    # The delays of both ends need not have met in one message.
+    own_us = min(own_us, p99_us) if p99_us else own_us
+    share = f" ({own_us / p99_us:.0%})" if p99_us else ""
     return f"up to {own_us:,.0f} µs{share} of the p99 of {p99_us:,.0f} µs are the generator's own"
 
 

@@ -135,6 +135,9 @@ class Scenario(BaseModel):
         "received_rate>=9.9k, of any latency series and state of the ledger.",
         "threshold",
     ).field(())
+    abort_on_fail: bool = Flag(
+        "End the run in its window as soon as what was measured so far is above a bound of require."
+    ).field(False)
     in_flight: int = Count(
         "Connects under way at one moment, over all workers; above the broker's listen "
         "backlog SYNs are lost.",

@@ -7,7 +7,7 @@ card's `latency`; a state of the window's ledger; what was sent or received a se
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,14 @@ STATISTICS = ("avg", "min", "p50", "p90", "p99", "p99.9", "max", "stdev")
 STATES = ("intended", *(state.name for state in fields(Ledger)))
 RATES = ("sent_rate", "received_rate")
 """Messages a second of the window."""
+
+GROWING = frozenset(
+    {
+        *("refused", "damaged", "repeated", "misrouted", "foreign", "out_of_order", "below_qos"),
+        *("violations", "sent", "expected", "intact"),
+    }
+)
+"""States of which a run only ever has more as it goes on."""
 
 FORMS = "a figure, <, <=, ==, >= or > and a value, as end_to_end.p99<5ms, lost==0, lost<0.1%"
 
@@ -120,6 +128,21 @@ def missed(thresholds: Iterable[Threshold], measured: Measured) -> tuple[str, ..
         elif not threshold.holds(value):
             found.append(f"{threshold.text}: it was {_written(value, threshold)}")
     return tuple(found)
+
+
+def hopeless(thresholds: Iterable[Threshold], so_far: Measured) -> tuple[str, ...]:
+    """Each upper bound that what was measured so far is above, and by what.
+
+    A state that only grows cannot come back. A latency could: that of the run so far is judged.
+    """
+    upper = [
+        replace(one, comparison="<=" if one.comparison == "==" else one.comparison)
+        for one in thresholds
+        if one.comparison in ("<", "<=", "==")
+        and (one.is_latency or (one.figure in GROWING and not one.share))
+    ]
+    measured = [one for one in upper if so_far.figure(one) is not None]
+    return missed(measured, so_far)
 
 
 def _written(value: float, threshold: Threshold) -> str:

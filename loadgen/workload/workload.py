@@ -151,6 +151,7 @@ class Workload(DeviceConduct):
     send_tick_us: int | None = None
     latency_bound_us: float | None = None  # None where latency is not judged
     thresholds: tuple[Threshold, ...] = ()  # that the user set
+    abort_on_fail: bool = False  # whether the run ends when one of them is missed
     metrics: str | None = None  # HOST:PORT at which live figures are served
     sut_file: str | None = None  # that describes the system under test
     broker_name: str | None = None  # what users call it, with its version
@@ -200,6 +201,7 @@ def resolve(case: Case[S], scenario: S) -> Workload:
         processors=processors_of(scenario.affinity),
         latency_bound_us=None if bound_s is None else bound_s * 1e6,
         thresholds=tuple(map(parse_threshold, scenario.require)),
+        abort_on_fail=scenario.abort_on_fail,
         metrics=scenario.metrics,
         sut_file=scenario.sut,
         broker_name=scenario.broker_name,

@@ -351,3 +351,22 @@ async def test_thresholds_are_held_against_the_figures_of_the_score_card(tmp_pat
     slowest = summarize_run(result.directory).latency["end_to_end"].max
     assert told[0] == f"end_to_end.max<1ns: it was {slowest:,.6g} µs"
     assert result.exit_status == 1
+
+
+async def test_a_threshold_that_cannot_hold_any_more_ends_the_run(tmp_path: Path) -> None:
+    result = await play(
+        tmp_path,
+        "fanin",
+        broker="reflector",
+        devices=10,
+        rate=100,
+        duration=60,
+        require="end_to_end.p50<1ns,lost==0",
+        abort_on_fail=True,
+    )
+    (told,) = (one.detail for one in result.verdict.reasons if one.code == "THRESHOLD")
+    assert told.startswith("end_to_end.p50<1ns: it was ")
+    assert told.endswith("and the run was ended for it")
+    assert result.exit_status == 1 and not result.interrupted
+    assert 1 <= result.facts.window_s < 30
+    assert result.facts.ledger.intact > 0

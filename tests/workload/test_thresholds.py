@@ -6,7 +6,7 @@ from loadgen.cases.registry import build_scenario
 from loadgen.errors import ScenarioError
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.workload.ledger import Ledger
-from loadgen.workload.thresholds import Measured, missed, parse_threshold
+from loadgen.workload.thresholds import Measured, hopeless, missed, parse_threshold
 
 SUMMARY = LatencySummary(100, 500.0, 1.0, p50=400.0, p99=4_900.0, p99_9=5_100.0, max=5_200.0)
 LEDGER = Ledger(sent=1000, expected=1000, intact=999, lost=1)
@@ -73,3 +73,25 @@ def test_what_cannot_be_read_is_refused_in_one_line(text: str, complaint: str) -
         build_scenario("fanin", None, {"require": [text]})
     assert str(refused.value).startswith("require: ")
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "given_up"),
+    [
+        ("end_to_end.p99<1ms", True),
+        ("end_to_end.p99<1s", False),
+        ("end_to_end.p99>1s", False),  # may still become slower
+        ("acknowledge.p99<1ms", False),  # nothing measured yet
+        ("misrouted==0", True),
+        ("misrouted<=3", True),
+        ("misrouted==5", False),  # may still come
+        ("misrouted>9", False),
+        ("lost==0", False),  # nothing is lost before the drain ends
+        ("lost<0.01%", False),
+        ("sent_rate>=1M", False),
+        ("sent<=999", True),
+    ],
+)
+def test_a_run_is_given_up_when_what_it_has_cannot_become_right(text: str, given_up: bool) -> None:
+    ledger = replace(LEDGER, misrouted=4)
+    assert bool(hopeless([parse_threshold(text)], replace(MEASURED, ledger=ledger))) is given_up
