@@ -38,3 +38,18 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_links_between_files_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_every_promise_names_tests_that_there_are() -> None:
+    rows = [
+        line
+        for line in (ROOT / "docs" / "promises.md").read_text().splitlines()
+        if "`tests/" in line
+    ]
+    assert len(rows) > 10
+    for row in rows:
+        file = ""
+        for named, test in re.findall(r"`(tests/[\w/]+\.py)?(?:::)?(\w*)`", row):
+            file = named or file
+            code = (ROOT / file).read_text()
+            assert not test or f"def {test}(" in code, row
