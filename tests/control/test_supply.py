@@ -224,3 +224,52 @@ def test_version_3_names_the_setting_that_avoids_it() -> None:
     scenario = build_scenario("specjms", None, {"mqtt": "3.1.1"})
     with pytest.raises(ScenarioError, match="handlers = 1"):
         resolve(scenario)
+
+
+async def test_the_first_exception_ends_a_run(tmp_path: Path) -> None:
+    result, document = await played(
+        tmp_path / "run", "drop=1/10,only=+/+/OrderQ", duration=30, on_exception="stop"
+    )
+    assert result.exit_status == 1
+    assert "DISCONNECTED" in result.verdict.codes
+    assert document["window_s"] < 29
+    rules = {rule["rule"]: rule["kept"] for rule in document["rules"]}
+    assert rules["no failures or exceptions (3.5)"] is False
+    events = (tmp_path / "run" / "events.jsonl").read_text()
+    assert '"cut"' in events and '"exception"' in events
+
+
+async def test_devices_come_back_and_lose_nothing_that_is_persistent(tmp_path: Path) -> None:
+    """Every fifth of a second a client is cut off; handlers carry on with what was under way."""
+    result, document = await played(
+        tmp_path / "run", "reset=200ms", duration=3, on_exception="go_on"
+    )
+    assert document["window_s"] == pytest.approx(3, abs=0.01)
+    assert result.facts.disconnects > 5 and result.facts.reconnects >= result.facts.disconnects
+    assert "DISCONNECTED" not in result.verdict.codes
+    lost = {
+        row["message"]
+        for row in document["destinations"]
+        if row["expected_in_all"] != row["received_in_all"]
+    }
+    persistent = {row["message"] for row in document["types"] if row["qos"] > 0}
+    assert not lost & persistent
+    assert document["calls_without_all_offers"] == document["messages_with_unsent_effects"] == 0
+
+
+def test_an_address_that_is_not_given_is_refused() -> None:
+    fields = {"messages": {"order": {"endpoint": 2}}}
+    with pytest.raises(ScenarioError, match="endpoint: 2 is asked for; allowed: 1 to 1"):
+        resolve(build_scenario("specjms", None, fields))
+    two = {**fields, "broker": ["mqtt://a:1883", "mqtt://b:1883"]}
+    groups = {group.name: group for group in resolve(build_scenario("specjms", None, two)).groups}
+    assert groups["1.order"].targets == (1,)
+    assert groups["1.orderConf"].targets == ()
+
+
+def test_only_a_private_broker_is_killed() -> None:
+    with pytest.raises(ScenarioError, match="recovery: only a private broker"):
+        build_scenario("specjms", None, {"recovery": 60, "broker": "mqtt://a:1883"})
+    workload = resolve(build_scenario("specjms", None, {"recovery": 60, "drain": 5}))
+    assert (workload.crash, workload.phases.drain_s) == ("broker", 60)
+    assert workload.reconnect is not None and not workload.phases.stops_at_exception
