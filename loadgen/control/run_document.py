@@ -229,7 +229,7 @@ def _rate_step(found: RateStepVerdict) -> dict[str, Any]:
         "share": found.step.share,
         "rate": found.rate,
         "seconds": facts.window_s,
-        "sent": facts.ledger.sent,
+        "sent": facts.begun,
         "expected": facts.ledger.expected,
         "lost": facts.ledger.lost,
         "owed": found.owed,

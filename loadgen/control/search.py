@@ -242,7 +242,7 @@ async def _played(
         ),
         run=str(run_directory.relative_to(journal.directory)),
         seconds=time.monotonic() - started,
-        sent_per_s=facts.ledger.sent / window_s if messages else None,
+        sent_per_s=facts.begun / window_s if messages else None,
         received_per_s=facts.ledger.intact / window_s if messages else None,
         lost=facts.ledger.lost,
         p99_us=facts.latency_p99_us,

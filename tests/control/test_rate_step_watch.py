@@ -5,6 +5,7 @@ import numpy as np
 
 from loadgen.control.own_delay import Stall, own_delay_of
 from loadgen.control.rate_step_watch import Mark, RateStepWatch
+from loadgen.control.run_document import _rate_step
 from loadgen.control.tally import Tally
 from loadgen.metrics.interval import Interval
 from loadgen.workload.own_delay import OwnDelay
@@ -88,6 +89,8 @@ def test_responses_are_no_part_of_the_rate() -> None:
     play(half, {at: mark(at, n // 2, owed=n - n // 2, responses=n // 2) for at, n in marks.items()})
     found = half.verdicts(whole(), 100, unmeasured)
     assert all("RATE_MISSED" in one.verdict.codes for one in found)
+    assert [one.facts.begun for one in found] == [250, 400, 160]
+    assert [_rate_step(one)["sent"] for one in found] == [250, 400, 160]
     assert found[1].verdict.reasons[0].detail.startswith("400 of 800 messages were sent")
 
 
