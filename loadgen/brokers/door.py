@@ -5,6 +5,7 @@ any login: the same port with and without TLS and WebSocket, and the other versi
 """
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -128,16 +129,17 @@ async def admitted(
     *,
     timeout_s: float = REACH_S,
     older: str = OLDER,
+    spoken: bool = False,
 ) -> tuple[PacketStream, ConnAck]:
     """A connection that the broker accepted, with its CONNACK; the caller closes it.
 
     Raises BrokerUnreachableError where nothing answers, and BrokerRefusedError where something
     else does, within `timeout_s`; `older` is what helps where the broker does not speak the
-    version.
+    version, and `spoken` says that it is known to.
     """
     knock = Knock(endpoint, packet, tls_context)
     try:
-        await knocked((knock,), timeout_s, older)
+        await knocked((knock,), timeout_s, older, spoken=spoken)
     except BaseException:
         # Accepted, and then nobody waits for it any more.
         await knock.close()
@@ -150,7 +152,9 @@ async def admitted(
     return knock.stream, knock.connack
 
 
-async def knocked(knocks: Sequence[Knock], timeout_s: float, older: str = OLDER) -> None:
+async def knocked(
+    knocks: Sequence[Knock], timeout_s: float, older: str = OLDER, *, spoken: bool = False
+) -> None:
     """Run these, one port in several versions, until an answer has come or what is there is known.
 
     Those with a CONNACK are open afterwards; where there is none, the first one's `error` says
@@ -171,18 +175,18 @@ async def knocked(knocks: Sequence[Knock], timeout_s: float, older: str = OLDER)
         if await wait_until(_PATIENCE_S):
             return
         if any(knock.reached for knock in knocks):
-            others = await _others(knocks, begun_s + timeout_s - loop.time())
+            others = await _others(knocks, begun_s + timeout_s - loop.time(), spoken=spoken)
         if not _conclusive(first, others):
             # The same version may only be slower, with a login to be checked.
             known = any(other.connack for other in others)
             if await wait_until(_SILENT_S if known else timeout_s):
                 return
-        first.error = _explained(first, others, timeout_s, older)
+        first.error = _explained(first, others, timeout_s, older, spoken=spoken)
     finally:
         await ended(running)
 
 
-async def _others(knocks: Sequence[Knock], left_s: float) -> tuple[Knock, ...]:
+async def _others(knocks: Sequence[Knock], left_s: float, *, spoken: bool) -> tuple[Knock, ...]:
     """What other ways to talk to the same port bring, without login and without trust."""
     endpoint, version = knocks[0].endpoint, knocks[0].packet.protocol_version
     asked = {(knock.endpoint.scheme, knock.packet.protocol_version) for knock in knocks}
@@ -190,13 +194,15 @@ async def _others(knocks: Sequence[Knock], left_s: float) -> tuple[Knock, ...]:
     trusting.check_hostname = False
     trusting.verify_mode = ssl.CERT_NONE
     ways = {(scheme, MQTT_3_1_1) for scheme in _PATHS if scheme != endpoint.scheme}
+    if not spoken:
+        ways.add((endpoint.scheme, _OTHER[version]))
     others = tuple(
         Knock(
             Endpoint(scheme, endpoint.host, endpoint.port, path=_PATHS[scheme]),
             Connect(client_identifier("door"), one_version, keep_alive=KEEP_ALIVE_S),
             trusting if scheme in ("mqtts", "wss") else None,
         )
-        for scheme, one_version in sorted((ways | {(endpoint.scheme, _OTHER[version])}) - asked)
+        for scheme, one_version in sorted(ways - asked)
     )
     if endpoint.tls:
         # Data that meets a closed socket takes the alert along in which the peer says why.
@@ -213,8 +219,11 @@ async def _others(knocks: Sequence[Knock], left_s: float) -> tuple[Knock, ...]:
                 pending, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
             )
     finally:
-        await ended(running)
-        await asyncio.gather(*(other.close() for other in others))
+        # Also when this is cancelled meanwhile.
+        async with contextlib.AsyncExitStack() as stack:
+            for other in others:
+                stack.push_async_callback(other.close)
+            await ended(running)
     return others
 
 
@@ -259,7 +268,7 @@ def _opening(heard: bytes) -> str:
 
 
 def _explained(
-    first: Knock, others: Sequence[Knock], timeout_s: float, older: str
+    first: Knock, others: Sequence[Knock], timeout_s: float, older: str, *, spoken: bool
 ) -> CannotRunError:
     """The one error about a first CONNECT without CONNACK."""
     endpoint, error = first.endpoint, first.error
@@ -292,6 +301,11 @@ def _explained(
         return BrokerRefusedError(f"{where} broke MQTT: {shown(str(error))}; {_PORT_WAY}")
     if error is None:
         return silence(first, timeout_s)
+    if spoken:
+        return BrokerRefusedError(
+            f"{where} closes this client's connection without an answer, and took others; check "
+            "what it allows this client, and its limits"
+        )
     return BrokerRefusedError(
         f"{where} closes new connections without an answer; has it reached a limit, or is it no "
         "MQTT port?"

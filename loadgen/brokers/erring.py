@@ -19,6 +19,8 @@ REJECTED = "rejected on request"
 """The Reason String of the fault `reject`."""
 SUBSCRIBE_FAILURE = 0x80
 """The only failure that SUBACK has in MQTT 3.1.1 (section 3.9.3)."""
+NO_CONNACK = -1
+"""What a transcript has in place of a reason code where no CONNACK was sent."""
 NOBODYS_PACKET_ID = 65_535
 """The Packet Identifier of the fault `unsolicited`; publishers count from 1."""
 
@@ -73,6 +75,18 @@ class ErringHost(Host):
         """Whether the fault of this name happens this time."""
         dice = self._dice.get(name)
         return dice is not None and dice.roll()
+
+    def closes(self, connection: Connection, client_id: str, *, clean_start: bool) -> bool:
+        """Whether a connection was closed at its CONNECT."""
+        if not self.rolls("close"):
+            return False
+        self.notes.fault("close", client_id)
+        if self.notes.transcript is not None:
+            self.notes.transcript.connect(
+                client_id, clean=clean_start, present=False, code=NO_CONNACK
+            )
+        connection.end(None)
+        return True
 
     # Faults of a message on its way to the broker, in the order in which they are tried.
 

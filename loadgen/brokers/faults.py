@@ -93,6 +93,7 @@ class Faults:
     unsolicited: Chance = NEVER  # beside the message's own, a PUBACK for which nobody waits is sent
     refuse: int = 0  # CONNECT is answered with this MQTT 5 reason code (section 3.2.2.2)
     refuse_share: Chance = ALWAYS
+    close: Chance = NEVER  # the connection is closed at its CONNECT, without an answer
     session: Chance = NEVER  # CONNACK to a clean start says Session Present
     subrefuse: int = 0  # SUBSCRIBE is answered with this reason code (section 3.9.3)
     subrefuse_share: Chance = ALWAYS
@@ -217,7 +218,7 @@ def parse_faults(text: str) -> Faults:
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or name not in _PARSERS:
             known = ", ".join(_PARSERS)
-            raise UsageError(f"fault {part[:40]!a} is not name=value with a name of {known}")
+            raise UsageError(f"fault {part[:40]!a} is not name=value; names: {known}")
         field_name, parse, share_name = _PARSERS[name]
         if field_name in given:
             raise UsageError(f"fault {name} is given twice")
@@ -283,6 +284,7 @@ COUNTED_AS: Final = {
     "drop": "dropped",
     "reset": "dropped",
     "refuse": "refused",
+    "close": "dropped",
     "session": "sessions_claimed",
     "subrefuse": "subscriptions_refused",
     "subgrant": "subscriptions_lowered",
@@ -298,7 +300,7 @@ def _code(value: str) -> int:
 _PARSERS: Final[dict[str, tuple[str, Callable[[str], object], str]]] = {
     **{
         name: (name, _parse_chance, "")
-        for name in (*ON_DELIVERIES, "withhold", "unsolicited", "drop", "session")
+        for name in (*ON_DELIVERIES, "withhold", "unsolicited", "drop", "close", "session")
     },
     "delay": ("delay_ns", _parse_time_ns, "delay_share"),
     **{name: (name, _code, f"{name}_share") for name in ("refuse", "reject", "subrefuse")},

@@ -173,7 +173,7 @@ async def _wills(asked: _Asked) -> Feature:
     topic = _topic()
     async with asked.talk() as talk:
         reader = await asked.join(talk)
-        if not await _subscribed(asked, talk, reader, topic):
+        if not await talk.subscribed(reader, (topic,), 0, TRIAL_S):
             return Feature(None, "tried", "the subscription to the will's topic was not granted")
         leaving = await asked.join(talk, will=Will(topic, ASKED))
         leaving.stream.abort()
@@ -190,7 +190,7 @@ async def _topic_aliases(asked: _Asked) -> Feature:
     topic, alias = _topic(), Properties(topic_alias=1)
     async with asked.talk() as talk:
         client = await asked.join(talk)
-        came = await _subscribed(asked, talk, client, topic)
+        came = await talk.subscribed(client, (topic,), 0, TRIAL_S)
         for name in (topic, ""):
             client.publish(Publish(name, ASKED, properties=alias))
         came = came and await talk.until(lambda: len(client.inbox) == 2, TRIAL_S)
@@ -206,8 +206,8 @@ async def _subscription_identifiers(asked: _Asked) -> Feature:
     topic = _topic()
     async with asked.talk() as talk:
         client = await asked.join(talk)
-        client.subscribe((topic,), 0, Properties(subscription_identifier=(7,)))
-        await talk.until(lambda: bool(client.suback or client.ended), TRIAL_S)
+        identified = Properties(subscription_identifier=(7,))
+        await talk.subscribed(client, (topic,), 0, TRIAL_S, identified)
         client.publish(Publish(topic, ASKED))
         await talk.until(lambda: bool(client.inbox or client.ended), TRIAL_S)
         came = [message.properties.subscription_identifier for message in client.inbox]
@@ -243,12 +243,6 @@ async def _session_expiry(asked: _Asked) -> Feature:
         if (most_s in (None, _FOREVER_S))
         else Feature(most_s, "tried")
     )
-
-
-async def _subscribed(asked: _Asked, talk: Talk, client: Client, topic: str) -> bool:
-    client.subscribe((topic,), 0)
-    await talk.until(lambda: bool(client.suback or client.ended), TRIAL_S)
-    return client.suback is not None and client.suback.reason_codes == (0,)
 
 
 # What can only be stated ----------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What a broker says of itself: the versions of MQTT that it speaks, its CONNACK, its name."""
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -83,11 +84,18 @@ async def greet(
         asking = replace(asking, user_name=login.user_name, password=login.password)
     loop = asyncio.get_running_loop()
     begun_s = loop.time()
-    knocks = tuple(
-        Knock(endpoint, replace(asking, protocol_version=version), tls_context)
+    knocks = [
+        Knock(
+            endpoint,
+            # A broker ends a client's connection when another comes by its name.
+            replace(asking, client_id=client_identifier("probe"), protocol_version=version),
+            tls_context,
+        )
         for version in versions
-    )
-    try:
+    ]
+    async with contextlib.AsyncExitStack() as stack:
+        for knock in knocks:
+            stack.push_async_callback(knock.close)
         await knocked(knocks, timeout_s)
         answered_s = loop.time() - begun_s
         spoken = [knock for knock in knocks if knock.connack and not knock.connack.reason_code]
@@ -96,9 +104,6 @@ async def greet(
         for knock in spoken:
             assert knock.stream is not None
             knock.stream.send(Disconnect())
-    finally:
-        for knock in knocks:
-            await knock.close()
     said = [
         knock.connack.properties
         for knock in spoken

@@ -338,6 +338,8 @@ class Reflector(ErringHost):
     def _connect(self, connection: Connection, packet: packets.Connect) -> None:
         connection.version = packet.protocol_version
         properties = packet.properties
+        if self.closes(connection, packet.client_id, clean_start=packet.clean_start):
+            return
         refuse = self.faults.refuse if self.rolls("refuse") else 0
         if properties.authentication_method is not None:
             refuse = refuse or ReasonCode.BAD_AUTHENTICATION_METHOD

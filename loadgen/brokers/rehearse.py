@@ -65,13 +65,14 @@ class Wanted:
         """How long a message that is missing was waited for."""
         return self.return_s if self.patience is None else self.patience.quiet_s
 
-    def talk(self, packet_limit_bytes: int = PACKET_LIMIT_BYTES) -> Talk:
-        """A talk in which all this is asked."""
+    def talk(self, packet_limit_bytes: int = PACKET_LIMIT_BYTES, *, spoken: bool = False) -> Talk:
+        """A talk in which all this is asked; `spoken` as of `Talk`."""
         return Talk(
             self.tls_context,
             packet_limit_bytes=packet_limit_bytes,
             older=self.older,
             patience=self.patience,
+            spoken=spoken,
         )
 
 
@@ -485,9 +486,16 @@ async def _visit(
     wanted: Wanted, endpoint: Endpoint, connect: Connect, role: Role | None = None
 ) -> ConnAck:
     """Connect and leave in order; as this role with its subscriptions, which some sessions need."""
-    async with wanted.talk() as talk:
-        client = await talk.join(endpoint, connect)
-        if role is not None and role.filters:
-            client.subscribe(role.filters, role.qos)
-            await talk.until(lambda: bool(client.suback or client.ended), wanted.answer_s)
-        return client.connack
+    end_s = time.monotonic() + wanted.waited_s
+    while True:
+        try:
+            async with wanted.talk(spoken=True) as talk:
+                client = await talk.join(endpoint, connect)
+                if role is not None and role.filters:
+                    await talk.subscribed(client, role.filters, role.qos, wanted.answer_s)
+                return client.connack
+        except BrokerRefusedError:
+            # RabbitMQ does not yet know that the last connection with this identifier has ended.
+            if time.monotonic() >= end_s:
+                raise
+            await asyncio.sleep(_AGAIN_S)

@@ -201,6 +201,11 @@ class Relay(ErringHost):
         counts.discarded += len(client.delay_line)
         client.delay_line.clear()
 
+    def close(self) -> None:
+        for task in self._opening:
+            task.cancel()
+        super().close()
+
     # From the client. Each returns whether the packet goes on as it came.
 
     def _on_connect(self, client: Client, packet: Packet) -> bool:
@@ -210,6 +215,8 @@ class Relay(ErringHost):
         self._unnamed += not connect.client_id
         client.client_id = connect.client_id or f"relayed-{self._unnamed}"
         client.version, client.clean_start = connect.protocol_version, connect.clean_start
+        if self.closes(client, client.client_id, clean_start=client.clean_start):
+            return False
         if self.rolls("refuse"):
             self.notes.fault("refuse", client.client_id)
             self._note_connect(client, present=False, code=self.faults.refuse)

@@ -141,9 +141,13 @@ class Talk:
         packet_limit_bytes: int = PACKET_LIMIT_BYTES,
         older: str = OLDER,
         patience: Patience | None = None,
+        spoken: bool = False,
     ) -> None:
-        """`older` is what helps where a broker does not speak the version of a CONNECT."""
-        self._tls_context, self._older = tls_context, older
+        """`older` is what helps where a broker does not speak the version of a CONNECT.
+
+        `spoken`: it does; known, too, when the first client was accepted.
+        """
+        self._tls_context, self._older, self._spoken = tls_context, older, spoken
         self._patience = Patience(math.inf) if patience is None else patience
         self._packet_limit_bytes = packet_limit_bytes
         self._changed = asyncio.Event()
@@ -157,7 +161,10 @@ class Talk:
 
     async def join(self, endpoint: Endpoint, connect: packets.Connect) -> Client:
         """A client that the broker accepted; raises what `admitted` does."""
-        stream, connack = await admitted(endpoint, connect, self._tls_context, older=self._older)
+        stream, connack = await admitted(
+            endpoint, connect, self._tls_context, older=self._older, spoken=self._spoken
+        )
+        self._spoken = True
         stream.packet_limit_bytes = self._packet_limit_bytes
         client = Client(endpoint, stream, connack)
         self._stack.push_async_callback(client.leave)
@@ -177,6 +184,19 @@ class Talk:
                 async with asyncio.timeout(left_s):
                     await self._changed.wait()
         return True
+
+    async def subscribed(
+        self,
+        client: Client,
+        filters: Sequence[str],
+        qos: int,
+        timeout_s: float,
+        properties: Properties = NO_PROPERTIES,
+    ) -> bool:
+        """Subscribe and wait for the answer; whether all was granted."""
+        client.subscribe(filters, qos, properties)
+        await self.until(lambda: bool(client.suback or client.ended), timeout_s)
+        return client.suback is not None and client.suback.reason_codes == (qos,) * len(filters)
 
     @property
     def given_up(self) -> bool:

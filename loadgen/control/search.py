@@ -275,19 +275,20 @@ async def _require_broker(scenario: Scenario) -> None:
 
     Then no load failed: the step is not kept, and is played again when the search is continued.
     """
+    from loadgen.brokers.client import open_socket
+
     for url in resolve(scenario).brokers.addresses:
         endpoint = parse_broker(url)
         if isinstance(endpoint, str):
             continue
         try:
             async with asyncio.timeout(_REACH_S):
-                _, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+                (await open_socket(endpoint.host, endpoint.port)).close()
         except OSError:
             raise BrokerUnreachableError(
                 f"{endpoint.redacted} went away during this step, which is not kept; give the same "
                 "command again when it is back"
             ) from None
-        writer.close()
 
 
 def step_scenario(what: Search, probe: Probe) -> Scenario:

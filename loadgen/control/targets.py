@@ -72,6 +72,6 @@ async def _target(endpoint: Endpoint) -> Target:
             with suppress(OSError):
                 async with asyncio.timeout(_ADDRESS_S):
                     reached = await open_socket(host=endpoint.host, port=endpoint.port)
-                host = str(reached.getpeername()[0])
-                reached.close()
+                with reached:
+                    host = str(reached.getpeername()[0])
     return Target(host, endpoint.port, _TRANSPORTS[endpoint.scheme], endpoint.path or "/mqtt")

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from loadgen.brokers.endpoints import Endpoint
+from loadgen.errors import RemoteProtocolError
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_5
 from loadgen.mqtt.packets import (
@@ -50,10 +51,12 @@ class LittleBroker:
     delivered: Callable[[Publish, int], tuple[int, ...]] = lambda packet, qos: (
         min(packet.qos, qos),
     )
+    drops: Callable[[Connect], bool] = lambda packet: False  # closes instead of a CONNACK
     sessions: bool = True
     shares: bool = True
     connects: list[Connect] = field(default_factory=list)
     published: list[Publish] = field(default_factory=list)
+    connected: set[object] = field(default_factory=set)
     _subscribers: list["_Client"] = field(default_factory=list)
     _kept: set[str] = field(default_factory=set)
 
@@ -97,6 +100,9 @@ class _Client:
         broker, self.client_id = self.broker, packet.client_id
         self.version = packet.protocol_version
         broker.connects.append(packet)
+        if broker.drops(packet):
+            self.send(None)
+            return
         if self.version not in broker.versions:
             self.send(ConnAck(reason_code=0x84 if self.version == MQTT_5 else 1))
             return
@@ -133,13 +139,15 @@ async def serving_little(broker: LittleBroker) -> AsyncIterator[Endpoint]:
         assert task is not None
         tasks.add(task)
         client, received = _Client(broker, writer), b""
-        with suppress(OSError, asyncio.CancelledError):
+        broker.connected.add(client)
+        with suppress(OSError, RemoteProtocolError, asyncio.CancelledError):
             while data := await reader.read(1 << 20):
                 received += data
                 while found := decode(received, 0, len(received), client.version, 1 << 20):
                     packet, end = found
                     received = received[end:]
                     client.take(packet)
+        broker.connected.discard(client)
         with suppress(ValueError):
             broker._subscribers.remove(client)
         writer.close()

@@ -14,6 +14,7 @@ import pytest
 import uvloop
 
 from loadgen.brokers.amqtt_broker import run_amqtt
+from loadgen.brokers.door import Knock
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.ports import free_port
@@ -50,6 +51,7 @@ async def test_the_login_of_a_device_is_used() -> None:
     async with serving_little(little := LittleBroker()) as endpoint:
         await greet(endpoint, login=Connect("", user_name="u", password=b"p"))
     assert {(one.user_name, one.password) for one in little.connects} == {("u", b"p")}
+    assert len({one.client_id for one in little.connects}) == len(little.connects) == 2
 
 
 @needs_mosquitto
@@ -323,3 +325,27 @@ async def test_mqtt_3_1_is_asked_for_on_request() -> None:
     async with run_reflector() as broker:
         (endpoint,) = broker.endpoints
         assert (await greet(endpoint, versions=(5, 4, 3))).versions == (3, 4, 5)
+
+
+async def test_all_connections_are_closed_when_nobody_waits_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cancelled while the first of them is closed, the others are closed all the same."""
+    closed = []
+    closing = asyncio.Event()
+    close = Knock.close
+
+    async def slow(knock: Knock) -> None:
+        closed.append(knock)
+        closing.set()
+        await close(knock)
+        await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(Knock, "close", slow)
+    async with serving_little(LittleBroker()) as endpoint:
+        task = asyncio.ensure_future(greet(endpoint))
+        await closing.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert len(closed) == 2

@@ -180,6 +180,14 @@ async def test_a_refused_subscription_is_told(mqtt: str, name: str) -> None:
     assert name in text
 
 
+async def test_a_broker_may_let_go_of_an_identifier_late() -> None:
+    broker = LittleBroker()
+    broker.drops = lambda _: 2 <= sum(not one.clean_start for one in broker.connects) <= 3
+    assert await told(broker, "persistent") == ""
+    broker.drops = lambda packet: not packet.clean_start
+    assert "closes this client's connection without an answer" in await told(broker, "persistent")
+
+
 async def test_a_connection_that_ends_is_told_with_what_was_asked() -> None:
     text = await told(LittleBroker(suback=lambda _packet: None), "fanin")
     assert "ended the connection (the broker closed the connection) at the subscription" in text

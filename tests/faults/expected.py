@@ -124,7 +124,7 @@ class _Scene:
         # Whether anything but a lack of time keeps messages from being sent or delivered in time.
         actions = {action.name for action in schedule.actions} - {"freeze worker", "quota"}
         self.hindered = bool(actions) or any(
-            fault in schedule.faults for fault in ("refuse=", "drop=", "reset=", "delay=")
+            fault in schedule.faults for fault in ("refuse=", "close=", "drop=", "reset=", "delay=")
         )
         self.is_chain = schedule.case == "specjms"
         # Who asked for which topics: a share, or a device.

@@ -200,6 +200,7 @@ KINDS: dict[str, Kind] = {
     "freeze worker": Kind(_freeze_worker, ("fanin", "fanout", "persistent", "latency")),
     "kill worker": Kind(_kill_worker, ("fanin", "fanout", "persistent")),
     "quota": Kind(_quota, ("fanin", "fanout"), more=(("rate", 2_000.0),)),
+    "close": Kind(_share("close", most=FEW), ("connburst", "fanout")),
 }
 
 

@@ -46,7 +46,7 @@ PLAYED = [
     _schedule(
         "connections", "connburst", 1, "5", devices=40, subscribe=True, warmup=0.0, duration=0.5,
         transport="websocket",
-        faults="refuse=0x89@1/7,session=1/6,subrefuse=0x87@1/5,subgrant=0@1/3,seed=7",
+        faults="refuse=0x89@1/7,close=1/9,session=1/6,subrefuse=0x87@1/5,subgrant=0@1/3,seed=7",
     ),
     _schedule(
         "kill", "persistent", 1, "3.1.1", pairs=2, rate=80.0, broker="mosquitto",

@@ -1,0 +1,191 @@
+"""Brokers of other makers, asked and played against as a user would."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.foreign import MAKES, Foreign, run_foreign
+from loadgen.api import run_async, scenario
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.process import ServedBroker
+from loadgen.brokers.relay import run_relay
+from loadgen.cases.registry import CASES, build_scenario, resolve
+from loadgen.control.preflight import check_broker
+from loadgen.control.survey import Survey, survey
+from loadgen.control.targets import plan_for
+from loadgen.errors import BrokerRefusedError, ScenarioError
+from tests.verdicts import faults
+
+NEEDS_5 = ("queue", "specjms")
+"""Cases that share subscriptions."""
+OUTSIDE = "bridge"
+"""Needs brokers behind the one that is asked."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a make from its documentation, or from the protocol as it was seen."""
+
+    mqtt: tuple[int, ...]
+    maximum_qos: int = 2
+    shares: bool = False
+    says_session: bool = True  # whether CONNACK has Session Present
+
+
+KNOWN = {
+    "mosquitto": Known((3, 4, 5), shares=True),
+    "nats": Known((4,), 1),
+    "nats-tls": Known((4,), 1),
+    "amqtt": Known((4,)),
+    "aedes": Known((3, 4)),
+    "rabbitmq": Known((3, 4), 1),
+    "ejabberd": Known((4, 5)),
+    "activemq": Known((3, 4), says_session=False),
+}
+NAMES = [
+    pytest.param(
+        name,
+        marks=pytest.mark.skipif(make.find() is None, reason=f"{name} is not installed"),
+    )
+    for name, make in MAKES.items()
+]
+
+
+@pytest.fixture
+async def foreign(request: pytest.FixtureRequest) -> AsyncIterator[Foreign]:
+    async with run_foreign(request.param) as broker:
+        yield broker
+
+
+def url_of(endpoint: Endpoint) -> str:
+    login = ""
+    if endpoint.username:
+        login = f"{endpoint.username.replace('@', '%40')}:{endpoint.password}@"
+    return f"{endpoint.scheme}://{login}{endpoint.address}{endpoint.path}"
+
+
+def trust(broker: Foreign, endpoint: Endpoint) -> dict[str, Any]:
+    return {"tls_ca": str(broker.authority)} if endpoint.tls else {}
+
+
+async def surveyed(broker: Foreign, endpoint: Endpoint) -> Survey:
+    given = {"broker": [url_of(endpoint)], **trust(broker, endpoint)}
+    return await survey(given, ServedBroker("external", "unknown", (endpoint,)))
+
+
+async def refused(*endpoints: Endpoint, case: str = "fanin", **fields: object) -> str:
+    """The one line that a run ends with before its load; "" where it would begin."""
+    urls = [url_of(endpoint) for endpoint in endpoints]
+    try:
+        workload = resolve(build_scenario(case, None, {"broker": urls, **fields}))
+        served = ServedBroker("external", "unknown", endpoints)
+        await check_broker(workload, await plan_for(workload, endpoints), served)
+    except (BrokerRefusedError, ScenarioError) as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("foreign", NAMES, indirect=True)
+async def test_what_it_can_do_and_play(foreign: Foreign) -> None:
+    known = KNOWN[foreign.name]
+    found = await surveyed(foreign, foreign.endpoints[0])
+    assert found.greeting.versions == known.mqtt
+    features = {name: feature.value for name, feature in found.features.items()}
+    assert features["maximum_qos"] == known.maximum_qos
+    assert features["shared_subscription_available"] is known.shares
+    assert features["session_available"] is known.says_session
+    for name in ("retain_available", "wildcard_subscription_available", "will_available"):
+        assert features[name] is True, name
+    assert features["payload_bytes"] == 256 << 10
+    assert (features["receive_maximum"] is None) == (5 not in known.mqtt)
+    lacking = {name for name, answer in found.cases.items() if not answer.runs} - {OUTSIDE}
+    without_session = () if known.says_session else ("persistent",)
+    assert lacking == {*(() if known.shares else NEEDS_5), *without_session}
+    assert all(answer.lacks for name, answer in found.cases.items() if name in lacking)
+
+
+@pytest.mark.parametrize("foreign", NAMES, indirect=True)
+async def test_every_way_in(foreign: Foreign) -> None:
+    for endpoint in foreign.endpoints:
+        assert await refused(endpoint, **trust(foreign, endpoint)) == "", endpoint.scheme
+
+
+@pytest.mark.parametrize("foreign", NAMES, indirect=True)
+async def test_what_it_lacks_is_one_line_before_the_load(foreign: Foreign) -> None:
+    known, endpoint = KNOWN[foreign.name], foreign.endpoints[0]
+    fields = trust(foreign, endpoint)
+    said = await refused(endpoint, qos=2, **fields)
+    if known.maximum_qos == 2:
+        assert said == ""
+    else:
+        assert "grants QoS 1 and not 2 to the subscription of subscriber" in said
+        assert "; use --qos 1 (--anyway" in said
+    for case in CASES:
+        said = await refused(endpoint, case=case, mqtt="5", **fields)
+        if 5 not in known.mqtt and case != OUTSIDE:
+            assert "does not speak MQTT 5" in said, case
+    if 5 in known.mqtt and not known.shares:
+        said = await refused(endpoint, case="queue", **fields)
+        assert "says that it has no shared subscriptions, which queue needs" in said
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "nats" in str(name.values)][:1])
+async def test_two_that_do_not_know_each_other(name: str) -> None:
+    async with AsyncExitStack() as stack:
+        both = [await stack.enter_async_context(run_foreign(name)) for _ in range(2)]
+        first, second = (broker.endpoints[0] for broker in both)
+        said = await refused(first, second)
+        assert first.redacted in said and second.redacted in said
+        assert " do not know each other: what is published at the one does not come to" in said
+        assert "use --separate-brokers, or give addresses of one system" in said
+        assert await refused(first, second, separate_brokers=True) == ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_run_over_ipv6_from_the_url_to_the_score_card(name: str, tmp_path: Path) -> None:
+    # The activemq of Debian does not listen on an IPv6 address.
+    host = "127.0.0.1" if name == "activemq" else "::1"
+    async with run_foreign(name, host) as broker:
+        endpoint = broker.endpoints[0]
+        assert endpoint.address.startswith(f"{host}:" if "." in host else f"[{host}]:")
+        assert (await surveyed(broker, endpoint)).greeting.versions == KNOWN[name].mqtt
+        chosen = scenario(
+            "fanout",
+            broker=url_of(endpoint),
+            topics=2,
+            ratio=2,
+            rate=100,
+            qos=1,
+            duration=1,
+            warmup=0.3,
+            settle=0.2,
+            **trust(broker, endpoint),
+        )
+        result = await run_async(chosen, tmp_path / "run")
+    assert not faults(result.reasons)
+    assert result.counts.received == result.counts.expected > 0
+    assert f"{endpoint.address}" in json.dumps(dict(result.card.run.scenario))
+
+
+@pytest.mark.parametrize(
+    "foreign", [one for one in NAMES if one.values[0] != "nats-tls"], indirect=True
+)
+async def test_behind_a_relay_that_closes_every_tenth_connection(
+    foreign: Foreign, tmp_path: Path
+) -> None:
+    async with run_relay(foreign.endpoints[0]) as relay:
+        login = foreign.endpoints[0]
+        endpoint = replace(login, port=relay.endpoints[0].port)
+        assert await refused(endpoint, case="connburst") == ""
+        await relay.set_faults("close=1/10")
+        chosen = scenario("connburst", broker=url_of(endpoint), devices=40, duration=1, anyway=True)
+        result = await run_async(chosen, tmp_path / "run")
+    assert result.reasons[0].code == "CONNECT_FAILED"
+    assert "of 40 devices connected" in result.reasons[0].detail
+    assert "closed before CONNACK; has the broker reached a limit?" in result.reasons[0].detail
+    assert len(faults(result.reasons)) == 1
