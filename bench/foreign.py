@@ -36,12 +36,16 @@ _LAST_WORDS: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a broker is to run: its folder, the address to listen on, a port for each scheme."""
+    """Where a broker is to run: its folder, the address to listen on, a port for each scheme.
+
+    `more_lines` end its configuration (of ejabberd that of mod_mqtt).
+    """
 
     directory: Path
     host: str
     ports: Mapping[str, int]
     files: CertificateFiles
+    more_lines: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ def _mosquitto(program: str, place: Place) -> Start:
             lines.append("protocol websockets")
         if scheme.endswith("s") and scheme != "ws":
             lines += [f"certfile {place.files.certificate}", f"keyfile {place.files.key}"]
+    lines += place.more_lines
     return Start((program, "-c", _written(place, "mosquitto.conf", lines)))
 
 
@@ -165,10 +170,6 @@ def _rabbitmq(program: str, place: Place) -> Start:
     return Start((program,), environment, ("epmd", "-port", names, "-kill"))
 
 
-EJABBERD_RULES: Final = ""
-"""Lines of mod_mqtt more, such as who may publish where."""
-
-
 def _ejabberd(program: str, place: Place) -> Start:
     lines = [
         "hosts: [localhost]",
@@ -188,7 +189,8 @@ def _ejabberd(program: str, place: Place) -> Start:
         )
         lines += ["    tls: true"] if scheme in ("mqtts", "wss") else []
     # A broker for chats lets a client have a thousand words.
-    lines += ["modules:", "  mod_mqtt:", "    max_queue: infinity", EJABBERD_RULES]
+    lines += ["modules:", "  mod_mqtt:", "    max_queue: infinity"]
+    lines += [f"    {line}" for line in place.more_lines]
     config = _written(place, "ejabberd.yml", lines)
     environment = {
         "EJABBERD_CONFIG_PATH": config,
@@ -366,7 +368,9 @@ class Foreign(BrokerProcess):
 
 
 @contextlib.asynccontextmanager
-async def run_foreign(name: str, host: str = "127.0.0.1") -> AsyncIterator[Foreign]:
+async def run_foreign(
+    name: str, host: str = "127.0.0.1", more_lines: Sequence[str] = ()
+) -> AsyncIterator[Foreign]:
     """A broker of `MAKES` for the length of the block.
 
     Raises MissingProgramError where it is not installed, CannotRunError where it does not start.
@@ -380,7 +384,7 @@ async def run_foreign(name: str, host: str = "127.0.0.1") -> AsyncIterator[Forei
         files = await asyncio.to_thread(make_certificates, directory / "tls", [host, "localhost"])
         ports = {scheme: free_port(host) for scheme in make.schemes}
         async with running(
-            Foreign(name, make, program, Place(directory, host, ports, files))
+            Foreign(name, make, program, Place(directory, host, ports, files, more_lines))
         ) as up:
             yield up
 

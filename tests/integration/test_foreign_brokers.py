@@ -189,3 +189,28 @@ async def test_behind_a_relay_that_closes_every_tenth_connection(
     assert "of 40 devices connected" in result.reasons[0].detail
     assert "closed before CONNACK; has the broker reached a limit?" in result.reasons[0].detail
     assert len(faults(result.reasons)) == 1
+
+
+@pytest.mark.skipif(MAKES["ejabberd"].find() is None, reason="ejabberd is not installed")
+async def test_a_refusal_shows_code_and_reason_string(tmp_path: Path) -> None:
+    async with run_foreign("ejabberd", more_lines=('access_publish: {"#": none}',)) as broker:
+        (endpoint, *_) = broker.endpoints
+        said = await refused(endpoint, mqtt="5", qos=1)
+        policy = (
+            "Topic Name invalid (0x90): Publishing to this topic is forbidden by service policy"
+        )
+        assert "refused a publication of publishers to lg" in said and policy in said
+        assert "did not bring a message" in await refused(endpoint, mqtt="3.1.1", qos=1)
+        chosen = scenario(
+            "fanin",
+            broker=url_of(endpoint),
+            mqtt="5",
+            qos=1,
+            devices=5,
+            duration=1,
+            warmup=0.2,
+            anyway=True,
+        )
+        result = await run_async(chosen, tmp_path / "run")
+    (reason,) = faults(result.reasons)
+    assert reason.code == "REFUSED" and policy in reason.detail
