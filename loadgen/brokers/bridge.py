@@ -4,25 +4,25 @@ A `Route` maps one topic of the front to one of a backend, as a destination mapp
 published report does ("appliance topic to MQ topic"); a bridge is any number of them.
 """
 
-import asyncio
 import contextlib
 import ssl
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import aiomqtt
-
-from loadgen.brokers.client import mqtt_client
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import (
     MosquittoSettings,
     default_memory_limit_bytes,
     run_mosquitto,
 )
+from loadgen.brokers.probe import connect_of
 from loadgen.brokers.process import ServedBroker
-from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
+from loadgen.brokers.talk import Client, Talk
+from loadgen.errors import BrokerRefusedError
+from loadgen.mqtt.packets import Publish
 
 FORWARD_TIMEOUT_S: Final = 10.0
 """A bridge that has not connected by then has not been set up, or cannot reach its backend."""
@@ -112,67 +112,44 @@ async def require_forwarding(
     """Send a message along every route, from each front; wait until all have arrived.
 
     A message sent before the bridge stands is lost with QoS 0, so each is sent again until it
-    arrives. Raises BrokerRefusedError that names a route that carries nothing, and
-    BrokerUnreachableError that names a broker.
+    arrives. Raises BrokerRefusedError that names a route that carries nothing, and what `admitted`
+    does.
     """
     for front in fronts:
         token = f"loadgen-route-{uuid.uuid4().hex[:12]}".encode()
         missing = {(route.backend, route.backend_topic): route for route in routes}
-        async with contextlib.AsyncExitStack() as stack:
-            sender = await stack.enter_async_context(_reached(front, version, tls_context))
-            receivers = [
-                await stack.enter_async_context(_reached(endpoint, version, tls_context))
-                for endpoint in backends
+        async with Talk(tls_context) as talk:
+            sender, *receivers = [
+                await talk.join(one, connect_of(one, version)) for one in (front, *backends)
             ]
             for number, receiver in enumerate(receivers):
-                topics = [(r.backend_topic, 1) for r in routes if r.backend == number]
-                await receiver.subscribe(topics)
-            await _send_until_arrived(sender, receivers, token, missing, timeout_s)
+                topics = [route.backend_topic for route in routes if route.backend == number]
+                await talk.subscribed(receiver, topics, 1, timeout_s)
+            await _send_until_arrived(talk, sender, receivers, token, missing, timeout_s)
         if missing:
             raise BrokerRefusedError(_not_carried(front, backends, missing))
 
 
-@contextlib.asynccontextmanager
-async def _reached(
-    endpoint: Endpoint, version: int, tls_context: ssl.SSLContext | None
-) -> AsyncIterator[aiomqtt.Client]:
-    try:
-        async with mqtt_client(
-            endpoint,
-            "route",
-            version=version,
-            tls_context=tls_context,
-            timeout_s=FORWARD_TIMEOUT_S,
-        ) as client:
-            yield client
-    except (aiomqtt.MqttError, OSError) as error:
-        reason = str(error).partition("\n")[0][:100]
-        raise BrokerUnreachableError(
-            f"the way over {endpoint.redacted} cannot be tried: {reason or 'no answer'}"
-        ) from None
-
-
 async def _send_until_arrived(
-    sender: aiomqtt.Client,
-    receivers: Sequence[aiomqtt.Client],
+    talk: Talk,
+    sender: Client,
+    receivers: Sequence[Client],
     token: bytes,
     missing: dict[tuple[int, str], Route],
     timeout_s: float,
 ) -> None:
-    loop = asyncio.get_running_loop()
-    end_s = loop.time() + timeout_s
-    again_s = 0.0
-    while missing and loop.time() < end_s:
-        if loop.time() >= again_s:
-            for route in list(missing.values()):
-                await sender.publish(route.front_topic, token)
-            again_s = loop.time() + _AGAIN_S
-        await asyncio.sleep(0.01)
+    def all_arrived() -> bool:
         for number, receiver in enumerate(receivers):
-            for _ in range(len(receiver.messages)):
-                message = await anext(receiver.messages)
+            for message in receiver.inbox:
                 if message.payload == token:
-                    missing.pop((number, str(message.topic)), None)
+                    missing.pop((number, message.topic_name), None)
+        return not missing
+
+    end_s = time.monotonic() + timeout_s
+    while missing and time.monotonic() < end_s:
+        for route in missing.values():
+            sender.publish(Publish(route.front_topic, token))
+        await talk.until(all_arrived, _AGAIN_S)
 
 
 def _not_carried(
