@@ -159,7 +159,10 @@ class PhaseRunner:
             in_flight = max(1, round(phases.in_flight * share))
             first = in_flight if at_once == workers else max(1, phases.in_flight // at_once)
             each.append({"rate": rate, "in_flight": in_flight, "first_in_flight": first})
-        work = self.pool.ask_all("connect", timeout_s=phases.timeout_s, each=each, at_once=at_once)
+        wait_s = phases.timeout_s
+        work = self.pool.ask_all(
+            "connect", timeout_s=wait_s, start_ns=start_ns, each=each, at_once=at_once
+        )
         try:
             answers = await self._step(work)
         except _CutError:

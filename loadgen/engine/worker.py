@@ -103,12 +103,14 @@ class Worker:
         """Connect every device, paced and bounded in flight; answers when each was tried."""
         lifecycle = self.lifecycle
         first_ns = lifecycle.last_connected_ns = clock_ns()
+        self.fleet.run.connect_ns = header["start_ns"]
         await lifecycle.connector.connect_all(
             header.get("rate"),
             int(header["in_flight"]),
             float(header["timeout_s"]),
             first_in_flight=int(header["first_in_flight"]),
         )
+        self.fleet.run.connect_ns = 0
         for reason, count in lifecycle.failures.items():
             self.reporter.event("connect", None, f"{count} devices could not connect: {reason}")
         return {

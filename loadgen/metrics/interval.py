@@ -23,6 +23,9 @@ from loadgen.metrics.histogram import merge
 PHASES = ("connect", "subscribe", "warmup", "measure", "drain", "stop")
 """In the order of a run."""
 
+CONNECTED_AT = "connected_at"
+"""CONNACK - begin of the connect phase: no latency, but when each device was connected."""
+
 SERIES = (
     "end_to_end",  # received - intended
     "transit",  # received - sent
@@ -36,6 +39,7 @@ SERIES = (
     "reconnect",  # received - intended of what waited for a device that was away
     "own_delay",  # read - readable: what the generator itself added before it looked
     "pushed_back",  # the part of send_delay in which a publisher waited for the broker
+    CONNECTED_AT,
 )
 """Latency series of the contract and the parts of a connect; rows may name others."""
 

@@ -207,23 +207,33 @@ def _connection_curve(card: ScoreCard) -> Chart | None:
     start, end = bounds
     # A second is complete at its end, the last one when the phase was over.
     at = [0.0, *(min(row["at_s"] + row["span_s"], end) - start for row in course)]
-    connects = [*accumulate((row["connects"] for row in course), initial=0)]
-    failures = [*accumulate((row["connect_failures"] for row in course), initial=0)]
+
+    def by_second(count: str) -> list[tuple[float, int]]:
+        return [*zip(at, accumulate((row[count] for row in course), initial=0), strict=True)]
+
+    connected = [*card.curves.connected] or by_second("connects")
+    failed = by_second("connect_failures")
     lines = [
-        line(label, zip(at, counts, strict=True), color, "%{y:,.0f} devices", marked=True)
-        for label, counts, color in (("connected", connects, "$blue"), ("failed", failures, "$red"))
-        if counts is connects or failures[-1]
+        line(label, points, color, "%{y:,.0f} devices", marked=None)
+        for label, points, color in (("connected", connected, "$blue"), ("failed", failed, "$red"))
+        if points is connected or points[-1][1]
     ]
+    note = (
+        "Devices connected since the connect phase began, by the moments of their CONNACK."
+        if card.curves.connected
+        else "Devices connected since the connect phase began, by the end of each second."
+    )
     return chart(
         "Connection curve",
-        "Devices connected since the connect phase began, by the end of each second.",
+        note,
         lines,
         layout(
-            xaxis=from_zero("seconds since the first connect"),
+            xaxis=from_zero("seconds since the connect phase began"),
             yaxis=from_zero("devices"),
             showlegend=len(lines) > 1,
         ),
-        (("at_s", "connected", "failed"), zip(at, connects, failures, strict=True)),
+        (("at_s", "connected"), connected),
+        *([(("at_s", "failed"), failed)] if failed[-1][1] else ()),
     )
 
 

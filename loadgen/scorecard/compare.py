@@ -65,9 +65,11 @@ _LOAD = frozenset(
     for key in (
         *("rate", "background_rate", "connect_rate", "churn", "base", "size", "devices", "topics"),
         *("ratio", "pairs", "queues", "consumers", "responders", "backends", "duration"),
+        *("topology", "headquarters", "locations", "quantities", "families"),
+        *("messages", "interactions"),
     )
 )
-"""Fields of a scenario that say how much is asked of the broker."""
+"""Fields of a scenario that say how much is asked of the broker, and by whom."""
 
 _OF_THE_HOST = ("host", "kernel", "cpu_model", "cores")
 """Of a run's environment."""

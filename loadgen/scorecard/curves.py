@@ -8,14 +8,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loadgen.errors import RunDirectoryError
-from loadgen.metrics.histogram import percentiles
-from loadgen.metrics.interval import COUNTERS, PHASES
+from loadgen.metrics.histogram import highest_values, percentiles
+from loadgen.metrics.interval import CONNECTED_AT, COUNTERS, PHASES
 from loadgen.metrics.reducer import reduce_table
 from loadgen.scorecard.model import Curve, Curves, GroupTotals
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.views import TIMED, Views
 
 _CURVE_STEPS_A_DECADE = 24
+
+_CONNECTS_APART_NS, _CONNECT_POINTS = 1_000_000, 2_000
+"""Points of the connection curve are a millisecond apart, or further where they would be more."""
 
 _SHORTEST_COVERED_S = 0.1
 """A shorter part of a second says nothing about a rate."""
@@ -40,6 +43,7 @@ def curves_of(
         histograms=latency,
         phases=_phases(record, start_ns, end_ns),
         distribution=tuple(_distribution(*series) for series in latency.items()),
+        connected=_connected(views.totals),
         course=_course(record, views.course, start_ns, end_ns),
         backlog=_backlog(record, start_ns),
         processes=_processes(views.processes, start_ns),
@@ -58,6 +62,24 @@ def _distribution(series: str, row: Mapping[str, Any]) -> Curve:
     points = [(p, min(v / 1000, highest_us)) for p, v in zip(ps, values, strict=True)]
     points[0] = (0.0, row["min_ns"] / 1000)
     return Curve(series, count, (*points, (100.0, highest_us)))
+
+
+def _connected(totals: pa.Table) -> tuple[tuple[float, int], ...]:
+    """Seconds since the connect phase began, and devices connected until then.
+
+    Each point is a bucket, a millisecond wide after a second and ten after ten seconds; those that
+    lie nearer than a two-thousandth of the whole are one.
+    """
+    moments = totals.filter(pc.equal(totals["series"], CONNECTED_AT))
+    row = next(iter(reduce_table(moments, ("series",)).to_pylist()), {"count": 0})
+    if not row["count"]:
+        return ()
+    at_ns = np.minimum(highest_values(row["bucket"]), row["max_ns"])
+    counts = np.cumsum(row["bucket_count"])
+    apart_ns = max(_CONNECTS_APART_NS, row["max_ns"] // _CONNECT_POINTS)
+    last = np.append(np.diff(at_ns // apart_ns) > 0, True)
+    points = zip((at_ns[last] / 1e9).tolist(), counts[last].tolist(), strict=True)
+    return ((0.0, 0), *points)
 
 
 def _phases(record: RunRecord, start_ns: int, end_ns: int) -> tuple[tuple[str, float, float], ...]:

@@ -167,6 +167,9 @@ class Curves:
     """
     backlog: tuple[tuple[float, int, int], ...]
     """(seconds, messages owed by publishers, deliveries outstanding)"""
+    connected: tuple[tuple[float, int], ...]
+    """(seconds since the connect phase began, devices connected until then); none in runs of older
+    versions."""
     processes: pa.Table
     """A row a `worker` and second, at `at_s`: shares of a processor `used` and `waited` for, 0 to
     1, and `resident_bytes`."""

@@ -63,6 +63,8 @@ class Run(Record):
     seed: Int64
     measure_ns: Int64
     end_ns: Int64
+    connect_ns: Int64
+    """When the connect phase began, 0 before and after it."""
     packet_limit: Int64
     """Bytes of a whole packet from the broker."""
     whole_limit: Int64

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from loadgen.compiled import compiled
 from loadgen.metrics.histogram import bucket_index
-from loadgen.metrics.interval import SERIES
+from loadgen.metrics.interval import CONNECTED_AT, SERIES
 from loadgen.mqtt import kernels as mqtt
 from loadgen.mqtt.constants import (
     CONNACK,
@@ -125,6 +125,7 @@ S_SUBACK = SERIES.index("suback")
 S_RECONNECT = SERIES.index("reconnect")
 S_OWN_DELAY = SERIES.index("own_delay")
 S_PUSHED_BACK = SERIES.index("pushed_back")
+S_CONNECTED_AT = SERIES.index(CONNECTED_AT)
 
 _MALFORMED_PACKET = int(ReasonCode.MALFORMED_PACKET)
 _PACKET_TOO_LARGE = int(ReasonCode.PACKET_TOO_LARGE)
@@ -630,6 +631,9 @@ def _connack(fleet: Fleet, row: int, code: int, session_present: int, now_ns: in
     fleet.counters[device.group, CONNECT_PHASE].connects += 1
     record(fleet, slot_of(device.group, S_CONNACK, CONNECT_PHASE), now_ns - device.tcp_ns)
     record(fleet, slot_of(device.group, S_CONNECT, CONNECT_PHASE), now_ns - device.syn_ns)
+    if fleet.run.connect_ns != 0:
+        since_ns = now_ns - fleet.run.connect_ns
+        record(fleet, slot_of(device.group, S_CONNECTED_AT, CONNECT_PHASE), since_ns)
 
 
 @compiled

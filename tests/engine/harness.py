@@ -206,6 +206,7 @@ class Driver:
     ) -> dict[str, Any]:
         return await self.ask(
             "connect",
+            start_ns=time.monotonic_ns(),
             rate=rate,
             in_flight=in_flight,
             first_in_flight=in_flight,

@@ -76,7 +76,7 @@ async def test_a_run_over_tls_counts_every_message_once(
     assert driver.counted("received", phase="measure") == 60
     assert driver.counted("acknowledged") == (80 if qos else 0)
     assert driver.recorded_count("end_to_end") == driver.recorded_count("transit") == 80
-    for series in ("connect", "tcp", "tls", "connack"):
+    for series in ("connect", "tcp", "tls", "connack", "connected_at"):
         assert driver.recorded_count(series, phase="connect") == 3
     assert driver.events == []
     assert all(isinstance(session.packets[-1], Disconnect) for session in broker.sessions)

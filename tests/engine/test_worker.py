@@ -89,7 +89,7 @@ async def test_a_run_counts_every_message_once_in_each_place(
     size = sum(len(encode(packet, version)) for s in broker.sessions for packet in s.published)
     assert driver.counted("sent_bytes") == size
     assert driver.counted("connects", phase="connect") == driver.counted("connects") == 5
-    for series in ("connect", "tcp", "connack"):
+    for series in ("connect", "tcp", "connack", "connected_at"):
         assert driver.recorded_count(series, phase="connect") == 5
     assert driver.recorded_count("suback", phase="connect", group="subscribers") == 2
     assert driver.recorded_count("tls") == 0

@@ -186,7 +186,12 @@ def rows_of(
             held = max(group.count // workers, 1)
             here = {"group": group.name, "phase": "connect"}
             row(worker, 0, connects=held, connected=held, **here)
-            for series, mean_us in (("connect", 400), ("tcp", 100), ("connack", 300)):
+            for series, mean_us in (
+                ("connect", 400),
+                ("tcp", 100),
+                ("connack", 300),
+                ("connected_at", 250_000),
+            ):
                 timed(worker, 0, series, held, mean_us, **here)
     for second in range(2, ends):
         phase = "warmup" if second < 3 else "measure" if second < 3 + seconds else "drain"

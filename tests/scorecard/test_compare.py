@@ -195,8 +195,18 @@ def test_three_repetitions_excuse_what_is_within_their_spread(card: ScoreCard) -
     assert regressions(compare(steady, [True] * 3 + [False] * 3, named)) == []
 
 
-def test_different_loads_have_no_percentages(card: ScoreCard) -> None:
-    cards = [run_at(card, 1000, devices=1000), run_at(card, 2000, devices=2000)]
+@pytest.mark.parametrize(
+    "loads",
+    [
+        ({"devices": 1000}, {"devices": 2000}),
+        ({"base": 1, "topology": "horizontal"}, {"base": 1, "topology": "vertical"}),
+    ],
+)
+def test_different_loads_have_no_percentages(
+    card: ScoreCard, loads: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    first, other = loads
+    cards = [run_at(card, 1000, **first), run_at(card, 2000, **other)]
     (comparison,) = compare(cards)
     (difference,) = line(comparison).differences
     assert difference is not None
