@@ -8,8 +8,8 @@
 
 Each verb has two forms: `run`, `search`, `sweep` block, also where an event loop is running as in
 a notebook; `run_async`, `search_async`, `sweep_async` are awaited. Fields are those of the command
-line with `_` for `-`, and take the same texts ("10k", "5m") beside numbers. Errors are those of
-`loadgen.errors`.
+line with `_` for `-`, and take the same texts ("10k", "5m") beside numbers. Every error is a
+LoadgenError of this module, and names fields and arguments as they are given here.
 """
 
 import asyncio
@@ -24,14 +24,31 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import run as _play
 from loadgen.control.devices import read_devices
-from loadgen.control.interrupt import Interrupt
+from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.progress import Progress, Snapshot, silent
 from loadgen.control.rundir import directory_or_new
 from loadgen.control.search import Search, SearchResult, SearchState
 from loadgen.control.search import search as _search
 from loadgen.control.sweep import Sweep, SweepResult, SweepState
 from loadgen.control.sweep import sweep as _sweep
-from loadgen.errors import ScenarioError
+from loadgen.control.worker_pool import WorkerLostError
+from loadgen.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    CannotRunError,
+    DiskError,
+    HostLimitError,
+    LoadgenError,
+    LocalProtocolError,
+    MissingProgramError,
+    PowerLogError,
+    ProtocolError,
+    RemoteProtocolError,
+    RunDirectoryError,
+    ScenarioError,
+    UsageError,
+    in_python,
+)
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.scorecard.model import Counts, ScoreCard
 from loadgen.scorecard.record import load_intervals, open_run
@@ -46,15 +63,31 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "BrokerRefusedError",
+    "BrokerUnreachableError",
+    "CannotRunError",
+    "DiskError",
+    "HostLimitError",
     "Interrupt",
     "Limit",
+    "LoadgenError",
+    "LocalProtocolError",
+    "MissingProgramError",
+    "PowerLogError",
+    "ProtocolError",
+    "RemoteProtocolError",
     "Result",
+    "RunDirectoryError",
+    "RunInterruptedError",
     "Scenario",
+    "ScenarioError",
     "ScoreCard",
     "SearchOptions",
     "SearchResult",
     "Snapshot",
     "SweepTable",
+    "UsageError",
+    "WorkerLostError",
     "read",
     "run",
     "run_async",
@@ -112,25 +145,40 @@ class Result:
         """Microseconds by series: end_to_end, transit, send_delay, acknowledge, connect ..."""
         return self.card.latency
 
+    @in_python()
     def intervals(self) -> "pa.Table":
         """The interval table: a row a worker, second, group, phase and series, with the sparse
         histograms (schema: `loadgen.metrics.interval.INTERVAL_SCHEMA`)."""
         return load_intervals(open_run(self.directory))
 
+    @in_python()
     def devices(self) -> "pa.Table":
         """A row a device at the end of a run with `per_device` (schema:
         `loadgen.control.devices.DEVICE_SCHEMA`); raises RunDirectoryError where it has none."""
         return read_devices(self.directory)
 
 
+def _speaking(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """The same with errors that speak Python."""
+
+    @functools.wraps(verb)
+    async def speaking(*args: P.args, **named: P.kwargs) -> T:
+        with in_python():
+            return await verb(*args, **named)
+
+    return speaking
+
+
 # Scenarios ------------------------------------------------------------------------------------
 
 
+@in_python()
 def scenario(case: str, **fields: object) -> Scenario:
     """A scenario of a case; raises ScenarioError in one line for what is not understood."""
     return build_scenario(case, None, fields)
 
 
+@in_python()
 def scenario_file(path: str | Path, case: str | None = None, **fields: object) -> Scenario:
     """A scenario from a TOML file, with `fields` winning over it; `case` where it names none."""
     try:
@@ -146,12 +194,14 @@ def scenario_file(path: str | Path, case: str | None = None, **fields: object) -
 # One run --------------------------------------------------------------------------------------
 
 
+@in_python()
 def read(directory: str | Path) -> Result:
     """A run that was played before; raises RunDirectoryError."""
     card = summarize_run(Path(directory))
     return Result(Path(directory), card, any(r.code == "INTERRUPTED" for r in card.verdict.reasons))
 
 
+@_speaking
 async def run_async(
     what: Scenario,
     out: str | Path | None = None,
@@ -195,12 +245,16 @@ class SearchOptions(TypedDict, total=False):
 
 def _search_of(what: Scenario, target: str, faults: str, options: SearchOptions) -> Search:
     bounds: dict[str, Any] = dict(options)
+    if unknown := sorted(bounds.keys() - SearchOptions.__annotations__.keys()):
+        known = ", ".join(SearchOptions.__annotations__)
+        raise ScenarioError(f"{unknown[0]}: a search has no such argument; allowed: {known}")
     require, step_s = bounds.pop("require", ()), bounds.pop("step_s", None)
     pairs = [f"{k}={v}" for k, v in require.items()] if isinstance(require, Mapping) else require
     aim = aim_for(what, target, **bounds)
     return Search(what, aim, requirements(what, pairs), step_s, faults)
 
 
+@_speaking
 async def search_async(
     what: Scenario,
     target: str = "rate",
@@ -213,7 +267,8 @@ async def search_async(
 ) -> SearchResult:
     """The highest `target` (rate, devices, base) of the scenario whose run is valid.
 
-    The same call with the same `out` continues a search that was cut off. `result.limit` has the
+    The same call with the same `out` continues a search that was cut off, and with a larger
+    `most_steps` one that ran out of steps. `result.limit` has the
     load, whether it was confirmed, why the next one failed, and whether that was the
     generator's own doing (`own`); it is None where `interrupt` ended the search.
     """
@@ -230,6 +285,7 @@ async def search_async(
 # Grids ----------------------------------------------------------------------------------------
 
 
+@_speaking
 async def sweep_async(
     what: Scenario,
     axes: Mapping[str, Sequence[object]],

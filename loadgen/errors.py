@@ -18,6 +18,9 @@
 A message is one line that says what is wrong and what to do.
 """
 
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -86,3 +89,44 @@ class RemoteProtocolError(ProtocolError):
     def __init__(self, message: str, reason_code: int = 0x81) -> None:
         super().__init__(message)
         self.reason_code = reason_code
+
+
+# For a caller in Python ------------------------------------------------------------------------
+
+_OPTION = re.compile(
+    r"(?<![\w-])--(?P<no>no-)?(?P<name>[a-z](?:[a-z-]*[a-z])?)"
+    r"(?:[ =](?P<value>[\d\[{'/][^\s,;)]*|[a-z]+://[^\s,;)]+|[A-Z]+\b))?"
+)
+_FIELD = re.compile(r"^(for|set)(?=: )")
+_ARGUMENTS: Mapping[str, str] = {
+    "for": "target",
+    "from": "start",
+    "to": "highest",
+    "set": "axes",
+    "step-duration": "step_s",
+}
+"""Options that have another name in `loadgen.api`."""
+
+
+@contextmanager
+def in_python() -> Iterator[None]:
+    """Errors that come through name fields and arguments, as a caller in Python gives them."""
+    try:
+        yield
+    except LoadgenError as error:
+        if error.args:
+            error.args = (python_words(str(error.args[0])), *error.args[1:])
+        raise
+
+
+def python_words(message: str) -> str:
+    """A message that names options of the command line, with the fields that they are."""
+    return _OPTION.sub(
+        _field, _FIELD.sub(lambda found: _ARGUMENTS.get(found[0], found[0]), message)
+    )
+
+
+def _field(found: re.Match[str]) -> str:
+    name = _ARGUMENTS.get(found["name"], found["name"].replace("-", "_"))
+    value = "False" if found["no"] else found["value"]
+    return f"{name}={value}" if value else name

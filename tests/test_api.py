@@ -1,21 +1,27 @@
+import ast
 import asyncio
+import importlib
+import pkgutil
 import re
 import textwrap
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Self
 
 import pytest
 
+import loadgen
 from loadgen import api
 from loadgen.control import forkserver_process, rundir
-from loadgen.errors import RunDirectoryError, ScenarioError
+from loadgen.errors import LoadgenError, RunDirectoryError, ScenarioError, python_words
 from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.workload.scenario import Scenario
 from tests.verdicts import faults, without_saturation
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "loadgen"
 FANIN = {"broker": "reflector", "devices": 20, "warmup": 0.1, "duration": 0.5, "drain": 0.3}
 
 
@@ -163,3 +169,82 @@ def test_examples_of_the_documentation_are_typed(tmp_path: Path) -> None:
 
 def test_package_tells_that_it_is_typed() -> None:
     assert (Path(api.__file__).parent / "py.typed").exists()
+
+
+# Errors ---------------------------------------------------------------------------------------
+
+
+def raises_of_the_package() -> Iterator[tuple[Path, ast.Call]]:
+    """Every `raise Class(...)` outside of the command line."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if "cli" not in path.relative_to(PACKAGE).parts:
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+                    yield path, node.exc
+
+
+def test_every_error_of_the_package_is_one_of_this_module() -> None:
+    for module in pkgutil.walk_packages(loadgen.__path__, "loadgen."):
+        if ".cli" not in module.name and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found, unseen = set(), [LoadgenError]
+    while unseen:
+        found.add(unseen[-1])
+        unseen += [*unseen.pop().__subclasses__()]
+    own = {one for one in found if one.__module__.startswith("loadgen.")}
+    public = {one.__name__ for one in own if not one.__name__.startswith("_")}
+    assert public <= {*api.__all__}
+    for name in public:
+        assert getattr(api, name) in own
+    raised = {ast.unparse(call.func) for _, call in raises_of_the_package()}
+    others = {name for name in raised if name not in public and not name.startswith("_")}
+    assert others <= {
+        # Of values, for whoever calls a function wrongly, or caught where they are raised.
+        *("ValueError", "TypeError", "KeyError", "OSError", "AttributeError", "SystemExit"),
+        *("ConnectionResetError", "TimeoutError", "InvalidHandshake", "NotCompiledError"),
+        *("HeaderError", "UnclearDatesError", "RuntimeError", "AssertionError"),
+    } | {name for name in others if name[0].islower()}
+
+
+def test_no_message_that_python_sees_names_an_option() -> None:
+    named = 0
+    for path, call in raises_of_the_package():
+        texts = [
+            node.value
+            for node in ast.walk(call)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
+        for text in texts:
+            named += "--" in text
+            assert not re.search("--[a-z]", python_words(text)), (path, text)
+    assert named > 20
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("no broker; give --broker mqtt://host:1883", "no broker; give broker=mqtt://host:1883"),
+        ("use --no-durable, or more --workers", "use durable=False, or more workers"),
+        ("allowed: --from below --to, both from 5", "allowed: start below highest, both from 5"),
+        ("name another with --out", "name another with out"),
+        ("use --mqtt 3.1.1 or --handlers 1", "use mqtt=3.1.1 or handlers=1"),
+        ("for: 'x' is unknown", "target: 'x' is unknown"),
+        ("set: 10,001 runs are too many", "axes: 10,001 runs are too many"),
+        ("a -- b and c--d", "a -- b and c--d"),
+    ],
+)
+def test_messages_name_what_a_caller_in_python_gives(message: str, told: str) -> None:
+    assert python_words(message) == told
+
+
+def test_every_verb_speaks_python(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").write_text("")
+    with pytest.raises(api.RunDirectoryError, match="name another with out, or"):
+        api.run(fanin(), tmp_path / "full")
+    with pytest.raises(api.ScenarioError, match=r"^target: 'speed' is unknown"):
+        api.search(fanin(), "speed", tmp_path / "s")
+    with pytest.raises(api.ScenarioError, match=r"^most_stepz: a search has no such argument"):
+        api.search(fanin(), "rate", tmp_path / "s", most_stepz=3)  # type: ignore[call-arg]
+    with pytest.raises(api.ScenarioError, match=r"^size: no value is given; write axes"):
+        api.sweep(fanin(), {"size": []}, tmp_path / "s")

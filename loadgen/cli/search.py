@@ -159,7 +159,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
     example = next(aim for aim in AIMS if aim in case.scenario.fields())
     doc = (
         f"The highest load of {case.name} that is still valid.\n\nA second start with the same "
-        "options and --out continues where the first stopped.\n\n"
+        "options and --out continues where the first stopped, also with a larger --most-steps.\n\n"
         f"Example: loadgen search {case.name} --for {example}"
     )
     return with_options(
@@ -200,7 +200,8 @@ def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:
     else:
         print("\n".join(result_lines(result)))
     if not quiet:
-        tell([f"results: {result.directory}"])
+        more = f"; a larger --most-steps with --out {result.directory} continues"
+        tell([f"results: {result.directory}{more if result.limit.ended == 'out of steps' else ''}"])
     return result.exit_status
 
 

@@ -171,6 +171,9 @@ def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
         print("\n".join(text_table(table)))
     if not quiet:
         notes = table_notes(table)
+        if any(row.limit and "out of steps" in row.limit["ended"] for row in table.rows):
+            more = "a larger --most-steps continues what ran out of steps"
+            notes.append(f"{more}, with --out {result.directory}")
         if result.interrupted:
             notes.append(
                 f"interrupted; the same command with --out {result.directory} continues it"

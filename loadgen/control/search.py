@@ -72,8 +72,10 @@ class Search:
 
     @property
     def digest(self) -> str:
-        """What makes two searches the same one."""
-        return digest_of(self.document())
+        """What makes two searches the same one: all but how many steps it may take."""
+        document = self.document()
+        del document["aim"]["most_steps"]
+        return digest_of(document)
 
     def document(self) -> dict[str, Any]:
         """What is searched as plain JSON values, without any password."""
@@ -164,6 +166,8 @@ async def search(
     hosts: Hosts | None = None,
 ) -> SearchResult:
     """Find the limit, in a new directory or in one where the same search was begun.
+
+    One that ran out of steps goes on where more of them are allowed.
 
     `hosts` have the workers of every step, None for this machine.
 
@@ -361,4 +365,4 @@ def _opened(what: Search, journal: Journal[SearchStep], command: Sequence[str]) 
         return journal.begin(asked, command)
     if begun.get("digest") != what.digest:
         raise journal.refused("holds another search, not the one that is asked for")
-    return begun
+    return begun | {"aim": asdict(what.aim), "limit": None}

@@ -189,7 +189,7 @@ def _shown(name: str, value: str) -> str:
 def _key(scenario: Scenario, wanted: Search | None, faults: str) -> str:
     document = {
         "scenario": scenario.plain(),
-        "search": None if wanted is None else wanted.document(),
+        "search": None if wanted is None else wanted.digest,
         "faults": faults,
     }
     return digest_of(document)[:16]
@@ -206,6 +206,8 @@ async def sweep(
 ) -> SweepResult:
     """Play the grid, in a new directory or in that of the same sweep, or of a smaller grid.
 
+    Searches that ran out of steps go on where more of them are allowed.
+
     `hosts` have the workers of every run, None for this machine.
 
     Raises ScenarioError for a combination that cannot be, and RunDirectoryError where the directory
@@ -221,7 +223,7 @@ async def sweep(
         interrupted = False
         for number, (point, repetition) in enumerate(turns, start=1):
             held = kept.get((point.key, repetition))
-            if held and not held.error and (not held.run or (directory / held.run).is_dir()):
+            if held and _is_done(held) and (not held.run or (directory / held.run).is_dir()):
                 # A smaller grid did not know all of the values.
                 kept[point.key, repetition] = replace(held, values=point.values)
                 continue
@@ -231,11 +233,18 @@ async def sweep(
             if one is None:
                 interrupted = True
                 break
+            if held and not held.error:
+                one = replace(one, seconds=one.seconds + held.seconds)
             kept[point.key, repetition] = one
             journal.write(kept.values())
     ordered = [kept.get((point.key, repetition)) for point in points for repetition in repetitions]
     measured = tuple(one for one in ordered if one is not None)
     return SweepResult(directory, points, measured, interrupted)
+
+
+def _is_done(held: Measured) -> bool:
+    """Whether nothing is to be played any more; a search that ran out of steps asks for itself."""
+    return not held.error and (held.limit is None or held.limit["ended"] != "out of steps")
 
 
 async def _played(

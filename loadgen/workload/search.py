@@ -77,7 +77,7 @@ class Aim:
                 f"precision: {self.precision:.4g} is out of range; allowed: 1% to 100%"
             )
         if not 3 <= self.most_steps <= 100:
-            raise ScenarioError(f"steps: {self.most_steps} is out of range; allowed: 3 to 100")
+            raise ScenarioError(f"most_steps: {self.most_steps} is out of range; allowed: 3 to 100")
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,6 +249,28 @@ async def test_open_bracket_is_no_success(runs: FakeRuns, tmp_path: Path) -> Non
     assert top.limit is not None and (top.limit.ended, top.exit_status) == ("top of range", 0)
 
 
+async def test_a_search_goes_on_with_more_steps(runs: FakeRuns, tmp_path: Path) -> None:
+    """It plays what one with that many steps would have played, and none of it twice."""
+    whole = await search(wanted(most_steps=15), tmp_path / "whole")
+    loads = [step.tried.load for step in whole.steps]
+    runs.played.clear()
+    first = await search(wanted(most_steps=5), tmp_path / "s")
+    assert first.limit is not None and first.limit.ended == "out of steps"
+    again = await search(wanted(most_steps=5), tmp_path / "s")
+    assert (again.limit, len(runs.played)) == (first.limit, 5)
+    more = await search(wanted(most_steps=20), tmp_path / "s")
+    assert more.limit is not None and whole.limit is not None
+    assert (more.limit.ended, more.limit.confirmed) == ("confirmed", True)
+    assert more.limit.load == pytest.approx(whole.limit.load, rel=0.1)
+    assert len(more.steps) == len(runs.played) > 5
+    assert more.steps[:5] == first.steps
+    written = json.loads((tmp_path / "s" / "search.json").read_text())
+    assert (written["aim"]["most_steps"], written["limit"]["ended"]) == (20, "confirmed")
+    assert loads[:3] == [step.tried.load for step in more.steps[:3]]
+    with pytest.raises(RunDirectoryError, match="holds another search"):
+        await search(wanted(most_steps=20, precision=0.1), tmp_path / "s")
+
+
 async def test_limit_of_this_host_is_its_own(runs: FakeRuns, tmp_path: Path) -> None:
     def refuse(number: int, directory: Path) -> None:
         if (runs.played[-1].rate or 0) > 4_000:

@@ -348,6 +348,30 @@ async def test_search_that_stopped_early_is_no_limit(
     assert result.exit_status == (0 if stands == "closed" else 1)
 
 
+async def test_searches_that_ran_out_of_steps_go_on(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.says = lambda s: Verdict((Reason("CORRUPT", "1"),) if (s.rate or 0) > 500 else ())
+
+    def grid(most_steps: int) -> Sweep:
+        def searching(scenario: Scenario) -> Search:
+            aim = aim_for(scenario, "rate", start=100, most_steps=most_steps)
+            return Search(scenario, aim, requirements(scenario, []))
+
+        return Sweep(FANOUT, (("ratio", ("1", "2")),), search=searching)
+
+    first = await sweep(grid(5), tmp_path / "s")
+    assert [one.limit["stands"] for one in first.measured if one.limit] == ["not closed"] * 2
+    played = len(runs.played)
+    again = await sweep(grid(5), tmp_path / "s")
+    assert [one.limit for one in again.measured] == [one.limit for one in first.measured]
+    assert len(runs.played) == played
+    more = await sweep(grid(20), tmp_path / "s")
+    assert [one.limit["stands"] for one in more.measured if one.limit] == ["closed"] * 2
+    done = len(runs.played)
+    kept = await sweep(grid(20), tmp_path / "s")
+    assert [one.run for one in kept.measured] == [one.run for one in more.measured]
+    assert len(runs.played) == done
+
+
 async def test_brokers_side_by_side_keep_their_passwords_to_themselves(
     tmp_path: Path, runs: FakeRuns
 ) -> None:
