@@ -62,12 +62,12 @@ def play(
     # It loads its kernels while this process imports what follows, the score card's too.
     here = forkserver(CASES[scenario.case].behaviour) if cluster is None else nullcontext()
     with here as server:
-        import loadgen.scorecard.summary
-        import loadgen.scorecard.write  # noqa: F401
+        import loadgen.scorecard.summary  # noqa: F401
         from loadgen.control.coordinator import run
         from loadgen.control.interrupt import interruptible
         from loadgen.control.progress import progress_on
         from loadgen.control.rundir import directory_or_new
+        from loadgen.scorecard.write import prepare
 
         words = command or ("loadgen", *sys.argv[1:])
         with (
@@ -75,7 +75,13 @@ def play(
             progress_on(sys.stderr, quiet=quiet) as progress,
         ):
             play_it = partial(
-                run, scenario, directory, progress=progress, command=words, server=server
+                run,
+                scenario,
+                directory,
+                progress=progress,
+                command=words,
+                server=server,
+                settling=prepare,
             )
             return interruptible(on_hosts(play_it, cluster, quiet=quiet))
 

@@ -6,7 +6,7 @@ so that a killed run can still be read.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -86,6 +86,7 @@ class RunRequest:
     faults: str
     server: Forkserver | None = None
     hosts: Hosts | None = None
+    settling: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class RunContext:
     monitor: Monitor
     pool: WorkerPool
     loads: Loads
-    interrupt: Interrupt
+    request: RunRequest
     broken: dict[str, Any] = field(default_factory=dict)
 
 
@@ -115,17 +116,21 @@ async def run(
     faults: str = "none",
     server: Forkserver | None = None,
     hosts: Hosts | None = None,
+    settling: Callable[[], None] = lambda: None,
 ) -> RunResult:
     """Play the scenario and fill the run directory, which must not exist or be empty.
 
     `faults` is for a reflector that is started here, `server` a forkserver for the workers that was
-    started before. `hosts` have the workers instead of this machine. Raises LoadgenError where the
-    run could not be played; then nothing is left in the directory. RunInterruptedError: `interrupt`
-    came before the first connection.
+    started before. `hosts` have the workers instead of this machine. `settling` is called in a
+    thread while late repeats have their time and nothing is sent, for what can be prepared then.
+    Raises LoadgenError where the run could not be played; then nothing is left in the directory.
+    RunInterruptedError: `interrupt` came before the first connection.
     """
     interrupt = interrupt or Interrupt()
     workload = resolve(with_payload_size(scenario))
-    request = RunRequest(workload, directory, progress, interrupt, command, faults, server, hosts)
+    request = RunRequest(
+        workload, directory, progress, interrupt, command, faults, server, hosts, settling
+    )
     with disk_errors():
         async with AsyncExitStack() as stack:
             async with _unless_asked(interrupt):
@@ -193,7 +198,7 @@ async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
         )
     )
     return RunContext(
-        workload, plan, broker, directory, document, events, monitor, pool, loads, request.interrupt
+        workload, plan, broker, directory, document, events, monitor, pool, loads, request
     )
 
 
@@ -228,8 +233,9 @@ async def main_loop(context: RunContext) -> None:
         context.workload.phases,
         context.pool,
         context.monitor,
-        context.interrupt,
+        context.request.interrupt,
         measuring,
+        context.request.settling,
     )
     context.document.write_begun()
     try:

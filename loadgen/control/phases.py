@@ -32,6 +32,9 @@ T = TypeVar("T")
 
 SCHEDULE_LEAD_S = 0.3
 """From the start command to the first intended message: every worker has it by then."""
+WARM_LEAD_S = 0.1
+"""The same before a warm-up: a worker that has it later, on a host that is busy, is late for
+messages that are not judged."""
 STANDSTILL = 1e-6
 """Rate factor that stops a schedule: its least step, at which the next message is days away."""
 CUT_LEAD_S = 0.05
@@ -70,7 +73,8 @@ def connecting_at_once(workers: int, phases: PhasePlan) -> int:
 class PhaseRunner:
     """Plays the phases of one run; afterwards `monitor.state` says what happened.
 
-    `measuring` is called when the window begins.
+    `measuring` is called when the window begins, `settling` in a thread when nothing is under way
+    any more and only late repeats can come.
     """
 
     plan: RunPlan
@@ -79,6 +83,7 @@ class PhaseRunner:
     monitor: Monitor
     interrupt: Interrupt
     measuring: Callable[[], None] = lambda: None
+    settling: Callable[[], None] = lambda: None
 
     @property
     def _state(self) -> RunState:
@@ -192,7 +197,8 @@ class PhaseRunner:
     async def _exchange(self) -> None:
         """Warm-up, measure and drain."""
         phases = self.phases
-        start_ns = time.monotonic_ns() + int(SCHEDULE_LEAD_S * NS)
+        lead_s = WARM_LEAD_S if phases.warmup_s >= SCHEDULE_LEAD_S else SCHEDULE_LEAD_S
+        start_ns = time.monotonic_ns() + int(lead_s * NS)
         measure_ns = start_ns + int(phases.warmup_s * NS)
         end_ns = measure_ns + int(phases.duration_s * NS)
         self._state.abandoned = True
@@ -291,6 +297,7 @@ class PhaseRunner:
             finished = page.total("finished") == page.workers or (cut and not page.total("owed"))
             if finished and not page.outstanding():
                 settle_s = CUT_SETTLE_S if cut else self.phases.settle_s
+                asyncio.get_running_loop().run_in_executor(None, self.settling)
                 await asyncio.sleep(min(settle_s, (end_ns - now_ns) / NS))
                 return True
             await asyncio.sleep(SAMPLE_S)

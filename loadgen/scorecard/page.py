@@ -58,6 +58,12 @@ def packed(text: str) -> Markup:
 _packed_resource = cache(lambda file: packed(_resource(file)))
 
 
+def prepare(*templates: str) -> None:
+    """Compile templates before they are rendered."""
+    for template in templates:
+        _environment().get_template(template)
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(

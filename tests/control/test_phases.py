@@ -13,7 +13,12 @@ import pytest
 
 from loadgen.control.interrupt import Interrupt
 from loadgen.control.monitor import Monitor, Record
-from loadgen.control.phases import PhaseRunner, connecting_at_once
+from loadgen.control.phases import (
+    SCHEDULE_LEAD_S,
+    WARM_LEAD_S,
+    PhaseRunner,
+    connecting_at_once,
+)
 from loadgen.control.progress import Snapshot
 from loadgen.control.run_state import RunState
 from loadgen.control.rundir import EventLog, IntervalWriter, claim
@@ -106,11 +111,16 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         def measuring() -> None:
             snapshots.append(Snapshot("measuring was called"))
 
+        def settling() -> None:
+            snapshots.append(Snapshot("settling was called"))
+
         record = Record("run-1", time.monotonic_ns(), events, IntervalWriter(directory, "run-1"))
         monitor = Monitor(plan, record, snapshots.append)
         workers = len(plan.workers)
         async with start_workers(workers, monitor.on_frame, entry=ENTRY) as pool:
-            runner = PhaseRunner(plan, phases, pool, monitor, interrupt or Interrupt(), measuring)
+            runner = PhaseRunner(
+                plan, phases, pool, monitor, interrupt or Interrupt(), measuring, settling
+            )
             played = Played(monitor.state, directory, pool)
             played.snapshots = snapshots
             task = asyncio.create_task(during(played)) if during else None
@@ -207,6 +217,16 @@ async def test_late_repeats_have_their_time_within_the_drain(
     played = await play(phases=replace(PHASES, drain_s=drain_s, settle_s=settle_s))
     start, end = played.state.windows["drain"]
     assert 300_000_000 <= end - start < 600_000_000_000
+    assert played.snapshots.count(Snapshot("settling was called")) == 1
+
+
+@pytest.mark.parametrize(("warmup_s", "lead_s"), [(0.0, SCHEDULE_LEAD_S), (0.3, WARM_LEAD_S)])
+async def test_before_a_warm_up_the_schedule_begins_sooner(
+    play: Play, warmup_s: float, lead_s: float
+) -> None:
+    windows = (await play(phases=replace(PHASES, warmup_s=warmup_s))).state.windows
+    waited_ns = windows["measure"][0] - int(warmup_s * 1e9) - windows["subscribe"][1]
+    assert lead_s * 1e9 <= waited_ns < lead_s * 1e9 + 150_000_000
 
 
 async def test_owed_at_the_end_is_added_up(play: Play) -> None:

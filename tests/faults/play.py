@@ -181,7 +181,7 @@ async def _cut(stage: Stage, action: Action) -> None:
 
 
 async def _interrupt(stage: Stage, _action: Action) -> None:
-    stage.context.interrupt.asked.set()
+    stage.context.request.interrupt.asked.set()
 
 
 async def _quota(stage: Stage, action: Action) -> None:
