@@ -34,11 +34,15 @@ IDLE_CONNECTIONS = 15_000
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One figure of ours and of the C program's, in `unit`; None where there is no C side."""
+    """One figure of ours and of the C program's, in `unit`; None where there is no C side.
+
+    `c_checked` is that of C that also writes or compares the header with its checksum.
+    """
 
     ours: float
     c: float | None
     unit: str
+    c_checked: float | None = None
 
 
 def _publishers(count: int, rate: float, deliveries: int = 0) -> DeviceGroup:
@@ -47,13 +51,18 @@ def _publishers(count: int, rate: float, deliveries: int = 0) -> DeviceGroup:
 
 def _send(connections: int, rate: float, seconds: float, batch: int) -> Pair:
     tick_us = 1_000 if batch else 0
-    c = floor.send_floor(connections=connections, rate=rate, seconds=seconds, batch=batch)
+    c, c_checked = (
+        floor.send_floor(
+            connections=connections, rate=rate, seconds=seconds, batch=batch, stamp=stamp
+        )["cpu_us_per_message"]
+        for stamp in (False, True)
+    )
     with floor.sink() as sink:
         groups = (_publishers(connections, rate),)
         ours = player.play(groups, sink.port, seconds=seconds, tick_us=tick_us)
     if ours.sent != round(rate * seconds):
         raise SystemExit(f"sent {ours.sent} of {rate * seconds:.0f} messages: no result")
-    return Pair(ours.cpu_ns / ours.sent / 1e3, c["cpu_us_per_message"], "µs a message")
+    return Pair(ours.cpu_ns / ours.sent / 1e3, c, "µs a message", c_checked)
 
 
 def send(seconds: float) -> Pair:
@@ -67,7 +76,12 @@ def send_batched(seconds: float) -> Pair:
 
 
 def _receive(connections: int, rate: float, seconds: float, burst: int) -> Pair:
-    c = floor.receive_floor(connections=connections, rate=rate, seconds=seconds, burst=burst)
+    c, c_checked = (
+        floor.receive_floor(
+            connections=connections, rate=rate, seconds=seconds, burst=burst, check=check
+        )["cpu_us_per_message"]
+        for check in (False, True)
+    )
     messages = round(rate * seconds)
     groups = (
         DeviceGroup("subscribers", connections, subscribes=Subscribes("source")),
@@ -87,7 +101,7 @@ def _receive(connections: int, rate: float, seconds: float, burst: int) -> Pair:
         )
     if ours.received != messages:
         raise SystemExit(f"received {ours.received} of {messages} messages: no result")
-    return Pair(ours.cpu_ns / ours.received / 1e3, c["cpu_us_per_message"], "µs a message")
+    return Pair(ours.cpu_ns / ours.received / 1e3, c, "µs a message", c_checked)
 
 
 def receive(seconds: float) -> Pair:
@@ -184,17 +198,20 @@ def main() -> int:
     unknown = [name for name in chosen if name not in CASES]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; choose from {', '.join(CASES)}")
-    print(f"{'case':<16} {'loadgen':>10} {'C':>10} {'ratio':>7}  unit, median of pairs")
+    titles = f"{'loadgen':>10} {'C':>10} {'ratio':>7} {'C with CRC':>11} {'ratio':>7}"
+    print(f"{'case':<16} {titles}  unit, medians of pairs")
     for name in chosen:
         pairs = [CASES[name](arguments.seconds) for _ in range(arguments.repeat)]
         ours = statistics.median(pair.ours for pair in pairs)
-        known = [pair for pair in pairs if pair.c is not None]
-        beside = f"{'':>10} {'':>7}"
-        if known:
-            c = statistics.median(pair.c or 0.0 for pair in known)
-            ratio = statistics.median(pair.ours / (pair.c or 1.0) for pair in known)
-            beside = f"{c:>10.2f} {ratio:>7.2f}"
-        print(f"{name:<16} {ours:>10.2f} {beside}  {pairs[0].unit}", flush=True)
+        line = f"{name:<16} {ours:>10.2f}"
+        for field, width in (("c", 10), ("c_checked", 11)):
+            beside = [(pair.ours, c) for pair in pairs if (c := getattr(pair, field)) is not None]
+            if beside:
+                ratio = statistics.median(own / c for own, c in beside)
+                line += f" {statistics.median(c for _, c in beside):>{width}.2f} {ratio:>7.2f}"
+            else:
+                line += " " * (width + 9)
+        print(f"{line}  {pairs[0].unit}", flush=True)
     return 0
 
 

@@ -194,9 +194,18 @@ def source(*, host: str = "127.0.0.1", ports: int = 1, **options: Option) -> Ite
 
 
 def send_floor(
-    *, connections: int, rate: float, seconds: float, batch: int = 0, tick_us: int = -1
+    *,
+    connections: int,
+    rate: float,
+    seconds: float,
+    batch: int = 0,
+    tick_us: int = -1,
+    stamp: bool = False,
 ) -> Report:
-    """C client to C sink: singly for ``batch`` 0, else so many messages a send."""
+    """C client to C sink: singly for ``batch`` 0, else so many messages a send.
+
+    With ``stamp`` each message gets loadgen's header and its checksum.
+    """
     with sink() as target:
         return run(
             "send",
@@ -207,13 +216,25 @@ def send_floor(
             tick_us=tick_us,
             mode="batch" if batch else "single",
             batch=batch or None,
+            stamp=stamp,
         )
 
 
-def receive_floor(*, connections: int, rate: float, seconds: float, burst: int = 1) -> Report:
-    """C source to C client, ``burst`` messages a write; only the client is reported."""
+def receive_floor(
+    *, connections: int, rate: float, seconds: float, burst: int = 1, check: bool = False
+) -> Report:
+    """C source to C client, ``burst`` messages a write; only the client is reported.
+
+    With ``check`` it compares the checksum of each message.
+    """
     with source(subscribers=connections, rate=rate, seconds=seconds, burst=burst) as target:
-        report = run("recv", port=target.port, connections=connections, seconds=2 * seconds + 5)
+        report = run(
+            "recv",
+            port=target.port,
+            connections=connections,
+            seconds=2 * seconds + 5,
+            check=check,
+        )
         wait(target)
         return report
 

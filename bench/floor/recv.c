@@ -3,9 +3,10 @@
  * Every connection subscribes; then reads of all connections land in one buffer and are
  * counted. The size of a packet is learned from the first one: messages = bytes / size, which
  * is right where all are alike; --walk follows the fixed headers instead and is right always.
+ * --check compares the checksum of each message that is whole within a read.
  * The window runs from the first data to the first end of a connection, to the last data before
  * --idle seconds of silence (known to a tenth of a second), or for --seconds. */
-#include "common.h"
+#include "payload.h"
 
 enum { EVENTS_A_WAIT = 512, LOOK_NS = 100000000 };
 
@@ -74,7 +75,9 @@ int main(int argc, char **argv)
     const char *host = "127.0.0.1", *source = NULL, *mqtt = "3.1.1", *topic = "floor/#";
     long port = 18840, connections = 1, known_bytes = 0;
     double seconds = 5, patience = 30, idle = 2;
-    int walk = 0;
+    int walk = 0, check = 0;
+    uint64_t checked = 0, corrupt = 0;
+    uint32_t *begun; /* by descriptor: bytes of a packet whose end has not come */
     const struct option_row rows[] = {
         {"host", 's', &host, 0, 0, "broker"},
         {"port", 'n', &port, 1, 65535, "its port"},
@@ -87,6 +90,7 @@ int main(int argc, char **argv)
         {"idle", 'f', &idle, 0.2, 3600, "end after so many seconds without data"},
         {"packet-bytes", 'n', &known_bytes, 0, 1e6, "bytes of a packet; 0: learn it"},
         {"walk", 'b', &walk, 0, 0, "follow the fixed headers and count PUBLISH"},
+        {"check", 'b', &check, 0, 0, "compare loadgen's checksum, where packets are alike"},
         {0}};
     struct target target;
     struct cursor *cursors; /* by descriptor */
@@ -107,6 +111,8 @@ int main(int argc, char **argv)
     packet_bytes = (uint64_t)known_bytes;
     fds = allocate((size_t)connections, sizeof *fds);
     cursors = allocate((size_t)raise_descriptor_limit(), sizeof *cursors);
+    begun = allocate((size_t)raise_descriptor_limit(), sizeof *begun);
+    make_crc_tables();
     buffer = allocate(1, READ_BYTES);
     epoll = new_epoll();
     timer = new_timer(epoll);
@@ -159,6 +165,14 @@ int main(int argc, char **argv)
                     if (digits > 0)
                         packet_bytes = 1 + (uint64_t)digits + body;
                 }
+                if (check && packet_bytes) {
+                    size_t at = (packet_bytes - begun[fd]) % packet_bytes;
+                    for (; at + packet_bytes <= (size_t)length; at += packet_bytes) {
+                        checked++;
+                        corrupt += !is_intact(buffer + at + packet_bytes - PAYLOAD_BYTES);
+                    }
+                    begun[fd] = (uint32_t)((begun[fd] + (uint64_t)length) % packet_bytes);
+                }
             } else if (!length || (errno != EAGAIN && errno != EINTR)) {
                 if (!measured) {
                     measured = true;
@@ -188,6 +202,8 @@ int main(int argc, char **argv)
     json_number("messages", messages_of(window, packet_bytes, walk));
     json_number("messages_total", messages_of(counts, packet_bytes, walk));
     json_count("packet_bytes", packet_bytes);
+    json_count("checked", checked);
+    json_count("corrupt", corrupt);
     json_usage("window", from, to);
     json_number("rate", messages_of(window, packet_bytes, walk) /
                             ((double)(to.wall_ns - from.wall_ns) / 1e9));

@@ -2,8 +2,9 @@
  *
  * Single: for each message one epoll_wait, one send and one timerfd_settime; above 20,000
  * messages a second one wake-up a millisecond sends what is due, still a send for each message.
- * Batch: each tick sends what is due, --batch messages a send. Packets are made beforehand. */
-#include "common.h"
+ * Batch: each tick sends what is due, --batch messages a send. Packets are made beforehand; with
+ * --stamp each gets its sequence, moments and checksum before it is sent. */
+#include "payload.h"
 
 enum { EVENTS_A_WAIT = 64, BATCH_MAX = 4096, PATIENCE_MS = 5000 };
 
@@ -22,6 +23,7 @@ int main(int argc, char **argv)
     const char *host = "127.0.0.1", *source = NULL, *mode = "single", *mqtt = "3.1.1";
     const char *topic = "floor/{i}";
     long port = 18830, connections = 100, batch = 20, tick_us = -1;
+    int stamped = 0;
     double rate = 1000, seconds = 5;
     const struct option_row rows[] = {
         {"host", 's', &host, 0, 0, "broker"},
@@ -36,6 +38,7 @@ int main(int argc, char **argv)
         {"tick-us", 'n', &tick_us, -1, 1e6,
          "wake-up interval; 0: one for each send; -1: as --mode asks"},
         {"topic", 's', &topic, 0, 0, "topic; {i} becomes the number of the connection"},
+        {"stamp", 'b', &stamped, 0, 0, "write loadgen's header into each message"},
         {0}};
     struct target target;
     struct pacer pacer;
@@ -64,6 +67,7 @@ int main(int argc, char **argv)
         die(EXIT_USAGE, "--batch and --connections together need more than 2 GB of packets");
     target = new_target(host, port, source, mqtt);
     need_descriptors(connections);
+    make_crc_tables();
     waiting = catch_stop_signals();
     ask_exact_timers();
     pacer = new_pacer(rate, seconds, batch, tick_us);
@@ -102,8 +106,14 @@ int main(int argc, char **argv)
         while (sent < due) {
             uint64_t size = pacer.total - sent < pacer.batch ? pacer.total - sent : pacer.batch;
             uint64_t late = now - due_ns(&pacer, sent);
-            if (!write_all(fds[next], packets + (size_t)next * stride, size * packet_bytes[next],
-                           PATIENCE_MS, &blocked))
+            uint8_t *packet = packets + (size_t)next * stride;
+            if (stamped) {
+                uint64_t at = now_ns();
+                for (uint64_t k = 0; k < size; k++)
+                    stamp(packet + (k + 1) * packet_bytes[next] - PAYLOAD_BYTES, sent + k,
+                          due_ns(&pacer, sent + k), at);
+            }
+            if (!write_all(fds[next], packet, size * packet_bytes[next], PATIENCE_MS, &blocked))
                 die(EXIT_CANNOT_RUN, "a connection was closed or took nothing for %d s",
                     PATIENCE_MS / 1000);
             next = next + 1 == connections ? 0 : next + 1;
@@ -122,6 +132,7 @@ int main(int argc, char **argv)
     json_word("program", "send");
     json_word("mode", batched ? "batch" : "single");
     json_bool("complete", sent == pacer.total);
+    json_bool("stamped", stamped);
     json_count("connections", (uint64_t)connections);
     json_count("batch", pacer.batch);
     json_count("tick_us", pacer.tick_ns / 1000u);

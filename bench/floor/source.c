@@ -4,38 +4,10 @@
  * schedule, round robin, `--burst` messages a write. Each message carries the payload header
  * below, so a receiver can check and time it. A slow reader makes later messages late, never
  * lost; one that takes nothing for five seconds is closed. */
+#include "payload.h"
 #include "server.h"
 
-/* Payload header, little endian: u32 run tag, u32 stream, u64 sequence, u64 intended ns
- * (CLOCK_MONOTONIC), f32 sent - intended in ns, u32 CRC-32 of body and then bytes 0 to 28.
- * Here the header is the whole payload. */
-enum { STREAM_AT = 4, SEQUENCE_AT = 8, INTENDED_AT = 16, OFFSET_AT = 24, CRC_AT = 28 };
-
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "the payload header is little endian, and so must the host be"
-#endif
-
 enum { BURST_MAX = 4096, PATIENCE_MS = 5000 };
-
-static uint32_t crc_table[256];
-
-static void make_crc_table(void)
-{
-    for (uint32_t i = 0; i < 256; i++) {
-        uint32_t value = i;
-        for (int bit = 0; bit < 8; bit++)
-            value = value & 1 ? value >> 1 ^ 0xEDB88320u : value >> 1;
-        crc_table[i] = value;
-    }
-}
-
-static uint32_t crc32_of(const uint8_t *data, size_t length)
-{
-    uint32_t value = 0xFFFFFFFFu;
-    while (length--)
-        value = crc_table[(value ^ *data++) & 0xFF] ^ value >> 8;
-    return ~value;
-}
 
 struct stream {
     uint8_t *packet;
@@ -66,19 +38,11 @@ static void ring_remove(struct ring *ring, int fd)
 static size_t build_burst(struct stream *stream, uint8_t *out, uint64_t count, uint64_t intended,
                           uint64_t sent)
 {
-    float offset = (float)(sent - intended);
     uint8_t *end = out;
     for (uint64_t i = 0; i < count; i++) {
-        uint8_t *header = end + stream->packet_bytes - PAYLOAD_BYTES;
-        uint32_t crc;
         memcpy(end, stream->packet, stream->packet_bytes);
-        memcpy(header + SEQUENCE_AT, &stream->sequence, 8);
-        memcpy(header + INTENDED_AT, &intended, 8);
-        memcpy(header + OFFSET_AT, &offset, 4);
-        crc = crc32_of(header, CRC_AT);
-        memcpy(header + CRC_AT, &crc, 4);
-        stream->sequence++;
         end += stream->packet_bytes;
+        stamp(end - PAYLOAD_BYTES, stream->sequence++, intended, sent);
     }
     return (size_t)(end - out);
 }
@@ -122,7 +86,7 @@ int main(int argc, char **argv)
                   "answer CONNECT and SUBSCRIBE, then send PUBLISH to every subscriber",
                   "source --port 18840 --subscribers 100 --rate 10000 --seconds 5 --burst 10", rows);
     check_topic("topic", topic);
-    make_crc_table();
+    make_crc_tables();
     ask_exact_timers();
     pacer = new_pacer(rate, seconds, burst, tick_us);
     scratch = allocate((size_t)burst, PUBLISH_BYTES_MAX);

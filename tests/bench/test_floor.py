@@ -3,6 +3,7 @@
 import shutil
 import socket
 import struct
+import subprocess
 import zlib
 from typing import Any
 
@@ -214,3 +215,30 @@ def test_bad_options_end_in_one_line(options: dict[str, Any], message: str) -> N
 def test_unreachable_broker_is_status_3() -> None:
     with pytest.raises(floor.FloorError, match=r"status 3.*cannot connect"):
         floor.run("latency", port=floor.free_port())
+
+
+def test_recv_compares_the_checksums_that_source_wrote() -> None:
+    found = floor.receive_floor(connections=3, rate=3000, seconds=0.5, burst=5, check=True)
+    assert found["checked"] > 0.9 * found["messages_total"] > 0
+    assert found["corrupt"] == 0
+
+
+def test_send_stamps_what_a_receiver_can_check() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        options: dict[str, floor.Option] = {"connections": 1, "rate": 1000, "seconds": 0.2}
+        options |= {"mode": "batch", "batch": 5, "stamp": True}
+        command = floor._command("send", {"port": listener.getsockname()[1], **options})
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            client, _ = listener.accept()
+            with client:
+                client.recv(1000)
+                client.sendall(b"\x20\x02\x00\x00")
+                data = b"".join(iter(lambda: client.recv(65_536), b""))
+            assert process.wait() == 0
+    packet = 2 + 2 + len("floor/0") + 32
+    payloads = [data[at + packet - 32 : at + packet] for at in range(0, 200 * packet, packet)]
+    for number, payload in enumerate(payloads):
+        _, _, sequence, intended_ns, offset_ns, crc = struct.unpack("<IIQQfI", payload)
+        assert sequence == number
+        assert intended_ns > 0 <= offset_ns
+        assert crc == zlib.crc32(payload[:28])

@@ -1,0 +1,197 @@
+"""What a worker was doing while the slowest messages were under way.
+
+    python bench/tail.py                     one pair, 10,000 messages/s through Mosquitto, 10 s
+    python bench/tail.py --seconds 30 --repeat 3
+
+The moments of every message and of every turn that the worker's loop took away from compiled code
+are written down and laid beside each other: of the slowest 1 %, how many met a turn of the loop and
+which, how many left late, how many waited elsewhere (the broker, the kernel, the other processor);
+and by how much they were slower than the median. The C program of bench/floor is run beside it.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bench import cost, floor, player
+from loadgen.compiled import compiled
+from loadgen.engine import attendance, behaviour, reporter, worker
+from loadgen.engine.reactor import entry_points
+from loadgen.workload import traffic
+from loadgen.workload.arrays import Arrays, Bytes, Int64Rows, Int64s, pointer_to
+from loadgen.workload.fleet import Fleet
+from loadgen.workload.groups import DeviceGroup, Subscribes
+from loadgen.workload.payload import read_i64, send_offset_ns
+
+_TURNS_MOST = 1_000_000
+Numbers = npt.NDArray[Any]
+
+
+class Notes(Arrays):
+    """Intended, sent and received of every message, in the order of arrival."""
+
+    moments: Int64Rows
+    count: Int64s
+
+
+notes_of = pointer_to(Notes)
+
+
+@compiled
+def _note_message(
+    fleet: Fleet, row: int, buffer: Bytes, message: traffic.Message, now_ns: int, position: int
+) -> int:
+    notes = notes_of(fleet.own)
+    number = notes.count[0]
+    if number < len(notes.moments):
+        intended_ns = read_i64(buffer, message.payload + 16)
+        notes.moments[number, 0] = intended_ns
+        notes.moments[number, 1] = intended_ns + send_offset_ns(buffer, message.payload)
+        notes.moments[number, 2] = now_ns
+        notes.count[0] = number + 1
+    return int(traffic.MESSAGING.on_message(fleet, row, buffer, message, now_ns, position))
+
+
+NOTING = entry_points(traffic.MESSAGING._replace(on_message=_note_message))
+
+
+class Timeline:
+    """What the loop did between two stays in compiled code: start, end and kind of each turn."""
+
+    KINDS = ("loop", "attendance", "rows of a second")
+
+    def __init__(self) -> None:
+        self.turns = np.zeros((_TURNS_MOST, 3), np.int64)
+        self.count = 0
+        self.left_ns = 0
+        self.kind = 0
+
+    def does(self, kind: str, action: Callable[..., Any]) -> Callable[..., Any]:
+        number = self.KINDS.index(kind)
+
+        def marked(*arguments: Any) -> Any:
+            self.kind = max(self.kind, number)
+            return action(*arguments)
+
+        return marked
+
+    def around(self, serve: Callable[..., int]) -> Callable[..., int]:
+        def timed(fleet: Fleet, linger_ns: int) -> int:
+            if self.left_ns and self.count < _TURNS_MOST:
+                self.turns[self.count] = self.left_ns, time.monotonic_ns(), self.kind
+                self.count += 1
+            self.kind = 0
+            segments = serve(fleet, linger_ns)
+            self.left_ns = time.monotonic_ns()
+            return segments
+
+        return timed
+
+
+def play(port: int, seconds: float) -> tuple[Numbers, Numbers]:
+    """(moments of the messages, turns of the loop) of one worker; times in ns."""
+    timeline = Timeline()
+    notes = Notes(
+        moments=np.zeros((int(cost.RATE * seconds * 1.1), 3), np.int64), count=np.zeros(1, np.int64)
+    )
+    with TemporaryDirectory() as folder:
+        told = Path(folder) / "told.npz"
+
+        def noting(*arguments: Any) -> behaviour.Behaviour:
+            made = behaviour.plain_messaging(*arguments)
+            made.fleet.own = notes
+            kernels = NOTING._replace(serve=timeline.around(NOTING.serve))
+
+            def final() -> dict[str, Any]:
+                np.savez(
+                    told,
+                    moments=notes.moments[: notes.count[0]],
+                    turns=timeline.turns[: timeline.count],
+                )
+                return {}
+
+            return behaviour.Behaviour(
+                made.fleet, made.subscribe_packets, kernels, final, made.scheduled
+            )
+
+        tick, snapshot = attendance.Attendance.tick, reporter.Reporter.snapshot
+        attendance.Attendance.tick = timeline.does("attendance", tick)  # type: ignore[method-assign]
+        reporter.Reporter.snapshot = timeline.does("rows of a second", snapshot)  # type: ignore[method-assign]
+        worker._BEHAVIOURS["messaging"] = noting
+        try:
+            groups = (
+                cost._publishers(1, cost.RATE, 1),
+                DeviceGroup("subscribers", 1, subscribes=Subscribes("publishers")),
+            )
+            player.play(groups, port, seconds=seconds)
+        finally:
+            worker._BEHAVIOURS["messaging"] = behaviour.plain_messaging
+            attendance.Attendance.tick = tick  # type: ignore[method-assign]
+            reporter.Reporter.snapshot = snapshot  # type: ignore[method-assign]
+        with np.load(told) as found:
+            return found["moments"], found["turns"]
+
+
+def explain(moments: Numbers, turns: Numbers) -> None:
+    """Print the percentiles, and what the slowest 1 % met."""
+    intended, sent, received = moments.T
+    latency = (received - intended) / 1e3
+    median, p99, p999 = np.percentile(latency, (50, 99, 99.9))
+    print(
+        f"loadgen  p50 {median:7.1f}  p99 {p99:7.1f}  p99.9 {p999:7.1f}  max {latency.max():9.1f}"
+    )
+    within = (turns[:, 1] > intended[0]) & (turns[:, 0] < received[-1])
+    turns = turns[within]
+    length = (turns[:, 1] - turns[:, 0]) / 1e3
+    for number, kind in enumerate(Timeline.KINDS):
+        of_kind = length[turns[:, 2] == number]
+        if len(of_kind):
+            share = of_kind.sum() / ((received[-1] - intended[0]) / 1e3)
+            print(
+                f"  turns with {kind:<17} {len(of_kind):6} of {np.median(of_kind):6.1f} µs"
+                f" (p99 {np.percentile(of_kind, 99):7.1f}), {share:6.2%} of the time"
+            )
+    slow = np.flatnonzero(latency > p99)
+    met = np.searchsorted(turns[:, 1], intended[slow], side="right")
+    met_any = (met < len(turns)) & (turns[np.minimum(met, len(turns) - 1), 0] < received[slow])
+    cause = np.where(met_any, turns[np.minimum(met, len(turns) - 1), 2], -1)
+    late_us = (sent[slow] - intended[slow]) / 1e3
+    left_late = ~met_any & (late_us > (latency[slow] / 2))
+    cause = np.where(left_late, -2, cause)
+    names = dict(enumerate(f"a turn with {kind}" for kind in Timeline.KINDS))
+    names |= {-2: "left late: timer, wake-up", -1: "elsewhere, after it was sent"}
+    for number, name in names.items():
+        rows = cause == number
+        if rows.any():
+            slower = np.median(latency[slow][rows]) - median
+            print(f"  slowest 1 %: {rows.mean():6.1%} {name:<30} {slower:8.1f} µs above the median")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=10, help="length of each run (10)")
+    parser.add_argument("--repeat", type=int, default=1, help="rounds of C and loadgen (1)")
+    given = parser.parse_args()
+    for _ in range(given.repeat):
+        with cost._mosquitto() as port:
+            c = floor.latency_floor(
+                host="127.0.0.1", port=port, rate=cost.RATE, seconds=given.seconds
+            )
+            found = c["latency_ns"]
+            figures = "  ".join(
+                f"{name} {found[key] / 1e3:7.1f}"
+                for name, key in (("p50", "p50"), ("p99", "p99"), ("p99.9", "p999"), ("max", "max"))
+                if key in found
+            )
+            print(f"C        {figures} µs from the send")
+            explain(*play(port, given.seconds))
+
+
+if __name__ == "__main__":
+    main()
