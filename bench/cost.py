@@ -45,7 +45,7 @@ class Pair:
     c_checked: float | None = None
 
 
-def _publishers(count: int, rate: float, deliveries: int = 0) -> DeviceGroup:
+def publishers(count: int, rate: float, deliveries: int = 0) -> DeviceGroup:
     return DeviceGroup("publishers", count, Publishes("floor", count, 0, rate, deliveries))
 
 
@@ -58,7 +58,7 @@ def _send(connections: int, rate: float, seconds: float, batch: int) -> Pair:
         for stamp in (False, True)
     )
     with floor.sink() as sink:
-        groups = (_publishers(connections, rate),)
+        groups = (publishers(connections, rate),)
         ours = player.play(groups, sink.port, seconds=seconds, tick_us=tick_us)
     if ours.sent != round(rate * seconds):
         raise SystemExit(f"sent {ours.sent} of {rate * seconds:.0f} messages: no result")
@@ -135,7 +135,8 @@ def connect(_seconds: float) -> Pair:
 
 
 @contextmanager
-def _mosquitto() -> Iterator[int]:
+def mosquitto(sys_interval: int = 10) -> Iterator[int]:
+    """The port of a Mosquitto, which tells its counts every `sys_interval` seconds."""
     program = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
     if program is None:
         raise SystemExit("latency needs mosquitto on PATH; leave it out with --only")
@@ -144,7 +145,7 @@ def _mosquitto() -> Iterator[int]:
         config = Path(folder) / "mosquitto.conf"
         config.write_text(
             f"listener {port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n"
-            "max_queued_messages 0\npersistence false\n"
+            f"max_queued_messages 0\npersistence false\nsys_interval {sys_interval}\n"
         )
         process = subprocess.Popen([program, "-c", str(config)], stderr=subprocess.DEVNULL)
         try:
@@ -161,10 +162,10 @@ def _mosquitto() -> Iterator[int]:
 
 def latency(seconds: float) -> Pair:
     """Median sent to received through Mosquitto at 10,000 messages/s, one pair of clients."""
-    with _mosquitto() as port:
+    with mosquitto() as port:
         c = floor.latency_floor(host="127.0.0.1", port=port, rate=RATE, seconds=seconds)
         groups = (
-            _publishers(1, RATE, 1),
+            publishers(1, RATE, 1),
             DeviceGroup("subscribers", 1, subscribes=Subscribes("publishers")),
         )
         ours = player.play(groups, port, seconds=seconds)

@@ -126,7 +126,7 @@ def play(port: int, seconds: float) -> tuple[Numbers, Numbers]:
         worker._BEHAVIOURS["messaging"] = noting
         try:
             groups = (
-                cost._publishers(1, cost.RATE, 1),
+                cost.publishers(1, cost.RATE, 1),
                 DeviceGroup("subscribers", 1, subscribes=Subscribes("publishers")),
             )
             player.play(groups, port, seconds=seconds)
@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=1, help="rounds of C and loadgen (1)")
     given = parser.parse_args()
     for _ in range(given.repeat):
-        with cost._mosquitto() as port:
+        with cost.mosquitto() as port:
             c = floor.latency_floor(
                 host="127.0.0.1", port=port, rate=cost.RATE, seconds=given.seconds
             )
