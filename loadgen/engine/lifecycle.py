@@ -228,9 +228,10 @@ class Lifecycle:
         was_away = self.connector.is_away(connection)
         self._close(connection)
         if state == CONNECTED:
-            device.returned_ns = AWAY
-            if not self._reporter.stopping and reason != _LEFT:
-                self._count_disconnect(connection, reason)
+            if not self._reporter.stopping:
+                device.returned_ns = AWAY
+                if reason != _LEFT:
+                    self._count_disconnect(connection, reason)
         else:
             fleet.totals.connect_failures += 1
             fleet.counters[device.group, traffic.CONNECT_PHASE].connect_failures += 1
@@ -295,7 +296,8 @@ class Lifecycle:
             self._left.remove(connection)
             self.left_and_returned += 1
         device.flags &= ~WINDOW_FULL
-        self.outgoing.flush(connection)
+        # What came with the CONNACK may have been answered; that goes behind what is sent again.
+        begun = self.outgoing.taken(connection)
         if not session_present:
             if device.qos2 >= 0:
                 forget_received(fleet.received_ids, device.qos2)
@@ -306,6 +308,9 @@ class Lifecycle:
             traffic.give_up_all(fleet, connection)
         elif device.sender >= 0:
             self._redeliver(connection, session_present)
+        for data in begun:
+            self.outgoing.keep(connection, data)
+        self.outgoing.flush(connection)
         traffic.requeue(fleet, connection)
         self._report("return", connection, "connected again")
 

@@ -46,7 +46,7 @@ class Outgoing:
         if not device.flags & BLOCKED and not self._is_drained(connection):
             device.flags |= BLOCKED
 
-    def keep(self, connection: int, data: bytes) -> None:
+    def keep(self, connection: int, data: bytes | memoryview) -> None:
         """Add bytes that wait until the socket is writable."""
         self.pending.setdefault(connection, deque()).append(memoryview(data))
 
@@ -54,6 +54,10 @@ class Outgoing:
         """Add a part of the body, which is not copied."""
         if start < end:
             self.pending.setdefault(connection, deque()).append(self._body[start:end])
+
+    def taken(self, connection: int) -> list[memoryview]:
+        """What waits for a connection's socket, which is the caller's to write from now on."""
+        return list(self.pending.pop(connection, ()))
 
     def discard(self, connection: int) -> None:
         """Forget what waits for a connection that is gone."""

@@ -48,6 +48,7 @@ from loadgen.workload.crc import crc32
 from loadgen.workload.device import (
     ACCEPT,
     AWAIT_CONNACK,
+    AWAY,
     BLOCKED,
     BODY,
     PUSHED_BACK,
@@ -1207,6 +1208,8 @@ def redeliver_some(
         slot = slots[index]
         message = fleet.window[device.sender, slot]
         packet_id = slot + 1
+        if AWAY < device.returned_ns <= message["sent_ns"]:
+            continue  # it was first sent on this connection
         if message["state"] != AWAIT_PUBCOMP:
             copy = 1 if message["state"] == AWAIT_PUBACK or not session_present else 0
             position = handlers.write_again(fleet, row, packet_id, dup, copy, position)

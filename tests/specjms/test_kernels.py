@@ -731,6 +731,21 @@ class TestReturns:
                 rest = rest[other[1] :]
         assert names == ["shipDep", "statInfoOrderDC", "shipInfo"]
 
+    def test_what_was_first_sent_after_the_return_is_not_sent_again(self) -> None:
+        """A message may come in the same bytes as the CONNACK, and is answered at once."""
+        world = World(made(handlers=1))
+        world.withhold = True
+        for driver, moment_ms in ((0, 0), (3, 6)):  # of supermarkets that one centre serves
+            world.begin(1, driver, 0)
+            world.now_ns = moment_ms * MS
+            (row,) = [r for r, data in world.inbox.items() if data]
+            world.hear(row, world.give(row, b"".join(world.inbox.pop(row))))
+            world.inbox.clear()
+        assert world.sent("shipInfo") == 2
+        world.fleet.devices["returned_ns"][row] = 6 * MS
+        again = self.come_back(world, row, session_present=True)
+        assert [note_of(packet)["SM"] for packet in again] == [0, 0, 0]
+
     def test_a_message_that_comes_again_without_a_mark_is_a_breach(self) -> None:
         world, row, order, _ = self.cut_off()
         world.give(row, order)
