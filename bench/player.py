@@ -148,8 +148,9 @@ def _step(
     )  # fmt: skip
     cpu_ns = _cpu_ns(pid)
     answer = driver.ask(
-        "connect", rate=None, in_flight=in_flight, first_in_flight=in_flight, timeout_s=10
-    )
+        "connect", start_ns=time.monotonic_ns(), rate=None, in_flight=in_flight,
+        first_in_flight=in_flight, timeout_s=10,
+    )  # fmt: skip
     connect_cpu_ns = _cpu_ns(pid) - cpu_ns
     connected_bytes = _resident_bytes(pid)
     driver.ask("subscribe", timeout_s=30)
