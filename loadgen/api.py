@@ -17,6 +17,7 @@ import contextvars
 import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import run as _play
 from loadgen.control.devices import read_devices
+from loadgen.control.hosts import Hosts
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.progress import Progress, Snapshot, silent
 from loadgen.control.rundir import directory_or_new
@@ -55,6 +57,7 @@ from loadgen.scorecard.record import load_intervals, open_run
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.sweep_renderings import write_sweep
 from loadgen.scorecard.sweep_table import SweepTable, table_of
+from loadgen.spark.hosts import Cluster, hosts_of_cluster
 from loadgen.workload.scenario import Scenario, read_toml
 from loadgen.workload.search import Limit, aim_for, requirements
 from loadgen.workload.verdict import Reason, Remark
@@ -66,6 +69,7 @@ __all__ = [
     "BrokerRefusedError",
     "BrokerUnreachableError",
     "CannotRunError",
+    "Cluster",
     "DiskError",
     "HostLimitError",
     "Interrupt",
@@ -209,22 +213,26 @@ async def run_async(
     progress: Progress = silent,
     interrupt: Interrupt | None = None,
     faults: str = "none",
+    cluster: Cluster | None = None,
 ) -> Result:
     """Play a scenario into the run directory `out` (default: runs/TIME-CASE).
 
     `progress` is called some times a second, `interrupt.request()` ends the run with what it has
-    measured, `faults` are for a reflector that is started for the run. Raises LoadgenError where
-    the run could not be played or nothing was measured; an INVALID run is a result.
+    measured, `faults` are for a reflector that is started for the run. `cluster` has the hosts that
+    play it, as many as the scenario names. Raises LoadgenError where the run could not be played
+    or nothing was measured; an INVALID run is a result.
     """
     with directory_or_new(out, what.case) as directory:
-        result = await _play(
-            what,
-            directory,
-            progress=progress,
-            interrupt=interrupt,
-            faults=faults,
-            command=("loadgen.api.run", what.case),
-        )
+        async with _hosts(cluster) as hosts:
+            result = await _play(
+                what,
+                directory,
+                hosts=hosts,
+                progress=progress,
+                interrupt=interrupt,
+                faults=faults,
+                command=("loadgen.api.run", what.case),
+            )
     card = await asyncio.to_thread(summarize_run, result.directory)
     return Result(result.directory, card, result.interrupted)
 
@@ -263,6 +271,7 @@ async def search_async(
     faults: str = "none",
     watch: Callable[[SearchState], None] = lambda _state: None,
     interrupt: Interrupt | None = None,
+    cluster: Cluster | None = None,
     **options: Unpack[SearchOptions],
 ) -> SearchResult:
     """The highest `target` (rate, devices, base) of the scenario whose run is valid.
@@ -273,13 +282,15 @@ async def search_async(
     generator's own doing (`own`); it is None where `interrupt` ended the search.
     """
     with directory_or_new(out, f"search-{what.case}") as directory:
-        return await _search(
-            _search_of(what, target, faults, options),
-            directory,
-            watch=watch,
-            interrupt=interrupt,
-            command=("loadgen.api.search", what.case),
-        )
+        async with _hosts(cluster) as hosts:
+            return await _search(
+                _search_of(what, target, faults, options),
+                directory,
+                hosts=hosts,
+                watch=watch,
+                interrupt=interrupt,
+                command=("loadgen.api.search", what.case),
+            )
 
 
 # Grids ----------------------------------------------------------------------------------------
@@ -296,6 +307,7 @@ async def sweep_async(
     faults: str = "none",
     watch: Callable[[SweepState], None] = lambda _state: None,
     interrupt: Interrupt | None = None,
+    cluster: Cluster | None = None,
     **options: Unpack[SearchOptions],
 ) -> SweepTable:
     """Every combination of the axes' values, {"ratio": [1, 10, 100], "size": [32, 256]}.
@@ -316,13 +328,15 @@ async def sweep_async(
         faults=faults,
     )
     with directory_or_new(out, f"sweep-{what.case}") as directory:
-        result = await _sweep(
-            grid,
-            directory,
-            watch=watch,
-            interrupt=interrupt,
-            command=("loadgen.api.sweep", what.case),
-        )
+        async with _hosts(cluster) as hosts:
+            result = await _sweep(
+                grid,
+                directory,
+                hosts=hosts,
+                watch=watch,
+                interrupt=interrupt,
+                command=("loadgen.api.sweep", what.case),
+            )
     return await asyncio.to_thread(_tabled, result)
 
 
@@ -335,6 +349,11 @@ def _tabled(result: SweepResult) -> SweepTable:
 
 
 # Shared ---------------------------------------------------------------------------------------
+
+
+def _hosts(cluster: Cluster | None) -> AbstractAsyncContextManager[Hosts | None]:
+    """The hosts of a cluster, None for this host alone."""
+    return nullcontext() if cluster is None else hosts_of_cluster(cluster)
 
 
 def _text(value: object) -> str:

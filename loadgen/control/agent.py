@@ -36,7 +36,7 @@ from loadgen.control.environment import environment, host_of, machine_identity
 from loadgen.control.forkserver_process import forkserver
 from loadgen.control.host_watch import sample_document
 from loadgen.control.link import Link
-from loadgen.control.load_host import Header, LocalHost
+from loadgen.control.load_host import Header, LoadHost, LocalHost
 from loadgen.control.network import network_counters
 from loadgen.control.preflight import check_host, with_payload_size
 from loadgen.control.tasks import beside
@@ -61,8 +61,8 @@ _REACH_S = 5.0
 class Playing:
     """The workers of one run here. It is the listener of its host."""
 
-    def __init__(self, link: Link, stack: ExitStack, rows: list[int], behaviour: str) -> None:
-        self.host = LocalHost(stack.enter_context(forkserver(behaviour)), rows)
+    def __init__(self, link: Link, stack: ExitStack, host: LoadHost) -> None:
+        self.host = host
         self.plan: Header = {}
         self.configured = False
         self._link = link
@@ -232,7 +232,9 @@ class Agent:
     async def _start(self, header: Header) -> None:
         await self._end({"grace_s": 0.0, "rows": []})
         rows = [int(row) for row in header["rows"]]
-        self.playing = Playing(self.link, ExitStack(), rows, str(header["behaviour"]))
+        stack = ExitStack()
+        server = stack.enter_context(forkserver(str(header["behaviour"])))
+        self.playing = Playing(self.link, stack, LocalHost(server, rows))
         await self.playing.host.start(self.playing)
 
     async def _end(self, header: Header) -> None:
@@ -266,6 +268,7 @@ class Agent:
         while True:
             if self.playing is not None:
                 found = self.playing.host.sample()
+                assert found is not None
                 moved = replace(found, time_ns=found.time_ns + self.offset_ns)
                 sample = sample_document(moved)
                 self.link.send({"sample": sample, "network": network_counters()})

@@ -108,7 +108,8 @@ async def _unreachable(place: str) -> str:
     except TimeoutError:
         return f"no answer within {_REACH_S:g} s"
     except OSError as error:
-        return (error.strerror or str(error)).lower()
+        known = os.strerror(error.errno) if error.errno else error.strerror or str(error)
+        return known.lower()
     writer.close()
     return ""
 

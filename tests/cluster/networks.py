@@ -5,6 +5,7 @@ of the coordinator. Everything is gone at the end.
 """
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -133,6 +134,14 @@ def until(condition: Callable[[], bool], what: str, seconds: float = READY_S) ->
         time.sleep(0.1)
 
 
+def _answers(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
 @dataclass
 class Cluster:
     """A standalone master in this namespace, and a worker in each of the others."""
@@ -168,6 +177,7 @@ def spark_cluster(net: Network, hosts: Sequence[str], *, memory: str = "700m") -
                 environment=environment | {"SPARK_LOCAL_IP": net.here},
             )
         )
+        until(lambda: _answers(net.here, port), "the master listens")
         workers = {}
         for host in hosts:
             own = net.address(host)

@@ -1,0 +1,275 @@
+"""What the coordinator of many hosts costs: real messages from stand-ins of their agents, no load.
+
+    python bench/hosts.py                      25, 50, 100 and 200 hosts
+    python bench/hosts.py --hosts 200 --workers 8
+
+The agents are the real ones, with their channel, clock and live page, all in one process beside
+the coordinator; only their workers are stand-ins that answer, count and report as real ones do.
+A figure that grows as the number of hosts does is said for each host, too.
+"""
+
+import argparse
+import asyncio
+import json
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pyarrow.parquet import read_metadata
+
+from loadgen.cases.registry import build_scenario
+from loadgen.control.agent import Agent, Playing
+from loadgen.control.coordinator import run
+from loadgen.control.environment import environment, host_of, machine_identity
+from loadgen.control.host_watch import HostSample, take_sample
+from loadgen.control.hosts import Hosts, listening
+from loadgen.control.link import Link
+from loadgen.control.load_host import Header, Listener
+from loadgen.control.tasks import beside
+from loadgen.engine.frames import FrameReader
+from loadgen.engine.live import LivePage
+from tests.control.fake_worker import FakeWorker
+
+TICK_S = 0.1
+WINDOW_S = 10.0
+TOPICS_EACH = 10
+"""Of each worker: there is no load, but all have their share of each group."""
+
+
+# The agents -------------------------------------------------------------------------------------
+
+
+class _Channel:
+    """What a stand-in believes to be its socket."""
+
+    def __init__(self, row: int, listener: Listener) -> None:
+        self._row, self._listener = row, listener
+        self._frames = FrameReader()
+
+    def sendall(self, data: bytes) -> None:
+        for header, block in self._frames.feed(data):
+            self._listener.heard(self._row, header, block)
+
+
+class StandIns:
+    """A host whose workers are stand-ins within this process."""
+
+    name = ""
+    clock_bound_ns = 0
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        self.rows = rows
+        self._workers: dict[int, FakeWorker] = {}
+
+    async def start(self, listener: Listener) -> None:
+        for row in self.rows:
+            channel: Any = _Channel(row, listener)
+            self._workers[row] = FakeWorker(channel)
+            listener.started(row, 1)
+
+    def show(self, page: LivePage) -> None:
+        """They have opened it."""
+
+    def send(
+        self, rows: Sequence[int], header: Header, each: Mapping[int, Header] | None = None
+    ) -> None:
+        if header.get("op") in ("beat", "clock"):
+            return
+        for row in rows:
+            self._workers[row].command({**header, **(each or {}).get(row, {})})
+
+    def tick(self) -> None:
+        for worker in self._workers.values():
+            worker.tick()
+
+    def sample(self) -> HostSample:
+        return take_sample({})
+
+    def last_words(self) -> str:
+        return ""
+
+    async def close(self, grace_s: float, waited_for: Collection[int]) -> None:
+        self._workers.clear()
+
+
+class StandInAgent(Agent):
+    """An agent of such a host."""
+
+    async def _check(self, header: Header) -> None:
+        """Each would look at the same machine."""
+
+    async def _start(self, header: Header) -> None:
+        stand_ins = StandIns([int(row) for row in header["rows"]])
+        self.playing = Playing(self.link, ExitStack(), stand_ins)
+        await self.playing.host.start(self.playing)
+
+    async def show(self) -> None:
+        """`tick` does it, as nothing changes in between."""
+
+    async def tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            if self.playing is not None and isinstance(self.playing.host, StandIns):
+                self.playing.host.tick()
+                self.playing.show()
+
+
+async def _agent(number: int, settings: Mapping[str, Any], known: Header) -> None:
+    agent = StandInAgent()
+    link = Link("agent", bytes.fromhex(settings["secret"]), agent.take, agent.end)
+    agent.link = link
+    await asyncio.get_running_loop().create_connection(lambda: link, *settings["coordinator"])
+    await link.opened
+    link.send({"host": number, **known})
+    async with beside(agent.ping(), agent.show(), agent.sample(), agent.tick()):
+        await agent.ended
+    link.close()
+
+
+async def _agents(settings: Mapping[str, Any]) -> None:
+    """All agents, until the coordinator lets them go."""
+    known = {
+        "offer": asdict(host_of()),
+        "machine": machine_identity(),
+        "environment": environment(),
+    }
+    await asyncio.gather(*(_agent(n, settings, known) for n in range(settings["hosts"])))
+
+
+# The coordinator --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the table.
+
+    Times are of the clock until all agents are there, have their plan, and are connected, and from
+    the window's end to the sealed result; `cpu_before_s` and `window_cpu_share` of the
+    coordinator's processor; `clock_bound_us` of the worst host.
+    """
+
+    hosts: int
+    workers: int
+    gather_s: float
+    configure_s: float
+    connect_s: float
+    cpu_before_s: float
+    window_cpu_share: float
+    rows_per_s: float
+    end_s: float
+    clock_bound_us: float
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+async def measure(hosts: int, workers: int, window_s: float = WINDOW_S) -> Line:
+    """A run with this many hosts, each with this many workers."""
+    async with listening(one_machine=True) as door:
+        began, cpu = time.monotonic(), _cpu_s()
+        agents = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "bench.hosts", "--be-agents"), stdin=asyncio.subprocess.PIPE
+        )
+        assert agents.stdin is not None
+        settings = {"coordinator": door.address, "secret": door.secret, "hosts": hosts}
+        agents.stdin.write(json.dumps(settings).encode())
+        agents.stdin.close()
+        found = await door.gathered(hosts, 120.0)
+        gathered = time.monotonic()
+        try:
+            return await _played(found, hosts, workers, gathered - began, cpu, window_s)
+        finally:
+            door.close()
+            await agents.wait()
+
+
+async def _used(samples: list[tuple[int, float]]) -> None:
+    """The processor time of this process, beside the clock, as it goes on."""
+    while True:
+        samples.append((time.monotonic_ns(), _cpu_s()))
+        await asyncio.sleep(TICK_S / 2)
+
+
+async def _played(
+    hosts: Hosts, count: int, workers: int, gather_s: float, cpu: float, window_s: float
+) -> Line:
+    flags = {
+        "topics": TOPICS_EACH * count * workers,
+        "ratio": 1,
+        "rate": TOPICS_EACH * count * workers,
+        "hosts": count,
+        "workers": count * workers,
+        "broker": "reflector",
+        "duration": window_s,
+    }
+    samples: list[tuple[int, float]] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch) / "run"
+        async with beside(_used(samples)):
+            result = await run(build_scenario("fanout", None, flags), directory, hosts=hosts)
+        ended_ns = time.monotonic_ns()
+        rows = sum(read_metadata(f).num_rows for f in directory.glob("intervals/*.parquet"))
+        document = json.loads((directory / "run.json").read_text("utf-8"))
+        events = map(json.loads, (directory / "events.jsonl").read_text("utf-8").splitlines())
+        at = {one["detail"]: one["time_ns"] for one in events if one["kind"] == "phase"}
+
+    if "drain" not in at:
+        raise SystemExit(f"{count} hosts: {result.verdict.reasons[0].detail}")
+
+    def used(phase: str) -> float:
+        return min(samples, key=lambda sample: abs(sample[0] - at[phase]))[1]
+
+    measured_s = (at["drain"] - at["measure"]) / 1e9
+    return Line(
+        hosts=count,
+        workers=count * workers,
+        gather_s=gather_s,
+        configure_s=(at["connect"] - at["configure"]) / 1e9,
+        connect_s=(at["warm-up"] - at["connect"]) / 1e9,
+        cpu_before_s=used("warm-up") - cpu,
+        window_cpu_share=(used("drain") - used("measure")) / measured_s,
+        rows_per_s=rows / ((at["drain"] - at["warm-up"]) / 1e9),
+        end_s=(ended_ns - at["stop"]) / 1e9,
+        clock_bound_us=max(one["clock"]["bound_ns"] for one in document["hosts"]) / 1000,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--hosts", default="25,50,100,200", help="how many, separated by commas")
+    parser.add_argument("--workers", type=int, default=2, help="of each host [default: 2]")
+    parser.add_argument("--be-agents", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.be_agents:
+        asyncio.run(_agents(json.load(sys.stdin)))
+        return 0
+    print(_HEAD, flush=True)
+    for hosts in map(int, given.hosts.split(",")):
+        line = asyncio.run(measure(hosts, given.workers))
+        print(_FORMAT.format(line), flush=True)
+    return 0
+
+
+_HEAD = (
+    "hosts  workers  gathered  configured  connected  CPU before  CPU in window  rows/s   ended"
+    "  clock"
+)
+_FORMAT = (
+    "{0.hosts:>5}  {0.workers:>7}  {0.gather_s:>6.2f} s  {0.configure_s:>8.2f} s  "
+    "{0.connect_s:>7.2f} s  {0.cpu_before_s:>8.2f} s  {0.window_cpu_share:>13.1%}  "
+    "{0.rows_per_s:>6,.0f}  {0.end_s:>4.1f} s  {0.clock_bound_us:>3.0f} µs"
+)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

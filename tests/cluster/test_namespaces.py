@@ -1,0 +1,234 @@
+"""Several hosts as network namespaces, placed by a standalone Spark cluster across them.
+
+Each host has an address and a kernel of its own as far as the network goes, the broker as well.
+What is played must be what one host plays.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.cases.registry import build_scenario
+from loadgen.control.coordinator import run
+from loadgen.control.search import Search, search
+from loadgen.scorecard.summary import summarize_run
+from loadgen.spark.hosts import Cluster, hosts_of_cluster
+from loadgen.workload.search import aim_for, requirements
+from tests.cluster.networks import Network, namespaces_allowed, network, program, spark_cluster
+from tests.cluster.networks import until as wait_until
+from tests.cluster.processes import MARK, new_mark, processes
+from tests.verdicts import faults, without_saturation
+
+pytestmark = pytest.mark.skipif(
+    not namespaces_allowed(), reason="network namespaces need root and iproute2"
+)
+
+PATIENT_S = 300.0
+HOSTS = ("h0", "h1", "h2", "h3")
+END_S = 10.0
+"""After a loss all load has ended within this time."""
+
+
+@pytest.fixture(scope="module")
+def net() -> Iterator[Network]:
+    with network("broker", *HOSTS) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def broker(net: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a Mosquitto in a namespace of its own."""
+    settings = tmp_path_factory.mktemp("broker") / "mosquitto.conf"
+    own = net.address("broker")
+    settings.write_text(
+        f"listener 1883 {own}\nallow_anonymous true\nmax_queued_messages 0\nuser root\n"
+        "persistence false\nset_tcp_nodelay true\n"
+    )
+    with program([*net.inside("broker"), "mosquitto", "-c", str(settings)]):
+        yield f"mqtt://{own}:1883"
+
+
+PLAYED: dict[str, tuple[str, dict[str, object]]] = {
+    "fanin": ("fanin", {"devices": 60, "duration": 3, "warmup": 1}),
+    "fanout": ("fanout", {"topics": 4, "ratio": 10, "rate": 40, "duration": 3, "warmup": 1}),
+    "latency": (
+        "latency",
+        {"devices": 40, "background_rate": 40, "topics": 4, "rate": 100, "duration": 3},
+    ),
+    "persistent": ("persistent", {"pairs": 8, "rate": 80, "qos": 1, "duration": 3, "warmup": 1}),
+    "specjms": ("specjms", {"topology": "horizontal", "base": 1, "duration": 10, "warmup": 2}),
+}
+
+
+def scenario(name: str, broker: str, hosts: int = 1) -> Any:
+    case, flags = PLAYED[name]
+    return build_scenario(case, None, flags | {"broker": broker, "hosts": hosts})
+
+
+def counts(directory: Path) -> dict[str, Any]:
+    """What a score card counts, but for what depends on the moment."""
+    found = asdict(summarize_run(directory).counts)
+    del found["high_water_mark"]
+    return found
+
+
+_ALONE: dict[str, dict[str, Any]] = {}
+
+
+async def played_alone(broker: str, scratch: Path) -> dict[str, dict[str, Any]]:
+    """What is counted on this host alone, played once for all tests."""
+    for name in PLAYED.keys() - _ALONE.keys():
+        result = await run(scenario(name, broker), scratch / f"{name}-alone")
+        assert not faults(result.verdict.reasons), name
+        _ALONE[name] = counts(scratch / f"{name}-alone")
+    return _ALONE
+
+
+@pytest.mark.parametrize("count", [2, 4])
+async def test_hosts_together_play_what_one_plays(
+    count: int, net: Network, broker: str, tmp_path: Path
+) -> None:
+    """Every case once on this host and once on all; the ledger closes over them."""
+    alone = await played_alone(broker, tmp_path)
+    with spark_cluster(net, HOSTS[:count]) as cluster:
+        async with hosts_of_cluster(Cluster(cluster.master, count, wait_s=PATIENT_S)) as hosts:
+            for name in PLAYED:
+                directory = tmp_path / name
+                result = await run(scenario(name, broker, count), directory, hosts=hosts)
+                assert not faults(result.verdict.reasons), name
+                document = json.loads((directory / "run.json").read_text())
+                assert document["plan"]["hosts"] == count
+                used = {share["host"] for share in document["plan"]["shares"]}
+                assert used == set(range(count))
+                if name == "specjms":
+                    # Its interactions begin at random moments of the run.
+                    assert counts(directory)["lost"] == 0
+                else:
+                    assert counts(directory) == alone[name], name
+            what = build_scenario(
+                "fanout",
+                None,
+                {"topics": 2, "ratio": 2, "duration": 2, "warmup": 1, "broker": broker}
+                | {"hosts": count},
+            )
+            aim = aim_for(what, "rate", start=40, highest=80)
+            found = await search(
+                Search(what, aim, requirements(what, [])), tmp_path / "search", hosts=hosts
+            )
+            assert found.limit is not None and len(found.steps) >= 2
+
+
+# What is lost ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mark() -> str:
+    return new_mark()
+
+
+@pytest.fixture(scope="module")
+def master(net: Network, mark: str) -> Iterator[str]:
+    """A standalone cluster of two hosts for what follows."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(MARK, mark)
+        with spark_cluster(net, HOSTS[:2]) as cluster:
+            yield cluster.master
+
+
+@contextmanager
+def playing(master: str, broker: str, mark: str, out: Path) -> Iterator["subprocess.Popen[str]"]:
+    """The command in the middle of its window, on two hosts."""
+    words = (
+        f"fanin --devices 60 --duration 120 --warmup 1 --hosts 2 --broker {broker} --quiet --json "
+        f"--spark-master {master} --spark-wait {PATIENT_S:g} --out {out}"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "loadgen", *words.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {MARK: mark},
+        start_new_session=True,
+    )
+    try:
+        wait_until(
+            lambda: process.poll() is not None or len(list(out.glob("intervals/*.parquet"))) > 3,
+            "the load begins",
+            PATIENT_S,
+        )
+        assert process.poll() is None, process.communicate()
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def load(mark: str) -> list[int]:
+    """Processes that could still send: workers, what forks them, agents."""
+    words = ("control.agent", "control.forkserver")
+    return sorted(processes(mark, lambda command: any(word in command for word in words)))
+
+
+def workers(mark: str) -> list[int]:
+    """Worker processes; a worker has its row in its name."""
+    return [
+        pid for pid in load(mark) if Path(f"/proc/{pid}/comm").read_text().startswith("loadgen-")
+    ]
+
+
+def lost(process: "subprocess.Popen[str]", out: Path) -> str:
+    """What the verdict says of the loss; the run ended as INVALID and can be read."""
+    said, errors = process.communicate(timeout=90)
+    assert process.returncode == 1, errors
+    reasons = {one["code"]: one["detail"] for one in json.loads(said)["verdict"]["reasons"]}
+    assert "WORKER_LOST" in without_saturation(reasons)
+    assert summarize_run(out).counts.sent > 0
+    return str(reasons["WORKER_LOST"])
+
+
+@pytest.mark.parametrize("what", ["worker", "executor", "link", "driver"])
+def test_a_loss_ends_the_load_everywhere(
+    what: str, net: Network, master: str, broker: str, mark: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    with playing(master, broker, mark, out) as process:
+        assert len(workers(mark)) == 2
+        began = time.monotonic()
+        if what == "worker":
+            os.kill(workers(mark)[0], signal.SIGKILL)
+        elif what == "executor":
+            backends = processes(mark, lambda command: "ExecutorBackend" in command)
+            os.kill(min(backends), signal.SIGKILL)
+        elif what == "driver":
+            os.kill(process.pid, signal.SIGKILL)
+        else:
+            net.link("h1", "down")
+        try:
+            wait_until(lambda: not workers(mark), "workers end", END_S)
+            print(f"{what}: no load after {time.monotonic() - began:.1f} s")
+            if what == "driver":
+                process.wait(5)
+                assert list(out.glob("intervals/*.parquet"))
+            else:
+                detail = lost(process, out)
+                print(detail)
+                assert "host " in detail
+        finally:
+            net.link("h1", "up")
+        wait_until(lambda: not load(mark), "agents end", 20.0)
+        wait_until(
+            lambda: not processes(mark, lambda command: "ExecutorBackend" in command),
+            "executors end",
+            60.0,
+        )
