@@ -82,20 +82,23 @@ async def hosts_of_cluster(cluster: Cluster) -> AsyncIterator[Hosts]:
 async def _require_master(master: str) -> None:
     """Refuse a master that cannot be one, or that nobody can reach, before a JVM is started."""
     kind, _, rest = master.partition("://")
-    if kind == "spark":
-        for place in rest.split(","):
-            host, _, port = place.rpartition(":")
-            if not port.isdigit() or not host:
-                raise UsageError(f"--spark-master: {printable(master, 100)} has no port; use 7077?")
-        problems = [await _unreachable(place) for place in rest.split(",")]
-        if all(problems):
-            raise CannotRunError(
-                f"no Spark master answers at {printable(master, 100)}: {problems[0]}; is it "
-                "running, and is this its address?"
-            )
-    elif not (kind == "k8s" or master == "yarn" or master.startswith("local-cluster[")):
+    if kind not in ("spark", "k8s") and not (
+        master == "yarn" or master.startswith("local-cluster[")
+    ):
         raise UsageError(
             f"--spark-master: {printable(master, 100)} has no executors; allowed: {_MASTERS}"
+        )
+    places = rest.rpartition("://")[2].strip("/").split(",") if rest else []
+    for place in places:
+        if not place.rpartition(":")[2].isdigit():
+            raise UsageError(
+                f"--spark-master: {printable(master, 100)} names no port; allowed: {_MASTERS}"
+            )
+    problems = [await _unreachable(place) for place in places]
+    if problems and all(problems):
+        raise CannotRunError(
+            f"no Spark master answers at {printable(master, 100)}: {problems[0]}; is it running, "
+            "and is this its address?"
         )
 
 
@@ -148,7 +151,7 @@ class _Job:
         self._task = task
         self._loop = asyncio.get_running_loop()
         self._spark: SparkSession | None = None
-        self._ending = False
+        self.ending = False
         self.thread = threading.Thread(target=self._run, name="spark", daemon=True)
 
     def _run(self) -> None:
@@ -185,7 +188,7 @@ class _Job:
         until = time.monotonic() + self._cluster.wait_s
         status: Any = spark.sparkContext._jsc.sc()
         while there < wanted:
-            if self._ending or time.monotonic() > until:
+            if self.ending or time.monotonic() > until:
                 raise CannotRunError(
                     f"Spark gives {there} of {wanted} hosts within {self._cluster.wait_s:g} s: "
                     "are there as many workers with free cores and memory? (--spark-wait waits "
@@ -196,7 +199,7 @@ class _Job:
 
     def cancel(self) -> None:
         """Have the job end; returns at once."""
-        self._ending = True
+        self.ending = True
         if self._spark is not None:
             with suppress(Exception):
                 self._spark.sparkContext.cancelAllJobs()
@@ -247,6 +250,7 @@ async def _submitted(job: _Job, cluster: Cluster) -> None:
 
 async def _end(job: _Job) -> None:
     """Wait for the job to end, then make it."""
+    job.ending = True
     if job.started.is_set():
         await asyncio.to_thread(job.thread.join, END_S)
     for step in (job.cancel, job.kill) if job.started.is_set() else (job.kill,):

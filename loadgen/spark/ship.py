@@ -5,7 +5,9 @@ conda-pack makes, unpacked on each executor (`spark.archives`). A virtual enviro
 is a link: executors need the same Python at the same path; a conda environment has its own.
 """
 
+import atexit
 import importlib.util
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,7 +18,10 @@ from loadgen.errors import CannotRunError, MissingProgramError
 
 
 def packed_environment() -> Path:
-    """A .tar.gz of this environment, made new; raises MissingProgramError or CannotRunError."""
+    """A .tar.gz of this environment, made new and gone at the end of the process.
+
+    Raises MissingProgramError and CannotRunError.
+    """
     conda = (Path(sys.prefix) / "conda-meta").is_dir()
     if not conda and sys.prefix == sys.base_prefix:
         raise MissingProgramError(
@@ -33,7 +38,10 @@ def packed_environment() -> Path:
             f"--ship: {module.replace('_', '-')} is not installed in {sys.prefix} on this host; "
             f"`{install}`"
         )
-    archive = Path(tempfile.mkdtemp(prefix="loadgen-ship-")) / "environment.tar.gz"
+    directory = Path(tempfile.mkdtemp(prefix="loadgen-ship-"))
+    # Executors fetch it as long as the command lasts.
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    archive = directory / "environment.tar.gz"
     print(f"packing {sys.prefix} for the executors ...", file=sys.stderr, flush=True)
     packed = subprocess.run(
         [sys.executable, "-m", module, "--prefix", sys.prefix, "--output", str(archive), "--quiet"],

@@ -151,7 +151,9 @@ class Cluster:
 
 
 @contextmanager
-def spark_cluster(net: Network, hosts: Sequence[str], *, memory: str = "700m") -> Iterator[Cluster]:
+def spark_cluster(
+    net: Network, hosts: Sequence[str], *, memory: str = "1200m"
+) -> Iterator[Cluster]:
     """Spark's own programs, started by `spark-class`, one worker with one core in each host."""
     import pyspark
 
