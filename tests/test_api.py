@@ -150,7 +150,7 @@ def test_examples_of_the_documentation_are_typed(tmp_path: Path) -> None:
     mypy = pytest.importorskip("mypy.api")
     text = (ROOT / "docs" / "python.md").read_text("utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for number, block in enumerate(blocks):
         if re.search(r"^\S.*\bawait\b", block, re.MULTILINE):
             block = f"async def main() -> None:\n{textwrap.indent(block, '    ')}"
