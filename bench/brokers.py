@@ -158,7 +158,7 @@ async def tables(names: Iterable[str]) -> tuple[list[str], list[str]]:
                 print(error, file=sys.stderr)
                 break
             except LoadgenError as error:
-                ways.append(f"| {name} | | {host} | {steady(str(error))} |")
+                ways.append(f"| {name} | | {host} | {steady(str(error).splitlines()[0])} |")
     return cases, ways
 
 

@@ -204,6 +204,7 @@ def _ejabberd(program: str, place: Place) -> Start:
 
 def _activemq(program: str, place: Place) -> Start:
     keys = place.directory / "keys.p12"
+    host = f"[{place.host}]" if ":" in place.host else place.host
     _pkcs12(place.files, keys)
     xml = f"""<beans xmlns="http://www.springframework.org/schema/beans"
   xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"
@@ -215,8 +216,8 @@ def _activemq(program: str, place: Place) -> Start:
     <sslContext><sslContext keyStore="file:{keys}" keyStoreType="PKCS12"
       keyStorePassword="{_PASSWORD}"/></sslContext>
     <transportConnectors>
-      <transportConnector name="m" uri="mqtt+nio://{place.host}:{place.ports["mqtt"]}"/>
-      <transportConnector name="s" uri="mqtt+ssl://{place.host}:{place.ports["mqtts"]}"/>
+      <transportConnector name="m" uri="mqtt+nio://{host}:{place.ports["mqtt"]}"/>
+      <transportConnector name="s" uri="mqtt+ssl://{host}:{place.ports["mqtts"]}"/>
     </transportConnectors>
   </broker>
 </beans>
