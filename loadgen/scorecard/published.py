@@ -8,6 +8,7 @@ from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.rows import FIGURES, Facts, figures_of
 from loadgen.scorecard.sections import Cell, Section
 from loadgen.scorecard.system import stored_first
+from loadgen.scorecard.text import number
 from loadgen.workload.case import MEASURES
 from loadgen.workload.published import (
     PUBLISHED_SOURCE,
@@ -20,6 +21,16 @@ _HIGH_WATER_MARK = "high_water_mark"
 _UPPER_BOUND = (
     "here an upper bound: all that was under way to one subscription, in both kernels' buffers too"
 )
+_LOADS = frozenset(
+    {
+        *("producers", "ingress_rate", "egress_rate", "persistent_rate", "queue_rate"),
+        "forwarding_rate",
+    }
+)
+"""Measures of what was played: ours is no limit, and what depends on it needs the same load."""
+
+_NEAR = 0.95
+
 _OWN_TITLES = {
     "producers": "producers",
     "connect_seconds": "seconds to connect all",
@@ -48,6 +59,7 @@ def published_details(facts: Facts) -> dict[str, Any]:
                 "published": {"name": figure.name, **columns, "less_than": list(figure.bounds)},
                 "relation": figure.relation,
                 "comparable": not differences,
+                "same_load": _same_load(figure, found["value"]),
                 "differences": list(differences),
             }
         )
@@ -117,6 +129,14 @@ def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tupl
     found = figures_of(figure.measure, facts)
     differences = "; ".join(_differences(figure, facts, ours))
     says = f"not comparable because: {differences}" if differences else "yes"
+    of_load = says
+    if not differences and _same_load(figure, found["value"]) is False:
+        unit = MEASURES[figure.measure][1]
+        says = "yes, but a smaller load: ours was played, and is no limit"
+        of_load = (
+            f"not comparable because: {number(figure.value)} {unit} there, "
+            f"{number(found['value'])} here"
+        )
     lines: list[tuple[Cell, ...]] = [
         (
             figure.name,
@@ -135,10 +155,17 @@ def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tupl
                 "high-water mark, messages",
                 _published(figure, _HIGH_WATER_MARK),
                 facts.subscription_high_water_mark,
-                f"{says}; {_UPPER_BOUND}",
+                f"{of_load}; {_UPPER_BOUND}",
             )
         )
     return lines
+
+
+def _same_load(figure: PublishedFigure, ours: float | None) -> bool | None:
+    """Whether ours was as great a load as the published one; None for figures that are no load."""
+    if figure.measure not in _LOADS or figure.value is None:
+        return None
+    return ours is not None and ours >= _NEAR * figure.value
 
 
 def _title(measure: str, column: str) -> str:

@@ -12,7 +12,7 @@ from loadgen.cases.registry import CASES
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.scorecard.record import RunRecord
 from loadgen.workload.case import RowSpec
-from loadgen.workload.published import SECURED
+from loadgen.workload.published import SECURED, Figures
 
 TYPES = ("Throughput", "Latency", "Connection rate", "Data-center Efficiency")
 """Groups of rows, in the order of the published card."""
@@ -29,19 +29,13 @@ FIGURES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One line: `value` in `unit`; latencies in microseconds; None where the card is empty."""
+class Row(Figures):
+    """One line: `value` in `unit`."""
 
     type: str
     name: str
     description: str
     unit: str
-    value: float | None = None
-    avg: float | None = None
-    p50: float | None = None
-    p99: float | None = None
-    max: float | None = None
-    stdev: float | None = None
     remark: str = ""
     """What must be known of these figures, or why there is none."""
 
@@ -125,12 +119,12 @@ def score_rows(facts: Facts) -> tuple[Row, ...]:
     return tuple(row for row in rows if row is not None)
 
 
-def figures_of(measure: str, facts: Facts) -> "Figures":
+def figures_of(measure: str, facts: Facts) -> "_Found":
     """What a run gives for a measure of `MEASURES`, by the keys of `FIGURES`."""
     return dict.fromkeys(FIGURES) | _MEASURES[measure](facts)
 
 
-def _known_to(measure: str, figures: "Figures", record: RunRecord) -> str:
+def _known_to(measure: str, figures: "_Found", record: RunRecord) -> str:
     """How well a latency is known that two clocks measured; "" where one did."""
     bound_ns = record.observed.get("clock_bound_ns")
     between = record.observed.get("timed_between_hosts") is True
@@ -197,30 +191,30 @@ def _place(row: Row) -> tuple[int, ...]:
 
 # --- figures --------------------------------------------------------------------------------
 
-Figures = dict[str, float | None]
+_Found = dict[str, float | None]
 
 
-def _rate(name: str) -> Callable[[Facts], Figures]:
+def _rate(name: str) -> Callable[[Facts], _Found]:
     return lambda facts: {"value": facts.rates[name]}
 
 
-def _share(dividend: float | None, divisor: float | None) -> Figures:
+def _share(dividend: float | None, divisor: float | None) -> _Found:
     """A quotient; nothing where either is missing or 0."""
     return {"value": dividend / divisor if dividend and divisor else None}
 
 
-def _distribution(series: str) -> Callable[[Facts], Figures]:
+def _distribution(series: str) -> Callable[[Facts], _Found]:
     """The distribution of a latency; the published card leaves the value empty."""
     return lambda facts: {k: getattr(facts.latency.get(series), k, None) for k in FIGURES}
 
 
-def _connect_seconds(facts: Facts) -> Figures:
+def _connect_seconds(facts: Facts) -> _Found:
     """None where a device stayed away: then there is no time by which all were connected."""
     devices = sum(group.count for group in facts.record.groups)
     return {"value": facts.record.connect_seconds if facts.connected >= devices else None}
 
 
-def _payload_rate(facts: Facts) -> Figures:
+def _payload_rate(facts: Facts) -> _Found:
     """Megabytes a second out of the broker; None where messages are small or of several sizes."""
     sizes = {group.size_bytes for group in facts.record.publishing}
     (low, high) = sizes.pop() if len(sizes) == 1 else (0, 0)
@@ -229,14 +223,14 @@ def _payload_rate(facts: Facts) -> Figures:
     return {"value": facts.rates["received"] * low / 1e6}
 
 
-def _base(facts: Facts) -> Figures:
+def _base(facts: Facts) -> _Found:
     """BASE of a supply chain; None where the workload is not scaled by it."""
     base = facts.record.scenario.get("base")
     freeform = facts.record.scenario.get("topology") == "freeform"
     return {"value": float(base) if isinstance(base, int) and not freeform else None}
 
 
-_MEASURES: Mapping[str, Callable[[Facts], Figures]] = {
+_MEASURES: Mapping[str, Callable[[Facts], _Found]] = {
     "producers": lambda facts: {"value": sum(g.count for g in facts.record.publishing) or None},
     "ingress_rate": _rate("sent"),
     "egress_rate": _rate("received"),

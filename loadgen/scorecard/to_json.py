@@ -12,8 +12,11 @@ import orjson
 
 from loadgen.scorecard.compare import Comparison
 from loadgen.scorecard.model import LATENCY_FIGURES, NOTHING_SAID, About, ScoreCard
+from loadgen.scorecard.rows import FIGURES
 
 SCHEMA = 1
+
+_ROW = ("type", "name", "description", "unit", *FIGURES, "remark")
 
 
 def to_json(
@@ -54,7 +57,7 @@ def to_document(card: ScoreCard) -> dict[str, Any]:
             "valid": card.verdict.valid,
             "reasons": [asdict(reason) for reason in card.verdict.reasons],
         },
-        "rows": [asdict(row) for row in card.rows],
+        "rows": [{key: getattr(row, key) for key in _ROW} for row in card.rows],
         "counts": asdict(card.counts),
         "latency": {
             series: {key.replace("_", "."): getattr(timed, key) for key in LATENCY_FIGURES}

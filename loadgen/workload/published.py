@@ -95,11 +95,22 @@ _WORDS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """The columns of a row; None where the published card is empty. Latencies in microseconds."""
+
+    value: float | None = None
+    avg: float | None = None
+    p50: float | None = None
+    p99: float | None = None
+    max: float | None = None
+    stdev: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
-class PublishedFigure:
+class PublishedFigure(Figures):
     """A published row that a case can be held against: its name, what it measures, its columns.
 
-    Columns are None where the report's are empty; latencies are in microseconds,
     `high_water_mark` is in messages. `bounds` are the columns of which the report says "less than".
     `relation` says what is alike and what is not where the row has another name than the case.
     `least_qos`: of several rows, this one stands for runs of that QoS and above.
@@ -112,12 +123,6 @@ class PublishedFigure:
 
     name: str
     measure: str
-    value: float | None = None
-    avg: float | None = None
-    p50: float | None = None
-    p99: float | None = None
-    max: float | None = None
-    stdev: float | None = None
     high_water_mark: int | None = None
     bounds: tuple[str, ...] = ()
     relation: str = ""

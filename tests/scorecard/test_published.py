@@ -22,6 +22,8 @@ SECURED: dict[str, Any] = {
 }
 SECURE_BROKER = {"name": "x", "urls": ["mqtts://b:8883"], "protocol": "MQTT 3.1.1"}
 
+SMALLER = "yes, but a smaller load: ours was played, and is no limit"
+
 
 def card_of(where: Path, case: str, tls: object = None, **changes: Any) -> ScoreCard:
     document = make.run_document(case=case) | changes
@@ -38,9 +40,11 @@ def lines_of(card: ScoreCard) -> list[tuple[Any, ...]]:
 
 def test_the_row_its_figures_and_its_high_water_mark(tmp_path: Path) -> None:
     producers, mark = lines_of(card_of(tmp_path, "fanin"))
-    assert producers == ("FANIN", "producers", 400_000, 100, "yes")
+    assert producers == ("FANIN", "producers", 400_000, 100, SMALLER)
     assert mark[:4] == ("FANIN", "high-water mark, messages", 277, 17)
-    assert mark[4].startswith("yes; here an upper bound")
+    # What is under way depends on the load.
+    told = "not comparable because: 400,000 producers there, 100 here; here an upper bound"
+    assert str(mark[4]).startswith(told)
 
 
 def test_what_differs_makes_it_not_comparable(tmp_path: Path) -> None:
@@ -53,8 +57,8 @@ def test_what_differs_makes_it_not_comparable(tmp_path: Path) -> None:
 def test_a_secured_run_stands_beside_the_secured_row(tmp_path: Path) -> None:
     card = card_of(tmp_path, "fanout", SECURED, broker=SECURE_BROKER)
     assert [(line[0], line[2], line[4]) for line in lines_of(card)] == [
-        ("FANOUT.SEC", 330_000, "yes"),
-        ("FANOUT.SEC", 3_300_000, "yes"),
+        ("FANOUT.SEC", 330_000, SMALLER),
+        ("FANOUT.SEC", 3_300_000, SMALLER),
     ]
 
 
