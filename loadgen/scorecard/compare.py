@@ -328,7 +328,8 @@ _Facts = Mapping[str, Any]
 def _facts(card: ScoreCard) -> _Facts:
     """What makes two runs repetitions of each other."""
     run = card.run
-    scenario = run.scenario.items()
+    # What a run of an older version does not know is as good as empty.
+    scenario = [item for item in run.scenario.items() if item[1] not in ([], {}, ())]
     return {
         "broker": run.broker_name,
         "protocol": run.protocol,

@@ -195,6 +195,11 @@ def test_three_repetitions_excuse_what_is_within_their_spread(card: ScoreCard) -
     assert regressions(compare(steady, [True] * 3 + [False] * 3, named)) == []
 
 
+def test_a_field_that_older_runs_lack_makes_no_other_side(card: ScoreCard) -> None:
+    (comparison,) = compare([run_at(card, 100), run_at(card, 100, require=[], place={})])
+    assert len(comparison.sides) == 1
+
+
 @pytest.mark.parametrize(
     "loads",
     [
