@@ -7,6 +7,8 @@ The moments of every message and of every turn that the worker's loop took away 
 are written down and laid beside each other: of the slowest 1 %, how many met a turn of the loop and
 which, how many left late, how many waited elsewhere (the broker, the kernel, the other processor);
 and by how much they were slower than the median. The C program of bench/floor is run beside it.
+
+Only a quiet host tells a cause: a worker that lost its processor finds a turn due when it is back.
 """
 
 import argparse

@@ -15,7 +15,7 @@ from loadgen.workload.fleet import Fleet
 
 _LINGER_NS = 20_000_000
 """So long the other business of the loop can wait while there is traffic: as long as `Attendance`
-waits. A turn of the loop costs 50 to 100 µs, since nothing of it is in the processor's caches by
+waits. A turn of the loop costs some 100 µs, since little of it is in the processor's caches by
 then, and the messages that come meanwhile wait for it."""
 _HURRIED_LINGER_NS = 5_000_000
 """The same while devices connect at a pace that the loop keeps."""
