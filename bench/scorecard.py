@@ -24,13 +24,15 @@ from typing import Any
 import numpy as np
 import orjson
 import psutil
+import pyarrow as pa
 import pyarrow.parquet as pq
 from hdrh.histogram import HdrHistogram
 
-from loadgen.control.rundir import IntervalWriter, write_json
+from loadgen.control.compaction import ROW_GROUP_ROWS
+from loadgen.control.rundir import write_json
 from loadgen.control.seal import seal
 from loadgen.metrics.histogram import HIGHEST_NS, bucket_index, dense, lowest_values, sparse
-from loadgen.metrics.interval import Interval
+from loadgen.metrics.interval import HISTOGRAM, INTERVAL_SCHEMA, RUN_METADATA_KEY
 from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes
 
 NS = 1_000_000_000
@@ -67,76 +69,97 @@ def histograms(random: np.random.Generator, mean_us: float) -> list[dict[str, An
 
 
 def make_run(directory: Path, run: str, rows: int, seed: int) -> int:
-    """A run directory of so many interval rows; returns how many buckets they have."""
+    """The directory of a run that has ended, of so many interval rows; returns its buckets."""
     random = np.random.default_rng(seed)
-    delays, latencies = histograms(random, 30), histograms(random, 120 + seed % 7)
+    pools = (histograms(random, 30), histograms(random, 120 + seed % 7))
+    seconds = -(-rows // (WORKERS * len(_SECOND)))
+    columns = columns_of(run, seconds, random)
+    pool, place = drawn(pools, seconds, random)
+    columns |= {name: pool[name].take(place) for name in HISTOGRAM}
+    names = INTERVAL_SCHEMA.names
+    table = pa.table([columns[name] for name in names], names=names).cast(INTERVAL_SCHEMA)
+    table = table.slice(0, rows).replace_schema_metadata({RUN_METADATA_KEY: run.encode()})
     (directory / "intervals").mkdir(parents=True)
-    writer = IntervalWriter(directory, run)
-    written = second = buckets = 0
-    while written < rows:
-        part = []
-        for worker in range(WORKERS):
-            part += rows_of(run, worker, second, delays, latencies, random)
-        part = part[: rows - written]
-        writer.write(second, part)
-        buckets += sum(len(row.bucket) for row in part)
-        written += len(part)
-        second += 1
-    bounds = {"measure": [ANCHOR_NS, ANCHOR_NS + second * NS]}
-    write_json(
-        directory / "run.json",
-        {
-            "schema": 1,
-            "id": run,
-            "case": "fanin",
-            "program": "loadgen bench",
-            "started": "2026-01-01T00:00:00Z",
-            "command": ["loadgen", "fanin"],
-            "scenario": {"devices": RATE},
-            "plan": {"workers": WORKERS, "hosts": 1, "groups": [asdict(g) for g in GROUPS]},
-            "seed": seed,
-            "environment": {},
-            "broker": {"name": "none", "version": "0", "protocol": "MQTT 3.1.1"},
-            "clock": {"monotonic_ns": ANCHOR_NS, "wall_ns": 1_767_225_600 * NS},
-            "windows": bounds,
-            "observed": {"high_water_mark": 5},
-            "interrupted": False,
-            "verdict": {"valid": True, "reasons": []},
-        },
-    )
+    path = directory / "intervals" / "part-000000.parquet"
+    pq.write_table(table, path, compression="zstd", row_group_size=ROW_GROUP_ROWS)
+    write_json(directory / "run.json", document_of(run, seconds, seed))
     seal(directory)
-    return buckets
+    return len(table["bucket"].combine_chunks().values)
 
 
-def rows_of(
-    run: str,
-    worker: int,
-    second: int,
-    delays: Sequence[dict[str, Any]],
-    latencies: Sequence[dict[str, Any]],
-    random: np.random.Generator,
-) -> list[Interval]:
-    """What one worker writes in a second."""
-    about: dict[str, Any] = {
-        "run": run,
-        "worker": worker,
+_SECOND = (
+    # group, series, pool of histograms
+    ("", "", None),
+    ("publishers", "", None),
+    ("subscriber", "", None),
+    ("publishers", "send_delay", 0),
+    ("subscriber", "end_to_end", 1),
+    ("subscriber", "transit", 1),
+)
+"""The rows that one worker writes in a second."""
+
+
+def columns_of(run: str, seconds: int, random: np.random.Generator) -> dict[str, Any]:
+    """All columns but the histogram's: rows by second, worker and `_SECOND`."""
+    kinds = len(_SECOND)
+    count = seconds * WORKERS * kinds
+    kind = np.arange(count) % kinds
+    second = np.arange(count) // (WORKERS * kinds)
+    sent = RATE // WORKERS
+    columns: dict[str, Any] = {name: np.zeros(count, np.int64) for name in INTERVAL_SCHEMA.names}
+    columns |= {
+        "run": pa.array([run]).take(pa.array(np.zeros(count, np.int32))),
+        "group": pa.array([one[0] for one in _SECOND]).take(pa.array(kind)),
+        "series": pa.array([one[1] for one in _SECOND]).take(pa.array(kind)),
+        "phase": pa.array(["measure"]).take(pa.array(np.zeros(count, np.int32))),
+        "worker": np.arange(count) // kinds % WORKERS,
         "second": second,
         "time_ns": ANCHOR_NS + second * NS,
-        "span_ns": NS,
-        "phase": "measure",
+        "span_ns": np.full(count, NS),
+        "cpu_ns": np.where(kind == 0, (random.uniform(0.2, 0.5, count) * NS).astype(np.int64), 0),
+        "resident_bytes": np.where(kind == 0, 200 << 20, 0),
+        "sent": np.where(kind == 1, sent, 0),
+        "expected": np.where(kind == 1, sent, 0),
+        "received": np.where(kind == 2, sent, 0),
+        "connected": np.where(kind == 1, sent, np.where(kind == 2, 1, 0)),
     }
-    sent = RATE // WORKERS
-    draw = random.integers(0, POOL, 3)
-    publishers: dict[str, Any] = about | {"group": "publishers"}
-    subscriber: dict[str, Any] = about | {"group": "subscriber"}
-    return [
-        Interval(**about, cpu_ns=int(random.uniform(0.2, 0.5) * NS), resident_bytes=200 << 20),
-        Interval(**publishers, sent=sent, expected=sent, connected=sent),
-        Interval(**subscriber, received=sent, connected=1),
-        Interval(**publishers, series="send_delay", **delays[draw[0]]),
-        Interval(**subscriber, series="end_to_end", **latencies[draw[1]]),
-        Interval(**subscriber, series="transit", **latencies[draw[2]]),
-    ]
+    return columns
+
+
+def drawn(
+    pools: Sequence[Sequence[dict[str, Any]]], seconds: int, random: np.random.Generator
+) -> tuple[dict[str, Any], pa.Array]:
+    """The histogram columns of all pools, and which entry each row has; the last one is empty."""
+    entries = [entry for pool in pools for entry in pool]
+    entries.append(dict.fromkeys(HISTOGRAM, 0) | {"bucket": [], "bucket_count": []})
+    columns = {name: pa.array([entry[name] for entry in entries]) for name in HISTOGRAM}
+    first = np.array([0 if of is None else of * POOL for *_, of in _SECOND])
+    empty = np.array([of is None for *_, of in _SECOND])
+    rows = seconds * WORKERS
+    place = first + random.integers(0, POOL, (rows, len(_SECOND)))
+    return columns, pa.array(np.where(empty, len(entries) - 1, place).ravel())
+
+
+def document_of(run: str, seconds: int, seed: int) -> dict[str, Any]:
+    """Its run.json."""
+    return {
+        "schema": 1,
+        "id": run,
+        "case": "fanin",
+        "program": "loadgen bench",
+        "started": "2026-01-01T00:00:00Z",
+        "command": ["loadgen", "fanin"],
+        "scenario": {"devices": RATE},
+        "plan": {"workers": WORKERS, "hosts": 1, "groups": [asdict(g) for g in GROUPS]},
+        "seed": seed,
+        "environment": {},
+        "broker": {"name": "none", "version": "0", "protocol": "MQTT 3.1.1"},
+        "clock": {"monotonic_ns": ANCHOR_NS, "wall_ns": 1_767_225_600 * NS},
+        "windows": {"measure": [ANCHOR_NS, ANCHOR_NS + seconds * NS]},
+        "observed": {"high_water_mark": 5},
+        "interrupted": False,
+        "verdict": {"valid": True, "reasons": []},
+    }
 
 
 def sample(root: psutil.Process, cpu_s: dict[int, float]) -> int:

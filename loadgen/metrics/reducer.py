@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from loadgen.errors import RunDirectoryError
-from loadgen.metrics.histogram import BUCKETS, percentiles, rank, stdev
+from loadgen.metrics.histogram import BUCKETS, highest_values, percentiles, rank, stdev
 from loadgen.metrics.interval import (
     COUNTERS,
     DIMENSIONS,
@@ -30,8 +30,8 @@ from loadgen.metrics.interval import (
 
 Int64Array = NDArray[np.int64]
 
-_BLOCK_GROUPS = 128
-"""Groups merged at a time: their dense histograms take 35 MB."""
+_BLOCK_COUNTS = 128 * BUCKETS
+"""Counts of the groups that are merged at a time: their dense histograms take 35 MB."""
 _PIECE_ENTRIES = 1 << 20
 """Histogram entries added at a time: bounds the temporary arrays to some 20 MB."""
 
@@ -163,16 +163,21 @@ def _merged(
     """
     chunks = list(_chunks(table))
     groups = len(bounds) - 1
-    block = np.zeros(min(groups, _BLOCK_GROUPS) * BUCKETS, np.int64)
+    # Only as wide as needed: latencies of some seconds use a fifth of all buckets.
+    some = [chunk.bucket for chunk in chunks if chunk.bucket.size]
+    lowest = int(min((bucket.min() for bucket in some), default=0))
+    width = int(max((bucket.max() for bucket in some), default=0)) - lowest + 1
+    at_once = max(min(groups, _BLOCK_COUNTS // width), 1)
+    block = np.zeros(at_once * width, np.int64)
     lengths, buckets, counts = [], [], []
-    for first in range(0, groups, _BLOCK_GROUPS):
-        last = min(first + _BLOCK_GROUPS, groups)
+    for first in range(0, groups, at_once):
+        last = min(first + at_once, groups)
         rows = np.sort(order[bounds[first] : bounds[last]])
         for chunk in chunks:
-            _add_rows(block, chunk, rows, group, first)
+            _add_rows(block, chunk, rows, (group - first) * width - lowest)
         used = np.flatnonzero(block)
-        lengths.append(np.bincount(used // BUCKETS, minlength=last - first))
-        buckets.append((used % BUCKETS).astype(np.int32))
+        lengths.append(np.bincount(used // width, minlength=last - first))
+        buckets.append((used % width + lowest).astype(np.int32))
         counts.append(block[used])
         block[used] = 0
     offsets = pa.array(np.cumsum(np.concatenate([[0], *lengths])), pa.int32())
@@ -207,10 +212,11 @@ def _chunks(table: pa.Table) -> Iterator[_Chunk]:
         first_row += batch.num_rows
 
 
-def _add_rows(
-    block: Int64Array, chunk: _Chunk, rows: Int64Array, group: Int64Array, first_group: int
-) -> None:
-    """Add the histograms of those of `rows` (ascending) that the chunk holds."""
+def _add_rows(block: Int64Array, chunk: _Chunk, rows: Int64Array, base: Int64Array) -> None:
+    """Add the histograms of those of `rows` (ascending) that the chunk holds.
+
+    Bucket 0 of row i has its place in the block at base[i].
+    """
     last_row = chunk.first_row + len(chunk.offsets) - 1
     here = rows[slice(*np.searchsorted(rows, (chunk.first_row, last_row)))]
     start = chunk.offsets[here - chunk.first_row]
@@ -228,8 +234,7 @@ def _add_rows(
         else:
             skipped = start[done:stop] - (running[done:stop] - length[done:stop] - before)
             entries = np.repeat(skipped, length[done:stop]) + np.arange(total)
-        base = (group[here[done:stop]] - first_group) * BUCKETS
-        place = np.repeat(base, length[done:stop]) + chunk.bucket[entries]
+        place = np.repeat(base[here[done:stop]], length[done:stop]) + chunk.bucket[entries]
         np.add.at(block, place, chunk.bucket_count[entries])
         done = stop
 
@@ -238,6 +243,24 @@ def _list_sums(column: pa.ListArray) -> Int64Array:
     running = np.concatenate([[0], np.cumsum(column.values.to_numpy())])
     sums: Int64Array = np.diff(running[column.offsets.to_numpy()])
     return sums
+
+
+def row_percentiles(reduced: pa.Table, ps: Sequence[float]) -> list[pa.Array]:
+    """For each of `ps` its percentile of every row of a reduced table; 0 without a latency.
+
+    The same as `histogram.percentiles` row by row, for all of them at once.
+    """
+    bucket, bucket_count = (reduced[name].combine_chunks() for name in ("bucket", "bucket_count"))
+    total = _list_sums(bucket_count)
+    running = np.cumsum(bucket_count.flatten().to_numpy())
+    before = np.cumsum(total) - total
+    highest = np.append(highest_values(bucket.flatten().to_numpy()), 0)
+    found = []
+    for p in ps:
+        rank = np.maximum((p * total / 100 + 0.5).astype(np.int64), 1)
+        place = np.where(total, np.searchsorted(running, before + rank), len(running))
+        found.append(pa.array(highest[place]))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ SCHEMA = 1
 
 LARGEST_MANIFEST_BYTES = 64 << 20
 _LONGEST_SHOWN = 200
-_ANY_SECOND = (-(2**31), 2**31 - 1)
 
 
 def _or_default(value: Any) -> Any:
@@ -169,17 +168,21 @@ _RECORD = TypeAdapter(RunRecord)
 class RunFiles:
     """A run directory that can be read: its record and interval files, in the order written.
 
-    For each file `rows` is how many it has and `seconds` its first and last second. `integrity`
-    is what the run's seal says, `broker` what broker.jsonl holds, None without one.
+    `intervals` is where their directory is, as Spark is told. `integrity` is what the run's seal
+    says, `broker` what broker.jsonl holds, None without one.
     """
 
     directory: Path
     record: RunRecord
     files: tuple[Path, ...]
-    rows: tuple[int, ...]
-    seconds: tuple[tuple[int, int], ...]
+    intervals: str
     integrity: Integrity
     broker: BrokerRecords | None = None
+
+    @property
+    def shown(self) -> str:
+        """Its name in messages."""
+        return self.intervals.removesuffix("/intervals").removeprefix("file://")
 
 
 def open_run(directory: Path) -> RunFiles:
@@ -210,13 +213,13 @@ def open_run(directory: Path) -> RunFiles:
     )
     if not files:
         raise RunDirectoryError(f"{where} has no interval files; the run measured nothing")
-    footers = [_footer(path, record.id, where) for path in files]
+    for path in files:
+        _check_footer(path, record.id, where)
     return RunFiles(
         directory,
         record,
         files,
-        rows=tuple(footer[0] for footer in footers),
-        seconds=tuple(footer[1] for footer in footers),
+        intervals=f"file://{directory.resolve()}/intervals",
         integrity=verify(directory, document),
         broker=read_broker(directory),
     )
@@ -300,8 +303,8 @@ def shown(path: Path) -> str:
     return (text if text.isprintable() else ascii(text))[:_LONGEST_SHOWN]
 
 
-def _footer(path: Path, run: str, where: str) -> tuple[int, tuple[int, int]]:
-    """Rows of a file, and their first and last second as far as the statistics say."""
+def _check_footer(path: Path, run: str, where: str) -> None:
+    """Raises RunDirectoryError where a file is damaged, lacks columns or has rows of others."""
     try:
         with pq.ParquetFile(path) as file:
             schema, metadata = file.schema_arrow, file.metadata
@@ -314,20 +317,13 @@ def _footer(path: Path, run: str, where: str) -> tuple[int, tuple[int, int]]:
         raise RunDirectoryError(f"{where}: {path.name} lacks the column {missing[0]}")
     named = (schema.metadata or {}).get(RUN_METADATA_KEY, run.encode()).decode(errors="replace")
     seen = {named} - {run}
-    first, last = _ANY_SECOND[1], _ANY_SECOND[0]
     for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
         # The columns before the lists have a leaf each, so their place is that of the schema.
-        statistics = group.column(schema.get_field_index("run")).statistics
+        statistics = metadata.row_group(number).column(schema.get_field_index("run")).statistics
         if statistics is not None and statistics.has_min_max:
             seen |= {statistics.min, statistics.max} - {run}
-        statistics = group.column(schema.get_field_index("second")).statistics
-        known = statistics is not None and statistics.has_min_max
-        first = min(first, statistics.min if known else _ANY_SECOND[0])
-        last = max(last, statistics.max if known else _ANY_SECOND[1])
     if seen:
         raise _mixed(f"{where}: {path.name}", seen, run)
-    return metadata.num_rows, (first, last)
 
 
 def _mixed(where: str, ids: Iterable[object], run: str) -> RunDirectoryError:

@@ -1,7 +1,8 @@
 """What a score card needs of the interval table: three small views of many rows, pure.
 
 Spark computes them over the rows of many runs and the summary over one run's table, by these same
-functions; all are made of `metrics.reducer`, so both get the same numbers.
+functions; all are made of `metrics.reducer`, so both get the same numbers. Where the rows of a run
+come in several pieces, each piece is made into `Parts` first, and these into the views.
 """
 
 from collections.abc import Collection
@@ -11,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loadgen.metrics.histogram import percentiles
-from loadgen.metrics.reducer import reduce_table, reduced_schema
+from loadgen.metrics.reducer import reduce_table, reduced_schema, row_percentiles
 
 TIMED = "timed"
 BACKGROUND = "background"
@@ -26,6 +26,7 @@ COURSE_SERIES = ("", "end_to_end", "connect")
 """Series whose course over time is drawn."""
 
 _COURSE_BY = ("run", "second", "group", "series")
+_COUNTERS_BY = ("run", "host", "worker", "second", "group", "series")
 _COURSE_COUNTS = (
     *("time_ns", "span_ns", "sent", "expected", "received", "duplicated", "corrupt", "foreign"),
     *("connects", "connect_failures", "disconnects", "connected", "owed", "in_flight", "count"),
@@ -64,11 +65,34 @@ class Views:
     processes: pa.Table
 
 
-def views_of(intervals: pa.Table, background: Collection[str]) -> Views:
-    """All three views of a table of INTERVAL_SCHEMA.
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What is left of some rows of a run, to be made into views with what is left of the others.
+
+    `totals` are as in Views. `counters` (still by group and worker) and `latencies` (TIMED or
+    BACKGROUND) are what the course is made of, `processes` the workers' own rows.
+    """
+
+    totals: pa.Table
+    counters: pa.Table
+    latencies: pa.Table
+    processes: pa.Table
+
+
+def parts_of(intervals: pa.Table, background: Collection[str]) -> Parts:
+    """What is left of a table of INTERVAL_SCHEMA, which may hold any rows of a run.
 
     `background` are the groups whose latencies are not the case's result.
     """
+    return Parts(
+        totals_of(intervals),
+        *_course_parts(intervals, background),
+        reduce_table(intervals.filter(_of_processes(intervals)), _PROCESS_BY),
+    )
+
+
+def views_of(intervals: pa.Table, background: Collection[str]) -> Views:
+    """All three views of a table of INTERVAL_SCHEMA with all rows of a run."""
     return Views(totals_of(intervals), course_of(intervals, background), processes_of(intervals))
 
 
@@ -82,41 +106,53 @@ def course_of(intervals: pa.Table, background: Collection[str]) -> pa.Table:
 
     All rows of a second must be in the table.
     """
+    return course_of_parts(*_course_parts(intervals, background), background)
+
+
+def course_of_parts(
+    counters: pa.Table, latencies: pa.Table, background: Collection[str]
+) -> pa.Table:
+    """The course from what `parts_of` left, put together, of all rows of some seconds."""
+    counters = _by_class(reduce_table(counters, _COUNTERS_BY), background)
+    merged = pa.concat_tables(
+        [
+            reduce_table(counters, _COURSE_BY, gauges="sum"),
+            reduce_table(latencies, _COURSE_BY),
+        ]
+    )
+    columns = {name: merged[name] for name in (*_COURSE_BY, *_COURSE_COUNTS, "max_ns")}
+    columns |= _rates(counters, merged)
+    columns |= dict(
+        zip(_COURSE_LEVELS, row_percentiles(merged, tuple(_COURSE_LEVELS.values())), strict=True)
+    )
+    return pa.table([columns[name] for name in COURSE_SCHEMA.names], schema=COURSE_SCHEMA)
+
+
+def _course_parts(intervals: pa.Table, background: Collection[str]) -> tuple[pa.Table, pa.Table]:
     kept = intervals.filter(
         pc.and_(
             pc.is_in(intervals["series"], pa.array(COURSE_SERIES)),
             pc.not_equal(intervals["group"], ""),
         )
     )
+    counted = pc.equal(kept["series"], "")
+    latencies = _by_class(kept.filter(pc.invert(counted)), background)
     # A worker writes its gauges in the row of each phase: one of them counts.
-    counters = reduce_table(
-        kept.filter(pc.equal(kept["series"], "")),
-        ("run", "host", "worker", "second", "group", "series"),
-    )
-    latencies = kept.filter(pc.not_equal(kept["series"], ""))
-    merged = pa.concat_tables(
-        [
-            reduce_table(_by_class(counters, background), _COURSE_BY, gauges="sum"),
-            reduce_table(_by_class(latencies, background), _COURSE_BY),
-        ]
-    )
-    levels = [
-        percentiles(counts, tuple(_COURSE_LEVELS.values()), bucket)
-        for bucket, counts in zip(
-            merged["bucket"].to_numpy(), merged["bucket_count"].to_numpy(), strict=True
-        )
-    ]
-    columns = {name: merged[name] for name in (*_COURSE_BY, *_COURSE_COUNTS, "max_ns")}
-    columns |= _rates(_by_class(counters, background), merged)
-    for place, name in enumerate(_COURSE_LEVELS):
-        columns[name] = pa.array([level[place] for level in levels], pa.int64())
-    return pa.table([columns[name] for name in COURSE_SCHEMA.names], schema=COURSE_SCHEMA)
+    return reduce_table(kept.filter(counted), _COUNTERS_BY), reduce_table(latencies, _COURSE_BY)
 
 
 def processes_of(intervals: pa.Table) -> pa.Table:
     """Processor time and memory of every worker, second by second."""
-    own = pc.and_(pc.equal(intervals["group"], ""), pc.equal(intervals["series"], ""))
-    return reduce_table(intervals.filter(own), _PROCESS_BY).select(PROCESS_SCHEMA.names)
+    return processes_of_parts(intervals.filter(_of_processes(intervals)))
+
+
+def processes_of_parts(processes: pa.Table) -> pa.Table:
+    """The same from what `parts_of` left, put together."""
+    return reduce_table(processes, _PROCESS_BY).select(PROCESS_SCHEMA.names)
+
+
+def _of_processes(intervals: pa.Table) -> pa.ChunkedArray:
+    return pc.and_(pc.equal(intervals["group"], ""), pc.equal(intervals["series"], ""))
 
 
 def _rates(counters: pa.Table, merged: pa.Table) -> dict[str, pa.Array]:

@@ -137,7 +137,7 @@ class TestReduce:
         table = to_table(worker_rows(seed))
         expected = reduce_table(table, DIMENSIONS)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reducer, "_BLOCK_GROUPS", 3)
+            patch.setattr(reducer, "_BLOCK_COUNTS", 3 * 2048)
             patch.setattr(reducer, "_PIECE_ENTRIES", 25)
             assert reduce_table(table, DIMENSIONS).equals(expected)
             assert reduce_table(table, ()).to_pylist() == reduce_table(expected, ()).to_pylist()

@@ -1,75 +1,53 @@
-"""How runs are cut into pieces, and that the cuts do not show."""
+"""How the rows of runs are cut, and that the cuts do not show."""
 
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 
-from loadgen.control.seal import Integrity
-from loadgen.scorecard.record import RunFiles, RunRecord, open_run
+from loadgen.control.compaction import compact
+from loadgen.metrics.interval import LATER
 from loadgen.scorecard.summary import summarize_run
 from loadgen.spark import aggregate
-from loadgen.spark.aggregate import pieces_of
 from loadgen.spark.job import make_scorecards
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def files_of(*seconds: tuple[int, int], rows: int = 10) -> RunFiles:
-    return RunFiles(
-        directory=Path("/run"),
-        record=RunRecord("r", "fanin"),
-        files=tuple(Path(f"/run/intervals/part-{n}.parquet") for n in range(len(seconds))),
-        rows=(rows,) * len(seconds),
-        seconds=seconds,
-        integrity=Integrity("unsealed", {}),
-    )
-
-
-def cuts(run: RunFiles) -> list[int]:
-    return [len(piece.files) for piece in pieces_of(0, run)]
-
-
-def test_a_piece_has_so_many_files() -> None:
-    assert cuts(files_of(*((n, n) for n in range(130)))) == [64, 64, 2]
-    assert cuts(files_of((0, 0))) == [1]
-
-
-def test_a_piece_has_so_many_rows() -> None:
-    assert cuts(files_of(*((n, n) for n in range(5)), rows=12_000)) == [2, 2, 1]
-
-
-def test_no_second_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of a second may come late, in a file of later ones."""
-    monkeypatch.setattr(aggregate, "_PIECE_FILES", 2)
-    assert cuts(files_of((0, 0), (1, 1), (2, 2), (3, 3))) == [2, 2]
-    assert cuts(files_of((0, 0), (1, 1), (1, 2), (3, 3))) == [3, 1]
-    assert cuts(files_of((0, 0), (1, 1), (2, 2), (1, 3))) == [4]
-    # No statistics: any second may be in there.
-    assert cuts(files_of((0, 0), (-(2**31), 2**31 - 1), (2, 2), (3, 3))) == [4]
-
-
 def test_the_cuts_do_not_show(
     make: ModuleType, tmp_path: Path, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that is late by two seconds; pieces as small as they can be; both runs at once."""
-    monkeypatch.setattr(aggregate, "_PIECE_FILES", 1)
+    """A worker that is late by two seconds; batches and blocks as small as they can be, so that
+    each second is in several; names that are patterns; one run put together, one not."""
+    monkeypatch.setattr(aggregate, "_BLOCK_SECONDS", 2)
+    settings = aggregate._SETTINGS | {"spark.sql.execution.arrow.maxRecordsPerBatch": "7"}
+    monkeypatch.setattr(aggregate, "_SETTINGS", settings)
     rows = [
         replace(row, second=row.second - 2) if row.worker == 1 and row.second in (4, 5) else row
         for row in make.rows_of("late", "fanout", 12)
     ]
-    late = make.write_run(tmp_path / "late", make.run_document("late", "fanout", 12), rows)
+    late = make.write_run(tmp_path / "[l]ate {a} 5%", make.run_document("late", "fanout", 12), rows)
     # Where they are written is when they came.
     for second in (2, 3):
         part = late / "intervals" / f"part-{second:06d}.parquet"
         part.rename(late / "intervals" / f"part-{second + 20:06d}.parquet")
-    runs = [late, make.fabricate(tmp_path / "b", "b", "latency", seconds=9)]
-    assert 1 < len(pieces_of(0, open_run(late))) < 16
+    runs = [late, make.fabricate(tmp_path / "case=b", "b", "latency", seconds=9)]
+    compact(runs[1])
+    (runs[1] / "intervals" / ".part-000009.parquet.17").write_bytes(b"half written")
     cards = make_scorecards(runs, spark=spark)
     assert cards == [summarize_run(run) for run in runs]
+
+
+def test_a_run_of_an_older_version(make: ModuleType, tmp_path: Path, spark: "SparkSession") -> None:
+    """Columns that came later are nowhere in its files."""
+    run = make.fabricate(tmp_path / "run")
+    for part in (run / "intervals").iterdir():
+        pq.write_table(pq.read_table(part).drop_columns(list(LATER)), part)
+    assert make_scorecards([run], spark=spark) == [summarize_run(run)]
 
 
 def test_outlets_of_one_log_equal_the_summary(
