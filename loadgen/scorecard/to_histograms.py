@@ -10,12 +10,23 @@ series where there are several runs. Values are nanoseconds, its maxima millisec
 """
 
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from loadgen.metrics.histogram import dense, log_header, log_interval
+from loadgen.metrics.histogram import (
+    dense,
+    highest_values,
+    log_header,
+    log_interval,
+    mean,
+    stdev,
+)
 from loadgen.scorecard.compare import Comparison
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.text import name
@@ -39,6 +50,8 @@ HISTOGRAM_SCHEMA = pa.schema(
 )
 
 _TAG_CHARACTERS = 300
+_BUCKETS, _SUB_BUCKETS = 32, 2048
+"""Of the library's layout (`metrics.histogram`)."""
 
 
 def to_parquet(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> bytes:
@@ -52,6 +65,58 @@ def to_parquet(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> byte
     table = pa.Table.from_pylist(rows, schema=HISTOGRAM_SCHEMA)
     pq.write_table(table, out, compression="zstd")
     return out.getvalue()
+
+
+MOST_RUNS_PLOTTED = 20
+"""Of more runs there are no .hgrm files; HdrHistogram's tools make them from the log."""
+
+_TICKS = 5
+"""Lines for each half of the distance that is left to 100 %, as the library has it."""
+
+
+def to_hgrm(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> dict[str, bytes]:
+    """File name to text; none for more than MOST_RUNS_PLOTTED runs."""
+    if len(cards) > MOST_RUNS_PLOTTED:
+        return {}
+    found: dict[str, bytes] = {}
+    for card in cards:
+        for series, row in card.curves.histograms.items():
+            label = series if len(cards) == 1 else f"{card.run.id}.{series}"
+            plain = quote(name(label, _TAG_CHARACTERS), safe=".-_")
+            found[f"hgrm/{plain}.hgrm"] = distribution(row).encode()
+    return found
+
+
+def distribution(row: Mapping[str, Any]) -> str:
+    """The percentile distribution of a merged row in microseconds, as the library prints it.
+
+    But for its standard deviation, which the library leaves in nanoseconds beside microseconds.
+    """
+    bucket, counts = np.asarray(row["bucket"]), np.asarray(row["bucket_count"], np.int64)
+    running = np.cumsum(counts)
+    total = int(running[-1])
+    values_us = highest_values(bucket) / 1000
+    reached = 100.0 * running / total
+    lines = [f"{'Value':>12} {'Percentile':>14} {'TotalCount':>10} {'1/(1-Percentile)':>14}", ""]
+    level, place = 0.0, -1
+    while place < len(running) - 1:
+        place = int(np.searchsorted(reached, level))
+        share = level / 100
+        lines.append(
+            f"{values_us[place]:12.3f} {share:2.12f} {running[place]:10d} {1 / (1 - share):14.2f}"
+        )
+        half = math.pow(2, math.log(100 / (100.0 - level)) / math.log(2) + 1)
+        level += 100.0 / (_TICKS * half)
+    lines.append(f"{values_us[-1]:12.3f} {1:2.12f} {total:10d}")
+    average_us, deviation_us = mean(counts, bucket) / 1000, stdev(counts, bucket) / 1000
+    lines += [
+        f"#[Mean    = {average_us:12.3f}, StdDeviation   = {deviation_us:12.3f}]",
+        f"#[Max     = {values_us[-1]:12.3f}, TotalCount     = {total:12.3f}]",
+        f"#[Buckets = {_BUCKETS:12d}, SubBuckets     = {_SUB_BUCKETS:12d}]",
+        "#[Unit    = microseconds. A percentile p is the value of rank max(int(p/100 * TotalCount "
+        "+ 0.5), 1), as the highest of its bucket]",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def to_hlog(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> bytes:

@@ -12,7 +12,7 @@ from loadgen.scorecard import page
 from loadgen.scorecard.compare import Comparison
 from loadgen.scorecard.model import NOTHING_SAID, About, ScoreCard
 from loadgen.scorecard.to_csv import to_csv
-from loadgen.scorecard.to_histograms import to_hlog, to_parquet
+from loadgen.scorecard.to_histograms import to_hgrm, to_hlog, to_parquet
 from loadgen.scorecard.to_html import to_html
 from loadgen.scorecard.to_json import to_json
 from loadgen.scorecard.to_markdown import to_markdown
@@ -48,6 +48,7 @@ def write_renderings(
     if not cards:
         raise ValueError("no score card to write")
     rendered = {name: render(cards, comparisons, about) for name, render in RENDERINGS.items()}
+    rendered |= to_hgrm(cards, comparisons)
     return write_files("score card", out_dir, rendered)
 
 
@@ -58,7 +59,8 @@ def write_files(what: str, out_dir: Path, files: Mapping[str, bytes]) -> dict[st
     """
     try:
         with disk_errors(out_dir):
-            out_dir.mkdir(parents=True, exist_ok=True)
+            for folder in {(out_dir / name).parent for name in files}:
+                folder.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
             write_atomically(out_dir / name, data)
     except OSError as error:

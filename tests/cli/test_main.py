@@ -312,6 +312,7 @@ def test_run_writes_json_alone_to_stdout_and_leaves_a_score_card(tmp_path: Path)
         "broker.jsonl",
         "intervals",
         "SHA256SUMS",
+        "hgrm",
         "histograms.hlog",
         "histograms.parquet",
         "scorecard.json",

@@ -16,6 +16,8 @@ from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import RunResult, run
 from loadgen.errors import BrokerRefusedError, ScenarioError
 from loadgen.scorecard.summary import summarize_run
+from loadgen.scorecard.to_json import to_json
+from tests.schemas import errors
 from tests.secured_mosquitto import TlsFiles, run_secured
 from tests.verdicts import faults, without_saturation
 
@@ -26,7 +28,12 @@ SHORT = {"warmup": 0.1, "duration": 1.5}
 async def play(tmp_path: Path, case: str, **fields: Any) -> RunResult:
     settle = {} if case == "connburst" else {"settle": 0.2}
     scenario = build_scenario(case, None, {**SHORT, **settle, **fields})
-    return await run(scenario, tmp_path / "run", command=("loadgen", case))
+    result = await run(scenario, tmp_path / "run", command=("loadgen", case))
+    record = json.loads((result.directory / "run.json").read_text())
+    assert errors(record, "run-1.schema.json") == []
+    card = json.loads(to_json([summarize_run(result.directory)]))
+    assert errors(card, "scorecard-1.schema.json") == []
+    return result
 
 
 def rows(result: RunResult) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from loadgen.scorecard.page import PLOTLY
 from loadgen.scorecard.run_charts import run_charts_of
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.text import cell, number
-from loadgen.scorecard.to_csv import COLUMNS, to_csv
+from loadgen.scorecard.to_csv import COLUMNS, SERIES_TYPE, to_csv
 from loadgen.scorecard.to_html import to_html
 from loadgen.scorecard.to_json import to_json, to_json_array
 from loadgen.scorecard.to_markdown import escape, to_markdown
@@ -144,13 +144,31 @@ def test_a_cell_that_begins_like_a_formula_is_text(start: str) -> None:
 def test_csv_reads_back(cards: list[ScoreCard], hostile: ScoreCard) -> None:
     lines = list(csv.reader(io.StringIO(to_csv([*cards, hostile]).decode())))
     assert tuple(lines[0]) == COLUMNS
-    assert len(lines) == 1 + sum(len(card.rows) for card in [*cards, hostile])
+    held = [len(card.rows) + len(card.latency) for card in [*cards, hostile]]
+    assert len(lines) == 1 + sum(held)
     assert all(len(line) == len(COLUMNS) for line in lines)
     fanout = [line for line in lines if line[1] == "FANOUT"]
     assert [float(line[4]) for line in fanout] == [200.0, 2000.0]
     for line in lines[1:]:
         assert not any(field.startswith(("=", "+", "-", "@")) for field in line)
     assert lines[-1][COLUMNS.index("Run")].startswith("'=1+1</script>")
+
+
+def test_csv_has_latencies_and_the_ledger_of_every_case(cards: list[ScoreCard]) -> None:
+    lines = list(csv.DictReader(io.StringIO(to_csv(cards).decode())))
+    for card in cards:
+        own = [line for line in lines if line["Run"] == card.run.id]
+        series = {line["Name"]: line for line in own if line["Type"] == SERIES_TYPE}
+        assert [*series] == [*card.latency]
+        for name, timed in card.latency.items():
+            line = series[name]
+            assert (line["Unit"], int(line["Count"])) == ("microseconds", timed.count)
+            told = {"AVG": timed.avg, "50P": timed.p50, "90P": timed.p90, "MAX": timed.max}
+            for column, value in told.items():
+                assert line[column] == ("" if value is None else str(value))
+        for line in own:
+            ledger = card.ledger and card.ledger["window"]
+            assert line["Ledger intact"] == ("" if ledger is None else str(ledger["intact"]))
 
 
 # --- Markdown -------------------------------------------------------------------------------
@@ -355,7 +373,7 @@ def test_every_rendering_is_written(cards: list[ScoreCard], tmp_path: Path) -> N
     assert sorted(p.name for p in out.iterdir()) == sorted(
         [
             *("scorecard.json", "scorecard.csv", "scorecard.md", "scorecard.html"),
-            *("histograms.parquet", "histograms.hlog"),
+            *("histograms.parquet", "histograms.hlog", "hgrm"),
         ]
     )
     assert paths["scorecard.json"].read_bytes() == to_json(cards)

@@ -14,7 +14,7 @@ from loadgen.metrics.histogram import HIGHEST_NS, lowest_values
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.summary import summarize_run
-from loadgen.scorecard.to_histograms import HISTOGRAM_SCHEMA, to_hlog, to_parquet
+from loadgen.scorecard.to_histograms import HISTOGRAM_SCHEMA, to_hgrm, to_hlog, to_parquet
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +100,31 @@ def test_a_run_without_latencies(make: ModuleType, tmp_path: Path) -> None:
     card = summarize_run(make.write_run(tmp_path / "run", make.run_document(), rows))
     assert read_log(to_hlog([card]), tmp_path / "a.hlog") == []
     assert pq.read_table(io.BytesIO(to_parquet([card]))).num_rows == 0
+
+
+def test_distributions_are_the_librarys_own(card: ScoreCard) -> None:
+    files = to_hgrm([card])
+    assert [*files] == [f"hgrm/{series}.hgrm" for series in card.latency]
+    for series, row in card.curves.histograms.items():
+        library = HdrHistogram(1, HIGHEST_NS, 3)
+        for value, count in zip(
+            lowest_values(row["bucket"]).tolist(), row["bucket_count"], strict=True
+        ):
+            library.record_value(value, count)
+        out = io.BytesIO()
+        library.output_percentile_distribution(out, 1000)
+        theirs = out.getvalue().decode().splitlines()
+        ours = files[f"hgrm/{series}.hgrm"].decode().splitlines()
+        assert ours[-1].startswith("#[Unit    = microseconds.")
+        # The library scales all but the deviation.
+        deviation = f"{library.get_stddev():12.3f}]", f"{library.get_stddev() / 1000:12.3f}]"
+        assert ours[:-1] == [line.replace(*deviation) for line in theirs]
+
+
+def test_distributions_of_several_runs_have_names_of_their_own(card: ScoreCard) -> None:
+    other = replace(card, run=replace(card.run, id="../b"))
+    files = to_hgrm([card, other])
+    assert len(files) == 2 * len(card.latency)
+    assert "hgrm/..%2Fb.end_to_end.hgrm" in files
+    many = [replace(card, run=replace(card.run, id=str(number))) for number in range(21)]
+    assert to_hgrm(many) == {}
