@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hdrh.histogram import HdrHistogram
 
-from loadgen.control.compaction import ROW_GROUP_ROWS
+from loadgen.control.compaction import ROW_GROUP_ROWS, WRITE_OPTIONS
 from loadgen.control.rundir import write_json
 from loadgen.control.seal import seal
 from loadgen.metrics.histogram import HIGHEST_NS, bucket_index, dense, lowest_values, sparse
@@ -81,7 +81,7 @@ def make_run(directory: Path, run: str, rows: int, seed: int) -> int:
     table = table.slice(0, rows).replace_schema_metadata({RUN_METADATA_KEY: run.encode()})
     (directory / "intervals").mkdir(parents=True)
     path = directory / "intervals" / "part-000000.parquet"
-    pq.write_table(table, path, compression="zstd", row_group_size=ROW_GROUP_ROWS)
+    pq.write_table(table, path, row_group_size=ROW_GROUP_ROWS, **WRITE_OPTIONS)
     write_json(directory / "run.json", document_of(run, seconds, seed))
     seal(directory)
     return len(table["bucket"].combine_chunks().values)

@@ -21,6 +21,13 @@ from loadgen.metrics.interval import INTERVAL_SCHEMA
 ROW_GROUP_ROWS = 20_000
 """At the least; some 100 MB when unpacked. A row group is what a reader holds at once."""
 
+WRITE_OPTIONS = {
+    "compression": "zstd",
+    # Buckets ascend and most counts are small: half as large so, and read with less work.
+    "use_dictionary": ["run", "group", "phase", "series", "bucket_count.list.element"],
+    "column_encoding": {"bucket.list.element": "DELTA_BINARY_PACKED"},
+}
+
 _AT_FDCWD = -100  # <fcntl.h>: paths are relative to the current directory
 _RENAME_EXCHANGE = 2  # <linux/fs.h>
 
@@ -55,7 +62,7 @@ def _write(parts: list[Path], path: Path) -> None:
     with pq.ParquetFile(parts[0]) as first:
         schema = INTERVAL_SCHEMA.with_metadata(first.schema_arrow.metadata)
     with path.open("wb") as file:
-        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        with pq.ParquetWriter(file, schema, **WRITE_OPTIONS) as writer:
             tables: list[pa.Table] = []
             for place, part in enumerate(parts):
                 with pq.ParquetFile(part) as read:

@@ -22,8 +22,8 @@ TOTALS_BY = ("run", "group", "phase", "series")
 
 TOTALS_SCHEMA = reduced_schema(TOTALS_BY)
 
-COURSE_SERIES = ("", "end_to_end", "connect")
-"""Series whose course over time is drawn."""
+_TIMED_SERIES = ("end_to_end", "connect")
+"""Series whose course over time is drawn, beside the counters."""
 
 _COURSE_BY = ("run", "second", "group", "series")
 _COUNTERS_BY = ("run", "host", "worker", "second", "group", "series")
@@ -129,16 +129,15 @@ def course_of_parts(
 
 
 def _course_parts(intervals: pa.Table, background: Collection[str]) -> tuple[pa.Table, pa.Table]:
-    kept = intervals.filter(
-        pc.and_(
-            pc.is_in(intervals["series"], pa.array(COURSE_SERIES)),
-            pc.not_equal(intervals["group"], ""),
-        )
-    )
-    counted = pc.equal(kept["series"], "")
-    latencies = _by_class(kept.filter(pc.invert(counted)), background)
+    of_groups = pc.not_equal(intervals["group"], "")
+    counted = pc.and_(of_groups, pc.equal(intervals["series"], ""))
+    timed = pc.and_(of_groups, pc.is_in(intervals["series"], pa.array(_TIMED_SERIES)))
+    latencies = _by_class(intervals.filter(timed), background)
     # A worker writes its gauges in the row of each phase: one of them counts.
-    return reduce_table(kept.filter(counted), _COUNTERS_BY), reduce_table(latencies, _COURSE_BY)
+    return (
+        reduce_table(intervals.filter(counted), _COUNTERS_BY),
+        reduce_table(latencies, _COURSE_BY),
+    )
 
 
 def processes_of(intervals: pa.Table) -> pa.Table:

@@ -119,7 +119,10 @@ def _left(rows: pa.Table, run: str, backgrounds: Backgrounds, block_seconds: int
         raise RunDirectoryError(
             f"the run directories hold rows of another run: {printable(str(run), 80)!r}"
         )
-    parts = parts_of(rows.filter(pc.equal(rows["run"], run)), backgrounds[run])
+    of_run = pc.equal(rows["run"], run)
+    # Copying histograms costs as much as merging them.
+    own = rows if pc.all(of_run).as_py() else rows.filter(of_run)
+    parts = parts_of(own, backgrounds[run])
     told: list[tuple[int, str, pa.Table]] = [(_ALL_SECONDS, "totals", parts.totals)]
     for name in ("counters", "latencies", "processes"):
         table = getattr(parts, name)
