@@ -13,6 +13,7 @@ from loadgen.cli import (
     calibrate,
     certificates,
     demo,
+    history,
     import_,
     plan,
     probe,
@@ -60,6 +61,7 @@ def app(words: Words) -> typer.Typer:
     add_command(app, words, "probe", probe.SUMMARY, probe.command)
     add_plain_command(app, "broker", broker.command)
     add_plain_command(app, "certificates", certificates.command)
+    app.add_typer(history.app, name="history")
     app.add_typer(import_.app, name="import")
     add_plain_command(app, "calibrate", calibrate.command)
     return app

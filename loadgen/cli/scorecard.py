@@ -1,9 +1,11 @@
 """`loadgen scorecard RUN...`: results to one score card, by Spark."""
 
 import inspect
+import math
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +28,12 @@ baseline.
 Example: loadgen scorecard runs/a runs/b --pdu outlet1.csv
 
 Example: loadgen scorecard runs/new --baseline runs/old --bound 3%
+
+Example: loadgen scorecard runs/new --history history --bound 99P=50%,VALUE=2%
 """
 
+
+_TELL_EVERY_S = 2.0
 
 _LOG_FIELDS = ("pdu", "pdu_timezone", "pdu_columns", "pdu_offset")
 """Fields of a scenario that say which power logs there are and how they are read."""
@@ -45,6 +51,16 @@ _OPTIONS = (
         metavar="RUN",
         help="Run to hold the others of its case against; repeatable. Exit status 1 where one is "
         "worse by more than --bound.",
+    ),
+    option(
+        "history",
+        str | None,
+        metavar="DIR",
+        help="Hold each run against the last VALID ones of the same load in this history "
+        "(loadgen history). Exit status 1 where it is worse by more than --bound.",
+    ),
+    option(
+        "history_runs", int, 10, metavar="N", help="So many of them are the baseline, 1 to 1,000."
     ),
     option(
         "bound",
@@ -79,6 +95,7 @@ _OPTIONS = (
         help="Where to write it [default: into the run; for several, scorecard-TIME].",
     ),
     json_option(),
+    option("quiet", bool, False, help="Show no progress."),
 )
 
 
@@ -136,6 +153,23 @@ def github_summary_file() -> Path:
     return Path(named)
 
 
+def _progress() -> Callable[[str], None]:
+    """What is done, on stderr: what begins ("...") at once, counts a line every few seconds."""
+    told_s = -math.inf
+
+    def tell(what: str) -> None:
+        nonlocal told_s
+        if what.endswith("...") or time.monotonic() - told_s >= _TELL_EVERY_S:
+            told_s = time.monotonic()
+            print(what, file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _quiet(_what: str) -> None:
+    """Shows nothing."""
+
+
 def _make(given: Flags) -> int:
     from loadgen.control.disk import disk_errors
     from loadgen.errors import ScenarioError
@@ -145,7 +179,9 @@ def _make(given: Flags) -> int:
     from loadgen.scorecard.to_json import to_json
     from loadgen.scorecard.to_markdown import to_markdown
     from loadgen.scorecard.write import write_files, write_renderings
+    from loadgen.spark.history import past_comparisons
     from loadgen.spark.job import make_scorecards
+    from loadgen.spark.session import open_session
     from loadgen.workload.units import shown
 
     runs, olds, units = given["runs"], given["baseline"] or [], given["rack_units"]
@@ -153,26 +189,35 @@ def _make(given: Flags) -> int:
         raise ScenarioError(f"rack_units: {units:g} is out of range; allowed: 0.1 to 10,000")
     bounds = parse_bounds(given["bound"])
     summary = github_summary_file() if given["github_summary"] else None
-    cards = make_scorecards(
-        [*olds, *runs],
-        given["pdu"] or (),
-        given["pdu_timezone"],
-        units,
-        given["spark_master"],
-        pdu_columns=given["pdu_columns"],
-        pdu_offset=given["pdu_offset"],
-    )
+    progress = _quiet if given["quiet"] else _progress()
+    history = given["history"]
+    if history and olds:
+        raise ScenarioError("history: is a baseline of its own; leave --baseline out")
+    if not 1 <= given["history_runs"] <= 1000:
+        raise ScenarioError("history_runs: allowed: 1 to 1,000")
+    progress("starting Spark ...")
+    with open_session(given["spark_master"]) as spark:
+        cards = make_scorecards(
+            [*olds, *runs],
+            given["pdu"] or (),
+            given["pdu_timezone"],
+            units,
+            pdu_columns=given["pdu_columns"],
+            pdu_offset=given["pdu_offset"],
+            spark=spark,
+            progress=progress,
+        )
+        past = past_comparisons(spark, history, cards, given["history_runs"], bounds)
     comparisons = compare(cards, [place < len(olds) for place in range(len(cards))], bounds)
-    if stranger := bounds.unknown(comparisons):
+    judged = past if history else comparisons
+    if (stranger := bounds.unknown(judged)) and (judged or not history):
         raise ScenarioError(f"bound: there is no row or column {shown(stranger)} to compare")
     together = Path(f"scorecard-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     out = given["out"] or (runs[0] if len(cards) == 1 else together)
     about = About(given["title"], given["author"], given["note"])
     paths = write_renderings(cards, out, comparisons, about)
     if given["junit"] is not None:
-        write_files(
-            "JUnit XML", given["junit"].parent, {given["junit"].name: to_junit(comparisons)}
-        )
+        write_files("JUnit XML", given["junit"].parent, {given["junit"].name: to_junit(judged)})
     if summary is not None:
         with disk_errors(summary), summary.open("ab") as file:
             file.write(to_markdown(cards, comparisons, about) + b"\n")
@@ -180,9 +225,11 @@ def _make(given: Flags) -> int:
         sys.stdout.write(to_json(cards, comparisons).decode())
     else:
         print(paths["scorecard.html"])
-    for remark in (remark for comparison in comparisons for remark in comparison.remarks):
+    if history and not past:
+        print(f"loadgen: no VALID run of this load is in {history} yet", file=sys.stderr)
+    for remark in (remark for comparison in judged for remark in comparison.remarks):
         print(f"loadgen: {remark}", file=sys.stderr)
-    wrong = _wrong(cards[len(olds) :], cards, comparisons)
+    wrong = _wrong(cards[len(olds) :], cards, judged)
     for line in wrong:
         print(f"loadgen: {line}", file=sys.stderr)
     return 1 if wrong else 0

@@ -342,6 +342,17 @@ def _facts(card: ScoreCard) -> _Facts:
     }
 
 
+def load_of(card: ScoreCard) -> str:
+    """Digest of what was asked for, and of whom: whoever shares it can be followed over weeks.
+
+    Broker, its version and that of this program are left open: what they change is looked for.
+    """
+    known = {key: value for key, value in _facts(card).items() if key.startswith("scenario.")}
+    environment = card.run.environment
+    host = {key: environment.get(key) for key in ("host", "cpu_model", "cores")}
+    return digest_of(known | host | {"protocol": card.run.protocol, "hosts": card.run.hosts})
+
+
 def _differing(facts: Sequence[_Facts]) -> list[str]:
     """Keys of what is not the same in all of these."""
     keys = dict.fromkeys(key for one in facts for key in one)

@@ -12,7 +12,7 @@ from loadgen.scorecard.power_settings import PduLog, log_settings
 from loadgen.scorecard.record import open_runs
 from loadgen.spark.aggregate import views_of_runs
 from loadgen.spark.power import outlets_of_runs
-from loadgen.spark.session import open_session
+from loadgen.spark.session import Progress, open_session, silent, watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,20 +28,24 @@ def make_scorecards(
     pdu_columns: str | None = None,
     pdu_offset: str | None = None,
     spark: "SparkSession | None" = None,
+    progress: Progress = silent,
 ) -> list[ScoreCard]:
     """One score card a run directory, in the order given; nothing is written.
 
     `pdu_logs` must cover every run; they and what says how to read them are as in
-    `scorecard.summary.summarize_run`. `spark` is a session to use instead of a new one on `master`.
+    `scorecard.summary.summarize_run`. `spark` is a session to use instead of a new one on `master`,
+    `progress` hears what is done.
     What can be refused without Spark is refused before it starts. Raises RunDirectoryError,
     PowerLogError, MissingProgramError and CannotRunError.
     """
     settings = log_settings(pdu_logs, pdu_timezone, pdu_columns, pdu_offset)
+    progress(f"opening {len(run_dirs):,} run directories ...")
     runs = open_runs(run_dirs)
     session: AbstractContextManager[SparkSession] = (
         open_session(master) if spark is None else nullcontext(spark)
     )
-    with session as used:
+    progress("starting Spark ...")
+    with session as used, watched(used, progress):
         views = views_of_runs(used, runs)
         outlets = {}
         if settings is not None:
@@ -49,6 +53,7 @@ def make_scorecards(
             outlets = outlets_of_runs(used, windows, settings)
             for run, measured in outlets.items():
                 require_coverage(measured, run)
+    progress("making the score card ...")
     return [
         build(run, views[run.record.id], outlets.get(run.record.id), rack_units) for run in runs
     ]

@@ -9,15 +9,21 @@ argument and whose other entries are links to the wheel's.
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import psutil
+
+from loadgen.control.interrupt import RunInterruptedError
 from loadgen.control.redaction import printable
 from loadgen.errors import CannotRunError, MissingProgramError
 
@@ -28,6 +34,24 @@ OLDEST_JAVA = 17
 """Spark 4.0 release notes: Java 17 or newer."""
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
+
+_ANSWER_S = 5.0
+_HIGHEST_PORT = 65_535
+_NO_EXECUTOR_S = 25.0
+_LOOK_S = 0.5
+
+_JAVA = (
+    "-XX:-UsePerfData -XX:+UseParallelGC "
+    "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+)
+"""No files in the temporary directory; least processor time for columns that Spark checked."""
+
+Progress = Callable[[str], None]
+
+
+def silent(_what: str) -> None:
+    """Shows nothing."""
+
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
@@ -98,21 +122,161 @@ def java_shim(java_home: Path, cache: Path) -> Path:
 def open_session(
     master: str = "local[*]", *, memory: str = "2g", options: Mapping[str, str] = NO_OPTIONS
 ) -> Iterator["SparkSession"]:
-    """A Spark session in UTC that says nothing unless it fails; stopped at the end.
+    """A Spark session in UTC that says nothing unless it fails; ended with all that it started.
 
     `master` is a Spark master URL, `memory` the heap of the driver (which in local mode does all
-    the work), `options` are Spark settings beside our own. Raises CannotRunError with the
-    launcher's last words when Spark does not start.
+    the work), `options` are Spark settings beside our own. Ctrl-C and SIGTERM end the block with
+    RunInterruptedError, and nothing stays in the temporary directory. A session that the process
+    has already is used and stays. Raises CannotRunError when Spark does not start, with the
+    launcher's last words, and where no master answers.
     """
+    _require_answer(master)
+    from pyspark import SparkContext
+
+    foreign = SparkContext._active_spark_context is not None
     scratch = Path(tempfile.mkdtemp(prefix="loadgen-spark-"))
     try:
-        spark = _start(master, memory, scratch, options)
-        try:
+        with _ended_on_request() as take_signals:
+            spark = _start(master, memory, scratch, options)
+            take_signals()  # Spark takes SIGINT for itself
             yield spark
-        finally:
-            spark.stop()
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        try:
+            if not foreign:
+                _end(scratch)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _require_answer(master: str) -> None:
+    """Raises CannotRunError where a standalone master is not there; Spark would try for longer."""
+    if not master.startswith("spark://"):
+        return
+    reason: object = "it names no host and port"
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > _HIGHEST_PORT:
+            continue
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+            return
+        except OSError as error:
+            reason = error.strerror or error
+    raise CannotRunError(
+        f"no Spark master answers at {printable(master, 100)}: {printable(str(reason), 200)}; "
+        "start one there, or leave --spark-master out to work on this host"
+    )
+
+
+@contextmanager
+def _ended_on_request() -> Iterator[Callable[[], None]]:
+    """SIGINT and SIGTERM end the block with RunInterruptedError, in the main thread of a process.
+
+    What it yields takes the signals again, from whoever took them meanwhile. Whoever swallows the
+    exception that a signal raises is asked again at the end of the block.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    asked: list[int] = []
+
+    def ask(number: int, _frame: object) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt
+
+    def take() -> None:
+        for number in before:
+            signal.signal(number, ask)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    take()
+    try:
+        yield take
+    except (Exception, KeyboardInterrupt):
+        if not asked:
+            raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if asked:
+        raise RunInterruptedError("interrupted; nothing was written")
+
+
+@contextmanager
+def watched(spark: "SparkSession", progress: Progress) -> Iterator[None]:
+    """Tells how many tasks are done, and gives up on a cluster that lends no executor."""
+    context, ended = spark.sparkContext, threading.Event()
+    alone: list[bool] = []
+
+    def watch() -> None:
+        tracker = context.statusTracker()
+        waited_s = 0.0
+        while not ended.wait(_LOOK_S):
+            try:
+                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+                known = [stage for stage in stages if stage is not None]
+                if not known:
+                    continue
+                done = sum(stage.numCompletedTasks for stage in known)
+                tasks = sum(stage.numTasks for stage in known)
+                progress(f"Spark: {done:,} of {tasks:,} tasks of this stage")
+                idle = not done and not any(stage.numActiveTasks for stage in known)
+                waited_s = waited_s + _LOOK_S if idle else 0.0
+                if waited_s > _NO_EXECUTOR_S:
+                    alone.append(True)
+                    context.cancelAllJobs()
+            except Exception:  # the session ends, and says why itself
+                return
+
+    watcher = threading.Thread(target=watch, name="loadgen-spark-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except CannotRunError:
+        if alone:
+            raise CannotRunError(
+                f"the Spark master {printable(str(context.master), 100)} lent no executor within "
+                f"{_NO_EXECUTOR_S:.0f} s; has it workers with free cores and memory?"
+            ) from None
+        raise
+    finally:
+        ended.set()
+        watcher.join(5)
+
+
+def _end(scratch: Path) -> None:
+    """End the session, its gateway and its Java, which knows the scratch directory by name."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    began = SparkContext._gateway
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        with suppress(Exception):
+            active.stop()
+    if began is not None:
+        with suppress(Exception):
+            began.shutdown()
+        with suppress(Exception):
+            began.proc.stdin.close()
+        SparkContext._gateway = SparkContext._jvm = None
+    ours = [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if str(scratch) in _command_of(process)
+    ]
+    _, alive = psutil.wait_procs(ours, timeout=5)
+    for process in alive:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=5)
+
+
+def _command_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def _start(master: str, memory: str, scratch: Path, given: Mapping[str, str]) -> "SparkSession":
@@ -121,9 +285,12 @@ def _start(master: str, memory: str, scratch: Path, given: Mapping[str, str]) ->
     os.environ["PYSPARK_PYTHON"] = given.get("spark.pyspark.python", sys.executable)
     log_settings = scratch / "log4j2.properties"
     log_settings.write_text(_LOG_SETTINGS)
+    named = f"-Dlog4j2.configurationFile={log_settings.as_uri()} -Djava.io.tmpdir={scratch}"
+    java = f"{named} {_JAVA}"
     options = {
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_settings.as_uri()}",
+        "spark.driver.extraJavaOptions": java,
+        "spark.executor.extraJavaOptions": _JAVA,
         "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2]),
         "spark.app.name": "loadgen score card",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),

@@ -1,0 +1,123 @@
+"""`loadgen history`: score cards over weeks, as a table that Spark keeps and asks."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loadgen.cli.help import add_plain_command
+from loadgen.cli.options import AsJson, require_command
+
+app = typer.Typer(
+    help="Keep score cards over weeks and follow their rows.\n\n"
+    "Example: loadgen history add runs/* --to history\n\n"
+    "Example: loadgen scorecard runs/new --history history",
+    short_help="Keep score cards over weeks and follow their rows.",
+    add_completion=False,
+)
+require_command(app, "history: what? allowed: add, show")
+
+_Where = Annotated[
+    str,
+    typer.Option(
+        "--in",
+        "--to",
+        metavar="DIR",
+        help="Where the history is: a directory, or a URL that Spark can write, as hdfs://host/dir.",
+    ),
+]
+_Master = Annotated[str, typer.Option("--spark-master", metavar="URL", help="Spark master.")]
+
+
+def add(
+    cards: Annotated[
+        list[Path], typer.Argument(metavar="RUN|CARD...", help="Run directories or scorecard.json.")
+    ],
+    to: _Where = "history",
+    spark_master: _Master = "local[*]",
+) -> int:
+    """Append the rows of score cards to the history. A card that is in it already is left out.
+
+    Example: loadgen history add runs/20261120T233000Z-fanin
+    """
+    from loadgen.spark.history import add_cards
+    from loadgen.spark.session import open_session
+
+    found = [one for path in cards for one in _documents(path)]
+    with open_session(spark_master) as spark:
+        new = add_cards(spark, to, found)
+    print(f"{new:,} added, {len(found) - new:,} already there: {to}", file=sys.stderr)
+    return 0
+
+
+def _documents(path: Path) -> list[tuple[str, dict[str, object]]]:
+    from loadgen.errors import RunDirectoryError
+    from loadgen.scorecard.history import documents_in
+    from loadgen.scorecard.record import shown
+
+    file = path / "scorecard.json" if path.is_dir() else path
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        reason = (error.strerror or "cannot be read").lower()
+        raise RunDirectoryError(
+            f"{shown(file)}: {reason}; make it with loadgen scorecard"
+        ) from None
+    return [(shown(file), document) for document in documents_in(data, shown(file))]
+
+
+def show(
+    where: _Where = "history",
+    case: Annotated[str, typer.Option(metavar="CASE", help="Only this case, as fanin.")] = "",
+    row: Annotated[str, typer.Option(metavar="NAME", help="Only this row, as FANIN.MPC.")] = "",
+    since: Annotated[
+        str, typer.Option(metavar="DATE", help="Only runs started since then, as 2026-11-01.")
+    ] = "",
+    rolling: Annotated[
+        int, typer.Option(metavar="N", min=1, max=1000, help="Runs in the rolling mean.")
+    ] = 10,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page with one chart a row.")
+    ] = None,
+    json_: AsJson = False,
+    spark_master: _Master = "local[*]",
+) -> int:
+    """Show how the rows of VALID runs went over weeks.
+
+    A course is of one case, scenario and load host; LOAD tells them apart.
+
+    Example: loadgen history show --in history --case fanin --since 2026-10-01 --html trend.html
+    """
+    from dataclasses import asdict
+
+    from loadgen.scorecard.history import history_page, weeks_of
+    from loadgen.scorecard.rows import FIGURES
+    from loadgen.scorecard.text import name, number
+    from loadgen.scorecard.to_json import indented
+    from loadgen.scorecard.write import write_files
+    from loadgen.spark.history import courses_of
+    from loadgen.spark.session import open_session
+
+    with open_session(spark_master) as spark:
+        courses = courses_of(spark, where, case, row, since, rolling)
+    if html is not None:
+        write_files("history", html.parent, {html.name: history_page(courses, rolling)})
+    if json_:
+        sys.stdout.write(indented([asdict(course) for course in courses]).decode())
+        return 0
+    print(
+        f"{'ROW':<32} {'UNIT':<14} {'LOAD':<6} {'WEEK OF':<10} {'RUNS':>5} {'MEAN':>10} LEAST-MOST"
+    )
+    for course in courses:
+        label = f"{name(course.name, 26)} {FIGURES[course.column]}"
+        for week, runs, mean, least, most in weeks_of(course):
+            print(
+                f"{label:<32} {name(course.unit, 14):<14} {course.load[:6]} {week:<10} {runs:>5} "
+                f"{number(mean):>10} {number(least)}-{number(most)}"
+            )
+    return 0
+
+
+add_plain_command(app, "add", add)
+add_plain_command(app, "show", show)
