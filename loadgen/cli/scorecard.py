@@ -16,6 +16,8 @@ from loadgen.cli.options import Flags, field_option, json_option, option, parame
 from loadgen.workload.scenario import Scenario
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from loadgen.scorecard.compare import Bounds, Comparison
     from loadgen.scorecard.model import ScoreCard
 
@@ -181,7 +183,6 @@ def _make(given: Flags) -> int:
     from loadgen.scorecard.write import write_files, write_renderings
     from loadgen.spark.history import past_comparisons
     from loadgen.spark.job import make_scorecards
-    from loadgen.spark.session import open_session
     from loadgen.workload.units import shown
 
     runs, olds, units = given["runs"], given["baseline"] or [], given["rack_units"]
@@ -195,19 +196,22 @@ def _make(given: Flags) -> int:
         raise ScenarioError("history: is a baseline of its own; leave --baseline out")
     if not 1 <= given["history_runs"] <= 1000:
         raise ScenarioError("history_runs: allowed: 1 to 1,000")
-    progress("starting Spark ...")
-    with open_session(given["spark_master"]) as spark:
-        cards = make_scorecards(
-            [*olds, *runs],
-            given["pdu"] or (),
-            given["pdu_timezone"],
-            units,
-            pdu_columns=given["pdu_columns"],
-            pdu_offset=given["pdu_offset"],
-            spark=spark,
-            progress=progress,
-        )
-        past = past_comparisons(spark, history, cards, given["history_runs"], bounds)
+    past: list[Comparison] = []
+
+    def ask(spark: "SparkSession", cards: "list[ScoreCard]") -> None:
+        past.extend(past_comparisons(spark, history, cards, given["history_runs"], bounds))
+
+    cards = make_scorecards(
+        [*olds, *runs],
+        given["pdu"] or (),
+        given["pdu_timezone"],
+        units,
+        given["spark_master"],
+        pdu_columns=given["pdu_columns"],
+        pdu_offset=given["pdu_offset"],
+        progress=progress,
+        then=ask if history else None,
+    )
     comparisons = compare(cards, [place < len(olds) for place in range(len(cards))], bounds)
     judged = past if history else comparisons
     if (stranger := bounds.unknown(judged)) and (judged or not history):

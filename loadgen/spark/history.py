@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from loadgen.control.redaction import printable
 from loadgen.control.rundir import exclusive
 from loadgen.errors import CannotRunError, RunDirectoryError
@@ -40,8 +42,6 @@ def add_cards(
 
     Raises RunDirectoryError for what is no card, CannotRunError where the table cannot be written.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     entries: dict[str, list[dict[str, Any]]] = {}
     for shown, document in cards:
         own = entries_of(document, shown)
@@ -50,8 +50,8 @@ def add_cards(
         known = _known_runs(spark, where)
         new = [line for run, own in entries.items() if run not in known for line in own]
         if new:
-            rows = [tuple(line[key] for key in HISTORY_SCHEMA.names) for line in new]
-            table = spark.createDataFrame(rows, from_arrow_schema(HISTORY_SCHEMA)).coalesce(1)
+            rows = pa.Table.from_pylist(new, HISTORY_SCHEMA)
+            table = spark.createDataFrame(rows).coalesce(1)
             with _spark_errors(where):
                 table.write.mode("append").partitionBy("case", "month").parquet(location(where))
     return len(entries.keys() - known)
@@ -80,19 +80,19 @@ def baseline_of(
 
 
 def past_comparisons(
-    spark: "SparkSession", where: str | None, cards: Sequence[ScoreCard], count: int, bounds: Bounds
+    spark: "SparkSession", where: str, cards: Sequence[ScoreCard], count: int, bounds: Bounds
 ) -> list[Comparison]:
     """Each load's cards against the last VALID ones of it in the history, where there are any.
 
     Its runs that are among the cards are no baseline of themselves.
     """
     loads: dict[tuple[str, str], list[ScoreCard]] = {}
-    for card in cards if where else ():
+    for card in cards:
         loads.setdefault((card.run.case, load_of(card)), []).append(card)
     found = []
     for (_, load), own in loads.items():
         first = min(own, key=lambda card: card.run.started)
-        past = baseline_of(spark, str(where), first, load, count)
+        past = baseline_of(spark, where, first, load, count)
         if past:
             marks = [True] * len(past) + [False] * len(own)
             found += compare([*past, *own], marks, bounds)

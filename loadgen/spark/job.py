@@ -1,6 +1,6 @@
 """The score card job: any number of run directories and power logs in, score cards out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,12 +29,13 @@ def make_scorecards(
     pdu_offset: str | None = None,
     spark: "SparkSession | None" = None,
     progress: Progress = silent,
+    then: "Callable[[SparkSession, list[ScoreCard]], None] | None" = None,
 ) -> list[ScoreCard]:
     """One score card a run directory, in the order given; nothing is written.
 
     `pdu_logs` must cover every run; they and what says how to read them are as in
     `scorecard.summary.summarize_run`. `spark` is a session to use instead of a new one on `master`,
-    `progress` hears what is done.
+    `progress` hears what is done, `then` gets session and cards before it ends.
     What can be refused without Spark is refused before it starts. Raises RunDirectoryError,
     PowerLogError, MissingProgramError and CannotRunError.
     """
@@ -53,7 +54,10 @@ def make_scorecards(
             outlets = outlets_of_runs(used, windows, settings)
             for run, measured in outlets.items():
                 require_coverage(measured, run)
-    progress("making the score card ...")
-    return [
-        build(run, views[run.record.id], outlets.get(run.record.id), rack_units) for run in runs
-    ]
+        progress("making the score card ...")
+        cards = [
+            build(run, views[run.record.id], outlets.get(run.record.id), rack_units) for run in runs
+        ]
+        if then is not None:
+            then(used, cards)
+    return cards

@@ -270,6 +270,8 @@ def _end(scratch: Path) -> None:
         with suppress(psutil.Error):
             process.kill()
     psutil.wait_procs(alive, timeout=5)
+    with suppress(Exception):
+        began.proc.wait(5)  # type: ignore[union-attr]
 
 
 def _command_of(process: psutil.Process) -> str:
