@@ -29,7 +29,7 @@ from loadgen.scorecard.views import (
     processes_of_parts,
     totals_of,
 )
-from loadgen.spark.session import reason_in
+from loadgen.spark.session import own_settings, reason_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,9 +75,7 @@ def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> dict[str, 
     from pyspark.sql.pandas.types import from_arrow_schema
 
     backgrounds = {run.record.id: run.record.background for run in runs}
-    spark = spark.newSession()  # its settings are not the caller's
-    for name, value in _SETTINGS.items():
-        spark.conf.set(name, value)
+    spark = own_settings(spark, _SETTINGS)
     rows = (
         spark.read.schema(from_arrow_schema(INTERVAL_SCHEMA))
         .option("pathGlobFilter", "*.parquet")

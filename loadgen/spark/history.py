@@ -24,7 +24,7 @@ from loadgen.scorecard.history import (
     past_card,
 )
 from loadgen.scorecard.model import ScoreCard
-from loadgen.spark.session import reason_in
+from loadgen.spark.session import own_settings, reason_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -159,7 +159,11 @@ def _read(spark: "SparkSession", where: str) -> "DataFrame | None":
 
     try:
         with _spark_errors(where):
-            table = spark.read.schema(from_arrow_schema(HISTORY_SCHEMA)).parquet(location(where))
+            table = (
+                own_settings(spark)
+                .read.schema(from_arrow_schema(HISTORY_SCHEMA))
+                .parquet(location(where))
+            )
     except CannotRunError as error:
         if isinstance(error.__cause__, AnalysisException) and "PATH_NOT_FOUND" in str(
             error.__cause__

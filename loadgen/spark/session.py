@@ -202,6 +202,15 @@ def _ended_on_request() -> Iterator[Callable[[], None]]:
         raise RunInterruptedError("interrupted; nothing was written")
 
 
+def own_settings(spark: "SparkSession", settings: Mapping[str, str] = NO_OPTIONS) -> "SparkSession":
+    """A session of the same Spark with settings of its own; shuffles fit its cores, not hundreds."""
+    own = spark.newSession()
+    tasks = max(8, 4 * spark.sparkContext.defaultParallelism)
+    for name, value in {"spark.sql.shuffle.partitions": str(tasks), **settings}.items():
+        own.conf.set(name, value)
+    return own
+
+
 @contextmanager
 def watched(spark: "SparkSession", progress: Progress) -> Iterator[None]:
     """Tells how many tasks are done, and gives up on a cluster that lends no executor."""
