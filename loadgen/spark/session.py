@@ -203,7 +203,7 @@ def _ended_on_request() -> Iterator[Callable[[], None]]:
 
 
 def own_settings(spark: "SparkSession", settings: Mapping[str, str] = NO_OPTIONS) -> "SparkSession":
-    """A session of the same Spark with settings of its own; shuffles fit its cores, not hundreds."""
+    """A session of the same Spark with settings of its own; shuffles fit its number of cores."""
     own = spark.newSession()
     tasks = max(8, 4 * spark.sparkContext.defaultParallelism)
     for name, value in {"spark.sql.shuffle.partitions": str(tasks), **settings}.items():
