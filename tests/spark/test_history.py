@@ -88,7 +88,7 @@ def value_of_late(courses: Sequence[Any]) -> list[float]:
 
 def test_the_baseline_rolls(spark: "SparkSession", history: str, card: ScoreCard) -> None:
     load = load_of(card)
-    new = past_card(orjson.dumps(document(card, "new", "2026-11-04", 80.0)).decode())
+    new = past_card(orjson.dumps(document(card, "new", "2026-11-04", 60.0)).decode())
     assert load_of(new) == load
     found = baseline_of(spark, history, new, load, 3)
     assert [one.run.id for one in found] == ["r1", "r2", "r3"]
@@ -97,7 +97,7 @@ def test_the_baseline_rolls(spark: "SparkSession", history: str, card: ScoreCard
     assert [one.run.id for one in baseline_of(spark, history, third, load, 9)] == ["r0", "r1"]
     (comparison,) = past_comparisons(spark, history, [new], 3, Bounds(0.05))
     told = [line for line in regressions([comparison]) if line.startswith(card.rows[0].name)]
-    assert len(told) == 1 and "80" in told[0]
+    assert len(told) == 1 and "60" in told[0]
     same = past_card(orjson.dumps(document(card, "new", "2026-11-04", 101.0)).decode())
     assert regressions(past_comparisons(spark, history, [same], 3, Bounds(0.05))) == []
 
