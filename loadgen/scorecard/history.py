@@ -43,7 +43,7 @@ table is divided by `case` and `month` (2026-11).
 """
 
 _MONTH = re.compile(r"\d{4}-\d{2}")
-_NO_CURVES = Curves(0, {}, (), (), pa.table({}), (), pa.table({}), ())
+_NO_CURVES = Curves(0, {}, (), (), pa.table({}), (), (), pa.table({}), ())
 _KEPT = ("run", "verdict", "rows", "counts", "latency")
 _SCHEMA = 1
 
