@@ -141,7 +141,9 @@ async def _shared(asked: _Asked) -> Feature:
 
 
 async def _sessions(asked: _Asked) -> Feature:
-    return _works(await asked.lacks(_role(_topic(), qos=1, lasting=True)))
+    topic = _topic()
+    sender = _role(publications=(Publication(topic, 1, _SMALL_BYTES),))
+    return _works(await asked.lacks(_role(topic, qos=1, lasting=True), sender))
 
 
 async def _retained(asked: _Asked) -> Feature:

@@ -53,12 +53,14 @@ class LittleBroker:
     )
     drops: Callable[[Connect], bool] = lambda packet: False  # closes instead of a CONNACK
     sessions: bool = True
+    silent: bool = False  # whether it keeps sessions and does not say so
     shares: bool = True
     connects: list[Connect] = field(default_factory=list)
     published: list[Publish] = field(default_factory=list)
     connected: set[object] = field(default_factory=set)
     _subscribers: list["_Client"] = field(default_factory=list)
     _kept: set[str] = field(default_factory=set)
+    _away: dict[str, "_Client"] = field(default_factory=dict)
 
 
 class _Client:
@@ -67,12 +69,15 @@ class _Client:
         self.version = MQTT_5
         self.filters: dict[str, int] = {}
         self.client_id = ""
+        self.missed: list[Publish] = []
 
     def send(self, packet: Answer) -> None:
         if packet is None:
             self.writer.close()
         elif not self.writer.is_closing():
             self.writer.write(encode(packet, self.version))
+        elif isinstance(packet, Publish):
+            self.missed.append(packet)
 
     def take(self, packet: Packet) -> None:
         broker = self.broker
@@ -106,7 +111,12 @@ class _Client:
         if self.version not in broker.versions:
             self.send(ConnAck(reason_code=0x84 if self.version == MQTT_5 else 1))
             return
-        present = broker.sessions and not packet.clean_start and packet.client_id in broker._kept
+        present = (
+            broker.sessions
+            and not broker.silent
+            and not packet.clean_start
+            and packet.client_id in broker._kept
+        )
         broker._kept.discard(packet.client_id)
         if not packet.clean_start:
             broker._kept.add(packet.client_id)
@@ -114,6 +124,13 @@ class _Client:
         properties = said if self.version == MQTT_5 else Properties()
         self.send(ConnAck(present, 0, properties))
         broker._subscribers.append(self)
+        if broker.silent and not packet.clean_start:
+            before = broker._away.get(packet.client_id)
+            broker._away[packet.client_id] = self
+            if before is not None:
+                self.filters = before.filters
+                for message in before.missed:
+                    self.send(message)
 
     def _forward(self, packet: Publish) -> None:
         served: set[str] = set()
@@ -148,8 +165,9 @@ async def serving_little(broker: LittleBroker) -> AsyncIterator[Endpoint]:
                     received = received[end:]
                     client.take(packet)
         broker.connected.discard(client)
-        with suppress(ValueError):
-            broker._subscribers.remove(client)
+        if broker._away.get(client.client_id) is not client:
+            with suppress(ValueError):
+                broker._subscribers.remove(client)
         writer.close()
 
     server = await asyncio.start_server(talk, "127.0.0.1", 0)

@@ -103,7 +103,7 @@ def saying(**properties: Any) -> Callable[[], LittleBroker]:
             lambda: LittleBroker(sessions=False),
             "session_available",
             False,
-            "says that it keeps no session of a client that is away",
+            "keeps no session of a client that is away",
         ),
         (
             saying(subscription_identifier_available=0),

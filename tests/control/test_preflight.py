@@ -144,8 +144,8 @@ async def test_identifiers_that_the_user_chose_are_the_ones_that_ask() -> None:
             lambda: LittleBroker(sessions=False),
             "fanin",
             {"durable": True, "qos": 1},
-            "says that it keeps no session of a client that is away, needed by subscriber; allow "
-            "it there, or use --no-durable",
+            "keeps no session of a client that is away, needed by subscriber; allow it there, or "
+            "use --no-durable",
             {"durable": False},
         ),
     ],
@@ -178,6 +178,11 @@ async def test_a_refused_subscription_is_told(mqtt: str, name: str) -> None:
     text = await told(broker, "fanin", mqtt=mqtt)
     assert "refused the subscription of subscriber to lg" in text
     assert name in text
+
+
+async def test_a_session_that_is_kept_and_not_told_of_is_one() -> None:
+    assert await told(LittleBroker(silent=True), "persistent") == ""
+    assert "keeps no session of a client" in await told(LittleBroker(sessions=False), "persistent")
 
 
 async def test_a_broker_may_let_go_of_an_identifier_late() -> None:

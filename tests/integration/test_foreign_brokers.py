@@ -34,7 +34,6 @@ class Known:
     mqtt: tuple[int, ...]
     maximum_qos: int = 2
     shares: bool = False
-    says_session: bool = True  # whether CONNACK has Session Present
 
 
 KNOWN = {
@@ -45,7 +44,7 @@ KNOWN = {
     "aedes": Known((3, 4)),
     "rabbitmq": Known((3, 4), 1),
     "ejabberd": Known((4, 5)),
-    "activemq": Known((3, 4), says_session=False),
+    "activemq": Known((3, 4)),
 }
 NAMES = [
     pytest.param(
@@ -98,14 +97,12 @@ async def test_what_it_can_do_and_play(foreign: Foreign) -> None:
     features = {name: feature.value for name, feature in found.features.items()}
     assert features["maximum_qos"] == known.maximum_qos
     assert features["shared_subscription_available"] is known.shares
-    assert features["session_available"] is known.says_session
-    for name in ("retain_available", "wildcard_subscription_available", "will_available"):
-        assert features[name] is True, name
+    for name in ("retain", "wildcard_subscription", "session", "will"):
+        assert features[f"{name}_available"] is True, name
     assert features["payload_bytes"] == 256 << 10
     assert (features["receive_maximum"] is None) == (5 not in known.mqtt)
     lacking = {name for name, answer in found.cases.items() if not answer.runs} - {OUTSIDE}
-    without_session = () if known.says_session else ("persistent",)
-    assert lacking == {*(() if known.shares else NEEDS_5), *without_session}
+    assert lacking == set(() if known.shares else NEEDS_5)
     assert all(answer.lacks for name, answer in found.cases.items() if name in lacking)
 
 
