@@ -332,12 +332,12 @@ def _begin_body(
 
     The packet is too long to be kept until it is whole: `head` is its first byte, where it begins
     and ends, and its body between; it is there up to `end`. Returns where what the caller is to
-    keep begins.
+    keep begins. A head that is itself too long to be kept is left to it as well.
     """
     first_byte, start, body, packet_end = head
     status, _, _, _, payload = mqtt.publish_fields(buffer, first_byte, body, end, fleet.run.version)
     head_end = payload + HEADER_BYTES
-    if status != mqtt.OK or head_end > end:
+    if status != mqtt.OK or head_end > end or head_end - start > fleet.run.whole_limit:
         return start
     device = fleet.devices[row]
     kept = fleet.partial[row]

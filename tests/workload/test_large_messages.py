@@ -7,10 +7,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from loadgen.engine.reactor import MESSAGING_ENTRY_POINTS
+from loadgen.engine.reactor import MESSAGING_ENTRY_POINTS, keep_partial
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.in_flight import redelivery_order
 from loadgen.mqtt.packets import Packet, PubAck, Publish, PubRec, SubAck
+from loadgen.mqtt.properties import Properties
+from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.workload import traffic
 from loadgen.workload.device import BODY
 from tests.workload.test_traffic import MEASURE_FROM_NS, PERIOD_NS, START_NS, Bench, header
@@ -132,6 +134,19 @@ def test_a_foreign_message_is_foreign_and_one_that_is_too_long_ends_the_connecti
     assert sum(phase["foreign"] for phase in bench.counted(1).values()) == 1
     bench.receive(bench.subscriber, encode(Publish("bench/t/0", bytes(5 * MIB)), 4)[:100])
     assert [event[0] for event in bench.events()] == [traffic.BROKEN]
+
+
+def test_a_head_that_is_itself_too_long_ends_the_connection_and_touches_no_other_device() -> None:
+    bench = Bench(version=5, packet_limit=4 * MIB, subscribers=3)
+    f, row, now_ns = bench.fleet, bench.subscriber + 1, MEASURE_FROM_NS
+    properties = Properties(user_property=(("k", "v" * 50_000), ("k", "w" * 50_000)))
+    data = encode(Publish("bench/t/0", bytes(SIZE), properties=properties), 5)[:150_000]
+    taken, _ = bench.receive(row, data, now_ns=now_ns)
+    assert not keep_partial(f, row, f.buffer, taken, len(data), now_ns)
+    assert [event[:3] for event in bench.events()] == [
+        (traffic.BROKEN, row, ReasonCode.PACKET_TOO_LARGE)
+    ]
+    assert not f.partial.any()
 
 
 def test_what_was_unacknowledged_goes_again_with_the_body_behind_it() -> None:
