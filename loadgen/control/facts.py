@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -49,7 +50,7 @@ def facts_of(
     ledger, run_ledger = with_acknowledged(
         *ledgers_of(window, whole, observed=observed), state.lost_unacknowledged
     )
-    return RunFacts(
+    facts = RunFacts(
         qos=workload.needs.qos,
         connects_only=workload.case.connects_only,
         send_delay_limit_us=workload.case.send_delay_limit_us,
@@ -90,11 +91,6 @@ def facts_of(
         standstills=() if backlog is None else backlog.standstills(),
         latency_p99_us=state.tally.p99_us(*result),
         latency_bound_us=workload.latency_bound_us,
-        thresholds_missed=tuple(f"{text}, and the run was ended for it" for text in state.missed)
-        or missed(
-            workload.thresholds,
-            Measured(state.tally.latencies(), ledger, (end_ns - start_ns) / NS),
-        ),
         workers_lost=tuple(loss.worker for loss in losses),
         hosts_of_lost=tuple(dict.fromkeys(loss.host for loss in losses if loss.host)),
         clock_bound_ns=state.clock_bound_ns,
@@ -104,6 +100,9 @@ def facts_of(
         unread=unread,
         held_when_cut=held_when_cut,
     )
+    measured = Measured(state.tally.latencies(), ledger, facts.begun, facts.window_s)
+    ended_by = tuple(f"{text}, and the run was ended for it" for text in state.missed)
+    return replace(facts, thresholds_missed=ended_by or missed(workload.thresholds, measured))
 
 
 def _failures(outcome: Outcome | None) -> tuple[int, str]:

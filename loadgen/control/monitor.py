@@ -256,7 +256,7 @@ class Monitor:
             return
         tally = self.state.tally
         counted = ledger_of(Counted(tally.counts["measure"]), observed=False)
-        so_far = Measured(tally.latencies(), counted, window_s)
+        so_far = Measured(tally.latencies(), counted, None, window_s)
         self.state.missed = hopeless(self._abort_on, so_far)
         if self.state.missed:
             self.hopeless.set()

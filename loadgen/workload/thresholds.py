@@ -29,7 +29,7 @@ COMPARISONS: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
 STATISTICS = ("avg", "min", "p50", "p90", "p99", "p99.9", "max", "stdev")
 STATES = ("intended", *(state.name for state in fields(Ledger)))
 RATES = ("sent_rate", "received_rate")
-"""Messages a second of the window."""
+"""Messages a second of the window: those that the schedule sent, and those that came intact."""
 
 GROWING = frozenset(
     {
@@ -65,10 +65,14 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What thresholds are held against: a window's latencies by series, its ledger, its length."""
+    """What thresholds are held against: a window's latencies by series, its ledger, its length.
+
+    `begun` are the messages that the schedule sent, without responses; None while the run lasts.
+    """
 
     latencies: Mapping[str, "LatencySummary"]
     ledger: Ledger
+    begun: int | None
     window_s: float
 
     def figure(self, threshold: Threshold) -> float | None:
@@ -80,8 +84,8 @@ class Measured:
             )
             return found
         if threshold.figure in RATES:
-            count = self.ledger.sent if threshold.figure == "sent_rate" else self.ledger.intact
-            return count / self.window_s if self.window_s else None
+            count = self.begun if threshold.figure == "sent_rate" else self.ledger.intact
+            return count / self.window_s if count is not None and self.window_s else None
         state: int | None = getattr(self.ledger, threshold.figure)
         if state is None or not threshold.share:
             return state

@@ -47,6 +47,13 @@ def test_a_response_that_was_not_caused_misses_no_rate() -> None:
     assert "RATE_MISSED" not in judge(found).codes and "LOST" in judge(found).codes
 
 
+def test_a_rate_that_must_be_sent_is_that_of_the_requests() -> None:
+    workload, plan, state = request(require=["sent_rate>=40", "sent_rate>40", "sent==480"])
+    count(state, "requesters", sent=240, acknowledged=240, expected=480, received=240)
+    count(state, "responders", sent=240, acknowledged=240, received=240)
+    assert facts(state, workload, plan).thresholds_missed == ("sent_rate>40: it was 40",)
+
+
 def test_the_sums_are_held_against_what_every_worker_says() -> None:
     workload, plan, state = request()
     for phase in ("warmup", "measure"):
