@@ -249,10 +249,11 @@ class Monitor:
             await self._written()
 
     def _look_at_thresholds(self) -> None:
-        """Give up a run that cannot hold what it must."""
-        start_ns, _ = self.state.windows.get("measure", (0, 0))
-        window_s = (time.monotonic_ns() - start_ns) / NS
-        if not self._abort_on or not start_ns or window_s < _THRESHOLDS_S or self.hopeless.is_set():
+        """Give up a run that cannot hold what it must, in its window: later nothing is spared."""
+        if not self._abort_on or self.phase != "measure" or self.hopeless.is_set():
+            return
+        window_s = (time.monotonic_ns() - self.state.windows["measure"][0]) / NS
+        if window_s < _THRESHOLDS_S:
             return
         tally = self.state.tally
         counted = ledger_of(Counted(tally.counts["measure"]), observed=False)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +20,7 @@ from loadgen.control.phases import (
     connecting_at_once,
 )
 from loadgen.control.progress import Snapshot
-from loadgen.control.run_state import RunState
+from loadgen.control.run_state import NS, RunState
 from loadgen.control.rundir import EventLog, IntervalWriter, claim
 from loadgen.control.worker_pool import WorkerPool, start_workers
 from loadgen.engine.live import private_page
@@ -35,6 +35,7 @@ from loadgen.workload.groups import (
     Target,
     WorkerPlan,
 )
+from loadgen.workload.thresholds import parse_threshold
 from loadgen.workload.traffic import MEASURE, WARMUP
 from loadgen.workload.workload import PhasePlan
 
@@ -435,6 +436,33 @@ async def test_writes_follow_each_other_though_the_beat_is_cancelled(tmp_path: P
     await monitor.flush()
     events.close(time.monotonic_ns())
     assert written == [["publishers"], ["subscribers"]]
+
+
+@pytest.mark.parametrize("phase", ["measure", "drain"])
+async def test_a_threshold_ends_the_window_and_not_the_drain(tmp_path: Path, phase: str) -> None:
+    class NoWorkers:
+        alive = ()
+
+        def tell_all(self, header: dict[str, Any]) -> None:
+            pass
+
+        def samples(self) -> dict[int, Any]:
+            return {}
+
+        def clock_bound_ns(self) -> int:
+            return 0
+
+    now_ns = time.monotonic_ns()
+    events = EventLog(tmp_path)
+    record = Record("r", now_ns, events, IntervalWriter(tmp_path, "r"))
+    monitor = Monitor(plan_of(), record, lambda snapshot: None, (parse_threshold("foreign==0"),))
+    monitor.state.windows["measure"] = (now_ns - 2 * NS, now_ns)
+    monitor.state.tally.add(Interval(group="subscribers", phase="measure", foreign=1))
+    monitor.enter(phase)
+    async with monitor.watching(cast(WorkerPool, NoWorkers())):
+        await asyncio.sleep(0.05)
+    events.close(time.monotonic_ns())
+    assert monitor.hopeless.is_set() == bool(monitor.state.missed) == (phase == "measure")
 
 
 @pytest.mark.parametrize(
