@@ -4,6 +4,7 @@ A worker's publishers and pairs lie in files beside the live page, so that its k
 the coordinator maps: a sample costs the workers nothing, and no message says anything.
 """
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ _PAUSES = 50
 def share_streams(fleet: Fleet, live: Path, worker: int) -> None:
     """Lay what a worker counts by stream and by pair into files beside the live page.
 
-    Where a subscription is one device's, and the pairs are not too many to look at.
+    Where a subscription is one device's, the pairs are not too many to look at, and there is room.
     """
     devices = fleet.devices
     receiving = devices["stream_count"] > 0
@@ -37,10 +38,12 @@ def share_streams(fleet: Fleet, live: Path, worker: int) -> None:
         return
     columns = ("pair_first", "stream_first", "stream_count")
     subscriptions = np.stack([devices[name][receiving] for name in columns], axis=1)
-    fleet.replace(
-        publishers=_moved(fleet.publishers, _part(live, worker, "publishers")),
-        pairs=_moved(fleet.pairs, _part(live, worker, "pairs")),
-    )
+    try:
+        publishers = _moved(fleet.publishers, _part(live, worker, "publishers"))
+        pairs = _moved(fleet.pairs, _part(live, worker, "pairs"))
+    except OSError:
+        return
+    fleet.replace(publishers=publishers, pairs=pairs)
     with _part(live, worker, "subscriptions").open("wb") as file:
         np.save(file, subscriptions.astype(np.int64))
 
@@ -50,10 +53,13 @@ def _part(live: Path, worker: int, name: str) -> Path:
 
 
 def _moved(rows: Any, path: Path) -> Any:
-    if not len(rows):
-        path.touch()
-        return rows
-    area = np.asarray(np.memmap(path, np.uint8, "w+", shape=(rows.nbytes,)))
+    """The rows in a file; raises OSError where there is no room for it."""
+    with path.open("wb") as file:
+        if not len(rows):
+            return rows
+        # Memory that is full would otherwise kill the process that first writes to it.
+        os.posix_fallocate(file.fileno(), 0, rows.nbytes)
+    area = np.asarray(np.memmap(path, np.uint8, "r+"))
     moved = area.view(rows.dtype)
     moved[:] = rows
     return moved

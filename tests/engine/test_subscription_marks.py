@@ -1,5 +1,7 @@
 """What is under way to one subscription, by the memory that workers share."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,20 @@ def test_nothing_is_known_of_a_queue_of_several_consumers_or_of_another_host(
     workers(tmp_path)
     assert open_marks(tmp_path / "live", 2) is not None
     assert open_marks(tmp_path / "live", 3) is None
+
+
+def test_where_there_is_no_room_nothing_is_known_and_nobody_is_hurt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int, _offset: int, size_bytes: int) -> None:
+        raise OSError(errno.ENOSPC, f"no room for {size_bytes} bytes")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    first, _ = workers(tmp_path)
+    assert open_marks(tmp_path / "live", 2) is None
+    first.publishers["sent"] = [1, 2, 3]
+    first.pairs[2].expected += 1
+    assert first.pairs["expected"].tolist() == [0, 0, 1]
 
 
 @pytest.mark.parametrize("worker", [0, 1])
