@@ -47,6 +47,13 @@ class ClockEstimate:
     drift: float
     round_trip_ns: int
 
+    def least_error_ns(self, before: "ClockEstimate") -> int:
+        """By how much the offset of a moment ago was wrong at least; negative where it may be true.
+
+        It is more than its bound said where a clock jumped.
+        """
+        return abs(self.offset_ns - before.offset_ns) - self.bound_ns
+
 
 class ClockWatch:
     """The round trips to one other clock, and what they say of it."""

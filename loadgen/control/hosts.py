@@ -76,9 +76,11 @@ class Agent:
             self.playing.take(header, block)
 
     def _set_clock(self, said: Mapping[str, Any] | None) -> None:
-        if said is not None:
-            self.clock = ClockEstimate(**said)
-            self.worst_bound_ns = max(self.worst_bound_ns, self.clock.bound_ns)
+        if said is None:
+            return
+        before, self.clock = self.clock, ClockEstimate(**said)
+        wrong_ns = 0 if before is None else self.clock.least_error_ns(before)
+        self.worst_bound_ns = max(self.worst_bound_ns, self.clock.bound_ns, wrong_ns)
 
     def lose(self, why: str) -> None:
         """The host is gone, with its workers."""

@@ -222,7 +222,6 @@ class Monitor:
             pool.tell_all({"op": "beat"})
             for host, sample in pool.samples().items():
                 self.state.hosts[host] = thinned([*self.state.hosts.get(host, ()), sample])
-            self.state.clock_bound_ns = pool.clock_bound_ns()
             now_ns = time.monotonic_ns()
             for row in pool.alive if self.page.workers and self.phase != "stop" else ():
                 beat_ns = int(self.page.totals["beat_ns"][row])

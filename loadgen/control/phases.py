@@ -110,6 +110,7 @@ class PhaseRunner:
                     await self._stop()
                     raise
                 await self._stop()
+        self._state.clock_bound_ns = pool.clock_bound_ns()
         for loss in pool.losses:
             monitor.settle_lost(loss.worker)
         await monitor.flush()

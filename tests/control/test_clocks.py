@@ -1,10 +1,15 @@
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
 from loadgen.control.clocks import KEPT, ClockEstimate, ClockWatch, RoundTrip
+from loadgen.control.environment import host_of
+from loadgen.control.hosts import Agent
+from loadgen.control.link import Link
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -95,6 +100,29 @@ def test_a_clock_that_was_set_is_found_again() -> None:
     course = list(estimates(watch, lambda _: 2.0 * S, quiet, 1, start_ns=later))
     truth, found = course[-1]
     assert within(truth, found)
+
+
+def test_how_wrong_an_offset_was_is_known_from_the_next_one() -> None:
+    before = ClockEstimate(1000, 40, 0.0, 80)
+    for offset_ns, bound_ns, wrong_ns in ((1000, 40, -40), (1060, 30, 30), (900_000, 50, 898_950)):
+        assert ClockEstimate(offset_ns, bound_ns, 0.0, 80).least_error_ns(before) == wrong_ns
+
+
+def test_a_clock_that_jumps_in_a_run_is_in_its_bound() -> None:
+    """Until the new offset was found, moments were wrong by the jump."""
+    said = {"host": 0, "offer": asdict(host_of()), "machine": "m", "environment": {}}
+    link = Mock(Link)
+    agent = Agent(said, link)
+    for clock, worst_ns in (
+        (None, 0),
+        (ClockEstimate(7 * S, 40_000, 0.0, 80_000), 40_000),
+        (ClockEstimate(7 * S + 50_000, 30_000, 0.0, 60_000), 40_000),
+        (ClockEstimate(9 * S, 30_000, 0.0, 60_000), 2 * S - 80_000),
+        (ClockEstimate(9 * S, 30_000, 0.0, 60_000), 2 * S - 80_000),
+    ):
+        agent.take({"ping": 1, "clock": None if clock is None else asdict(clock)}, b"")
+        assert agent.worst_bound_ns == worst_ns
+    assert link.send.call_count == 5
 
 
 def test_a_pause_widens_the_bound_by_what_the_drift_may_be() -> None:
