@@ -2,9 +2,10 @@
 
 import ipaddress
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import cycle
 
 from loadgen.errors import HostLimitError, ScenarioError
 from loadgen.mqtt.constants import VERSION_NAMES
@@ -165,13 +166,11 @@ def _devices(groups: Iterable[DeviceGroup]) -> int:
 
 
 def _pinned(workers: tuple[WorkerPlan, ...], processors: tuple[int, ...]) -> tuple[WorkerPlan, ...]:
-    """The workers with a processor each, in turn."""
+    """The workers with a processor each, those of each host in turn."""
     if not processors:
         return workers
-    return tuple(
-        replace(worker, processors=(processors[worker.worker % len(processors)],))
-        for worker in workers
-    )
+    turns: defaultdict[int, Iterator[int]] = defaultdict(lambda: cycle(processors))
+    return tuple(replace(worker, processors=(next(turns[worker.host]),)) for worker in workers)
 
 
 def _packet_limit(payload_bytes: int) -> int:

@@ -168,6 +168,10 @@ def test_workers_take_processors_in_turn() -> None:
     plan = plan_of("fanin", workers=5, affinity="1,4-5")
     assert [worker.processors for worker in plan.workers] == [(1,), (4,), (5,), (1,), (4,)]
     assert {worker.processors for worker in plan_of("fanin", workers=2).workers} == {()}
+    # Each host has processors of its own.
+    two = plan_of("fanin", workers=4, affinity="0-1", hosts=2, broker="mqtt://127.0.0.1")
+    placed = [(worker.host, worker.processors) for worker in two.workers]
+    assert placed == [(0, (0,)), (1, (0,)), (0, (1,)), (1, (1,))]
 
 
 @settings(max_examples=60)
