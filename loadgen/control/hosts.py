@@ -19,11 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from loadgen import errors
 from loadgen.control.clocks import ClockEstimate
 from loadgen.control.host_watch import HostSample, sample_from
 from loadgen.control.link import Link
-from loadgen.control.load_host import Header, Listener
+from loadgen.control.load_host import Header, Listener, error_from
 from loadgen.control.network import difference
 from loadgen.control.redaction import printable
 from loadgen.control.tasks import beside
@@ -111,7 +110,7 @@ class Agent:
         finally:
             self._answers.pop(what, None)
         if "error" in answer:
-            raise _named_error(answer["error"], self.name)
+            raise error_from(answer["error"], f"on host {self.name}: ")
         return answer
 
     def document(self) -> dict[str, Any]:
@@ -124,14 +123,6 @@ class Agent:
             "network": self.network,
             "environment": self.environment,
         }
-
-
-def _named_error(described: Mapping[str, Any], name: str) -> LoadgenError:
-    """The error that an agent answered with, as an exception of the tree in errors.py."""
-    kind = getattr(errors, str(described.get("type")), CannotRunError)
-    if not (isinstance(kind, type) and issubclass(kind, LoadgenError)):
-        kind = CannotRunError
-    return kind(f"on host {name}: {printable(str(described.get('message', '')), 500)}")
 
 
 class RemoteHost:

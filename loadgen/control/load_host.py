@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from loadgen import errors
 from loadgen.control.forkserver import MESSAGE_LIMIT_BYTES
 from loadgen.control.forkserver_process import Forkserver
 from loadgen.control.host_watch import HostSample, take_sample
@@ -77,6 +78,14 @@ class LoadHost(Protocol):
 
     async def close(self, grace_s: float, waited_for: Collection[int]) -> None:
         """End the workers; those of these rows have `grace_s` seconds to do it by themselves."""
+
+
+def error_from(described: Mapping[str, Any], where: str = "") -> LoadgenError:
+    """The error that a command was answered with, as an exception of the tree in errors.py."""
+    kind = getattr(errors, str(described.get("type")), CannotRunError)
+    if not (isinstance(kind, type) and issubclass(kind, LoadgenError)):
+        kind = CannotRunError
+    return kind(where + printable(str(described.get("message", "no reason was given")), 500))
 
 
 def _described(status: int) -> str:

@@ -10,12 +10,11 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen import errors
 from loadgen.control.forkserver_process import Forkserver, forkserver
 from loadgen.control.host_watch import HostSample
-from loadgen.control.load_host import Header, LoadHost, LocalHost
+from loadgen.control.load_host import Header, LoadHost, LocalHost, error_from
 from loadgen.engine.live import LivePage
-from loadgen.errors import CannotRunError, LoadgenError
+from loadgen.errors import CannotRunError
 
 OnFrame = Callable[[int, Header, bytes], None]
 OnCompiled = Callable[[int, int], None]
@@ -32,15 +31,6 @@ class Loss:
     worker: int
     detail: str
     host: str = ""
-
-
-def _error_of(answer: Header) -> LoadgenError:
-    """The error that a worker answered with, as an exception of the tree in errors.py."""
-    described = answer["error"]
-    kind = getattr(errors, str(described.get("type")), CannotRunError)
-    if not (isinstance(kind, type) and issubclass(kind, LoadgenError)):
-        kind = CannotRunError
-    return kind(str(described.get("message", "a worker could not go on"))[:500])
 
 
 class WorkerPool:
@@ -132,7 +122,7 @@ class WorkerPool:
             if waiting.get(op) is future:
                 del waiting[op]
         if "error" in answer:
-            raise _error_of(answer)
+            raise error_from(answer["error"])
         return answer
 
     async def ask_all(
