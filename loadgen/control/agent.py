@@ -41,7 +41,7 @@ from loadgen.control.network import network_counters
 from loadgen.control.preflight import check_host, with_payload_size
 from loadgen.control.tasks import beside
 from loadgen.engine.live import LivePage, create_live_page, rows_as_words
-from loadgen.errors import BrokerUnreachableError, HostLimitError, LoadgenError
+from loadgen.errors import BrokerUnreachableError, HostLimitError
 
 LEASE_S = 5.0
 """Without a word of the coordinator, while a run is played."""
@@ -197,8 +197,10 @@ class Agent:
         answer: Header = {"answer": what}
         try:
             await actions[what](header)
-        except LoadgenError as error:
-            answer["error"] = {"type": type(error).__name__, "message": str(error)}
+        except Exception as error:
+            # The coordinator waits for an answer, whatever went wrong.
+            kind = type(error).__name__
+            answer["error"] = {"type": kind, "message": str(error) or kind}
         self.link.send(answer)
 
     async def _check(self, header: Header) -> None:

@@ -334,6 +334,15 @@ async def test_what_a_host_lacks_is_said_with_its_name(
         assert not list((tmp_path / "run").glob("*"))
 
 
+async def test_what_an_agent_cannot_do_is_answered_at_once() -> None:
+    async with agents(1) as found:
+        (agent,) = found.hosts.agents
+        for asked, words in (("start", "rows"), ("nothing known", "nothing known")):
+            with pytest.raises(CannotRunError, match=rf"on host 0 \(.*\): .*{words}"):
+                await agent.ask(asked, 20.0)
+        assert not agent.lost
+
+
 async def test_two_agents_of_one_machine_and_a_missing_one_are_told(tmp_path: Path) -> None:
     async with listening() as door:
         with pytest.raises(CannotRunError, match=r"no agent came from host 0, 1 within 0.1 s"):
