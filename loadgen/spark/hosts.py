@@ -260,7 +260,10 @@ async def _end(job: _Job) -> None:
 
 
 def _settings(cluster: Cluster, here: str) -> dict[str, str]:
-    """Spark's settings of the job; what the user gives wins, but for what keeps it to one try."""
+    """Spark's settings of the job; what the user gives wins, but for what keeps it to one try.
+
+    Raises UsageError for cores that are no number.
+    """
     settings = {
         "spark.app.name": f"loadgen, {cluster.hosts} load hosts",
         "spark.driver.host": here,
@@ -273,6 +276,11 @@ def _settings(cluster: Cluster, here: str) -> dict[str, str]:
     }
     cores = cluster.settings.get("spark.executor.cores")
     if cores is not None:
+        if not cores.isdecimal() or not int(cores):
+            raise UsageError(
+                f"--spark-conf: spark.executor.cores={printable(cores, 40)} is no number of cores; "
+                "allowed: 1 or more, as spark.executor.cores=16"
+            )
         # A task then fills its executor.
         settings["spark.task.cpus"] = cores
         settings["spark.cores.max"] = str(int(cores) * cluster.hosts)

@@ -81,6 +81,11 @@ class TestSettings:
         found = _settings(Cluster("yarn", 3, {"spark.executor.cores": "16"}), "10.0.0.1")
         assert (found["spark.task.cpus"], found["spark.cores.max"]) == ("16", "48")
 
+    @pytest.mark.parametrize("cores", ["many", "0", "-1", "", "1.5"])
+    def test_cores_that_are_no_number(self, cores: str) -> None:
+        with pytest.raises(UsageError, match=r"--spark-conf: spark\.executor\.cores=.* is no"):
+            _settings(Cluster("yarn", 3, {"spark.executor.cores": cores}), "10.0.0.1")
+
     def test_a_packed_environment(self) -> None:
         found = _settings(Cluster("yarn", 3, archive=Path("/tmp/e.tar.gz")), "10.0.0.1")
         assert found["spark.archives"] == "/tmp/e.tar.gz#environment"
