@@ -293,12 +293,20 @@ class Door:
         self.address: tuple[str, int] = ("", 0)
         self.secret = secrets.token_hex(32)
         self._one_machine = one_machine
+        self._server: asyncio.Server | None = None
+        self._links: set[Link] = set()
         self._agents: dict[int, Agent] = {}
         self._refused = ""
         self._news = asyncio.Event()
 
+    async def open(self, address: str, port: int) -> None:
+        """Listen; raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._make_link, address, port)
+        self.address = self._server.sockets[0].getsockname()[:2]
+
     async def gathered(self, count: int, timeout_s: float) -> Hosts:
-        """The agents of hosts 0 to count - 1, when all are there.
+        """The agents of hosts 0 to count - 1, when all are there; nobody can connect after that.
 
         Raises CannotRunError where one does not come within `timeout_s` seconds, and HostLimitError
         where two are on one machine.
@@ -317,9 +325,10 @@ class Door:
             ) from None
         if self._refused:
             raise HostLimitError(self._refused)
+        self._stop_listening()
         return Hosts(tuple(self._agents[number] for number in wanted))
 
-    def make_link(self) -> Link:
+    def _make_link(self) -> Link:
         """The end of a connection that came."""
         found: list[Agent] = []
 
@@ -331,10 +340,12 @@ class Door:
                 self._admit(found[0])
 
         def end(why: str) -> None:
+            self._links.discard(link)
             if found:
                 found[0].lose(why)
 
         link = Link("coordinator", bytes.fromhex(self.secret), take, end)
+        self._links.add(link)
         return link
 
     def _admit(self, agent: Agent) -> None:
@@ -363,10 +374,18 @@ class Door:
             await asyncio.sleep(_WATCH_S)
 
     def close(self) -> None:
-        """Let the agents go."""
-        for agent in self._agents.values():
-            agent.link.send({"do": "leave"})
-            agent.link.close()
+        """Let all agents go, those that were refused, too, and cut strangers off."""
+        self._stop_listening()
+        for link in tuple(self._links):
+            if link.opened.done():
+                link.send({"do": "leave"})
+                link.close()
+            else:
+                link.end("nobody is expected any more")
+
+    def _stop_listening(self) -> None:
+        if self._server is not None:
+            self._server.close()
 
 
 @asynccontextmanager
@@ -379,18 +398,15 @@ async def listening(
     block. Raises CannotRunError where the address cannot be listened at.
     """
     door = Door(one_machine)
-    loop = asyncio.get_running_loop()
     try:
-        server = await loop.create_server(door.make_link, address, port)
+        await door.open(address, port)
     except OSError as error:
         raise CannotRunError(
             f"agents cannot connect to {address}: {(error.strerror or str(error)).lower()}; give "
             "an address of this machine"
         ) from None
     try:
-        door.address = server.sockets[0].getsockname()[:2]
         async with beside(door.watch()):
             yield door
     finally:
         door.close()
-        server.close()

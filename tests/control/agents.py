@@ -15,8 +15,9 @@ _END_S = 20.0
 
 @dataclass
 class Agents:
-    """Agents that came, and their processes by the number of their host."""
+    """Agents that came to `address`, and their processes by the number of their host."""
 
+    address: tuple[str, int]
     hosts: Hosts
     processes: list[asyncio.subprocess.Process]
 
@@ -36,12 +37,11 @@ async def agents(
     targets: list[tuple[str, int]] | None = None,
     secret: str | None = None,
     one_machine: bool = True,
-    gather_s: float = GATHER_S,
 ) -> AsyncIterator[Agents]:
     """`count` agents; `within[host]` are words before the command, such as `ip netns exec NAME`.
 
     The agent of a host in `relays` connects to that address instead; `targets` gets the
-    coordinator's. `secret` is one that the coordinator does not know.
+    coordinator's. `secret` is one that the coordinator does not know: nobody is waited for.
     """
     async with listening(address, one_machine=one_machine) as door:
         if targets is not None:
@@ -63,7 +63,8 @@ async def agents(
             assert process.stdin is not None
             process.stdin.write(json.dumps(settings).encode() + b"\n")
         try:
-            yield Agents(await door.gathered(count, gather_s), processes)
+            hosts = Hosts(()) if secret else await door.gathered(count, GATHER_S)
+            yield Agents(door.address, hosts, processes)
         finally:
             door.close()
             for process in processes:

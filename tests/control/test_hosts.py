@@ -18,6 +18,7 @@ import pytest
 from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.reflector import run_reflector
 from loadgen.cases.registry import build_scenario
+from loadgen.control import link
 from loadgen.control.coordinator import RunResult, run
 from loadgen.control.hosts import SILENCE_S, Hosts, listening
 from loadgen.control.progress import Snapshot
@@ -368,9 +369,23 @@ async def test_an_agent_ends_with_its_input_and_refuses_a_wrong_secret() -> None
         pass
     assert await found.words(0) == "asked"
     assert found.processes[0].returncode == 0
-    with pytest.raises(CannotRunError, match="no agent came"):
-        async with agents(1, secret="00" * 32, gather_s=5):
-            pass
+    async with agents(1, secret="00" * 32) as found:
+        assert "cannot be reached: the connection was closed" in await found.words(0)
+
+
+async def test_nobody_connects_when_all_are_there_and_strangers_are_cut_off_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "HANDSHAKE_S", 600.0)
+    async with listening() as door:
+        reader, writer = await asyncio.open_connection(*door.address)
+        await reader.readexactly(1)
+    with suppress(ConnectionError):
+        await asyncio.wait_for(reader.read(), 30.0)
+    writer.close()
+    async with agents(1) as found:
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*found.address)
 
 
 # In network namespaces ----------------------------------------------------------------------
