@@ -32,14 +32,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
+import aiomqtt
 import psutil
 
-from loadgen.brokers.door import KEEP_ALIVE_S, admitted
+from loadgen.brokers.client import mqtt_client
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.probe import connect_of
-from loadgen.errors import CannotRunError, RemoteProtocolError, UsageError
-from loadgen.mqtt.constants import MQTT_3_1_1
-from loadgen.mqtt.packets import PingReq, Publish, Subscribe, Subscription
+from loadgen.errors import UsageError
 from loadgen.mqtt.topics import filter_matches
 
 Record = dict[str, Any]
@@ -239,52 +237,31 @@ async def _subscribe(
     place: int, endpoint: Endpoint, record: Recorder, tls_context: ssl.SSLContext | None
 ) -> None:
     reported = False
+    watched = 0
     while True:
+        client = mqtt_client(endpoint, "watch", tls_context=tls_context)
         try:
-            await _take_counts(place, endpoint, record, tls_context)
-        except (OSError, CannotRunError, RemoteProtocolError) as error:
+            async with client:
+                topics = [(topic, 0) for names in COUNTS.values() for topic in names]
+                await client.subscribe(topics)
+                async for message in client.messages:
+                    watched += 1
+                    topic = str(message.topic)[:_LONGEST_TOPIC]
+                    count, value = count_of(topic), _number(message.payload)
+                    if count is not None and value is not None:
+                        record(
+                            {
+                                "time_ns": time.monotonic_ns(),
+                                "broker": place,
+                                "topic": topic,
+                                "count": count,
+                                "value": value,
+                                "watched": watched,
+                            }
+                        )
+        except (aiomqtt.MqttError, OSError, ValueError) as error:
             if not reported:
                 reported = True
                 words = str(error).partition("\n")[0][:_LONGEST_TOPIC]
                 record({"time_ns": time.monotonic_ns(), "trouble": f"$SYS: {words}"})
         await asyncio.sleep(_AGAIN_S)
-
-
-async def _take_counts(
-    place: int, endpoint: Endpoint, record: Recorder, tls_context: ssl.SSLContext | None
-) -> None:
-    """Record what one broker counts until the connection ends, which raises."""
-    stream, _ = await admitted(endpoint, connect_of(endpoint, MQTT_3_1_1), tls_context)
-    loop = asyncio.get_running_loop()
-    watched, ping_s = 0, loop.time() + KEEP_ALIVE_S / 2
-    try:
-        asked = tuple(Subscription(topic) for names in COUNTS.values() for topic in names)
-        stream.send(Subscribe(1, asked))
-        while True:
-            try:
-                async with asyncio.timeout_at(ping_s) as limit:
-                    message = await stream.receive()
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-                stream.send(PingReq())
-                ping_s = loop.time() + KEEP_ALIVE_S / 2
-                continue
-            if not isinstance(message, Publish):
-                continue
-            watched += 1
-            topic = message.topic_name[:_LONGEST_TOPIC]
-            count, value = count_of(topic), _number(message.payload)
-            if count is not None and value is not None:
-                record(
-                    {
-                        "time_ns": time.monotonic_ns(),
-                        "broker": place,
-                        "topic": topic,
-                        "count": count,
-                        "value": value,
-                        "watched": watched,
-                    }
-                )
-    finally:
-        await stream.close()

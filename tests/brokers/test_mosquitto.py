@@ -13,6 +13,7 @@ import aiomqtt
 import psutil
 import pytest
 
+from loadgen.brokers.client import mqtt_client
 from loadgen.brokers.mosquitto import (
     Mosquitto,
     MosquittoSettings,
@@ -27,7 +28,6 @@ from loadgen.errors import CannotRunError, MissingProgramError, UsageError
 from loadgen.mqtt.packets import Publish
 from loadgen.mqtt.properties import Properties
 from loadgen.workload.accounts import Account
-from tests.aiomqtt_clients import mqtt_client
 from tests.brokers.conftest import ClientMaker
 from tests.secured_mosquitto import TlsFiles, run_secured
 

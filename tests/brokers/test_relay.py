@@ -11,6 +11,7 @@ import pytest
 
 from loadgen.brokers import relay_server
 from loadgen.brokers.certificates import make_certificates
+from loadgen.brokers.client import mqtt_client
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import MosquittoSettings, find_mosquitto, run_mosquitto
 from loadgen.brokers.relay import run_relay
@@ -19,7 +20,6 @@ from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
 from loadgen.mqtt.packets import PubAck, PubComp, Publish, PubRec
 from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.reason_codes import ReasonCode
-from tests.aiomqtt_clients import mqtt_client
 from tests.brokers.conftest import ClientMaker, LocalReflector, run_local_reflector
 
 LASTING = Properties(session_expiry_interval=3600)
