@@ -65,6 +65,9 @@ class Outgoing:
 
     def flush(self, connection: int) -> None:
         """A blocked connection takes bytes: first what was begun, then what is due."""
+        if self._streams is not None:
+            self._streams.flush(connection)
+            return
         state = self._fleet.devices[connection].state
         if state in (AWAIT_CONNACK, CONNECTED) and self._is_drained(connection):
             unblock(self._fleet, connection)

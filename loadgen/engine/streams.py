@@ -91,12 +91,16 @@ class _Stream(asyncio.BaseProtocol):
         self.streams.fleet.devices[self.connection].flags |= BLOCKED
 
     def resume_writing(self) -> None:
+        self.go_on()
+        self.streams.on_events()
+
+    def go_on(self) -> None:
+        """Write what waits, and when all of it is out let the device write again."""
         device = self.streams.fleet.devices[self.connection]
         device.flags &= ~BLOCKED
         self._write_waiting()
         if not device.flags & BLOCKED:
             unblock(self.streams.fleet, self.connection)
-            self.streams.on_events()
 
     def close(self, *, unused: bool = False) -> None:
         """Close it for good, unreported; what MQTT has written still goes out."""
@@ -337,6 +341,12 @@ class Streams:
         protocol = self._protocols.get(connection)
         if protocol is not None and length:
             protocol.write_later(self._body[:length])
+
+    def flush(self, connection: int) -> None:
+        """The device may write: first what waits, then what is due."""
+        protocol = self._protocols.get(connection)
+        if protocol is not None:
+            protocol.go_on()
 
     def descriptors(self) -> list[int]:
         """Those of the connections that are open."""

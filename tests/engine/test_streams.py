@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from loadgen.mqtt.packets import Disconnect, Publish
-from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes, Target, Tls
+from loadgen.workload.groups import DeviceGroup, Publishes, Reconnect, Subscribes, Target, Tls
 from tests.engine.harness import MS, Driver, FakeBroker, Session, one_worker_plan, until
 
 StartBroker = Callable[..., Awaitable[FakeBroker]]
@@ -277,6 +277,34 @@ async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
     check_stream(session.published, [driver.start_ns + k * 2 * MS for k in range(500)])
     assert driver.counted("sent") == 500
     assert driver.counted("disconnects") == 0
+
+
+async def test_a_large_message_that_broke_off_goes_again_though_nothing_follows_it(
+    driver: Driver, start_broker: StartBroker, server_context: ssl.SSLContext
+) -> None:
+    async def break_off(session: Session) -> None:
+        await session.welcome()
+        if len(session.broker.sessions) == 1:
+            await session.reader.readexactly(300_000)
+            session.abort()
+            return
+        await session.behave()
+
+    broker = await start_broker(break_off, ssl=server_context)
+    plan = tls_plan(
+        publishers(1, 1.0, qos=1, size_bytes=(1_000_000, 1_000_000)),
+        port=broker.port,
+        tls=Tls(verify=False),
+        max_packet_bytes=1 << 21,
+        reconnect=Reconnect(0.02, 0.05),
+    )
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.start(warmup_ms=0, measure_ms=500)
+    await driver.until(lambda: driver.window_ends and driver.now("finished"))
+    await driver.stop()
+    check_stream(broker.sessions[1].published, [driver.start_ns])
+    assert driver.counted("disconnects") == 1
 
 
 async def test_durable_sessions_are_forgotten_over_tls_too(
