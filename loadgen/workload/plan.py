@@ -16,6 +16,7 @@ from loadgen.workload.groups import (
     Share,
     Target,
     WorkerPlan,
+    largest_payload_bytes,
     target_url,
     topics_of,
 )
@@ -512,9 +513,7 @@ def needs_by_host(plan: RunPlan) -> list[Needs]:
         by_host.setdefault(worker.host, []).append(worker)
     each = DEVICE_BYTES + SOCKET_BYTES + (TLS_BYTES if plan.tls is not None else 0)
     cores = [one.cores for one in costed(plan.groups)]
-    body_bytes = max(
-        (one.publishes.size_bytes[1] for one in plan.groups if one.publishes), default=0
-    )
+    body_bytes = largest_payload_bytes(plan.groups)
     found = []
     for own in [by_host[host] for host in sorted(by_host)]:
         held = [sum(share.count for share in worker.shares) for worker in own]
