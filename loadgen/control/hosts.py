@@ -217,7 +217,7 @@ class RemoteHost:
 
     def _turn(self, count: int, block: bytes) -> None:
         """Put the totals that changed at this host into the page of the run."""
-        if self._page is None or len(block) != 12 * count:
+        if self._page is None:
             return
         places = np.frombuffer(block, np.uint32, count).astype(np.int64)
         values = np.frombuffer(block, np.int64, count, 4 * count)
@@ -227,6 +227,8 @@ class RemoteHost:
             own = places < len(rows) * width
             words[rows[places[own] // width], places[own] % width] = values[own]
             places, values = places[~own] - len(rows) * width, values[~own]
+        if len(places) or len(block) != 12 * count:
+            raise ValueError(f"host {self.name} sent totals that have no place on the live page")
 
 
 @dataclass(frozen=True, slots=True)

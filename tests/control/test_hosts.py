@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import psutil
 import pyarrow.parquet as pq
 import pytest
@@ -20,9 +22,10 @@ from loadgen.brokers.reflector import run_reflector
 from loadgen.cases.registry import build_scenario
 from loadgen.control import link
 from loadgen.control.coordinator import RunResult, run
-from loadgen.control.hosts import SILENCE_S, Hosts, listening
+from loadgen.control.hosts import SILENCE_S, Hosts, RemoteHost, listening
 from loadgen.control.progress import Snapshot
 from loadgen.control.search import Search, search
+from loadgen.engine.live import private_page, rows_as_words
 from loadgen.errors import (
     BrokerUnreachableError,
     CannotRunError,
@@ -342,6 +345,24 @@ async def test_what_an_agent_cannot_do_is_answered_at_once() -> None:
             with pytest.raises(CannotRunError, match=rf"on host 0 \(.*\): .*{words}"):
                 await agent.ask(asked, 20.0)
         assert not agent.lost
+
+
+def test_totals_of_a_host_come_into_its_own_rows_or_end_it() -> None:
+    page = private_page(3, 2)
+    host = RemoteHost(Mock(), [0, 2], "messaging")
+    host.show(page)
+    host._listener = Mock()
+    totals, counts = rows_as_words(page)
+    widths = totals.shape[1], counts.shape[1]
+    # The second number of both rows' totals, the last one of the second row's counts.
+    places = np.array([1, widths[0] + 1, 2 * sum(widths) - 1], np.uint32).tobytes()
+    values = np.array([7, 8, 9]).tobytes()
+    host.take({"page": 3}, places + values)
+    assert (totals[:, 1].tolist(), counts[:, -1].tolist()) == ([7, 0, 8], [0, 0, 9])
+    beyond = np.array([2 * sum(widths)], np.uint32).tobytes()
+    for count, block in ((1, beyond + values[:8]), (3, places + values + b"more"), (3, places)):
+        with pytest.raises(ValueError, match=r"no place on the live page|buffer"):
+            host.take({"page": count}, block)
 
 
 async def test_two_agents_of_one_machine_and_a_missing_one_are_told(tmp_path: Path) -> None:
