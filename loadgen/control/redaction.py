@@ -7,6 +7,8 @@ HIDDEN = "***"
 
 _LOGIN = re.compile(r"(?<=://)([^/@\s:]*):([^@\s]*)@")
 _SECRET_NAME = re.compile(r"password|secret|token", re.IGNORECASE)
+_SECRET_GIVEN = re.compile(rf"(?:[^=]*=)?[^=]*(?:{_SECRET_NAME.pattern})[^=]*=", re.IGNORECASE)
+"""NAME=, or OPTION=NAME=."""
 
 
 def printable(text: str, limit: int) -> str:
@@ -27,17 +29,17 @@ def scrub(text: str, secrets: Iterable[str]) -> str:
 
 
 def redact_command(argv: Sequence[str], secrets: Iterable[str] = ()) -> list[str]:
-    """A command line that may be kept: no password, whether in a URL, an option or `--set`."""
+    """A command line that may be kept: no password, whether in a URL, an option or a NAME=VALUE."""
     secrets = tuple(secrets)
     shown: list[str] = []
     hide_next = False
     for argument in argv:
-        name, equals, _ = argument.partition("=")
+        given = _SECRET_GIVEN.match(argument)
         if hide_next:
             shown.append(HIDDEN)
             hide_next = False
-        elif _SECRET_NAME.search(name) and equals and "://" not in name:
-            shown.append(f"{name}={HIDDEN}")
+        elif given is not None and "://" not in given[0]:
+            shown.append(f"{given[0]}{HIDDEN}")
         else:
             hide_next = argument.startswith("-") and bool(_SECRET_NAME.search(argument))
             shown.append(scrub(argument, secrets))

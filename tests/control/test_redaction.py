@@ -35,6 +35,11 @@ def test_scrubbed_text_is_without_the_secret(secret: str, before: str, after: st
         (["--set", "password=s3cret"], ["--set", "password=***"]),
         (["--set", "rate=10"], ["--set", "rate=10"]),
         (["plain-s3cret-inside"], ["plain-***-inside"]),
+        (
+            ["--spark-conf=spark.authenticate.secret=a=b", "--set=password=c", "--set=a=b"],
+            ["--spark-conf=spark.authenticate.secret=***", "--set=password=***", "--set=a=b"],
+        ),
+        (["--spark-conf", "spark.ssl.password=k"], ["--spark-conf", "spark.ssl.password=***"]),
     ],
 )
 def test_command_line_without_secrets(argv: list[str], shown: list[str]) -> None:
