@@ -67,10 +67,10 @@ def own_delay_of(
 
 
 def _host_of(worker: int | None, hosts: Iterable[Sequence[HostSample]]) -> Sequence[HostSample]:
-    """The samples of the host that the worker runs on; those of the first where it is not known."""
+    """The samples of the only host, or of that on which the worker runs; none if not known."""
     known = list(hosts)
     own = (samples for samples in known if any(worker in one.workers for one in samples))
-    return next(own, known[0] if known else ())
+    return known[0] if len(known) == 1 else next(own, ())
 
 
 def _longest(stall: Stall, begun_ns: int) -> LongestStall:

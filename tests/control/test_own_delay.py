@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from loadgen.control.host_watch import HostSample
+from loadgen.control.host_watch import HostSample, WorkerTimes
 from loadgen.control.own_delay import Stall, own_delay_of
 from loadgen.control.tally import Tally
 from loadgen.metrics.histogram import bucket_index
@@ -50,6 +50,17 @@ def test_the_host_is_asked_about_the_seconds_of_the_stalls() -> None:
     found = own_delay_of([Stall(0, 103 * S + 1, 104 * S - 1, 0, 0)], [samples], tally_of(), WINDOW)
     assert found.in_stalls.steal == 0.5
     assert own_delay_of([], [samples], tally_of(), WINDOW).in_window.steal == 5.0
+
+
+def test_of_several_hosts_only_that_of_the_worker_tells() -> None:
+    workers = {7: WorkerTimes(0, 0, 0, 0)}
+    idle = [HostSample(at * S, (0,)) for at in range(99, 112)]
+    stolen = [HostSample(at * S, (at * S // 2,), {}, workers) for at in range(99, 112)]
+    stalls = [Stall(7, 103 * S, 104 * S, 0, 0)]
+    for hosts in ([idle, stolen], [stolen, idle]):
+        assert own_delay_of(stalls, hosts, tally_of(), WINDOW).in_stalls.steal == 0.5
+        other = [Stall(1, 103 * S, 104 * S, 0, 0)]
+        assert own_delay_of(other, hosts, tally_of(), WINDOW).in_stalls.steal is None
 
 
 def test_of_the_whole_window_the_busiest_worker_tells() -> None:
