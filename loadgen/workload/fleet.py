@@ -70,7 +70,7 @@ class Run(Record):
     whole_limit: Int64
     """Bytes of a packet that is kept until it is whole; the body of a longer PUBLISH streams."""
     wall_ns: Int64
-    """CLOCK_REALTIME − CLOCK_MONOTONIC."""
+    """CLOCK_REALTIME − the run's clock."""
     tick_ns: Int64
     """Between two moments at which messages are sent, 0 for each at its own."""
     epoll: Int64
