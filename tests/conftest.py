@@ -8,8 +8,11 @@ from hypothesis import HealthCheck, settings
 
 from loadgen.compiled import cache_directory
 
-SATURATING = ("tests/control/test_calibrate.py", "tests/integration/test_search.py")
-"""Tests that look for a host's limit. Two at once would halve what each finds."""
+SATURATING = (
+    *("tests/control/test_calibrate.py", "tests/integration/test_search.py"),
+    *("tests/control/test_hosts.py", "tests/cluster/"),
+)
+"""Tests that look for a host's limit, or play several hosts on it: one at a time."""
 
 # The machines that run these tests are small and shared: how long an example takes says nothing.
 settings.register_profile(
@@ -37,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     for item in items:
-        if item.path.relative_to(config.rootpath).as_posix() in SATURATING:
+        if item.path.relative_to(config.rootpath).as_posix().startswith(SATURATING):
             item.add_marker(pytest.mark.xdist_group("saturating"))
 
 
