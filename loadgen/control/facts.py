@@ -100,7 +100,9 @@ def facts_of(
         unread=unread,
         held_when_cut=held_when_cut,
     )
-    measured = Measured(state.tally.latencies(), ledger, facts.begun, facts.window_s)
+    measured = Measured(
+        state.tally.latencies(), ledger, facts.begun, facts.window_s, facts.apart_us
+    )
     ended_by = tuple(f"{text}, and the run was ended for it" for text in state.missed)
     return replace(facts, thresholds_missed=ended_by or missed(workload.thresholds, measured))
 

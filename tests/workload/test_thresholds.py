@@ -95,3 +95,19 @@ def test_what_cannot_be_read_is_refused_in_one_line(text: str, complaint: str) -
 def test_a_run_is_given_up_when_what_it_has_cannot_become_right(text: str, given_up: bool) -> None:
     ledger = replace(LEDGER, misrouted=4)
     assert bool(hopeless([parse_threshold(text)], replace(MEASURED, ledger=ledger))) is given_up
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("end_to_end.p99<5ms", False),  # 4.9 ms, and 0.2 ms more at most
+        ("end_to_end.p99<5.2ms", True),
+        ("end_to_end.p99>4.8ms", False),
+        ("end_to_end.p99==4.9ms", False),
+        ("lost==1", True),
+    ],
+)
+def test_a_latency_between_hosts_holds_when_it_does_at_both_ends_of_its_bound(
+    text: str, holds: bool
+) -> None:
+    assert (unmet(text, measured=replace(MEASURED, apart_us=200.0)) == ()) is holds

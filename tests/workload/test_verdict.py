@@ -454,6 +454,13 @@ def test_clock_on_both_sides() -> None:
     assert codes(changed(SOUND, clock_bound_ns=100_000_001, clock_limit_ns=200_000_000)) == ()
 
 
+def test_a_latency_between_hosts_must_hold_its_bound_whatever_the_clocks_say() -> None:
+    near = changed(SOUND, latency_p99_us=190.0, latency_bound_us=200.0, clock_bound_ns=20_000)
+    assert codes(near) == ()
+    found = reason(changed(near, timed_between_hosts=True))
+    assert found.code == "LATENCY_BOUND" and "give or take 20.0 µs of two clocks" in found.detail
+
+
 def test_the_clocks_of_hosts_are_told_of_with_what_they_hide() -> None:
     def clock(**fields: object) -> list[str]:
         found = judge(changed(SOUND, **{"timed_between_hosts": True, **fields})).remarks
