@@ -40,7 +40,8 @@ def make_scorecards(
     PowerLogError, MissingProgramError and CannotRunError.
     """
     settings = log_settings(pdu_logs, pdu_timezone, pdu_columns, pdu_offset)
-    progress(f"opening {len(run_dirs):,} run directories ...")
+    if len(run_dirs) > 1:
+        progress(f"opening {len(run_dirs):,} run directories ...")
     runs = open_runs(run_dirs)
     session: AbstractContextManager[SparkSession] = (
         open_session(master) if spark is None else nullcontext(spark)

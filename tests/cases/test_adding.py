@@ -93,6 +93,7 @@ def test_a_run_and_its_score_card_follow(tmp_path: Path) -> None:
 # program's.
 WORDS = {
     "scorecard/to_json.py": {"latency"},  # a key of scorecard.json
+    "scorecard/history.py": {"latency"},
     "scorecard/rows.py": {"latency"},  # a measure
     "scorecard/build.py": {"latency"},
     "scorecard/observed.py": {"queue"},  # the number of one
