@@ -88,7 +88,7 @@ def stamp(
     """
     offset = int(np.int64(np.float32(max(sent_ns - intended_ns, 0)).view(np.uint32)))
     if copy:
-        offset |= _SIGN
+        offset |= -_SIGN  # with all bits above, which the shift below drops
     # In words of eight bytes behind the run tag, which the CRC takes from here and not from memory:
     # reading a word that was written in two would wait for both.
     second = stream | sequence << 32

@@ -87,7 +87,7 @@ from loadgen.workload.violations import (
     TOPIC_ALIAS,
     UNKNOWN_ACKNOWLEDGEMENT,
     UNKNOWN_PUBREL,
-    WRONG_ACKNOWLEDGEMENT,
+    wrong_acknowledgement,
 )
 
 Bytes = npt.NDArray[np.uint8]
@@ -583,13 +583,17 @@ def _take_wrong_ack(
     does not fill with such.
     """
     device = fleet.devices[row]
-    is_unknown = status == UNKNOWN_PACKET_ID
-    violate(fleet, row, UNKNOWN_ACKNOWLEDGEMENT if is_unknown else WRONG_ACKNOWLEDGEMENT, now_ns)
-    if is_unknown or fleet.window[device.sender, packet_id - 1]["state"] == AWAIT_PUBCOMP:
-        if kind == PUBREC:  # perhaps ours was lost, and the broker waits for it
-            return mqtt.write_ack(fleet.out, position, PUBREL, packet_id)
-        if is_unknown:
-            return position
+    state = FREE
+    wrong = UNKNOWN_ACKNOWLEDGEMENT
+    if status != UNKNOWN_PACKET_ID:
+        state = int(np.int64(fleet.window[device.sender, packet_id - 1]["state"]))
+        wrong = wrong_acknowledgement(state, kind)
+    violate(fleet, row, wrong, now_ns)
+    if kind == PUBREC and state in (FREE, AWAIT_PUBCOMP):
+        # Perhaps ours was lost, and the broker waits for it.
+        return mqtt.write_ack(fleet.out, position, PUBREL, packet_id)
+    if state == FREE:
+        return position
     phase = phase_of(fleet.run, fleet.window[device.sender, packet_id - 1]["intended_ns"])
     release(fleet.senders, fleet.window, device.sender, packet_id)
     group, position = handlers.on_acknowledged(fleet, row, packet_id, now_ns, position)

@@ -588,6 +588,7 @@ def _in_words(standstills: Sequence[Standstill]) -> str:
     return f"nothing came back in the window {', '.join(shown)}{and_more}"
 
 
+_SESSION_LOST = "their session was lost"
 _WRONG = ("refused", "unacknowledged", "damaged", "lost", "repeated", "misrouted", "foreign")
 
 
@@ -605,9 +606,10 @@ def _remarks(facts: RunFacts) -> Iterator[Remark]:
             f"{ledger.repeated_allowed:,} deliveries came again after a reconnect, as QoS 1 allows",
         )
     if ledger.given_up:
+        causes = {"the broker answered wrongly": run.violations, _SESSION_LOST: facts.disconnects}
+        why = " or ".join(cause for cause, count in causes.items() if count) or _SESSION_LOST
         yield Remark(
-            "GIVEN_UP",
-            f"the handshakes of {ledger.given_up:,} messages were given up: their session was lost",
+            "GIVEN_UP", f"the handshakes of {ledger.given_up:,} messages were given up: {why}"
         )
     if facts.timed_between_hosts and facts.latency_p99_us is not None:
         bound_us = facts.clock_bound_ns / 1000

@@ -396,10 +396,24 @@ def test_qos_2_may_be_refused_by_pubrec_and_failed_by_pubcomp() -> None:
 
 
 @pytest.mark.parametrize(
-    ("qos", "wrong"), [(2, PubAck(1)), (1, PubRec(1)), (1, PubComp(1)), (2, PubComp(1))]
+    ("qos", "wrong", "words"),
+    [
+        (1, PubRec(1), "a PUBLISH of QoS 1 answered with PUBREC (the specification wants PUBACK)"),
+        (
+            1,
+            PubComp(1),
+            "a PUBLISH of QoS 1 answered with PUBCOMP (the specification wants PUBACK)",
+        ),
+        (2, PubAck(1), "a PUBLISH of QoS 2 answered with PUBACK (the specification wants PUBREC)"),
+        (
+            2,
+            PubComp(1),
+            "a PUBLISH of QoS 2 answered with PUBCOMP (the specification wants PUBREC)",
+        ),
+    ],
 )
 def test_the_wrong_acknowledgement_gives_the_message_up_and_frees_its_place(
-    qos: int, wrong: Any
+    qos: int, wrong: Any, words: str
 ) -> None:
     bench = Bench(qos=qos, window=1)
     bench.send(0, START_NS + 3 * PERIOD_NS)
@@ -411,7 +425,18 @@ def test_the_wrong_acknowledgement_gives_the_message_up_and_frees_its_place(
     found = counted(bench, 0)
     assert (found["given_up"], found["violations"]) == (1, 1)
     assert "acknowledged" not in found
-    assert violations.WRONG_ACKNOWLEDGEMENT in told(bench)
+    assert [violations.WORDS[kind] for kind in told(bench)] == [words]
+    handshakes(bench)
+
+
+def test_a_pubrel_answered_with_puback_ends_the_message() -> None:
+    bench = Bench(qos=2)
+    bench.send(0, START_NS)
+    bench.receive(0, encode(PubRec(1), 4) + encode(PubAck(1), 4))
+    assert counted(bench, 0) == {"sent": 1, "expected": 1, "given_up": 1, "violations": 1}
+    assert [violations.WORDS[kind] for kind in told(bench)] == [
+        "a PUBREL answered with PUBACK (the specification wants PUBCOMP)"
+    ]
     handshakes(bench)
 
 
@@ -421,6 +446,9 @@ def test_a_second_pubrec_is_a_violation_and_answered() -> None:
     for _ in range(2):
         assert bench.receive(0, encode(PubRec(1), 4))[1] == encode(PubRel(1), 4)
     assert counted(bench, 0) == {"sent": 1, "expected": 1, "violations": 1}
+    assert [violations.WORDS[kind] for kind in told(bench)] == [
+        "a PUBREL answered with PUBREC (the specification wants PUBCOMP)"
+    ]
     bench.receive(0, encode(PubComp(1), 4))
     assert counted(bench, 0)["acknowledged"] == 1
 
