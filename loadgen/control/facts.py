@@ -60,6 +60,8 @@ def facts_of(
         connect_failure=connect_failure,
         subscribe_failures=subscribe_failures,
         subscribe_failure=subscribe_failure,
+        closed_at_subscribe=state.subscribed.closed if state.subscribed else 0,
+        lost_to_absent=state.lost_to_absent,
         disconnects=state.tally.total("disconnects"),
         disconnect=state.disconnect_reason,
         disconnects_planned=plan.reconnect is not None,

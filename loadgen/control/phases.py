@@ -284,6 +284,7 @@ class PhaseRunner:
             seen.windows["drain"] = (start_ns, max(start_ns, time.monotonic_ns()))
         if not closed and not cut:
             seen.lost_unacknowledged = await self._lost_unacknowledged()
+            seen.lost_to_absent = await self._lost_to_absent()
         seen.owed_at_end = monitor.page.total("owed")
         if monitor.window_ends:
             seen.owed_at_window_end = sum(owed for owed, _ in monitor.window_ends.values())
@@ -323,6 +324,25 @@ class PhaseRunner:
                 answers = await self._step(ask_all("missing", messages=messages))
                 return sum(int(answer["missing"]) for answer in answers)
         return None
+
+    async def _lost_to_absent(self) -> int:
+        """How many of the missing deliveries were to devices that were never there to get them.
+
+        0 where that cannot be told.
+        """
+        connected, subscribed = self._state.connected, self._state.subscribed
+        if not any(outcome and outcome.failures for outcome in (connected, subscribed)):
+            return 0
+        with suppress(LoadgenError, TimeoutError):
+            async with asyncio.timeout(QUESTION_TIMEOUT_S):
+                answers = await self._step(self.pool.ask_all("absent"))
+                streams = [one for answer in answers for one in answer.get("streams", ())]
+                if not streams or len(streams) > QUESTION_MESSAGES:
+                    return 0
+                answers = await self._step(self.pool.ask_all("sent_on", streams=streams))
+                if all(answer.get("complete") for answer in answers):
+                    return sum(int(answer["sent"]) for answer in answers)
+        return 0
 
     async def _hold(self) -> None:
         """Keep the connections for the scenario's duration."""

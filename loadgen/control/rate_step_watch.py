@@ -112,6 +112,7 @@ class RateStepWatch:
                 whole,
                 connected=whole.devices,
                 connect_failures=0,
+                closed_at_subscribe=0,
                 disconnects=counts["disconnects"],
                 reconnects=counts["connects"],
                 window_s=(end.time_ns - start.time_ns) / NS,

@@ -29,6 +29,7 @@ class Outcome:
     failures: Mapping[str, int]
     first_ns: int
     last_ns: int
+    closed: int = 0  # of those that could not subscribe, whose connection ended with it
 
     @property
     def seconds(self) -> float:
@@ -51,6 +52,7 @@ def outcome_of(answers: Sequence[Mapping[str, Any]], name: str, start_ns: int) -
         failures=dict(failures.most_common()),
         first_ns=first_ns,
         last_ns=max((int(a["last_ns"]) for a in answers if a.get("last_ns")), default=first_ns),
+        closed=sum(int(answer.get("closed") or 0) for answer in answers),
     )
 
 
@@ -74,6 +76,7 @@ class RunState:
     owed_oldest_ns: int = 0  # since when the oldest of them was due
     owed_at_end: int = 0
     lost_unacknowledged: int | None = None  # of the lost deliveries, None where it is not known
+    lost_to_absent: int = 0  # of the lost deliveries, those to devices that were never there
     abandoned: bool = False  # whether nobody waited for what was under way
     backlog: BacklogWatch | None = None
     disconnect_reason: str = ""

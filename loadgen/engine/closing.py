@@ -3,7 +3,7 @@
 import fcntl
 import struct
 import termios
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -13,6 +13,7 @@ from loadgen.compiled import compiled
 from loadgen.engine.frames import Header
 from loadgen.mqtt.in_flight import FREE
 from loadgen.workload.accounting import has_come, received_on
+from loadgen.workload.device import CONNECTED
 from loadgen.workload.fleet import Fleet
 
 Table = npt.NDArray[np.int64]
@@ -107,6 +108,43 @@ def missing_of(fleet: Fleet, messages: Sequence[Sequence[int]]) -> int:
         numbers = (pairs + stream - first)[receiving].astype(np.int64)
         missing += count_missing(fleet, numbers, np.array(sequences, np.int64))
     return missing
+
+
+def absent_streams(fleet: Fleet, unserved: Iterable[int]) -> list[list[int]]:
+    """Streams that devices miss which were never there: [first, count, how many devices].
+
+    Those that never connected, or were not served a subscription (`unserved`), and got nothing. A
+    queue counts once, where that is so of all its consumers.
+    """
+    devices = fleet.devices
+    never = (devices["state"] != CONNECTED) & (devices["returned_ns"] == 0)
+    never[list(unserved)] = True
+    came = np.concatenate([[0], np.cumsum(received_on(fleet.pairs, fleet.gaps))])
+    receiving = devices["stream_count"] > 0
+    present = set(devices["pair_first"][receiving & ~never].tolist())
+    places: dict[int, tuple[int, int]] = {}
+    for row in np.flatnonzero(receiving & never).tolist():
+        first, count = int(devices["pair_first"][row]), int(devices["stream_count"][row])
+        if first not in present and came[first + count] == came[first]:
+            places[first] = int(devices["stream_first"][row]), count
+    return [[*streams, times] for streams, times in Counter(places.values()).items()]
+
+
+def sent_on(fleet: Fleet, streams: Sequence[Sequence[int]]) -> Header:
+    """Messages that publishers here sent on streams, each [first, count, times].
+
+    `complete` is False where one of the messages sent is not expected at every subscriber.
+    """
+    number = fleet.publishers["stream"].astype(np.int64)
+    order = np.argsort(number)
+    number = number[order]
+    sent = np.maximum(fleet.publishers["sequence"][order], 0)
+    until = np.concatenate([[0], np.cumsum(sent)])
+    total = 0
+    for first, count, times in streams:
+        begin, end = np.searchsorted(number, (first, first + count))
+        total += int(until[end] - until[begin]) * times
+    return {"sent": total, "complete": fleet.own is None and fleet.totals.withdrawn == 0}
 
 
 @compiled

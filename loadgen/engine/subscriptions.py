@@ -56,6 +56,9 @@ class Subscriptions:
         self._failures: Counter[str] = Counter()
         self._done: asyncio.Future[None] | None = None
         self._last_ns = 0
+        self.unserved: set[int] = set()
+        """Devices whose first subscription was refused, not answered, or ended the connection."""
+        self._closed = 0
 
     async def subscribe_all(self, timeout_s: float) -> Header:
         """Subscribe every subscribing device; ends when each got its SUBACK or failed."""
@@ -76,7 +79,9 @@ class Subscriptions:
             try:
                 await asyncio.wait_for(self._done, timeout_s)
             except TimeoutError:
-                self._failures["no SUBACK in time"] += len(self._waiting) + len(self._queue)
+                late = self._waiting.union(self._queue)
+                self._failures["no SUBACK in time"] += len(late)
+                self.unserved |= late
             self._waiting.clear()
             self._done = None
         failed = self._failures.total()
@@ -84,6 +89,7 @@ class Subscriptions:
         return {
             "subscribed": wanted - failed,
             "failures": dict(self._failures),
+            "closed": self._closed,
             "first_ns": first_ns,
             "last_ns": self._last_ns,
         }
@@ -129,9 +135,9 @@ class Subscriptions:
         self._last_ns = max(self._last_ns, moment_ns)
         slot = slot_of(int(fleet.group[connection]), S_SUBACK, CONNECT_PHASE)
         record(fleet, slot, moment_ns - asked_ns)
-        self.settle(connection, failure)
+        self.settle(connection, failure, refused=is_failure(max(packet.reason_codes)))
 
-    def settle(self, connection: int, failure: str | None) -> None:
+    def settle(self, connection: int, failure: str | None, *, refused: bool = False) -> None:
         """End the wait for a device's SUBACK, if there is one: it came, or it never will."""
         self._fleet.devices[connection].request_ns = 0
         self._asked_qos.pop(connection, None)
@@ -142,6 +148,10 @@ class Subscriptions:
         self._waiting.discard(connection)
         if failure is not None:
             self._failures[failure] += 1
+            closed = self._fleet.devices[connection].state != CONNECTED
+            self._closed += closed
+            if closed or refused:
+                self.unserved.add(connection)
         else:
             self._fleet.totals.subscribed += 1
         self._ask_next()

@@ -20,7 +20,13 @@ from loadgen.engine.behaviour import Behaviour, ReadPlan, plain_messaging
 from loadgen.engine.channel import LEASE_S, Channel, Command
 from loadgen.engine.churn import churn
 from loadgen.engine.clock import clock_ns, follow
-from loadgen.engine.closing import closing_statement, missing_of, unacknowledged
+from loadgen.engine.closing import (
+    absent_streams,
+    closing_statement,
+    missing_of,
+    sent_on,
+    unacknowledged,
+)
 from loadgen.engine.devices import device_columns
 from loadgen.engine.durable import forget_sessions
 from loadgen.engine.fleet import plan_schedule
@@ -62,6 +68,8 @@ class Worker:
             "drop": self.drop,
             "unacknowledged": self.unacknowledged,
             "missing": self.missing,
+            "absent": self.absent,
+            "sent_on": self.sent_on,
             "stop": self.stop,
         }
 
@@ -178,6 +186,14 @@ class Worker:
         """How many deliveries of the given messages have not come."""
         await self.lifecycle.poller.read_rest(_READ_REST_S)
         return {"missing": missing_of(self.fleet, header["messages"])}
+
+    async def absent(self, header: Header) -> Header:
+        """Which streams devices miss that were never there to receive them (closing.py)."""
+        return {"streams": absent_streams(self.fleet, self.lifecycle.subscriptions.unserved)}
+
+    async def sent_on(self, header: Header) -> Header:
+        """How many messages were sent on the given streams (closing.py)."""
+        return sent_on(self.fleet, header["streams"])
 
     async def stop(self, header: Header) -> Header:
         """Disconnect in order, remove durable sessions from the broker, send what is left."""

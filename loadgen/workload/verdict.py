@@ -146,6 +146,8 @@ class RunFacts:
     connect_failure: str = ""  # the reason that most of them had, "" where none is known
     subscribe_failures: int = 0  # devices whose subscription was refused or not answered
     subscribe_failure: str = ""  # the reason that most of them had, "" where none is known
+    closed_at_subscribe: int = 0  # of these, those whose connection ended with it
+    lost_to_absent: int = 0  # lost deliveries of the run to devices that were never there
     disconnects: int = 0  # connections lost after they were made, until the drain's end
     disconnect: str = ""  # the reason of the first of them, "" where none is known
     reconnects: int = 0  # connections made again after a loss (they explain QoS 1 duplicates)
@@ -198,6 +200,16 @@ class RunFacts:
     def apart_us(self) -> float:
         """By how much a latency of the result may be wrong because two clocks measured it."""
         return self.clock_bound_ns / 1000 if self.timed_between_hosts else 0.0
+
+    @property
+    def could_not_connect(self) -> bool:
+        return self.connected < self.devices or self.connect_failures > 0
+
+    @property
+    def lost_by_absence(self) -> bool:
+        """Whether all that was lost went to devices that could not connect or subscribe."""
+        caused = self.could_not_connect or self.subscribe_failures > 0
+        return caused and 0 < self.run_ledger.lost <= self.lost_to_absent
 
     @property
     def begun(self) -> int:
@@ -322,30 +334,35 @@ def _on(hosts: tuple[str, ...]) -> str:
 
 
 def _connections(facts: RunFacts) -> Iterator[Reason]:
-    if facts.connected < facts.devices or facts.connect_failures:
+    ledger, so_lost = facts.ledger, ""
+    if facts.lost_by_absence and ledger.lost:
+        so_lost = f"; for that {ledger.lost:,} of {ledger.expected:,} deliveries did not arrive"
+    if facts.could_not_connect:
         which = by_backend(facts.backends, lambda b: b.connect_failures, "of them at")
         why = f"; most often: {facts.connect_failure}" if facts.connect_failure else ""
         yield Reason(
             "CONNECT_FAILED",
             f"{facts.connected:,} of {facts.devices:,} devices connected, "
-            f"{facts.connect_failures:,} attempts failed{which}{why}",
+            f"{facts.connect_failures:,} attempts failed{which}{why}{so_lost}",
         )
+        so_lost = ""
     if facts.subscribe_failures:
         why = f"; most often: {facts.subscribe_failure}" if facts.subscribe_failure else ""
         yield Reason(
             "SUBSCRIBE_FAILED",
             f"{facts.subscribe_failures:,} of {facts.connected:,} connected devices could not "
-            f"subscribe{why}",
+            f"subscribe{why}{so_lost}",
         )
     lost = facts.disconnects
+    others = lost - facts.closed_at_subscribe
     missing = lost - (facts.reconnects - facts.returned)
-    if lost and not facts.disconnects_planned:
+    if others > 0 and not facts.disconnects_planned:
         which = by_backend(facts.backends, lambda b: b.disconnects, "of them to")
-        why = f"; the first: {facts.disconnect}" if facts.disconnect else ""
+        why = f"; the first: {facts.disconnect}" if facts.disconnect and others == lost else ""
         yield Reason(
-            "DISCONNECTED", f"{lost:,} connections were lost after they had been made{which}{why}"
+            "DISCONNECTED", f"{others:,} connections were lost after they had been made{which}{why}"
         )
-    elif lost and missing > 0:
+    elif facts.disconnects_planned and missing > 0:
         yield Reason("DISCONNECTED", f"{missing:,} of {lost:,} devices did not come back")
 
 
@@ -480,7 +497,7 @@ def _missing(facts: RunFacts) -> Iterator[Reason]:
     ledger, run = facts.ledger, facts.run_ledger
     # Not acknowledged is not consumed, even if it was seen: such a message must come again.
     missing = facts.held_when_cut - run.repeated - run.repeated_allowed
-    if ledger.lost:
+    if ledger.lost and not facts.lost_by_absence:  # else it is told with its cause
         which = by_backend(facts.backends, lambda b: b.expected - b.received, "of them from")
         share = f"({ledger.lost / ledger.expected:.2%})"
         known = ""

@@ -8,13 +8,16 @@ import pytest
 
 from loadgen.engine.closing import (
     MESSAGES_LIMIT,
+    absent_streams,
     closing_statement,
     missing_of,
     sent_by_streams,
+    sent_on,
     unacknowledged,
 )
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import ConnAck, PubAck, PubComp, Publish, PubRec, PubRel
+from loadgen.workload.device import AWAY, CLOSED
 from tests.engine.harness import (
     Driver,
     Session,
@@ -29,6 +32,7 @@ from tests.workload.test_responses import publish as publish_request
 from tests.workload.test_traffic import (
     MEASURE_FROM_NS,
     PERIOD_NS,
+    PUBLISHERS,
     START_NS,
     Bench,
     message,
@@ -99,6 +103,34 @@ def test_a_queue_misses_a_message_once() -> None:
     assert missing_of(bench.fleet, [[10, 0], [11, 0]]) == 2
     bench.receive(bench.subscriber + 1, publish(message(0), qos=1, packet_id=9))
     assert missing_of(bench.fleet, [[10, 0], [11, 0]]) == 1
+
+
+def test_devices_that_were_never_there_miss_what_was_sent_on_their_streams() -> None:
+    bench = Bench(qos=1, window=10, subscribers=4)
+    fleet, first = bench.fleet, bench.subscriber
+    bench.send(0, START_NS + 3 * PERIOD_NS)
+    bench.send(1, START_NS + 1 * PERIOD_NS)
+    assert absent_streams(fleet, ()) == []
+    # One never connected, one's subscription was refused; one came and went again.
+    fleet.devices[first].state = CLOSED
+    fleet.devices[first + 2].state = CLOSED
+    fleet.devices[first + 2].returned_ns = AWAY
+    missed = absent_streams(fleet, [first + 1])
+    assert missed == [[10, PUBLISHERS, 2]]
+    assert sent_on(fleet, missed) == {"sent": 10, "complete": True}
+    assert sent_on(fleet, [[11, 1, 1], [99, 3, 1]])["sent"] == 1
+    # What got a message was there.
+    bench.receive(first + 1, publish(message(0)))
+    assert absent_streams(fleet, [first + 1]) == [[10, PUBLISHERS, 1]]
+    fleet.totals.withdrawn += 1  # of a refused message nobody expects anything
+    assert not sent_on(fleet, missed)["complete"]
+
+
+def test_a_queue_is_missed_once_and_only_by_all_its_consumers() -> None:
+    bench = Bench(qos=1, subscribers=2, shared="queue")
+    first = bench.subscriber
+    assert absent_streams(bench.fleet, [first]) == []
+    assert absent_streams(bench.fleet, [first, first + 1]) == [[10, PUBLISHERS, 1]]
 
 
 def test_more_than_can_be_named_are_not_complete(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,27 @@ async def test_a_subscription_refused_after_a_return_is_reported(
     await driver.stop()
 
 
+async def test_connections_that_end_with_their_subscribe_are_counted(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    async def hang_up(session: Session) -> None:
+        await session.welcome()
+        if session.connect.client_id.endswith("-0"):
+            await session.behave(until_packet=Subscribe)
+            session.abort()
+        await session.behave()
+
+    broker = await start_broker(hang_up)
+    await driver.configure(one_worker_plan(publishers(), subscribers(3), port=broker.port))
+    await driver.connect()
+    answer = await driver.subscribe()
+    assert (answer["subscribed"], answer["closed"]) == (2, 1)
+    assert sum(answer["failures"].values()) == 1
+    assert (await driver.ask("absent"))["streams"] == [[0, 3, 1]]
+    assert await driver.ask("sent_on", streams=[[0, 3, 1]]) == {"sent": 0, "complete": True}
+    await driver.stop()
+
+
 async def test_a_missing_suback_is_a_failure_after_the_timeout(
     driver: Driver, start_broker: StartBroker
 ) -> None:

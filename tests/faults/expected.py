@@ -161,6 +161,25 @@ class _Scene:
         whose = (who for f, who in self.asking.items() if filter_matches(f, topic))
         return len(set().union(*whose))
 
+    def owed_to_absent(self) -> int:
+        """Deliveries of messages whose audience was not there, because it never could subscribe."""
+        if self.is_request or self.is_chain:
+            return 0  # who is to get how many differs there, and no schedule refuses it
+        granted = [
+            (client, topic_filter)
+            for client, filters in self.truth.asked.items()
+            for topic_filter, (_, code) in filters.items()
+            if code < 0x80
+        ]
+        present: Counter[str] = Counter()
+        for topic in {publish.topic for publish in self.first.values()}:
+            shares = ((client, *split_shared(one)) for client, one in granted)
+            present[topic] = len(
+                {share or client for client, share, f in shares if filter_matches(f, topic)}
+            )
+        topics = (publish.topic for publish in self.first.values())
+        return sum(max(0, self.deliveries_each - present[topic]) for topic in topics)
+
     def granted(self, client: str, topic: str) -> int:
         """The QoS at which a device is to receive messages of a topic."""
         grants = self.truth.asked.get(client, {}).items()
@@ -405,7 +424,7 @@ def _findings(
         "REFUSED": "refused",
     }
     for code, name in codes.items():
-        yield code, window[name]
+        yield code, _unexplained(scene, window, run) if code == "LOST" else window[name]
     if not scene.killed_ns and not scene.blind:
         yield "UNACKNOWLEDGED", window["unacknowledged"].minus(window["given_up"])
     if scene.is_chain:
@@ -420,6 +439,19 @@ def _findings(
     # What a worker without time does not take is no backlog of the broker.
     yield "BACKLOG_GROWS", NONE if scene.starved else standing
     yield "LATENCY_BOUND", _latency(scene)
+
+
+def _unexplained(scene: _Scene, window: Mapping[str, Span], run: Mapping[str, Span]) -> Span:
+    """What was lost in the window, unless all of the run's went to devices that were never there.
+
+    That is told with the reason for which they were not.
+    """
+    lost, absent = run["lost"], scene.owed_to_absent()
+    if not absent or lost.low > absent + lost.high - lost.low:
+        return window["lost"]
+    # Where the broker took less than was sent, or a worker was lost, the generator does not say.
+    untold = run["refused"].high or scene.killed_ns
+    return window["lost"].doubtful if untold or lost.high > absent else NONE
 
 
 def _gone(scene: _Scene) -> Span:

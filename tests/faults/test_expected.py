@@ -168,6 +168,11 @@ ALTERED: dict[str, tuple[Truth, set[str], dict[str, int]]] = {
     "a subscription lowered": (
         replace(CLEAN, asked={"dev-1-0": {"f/+": (1, 0)}}), {"SUBSCRIBE_FAILED"}, {}
     ),
+    "a subscription refused, and what was lost by it": (
+        replace(CLEAN, asked={"dev-1-0": {"f/+": (1, 0x87)}}, deliveries=()),
+        {"SUBSCRIBE_FAILED"},
+        {"lost": 200, "expected": 200},
+    ),
     "a connection lost": (
         replace(CLEAN, closes=((2_900 * MS, "dev-1-0"),)), {"DISCONNECTED"}, {}
     ),

@@ -296,6 +296,25 @@ class TestConnections:
         assert found.code == "SUBSCRIBE_FAILED" and found.detail.startswith("2 of")
         assert found.detail.endswith(f"most often: {refused}")
 
+    def test_what_was_lost_by_absence_is_told_with_its_cause(self) -> None:
+        lost = changed(SOUND, lost_to_absent=10, expected=SOUND.ledger.expected + 10)
+        assert codes(lost) == ("LOST",)
+        for cause in ({"connected": SOUND.devices - 1}, {"subscribe_failures": 1}):
+            found = reason(changed(lost, **cause))
+            assert found.code in ("CONNECT_FAILED", "SUBSCRIBE_FAILED")
+            expected = lost.ledger.expected
+            assert found.detail.endswith(f"; for that 10 of {expected:,} deliveries did not arrive")
+            assert codes(changed(lost, **cause, lost_to_absent=9)) == (found.code, "LOST")
+        both = judge(changed(lost, connected=SOUND.devices - 1, subscribe_failures=1)).reasons
+        assert ["did not arrive" in one.detail for one in both] == [True, False]
+
+    def test_a_connection_that_ended_with_its_subscribe_is_told_once(self) -> None:
+        refused = changed(SOUND, subscribe_failures=2, closed_at_subscribe=2, disconnects=2)
+        assert codes(refused) == ("SUBSCRIBE_FAILED",)
+        found = judge(replace(refused, disconnects=3, disconnect="DISCONNECT")).reasons[1]
+        assert found.code == "DISCONNECTED"
+        assert found.detail == "1 connections were lost after they had been made"
+
     @pytest.mark.parametrize("facts", [SOUND, BURST])
     def test_disconnected(self, facts: RunFacts) -> None:
         found = reason(changed(facts, disconnects=1))
