@@ -5,20 +5,26 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
 
 from loadgen.brokers import door
-from loadgen.brokers.door import admitted
+from loadgen.brokers.client import open_socket
+from loadgen.brokers.door import Knock, admitted, ended
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.ports import free_port
 from loadgen.brokers.probe import connect_of
 from loadgen.errors import BrokerRefusedError, CannotRunError
+from loadgen.mqtt.constants import MQTT_5
+from tests.brokers.full_listener import full_listener
+from tests.brokers.little_broker import LittleBroker, serving_little
 from tests.brokers.test_mosquitto import tls as tls
 from tests.secured_mosquitto import TlsFiles, run_secured
 
@@ -272,3 +278,35 @@ async def test_an_accepted_connection_is_closed_when_nobody_waits_for_it(
         with pytest.raises(asyncio.CancelledError):
             await waiting
         await asyncio.wait_for(ended.wait(), 20)
+
+
+async def test_other_ways_are_closed_though_their_end_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def cancelled(tasks: Iterable[asyncio.Future[Any]]) -> None:
+        await ended(tasks)
+        raise asyncio.CancelledError
+
+    broker = LittleBroker(drops=lambda packet: packet.protocol_version == MQTT_5)
+    async with serving_little(broker) as endpoint:
+        knock = Knock(endpoint, connect_of(endpoint, 5))
+        await knock.run()
+        monkeypatch.setattr(door, "ended", cancelled)
+        with pytest.raises(asyncio.CancelledError):
+            await door._others((knock,), 5.0, spoken=False)
+        assert {packet.protocol_version for packet in broker.connects} == {4, 5}
+        async with asyncio.timeout(5):
+            while broker.connected:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_connection_that_is_waited_for_no_more_is_closed() -> None:
+    def sockets() -> int:
+        return sum(one.is_socket() for one in Path("/proc/self/fd").iterdir())
+
+    with full_listener() as (host, port):
+        before = sockets()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await open_socket(host, port)
+        assert sockets() == before

@@ -16,11 +16,13 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import MosquittoSettings, find_mosquitto, run_mosquitto
 from loadgen.brokers.relay import run_relay
 from loadgen.errors import UsageError
+from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
-from loadgen.mqtt.packets import PubAck, PubComp, Publish, PubRec
+from loadgen.mqtt.packets import Connect, PubAck, PubComp, Publish, PubRec
 from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.reason_codes import ReasonCode
 from tests.brokers.conftest import ClientMaker, LocalReflector, run_local_reflector
+from tests.brokers.full_listener import full_listener
 
 LASTING = Properties(session_expiry_interval=3600)
 PAYLOADS = [b"%02d" % number * 5 for number in range(60)]
@@ -48,6 +50,30 @@ async def relayed(
             yield LocalReflector(serving), reflector
         finally:
             serving.close()
+
+
+async def test_a_relay_that_ends_opens_no_more() -> None:
+    def opening() -> list[str]:
+        names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
+        return [name for name in names if name == "Relay._open"]
+
+    with full_listener() as (host, port):
+        config = {"host": "127.0.0.1", "port": 0, "broker": [host, port], "certificate": []}
+        serving = await relay_server.serve(
+            config | {"websocket": False, "faults": "none", "record": ""}
+        )
+        reader, writer = await asyncio.open_connection("127.0.0.1", serving.greeting["port"])
+        try:
+            writer.write(encode(Connect("late", MQTT_5), MQTT_5))
+            async with asyncio.timeout(5):
+                while not opening():
+                    await asyncio.sleep(0.01)
+        finally:
+            serving.close()
+        assert await reader.read() == b""
+        await asyncio.sleep(0)
+        assert not opening()
+        writer.close()
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

@@ -261,6 +261,22 @@ class TestHandshakes:
         assert [remark.code for remark in judge(facts).remarks] == ["GIVEN_UP"]
         assert codes(changed(facts, given_up=2)) == ("UNACKNOWLEDGED",)
 
+    @pytest.mark.parametrize(
+        ("fields", "why"),
+        [
+            ({}, "their session was lost"),
+            ({"violations": 3}, "the broker answered wrongly"),
+            (
+                {"violations": 3, "disconnects": 1},
+                "the broker answered wrongly or their session was lost",
+            ),
+        ],
+    )
+    def test_why_a_handshake_was_given_up_is_said(self, fields: dict[str, int], why: str) -> None:
+        facts = changed(self.QOS1, qos=2, acknowledged=9_997, given_up=3)
+        (remark,) = judge(changed(facts, **fields)).remarks
+        assert remark.detail.endswith(f"were given up: {why}")
+
     def test_the_specification_holds_in_every_phase(self) -> None:
         broken = changed(SOUND, violations=2, violation="PUBACK that nobody waits for")
         found = reason(replace(broken, ledger=SOUND.ledger))
