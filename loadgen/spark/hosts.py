@@ -75,8 +75,10 @@ async def hosts_of_cluster(cluster: Cluster) -> AsyncIterator[Hosts]:
             ended = await finished_or(gathered, job.over)
             if job.over.is_set():
                 raise job.error
-            yield ended.result()
-        # The agents go first, then the job can end.
+            try:
+                yield ended.result()
+            finally:
+                door.close()  # the agents go first, then the job can end
 
 
 async def _require_master(master: str) -> None:
@@ -160,7 +162,7 @@ class _Job:
         except LoadgenError as error:
             self.error = error
         except Exception as error:
-            reason = reason_in(str(error)) or type(error).__name__
+            reason = reason_in(_text_of(error)) or type(error).__name__
             self.error = CannotRunError(f"the Spark job failed: {printable(reason, 400)}")
         self._tell(self.over)
 
@@ -217,6 +219,13 @@ class _Job:
             with suppress(Exception):
                 gateway.shutdown()
             context._gateway = context._jvm = None
+
+
+def _text_of(error: Exception) -> str:
+    """What an error says; one of Java asks the JVM for it, which may have ended."""
+    with suppress(Exception):
+        return str(error)
+    return ""
 
 
 @asynccontextmanager
