@@ -66,7 +66,6 @@ _OPENINGS: Final = (
     (b"\x15\x03", "speaks TLS"),
     (b"\x16\x03", "speaks TLS"),
 )
-_NOWHERE: Final = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
 _REFUSED_WAY: Final = "is it running, and is the port right?"
 OLDER: Final = "use the other version"
 _PORT_WAY: Final = "is the port right?"

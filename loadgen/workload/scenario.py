@@ -135,9 +135,6 @@ class Scenario(BaseModel):
         "received_rate>=9.9k, of any latency series and state of the ledger.",
         "threshold",
     ).field(())
-    abort_on_fail: bool = Flag(
-        "End the run in its window as soon as what was measured so far is above a bound of require."
-    ).field(False)
     in_flight: int = Count(
         "Connects under way at one moment, over all workers; above the broker's listen "
         "backlog SYNs are lost.",
@@ -328,6 +325,9 @@ class Scenario(BaseModel):
 class PublishingScenario(Scenario):
     """What every case with a schedule of messages understands."""
 
+    abort_on_fail: bool = Flag(
+        "End the run in its window as soon as what was measured so far is above a bound of require."
+    ).field(False)
     settle: float = Seconds(
         "Wait for late repeats when all messages have come, as 500ms; part of the drain.", 0, 3_600
     ).field(1.0)
@@ -355,6 +355,11 @@ class PublishingScenario(Scenario):
         RATE_LIMIT,
         absent="as fast as the broker takes them",
     ).field()
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        if self.abort_on_fail and not self.require:
+            yield "abort_on_fail: nothing is required that could fail; allowed: with require"
 
 
 class FleetScenario(Scenario):

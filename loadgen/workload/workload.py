@@ -201,7 +201,6 @@ def resolve(case: Case[S], scenario: S) -> Workload:
         processors=processors_of(scenario.affinity),
         latency_bound_us=None if bound_s is None else bound_s * 1e6,
         thresholds=tuple(map(parse_threshold, scenario.require)),
-        abort_on_fail=scenario.abort_on_fail,
         metrics=scenario.metrics,
         sut_file=scenario.sut,
         broker_name=scenario.broker_name,
@@ -255,6 +254,7 @@ def _publishing(workload: Workload, scenario: PublishingScenario) -> Workload:
         ),
         send_tick_us=None if tick_s is None else round(tick_s * 1e6),
         arrivals_random=scenario.arrivals != "constant",
+        abort_on_fail=scenario.abort_on_fail,
     )
 
 

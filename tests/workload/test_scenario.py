@@ -288,6 +288,8 @@ class TestRefusals:
             ),
             ("fanout", {"topics": "1M", "ratio": 1000}, "ratio: 1,000,000 topics of 1,000"),
             ("latency", {"devices": 0, "background_rate": 1}, "background_rate: there are no"),
+            ("fanin", {"abort_on_fail": True}, "abort_on_fail: nothing is required"),
+            ("connburst", {"abort_on_fail": True}, "abort_on_fail: connburst does not understand"),
             ("nonsense", {}, "case: 'nonsense' is unknown; allowed: fanin, fanout"),
         ],
     )
@@ -446,6 +448,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         given_fields.pop("background_rate", None)
     if given_fields.get("hosts", 1) == 1:
         given_fields.pop("place", None)
+    if not given_fields.get("require"):
+        given_fields.pop("abort_on_fail", None)
     if "tls_key" in given_fields:
         given_fields.setdefault("tls_certificate", "c.pem")
     if "{device}" in str(given_fields.get("tls_certificate")):
