@@ -43,6 +43,8 @@ CUT_DRAIN_S = 2.0
 """How long a cut run waits for what is under way."""
 CUT_SETTLE_S = 0.2
 """What it waits in any case: messages are sent until the schedule ends."""
+RETURN_S = 3.0
+"""How long after the drain a device that was cut off has to come back, at most."""
 QUESTION_TIMEOUT_S = 10.0
 QUESTION_MESSAGES = 100_000
 """Messages without acknowledgement about which every worker is asked after the drain, at most."""
@@ -279,6 +281,8 @@ class PhaseRunner:
         try:
             closed = await wait(self._closed(end_ns, cut=cut))
             seen.abandoned = cut and not closed
+            if self.plan.reconnect is not None and not cut:
+                await self._step(self._all_back())
         finally:
             monitor.stop_sampling()
             seen.windows["drain"] = (start_ns, max(start_ns, time.monotonic_ns()))
@@ -304,6 +308,15 @@ class PhaseRunner:
                 return True
             await asyncio.sleep(SAMPLE_S)
         return False
+
+    async def _all_back(self) -> None:
+        """Wait for devices on their way back: who is cut off last has as long as any other."""
+        connected = self._state.connected
+        end_ns = time.monotonic_ns() + int(RETURN_S * NS)
+        while connected and time.monotonic_ns() < end_ns:
+            if self.monitor.page.total("connected") >= connected.done:
+                return
+            await asyncio.sleep(SAMPLE_S)
 
     async def _lost_unacknowledged(self) -> int | None:
         """How many of the missing deliveries are of messages that nobody acknowledged.

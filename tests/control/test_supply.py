@@ -240,12 +240,13 @@ async def test_the_first_exception_ends_a_run(tmp_path: Path) -> None:
 
 
 async def test_devices_come_back_and_lose_nothing_that_is_persistent(tmp_path: Path) -> None:
-    """Every fifth of a second a client is cut off; handlers carry on with what was under way."""
+    """Again and again a client is cut off; handlers carry on with what was under way."""
     result, document = await played(
-        tmp_path / "run", "reset=200ms", duration=3, on_exception="go_on"
+        tmp_path / "run", "reset=400ms", duration=3, drain=10, on_exception="go_on"
     )
     assert document["window_s"] == pytest.approx(3, abs=0.01)
-    assert result.facts.disconnects > 5 and result.facts.reconnects >= result.facts.disconnects
+    # The relay cuts until the end, and the run waits for whom it cut last.
+    assert result.facts.reconnects >= result.facts.disconnects > 20
     assert "DISCONNECTED" not in result.verdict.codes
     lost = {
         row["message"]
