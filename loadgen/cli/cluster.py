@@ -30,9 +30,13 @@ def cluster_of(scenario: Scenario, given: Flags) -> "Cluster | None":
                 "hosts: several hosts are those of a Spark cluster; allowed: with --spark-master"
             )
         return None
+    from loadgen.cases.registry import resolve
     from loadgen.spark.hosts import WAIT_S, Cluster
     from loadgen.spark.ship import packed_environment
+    from loadgen.workload.plan import hosts_of_groups
 
+    # Refused in a moment, and not when the agents have been started.
+    hosts_of_groups(scenario.place, resolve(scenario).groups, scenario.hosts)
     try:
         wait_s = WAIT_S if given["spark_wait"] is None else parse_seconds(given["spark_wait"])
     except ValueError as error:

@@ -59,6 +59,15 @@ class TestClusterOf:
         with pytest.raises(UsageError, match=words):
             cluster(hosts, **given)
 
+    @pytest.mark.parametrize(
+        ("place", "words"),
+        [("x=0", "has no group 'x'; allowed: "), ("subscriber=2", "there is no host 2; allowed: ")],
+    )
+    def test_a_place_that_does_not_exist_starts_nothing(self, place: str, words: str) -> None:
+        fields = {"hosts": 2, "place": (place,), "broker": "mqtt://192.0.2.1"}
+        with pytest.raises(UsageError, match=words):
+            cluster_of(build_scenario("fanin", None, fields), NOTHING | {"spark_master": "yarn"})
+
 
 @pytest.mark.parametrize("command", ["fanin", "search fanin --for rate", "sweep fanin --set qos=0"])
 def test_hosts_without_a_cluster_are_one_line(
