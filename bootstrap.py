@@ -55,7 +55,7 @@ def install(newest: bool = False) -> int:
     if not PYTHON.exists():
         steps += [[sys.executable, "-m", "venv", "--without-pip", ENVIRONMENT]]
     if newest:
-        steps += [[*pip, "--upgrade", "--upgrade-strategy=eager", "--editable", ".[dev]"]]
+        steps += [[*pip, "--upgrade", "--upgrade-strategy=eager", "--editable", ".[dev,otlp]"]]
     else:
         steps += [[*pip, "--require-hashes", "--requirement", LOCK]]
         steps += [[*pip, "--no-deps", "--editable", "."]]

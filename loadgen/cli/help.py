@@ -28,7 +28,10 @@ PANELS = {
     "TLS": ("tls",),
     "Power": ("rack_units",),
     "Baseline": ("baseline", "history", "history_runs", "bound", "junit", "github_summary"),
-    "Results": ("metrics", "out", "json_", "quiet", "per_device", "title", "author", "note"),
+    "Results": (
+        *("metrics", "otlp", "out", "json_", "quiet", "per_device"),
+        *("title", "author", "note"),
+    ),
 }
 """What options are about, in the order of a help text, and the fields that belong there.
 

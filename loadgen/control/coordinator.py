@@ -180,11 +180,15 @@ async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
     record = Record(document.run, document.anchor_ns, events, intervals)
     abort_on = workload.thresholds if workload.abort_on_fail else ()
     monitor = Monitor(plan, record, progress, abort_on)
+    about = {"run": document.run, "case": workload.case.name, "broker": broker.name}
     if workload.metrics is not None:
         from loadgen.control.live_metrics import served_metrics  # what few runs need
 
-        about = {"run": document.run, "case": workload.case.name, "broker": broker.name}
         stack.enter_context(served_metrics(workload.metrics, plan, monitor, about))
+    if workload.otlp is not None:
+        from loadgen.control.otlp import sent_metrics
+
+        await stack.enter_async_context(sent_metrics(workload.otlp, plan, monitor, about))
     await stack.enter_async_context(_watched(request, plan, broker, events))
     bridged = broker.pids if workload.brokers.bridge is not None else ()
     loads = await stack.enter_async_context(loads_of(bridged))

@@ -1,11 +1,14 @@
-"""The live figures of a run for Prometheus: what the live page and the workers' reports say now.
+"""The live figures of a run: what the live page and the workers' reports say now.
 
 Counters are read from the live page when they are asked for, so they are of that moment; latencies
 come with the workers' reports, once a second. Nobody is asked anything, and no worker notices.
+Prometheus fetches them here; `control.otlp` sends the same ones.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from prometheus_client import CollectorRegistry, start_http_server
@@ -37,6 +40,7 @@ BOUNDS_S = tuple(
 """Upper bounds of the latency buckets. A value within a thousandth of a bound may be counted on
 either side of it: that is the resolution of the recorded histograms."""
 
+_BOUNDS_NS = np.array([round(bound_s * 1e9) for bound_s in BOUNDS_S])
 _LOCAL = "127.0.0.1"
 _GAUGES = {
     "connected": "Devices that are connected now.",
@@ -45,58 +49,99 @@ _GAUGES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Some latencies: how many are not above each of BOUNDS_S, and how many there are."""
+
+    up_to: tuple[int, ...]
+    count: int
+    sum_s: float
+    min_s: float
+    max_s: float
+
+
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A metric: its points by the values of its labels; those of a histogram are Distributions."""
+
+    name: str
+    meaning: str
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: Labels
+    points: Mapping[Labels, float | Distribution]
+
+
+def figures(plan: RunPlan, monitor: Monitor) -> Iterator[Figure]:
+    """What is known of the run at this moment; may be asked from any thread, changes nothing."""
+    page = monitor.page
+    gauges = {name: (meaning, page.total(name)) for name, meaning in _GAUGES.items()}
+    under_way = "Deliveries that may be at the broker, or in socket buffers."
+    gauges["under_way"] = (under_way, page.under_way())
+    yield Figure(
+        "loadgen_phase", "1 for the phase of now.", "gauge", ("phase",), {(monitor.phase,): 1}
+    )
+    for name, (meaning, value) in gauges.items():
+        yield Figure(f"loadgen_{name}", meaning, "gauge", (), {(): value})
+    counts = page.counts.copy()
+    yield Figure(
+        "loadgen_messages",
+        "Messages by what became of them, by the phase in which they were intended.",
+        "counter",
+        ("event", "group", "phase"),
+        {
+            (event, group.name, intended): total
+            for event in (MESSAGE_EVENTS if page.workers else ())
+            for group, by_phase in zip(plan.groups, counts[event].sum(axis=0).tolist(), strict=True)
+            for intended, total in zip(INTENDED_PHASES, by_phase, strict=True)
+            if total
+        },
+    )
+    timed = sorted(monitor.state.tally.series.copy().items())
+    yield Figure(
+        "loadgen_latency_seconds",
+        "Latencies of a series, by the phase in which their messages were intended.",
+        "histogram",
+        ("series", "phase"),
+        {(series, phase): _distribution(row) for (phase, series), row in timed},
+    )
+
+
+def _distribution(row: Interval) -> Distribution:
+    places = np.searchsorted(highest_values(row.bucket), _BOUNDS_NS, side="right")
+    up_to = np.concatenate([[0], np.cumsum(row.bucket_count)])[places]
+    seconds = (row.sum_ns / 1e9, row.min_ns / 1e9, row.max_ns / 1e9)
+    return Distribution(tuple(up_to.tolist()), int(row.count), *seconds)
+
+
+_FAMILIES = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+
+
 class RunMetrics(Collector):
-    """The metrics of one run; asked from another thread, it reads and changes nothing."""
+    """The figures of one run as Prometheus has them."""
 
     def __init__(self, plan: RunPlan, monitor: Monitor, about: dict[str, str]) -> None:
-        self._groups = [group.name for group in plan.groups]
+        self._plan = plan
         self._monitor = monitor
         self._about = about
 
     def collect(self) -> Iterator[Metric]:
-        page = self._monitor.page
         yield InfoMetricFamily("loadgen_run", "The run.", self._about)
-        phase = GaugeMetricFamily("loadgen_phase", "1 for the phase of now.", labels=("phase",))
-        phase.add_metric((self._monitor.phase,), 1)
-        yield phase
-        for name, meaning in _GAUGES.items():
-            yield GaugeMetricFamily(f"loadgen_{name}", meaning, page.total(name))
-        under_way = "Deliveries that may be at the broker, or in socket buffers."
-        yield GaugeMetricFamily("loadgen_under_way", under_way, page.under_way())
-        messages = CounterMetricFamily(
-            "loadgen_messages",
-            "Messages by what became of them, by the phase in which they were intended.",
-            labels=("event", "group", "phase"),
-        )
-        counts = page.counts.copy()
-        for event in MESSAGE_EVENTS if page.workers else ():
-            totals = counts[event].sum(axis=0).tolist()
-            for group, by_phase in zip(self._groups, totals, strict=True):
-                for intended, total in zip(INTENDED_PHASES, by_phase, strict=True):
-                    if total:
-                        messages.add_metric((event, group, intended), total)
-        yield messages
-        yield self._latencies()
-
-    def _latencies(self) -> Metric:
-        family = HistogramMetricFamily(
-            "loadgen_latency_seconds",
-            "Latencies of a series, by the phase in which their messages were intended.",
-            labels=("series", "phase"),
-        )
-        for (phase, series), row in sorted(self._monitor.state.tally.series.copy().items()):
-            buckets = [*_cumulative(row), ("+Inf", float(row.count))]
-            family.add_metric((series, phase), buckets, row.sum_ns / 1e9)
-        return family
-
-
-def _cumulative(row: Interval) -> Iterator[tuple[str, float]]:
-    """(upper bound in seconds, how many latencies are not above it)."""
-    highest_ns = highest_values(row.bucket)
-    up_to = np.concatenate([[0], np.cumsum(row.bucket_count)])
-    for bound_s in BOUNDS_S:
-        place = int(np.searchsorted(highest_ns, round(bound_s * 1e9), side="right"))
-        yield repr(bound_s), float(up_to[place])
+        for figure in figures(self._plan, self._monitor):
+            family = _FAMILIES[figure.kind](figure.name, figure.meaning, labels=figure.labels)
+            for labels, value in figure.points.items():
+                if isinstance(value, Distribution):
+                    buckets = [*zip(map(repr, BOUNDS_S), value.up_to, strict=True)]
+                    family.add_metric(labels, [*buckets, ("+Inf", value.count)], value.sum_s)
+                else:
+                    family.add_metric(labels, value)
+            yield family
 
 
 @contextmanager

@@ -344,6 +344,26 @@ class Endpoint(Text):
         return text
 
 
+_COLLECTOR = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[^/:\[\]\s]+)(:[0-9]{1,5})?(/\S*)?")
+
+
+class Collector(Text):
+    """Where figures are sent to."""
+
+    allowed = "http:// or https:// with host, port and perhaps a path, as http://127.0.0.1:4318"
+
+    def parse(self, value: object) -> str:
+        text = _line(value)
+        if "@" in text or "?" in text or "#" in text:
+            # Not shown: there may be a secret in it.
+            raise ValueError(
+                "a login or token has no place in the URL; set OTEL_EXPORTER_OTLP_HEADERS instead"
+            )
+        if not _COLLECTOR.fullmatch(text):
+            raise ValueError(f"{shown(text)} is not such a URL")
+        return text
+
+
 class Placement(Texts):
     """Which groups of devices are on which hosts."""
 

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from loadgen.errors import ScenarioError
 from loadgen.workload.fields import (
     Choice,
+    Collector,
     Count,
     Endpoint,
     Field,
@@ -227,6 +228,12 @@ class Scenario(BaseModel):
         "machine alone.",
         "host:port",
         absent="none are served",
+    ).field()
+    otlp: str | None = Collector(
+        "OpenTelemetry collector to send live figures to by OTLP over HTTP, as "
+        "http://127.0.0.1:4318; needs the extra otlp of this package.",
+        "url",
+        absent="none are sent",
     ).field()
     sut: str | None = Text(
         "TOML file, as sut.toml, that describes the system under test (broker, machine, network, "

@@ -153,6 +153,7 @@ class Workload(DeviceConduct):
     thresholds: tuple[Threshold, ...] = ()  # that the user set
     abort_on_fail: bool = False  # whether the run ends when one of them is missed
     metrics: str | None = None  # HOST:PORT at which live figures are served
+    otlp: str | None = None  # URL of the collector that they are sent to
     sut_file: str | None = None  # that describes the system under test
     broker_name: str | None = None  # what users call it, with its version
     broker_note: str | None = None
@@ -202,6 +203,7 @@ def resolve(case: Case[S], scenario: S) -> Workload:
         latency_bound_us=None if bound_s is None else bound_s * 1e6,
         thresholds=tuple(map(parse_threshold, scenario.require)),
         metrics=scenario.metrics,
+        otlp=scenario.otlp,
         sut_file=scenario.sut,
         broker_name=scenario.broker_name,
         broker_note=scenario.broker_note,

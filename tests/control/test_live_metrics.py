@@ -55,6 +55,21 @@ def scraped(address: str) -> Samples:
     }
 
 
+def latency_row(*latencies_ns: int) -> Interval:
+    """A row of a histogram of these, in ascending order, each in a bucket of its own."""
+    return Interval(
+        group="subscriber",
+        phase="measure",
+        series="end_to_end",
+        count=len(latencies_ns),
+        sum_ns=sum(latencies_ns),
+        min_ns=min(latencies_ns),
+        max_ns=max(latencies_ns),
+        bucket=np.array([bucket_index(value) for value in latencies_ns], np.int32),
+        bucket_count=np.ones(len(latencies_ns), np.int64),
+    )
+
+
 def test_before_there_are_workers_there_is_the_phase_alone() -> None:
     with watched() as (_, _, address):
         found = scraped(address)
@@ -82,19 +97,7 @@ def test_counters_are_those_of_all_workers_at_that_moment() -> None:
 
 def test_latencies_are_counted_up_to_each_bound() -> None:
     with watched() as (_, monitor, address):
-        latencies_ns = (1_500, 12_000, 10**9)
-        row = Interval(
-            group="subscriber",
-            phase="measure",
-            series="end_to_end",
-            count=3,
-            sum_ns=sum(latencies_ns),
-            min_ns=min(latencies_ns),
-            max_ns=max(latencies_ns),
-            bucket=np.array([bucket_index(value) for value in latencies_ns], np.int32),
-            bucket_count=np.ones(3, np.int64),
-        )
-        monitor.state.tally.series["measure", "end_to_end"] = row
+        monitor.state.tally.series["measure", "end_to_end"] = latency_row(1_500, 12_000, 10**9)
         found = scraped(address)
     series = (("phase", "measure"), ("series", "end_to_end"))
     counted = [

@@ -16,6 +16,7 @@ from loadgen.errors import ScenarioError
 from loadgen.workload.fields import (
     Bounded,
     Choice,
+    Collector,
     Count,
     Endpoint,
     Field,
@@ -368,6 +369,7 @@ def values_of(spec: Field) -> st.SearchStrategy[Any]:
         Networks: st.sampled_from(("127.0.0.0/16", "10.1.2.3", "fd00::/64,fd01::/64")),
         Thresholds: st.just(("end_to_end.p99<5ms", "lost<0.1%", "sent_rate>=9.9k")),
         Endpoint: st.sampled_from((":9464", "0.0.0.0:1", "[::1]:65535")),
+        Collector: st.sampled_from(("http://127.0.0.1:4318", "https://[::1]/otlp")),
         Placement: st.just(("publishers=0", "subscribers=1,2")),
         RateSteps: st.sampled_from(("50%", "50%,75%:20s,100%", "0.5%:500ms")),
     }
