@@ -178,6 +178,7 @@ def _make(given: Flags) -> int:
     from loadgen.scorecard.compare import compare
     from loadgen.scorecard.gate import to_junit
     from loadgen.scorecard.model import About
+    from loadgen.scorecard.record import shown as directory_shown
     from loadgen.scorecard.to_json import to_json
     from loadgen.scorecard.to_markdown import to_markdown
     from loadgen.scorecard.write import write_files, write_renderings
@@ -233,33 +234,34 @@ def _make(given: Flags) -> int:
         print(f"loadgen: no VALID run of this load is in {history} yet", file=sys.stderr)
     for remark in (remark for comparison in judged for remark in comparison.remarks):
         print(f"loadgen: {remark}", file=sys.stderr)
-    wrong = _wrong(cards[len(olds) :], cards, judged)
+    named = list(zip(map(directory_shown, [*olds, *runs]), cards, strict=True))
+    wrong = _wrong(named[len(olds) :], named, judged)
     for line in wrong:
         print(f"loadgen: {line}", file=sys.stderr)
     return 1 if wrong else 0
 
 
 def _wrong(
-    asked: "Sequence[ScoreCard]",
-    cards: "Sequence[ScoreCard]",
+    asked: "Sequence[tuple[str, ScoreCard]]",
+    cards: "Sequence[tuple[str, ScoreCard]]",
     comparisons: "Sequence[Comparison]",
 ) -> list[str]:
     """Runs that were changed or are INVALID, and what is worse than its baseline, a line each.
 
-    `asked` are the cards that are no baselines.
+    A card stands with its run's directory; `asked` are those that are no baselines.
     """
     from loadgen.scorecard.compare import regressions
     from loadgen.scorecard.text import name
 
     changed = [
-        f"{name(card.run.id, 80)} was changed since it ended: {'; '.join(card.integrity.changes)}"
-        for card in cards
+        f"{directory} was changed since it ended: {'; '.join(card.integrity.changes)}"
+        for directory, card in cards
         if card.integrity.state == "changed"
     ]
     invalid = [
-        f"{name(card.run.id, 80)} is INVALID: "
+        f"{directory} is INVALID: "
         f"{', '.join(dict.fromkeys(name(reason.code, 40) for reason in card.verdict.reasons))}"
-        for card in asked
+        for directory, card in asked
         if not card.verdict.valid and card.integrity.state != "changed"
     ]
     return [*regressions(comparisons), *changed, *invalid]

@@ -20,6 +20,7 @@ Sides of different loads have no shares: twice the rate is not 100 % better.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,7 +75,7 @@ _LOAD = frozenset(
 _OF_THE_HOST = ("host", "kernel", "cpu_model", "cores")
 """Of a run's environment."""
 
-_SETUP = ("hosts", "endpoint", *_OF_THE_HOST, "program")
+_SETUP = ("hosts", "endpoint", "port", *_OF_THE_HOST, "program")
 """What is neither the load nor the broker, and still makes a difference."""
 
 _WORDS = {"cpu_model": "processor", "program": "program version"}
@@ -330,16 +331,23 @@ def _facts(card: ScoreCard) -> _Facts:
     run = card.run
     # What a run of an older version does not know is as good as empty.
     scenario = [item for item in run.scenario.items() if item[1] not in ([], {}, ())]
+    # A broker started for the run has another port each time.
+    urls = [] if run.broker.get("started_by_us") else map(str, run.broker.get("urls") or ())
+    ends = [found.groups("") for url in urls if (found := _URL.fullmatch(url))]
     return {
         "broker": run.broker_name,
         "protocol": run.protocol,
         **{f"scenario.{key}": value for key, value in scenario if key not in _NOT_THE_LOAD},
         "hosts": run.hosts,
-        # A broker started for the run has another port each time.
-        "endpoint": None if run.broker.get("started_by_us") else run.broker.get("urls"),
+        "endpoint": " ".join(before + path for before, _, path in ends) or None,
+        "port": " ".join(port for _, port, _ in ends) or None,
         **{key: run.environment.get(key) for key in _OF_THE_HOST},
         "program": run.program,
     }
+
+
+_URL = re.compile(r"((?:\w+://)?[^/]*?)(?::(\d+))?(/.*)?", re.DOTALL)
+"""Any text: what is before the port, the port, and the path."""
 
 
 def load_of(card: ScoreCard) -> str:
@@ -354,9 +362,10 @@ def load_of(card: ScoreCard) -> str:
 
 
 def _differing(facts: Sequence[_Facts]) -> list[str]:
-    """Keys of what is not the same in all of these."""
+    """Keys of what is not the same in all of these; two brokers are at two ports anyway."""
     keys = dict.fromkeys(key for one in facts for key in one)
-    return [key for key in keys if len({digest_of(one.get(key)) for one in facts}) > 1]
+    found = [key for key in keys if len({digest_of(one.get(key)) for one in facts}) > 1]
+    return [key for key in found if key != "port" or "broker" not in found]
 
 
 def _labels(facts: Sequence[_Facts]) -> list[str]:
@@ -378,8 +387,9 @@ def _remarks(sides: Sequence[Sequence[_Facts]]) -> Iterable[str]:
             f"The runs of the first side are no repetitions of each other: they differ in "
             f"{_listed(mixed)}. Its mean and spread mix them."
         )
-    setups = [{key: one.get(key) for key in _SETUP} for side in sides for one in side]
-    if len(sides) > 1 and (other := _differing(setups)):
+    differing = _differing([one for side in sides for one in side])
+    other = [key for key in differing if key in _SETUP]
+    if len(sides) > 1 and other:
         yield f"The sides differ in {_listed(other)}: a difference may come from there."
 
 
@@ -392,8 +402,6 @@ def _shown(key: str, value: object) -> str:
     shown = "not given" if value is None else str(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         shown = number(value)
-    elif isinstance(value, (list, tuple)) and key == "endpoint":
-        shown = " ".join(map(str, value))
     short = _WORDS.get(key, key.removeprefix("scenario."))
     return shown if key in ("broker", "protocol") and value else f"{short} {shown}"
 

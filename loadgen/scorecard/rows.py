@@ -93,8 +93,8 @@ _COMMON = {
         (
             "HWM",
             "high_water_mark",
-            "High-water mark: the most messages under way to one subscription. An upper bound of "
-            "what the broker held for it, because both kernels' buffers hold some.",
+            "The most messages under way to one subscription: an upper bound of what the broker "
+            "held for it.",
         ),
         ("MBS", "payload_rate", "Payload out of the broker. Message size, {size} bytes."),
     )

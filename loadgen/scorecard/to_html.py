@@ -2,7 +2,8 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import compress
 from typing import Any
 
 from markupsafe import Markup
@@ -40,6 +41,9 @@ def to_html(
     sides = {run: side.label for one in comparisons for side in one.sides for run in side.runs}
     runs = [_line(card, place, sides.get(place, "")) for place, card in enumerate(cards)]
     table = merged_rows(cards, comparisons if merged else ())
+    # A column that all rows leave empty takes room from those that say something.
+    filled = [any(column) for column in zip(*(one.cells for one in table), strict=True)]
+    table = [replace(one, cells=tuple(compress(one.cells, filled))) for one in table]
     values = {
         "title": name(about.title) or f"Score card: {cases}",
         "about": about,
@@ -48,7 +52,7 @@ def to_html(
         "merged": merged,
         "fold": fold,
         "runs": runs,
-        "figures": [*FIGURES.values()],
+        "figures": [*compress(FIGURES.values(), filled)],
         "nothing": Row("", "", "", ""),
         "table": table[:_MOST_ROWS],
         "more_rows": len(table[_MOST_ROWS:]),

@@ -122,7 +122,7 @@ def test_a_changed_run_is_status_1(make: ModuleType, tmp_path: Path, capsys: Cap
     seal(run)
     (run / "intervals" / "part-000005.parquet").unlink()
     assert loadgen(run) == 1
-    told = "loadgen: run-1 was changed since it ended: intervals/part-000005.parquet is missing\n"
+    told = f"loadgen: {run} was changed since it ended: intervals/part-000005.parquet is missing\n"
     assert capsys.readouterr().err == told
     assert "CHANGED" in (run / "scorecard.md").read_text()
 
@@ -135,7 +135,7 @@ def test_an_invalid_run_is_status_1_unless_it_is_the_baseline(
     bad = make.write_run(tmp_path / "bad", document, make.rows_of("bad"))
     good = make.fabricate(tmp_path / "good", "good")
     assert loadgen(bad) == 1
-    assert capsys.readouterr().err == "loadgen: bad is INVALID: LOST\n"
+    assert capsys.readouterr().err == f"loadgen: {bad} is INVALID: LOST\n"
     assert loadgen(good, "--baseline", bad) == 0
     assert loadgen(good) == 0
 

@@ -56,6 +56,23 @@ def test_same_scenario_and_broker_are_repetitions(card: ScoreCard) -> None:
     assert compare(cards[:1]) == []
 
 
+def test_two_brokers_on_one_host_are_named_without_their_ports(card: ScoreCard) -> None:
+    cards = [
+        replace(
+            card,
+            run=replace(
+                card.run,
+                id=name,
+                broker={"name": name, "version": "1", "urls": [f"mqtt://a:{port}"]},
+            ),
+        )
+        for name, port in (("mosquitto", 1), ("nats", 2))
+    ]
+    (comparison,) = compare(cards)
+    assert [side.label for side in comparison.sides] == ["mosquitto 1", "nats 1"]
+    assert comparison.remarks == ()
+
+
 @pytest.mark.parametrize(
     ("changed", "label", "words"),
     [
@@ -63,7 +80,15 @@ def test_same_scenario_and_broker_are_repetitions(card: ScoreCard) -> None:
         ({"environment": {"kernel": "6.9"}}, "kernel 6.9", "kernel"),
         ({"environment": {"cpu_model": "Z80"}}, "processor Z80", "processor"),
         ({"program": "loadgen 9"}, "program version loadgen 9", "program version"),
-        ({"broker": {"urls": ["mqtt://b:1"]}}, "endpoint mqtt://b:1", "endpoint"),
+        ({"broker": {"urls": ["mqtt://b:1"]}}, "endpoint mqtt://b", "endpoint"),
+        ({"broker": {"urls": ["mqtts://me@a:1"]}}, "endpoint mqtts://me@a", "endpoint"),
+        ({"broker": {"urls": ["mqtt://a:1/mqtt"]}}, "endpoint mqtt://a/mqtt", "endpoint"),
+        ({"broker": {"urls": ["mqtt://a:2"]}}, "port 2", "port"),
+        (
+            {"broker": {"urls": ["mqtt://[::1]"]}},
+            "endpoint mqtt://[::1], port not given",
+            "endpoint and port",
+        ),
     ],
 )
 def test_runs_of_another_setup_are_no_repetitions(
