@@ -5,11 +5,12 @@ from dataclasses import replace
 from typing import Literal
 
 from loadgen.workload.case import Case, ChartStyle, RowSpec
-from loadgen.workload.fields import Count, Flag, Ratio
+from loadgen.workload.fields import Count, Ratio, Seconds, Text
 from loadgen.workload.groups import DeviceGroup, Subscribes
 from loadgen.workload.published import Conditions, PublishedFigure
 from loadgen.workload.scenario import (
     ACKNOWLEDGE_EVERY,
+    DURATION_LIMIT_S,
     MAX_UNACKNOWLEDGED,
     PRODUCERS,
     QOS,
@@ -38,9 +39,19 @@ class Persistent(MessagingScenario):
     producers: int = PRODUCERS.field(1)
     acknowledge_every: int = ACKNOWLEDGE_EVERY.field(1)
     max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
-    crash_broker: bool = Flag(
-        "Kill and restart the private broker within the window; nothing may be lost."
-    ).field(False)
+    crash_broker: float | None = Seconds(
+        "Kill the private broker so long into the window, as 5s, and start it again; what it "
+        "acknowledged may not be lost.",
+        0,
+        DURATION_LIMIT_S,
+        absent="nothing is killed",
+    ).field()
+    crash_command: str | None = Text(
+        "Command of yours that kills and restarts a broker that is not ours, as 'ssh broker "
+        "systemctl kill -s KILL mosquitto' (with crash_broker). It is kept in run.json.",
+        "command",
+        absent="the private broker is killed",
+    ).field()
     save_each: bool = SAVE_EACH.field(False)
     rack_units: float | None = Ratio(
         "Height of the broker's machine, for messages a second and rack unit.",
@@ -55,12 +66,25 @@ class Persistent(MessagingScenario):
         if self.qos == 0:
             yield "qos: 0 is not stored by a broker; allowed: 1 or 2 for persistent"
         yield from withheld_complaints(self.acknowledge_every, self.qos)
-        private = self.broker in (("auto",), ("mosquitto",))
-        if self.crash_broker and not private:
-            yield (
-                "crash_broker: only a private broker may be killed; allowed: with broker mosquitto"
-            )
+        yield from self._crash_complaints()
         yield from save_each_complaints(self.save_each, self.broker)
+
+    def _crash_complaints(self) -> Iterator[str]:
+        private = self.broker in (("auto",), ("mosquitto",))
+        at_s = self.crash_broker
+        if at_s is None:
+            if self.crash_command is not None:
+                yield "crash_command: no moment is given; allowed: with crash_broker, as 5s"
+        elif not private and self.crash_command is None:
+            yield (
+                "crash_broker: only a private broker may be killed; allowed: with broker "
+                "mosquitto, or with a crash_command of your own"
+            )
+        elif self.steps is None and at_s >= self.duration:
+            yield (
+                f"crash_broker: {at_s:g} s is not within the window; allowed: below the duration "
+                f"of {self.duration:g} s"
+            )
 
 
 def _groups(scenario: Persistent) -> tuple[DeviceGroup, ...]:
@@ -88,8 +112,10 @@ def _resolve(scenario: Persistent, workload: Workload) -> Workload:
     return replace(
         workload,
         brokers=replace(workload.brokers, stores=True, save_each=scenario.save_each),
-        reconnect=scenario.reconnecting(always=scenario.crash_broker),
-        crash="broker" if scenario.crash_broker else "",
+        reconnect=scenario.reconnecting(always=scenario.crash_broker is not None),
+        crash="" if scenario.crash_broker is None else "broker",
+        crash_after_s=scenario.crash_broker,
+        crash_command=scenario.crash_command,
     )
 
 

@@ -24,6 +24,7 @@ PANELS = {
     "Broker": (
         *("broker", "mqtt", "anyway", "broker_name", "broker_note", "broker_pid", "sut"),
         *("instances", "separate_brokers", "access_control", "save_each"),
+        *("crash_broker", "crash_command"),
     ),
     "TLS": ("tls",),
     "Power": ("rack_units",),

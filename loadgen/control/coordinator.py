@@ -6,7 +6,7 @@ so that a killed run can still be read.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from loadgen.cases.registry import resolve
 from loadgen.control.bridge_load import Loads, loads_of
 from loadgen.control.broker_provider import provided, trusting
 from loadgen.control.compaction import compact
-from loadgen.control.crashes import crash_brokers, cut_off_consumer
+from loadgen.control.crashes import crash_brokers, cut_off_consumer, run_crash_command
 from loadgen.control.devices import write_devices
 from loadgen.control.disk import disk_errors
 from loadgen.control.facts import facts_of, rate_step_verdicts
@@ -252,17 +252,28 @@ async def main_loop(context: RunContext) -> None:
 
 
 async def _crash(context: RunContext, window_began: asyncio.Event) -> None:
-    """Break in the middle of the window what the workload says."""
+    """Break within the window what the workload says."""
+    workload, events, broken = context.workload, context.events, context.broken
     await window_began.wait()
-    await asyncio.sleep(context.workload.phases.duration_s / 2)
-    # What goes wrong here shows in the run itself.
-    with suppress(LoadgenError, OSError):
-        if context.workload.crash == "broker":
-            await crash_brokers(context.broker.brokers, context.events, context.broken)
-        if context.workload.crash == "consumer":
-            context.broken.update(
-                await cut_off_consumer(context.pool, context.plan, context.events)
-            )
+    after_s = workload.crash_after_s
+    await asyncio.sleep(workload.phases.duration_s / 2 if after_s is None else after_s)
+    if workload.crash == "consumer":
+        with suppress(LoadgenError, OSError):  # what goes wrong here shows in the run itself
+            broken.update(await cut_off_consumer(context.pool, context.plan, events))
+    if workload.crash != "broker":
+        return
+    command = workload.crash_command
+    broken["killed_ns"] = time.monotonic_ns()
+    context.monitor.watch_recovery(by_command=command is not None)
+    try:
+        if command is None:
+            await crash_brokers(context.broker.brokers, events)
+        else:
+            await run_crash_command(command, events)
+        broken["started_ns"] = time.monotonic_ns()
+    except (LoadgenError, OSError) as error:
+        broken["failure"] = str(error)
+        events.write(time.monotonic_ns(), "crash_failed", str(error))
 
 
 async def shutdown(context: RunContext) -> RunResult:
@@ -273,6 +284,7 @@ async def shutdown(context: RunContext) -> RunResult:
         await asyncio.to_thread(write_devices, context.directory, plan, state.finals)
     held = int(context.broken.get("held", 0))
     facts = facts_of(workload, plan, state, lost, held)
+    facts = replace(facts, crash_failure=_crash_failure(workload, facts, context.broken))
     evidence = Evidence(
         workload=workload,
         plan=plan,
@@ -303,6 +315,17 @@ async def shutdown(context: RunContext) -> RunResult:
         review.facts,
         steps,
     )
+
+
+def _crash_failure(workload: Workload, facts: RunFacts, broken: Mapping[str, Any]) -> str:
+    """Why the broker did not crash and come back as it was asked to; "" where it did."""
+    if workload.crash != "broker" or facts.interrupted:
+        return ""
+    if "started_ns" not in broken:
+        return str(broken.get("failure") or "the run ended before the broker served again")
+    if not facts.disconnects:
+        return "no device lost its connection: was it the broker that they were connected to?"
+    return ""
 
 
 @asynccontextmanager

@@ -1,29 +1,76 @@
-"""What a run breaks on request in the middle of its window: its brokers, or one consumer."""
+"""What a run breaks on request within its window: its brokers, or one consumer."""
 
+import asyncio
+import os
+import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
+from loadgen.control.redaction import printable
 from loadgen.control.rundir import EventLog
 from loadgen.control.worker_pool import WorkerPool
+from loadgen.errors import CannotRunError
 from loadgen.workload.groups import RunPlan
 
 if TYPE_CHECKING:
     from loadgen.brokers.process import BrokerProcess
 
+COMMAND_LIMIT_S = 120.0
+"""How long a user's own command may take to kill and restart a broker."""
+_SAID_BYTES = 4096
+_SAID_CHARACTERS = 200
 
-async def crash_brokers(
-    brokers: Sequence["BrokerProcess"], events: EventLog, moments: dict[str, Any]
-) -> None:
-    """Kill the private brokers and start them again; `moments` gets `killed_ns`, `started_ns`."""
-    moments["killed_ns"] = time.monotonic_ns()
+
+async def crash_brokers(brokers: Sequence["BrokerProcess"], events: EventLog) -> None:
+    """Kill the private brokers and start them again.
+
+    Raises CannotRunError where one does not come up.
+    """
     for broker in brokers:
         events.write(time.monotonic_ns(), "broker_killed", f"{broker.name} was killed on request")
         broker.kill()
     for broker in brokers:
         await broker.start()
         events.write(time.monotonic_ns(), "broker_started", f"{broker.name} was started again")
-    moments["started_ns"] = time.monotonic_ns()
+
+
+async def run_crash_command(command: str, events: EventLog) -> None:
+    """Run a user's command, which kills and restarts a broker that is not ours.
+
+    Raises CannotRunError, with the last that it said, where it fails or takes too long.
+    """
+    events.write(time.monotonic_ns(), "crash_command", "the command was started on request")
+    with TemporaryFile() as output:
+        child = await asyncio.create_subprocess_shell(
+            command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(COMMAND_LIMIT_S):
+                status = await child.wait()
+        except TimeoutError:
+            raise CannotRunError(
+                f"the crash command did not end within {COMMAND_LIMIT_S:.0f} s"
+            ) from None
+        finally:
+            # What it started goes on where it ended: that may be the broker.
+            if child.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                await child.wait()
+        output.seek(max(0, output.seek(0, os.SEEK_END) - _SAID_BYTES))
+        lines = output.read().decode("utf-8", "replace").strip().splitlines()
+    said = f": {printable(lines[-1], _SAID_CHARACTERS)}" if lines else ""
+    if status:
+        ended = f"with status {status}" if status > 0 else f"by signal {-status}"
+        raise CannotRunError(f"the crash command ended {ended}{said}")
+    events.write(time.monotonic_ns(), "crash_command", f"the command has ended{said}")
 
 
 async def cut_off_consumer(pool: WorkerPool, plan: RunPlan, events: EventLog) -> dict[str, Any]:

@@ -62,6 +62,7 @@ def facts_of(
         subscribe_failure=subscribe_failure,
         closed_at_subscribe=state.subscribed.closed if state.subscribed else 0,
         lost_to_absent=state.lost_to_absent,
+        lost_named=state.lost_named,
         disconnects=state.tally.total("disconnects"),
         disconnect=state.disconnect_reason,
         disconnects_planned=plan.reconnect is not None,

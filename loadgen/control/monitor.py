@@ -14,6 +14,7 @@ from loadgen.control.host_watch import thinned
 from loadgen.control.own_delay import Stall
 from loadgen.control.progress import Progress, Snapshot
 from loadgen.control.rate_step_watch import Mark
+from loadgen.control.recovery_watch import RecoveryWatch, Standing
 from loadgen.control.redaction import printable
 from loadgen.control.run_state import NS, state_before, timed_groups
 from loadgen.control.rundir import EventLog, IntervalWriter
@@ -192,6 +193,14 @@ class Monitor:
             self._look()
         self._sampling = False
 
+    def watch_recovery(self, *, by_command: bool) -> None:
+        """From now on see how devices and messages come back from a crash."""
+        page, backlog = self.page, self.state.backlog
+        usual = 0 if backlog is None else backlog.high_water_mark
+        self.state.recovery = RecoveryWatch(
+            time.monotonic_ns(), page.total("connected"), usual, by_command=by_command
+        )
+
     def devices_of(self, row: int) -> int:
         """How many devices this worker plays."""
         return sum(share.count for share in self._plan.workers[row].shares)
@@ -285,6 +294,14 @@ class Monitor:
             most = self._most_under_way(under_way)
             sight = Sight(time.monotonic_ns(), owed, under_way, due, answered, most)
             seen.backlog.sample(sight)
+        if seen.recovery is not None:
+            moment = Standing(
+                time.monotonic_ns(),
+                page.total("connected"),
+                page.counted("received"),
+                owed + under_way,
+            )
+            seen.recovery.sample(moment)
         if seen.rate_steps is not None:
             seen.rate_steps.sample(self.mark())
 

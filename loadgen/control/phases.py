@@ -22,10 +22,12 @@ from loadgen.control.run_state import NS, Ending, Outcome, RunState, outcome_of,
 from loadgen.control.tally import Tally
 from loadgen.control.tasks import finished_or
 from loadgen.control.worker_pool import WorkerLostError, WorkerPool
+from loadgen.engine.closing import LOST_LIMIT
 from loadgen.engine.live import create_live_page
 from loadgen.engine.subscription_marks import open_marks
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, LoadgenError
 from loadgen.workload.groups import RunPlan, sent_qos
+from loadgen.workload.verdict import LostRange
 from loadgen.workload.workload import PhasePlan
 
 T = TypeVar("T")
@@ -334,7 +336,10 @@ class PhaseRunner:
                 complete = all(answer.get("complete") for answer in answers)
                 if not complete or len(messages) > QUESTION_MESSAGES:
                     return None
-                answers = await self._step(ask_all("missing", messages=messages))
+                sent = [one for answer in answers for one in answer.get("sent", ())]
+                answers = await self._step(ask_all("missing", messages=messages, sent=sent))
+                named = (LostRange(*one) for answer in answers for one in answer.get("named", ()))
+                self._state.lost_named = tuple(sorted(named)[:LOST_LIMIT])
                 return sum(int(answer["missing"]) for answer in answers)
         return None
 

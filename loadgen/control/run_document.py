@@ -76,6 +76,10 @@ class RunDocument:
         """Write the whole of a run that has ended, and the files of its case."""
         seen = self._seen(state, facts.workers_lost)
         seen["observed"]["own_delay"] = asdict(facts.own_delay)
+        if facts.lost_named:
+            seen["observed"]["lost"] = lost_document(facts)
+        if state.recovery is not None:
+            seen["observed"]["recovery"] = state.recovery.document(state.windows["measure"][0])
         if conclusion.observed is not None:
             seen["observed"][case] = conclusion.observed
         if conclusion.audit is not None:
@@ -171,6 +175,13 @@ def run_document(
     }
     between = timed_between_hosts(plan)
     return RunDocument(directory, known, network_counters(), hosts, between)
+
+
+def lost_document(facts: RunFacts) -> dict[str, Any]:
+    """Which acknowledged messages were lost: the first, and how many more there are."""
+    named = sum(one.messages for one in facts.lost_named)
+    lost = facts.run_ledger.lost_acknowledged or 0
+    return {"named": [asdict(one) for one in facts.lost_named], "more": max(lost - named, 0)}
 
 
 def _named(workload: Workload, broker: ServedBroker) -> dict[str, str]:

@@ -9,9 +9,11 @@ from loadgen.control.backlog_watch import BacklogWatch
 from loadgen.control.host_watch import HostSample
 from loadgen.control.own_delay import Stall
 from loadgen.control.rate_step_watch import RateStepWatch
+from loadgen.control.recovery_watch import RecoveryWatch
 from loadgen.control.redaction import printable
 from loadgen.control.tally import GroupTally, Tally
 from loadgen.workload.groups import RunPlan
+from loadgen.workload.verdict import LostRange
 
 NS = 1_000_000_000
 FAILURES_LIMIT = 20
@@ -76,9 +78,12 @@ class RunState:
     owed_oldest_ns: int = 0  # since when the oldest of them was due
     owed_at_end: int = 0
     lost_unacknowledged: int | None = None  # of the lost deliveries, None where it is not known
+    # Of the others the first by stream and sequence, and how many messages these are.
+    lost_named: tuple[LostRange, ...] = ()
     lost_to_absent: int = 0  # of the lost deliveries, those to devices that were never there
     abandoned: bool = False  # whether nobody waited for what was under way
     backlog: BacklogWatch | None = None
+    recovery: RecoveryWatch | None = None  # from a crash on request
     disconnect_reason: str = ""
     finals: dict[int, dict[str, Any]] = field(default_factory=dict)
     rate_steps: RateStepWatch | None = None

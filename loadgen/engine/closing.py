@@ -4,7 +4,8 @@ import fcntl
 import struct
 import termios
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,9 @@ from loadgen.workload.fleet import Fleet
 Table = npt.NDArray[np.int64]
 
 MESSAGES_LIMIT = 100_000
-"""Unacknowledged messages that a worker names."""
+"""Unacknowledged messages that a worker names, and streams of which it says how long they are."""
+LOST_LIMIT = 100
+"""Ranges of lost messages that a worker names."""
 _NO_BYTES = bytes(4)
 
 
@@ -68,7 +71,7 @@ def sent_by_streams(fleet: Fleet) -> int:
 
 
 def unacknowledged(fleet: Fleet) -> Header:
-    """Stream and sequence of the publishers' messages in flight.
+    """Stream and sequence of the publishers' messages in flight, and the length of each stream.
 
     `complete` is False where there are more than MESSAGES_LIMIT, or where other devices have some:
     responders, or those of a supply chain, whose numbers are no publisher's.
@@ -88,7 +91,14 @@ def unacknowledged(fleet: Fleet) -> Header:
                 sequences = window["sequence"][window["state"] != FREE].astype(np.int64)
                 found += [[stream, sequence] for sequence in sequences.tolist()]
     complete = known == int(fleet.senders["in_flight"].sum()) and len(found) <= MESSAGES_LIMIT
-    return {"messages": found[:MESSAGES_LIMIT], "complete": complete}
+    streams, sent = fleet.publishers["stream"], np.maximum(fleet.publishers["sequence"], 0)
+    # Refused messages are in gaps, too, and nobody expects them.
+    known_whole = fleet.own is None and not fleet.totals.withdrawn and len(sent) <= MESSAGES_LIMIT
+    return {
+        "messages": found[:MESSAGES_LIMIT],
+        "complete": complete,
+        "sent": np.stack([streams, sent], 1).tolist() if known_whole else [],
+    }
 
 
 def missing_of(fleet: Fleet, messages: Sequence[Sequence[int]]) -> int:
@@ -108,6 +118,62 @@ def missing_of(fleet: Fleet, messages: Sequence[Sequence[int]]) -> int:
         numbers = (pairs + stream - first)[receiving].astype(np.int64)
         missing += count_missing(fleet, numbers, np.array(sequences, np.int64))
     return missing
+
+
+def lost_ranges(
+    fleet: Fleet, sent: Sequence[Sequence[int]], excepted: Iterable[Sequence[int]]
+) -> list[list[Any]]:
+    """Which messages have not come: [stream, first, last, group, device], at most LOST_LIMIT.
+
+    `sent` has the length of each stream; those that are not in it are not looked at, nor single
+    messages that are `excepted`, (stream, sequence).
+    """
+    length = {stream: count for stream, count in sent}  # noqa: C416 (pairs are lists)
+    unless: defaultdict[int, set[int]] = defaultdict(set)
+    for stream, sequence in excepted:
+        unless[stream].add(sequence)
+    devices = fleet.devices
+    found: list[list[Any]] = []
+    seen: set[int] = set()
+    for row in np.flatnonzero(devices["stream_count"] > 0).tolist():
+        first_pair, stream = int(devices["pair_first"][row]), int(devices["stream_first"][row])
+        if first_pair in seen:
+            continue  # the consumers of a queue share their pairs
+        seen.add(first_pair)
+        whom = [fleet.group_of(row).name, int(fleet.device[row])]
+        for at in range(int(devices["stream_count"][row])):
+            if stream + at in length:
+                gaps = _not_come(fleet, first_pair + at, length[stream + at])
+                for first, last in _without(gaps, unless[stream + at]):
+                    found.append([stream + at, first, last, *whom])
+                    if len(found) == LOST_LIMIT:
+                        return found
+    return found
+
+
+def _not_come(fleet: Fleet, number: int, length: int) -> list[tuple[int, int]]:
+    """First and last sequence of each range that a pair lacks of a stream of this length."""
+    pair = fleet.pairs[number]
+    found = [(int(pair.expected), length - 1)] if pair.expected < length else []
+    row = int(pair.gaps)
+    while row >= 0:
+        gap = fleet.gaps[row]
+        found.append((int(gap.first), int(gap.last)))
+        row = int(gap.older)
+    return found[::-1]
+
+
+def _without(
+    ranges: Iterable[tuple[int, int]], sequences: Collection[int]
+) -> Iterator[tuple[int, int]]:
+    """The ranges without single sequences."""
+    for first, last in ranges:
+        for sequence in sorted(one for one in sequences if first <= one <= last):
+            if first < sequence:
+                yield first, sequence - 1
+            first = sequence + 1
+        if first <= last:
+            yield first, last
 
 
 def absent_streams(fleet: Fleet, unserved: Iterable[int]) -> list[list[int]]:

@@ -23,6 +23,7 @@ from loadgen.engine.clock import clock_ns, follow
 from loadgen.engine.closing import (
     absent_streams,
     closing_statement,
+    lost_ranges,
     missing_of,
     sent_on,
     unacknowledged,
@@ -183,9 +184,13 @@ class Worker:
         return unacknowledged(self.fleet)
 
     async def missing(self, header: Header) -> Header:
-        """How many deliveries of the given messages have not come."""
+        """How many deliveries of the given messages have not come, and which of all others."""
         await self.lifecycle.poller.read_rest(_READ_REST_S)
-        return {"missing": missing_of(self.fleet, header["messages"])}
+        messages = header["messages"]
+        return {
+            "missing": missing_of(self.fleet, messages),
+            "named": lost_ranges(self.fleet, header.get("sent", ()), messages),
+        }
 
     async def absent(self, header: Header) -> Header:
         """Which streams devices miss that were never there to receive them (closing.py)."""

@@ -34,7 +34,7 @@ from loadgen.scorecard.observed import (
     observed_rows,
     observed_sections,
 )
-from loadgen.scorecard.outages import outage_sections
+from loadgen.scorecard.outages import lost_sections, outage_sections, recovery_remarks
 from loadgen.scorecard.own_share import own_share_remark
 from loadgen.scorecard.power import OutletPower
 from loadgen.scorecard.published import published_details, published_sections
@@ -101,7 +101,7 @@ def build(
         watts=power.watts if power and outlets and not power.withheld else None,
         rack_units=rack_units,
         messages_per_core_second=None if broker is None else broker.messages_per_core_second,
-        remarks=_remarks(broker, power, latency),
+        remarks=_remarks(broker, power, latency) | recovery_remarks(record),
     )
     ledger, run_ledger = ledgers(record, Counted(sums), Counted(whole))
     curves = curves_of(record, views, in_window, latency_rows, (start_ns, end_ns))
@@ -130,6 +130,7 @@ def build(
         sections=(
             *ledger_sections(record, ledger, run_ledger),
             *outage_sections(record, curves.course, curves.phases),
+            *lost_sections(record),
             *published_sections(facts),
             *system_sections(record),
             *observed_sections(record),

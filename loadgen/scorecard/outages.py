@@ -1,4 +1,4 @@
-"""When devices lost their connections, how many, and how they came back: from second to second."""
+"""When devices lost their connections, how they came back, and which messages did not."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -6,9 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from loadgen.scorecard.reading import figure
+from loadgen.scorecard.reading import figure, figures, objects, part
 from loadgen.scorecard.record import RunRecord
 from loadgen.scorecard.sections import Section
+from loadgen.scorecard.text import name
 
 _SHOWN = 20
 
@@ -106,3 +107,43 @@ def outage_sections(
         for one in outages[:_SHOWN]
     )
     return (Section("Outages", note, header, rows, texts=(1,)),)
+
+
+_MOMENTS = {
+    "first_back_s": "the first device was back after",
+    "all_back_s": "all devices after",
+    "first_delivery_s": "the first message came after",
+}
+
+
+def recovery_remarks(record: RunRecord) -> dict[str, str]:
+    """What must be said at the row of the recovery, by its measure; nothing without a crash."""
+    seen = part(record.observed, "recovery")
+    if not seen:
+        return {}
+    moments = zip(_MOMENTS.values(), figures(seen, *_MOMENTS), strict=True)
+    told = ", ".join(
+        f"{words} {seconds:.2f} s" for words, seconds in moments if seconds is not None
+    )
+    if figure(seen, "drained_s") is None:
+        told += f"{'; ' if told else ''}not all of them came back"
+    return {"recovery_seconds": f"{told[0].upper()}{told[1:]}."}
+
+
+def lost_sections(record: RunRecord) -> tuple[Section, ...]:
+    """Which messages were lost though the broker had acknowledged them."""
+    lost = part(record.observed, "lost")
+    rows = tuple(
+        (
+            *figures(one, "stream", "first", "last"),
+            f"{name(one.get('group'))} {one.get('device')}",
+        )
+        for one in objects(lost.get("named"))[:_SHOWN]
+    )
+    if not rows:
+        return ()
+    note = "The first that the broker had acknowledged; run.json has up to 100 ranges"
+    more = figure(lost, "more")
+    note += f", {more:,.0f} messages are not among them." if more else "."
+    header = ("stream", "from message", "to message", "not received by")
+    return (Section("Lost messages", note, header, rows, texts=(3,)),)

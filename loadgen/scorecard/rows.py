@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from loadgen.cases.registry import CASES
 from loadgen.metrics.reducer import LatencySummary
+from loadgen.scorecard.reading import figure, part
 from loadgen.scorecard.record import RunRecord
 from loadgen.workload.case import RowSpec
 from loadgen.workload.published import SECURED, Figures
@@ -95,6 +96,11 @@ _COMMON = {
             "high_water_mark",
             "The most messages under way to one subscription: an upper bound of what the broker "
             "held for it.",
+        ),
+        (
+            "RECOVERY",
+            "recovery_seconds",
+            "From the crash until all devices were back and no more messages waited than before.",
         ),
         ("MBS", "payload_rate", "Payload out of the broker. Message size, {size} bytes."),
     )
@@ -248,6 +254,9 @@ _MEASURES: Mapping[str, Callable[[Facts], _Found]] = {
     "connect_latency": _distribution("connect"),
     "connect_seconds": _connect_seconds,
     "base": _base,
+    "recovery_seconds": lambda facts: {
+        "value": figure(part(facts.record.observed, "recovery"), "drained_s")
+    },
     "high_water_mark": lambda facts: {"value": facts.subscription_high_water_mark},
     "payload_rate": _payload_rate,
 }
@@ -256,7 +265,7 @@ _OPTIONAL: frozenset[str] = frozenset(
     {
         *("messages_per_watt", "messages_per_rack_unit", "joules_per_message"),
         *("messages_per_core_second", "base", "high_water_mark", "transit"),
-        "payload_rate",
+        *("payload_rate", "recovery_seconds"),
     }
 )
 """Measures without which a row is left out."""

@@ -39,6 +39,7 @@ MEASURES: Mapping[str, tuple[RowType, str]] = {
     "payload_rate": ("Throughput", "MB/sec"),
     "latency": ("Latency", "microseconds"),
     "transit": ("Latency", "microseconds"),
+    "recovery_seconds": ("Latency", "seconds"),
     "connect_seconds": ("Connection rate", "seconds"),
     "connect_latency": ("Connection rate", "microseconds"),
     "messages_per_watt": ("Data-center Efficiency", "msgs/Watt"),

@@ -23,6 +23,7 @@ from loadgen.workload.own_delay import (
 Code = Literal[
     "INTERRUPTED",
     "WORKER_LOST",
+    "CRASH",
     "CONNECT_FAILED",
     "SUBSCRIBE_FAILED",
     "DISCONNECTED",
@@ -82,6 +83,8 @@ BACKLOG_EDGE_SAMPLES = 3
 of the window and no fewer samples: one alone, or a hiccup of the host, is no backlog."""
 STANDSTILLS_SHOWN = 5
 """Times at which nothing came back that a sentence names."""
+LOST_SHOWN = 3
+"""Ranges of lost messages that a sentence names; run.json has more."""
 STANDSTILL_END_S = 0.1
 """One that was seen so shortly before the end of the window lasted to its end."""
 CLOCK_LIMIT_NS = 100_000_000
@@ -101,6 +104,25 @@ class Standstill:
     from_s: float
     until_s: float
     waiting: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LostRange:
+    """Messages that the broker had acknowledged and a subscriber did not get."""
+
+    stream: int
+    first: int
+    last: int
+    group: str
+    device: int
+
+    @property
+    def messages(self) -> int:
+        return self.last - self.first + 1
+
+    def __str__(self) -> str:
+        which = f"{self.first:,}" if self.first == self.last else f"{self.first:,}-{self.last:,}"
+        return f"{which} of stream {self.stream:,} to {self.group} {self.device:,}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +211,8 @@ class RunFacts:
     unread: int = 0  # connections on which bytes had come that no worker had read at the end
     abandoned: bool = False  # whether nobody waited for what was under way at the end
     backends: tuple[BackendFacts, ...] = ()  # of a bridge, each by itself
+    lost_named: tuple[LostRange, ...] = ()  # the first of the run's lost and acknowledged messages
+    crash_failure: str = ""  # why the broker did not crash as asked, "" where it did
     held_when_cut: int = 0  # messages that a consumer had not acknowledged when it was cut off
 
     @property
@@ -323,6 +347,9 @@ def _ended_early(facts: RunFacts) -> Iterator[Reason]:
             f"lost workers: {which}{and_more}{_on(facts.hosts_of_lost)}; each ended or fell silent "
             "before the stop",
         )
+
+    if facts.crash_failure:
+        yield Reason("CRASH", f"the broker was not crashed as asked: {facts.crash_failure}")
 
 
 def _on(hosts: tuple[str, ...]) -> str:
@@ -503,6 +530,9 @@ def _missing(facts: RunFacts) -> Iterator[Reason]:
         known = ""
         if ledger.lost_acknowledged is not None:
             known = f"; of these the broker had acknowledged {ledger.lost_acknowledged:,}"
+            if facts.lost_named:
+                first = ", ".join(map(str, facts.lost_named[:LOST_SHOWN]))
+                known += f", the first: {first}"
         yield Reason(
             "LOST",
             f"{ledger.lost:,} of {ledger.expected:,} deliveries did not arrive {share}{known}"

@@ -159,8 +159,10 @@ class Workload(DeviceConduct):
     broker_note: str | None = None
     anyway: bool = False  # whether it is played though the broker lacks what it needs
     broker_pid: int | None = None  # process of the broker to watch, None for those that are found
-    # What is killed in the middle of the window: the private brokers, or one consumer's connection.
+    # What is killed within the window: the brokers, or one consumer's connection.
     crash: Literal["", "broker", "consumer"] = ""
+    crash_after_s: float | None = None  # into the window, None for its middle
+    crash_command: str | None = None  # that kills and restarts the brokers; None: we do ours
     recovery_s: float | None = None  # within which a killed broker must be back, where it counts
     report_every_s: float | None = None  # how often events tell where the run stands, None: never
     model: Any = None  # what the case's own `plan` and `review` work with

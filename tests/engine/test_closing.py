@@ -10,6 +10,7 @@ from loadgen.engine.closing import (
     MESSAGES_LIMIT,
     absent_streams,
     closing_statement,
+    lost_ranges,
     missing_of,
     sent_by_streams,
     sent_on,
@@ -96,6 +97,11 @@ def test_messages_in_flight_are_named_and_their_missing_deliveries_counted() -> 
         bench.receive(row, publish(message(sequence, stream=stream), qos=1, packet_id=9))
     assert missing_of(bench.fleet, in_flight) == 5
     assert missing_of(bench.fleet, [[99, 0]]) == missing_of(bench.fleet, []) == 0
+    assert said["sent"][:2] == [[10, 4], [11, 1]]
+    lost = lost_ranges(bench.fleet, said["sent"], in_flight)
+    whom = bench.fleet.group_of(first).name
+    assert lost == [[10, 1, 1, whom, 0], [10, 1, 1, whom, 1]]
+    assert lost_ranges(bench.fleet, [[10, 4]], ()) == [[10, 1, 2, whom, 0], [10, 0, 3, whom, 1]]
 
 
 def test_a_queue_misses_a_message_once() -> None:
@@ -147,7 +153,8 @@ def test_more_than_can_be_named_are_not_complete(monkeypatch: pytest.MonkeyPatch
 def test_what_responders_have_in_flight_is_not_named() -> None:
     bench = RequestBench(qos=1)
     bench.give(DEVICES, publish_request(request(0), qos=1, packet_id=1))
-    assert unacknowledged(bench.fleet) == {"messages": [], "complete": False}
+    said = unacknowledged(bench.fleet)
+    assert (said["messages"], said["complete"]) == ([], False)
 
 
 # --- a worker ------------------------------------------------------------------------------------
@@ -193,6 +200,8 @@ async def test_a_worker_names_what_was_never_acknowledged(
     assert (await driver.ask("missing", messages=said["messages"]))["missing"] == 0
     acknowledged = [[0, number] for number in range(2, 30, 3)]
     assert (await driver.ask("missing", messages=acknowledged))["missing"] == 10
+    told = await driver.ask("missing", messages=said["messages"], sent=said["sent"])
+    assert [one[:3] for one in told["named"]] == [[0, n, n] for n in range(2, 30, 3)]
     final: dict[str, Any] = await driver.stop()
     assert final["closing"]["in_flight"] == 10
     assert final["closing"]["distinct"] == 20

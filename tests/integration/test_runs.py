@@ -86,7 +86,7 @@ async def test_a_broker_that_crashes_on_request_comes_back_and_so_do_the_devices
         broker="mosquitto",
         pairs=5,
         rate=100,
-        crash_broker=True,
+        crash_broker=0.5,
         drain=3,
     )
     assert events(result, "broker_killed") == ["mosquitto was killed on request"]
@@ -96,6 +96,42 @@ async def test_a_broker_that_crashes_on_request_comes_back_and_so_do_the_devices
     # Whatever the broker lost of it: each message was sent, and acknowledged in the end.
     assert total(result, "sent") == total(result, "acknowledged") == 160
     assert result.facts.ledger.owed == 0
+    document = json.loads((result.directory / "run.json").read_text())
+    recovery = document["observed"]["recovery"]
+    assert 0.4 < recovery["crashed_s"] < 1
+    assert 0 < recovery["first_back_s"] <= recovery["all_back_s"] <= recovery["drained_s"]
+    assert recovery["first_back_s"] <= recovery["first_delivery_s"]
+
+
+async def test_a_command_of_ones_own_crashes_a_broker_of_ones_own(tmp_path: Path) -> None:
+    async with run_mosquitto(MosquittoSettings(persistence=True)) as mosquitto:
+        fields = {"broker": f"mqtt://{mosquitto.endpoints[0].address}", "pairs": 3, "rate": 60}
+        command = f"kill -KILL {mosquitto.pid}"
+        playing = asyncio.create_task(
+            play(tmp_path, "persistent", **fields, crash_broker=0.5, crash_command=command, drain=3)
+        )
+        while mosquitto.process.poll() is None and not playing.done():
+            await asyncio.sleep(0.01)
+        await mosquitto.start()
+        result = await playing
+    assert result.facts.disconnects == result.facts.reconnects == 6
+    assert not result.facts.crash_failure
+    document = json.loads((result.directory / "run.json").read_text())
+    assert 0.4 < document["observed"]["recovery"]["crashed_s"] < 1
+
+
+async def test_a_crash_that_did_not_happen_proves_nothing(tmp_path: Path) -> None:
+    async with run_mosquitto() as mosquitto:
+        url = f"mqtt://{mosquitto.endpoints[0].address}"
+        result = await play(
+            tmp_path,
+            "persistent",
+            broker=url,
+            crash_broker=0.5,
+            crash_command="echo 'not today'; exit 3",
+        )
+    found = {reason.code: reason.detail for reason in result.verdict.reasons}
+    assert "ended with status 3: not today" in found["CRASH"]
 
 
 async def test_a_broker_that_hangs_is_found_out_by_devices_that_only_keep_alive(
@@ -313,7 +349,7 @@ async def test_mqtt_3_1_is_played(tmp_path: Path, broker: str, qos: int) -> None
     ("case", "fields", "said"),
     [
         ("fanin", {"client_id": "x" * 20 + "-{group}-{device}"}, "allowed: up to 23 with mqtt 3.1"),
-        ("persistent", {"crash_broker": True}, "allowed: 3.1.1 or 5 with reconnect"),
+        ("persistent", {"crash_broker": 1}, "allowed: 3.1.1 or 5 with reconnect"),
         ("fanin", {"qos": 2, "churn": 5}, "allowed: 3.1.1 or 5 with reconnect"),
         ("specjms", {}, "allowed: 3.1.1 or 5 for specjms"),
         ("queue", {}, "allowed: 5 for queue"),

@@ -5,7 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.scorecard.outages import Outage, outages_of
+from loadgen.scorecard.outages import Outage, lost_sections, outages_of, recovery_remarks
+from loadgen.scorecard.record import RunRecord
 
 
 def second(
@@ -58,3 +59,30 @@ def test_every_lost_connection_is_told_once(counts: list[tuple[int, int]]) -> No
     for earlier, later in pairwise(found):
         assert earlier.until_s is not None
         assert earlier.until_s <= later.from_s
+
+
+def seen(**observed: object) -> RunRecord:
+    return RunRecord("run-1", "persistent", observed=observed)
+
+
+def test_the_way_back_from_a_crash_is_told_as_far_as_it_went() -> None:
+    assert recovery_remarks(seen()) == {}
+    whole = {"first_back_s": 0.1, "all_back_s": 1.26, "first_delivery_s": 0.2, "drained_s": 3}
+    assert recovery_remarks(seen(recovery=whole)) == {
+        "recovery_seconds": "The first device was back after 0.10 s, all devices after 1.26 s, "
+        "the first message came after 0.20 s."
+    }
+    part = {"first_back_s": 0.1, "all_back_s": None, "first_delivery_s": None, "drained_s": None}
+    assert recovery_remarks(seen(recovery=part)) == {
+        "recovery_seconds": "The first device was back after 0.10 s; not all of them came back."
+    }
+    nobody = {"recovery_seconds": "Not all of them came back."}
+    assert recovery_remarks(seen(recovery={"drained_s": None})) == nobody
+
+
+def test_lost_messages_are_named() -> None:
+    assert lost_sections(seen()) == ()
+    one = {"stream": 3, "first": 7, "last": 9, "group": "subscribers", "device": 5}
+    (section,) = lost_sections(seen(lost={"named": [one] * 30, "more": 1200}))
+    assert section.rows == ((3, 7, 9, "subscribers 5"),) * 20
+    assert "1,200 messages are not among them" in section.note

@@ -61,10 +61,10 @@ def plan_of(case: str, targets: int = 1, **fields: Any) -> RunPlan:
         ("fanin", {"reconnect": 0}, "reconnect: 0 is too small"),
         ("connburst", {"churn": 1}, "churn: connburst does not understand it"),
         ("fanin", {"instances": 2, "broker": "mqtt://a"}, "instances: brokers given by URL"),
-        ("fanin", {"crash_broker": True}, "crash_broker: fanin does not understand it"),
+        ("fanin", {"crash_broker": 5}, "crash_broker: fanin does not understand it"),
         (
             "persistent",
-            {"crash_broker": True, "broker": "mqtt://a"},
+            {"crash_broker": 5, "broker": "mqtt://a"},
             "crash_broker: only a private broker may be killed",
         ),
         ("fanin", {"durable": True}, "durable: QoS 0 is not stored"),
@@ -124,7 +124,7 @@ def test_devices_return_only_where_asked() -> None:
     assert plan_of("fanin").reconnect is None
     assert plan_of("fanin", reconnect="200ms").reconnect == Reconnect(0.2, 30.0, 0.5)
     assert plan_of("fanin", reconnect=2, reconnect_max=1).reconnect == Reconnect(2.0, 2.0, 0.5)
-    assert plan_of("persistent", crash_broker=True).reconnect == Reconnect(0.1, 30.0, 0.5)
+    assert plan_of("persistent", crash_broker=5).reconnect == Reconnect(0.1, 30.0, 0.5)
     plan = plan_of("fanin", churn="2k", away="500ms")
     assert (plan.churn_per_s, plan.away_s, plan.reconnect) == (2000.0, 0.5, None)
 
@@ -137,7 +137,7 @@ def test_devices_return_only_where_asked() -> None:
         ({"churn": 1}, [True, False]),
         ({"qos": 2, "churn": 1}, [False, False]),
         ({"qos": 2, "reconnect": 1}, [False, False]),
-        ({"qos": 2, "crash_broker": True}, [False, False]),
+        ({"qos": 2, "crash_broker": 5}, [False, False]),
     ],
 )
 def test_exactly_once_over_two_connections_needs_a_session(

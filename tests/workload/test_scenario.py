@@ -281,7 +281,9 @@ class TestRefusals:
         ("case", "flags", "start"),
         [
             ("persistent", {"qos": 0}, "qos: 0 is not stored"),
-            ("persistent", {"crash_broker": True, "broker": "mqtt://h"}, "crash_broker: only"),
+            ("persistent", {"crash_broker": 5, "broker": "mqtt://h"}, "crash_broker: only"),
+            ("persistent", {"crash_broker": 10}, "crash_broker: 10 s is not within the window"),
+            ("persistent", {"crash_command": "true"}, "crash_command: no moment is given"),
             (
                 "fanout",
                 {"rate": "auto"},
@@ -383,7 +385,7 @@ def values_of(spec: Field) -> st.SearchStrategy[Any]:
     return whole if is_whole else st.floats(least, most)
 
 
-PRIVATE_ONLY = ("broker", "crash_broker", "save_each", "tls", "access_control")
+PRIVATE_ONLY = ("broker", "crash_broker", "crash_command", "save_each", "tls", "access_control")
 """Drawn by hand, or only for a broker that is started here."""
 
 TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=20).filter(

@@ -63,7 +63,7 @@ def test_brokers_behind_a_bridge() -> None:
 @pytest.mark.parametrize(
     ("case", "fields", "crash"),
     [
-        ("persistent", {"crash_broker": True}, "broker"),
+        ("persistent", {"crash_broker": 5}, "broker"),
         ("queue", {"crash_consumer": True}, "consumer"),
     ],
 )
