@@ -125,7 +125,7 @@ def play(port: int, seconds: float) -> tuple[Numbers, Numbers]:
         tick, snapshot = attendance.Attendance.tick, reporter.Reporter.snapshot
         attendance.Attendance.tick = timeline.does("attendance", tick)  # type: ignore[method-assign]
         reporter.Reporter.snapshot = timeline.does("rows of a second", snapshot)  # type: ignore[method-assign]
-        worker._BEHAVIOURS["messaging"] = noting
+        worker.reader_of = lambda _: noting  # type: ignore[attr-defined, assignment]
         try:
             groups = (
                 cost.publishers(1, cost.RATE, 1),
@@ -133,7 +133,7 @@ def play(port: int, seconds: float) -> tuple[Numbers, Numbers]:
             )
             player.play(groups, port, seconds=seconds)
         finally:
-            worker._BEHAVIOURS["messaging"] = behaviour.plain_messaging
+            worker.reader_of = behaviour.reader_of  # type: ignore[attr-defined]
             attendance.Attendance.tick = tick  # type: ignore[method-assign]
             reporter.Reporter.snapshot = snapshot  # type: ignore[method-assign]
         with np.load(told) as found:

@@ -9,11 +9,11 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import uvloop
 
 from loadgen.brokers.amqtt_broker import run_amqtt
-from loadgen.brokers.certificates import CertificateFiles, make_certificates
 from loadgen.brokers.endpoints import Endpoint, parse_broker
 from loadgen.brokers.mosquitto import (
     MosquittoSettings,
@@ -26,6 +26,9 @@ from loadgen.brokers.reflector import run_reflector
 from loadgen.brokers.sink import run_sink
 from loadgen.errors import UsageError
 from loadgen.workload.accounts import Account
+
+if TYPE_CHECKING:
+    from loadgen.brokers.certificates import CertificateFiles
 
 
 @contextlib.asynccontextmanager
@@ -106,8 +109,10 @@ async def serve(
         yield ServedBroker(name, version, where, tuple(brokers), authority, len(accounts))
 
 
-def _certificates(stack: AsyncExitStack, host: str) -> CertificateFiles:
+def _certificates(stack: AsyncExitStack, host: str) -> "CertificateFiles":
     """An authority and a certificate for brokers on this host, until the stack ends."""
+    from loadgen.brokers.certificates import make_certificates  # and cryptography
+
     directory = stack.enter_context(TemporaryDirectory(prefix="loadgen-certificates-"))
     return make_certificates(Path(directory) / "tls", [host])
 

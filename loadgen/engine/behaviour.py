@@ -48,6 +48,15 @@ ReadPlan = Callable[[Any, int, LivePage], Behaviour]
 """Takes the plan as the coordinator sent it, the worker's row and its part of the live page."""
 
 
+def reader_of(behaviour: str) -> ReadPlan:
+    """What reads the plan of a behaviour; one that is not played is not imported."""
+    if behaviour == "supply_chain":
+        from loadgen.engine.supply_chain import supply_chain
+
+        return supply_chain
+    return plain_messaging
+
+
 def plain_messaging(document: Any, worker: int, page: LivePage) -> Behaviour:
     """Devices publish, receive and respond as their groups say."""
     plan = _plans.validate_python(document)

@@ -25,11 +25,8 @@ from loadgen.engine.reactor import (
     ping_idle,
 )
 from loadgen.engine.recorder import take_intervals
-from loadgen.engine.supply_chain import SUPPLY_ENTRY_POINTS, equip
 from loadgen.engine.syscalls import EPOLLIN, arm_timer, close_descriptor, make_timer, watch
 from loadgen.mqtt.in_flight import forget_received, set_capacity
-from loadgen.specjms.options import Choices, model_of
-from loadgen.specjms.plan import SupplyPlan, groups_of_model
 from loadgen.workload import traffic
 from loadgen.workload.attention import attend_loop
 from loadgen.workload.device import CONNECT, LOSE, OPEN, transition
@@ -58,13 +55,17 @@ def _tiny_fleet() -> Fleet:
     return build_fleet(RunPlan(1, 1, 4, groups, _TARGETS, ()), _all(groups))
 
 
-def _tiny_supply_fleet() -> Fleet:
+def _tiny_supply_chain() -> tuple[Fleet, EntryPoints]:
+    from loadgen.engine.supply_chain import SUPPLY_ENTRY_POINTS, equip
+    from loadgen.specjms.options import Choices, model_of
+    from loadgen.specjms.plan import SupplyPlan, groups_of_model
+
     model = model_of(Choices(base=1))
     groups = groups_of_model(model)
     plan = SupplyPlan(1, 1, 5, groups, _TARGETS, (), model=model)
     fleet = build_fleet(plan, _all(groups))
     equip(fleet, plan)
-    return fleet
+    return fleet, SUPPLY_ENTRY_POINTS
 
 
 def _all(groups: tuple[DeviceGroup, ...]) -> WorkerPlan:
@@ -97,8 +98,8 @@ def warm(behaviour: str = "messaging", report: Report = lambda *_: None) -> None
         fleet = stack.enter_context(_ready(_tiny_fleet()))
         steps = [*_entry_points(fleet, MESSAGING_ENTRY_POINTS), *_called_by_workers(fleet)]
         if behaviour == "supply_chain":
-            own = stack.enter_context(_ready(_tiny_supply_fleet()))
-            entry_points = _entry_points(own, SUPPLY_ENTRY_POINTS)
+            own, kernels = _tiny_supply_chain()
+            entry_points = _entry_points(stack.enter_context(_ready(own)), kernels)
             steps[: len(entry_points)] = entry_points
         with only_loading():
             missing = [step for step in steps if not _is_loaded(step)]

@@ -16,7 +16,7 @@ import numpy as np
 import uvloop
 
 from loadgen.engine.attendance import Attendance
-from loadgen.engine.behaviour import Behaviour, ReadPlan, plain_messaging
+from loadgen.engine.behaviour import Behaviour, reader_of
 from loadgen.engine.channel import LEASE_S, Channel, Command
 from loadgen.engine.churn import churn
 from loadgen.engine.clock import clock_ns, follow
@@ -37,7 +37,6 @@ from loadgen.engine.lifecycle import Lifecycle
 from loadgen.engine.live import open_live_page
 from loadgen.engine.reporter import Reporter
 from loadgen.engine.subscription_marks import share_streams
-from loadgen.engine.supply_chain import supply_chain
 from loadgen.engine.warm import warm as warm
 from loadgen.workload.device import CONNECTED
 from loadgen.workload.fleet import Fleet
@@ -46,7 +45,6 @@ from loadgen.workload.traffic import reschedule
 
 _PR_SET_TIMERSLACK = 29
 _READ_REST_S = 1.0
-_BEHAVIOURS: dict[str, ReadPlan] = {"messaging": plain_messaging, "supply_chain": supply_chain}
 
 
 class Worker:
@@ -80,7 +78,7 @@ class Worker:
         follow(int(header.get("clock_offset_ns", 0)))
         self.channel.lease_s = float(header.get("lease_s", LEASE_S))
         page = open_live_page(Path(header["live"]), int(header["workers"]), len(plan["groups"]))
-        self.behaviour = behaviour = _BEHAVIOURS[plan["behaviour"]](plan, row, page.of(row))
+        self.behaviour = behaviour = reader_of(plan["behaviour"])(plan, row, page.of(row))
         self.fleet = fleet = behaviour.fleet
         share_streams(fleet, Path(header["live"]), row)
         self.reporter = Reporter(fleet, row, int(header["anchor_ns"]), self.channel.send)

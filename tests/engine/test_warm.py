@@ -106,5 +106,14 @@ def test_what_is_not_played_is_not_compiled_and_progress_is_told(tmp_path: Path)
     assert _printed("-c", code, NUMBA_CACHE_DIR=str(tmp_path)) == ""
 
 
+def test_worker_imports_nothing_of_what_is_not_played() -> None:
+    code = (
+        "import sys; from loadgen.engine.worker import warm; warm('messaging');"
+        "print([name for name in sys.modules if name.startswith(('loadgen.specjms', 'loadgen.cases'"
+        ", 'loadgen.workload.scenario', 'pandas', 'cryptography'))])"
+    )
+    assert _printed("-c", code).strip() == "[]"
+
+
 if __name__ == "__main__":
     _main()
