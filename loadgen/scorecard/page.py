@@ -59,7 +59,8 @@ _packed_resource = cache(lambda file: packed(_resource(file)))
 
 
 def prepare(*templates: str) -> None:
-    """Compile templates before they are rendered."""
+    """Compile templates, and pack the library of charts, before they are rendered."""
+    _packed_resource(PLOTLY)
     for template in templates:
         _environment().get_template(template)
 
