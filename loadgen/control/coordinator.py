@@ -122,7 +122,8 @@ async def run(
 
     `faults` is for a reflector that is started here, `server` a forkserver for the workers that was
     started before. `hosts` have the workers instead of this machine. `settling` is called in a
-    thread while late repeats have their time and nothing is sent, for what can be prepared then.
+    thread when nothing is sent any more, for what can be prepared while late repeats have their
+    time or devices disconnect.
     Raises LoadgenError where the run could not be played; then nothing is left in the directory.
     RunInterruptedError: `interrupt` came before the first connection.
     """

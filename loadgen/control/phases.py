@@ -32,11 +32,9 @@ from loadgen.workload.workload import PhasePlan
 
 T = TypeVar("T")
 
-SCHEDULE_LEAD_S = 0.3
-"""From the start command to the first intended message: every worker has it by then."""
-WARM_LEAD_S = 0.1
-"""The same before a warm-up: a worker that has it later, on a host that is busy, is late for
-messages that are not judged."""
+_LEAD_S = 0.1
+_LEAD_EACH_S = 0.01
+_MOST_LEAD_S = 0.3
 STANDSTILL = 1e-6
 """Rate factor that stops a schedule: its least step, at which the next message is days away."""
 CUT_LEAD_S = 0.05
@@ -73,12 +71,23 @@ def connecting_at_once(workers: int, phases: PhasePlan) -> int:
     return -(-workers // max(turns, 1))
 
 
+def schedule_lead_s(workers: int, warmup_s: float) -> float:
+    """From the start command to the first intended message: every worker has it by then.
+
+    Before a warm-up it does not grow with the workers: a worker that has it later, on a host that
+    is busy, is late for messages that are not judged.
+    """
+    if warmup_s >= _MOST_LEAD_S:
+        return _LEAD_S
+    return min(_LEAD_S + _LEAD_EACH_S * (workers - 1), _MOST_LEAD_S)
+
+
 @dataclass(frozen=True, slots=True)
 class PhaseRunner:
     """Plays the phases of one run; afterwards `monitor.state` says what happened.
 
     `measuring` is called when the window begins, `settling` in a thread when nothing is under way
-    any more and only late repeats can come.
+    any more and only late repeats can come, or connections are no longer held.
     """
 
     plan: RunPlan
@@ -202,7 +211,7 @@ class PhaseRunner:
     async def _exchange(self) -> None:
         """Warm-up, measure and drain."""
         phases = self.phases
-        lead_s = WARM_LEAD_S if phases.warmup_s >= SCHEDULE_LEAD_S else SCHEDULE_LEAD_S
+        lead_s = schedule_lead_s(len(self.plan.workers), phases.warmup_s)
         start_ns = time.monotonic_ns() + int(lead_s * NS)
         measure_ns = start_ns + int(phases.warmup_s * NS)
         end_ns = measure_ns + int(phases.duration_s * NS)
@@ -372,6 +381,7 @@ class PhaseRunner:
             await self._until(end_ns)
         finally:
             self._state.windows["hold"] = (start_ns, min(end_ns, time.monotonic_ns()))
+        asyncio.get_running_loop().run_in_executor(None, self.settling)
 
     async def _stop(self) -> None:
         """Let the workers disconnect and end, however far the run came."""

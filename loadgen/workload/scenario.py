@@ -337,7 +337,7 @@ class PublishingScenario(Scenario):
     ).field(False)
     settle: float = Seconds(
         "Wait for late repeats when all messages have come, as 500ms; part of the drain.", 0, 3_600
-    ).field(1.0)
+    ).field(0.3)
     steps: str | None = RateSteps(
         "Steps of the rate, as 50%,75%,100%: each lasts the duration, or its own time as "
         "75%:20s, and is judged on its own.",

@@ -14,10 +14,9 @@ import pytest
 from loadgen.control.interrupt import Interrupt
 from loadgen.control.monitor import Monitor, Record
 from loadgen.control.phases import (
-    SCHEDULE_LEAD_S,
-    WARM_LEAD_S,
     PhaseRunner,
     connecting_at_once,
+    schedule_lead_s,
 )
 from loadgen.control.progress import Snapshot
 from loadgen.control.run_state import NS, RunState
@@ -221,10 +220,15 @@ async def test_late_repeats_have_their_time_within_the_drain(
     assert played.snapshots.count(Snapshot("settling was called")) == 1
 
 
-@pytest.mark.parametrize(("warmup_s", "lead_s"), [(0.0, SCHEDULE_LEAD_S), (0.3, WARM_LEAD_S)])
-async def test_before_a_warm_up_the_schedule_begins_sooner(
-    play: Play, warmup_s: float, lead_s: float
-) -> None:
+def test_many_workers_have_longer_to_hear_of_messages_that_are_judged() -> None:
+    leads = [schedule_lead_s(workers, 0.0) for workers in (1, 2, 11, 50)]
+    assert leads == pytest.approx([0.1, 0.11, 0.2, 0.3])
+    assert schedule_lead_s(50, 1.0) == schedule_lead_s(1, 1.0) == 0.1
+
+
+@pytest.mark.parametrize("warmup_s", [0.0, 0.3])
+async def test_schedule_begins_after_its_lead(play: Play, warmup_s: float) -> None:
+    lead_s = schedule_lead_s(2, warmup_s)
     windows = (await play(phases=replace(PHASES, warmup_s=warmup_s))).state.windows
     waited_ns = windows["measure"][0] - int(warmup_s * 1e9) - windows["subscribe"][1]
     assert lead_s * 1e9 <= waited_ns < lead_s * 1e9 + 150_000_000
@@ -367,6 +371,7 @@ async def test_connections_alone_are_held(play: Play) -> None:
     played = await play(plan=plan_of(messages=False), phases=replace(PHASES, duration_s=0.5))
     state = played.state
     assert list(state.windows) == ["connect", "hold"]
+    assert played.snapshots.count(Snapshot("settling was called")) == 1
     assert state.connected.done == 30
     assert state.tally.counts["measure"] == {}
 
