@@ -1,16 +1,17 @@
 """Connects devices: paced, bounded in flight, and again with backoff after a loss.
 
 Owns the queue of devices that wait to be connected. One queue and one tick serve all devices of a
-worker; no device has a timer or a task of its own.
+worker; no device has a timer or a task of its own. Where no pace is asked for, the kernels take
+plain connections from the queue themselves, as soon as others are accepted.
 """
 
 import asyncio
 import heapq
 import random
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from loadgen.engine.clock import clock_ns
 from loadgen.engine.reactor import connect_some
@@ -19,6 +20,8 @@ from loadgen.workload.device import AWAIT_CONNACK, CONNECTING
 from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import Reconnect
 from loadgen.workload.traffic import EVENT_LIMIT
+
+Numbers = npt.NDArray[np.int64]
 
 _TICK_S = 0.001  # the finest that a loop's timer can do
 _IDLE_TICK_S = 0.02
@@ -46,13 +49,13 @@ class Connector:
         self._connecting, self._events = (
             fleet.held["totals"][name] for name in ("connecting", "events")
         )
+        self._first, self._count, self._kept_under_way = (
+            fleet.held["connects"][name] for name in ("first", "count", "in_flight")
+        )
         self._loop = loop
         self._streams = streams
         self._on_events = on_events
         self._lost = lost
-        self._queue: deque[int] = deque()
-        self._begun: deque[tuple[int, list[int]]] = deque()
-        self._begun_ns = np.zeros(len(fleet.devices), np.int64)
         self._returning: list[tuple[float, int]] = []
         self._attempts: dict[int, int] = {}
         self._done: asyncio.Future[None] | None = None
@@ -61,8 +64,9 @@ class Connector:
         self._timeout_ns = 0
         self._allowance = 0.0
         self._paced_ns = 0
-        self.ticking = False
-        """Whether devices connect, or wait for their turn."""
+        self._ticking = False
+        self.paced = False
+        """Whether devices wait for their turn at a rate that Python keeps."""
         self._expire_s = 0.0
         # Another order in each worker, or devices of all workers would return at the same moments.
         first = (int(fleet.group[0]), int(fleet.device[0])) if len(fleet.device) else (0, 0)
@@ -77,16 +81,36 @@ class Connector:
         that come back afterwards.
         """
         self._rate = rate
-        self._in_flight = first_in_flight
         self._timeout_ns = int(timeout_s * 1e9)
-        self._queue.extend(range(len(self._fleet.devices)))
+        self._bound(first_in_flight)
+        self._enqueue(range(len(self._fleet.devices)))
         self._allowance = 1.0
         self._paced_ns = clock_ns()
         self._done = self._loop.create_future()
         self._tick()
         await self._done
         self._done = None
+        self._bound(in_flight)
+
+    def _bound(self, in_flight: int) -> None:
         self._in_flight = in_flight
+        self._kept_under_way[0] = in_flight if self._streams is None and not self._rate else 0
+
+    def _enqueue(self, connections: Sequence[int]) -> None:
+        waiting, count = self._fleet.waiting, len(connections)
+        waiting[self._places(int(self._count[0]), count)] = connections
+        self._count[0] += count
+
+    def _dequeue(self, count: int) -> Numbers:
+        connections = self._fleet.waiting[self._places(0, count)].astype(np.int64)
+        self._first[0] = (self._first[0] + count) % len(self._fleet.waiting)
+        self._count[0] -= count
+        return connections
+
+    def _places(self, start: int, count: int) -> Numbers:
+        """Where these of the queue stand, `start` from its first."""
+        start += int(self._first[0])
+        return np.arange(start, start + count) % len(self._fleet.waiting)
 
     @property
     def connecting_all(self) -> bool:
@@ -100,7 +124,7 @@ class Connector:
         wait_s = min(policy.delay_s * 2.0 ** min(attempt, 30), policy.maximum_s)
         wait_s *= 1.0 + policy.jitter * (2.0 * self.random.random() - 1.0)
         heapq.heappush(self._returning, (self._loop.time() + wait_s, connection))
-        if not self.ticking:
+        if not self._ticking:
             self._tick()
 
     def is_away(self, connection: int) -> bool:
@@ -113,49 +137,46 @@ class Connector:
 
     def stop(self) -> None:
         """Connect no device any more."""
-        self._queue.clear()
+        self._count[0] = 0
         self._returning.clear()
 
     def _tick(self) -> None:
         now_s = self._loop.time()
         while self._returning and self._returning[0][0] <= now_s:
-            self._queue.append(heapq.heappop(self._returning)[1])
+            self._enqueue([heapq.heappop(self._returning)[1]])
         if now_s >= self._expire_s:
             self._expire_s = now_s + _EXPIRE_EACH_S
             self._expire()
         self.more()
-        self.ticking = bool(
-            self.connecting_all or self._queue or self._returning or self._fleet.totals.connecting
+        self.paced = bool(self._rate and self._count[0])
+        self._ticking = bool(
+            self.connecting_all or self._count[0] or self._returning or self._connecting[0]
         )
-        if self.ticking:
-            paced = bool(self._rate and self._queue)
-            self._loop.call_later(_TICK_S if paced else _IDLE_TICK_S, self._tick)
+        if self._ticking:
+            self._loop.call_later(_TICK_S if self.paced else _IDLE_TICK_S, self._tick)
 
     def more(self) -> None:
         """Begin as many connects as pace and bound allow; wanted again whenever one has ended."""
         count = self._allowed()
         if count > 0:
             self._allowance -= count
-            connections = [self._queue.popleft() for _ in range(count)]
-            now_ns = clock_ns()
-            self._begun.append((now_ns, connections))
-            self._begun_ns[connections] = now_ns
+            connections = self._dequeue(count)
             if self._streams is None:
-                connect_some(self._fleet, np.array(connections, np.int64))
+                connect_some(self._fleet, connections)
                 if self._events[0]:
                     self._loop.call_soon(self._on_events)
                 return
-            for connection in connections:
+            for connection in connections.tolist():
                 self._streams.connect(connection)
         elif self._done is not None and not (
-            self._queue or self._connecting[0] or self._done.done()
+            self._count[0] or self._connecting[0] or self._done.done()
         ):
             self._done.set_result(None)
 
     def _allowed(self) -> int:
         # Each connect may fail at once and leave an event.
         room = EVENT_LIMIT - int(self._events[0])
-        count = min(self._in_flight - int(self._connecting[0]), len(self._queue), room)
+        count = min(self._in_flight - int(self._connecting[0]), int(self._count[0]), room)
         if not self._rate:
             return count
         now_ns = clock_ns()
@@ -166,16 +187,11 @@ class Connector:
         return min(count, int(self._allowance))
 
     def _expire(self) -> None:
-        """Give up on devices that wait longer than the time allowed.
-
-        All may wait equally long, so what began first expires first, and only that is looked at.
-        """
-        states = self._fleet.devices["state"]
-        limit_ns = clock_ns() - self._timeout_ns
-        while self._begun and self._begun[0][0] < limit_ns:
-            began_ns, connections = self._begun.popleft()
-            for connection in connections:
-                # A device that was lost and tried again since has a later place in the order.
-                latest = self._begun_ns[connection] == began_ns
-                if latest and states[connection] in (CONNECTING, AWAIT_CONNACK):
-                    self._lost(connection, "no answer in time")
+        """Give up on devices that wait longer than the time allowed."""
+        if not self._connecting[0]:
+            return
+        devices = self._fleet.devices
+        late = devices["syn_ns"] < clock_ns() - self._timeout_ns
+        late &= (devices["state"] == CONNECTING) | (devices["state"] == AWAIT_CONNACK)
+        for connection in np.flatnonzero(late).tolist():
+            self._lost(connection, "no answer in time")

@@ -10,6 +10,7 @@ import mmap
 import socket
 import struct
 import time
+from array import array
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -32,7 +33,17 @@ from loadgen.workload.accounts import login_of
 from loadgen.workload.arrays import Rows
 from loadgen.workload.attention import STALLS_LIMIT, Attention, Stall
 from loadgen.workload.device import SHARED, STREAMED, Device
-from loadgen.workload.fleet import Event, Fleet, Group, Refusal, Run, Segment, Sent, Stat
+from loadgen.workload.fleet import (
+    Connects,
+    Event,
+    Fleet,
+    Group,
+    Refusal,
+    Run,
+    Segment,
+    Sent,
+    Stat,
+)
 from loadgen.workload.groups import (
     DeviceGroup,
     RunPlan,
@@ -76,6 +87,8 @@ _HEADERS_MOST_BYTES = 16  # of a PUBLISH without its topic
 _LONGEST_PERIOD_NS = 1e17  # three years; a few of them still fit into 64 bits
 _STRING_BYTES = 65_535  # of a string in MQTT (MQTT 5, 1.5.4)
 _MAP_NORESERVE = 0x4000
+_CONNACK_BYTES = 128
+"""Longer ones, with properties of many words, each go through Python."""
 
 
 def socket_address(host: str, port: int) -> bytes:
@@ -202,11 +215,24 @@ def many_gaps() -> Rows[Gap]:
     return gaps
 
 
-def _blob(parts: list[bytes]) -> tuple[Bytes, Table]:
-    """The parts end to end, and where each begins (one entry more than parts)."""
-    ends = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum([len(part) for part in parts], out=ends[1:])
-    return np.frombuffer(bytearray(b"".join(parts)), np.uint8), ends
+class _Parts:
+    """Bytes end to end, and where each part begins; no object is kept for any of them."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._ends = array("q", [0])
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def append(self, part: bytes) -> None:
+        self._bytes += part
+        self._ends.append(len(self._bytes))
+
+    def arrays(self) -> tuple[Bytes, Table]:
+        """The bytes, and the ends: one entry more than parts."""
+        ends = np.array(self._ends, np.int64)
+        return np.frombuffer(self._bytes, np.uint8).copy(), ends
 
 
 def _received_prefix(group: DeviceGroup, plan: RunPlan) -> str:
@@ -221,7 +247,10 @@ def _group_rows(plan: RunPlan) -> tuple[Rows[Group], Bytes]:
     """The groups, and the prefixes of the topics that they receive."""
     rows = Group.rows(len(plan.groups))
     rows["counts_as"] = np.arange(len(rows))
-    prefixes, ends = _blob([_received_prefix(group, plan).encode() for group in plan.groups])
+    parts = _Parts()
+    for group in plan.groups:
+        parts.append(_received_prefix(group, plan).encode())
+    prefixes, ends = parts.arrays()
     rows["prefix"], rows["prefix_end"] = ends[:-1], ends[1:]
     answering = [group for group in plan.groups if group.responds is not None]
     for number, group in enumerate(plan.groups):
@@ -288,10 +317,9 @@ class _Builder:
         if plan.targets[0].transport != "tcp":
             self.devices["flags"] = STREAMED
         self.groups, self.prefixes = _group_rows(plan)
-        self.publishing: list[tuple[int, int, float, float, int]] = []
-        """Device, stream, phase, period in ns and arrivals of each publisher."""
-        self.topics: list[bytes] = []
-        self.connects: list[bytes] = []
+        self.publishing = array("d")
+        """Of each publisher its device, stream, phase, period in ns and arrivals."""
+        self.topics, self.connects = _Parts(), _Parts()
         self.queues: dict[tuple[str, int, int], int] = {}
         self.pairs = self.senders = self.receivers = self.holders = 0
         self.window = self.held = 1
@@ -301,11 +329,11 @@ class _Builder:
         if publishes is None:
             return
         device = self.devices[row]
-        device.publisher = len(self.publishing)
+        device.publisher = len(self.publishing) // 5
         period_ns = min(owner.count / publishes.rate * 1e9, _LONGEST_PERIOD_NS)
         stream = publishes.first_stream + number
         arrivals = ARRIVALS[publishes.arrivals]
-        self.publishing.append((row, stream, number / owner.count, period_ns, arrivals))
+        self.publishing.extend((row, stream, number / owner.count, period_ns, arrivals))
         number = topic_number(number, owner.count, publishes.topics)
         topic = topic_name(publishes, number).encode()
         self.topics.append(topic)
@@ -415,16 +443,16 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, page: LivePage | None = None)
     rows = _Builder(plan, count)
     rows.devices["group"] = group
     clients = None if plan.clients_file is None else read_clients(Path(plan.clients_file))
-    each = [(row, plan.groups[int(group[row])], int(device[row])) for row in range(count)]
-    for row, owner, number in each:
+    for row in range(count):
+        owner, number = plan.groups[int(group[row])], int(device[row])
         rows.devices[row].target = target_number(plan, owner, number)
         rows.connects.append(connect_packet(plan, owner, number, owner.clean_start, clients))
         rows.add_publisher(row, owner, number)
         rows.add_subscriber(row, owner, number)
-    for row, owner, _ in each:
-        rows.add_responder(row, owner)
-    topics, topic_ends = _blob(rows.topics)
-    connect_packets, connect_ends = _blob(rows.connects)
+    for row in range(count):
+        rows.add_responder(row, plan.groups[int(group[row])])
+    topics, topic_ends = rows.topics.arrays()
+    connect_packets, connect_ends = rows.connects.arrays()
     addresses, address_bytes = _addresses(plan.targets)
     body, template = _body_of(plan)
     slots = len(plan.groups) * len(SERIES) * len(INTENDED_PHASES)
@@ -442,6 +470,7 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, page: LivePage | None = None)
         devices=rows.devices,
         groups=rows.groups,
         run=_run_of(plan),
+        connects=Connects.rows(1),
         totals=page.totals,
         attention=Attention.rows(1),
         stalls=Stall.rows(STALLS_LIMIT),
@@ -459,14 +488,16 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, page: LivePage | None = None)
         held_ids=np.zeros((rows.holders, rows.held), np.int64),
         publishers=rows.publishers(),
         program=make_program(0),
-        heap=Due.rows(max(len(rows.publishing), 1)),
+        heap=Due.rows(max(len(rows.publishing) // 5, 1)),
         topics=topics,
         topic_ends=topic_ends,
         body=body,
         body_crc=body_crc_states(body),
         template=template,
+        waiting=np.zeros(max(count, 1), np.int32),
         connect_packets=connect_packets,
         connect_ends=connect_ends,
+        connacks=np.zeros((len(plan.groups), _CONNACK_BYTES), np.uint8),
         addresses=addresses,
         address_bytes=address_bytes,
         source=np.frombuffer(bytearray(source), np.uint8),

@@ -70,7 +70,7 @@ class Lifecycle:
             receive = kernels.receive
             self.streams = Streams(fleet, loop, self._on_events, self._stream_failed, receive)
         self.poller = Poller(
-            fleet, loop, kernels, self.streams, self._handle_events, lambda: self.connector.ticking
+            fleet, loop, kernels, self.streams, self._handle_events, lambda: self.connector.paced
         )
         self.outgoing = Outgoing(fleet, self.streams)
         self.connector = Connector(fleet, loop, self.streams, self._on_events, self.lost)
@@ -79,7 +79,6 @@ class Lifecycle:
         self.keep_alive_ns = np.array([group.keep_alive_s for group in fleet.plan.groups], np.int64)
         self.keep_alive_ns *= 1_000_000_000
         self.failures: Counter[str] = Counter()
-        self.last_connected_ns = 0
         self.left_and_returned = 0
         self.refusal = ""
         """The first failure code of an acknowledgement, with its Reason String."""
@@ -171,7 +170,7 @@ class Lifecycle:
             self._protocol_error(connection, str(error))
             return
         if isinstance(packet, ConnAck):
-            self._on_connack(connection, packet, moment_ns)
+            self._on_connack(connection, packet, data)
         elif isinstance(packet, SubAck):
             self.subscriptions.on_suback(connection, packet, moment_ns)
         elif isinstance(packet, Disconnect):
@@ -184,13 +183,12 @@ class Lifecycle:
 
     # --- accepted -----------------------------------------------------------------------------
 
-    def _on_connack(self, connection: int, packet: ConnAck, moment_ns: int) -> None:
+    def _on_connack(self, connection: int, packet: ConnAck, data: bytes) -> None:
         fleet = self._fleet
         if packet.reason_code != 0:
             reason = reason_name(packet.reason_code, fleet.plan.version)
             self.lost(connection, f"CONNACK {reason}")
             return
-        self.last_connected_ns = moment_ns
         if packet.session_present and fleet.group_of(connection).clean_start:
             self._violated(connection, SESSION_PRESENT)
         server_keep_alive_s = packet.properties.server_keep_alive
@@ -198,8 +196,21 @@ class Lifecycle:
             # That counts, not the one in CONNECT (MQTT 5, 3.2.2.3.14).
             self.keep_alive_ns[fleet.group[connection]] = server_keep_alive_s * 1_000_000_000
         self._set_receive_maximum(connection, packet.properties.receive_maximum)
+        if not packet.session_present and self.streams is None:
+            self._note_usual(connection, data)
         if self.connector.came_back(connection) or fleet.devices["returned_ns"][connection]:
             self._resume(connection, packet.session_present)
+
+    def _note_usual(self, connection: int, data: bytes) -> None:
+        """Let the kernels accept what answers other devices of the group in the same words."""
+        fleet = self._fleet
+        group = int(fleet.group[connection])
+        if len(data) > fleet.connacks.shape[1]:
+            return
+        shared, sender = fleet.groups[group], int(fleet.devices["sender"][connection])
+        shared.capacity = 0 if sender < 0 else int(fleet.senders["capacity"][sender])
+        fleet.connacks[group, : len(data)] = np.frombuffer(data, np.uint8)
+        shared.connack_bytes = len(data)
 
     def _set_receive_maximum(self, connection: int, receive_maximum: int | None) -> None:
         """Bound what is in flight by what the broker takes; None is its silence."""

@@ -25,7 +25,7 @@ class Poller:
     """The hot path of one worker.
 
     `handle_events()` takes what the kernels queued for Python, whenever there is something;
-    `is_hurried()` says whether devices are being connected.
+    `is_hurried()` says whether devices are being connected at a pace.
     """
 
     def __init__(

@@ -73,6 +73,7 @@ from loadgen.workload.traffic import (
     CLOSED_BY_PEER,
     CONNECT_FAILED,
     CONNECT_PHASE,
+    EVENT_LIMIT,
     MEASURE,
     MESSAGING,
     S_OWN_DELAY,
@@ -470,6 +471,8 @@ def serve_devices(fleet: Fleet, linger_ns: int, handlers: Handlers) -> int:
             segments = pump_due(fleet, handlers)
             if segments > 0:
                 return segments
+        if fleet.connects.count > 0:
+            _connect_waiting(fleet)
         if totals.events > 0:
             return 0
         left_ns = end_ns - now_ns
@@ -531,26 +534,46 @@ MESSAGING_ENTRY_POINTS = entry_points(MESSAGING)
 def connect_some(fleet: Fleet, rows: Table) -> None:
     """Begin to connect the devices in `rows`."""
     for row in rows:
-        device = fleet.devices[row]
-        transition(fleet, row, RETRY)
-        address = fleet.addresses[device.target, : fleet.address_bytes[device.target]]
-        descriptor = open_socket(address[0] | address[1] << 8, fleet.source, fleet.words)
-        now_ns = monotonic_ns(fleet.clock)
-        if descriptor < 0:
-            push_event(fleet, CONNECT_FAILED, row, -descriptor, now_ns)
-            continue
-        stamp_arrivals(descriptor, fleet.words)
-        device.descriptor = descriptor
-        device.partial_bytes = 0
-        device.flags &= ~BODY
-        device.syn_ns = now_ns
-        transition(fleet, row, CONNECT)
-        result = connect_socket(descriptor, address)
-        if result == 0:
-            flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
-            result = watch(fleet.run.epoll, descriptor, flags, row, fleet.words)
-        if result < 0:
-            push_event(fleet, CONNECT_FAILED, row, -result, now_ns)
+        _connect_device(fleet, row)
+
+
+@compiled
+def _connect_waiting(fleet: Fleet) -> None:
+    """Begin as many connects as may be under way, where they have no pace to keep."""
+    connects, totals = fleet.connects, fleet.totals
+    while (
+        connects.count > 0
+        and totals.connecting < connects.in_flight
+        and totals.events < EVENT_LIMIT
+    ):
+        row = int(np.int64(fleet.waiting[connects.first]))
+        connects.first = (connects.first + 1) % len(fleet.waiting)
+        connects.count -= 1
+        _connect_device(fleet, row)
+
+
+@compiled
+def _connect_device(fleet: Fleet, row: int) -> None:
+    device = fleet.devices[row]
+    transition(fleet, row, RETRY)
+    address = fleet.addresses[device.target, : fleet.address_bytes[device.target]]
+    descriptor = open_socket(address[0] | address[1] << 8, fleet.source, fleet.words)
+    now_ns = monotonic_ns(fleet.clock)
+    if descriptor < 0:
+        push_event(fleet, CONNECT_FAILED, row, -descriptor, now_ns)
+        return
+    stamp_arrivals(descriptor, fleet.words)
+    device.descriptor = descriptor
+    device.partial_bytes = 0
+    device.flags &= ~BODY
+    device.syn_ns = now_ns
+    transition(fleet, row, CONNECT)
+    result = connect_socket(descriptor, address)
+    if result == 0:
+        flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
+        result = watch(fleet.run.epoll, descriptor, flags, row, fleet.words)
+    if result < 0:
+        push_event(fleet, CONNECT_FAILED, row, -result, now_ns)
 
 
 @compiled

@@ -53,6 +53,22 @@ class Group(Record):
     """First stream, number and topics of the devices that publish to them."""
     senders: Int64
     senders_topics: Int64
+    connack_bytes: Int64
+    """Of its usual CONNACK in `connacks`, 0 before there is one."""
+    capacity: Int64
+    """How many messages each device may have under way after that CONNACK."""
+
+
+class Connects(Record):
+    """The devices that wait in `waiting` to be connected."""
+
+    first: Int64
+    """Place of the one whose turn it is; behind the last place comes place 0."""
+    count: Int64
+    in_flight: Int64
+    """How many connects kernels keep under way; 0 where Python begins each of them."""
+    accepted_ns: Int64
+    """When the last CONNACK with success came."""
 
 
 class Run(Record):
@@ -188,6 +204,7 @@ class Fleet(Arrays):
     devices: Rows[Device]
     groups: Rows[Group]
     run: Run
+    connects: Connects
     totals: Totals
     attention: Attention
     stalls: Rows[Stall]
@@ -216,8 +233,11 @@ class Fleet(Arrays):
     body: Bytes
     body_crc: Int64s
     template: Rows[Place]
+    waiting: Int32s
     connect_packets: Bytes
     connect_ends: Int64s
+    connacks: ByteRows
+    """By group: what its devices usually get for CONNECT, of which Python learns nothing new."""
     addresses: ByteRows
     """One sockaddr a target, begun by its family, least byte first."""
     address_bytes: Int64s

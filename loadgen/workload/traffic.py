@@ -39,6 +39,7 @@ from loadgen.mqtt.in_flight import (
     on_pubrec,
     release,
     release_qos2,
+    set_capacity,
 )
 from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.workload.accounting import DUPLICATE, NEW, account
@@ -312,10 +313,9 @@ def receive_packets(
         else:
             if not room_for_events(fleet, packet_end - position):
                 return position, written
-            if kind == CONNACK and packet_end - body >= 2:
-                present = int(np.int64(buffer[body])) & 1
-                _connack(fleet, row, int(np.int64(buffer[body + 1])), present, now_ns)
-            push_bytes(fleet, CONTROL_PACKET, row, kind, now_ns, buffer, position, packet_end)
+            packet = (position, body, packet_end)
+            if kind != CONNACK or _on_connack(fleet, row, buffer, packet, now_ns):
+                push_bytes(fleet, CONTROL_PACKET, row, kind, now_ns, buffer, position, packet_end)
         if status != mqtt.OK:
             violate(fleet, row, MALFORMED, now_ns)
             push_event(fleet, BROKEN, row, _MALFORMED_PACKET, now_ns)
@@ -617,6 +617,43 @@ def _free_window(fleet: Fleet, row: int) -> None:
 
 
 @compiled
+def _on_connack(
+    fleet: Fleet, row: int, buffer: Bytes, packet: tuple[int, int, int], now_ns: int
+) -> bool:
+    """Accept or refuse a device; whether Python must look at the CONNACK.
+
+    It need not where it has seen the same of another device of the group; the last that is waited
+    for tells it that all have connected.
+    """
+    start, body, end = packet
+    if end - body < 2:
+        return True
+    is_usual = _is_usual_connack(fleet, row, buffer, start, end)
+    _connack(fleet, row, int(np.int64(buffer[body + 1])), int(np.int64(buffer[body])) & 1, now_ns)
+    device = fleet.devices[row]
+    if is_usual and device.sender >= 0:
+        set_capacity(
+            fleet.senders, fleet.window, device.sender, fleet.groups[device.group].capacity
+        )
+    return not is_usual or (fleet.totals.connecting == 0 and fleet.connects.count == 0)
+
+
+@compiled
+def _is_usual_connack(fleet: Fleet, row: int, buffer: Bytes, start: int, end: int) -> bool:
+    """Whether a device, never away before, is answered like others of its group."""
+    device = fleet.devices[row]
+    length = end - start
+    if device.state != AWAIT_CONNACK or device.returned_ns != 0:
+        return False
+    if fleet.groups[device.group].connack_bytes != length:
+        return False
+    usual, same = fleet.connacks[device.group], 0
+    while same < length and usual[same] == buffer[start + same]:
+        same += 1
+    return same == length
+
+
+@compiled
 def _connack(fleet: Fleet, row: int, code: int, session_present: int, now_ns: int) -> None:
     device = fleet.devices[row]
     if device.state != AWAIT_CONNACK:
@@ -625,6 +662,7 @@ def _connack(fleet: Fleet, row: int, code: int, session_present: int, now_ns: in
         transition(fleet, row, REFUSE)
         return
     transition(fleet, row, ACCEPT)
+    fleet.connects.accepted_ns = now_ns
     if device.returned_ns != 0:
         device.returned_ns = now_ns
         # Nothing new before what was unacknowledged, which the caller sends again.

@@ -17,7 +17,7 @@ from loadgen.engine.connector import Connector
 from loadgen.errors import HostLimitError
 from loadgen.mqtt.packets import ConnAck
 from loadgen.workload.device import CLOSED, CONNECTED, CONNECTING, Device
-from loadgen.workload.fleet import Fleet, Totals
+from loadgen.workload.fleet import Connects, Fleet, Totals
 from loadgen.workload.groups import Reconnect, Target, client_id
 from tests.engine.harness import (
     Driver,
@@ -75,11 +75,12 @@ class Bench:
         self.clock = Time()
         self.begun: list[tuple[float, int]] = []
         self.answers: Callable[[int], bool] = lambda _connection: True
-        totals = Totals.rows(1)
+        totals, connects = Totals.rows(1), Connects.rows(1)
         fleet: object = SimpleNamespace(
             devices=Device.rows(devices),
             totals=totals[0],
-            held={"totals": totals},
+            held={"totals": totals, "connects": connects},
+            waiting=np.zeros(devices, np.int32),
             group=np.zeros(devices, np.int64),
             device=np.arange(first_device, first_device + devices),
             plan=SimpleNamespace(seed=1),
@@ -94,6 +95,7 @@ class Bench:
 
     def begin(self, connection: int) -> None:
         self.begun.append((self.clock.now_s, connection))
+        self.fleet.devices[connection].syn_ns = int(self.clock.now_s * 1e9)
         if self.answers(connection):
             self.connector.came_back(connection)
         else:
@@ -217,7 +219,7 @@ async def test_a_device_expires_by_its_latest_attempt(monkeypatch: pytest.Monkey
     states[:] = CONNECTING
     states[1] = CONNECTED
     bench.fleet.totals.connecting = 1
-    bench.connector.ticking = False
+    bench.connector._ticking = False
     bench.policy = Reconnect(10.0, 10.0, 0.0)
     bench.lose(2)  # it tries again ten seconds later, and waits from then on
     bench.clock.run(60.0)

@@ -41,10 +41,12 @@ from loadgen.metrics.interval import SERIES
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.in_flight import set_capacity
 from loadgen.mqtt.packets import ConnAck, PubAck, Publish, SubAck
+from loadgen.mqtt.properties import NO_PROPERTIES, Properties
 from loadgen.workload import traffic
 from loadgen.workload.attention import attend_loop, take_stalls
 from loadgen.workload.device import (
     AWAIT_CONNACK,
+    AWAY,
     BLOCKED,
     CLOSED,
     CONNECTED,
@@ -406,6 +408,54 @@ def test_devices_connect_and_say_connect(make_rig: Any) -> None:
         assert len(rig.events()) == 2
         for row in (0, 2):
             os.close(f.devices[row].descriptor)
+
+
+def test_devices_follow_each_other_without_python_until_the_last(make_rig: Any) -> None:
+    """With the usual CONNACK known Python hears of no other, and of the last that is awaited."""
+    with listen("127.0.0.1") as listener:
+        listener.setblocking(True)
+        listener.settimeout(30)
+        port, connack = listener.getsockname()[1], encode(ConnAck(), 4)
+        rig = make_rig(connected=False, publishers=4, qos=1, port=port)
+        f = rig.fleet
+        f.connacks[:, : len(connack)] = np.frombuffer(connack, np.uint8)
+        f.groups["connack_bytes"] = len(connack)
+        f.groups["capacity"] = 7
+        f.senders["capacity"] = 0
+        f.waiting[:5] = [4, 0, 1, 2, 3]
+        # The queue goes on at the begin of the array.
+        f.connects.first, f.connects.count, f.connects.in_flight = 1, 5, 2
+        for _ in range(5):
+            rig.until(lambda: f.totals.connecting > 0)
+            assert f.totals.connecting <= 2
+            rig.far.append(listener.accept()[0])
+            rig.far[-1].sendall(connack)
+            settle(rig)
+        assert f.connects.count == f.totals.connecting == 0
+        assert f.totals.connected == 5
+        assert f.senders["capacity"].tolist() == [7] * 4
+        assert f.connects.accepted_ns > 0
+        assert [event[::3] for event in rig.events()] == [(traffic.CONTROL_PACKET, connack)]
+        for descriptor in f.devices["descriptor"].tolist():
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("case", ["other properties", "was away", "session present"])
+def test_python_hears_of_a_connack_that_is_not_the_usual_one(make_rig: Any, case: str) -> None:
+    rig = make_rig()
+    f = rig.fleet
+    usual = encode(ConnAck(), 4)
+    f.connacks[:, : len(usual)] = np.frombuffer(usual, np.uint8)
+    f.groups["connack_bytes"] = len(usual)
+    f.totals.connecting = 2  # others are under way
+    f.devices[0].state = AWAIT_CONNACK
+    f.devices[0].returned_ns = AWAY if case == "was away" else 0
+    properties = Properties(receive_maximum=9) if case == "other properties" else NO_PROPERTIES
+    answer = ConnAck(session_present=case == "session present", properties=properties)
+    data = encode(answer, 5 if case == "other properties" else 4)
+    rig.far[0].sendall(data)
+    settle(rig)
+    assert (traffic.CONTROL_PACKET, 0, 2, data) in rig.events()
 
 
 def test_bytes_that_came_before_connect_was_sent_are_read(make_rig: Any) -> None:
