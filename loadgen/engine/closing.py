@@ -86,7 +86,7 @@ def unacknowledged(fleet: Fleet) -> Header:
             in_flight = int(fleet.senders["in_flight"][sender])
             known += in_flight
             if in_flight and len(found) < MESSAGES_LIMIT:
-                window = fleet.window[sender]
+                window = fleet.window[:, sender]
                 stream = int(fleet.publishers["stream"][devices["publisher"][row]])
                 sequences = window["sequence"][window["state"] != FREE].astype(np.int64)
                 found += [[stream, sequence] for sequence in sequences.tolist()]

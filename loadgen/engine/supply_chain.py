@@ -61,7 +61,7 @@ def equip(fleet: Fleet, plan: SupplyPlan) -> Chains:
     written = out_bytes(plan.model, plan.root, len(fleet.buffer), window)
     fleet.replace(
         senders=np.zeros(len(sending), SENDER_DTYPE),
-        window=np.zeros((len(sending), window), IN_FLIGHT_DTYPE),
+        window=np.zeros((window, len(sending)), IN_FLIGHT_DTYPE),
         received_ids=np.zeros((len(receiving), RECEIVED_BYTES), np.uint8),
         pairs=chains.pairs,
         out=np.zeros(written, np.uint8),

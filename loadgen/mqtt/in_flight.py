@@ -4,11 +4,12 @@ A worker makes the arrays with `np.zeros`; a row is one connection, and zeros ar
 session whose capacity is not yet known. Every function is numba like those of kernels.py: nothing
 is allocated, nothing raised, the result says how it went.
 
-Outbound, `window[row, slot]` holds one message of QoS 1 or 2 under way and its Packet Identifier is
+Outbound, `window[slot, row]` holds one message of QoS 1 or 2 under way and its Packet Identifier is
 slot + 1, so an acknowledgement finds its message without a search. Free slots form a queue through
 the slots themselves: taking one costs the same however the peer acknowledges, and an identifier
 comes back as late as possible. SUBSCRIBE and UNSUBSCRIBE share the identifiers (spec 2.2.1) and
-must use those above `window.shape[1]`.
+must use those above `window.shape[0]`. The first slot of all connections comes before the second of
+any, so that memory is touched for as many slots as are ever in use, not for the whole window.
 
 Inbound, a message of QoS 2 is passed on when its PUBLISH arrives and its identifier is remembered
 until PUBREL (the second flow of figure 4.3): one bit an identifier.
@@ -69,7 +70,7 @@ def set_capacity(
     To be called on every CONNACK (spec 3.2.2.3.3; 65,535 where it is absent and in MQTT 3.1.1).
     May go below what is in flight: then nothing is acquired until acknowledgements have come.
     """
-    capacity = int(min(window.shape[1], receive_maximum))
+    capacity = int(min(window.shape[0], receive_maximum))
     senders[row]["capacity"] = capacity
     return capacity
 
@@ -89,16 +90,16 @@ def acquire(
     if sender["in_flight"] >= sender["capacity"]:
         return 0
     slot = int(np.int64(sender["cursor"]))
-    if slot < window.shape[1]:
+    if slot < window.shape[0]:
         sender["cursor"] = slot + 1
     else:
         # capacity <= width, so some used slot is free.
         slot = int(np.int64(sender["first_free"])) - 1
-        sender["first_free"] = window[row, slot]["next_free"]
+        sender["first_free"] = window[slot, row]["next_free"]
         if sender["first_free"] == 0:
             sender["last_free"] = 0
     sender["in_flight"] = sender["in_flight"] + 1
-    message = window[row, slot]
+    message = window[slot, row]
     message["state"] = AWAIT_PUBACK if qos == 1 else AWAIT_PUBREC
     message["sequence"] = sequence
     message["intended_ns"] = intended_ns
@@ -110,12 +111,12 @@ def acquire(
 def release(senders: NDArray[np.void], window: NDArray[np.void], row: int, packet_id: int) -> None:
     """Free the slot of a message under way."""
     sender = senders[row]
-    window[row, packet_id - 1]["state"] = FREE
-    window[row, packet_id - 1]["next_free"] = 0
+    window[packet_id - 1, row]["state"] = FREE
+    window[packet_id - 1, row]["next_free"] = 0
     if sender["last_free"] == 0:
         sender["first_free"] = packet_id
     else:
-        window[row, int(np.int64(sender["last_free"])) - 1]["next_free"] = packet_id
+        window[int(np.int64(sender["last_free"])) - 1, row]["next_free"] = packet_id
     sender["last_free"] = packet_id
     sender["in_flight"] = sender["in_flight"] - 1
 
@@ -123,9 +124,9 @@ def release(senders: NDArray[np.void], window: NDArray[np.void], row: int, packe
 @compiled
 def _status(window: NDArray[np.void], row: int, packet_id: int, state: int) -> int:
     """OK when the identifier is under way and waits for what `state` says."""
-    if packet_id < 1 or packet_id > window.shape[1]:
+    if packet_id < 1 or packet_id > window.shape[0]:
         return UNKNOWN_PACKET_ID
-    found = window[row, packet_id - 1]["state"]
+    found = window[packet_id - 1, row]["state"]
     if found == FREE:
         return UNKNOWN_PACKET_ID
     return OK if found == state else WRONG_STATE
@@ -140,7 +141,7 @@ def on_puback(
     if status != OK:
         return status, 0
     release(senders, window, row, packet_id)
-    return OK, int(window[row, packet_id - 1]["sent_ns"])
+    return OK, int(window[packet_id - 1, row]["sent_ns"])
 
 
 @compiled
@@ -157,8 +158,8 @@ def on_pubrec(
     if reason_code >= 0x80:
         release(senders, window, row, packet_id)
     else:
-        window[row, packet_id - 1]["state"] = AWAIT_PUBCOMP
-    return OK, int(window[row, packet_id - 1]["sent_ns"])
+        window[packet_id - 1, row]["state"] = AWAIT_PUBCOMP
+    return OK, int(window[packet_id - 1, row]["sent_ns"])
 
 
 @compiled
@@ -170,7 +171,7 @@ def on_pubcomp(
     if status != OK:
         return status, 0
     release(senders, window, row, packet_id)
-    return OK, int(window[row, packet_id - 1]["sent_ns"])
+    return OK, int(window[packet_id - 1, row]["sent_ns"])
 
 
 def redelivery_order(
@@ -180,7 +181,7 @@ def redelivery_order(
 
     AWAIT_PUBACK and AWAIT_PUBREC mean PUBLISH with DUP, AWAIT_PUBCOMP means PUBREL.
     """
-    slots = window[row, : senders["cursor"][row]]
+    slots = window[: senders["cursor"][row], row]
     taken = np.flatnonzero(slots["state"] != FREE)
     return taken[np.argsort(slots["sequence"][taken])]
 

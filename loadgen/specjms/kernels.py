@@ -692,7 +692,7 @@ def _write_again(fleet: Fleet, row: int, packet_id: int, dup: int, copy: int, po
     chain = chains_of(fleet.own)
     sender = fleet.devices[row].sender
     cause = chain.causes[sender, packet_id - 1]
-    sent_ns = fleet.window[sender, packet_id - 1]["sent_ns"]
+    sent_ns = fleet.window[packet_id - 1, sender]["sent_ns"]
     note = chain.kept[sender, packet_id - 1]
     return _write_message(
         fleet, row, note, cause.type, cause.sequence, packet_id, sent_ns, dup, copy, position
@@ -710,7 +710,7 @@ def _on_return(fleet: Fleet, row: int) -> None:
     sender = fleet.devices[row].sender
     for slot in range(np.int64(fleet.senders[sender]["cursor"])):
         number = chain.causes[sender, slot].transaction
-        if fleet.window[sender, slot]["state"] != FREE and number != _NONE:
+        if fleet.window[slot, sender]["state"] != FREE and number != _NONE:
             chain.transactions[number].packet_id = _NONE
     waiting = chain.roles[row].wait_head
     while waiting != _NONE:

@@ -511,7 +511,7 @@ def _ack(
         status, sent_ns = on_pubcomp(fleet.senders, fleet.window, device.sender, packet_id)
     if status != mqtt.OK:
         return _take_wrong_ack(fleet, row, kind, packet_id, status, now_ns, position, handlers)
-    phase = phase_of(fleet.run, fleet.window[device.sender, packet_id - 1]["intended_ns"])
+    phase = phase_of(fleet.run, fleet.window[packet_id - 1, device.sender]["intended_ns"])
     if reason >= _FAILURE:
         return _take_refusal(fleet, row, kind, packet_id, reason, phase, now_ns, position, handlers)
     # The handler may send a message in the slot that became free.
@@ -586,7 +586,7 @@ def _take_wrong_ack(
     state = FREE
     wrong = UNKNOWN_ACKNOWLEDGEMENT
     if status != UNKNOWN_PACKET_ID:
-        state = int(np.int64(fleet.window[device.sender, packet_id - 1]["state"]))
+        state = int(np.int64(fleet.window[packet_id - 1, device.sender]["state"]))
         wrong = wrong_acknowledgement(state, kind)
     violate(fleet, row, wrong, now_ns)
     if kind == PUBREC and state in (FREE, AWAIT_PUBCOMP):
@@ -594,7 +594,7 @@ def _take_wrong_ack(
         return mqtt.write_ack(fleet.out, position, PUBREL, packet_id)
     if state == FREE:
         return position
-    phase = phase_of(fleet.run, fleet.window[device.sender, packet_id - 1]["intended_ns"])
+    phase = phase_of(fleet.run, fleet.window[packet_id - 1, device.sender]["intended_ns"])
     release(fleet.senders, fleet.window, device.sender, packet_id)
     group, position = handlers.on_acknowledged(fleet, row, packet_id, now_ns, position)
     fleet.counters[group, phase].given_up += 1
@@ -1205,7 +1205,7 @@ def _on_unsent(fleet: Fleet, sent: Sent) -> None:
 @compiled
 def _write_again(fleet: Fleet, row: int, packet_id: int, dup: int, copy: int, position: int) -> int:
     device = fleet.devices[row]
-    message = fleet.window[device.sender, packet_id - 1]
+    message = fleet.window[packet_id - 1, device.sender]
     sequence, intended_ns = int(np.int64(message["sequence"])), message["intended_ns"]
     sent_ns = message["sent_ns"]
     return _write_message(
@@ -1248,7 +1248,7 @@ def redeliver_some(
         if position > room:
             return index, position, 0
         slot = slots[index]
-        message = fleet.window[device.sender, slot]
+        message = fleet.window[slot, device.sender]
         packet_id = slot + 1
         if AWAY < device.returned_ns <= message["sent_ns"]:
             continue  # it was first sent on this connection
@@ -1270,7 +1270,7 @@ def redeliver_some(
 def _give_up(fleet: Fleet, row: int, packet_id: int) -> None:
     """End a handshake that the session took with it."""
     device = fleet.devices[row]
-    phase = phase_of(fleet.run, fleet.window[device.sender, packet_id - 1]["intended_ns"])
+    phase = phase_of(fleet.run, fleet.window[packet_id - 1, device.sender]["intended_ns"])
     fleet.counters[device.group, phase].given_up += 1
     release(fleet.senders, fleet.window, device.sender, packet_id)
     fleet.totals.in_flight -= 1
@@ -1281,7 +1281,7 @@ def give_up_all(fleet: Fleet, row: int) -> None:
     """End every handshake of a device: what it sent is not kept to be sent again."""
     sender = fleet.devices[row].sender
     for slot in range(np.int64(fleet.senders[sender]["cursor"])):
-        if fleet.window[sender, slot]["state"] != FREE:
+        if fleet.window[slot, sender]["state"] != FREE:
             _give_up(fleet, row, slot + 1)
 
 

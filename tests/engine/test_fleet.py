@@ -53,7 +53,7 @@ def test_devices_become_rows_of_their_group() -> None:
     assert rows["qos2"].tolist() == [*[-1] * 8, 0, 1, 2, *[-1] * 3]
     assert fleet.publishers["device"].tolist() == list(range(8))
     assert fleet.publishers["stream"].tolist() == [10, 11, 12, 13, 14, 15, 100, 101]
-    assert fleet.window.shape == (6, 100)
+    assert fleet.window.shape == (100, 6)
     assert fleet.group_of(9).name == "subscribers"
 
 

@@ -39,7 +39,7 @@ _WIDTH = 5
 
 
 def _arrays(width: int = _WIDTH, rows: int = _ROWS) -> tuple[NDArray[np.void], NDArray[np.void]]:
-    return np.zeros(rows, SENDER_DTYPE), np.zeros((rows, width), IN_FLIGHT_DTYPE)
+    return np.zeros(rows, SENDER_DTYPE), np.zeros((width, rows), IN_FLIGHT_DTYPE)
 
 
 def _order(senders: NDArray[np.void], window: NDArray[np.void], row: int) -> list[int]:
@@ -110,7 +110,7 @@ class TestWindow:
             return
         assert 1 <= packet_id <= _WIDTH
         assert packet_id not in known
-        assert window[row, packet_id - 1]["intended_ns"] == -sequence
+        assert window[packet_id - 1, row]["intended_ns"] == -sequence
         state = AWAIT_PUBACK if qos == 1 else AWAIT_PUBREC
         known[packet_id] = _Message(state, sequence, sent_ns)
 
@@ -151,7 +151,7 @@ class TestWindow:
     ) -> None:
         assert senders[row]["capacity"] == capacity
         assert senders[row]["in_flight"] == len(known)
-        states = {slot + 1: int(s) for slot, s in enumerate(window[row]["state"]) if s != FREE}
+        states = {slot + 1: int(s) for slot, s in enumerate(window[:, row]["state"]) if s != FREE}
         assert states == {packet_id: message.state for packet_id, message in known.items()}
         by_age = sorted(known, key=lambda packet_id: known[packet_id].sequence)
         assert [slot + 1 for slot in _order(senders, window, row)] == by_age
@@ -181,7 +181,7 @@ class TestWindow:
         set_capacity(senders, window, 0, 1)
         packet_id = acquire(senders, window, 0, 2, 0, 0, 5)
         assert on_pubrec(senders, window, 0, packet_id, reason_code) == (OK, 5)
-        assert window[0, packet_id - 1]["state"] == state
+        assert window[packet_id - 1, 0]["state"] == state
 
     def test_new_row_takes_nothing_before_its_capacity_is_known(self) -> None:
         senders, window = _arrays()
