@@ -185,7 +185,7 @@ async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
     if workload.metrics is not None:
         from loadgen.control.live_metrics import served_metrics  # what few runs need
 
-        stack.enter_context(served_metrics(workload.metrics, plan, monitor, about))
+        stack.enter_context(served_metrics(workload.metrics, plan, monitor, about, directory))
     if workload.otlp is not None:
         from loadgen.control.otlp import sent_metrics
 

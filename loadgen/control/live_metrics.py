@@ -5,13 +5,17 @@ come with the workers' reports, once a second. Nobody is asked anything, and no 
 Prometheus fetches them here; `control.otlp` sends the same ones.
 """
 
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
 from typing import Literal
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import numpy as np
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -19,8 +23,10 @@ from prometheus_client.core import (
     InfoMetricFamily,
     Metric,
 )
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
+from loadgen.control.live_page import LivePage
 from loadgen.control.monitor import Monitor
 from loadgen.errors import CannotRunError
 from loadgen.metrics.histogram import highest_values
@@ -42,6 +48,8 @@ either side of it: that is the resolution of the recorded histograms."""
 
 _BOUNDS_NS = np.array([round(bound_s * 1e9) for bound_s in BOUNDS_S])
 _LOCAL = "127.0.0.1"
+_LOOK_S = 0.1
+"""How long the server may take to notice that the run has ended."""
 _GAUGES = {
     "connected": "Devices that are connected now.",
     "connect_failures": "Devices whose connect failed.",
@@ -144,11 +152,18 @@ class RunMetrics(Collector):
             yield family
 
 
+class _Quiet(WSGIRequestHandler):
+    """Says nothing of requests: stderr is for the progress of the run."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
 @contextmanager
 def served_metrics(
-    address: str, plan: RunPlan, monitor: Monitor, about: dict[str, str]
+    address: str, plan: RunPlan, monitor: Monitor, about: dict[str, str], directory: Path
 ) -> Iterator[None]:
-    """Serve the run's metrics at `address`, HOST:PORT, while the block runs.
+    """Serve the run's metrics and its page at `address`, HOST:PORT, while the block runs.
 
     Without HOST it is this host's own, 127.0.0.1. Raises CannotRunError where it cannot be listened
     at.
@@ -156,16 +171,23 @@ def served_metrics(
     host, _, port = address.rpartition(":")
     registry = CollectorRegistry(auto_describe=False)
     registry.register(RunMetrics(plan, monitor, about))
+    application = LivePage(about["run"], directory, make_wsgi_app(registry))
     try:
-        server, thread = start_http_server(int(port), host.strip("[]") or _LOCAL, registry)
+        where = socket.getaddrinfo(host.strip("[]") or _LOCAL, int(port), type=socket.SOCK_STREAM)
+        family, *_, (name, number, *_) = where[0]
+        kind = type("Server", (ThreadingWSGIServer,), {"address_family": family})
+        server: WSGIServer = make_server(str(name), int(number), application, kind, _Quiet)
     except OSError as error:
         raise CannotRunError(
             f"metrics cannot be served at {address}: {(error.strerror or str(error)).lower()}; "
             "choose another port or address"
         ) from None
+    thread = Thread(target=server.serve_forever, args=(_LOOK_S,), daemon=True)
+    thread.start()
     try:
         yield
     finally:
+        application.close()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -66,7 +66,7 @@ def merged_rows(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -
                 row=row,
                 label=label,
                 places=runs,
-                invalid=sum(not cards[run].verdict.valid for run in runs),
+                invalid=sum(cards[run].verdict.word == "INVALID" for run in runs),
                 cells=tuple(cell_of([v for v in column if v is not None]) for column in columns),
                 remarks=tuple(dict.fromkeys(one.remark for one in same if one.remark)),
             )

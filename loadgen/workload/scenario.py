@@ -224,8 +224,9 @@ class Scenario(BaseModel):
         absent="this host's time zone",
     ).field()
     metrics: str | None = Endpoint(
-        "Address to serve live figures at for Prometheus, as :9464; without a host it is this "
-        "machine alone.",
+        "Address to serve live figures at, as :9464; without a host it is this machine alone. "
+        "/metrics is for Prometheus, / the score card's page so far, which takes over a second of "
+        "idle processor time every five while somebody looks.",
         "host:port",
         absent="none are served",
     ).field()

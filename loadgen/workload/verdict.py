@@ -245,11 +245,11 @@ class RunFacts:
 class Reason:
     """Why a run is not valid: the contract's code and one sentence with the numbers.
 
-    HOST_LIMIT is a search's: it says that a load does not fit on this host. CHANGED is a score
-    card's: the run is not what it was when it ended.
+    HOST_LIMIT is a search's: it says that a load does not fit on this host. CHANGED and RUNNING are
+    a score card's: the run is not what it was when it ended, or goes on.
     """
 
-    code: Code | Literal["HOST_LIMIT", "CHANGED"]
+    code: Code | Literal["HOST_LIMIT", "CHANGED", "RUNNING"]
     detail: str
 
 
@@ -274,6 +274,8 @@ class Verdict:
 
     @property
     def word(self) -> str:
+        if self.codes == ("RUNNING",):
+            return "RUNNING"
         return "VALID" if self.valid else "INVALID"
 
     @property

@@ -3,16 +3,20 @@
 import json
 import re
 import socket
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from loadgen.control import live_page
 from loadgen.control.live_metrics import BOUNDS_S, MESSAGE_EVENTS, served_metrics
 from loadgen.control.monitor import Monitor
 from loadgen.engine.live import private_page
@@ -33,12 +37,13 @@ def free_address() -> str:
 
 
 @contextmanager
-def watched() -> Iterator[tuple[RunPlan, Monitor, str]]:
+def watched(directory: Path = Path()) -> Iterator[tuple[RunPlan, Monitor, str]]:
     plan = plan_of("fanin", devices=3, qos=1)
     unused: Any = None
     monitor = Monitor(plan, unused, lambda _: None)
     address = free_address()
-    with served_metrics(address, plan, monitor, {"run": "r", "case": "fanin", "broker": 'a"b'}):
+    about = {"run": "r", "case": "fanin", "broker": 'a"b'}
+    with served_metrics(address, plan, monitor, about, directory):
         yield plan, monitor, address
 
 
@@ -109,11 +114,52 @@ def test_latencies_are_counted_up_to_each_bound() -> None:
     assert found["loadgen_latency_seconds_sum", series] == 1.0000135
 
 
+def read(address: str, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1{address}{path}", timeout=60) as answer:
+        assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+        text: str = answer.read().decode()
+        return text
+
+
+def test_a_page_is_made_once_for_all_who_ask_within_a_few_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_page, "_MAKE", ["sh", "-c", 'echo made >> "$0"/log; cat "$0"/log'])
+    with watched(tmp_path) as (_, _, address):
+        assert [read(address, "/card") for _ in range(2)] == ["made\n"] * 2
+        frame = read(address, "/")
+    assert "running, not judged yet" in frame and 'fetch("card")' in frame
+
+
+def test_before_anything_is_measured_the_page_says_so(tmp_path: Path) -> None:
+    directory = tmp_path / "<b>"
+    directory.mkdir()
+    with watched(directory) as (_, _, address):
+        card, frame = read(address, "/card"), read(address, "/")
+    assert "Nothing to show yet: run directory" in card and "has no run.json" in card
+    assert "<b>" not in card and "<b>" not in frame
+
+
+def test_a_page_that_is_being_made_ends_with_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_page, "_MAKE", ["sh", "-c", "exec sleep 1000"])
+    with watched(tmp_path) as (_, _, address):
+        asked = Thread(target=read, args=(address, "/card"))
+        asked.start()
+        while asked.is_alive() and not (children := psutil.Process().children()):
+            time.sleep(0.01)
+    assert children
+    for child in children:
+        child.wait(10)
+    asked.join(10)
+
+
 def test_a_port_that_is_taken_is_told_in_one_line() -> None:
     with watched() as (plan, monitor, address):
         taken = rf"cannot be served at {address}: address already in use; choose"
         with pytest.raises(CannotRunError, match=taken):
-            served_metrics(address, plan, monitor, {}).__enter__()
+            served_metrics(address, plan, monitor, {"run": "r"}, Path()).__enter__()
 
 
 def test_the_port_is_free_again_afterwards() -> None:
