@@ -107,7 +107,8 @@ def test_it_is_the_installed_package_that_runs(loadgen: Path, tmp_path: Path) ->
 
 
 def test_a_scenario_that_came_with_it_is_planned(loadgen: Path, tmp_path: Path) -> None:
-    assert "workers" in run(loadgen, "plan", "fanin", directory=tmp_path)
+    scenario = ("--scenario", "scenarios/fanin.toml")
+    assert "1,000  publishers" in run(loadgen, "plan", "fanin", *scenario, directory=tmp_path)
 
 
 def test_a_run_against_the_reflector(loadgen: Path, tmp_path: Path) -> None:

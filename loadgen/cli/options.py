@@ -74,7 +74,8 @@ def case_options(case: Case[Any]) -> list[inspect.Parameter]:
         option(
             "scenario",
             Path | None,
-            help="TOML file with the same names; options win over it.",
+            help="TOML file with the same names; options win over it. scenarios/fanin.toml and "
+            "others come with the program.",
             metavar="FILE",
         ),
         option(
@@ -244,8 +245,15 @@ def read_scenario(case: Case[Any], given: Flags) -> Scenario:
     return build_scenario(case.name, None if path is None else _file(path), flags)
 
 
+_SCENARIOS = "scenarios"
+
+
 def _file(path: Path) -> dict[str, object]:
     shown = ascii(str(path)[:200])
+    if path.parts[:1] == (_SCENARIOS,) and not path.exists():
+        from loadgen.control.tuning import shipped
+
+        path = shipped(_SCENARIOS).joinpath(*path.parts[1:])
     try:
         if path.stat().st_size > _FILE_LIMIT_BYTES:
             raise ScenarioError(f"scenario file {shown} is too large to be one")

@@ -149,16 +149,16 @@ _TOUCHES: Final[Mapping[str, tuple[Callable[[Demand], bool], str]]] = {
 # Profiles -------------------------------------------------------------------------------------
 
 
-def _directory() -> Path:
-    """Where the profiles are: in the installed package, or beside it in the source tree."""
+def shipped(name: str) -> Path:
+    """A directory that comes with the program: in the installed package, or beside the source."""
     package = Path(__file__).resolve().parents[1]
-    installed = package / "tuning"
-    return installed if installed.is_dir() else package.parent / "tuning"
+    installed = package / name
+    return installed if installed.is_dir() else package.parent / name
 
 
 def profile_names() -> tuple[str, ...]:
     """Names of the profiles that come with the program."""
-    return tuple(sorted(path.stem for path in _directory().glob("*.toml")))
+    return tuple(sorted(path.stem for path in shipped("tuning").glob("*.toml")))
 
 
 def read_profile(name: str) -> Profile:
@@ -166,7 +166,7 @@ def read_profile(name: str) -> Profile:
     names = profile_names()
     if name not in names:
         raise UsageError(f"profile {name[:60]!a} is not known; allowed: {', '.join(names)}")
-    return parse_profile((_directory() / f"{name}.toml").read_text("utf-8"), name)
+    return parse_profile((shipped("tuning") / f"{name}.toml").read_text("utf-8"), name)
 
 
 def parse_profile(text: str, origin: str) -> Profile:
