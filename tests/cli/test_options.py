@@ -28,6 +28,12 @@ def test_old_name_of_a_field_is_read_and_not_shown(capsys: pytest.CaptureFixture
     assert f"--{old.replace('_', '-')}" not in shown
 
 
+def test_every_renamed_field_is_listed_among_the_changes() -> None:
+    changes = (Path(__file__).parents[2] / "CHANGELOG.md").read_text()
+    for old, new in RENAMED.items():
+        assert f"`{old}`" in changes and f"`{new}`" in changes, old
+
+
 def test_numbers_and_times_are_read_as_people_write_them() -> None:
     scenario = read_scenario(
         CASES["fanin"], {"devices": "10k", "rate": "2.5M", "duration": "500ms"}
