@@ -24,6 +24,7 @@ from loadgen.control.disk import disk_errors
 from loadgen.control.facts import facts_of, rate_step_verdicts
 from loadgen.control.forkserver_process import Forkserver, forkserver
 from loadgen.control.hosts import Hosts
+from loadgen.control.impaired import Links, impaired
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.monitor import Monitor, Record
 from loadgen.control.phases import PhaseRunner
@@ -102,6 +103,7 @@ class RunContext:
     monitor: Monitor
     pool: WorkerPool
     loads: Loads
+    links: Links
     request: RunRequest
     broken: dict[str, Any] = field(default_factory=dict)
 
@@ -165,8 +167,13 @@ async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
     progress(Snapshot("broker"))
     broker = await stack.enter_async_context(provided(workload, request.faults))
     workload = trusting(workload, broker.authority)
-    plan = await plan_for(workload, broker.endpoints, None if hosts is None else hosts.offers)
-    broker = await check_broker(workload, plan, broker)
+    links = await stack.enter_async_context(impaired(workload, broker.endpoints))
+    workload = links.workload
+    plan = await plan_for(workload, links.endpoints, None if hosts is None else hosts.offers)
+    plan = links.named(plan)
+    own = broker.endpoints
+    broker = await check_broker(workload, plan, replace(broker, endpoints=links.brokers))
+    broker = replace(broker, endpoints=own)
     if hosts is not None:
         await hosts.reach(plan)
     claim(directory)
@@ -203,7 +210,7 @@ async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
         )
     )
     return RunContext(
-        workload, plan, broker, directory, document, events, monitor, pool, loads, request
+        workload, plan, broker, directory, document, events, monitor, pool, loads, links, request
     )
 
 
@@ -244,7 +251,9 @@ async def main_loop(context: RunContext) -> None:
     )
     context.document.write_begun()
     try:
-        async with beside(_crash(context, window_began)):
+        async with beside(
+            _crash(context, window_began), context.links.play(window_began, context.events)
+        ):
             await phases.play()
     except LoadgenError:
         if not context.monitor.state.measured:
@@ -285,7 +294,11 @@ async def shutdown(context: RunContext) -> RunResult:
         await asyncio.to_thread(write_devices, context.directory, plan, state.finals)
     held = int(context.broken.get("held", 0))
     facts = facts_of(workload, plan, state, lost, held)
-    facts = replace(facts, crash_failure=_crash_failure(workload, facts, context.broken))
+    facts = replace(
+        facts,
+        crash_failure=_crash_failure(workload, facts, context.broken),
+        impaired=await context.links.facts(state.result_window),
+    )
     evidence = Evidence(
         workload=workload,
         plan=plan,

@@ -53,6 +53,7 @@ async def _connect_once(
     goodbye = encode(Disconnect(), version)
     if target.transport in ("ws", "wss"):
         options: Any = {"compression": None, "proxy": None, "ssl": context}
+        options |= {"host": target.host, "port": target.port}
         link = await connect(websocket_uri(target), subprotocols=[MQTT], **options)
         try:
             await link.send(packet)
@@ -61,7 +62,10 @@ async def _connect_once(
         finally:
             link.transport.close()  # DISCONNECT said it all
         return
-    reader, writer = await asyncio.open_connection(target.host, target.port, ssl=context)
+    name = None if context is None else target.name or target.host
+    reader, writer = await asyncio.open_connection(
+        target.host, target.port, ssl=context, server_hostname=name
+    )
     try:
         writer.write(packet)
         _require_connack(await reader.readexactly(4))

@@ -132,7 +132,8 @@ MQTT = Subprotocol("mqtt")
 
 
 def websocket_uri(target: Target) -> str:
-    host = f"[{target.host}]" if ":" in target.host else target.host
+    host = target.name or target.host
+    host = f"[{host}]" if ":" in host else host
     return f"{target.transport}://{host}:{target.port}{target.path}"
 
 
@@ -260,7 +261,7 @@ class Streams:
                 lambda: stream(self, connection),
                 sock=sock,
                 ssl=context,
-                server_hostname=None if context is None else target.host,
+                server_hostname=None if context is None else target.name or target.host,
             )
             undo.callback(protocol.close, unused=True)
             if context is not None:

@@ -426,6 +426,8 @@ def broker_descriptors(brokers: Brokers, groups: tuple[DeviceGroup, ...], target
     """What the fullest broker process may have open; `targets` counts where URLs name them."""
     if brokers.private:
         targets = brokers.apart + brokers.backends
+    # Behind a relay a broker is a target once more.
+    targets = max(targets, *(target + 1 for group in groups for target in group.targets), 1)
     most = _most_to_one_target(_everyone(groups), groups, targets, brokers.apart > 1)
     # The front of a bridge connects to each backend.
     return most + brokers.backends + BROKER_SPARE_DESCRIPTORS

@@ -27,6 +27,7 @@ from loadgen.workload.fields import (
     Endpoint,
     Field,
     Flag,
+    Link,
     Networks,
     Placement,
     Rate,
@@ -256,6 +257,12 @@ class Scenario(BaseModel):
         "What else a reader should know of the broker, as 'one node', for the score card.",
         absent="nothing",
     ).field()
+    impair: str | None = Link(
+        "Relay connections over a link with these faults, as delay=20ms,jitter=5ms,rate=1mbit,"
+        "stall=2s@10s,cut=30s; group=NAME for those of one group of devices.",
+        "link",
+        absent="devices connect to the broker itself",
+    ).field()
     anyway: bool = Flag(
         "Run though the broker lacks what the case needs; what that is becomes a remark."
     ).field(False)
@@ -301,6 +308,8 @@ class Scenario(BaseModel):
         yield from self._tls_complaints()
         if self.place and self.hosts == 1:
             yield "place: there is one host; allowed: with hosts above 1"
+        if self.impair is not None and self.hosts > 1:
+            yield "impair: the relay is on this host alone; allowed: with hosts 1"
         try:
             processors_of(self.affinity)
         except ValueError:

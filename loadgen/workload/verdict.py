@@ -54,6 +54,7 @@ RemarkCode = Literal[
     "CLOCK",
     "BROKER",
     "OWN_DELAY",
+    "IMPAIRED",
     "STANDSTILL",
     "REPEATED",
     "GIVEN_UP",
@@ -123,6 +124,15 @@ class LostRange:
     def __str__(self) -> str:
         which = f"{self.first:,}" if self.first == self.last else f"{self.first:,}-{self.last:,}"
         return f"{which} of stream {self.stream:,} to {self.group} {self.device:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class ImpairedFacts:
+    """The links of devices that were impaired on request."""
+
+    link: str  # whose they were, and how
+    cut: int  # connections that were cut
+    busy_share: float  # of the busiest relay, over the window
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +222,7 @@ class RunFacts:
     abandoned: bool = False  # whether nobody waited for what was under way at the end
     backends: tuple[BackendFacts, ...] = ()  # of a bridge, each by itself
     lost_named: tuple[LostRange, ...] = ()  # the first of the run's lost and acknowledged messages
+    impaired: ImpairedFacts | None = None
     crash_failure: str = ""  # why the broker did not crash as asked, "" where it did
     held_when_cut: int = 0  # messages that a consumer had not acknowledged when it was cut off
 
@@ -398,6 +409,12 @@ def _connections(facts: RunFacts) -> Iterator[Reason]:
 def _generator(facts: RunFacts) -> Iterator[Reason]:
     if saturated := _saturated(facts):
         yield Reason("GENERATOR_SATURATED", saturated)
+    elif facts.impaired is not None and facts.impaired.busy_share > BUSY_SHARE_LIMIT:
+        yield Reason(
+            "GENERATOR_SATURATED",
+            f"the relay of the impaired links was busy for {facts.impaired.busy_share:.0%} of the "
+            "window: lower the load",
+        )
     elif facts.unread:
         yield Reason(
             "GENERATOR_SATURATED",
@@ -535,10 +552,12 @@ def _missing(facts: RunFacts) -> Iterator[Reason]:
             if facts.lost_named:
                 first = ", ".join(map(str, facts.lost_named[:LOST_SHOWN]))
                 known += f", the first: {first}"
+        cut = facts.impaired is not None and facts.impaired.cut > 0
+        why = "; links were cut on request, and no session may have been kept" if cut else ""
         yield Reason(
             "LOST",
             f"{ledger.lost:,} of {ledger.expected:,} deliveries did not arrive {share}{known}"
-            f"{which}",
+            f"{which}{why}",
         )
     elif missing > 0:
         yield Reason(
@@ -647,6 +666,13 @@ def _remarks(facts: RunFacts) -> Iterator[Remark]:
     told = _at_the_end(facts) if _growth(facts)[0] else ()
     if still := [o for o in facts.standstills if o not in told and not _is_our_own(o, facts)]:
         yield Remark("STANDSTILL", _in_words(still))
+    if (impaired := facts.impaired) is not None:
+        cut = f"; {impaired.cut:,} connections were cut on request" if impaired.cut else ""
+        yield Remark(
+            "IMPAIRED",
+            f"impaired links {impaired.link}{cut}; our relay was busy for "
+            f"{impaired.busy_share:.0%} of the window",
+        )
     if (own := remark(facts.own_delay, _bounds(facts))) and not _saturated(facts):
         yield Remark("OWN_DELAY", own)
     if ledger.repeated_allowed:

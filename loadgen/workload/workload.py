@@ -4,14 +4,22 @@
 `Workload`, and nobody goes back to the scenario.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from loadgen.errors import ScenarioError
 from loadgen.mqtt.constants import VERSION_NAMES
 from loadgen.workload.case import Case
-from loadgen.workload.groups import DeviceConduct, DeviceGroup, Tls, Version, Will
+from loadgen.workload.groups import (
+    DeviceConduct,
+    DeviceGroup,
+    Reconnect,
+    Tls,
+    Version,
+    Will,
+)
+from loadgen.workload.impairment import Impairment, parse_impairment
 from loadgen.workload.rate_steps import RateStep, mean_share, rate_steps
 from loadgen.workload.scenario import (
     FleetScenario,
@@ -21,6 +29,7 @@ from loadgen.workload.scenario import (
     processors_of,
 )
 from loadgen.workload.thresholds import Threshold, parse_threshold
+from loadgen.workload.units import shown
 
 S = TypeVar("S", bound=Scenario)
 
@@ -164,6 +173,7 @@ class Workload(DeviceConduct):
     crash_after_s: float | None = None  # into the window, None for its middle
     crash_command: str | None = None  # that kills and restarts the brokers; None: we do ours
     recovery_s: float | None = None  # within which a killed broker must be back, where it counts
+    impairment: Impairment | None = None  # of the links to the broker
     report_every_s: float | None = None  # how often events tell where the run stands, None: never
     model: Any = None  # what the case's own `plan` and `review` work with
 
@@ -210,6 +220,7 @@ def resolve(case: Case[S], scenario: S) -> Workload:
         broker_name=scenario.broker_name,
         broker_note=scenario.broker_note,
         anyway=scenario.anyway,
+        impairment=None if scenario.impair is None else parse_impairment(scenario.impair),
         broker_pid=scenario.broker_pid,
     )
     if isinstance(scenario, PublishingScenario):
@@ -219,7 +230,9 @@ def resolve(case: Case[S], scenario: S) -> Workload:
     if isinstance(scenario, MessagingScenario):
         workload = _messaging(workload, scenario)
     workload = case.resolve(scenario, workload)
-    workload = replace(workload, groups=_finished(case.groups(scenario), workload, scenario))
+    groups = case.groups(scenario)
+    workload = _impaired(workload, [group.name for group in groups])
+    workload = replace(workload, groups=_finished(groups, workload, scenario))
     returns = workload.reconnect is not None or workload.churn_per_s > 0
     if version == 3 and returns and not all(group.clean_start for group in workload.groups):
         raise ScenarioError(
@@ -227,6 +240,22 @@ def resolve(case: Case[S], scenario: S) -> Workload:
             "returns; allowed: 3.1.1 or 5 with reconnect, churn or a crash"
         )
     return workload
+
+
+def _impaired(workload: Workload, groups: Sequence[str]) -> Workload:
+    """The workload, whose devices come back where their link is cut."""
+    impairment = workload.impairment
+    if impairment is None:
+        return workload
+    if impairment.group and impairment.group not in groups:
+        raise ScenarioError(
+            f"impair: there is no group {shown(impairment.group)}; allowed: {', '.join(groups)}"
+        )
+    if impairment.group and workload.brokers.apart > 1:
+        raise ScenarioError("impair: each broker has devices of its own; allowed: without group")
+    if not impairment.cut_s or workload.reconnect is not None:
+        return workload
+    return replace(workload, reconnect=Reconnect(0.1, 1.0))
 
 
 def _tls(scenario: Scenario) -> Tls:

@@ -134,6 +134,39 @@ async def test_a_crash_that_did_not_happen_proves_nothing(tmp_path: Path) -> Non
     assert "ended with status 3: not today" in found["CRASH"]
 
 
+async def test_devices_of_one_group_have_an_impaired_link(tmp_path: Path) -> None:
+    fields = {"topics": 1, "ratio": 3, "rate": 50, "qos": 1, "durable": True}
+    impair = "delay=20ms,jitter=5ms,cut=600ms,group=subscribers"
+    result = await play(tmp_path, "fanout", broker="mosquitto", impair=impair, drain=3, **fields)
+    # What was planned is no fault: the devices came back to their sessions.
+    assert not faults(result.verdict.reasons)
+    impaired = result.facts.impaired
+    assert impaired is not None and impaired.cut == result.facts.disconnects == 6
+    (told,) = (one.detail for one in result.verdict.remarks if one.code == "IMPAIRED")
+    assert told.startswith("impaired links of subscribers: 20 ms of delay, 5 ms of jitter, a cut")
+    # There and back for the connect, one way for a message.
+    card = json.loads((result.directory / "run.json").read_text())
+    assert card["plan"]["targets"][0] == card["broker"]["urls"][0]
+    assert (summarize_run(result.directory).latency["transit"].p50 or 0) >= 15_000
+
+
+async def test_a_relay_is_no_other_name_to_a_certificate(
+    tmp_path: Path, tls: TlsFiles, certificates: CertificateFiles
+) -> None:
+    async with run_secured(tls=tls) as broker:
+        result = await play(
+            tmp_path,
+            "fanin",
+            broker=f"mqtts://localhost:{broker.endpoints[0].port}",
+            tls_ca=str(certificates.authority),
+            devices=3,
+            rate=30,
+            impair="rate=10mbit",
+        )
+    assert not faults(result.verdict.reasons)
+    assert result.facts.ledger.intact == result.facts.ledger.sent == 45
+
+
 async def test_a_broker_that_hangs_is_found_out_by_devices_that_only_keep_alive(
     tmp_path: Path,
 ) -> None:

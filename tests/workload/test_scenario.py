@@ -21,6 +21,7 @@ from loadgen.workload.fields import (
     Endpoint,
     Field,
     Flag,
+    Link,
     Networks,
     Placement,
     RateSteps,
@@ -372,6 +373,7 @@ def values_of(spec: Field) -> st.SearchStrategy[Any]:
         Thresholds: st.just(("end_to_end.p99<5ms", "lost<0.1%", "sent_rate>=9.9k")),
         Endpoint: st.sampled_from((":9464", "0.0.0.0:1", "[::1]:65535")),
         Collector: st.sampled_from(("http://127.0.0.1:4318", "https://[::1]/otlp")),
+        Link: st.sampled_from(("delay=20ms,jitter=5ms", "rate=1mbit,stall=2s@10s")),
         Placement: st.just(("publishers=0", "subscribers=1,2")),
         RateSteps: st.sampled_from(("50%", "50%,75%:20s,100%", "0.5%:500ms")),
     }
