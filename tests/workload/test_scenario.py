@@ -413,6 +413,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         given_fields["will"] = re.sub("[+#{}]", "/", str(given_fields["will"])) + "{device}"
     if case == "request" and str(given_fields.get("qos", 0)) != "2":
         given_fields.pop("churn", None)
+    if given_fields.get("hosts", 1) != 1:
+        given_fields.pop("impair", None)
     if "affinity" in given_fields:
         given_fields["affinity"] = draw(st.sampled_from(("0", "0,2-5", "7-7")))
     if "instances" in given_fields and any("://" in url for url in given_fields["broker"]):  # type: ignore[attr-defined]
