@@ -547,6 +547,7 @@ def test_reasons_come_in_one_order_and_all_are_told() -> None:
         backlog=rising(10**6),
         latency_bound_us=200.0,
         thresholds_missed=("lost==0: it was 1",),
+        crash_failure="status 1",
         clock_bound_ns=10**9,
     )
     # With a worker lost nobody knows what was lost and what was not acknowledged.
