@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from loadgen.cases.registry import resolve
-from loadgen.cli.options import (
-    Flags,
-    Words,
-    case_options,
-    cases_app,
-    help_of,
-    json_option,
-    option,
-    read_scenario,
-    with_options,
-)
+from loadgen.cli import options
 from loadgen.errors import HostLimitError, ScenarioError
 from loadgen.workload.case import Case
 from loadgen.workload.workload import Brokers
@@ -45,7 +35,7 @@ def planned_endpoints(brokers: Brokers) -> "list[Endpoint]":
 
 
 def _command(case: Case[Any]) -> Callable[..., int]:
-    def command(given: Flags) -> int:
+    def command(given: options.Flags) -> int:
         import asyncio
 
         from loadgen.control.environment import host_of
@@ -54,7 +44,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         from loadgen.workload.host_needs import fewest_hosts, host_needs
         from loadgen.workload.plan import describe
 
-        workload = resolve(read_scenario(case, given))
+        workload = resolve(options.read_scenario(case, given))
         host = _host(replace(host_of(), name="", addresses=()), given["each_host"])
         endpoints = planned_endpoints(workload.brokers)
         try:
@@ -69,7 +59,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         print(json.dumps(described, indent=2) if given["json_"] else "\n".join(_lines(described)))
         return 0
 
-    each = option(
+    each = options.option(
         "each_host",
         str | None,
         metavar="NAME=N,...",
@@ -78,7 +68,9 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         show_default=False,
         rich_help_panel="Run",
     )
-    return with_options(command, [*case_options(case), each, json_option()], help_of(case))
+    return options.with_options(
+        command, [*options.case_options(case), each, options.json_option()], options.help_of(case)
+    )
 
 
 def _host(host: "Host", text: str | None) -> "Host":
@@ -131,7 +123,7 @@ def _suffices(each: Mapping[str, Any]) -> list[str]:
     return ["", f"{found}{'; with fewer: ' if because else '.'}{because}"]
 
 
-def app(words: Words) -> typer.Typer:
+def app(words: options.Words) -> typer.Typer:
     """`loadgen plan`."""
     example = "loadgen plan fanin --devices 100k"
-    return cases_app(words, "plan", f"{SUMMARY}\n\nExample: {example}", _command)
+    return options.cases_app(words, "plan", f"{SUMMARY}\n\nExample: {example}", _command)

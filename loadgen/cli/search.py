@@ -10,20 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from loadgen.cli import options
 from loadgen.cli.cases import score, tell
 from loadgen.cli.cluster import cluster_of, on_hosts
-from loadgen.cli.options import (
-    Flags,
-    Words,
-    case_options,
-    cases_app,
-    named_values,
-    option,
-    option_of,
-    read_scenario,
-    run_options,
-    with_options,
-)
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.workload.case import Case
 from loadgen.workload.scenario import Scenario
@@ -73,7 +62,7 @@ def search_options(*, required: bool) -> list[inspect.Parameter]:
     """The options of a search, of `search` itself and of `sweep --search`."""
     rate = "" if required else " [default: rate]"
     return [
-        option(
+        options.option(
             name,
             list[str] | None if name == "require" else str | None,
             metavar=metavar,
@@ -87,17 +76,17 @@ def search_options(*, required: bool) -> list[inspect.Parameter]:
 
 def of_the_search(case: Case[Any]) -> list[inspect.Parameter]:
     """The options of a case without that which a search has, too."""
-    return [own for own in case_options(case) if own.name != "require"]
+    return [own for own in options.case_options(case) if own.name != "require"]
 
 
-def with_thresholds(given: Flags) -> tuple[Flags, list[str]]:
+def with_thresholds(given: options.Flags) -> tuple[options.Flags, list[str]]:
     """The options with the thresholds alone as `require`, and what else a search requires."""
     items = [item.strip() for text in given["require"] or () for item in text.split(",")]
     thresholds = [item for item in items if is_threshold(item)]
     return {**given, "require": thresholds}, [item for item in items if item not in thresholds]
 
 
-def searched(scenario: Scenario, given: Flags, what: str) -> "Search":
+def searched(scenario: Scenario, given: options.Flags, what: str) -> "Search":
     """The search that the options ask for; raises ScenarioError."""
     from loadgen.control.search import Search
 
@@ -108,7 +97,7 @@ def searched(scenario: Scenario, given: Flags, what: str) -> "Search":
     }
     aim = aim_for(scenario, what, **bounds)
     # What a sweep's --set names are axes, which it checks itself.
-    fixed = {} if given.get("search") else named_values(given.get("set_") or [])
+    fixed = {} if given.get("search") else options.named_values(given.get("set_") or [])
     if given.get(aim.field) is not None or aim.field in fixed:
         raise ScenarioError(f"{aim.field}: it is what is searched; use --from and --to")
     step = given["step_duration"]
@@ -140,16 +129,16 @@ def _read(name: str, reader: Callable[[str], float], text: str) -> float:
     try:
         return reader(text)
     except ValueError as error:
-        raise ScenarioError(f"{option_of(name).removeprefix('--')}: {error}") from None
+        raise ScenarioError(f"{options.option_of(name).removeprefix('--')}: {error}") from None
 
 
 def _command(case: Case[Any]) -> Callable[..., int]:
-    def command(given: Flags) -> int:
+    def command(given: options.Flags) -> int:
         from loadgen.control.rundir import directory_or_new
 
         if given["for_"] is None:
             raise UsageError(f"--for: what is searched? allowed: {', '.join(AIMS)}")
-        scenario = read_scenario(case, with_thresholds(given)[0])
+        scenario = options.read_scenario(case, with_thresholds(given)[0])
         what = searched(scenario, given, given["for_"])
         cluster = cluster_of(scenario, given)
         with directory_or_new(given["out"], f"search-{case.name}") as directory:
@@ -162,8 +151,8 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         "options and --out continues where the first stopped, also with a larger --most-steps.\n\n"
         f"Example: loadgen search {case.name} --for {example}"
     )
-    return with_options(
-        command, [*search_options(required=True), *of_the_search(case), *run_options()], doc
+    return options.with_options(
+        command, [*search_options(required=True), *of_the_search(case), *options.run_options()], doc
     )
 
 
@@ -220,8 +209,8 @@ def result_lines(result: "SearchResult") -> Sequence[str]:
     ]
 
 
-def app(words: Words) -> typer.Typer:
+def app(words: options.Words) -> typer.Typer:
     """`loadgen search`."""
-    return cases_app(
+    return options.cases_app(
         words, "search", f"{SUMMARY}\n\nExample: loadgen search fanin --for rate", _command
     )

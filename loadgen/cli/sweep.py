@@ -9,18 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from loadgen.cli import options
 from loadgen.cli.cases import tell
 from loadgen.cli.cluster import cluster_of, on_hosts
-from loadgen.cli.options import (
-    Flags,
-    Words,
-    cases_app,
-    option,
-    option_of,
-    read_scenario,
-    run_options,
-    with_options,
-)
 from loadgen.cli.search import (
     SEARCH_OPTIONS,
     of_the_search,
@@ -44,17 +35,17 @@ Axes = tuple[tuple[str, tuple[str, ...]], ...]
 
 def _options(case: Case[Any]) -> list[inspect.Parameter]:
     own = [
-        option(
+        options.option(
             "set_",
             list[str] | None,
             metavar="NAME=V1,V2,...",
             help="Values of a scenario field to combine with all others; repeatable.",
         ),
-        option("search", bool, False, help="Find the limit of each combination."),
-        option("repeat", str, "1", metavar="N", help="How often each is measured."),
+        options.option("search", bool, False, help="Find the limit of each combination."),
+        options.option("repeat", str, "1", metavar="N", help="How often each is measured."),
     ]
     fields = [own for own in of_the_search(case) if own.name != "set_"]
-    return [*own, *search_options(required=False), *fields, *run_options()]
+    return [*own, *search_options(required=False), *fields, *options.run_options()]
 
 
 def _axes(pairs: list[str]) -> Axes:
@@ -68,7 +59,7 @@ def _axes(pairs: list[str]) -> Axes:
     return tuple(axes)
 
 
-def _wanted(case: Case[Any], given: Flags) -> "Sweep":
+def _wanted(case: Case[Any], given: options.Flags) -> "Sweep":
     """The sweep that the options ask for; raises ScenarioError."""
     from loadgen.control.sweep import Sweep
 
@@ -81,7 +72,9 @@ def _wanted(case: Case[Any], given: Flags) -> "Sweep":
     if not given["search"]:
         for name in SEARCH_OPTIONS:
             if given[name] if name != "require" else with_thresholds(given)[1]:
-                raise UsageError(f"{option_of(name)}: nothing is searched; use it with --search")
+                raise UsageError(
+                    f"{options.option_of(name)}: nothing is searched; use it with --search"
+                )
     try:
         repeat = parse_count(given["repeat"])
     except ValueError as error:
@@ -94,7 +87,7 @@ def _wanted(case: Case[Any], given: Flags) -> "Sweep":
             encrypted = [url for url in values if url.startswith(("mqtts:", "wss:"))]
             alone["broker"] = (encrypted or list(values))[:1]
     return Sweep(
-        scenario=read_scenario(case, alone),
+        scenario=options.read_scenario(case, alone),
         axes=axes,
         repeat=repeat,
         search=(lambda scenario: searched(scenario, given, what)) if given["search"] else None,
@@ -102,7 +95,7 @@ def _wanted(case: Case[Any], given: Flags) -> "Sweep":
 
 
 def _command(case: Case[Any]) -> Callable[..., int]:
-    def command(given: Flags) -> int:
+    def command(given: options.Flags) -> int:
         from loadgen.control.rundir import directory_or_new
         from loadgen.control.sweep import points_of
 
@@ -118,7 +111,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         "start with the same --out keeps what was measured.\n\nExample: "
         f"loadgen sweep {case.name} --set size=32,256,1024 --search"
     )
-    return with_options(command, _options(case), doc)
+    return options.with_options(command, _options(case), doc)
 
 
 def _played(
@@ -182,7 +175,7 @@ def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
     return result.exit_status
 
 
-def app(words: Words) -> typer.Typer:
+def app(words: options.Words) -> typer.Typer:
     """`loadgen sweep`."""
     example = "loadgen sweep fanout --set ratio=1,10,100"
-    return cases_app(words, "sweep", f"{SUMMARY}\n\nExample: {example}", _command)
+    return options.cases_app(words, "sweep", f"{SUMMARY}\n\nExample: {example}", _command)

@@ -11,17 +11,8 @@ import typer
 
 from loadgen import PROGRAM
 from loadgen.cases.registry import CASES, resolve
+from loadgen.cli import options
 from loadgen.cli.help import add_plain_command
-from loadgen.cli.options import (
-    AsJson,
-    Flags,
-    Words,
-    add_command,
-    case_options,
-    help_of,
-    read_scenario,
-    with_options,
-)
 from loadgen.cli.plan import planned_endpoints
 from loadgen.workload.case import Case
 
@@ -53,7 +44,7 @@ _CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotati
 """Holds the options that stand before the case."""
 
 
-def app(words: Words) -> typer.Typer:
+def app(words: options.Words) -> typer.Typer:
     """`loadgen tune`."""
     example = "loadgen tune check --profile load-host"
     app = typer.Typer(help=f"{SUMMARY}\n\nExample: {example}", add_completion=False)
@@ -61,14 +52,14 @@ def app(words: Words) -> typer.Typer:
     check.callback(invoke_without_command=True)(_check)
     for case in CASES.values():
         summary = f"For a run of {case.name}: {case.summary}"
-        add_command(check, words, case.name, summary, partial(_command, case))
+        options.add_command(check, words, case.name, summary, partial(_command, case))
     app.add_typer(check, name="check", short_help=_CHECK.partition("\n")[0])
     add_plain_command(app, "show", show)
     add_plain_command(app, "script", script)
     return app
 
 
-def show(profile: _Profile = "load-host", json_: AsJson = False) -> int:
+def show(profile: _Profile = "load-host", json_: options.AsJson = False) -> int:
     """Every line of a profile with its reason and source.
 
     Example: loadgen tune show --profile broker-host
@@ -110,7 +101,7 @@ def _check(
     context: typer.Context,
     profile: _Profile = "load-host",
     interface: _Interface = None,
-    json_: AsJson = False,
+    json_: options.AsJson = False,
 ) -> int:
     given = {"profile": profile, "interface": interface, "json": json_}
     context.obj = given
@@ -121,13 +112,13 @@ def _check(
 
 
 def _command(case: Case[Any]) -> Callable[..., int]:
-    def command(given: Flags) -> int:
+    def command(given: options.Flags) -> int:
         import asyncio
 
         from loadgen.control.targets import plan_for
         from loadgen.control.tuning import demand_of
 
-        workload = resolve(read_scenario(case, given))
+        workload = resolve(options.read_scenario(case, given))
         brokers = workload.brokers
         placed = workload
         if brokers.private:
@@ -137,7 +128,9 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         plan = asyncio.run(plan_for(placed, planned_endpoints(brokers)))
         return _compared(given["context"].obj, demand_of(workload, plan))
 
-    return with_options(command, [_CONTEXT, *case_options(case)], help_of(case))
+    return options.with_options(
+        command, [_CONTEXT, *options.case_options(case)], options.help_of(case)
+    )
 
 
 def _compared(given: dict[str, Any], demand: "Demand | None") -> int:

@@ -9,30 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
-from loadgen.specjms.audit import (
-    TYPE_COUNTS,
-    Audit,
-    DestinationCount,
-    HandlerCount,
-    Observed,
-    Recovery,
-    Test,
-    is_persistent,
-)
+from loadgen.specjms import audit, expected
 from loadgen.specjms.bodies import CONTENTS
 from loadgen.specjms.destinations import (
     consumed_at,
     destination_name,
     shared_topic_of,
     topic_of,
-)
-from loadgen.specjms.expected import (
-    Rate,
-    group_played,
-    group_rates,
-    mix,
-    mix_note,
-    type_rates,
 )
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, GROUPS, MESSAGES, Group, Kind
 from loadgen.specjms.model import NOTICE, Model, enabled_types, interactions_on
@@ -47,7 +30,7 @@ TRANSACTIONS: Final = (
 )
 _FINDINGS_SHOWN: Final = 200
 _TOPICS_SHOWN: Final = 10
-_COUNTED: Final = tuple(one.name for one in fields(DestinationCount))[2:]
+_COUNTED: Final = tuple(one.name for one in fields(audit.DestinationCount))[2:]
 """Fields of a destination's counts, after the two that say which destination it is."""
 
 _GROUP_NAMES: Final[dict[Group, str]] = {
@@ -64,8 +47,8 @@ OF_FILE_ALONE: Final = ("destinations", "event_handlers", "topics")
 
 def report(
     model: Model,
-    seen: Observed,
-    found: Audit,
+    seen: audit.Observed,
+    found: audit.Audit,
     around: Circumstances = Circumstances(),  # noqa: B008 (frozen, never changed)
     root: str = "",
 ) -> dict[str, Any]:
@@ -119,7 +102,7 @@ ActiveMQ on eight cores (jms2009-PS paper, figure 5)."""
 
 
 def _figures(
-    seen: Observed, topics: Sequence[Mapping[str, Any]], case_study: object
+    seen: audit.Observed, topics: Sequence[Mapping[str, Any]], case_study: object
 ) -> dict[str, float | None]:
     """Figures of the run for a sweep's table, with those of the paper beside."""
     known = [one.delivery for one in seen.types if one.delivery]
@@ -134,17 +117,17 @@ def _figures(
     }
 
 
-def _recovery(recovery: Recovery) -> dict[str, Any]:
+def _recovery(recovery: audit.Recovery) -> dict[str, Any]:
     return {**asdict(recovery), "seconds": recovery.seconds, "complete": recovery.complete}
 
 
-def _notes(model: Model, seen: Observed) -> list[str]:
-    notes = [note] if (note := mix_note(model)) else []
+def _notes(model: Model, seen: audit.Observed) -> list[str]:
+    notes = [note] if (note := expected.mix_note(model)) else []
     if seen.recovery is not None:
         lost = sum(
             one.expected_in_all - one.received_in_all
             for one in seen.destinations
-            if not is_persistent(model, one.number)
+            if not audit.is_persistent(model, one.number)
         )
         notes.append(
             f"The broker was killed in the window: of messages that are not persistent {lost:,} "
@@ -153,7 +136,7 @@ def _notes(model: Model, seen: Observed) -> list[str]:
     return notes
 
 
-def _topic_rows(model: Model, seen: Observed, root: str) -> list[dict[str, Any]]:
+def _topic_rows(model: Model, seen: audit.Observed, root: str) -> list[dict[str, Any]]:
     """The topics as they are at the broker, without levels that select, the busiest first."""
     sent: Counter[str] = Counter()
     received: Counter[str] = Counter()
@@ -186,7 +169,7 @@ def _traffic(topics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _handler_row(model: Model, one: HandlerCount) -> dict[str, Any]:
+def _handler_row(model: Model, one: audit.HandlerCount) -> dict[str, Any]:
     return {
         "message": MESSAGES[one.number].name,
         "where": consumed_at(model, one.number, one.place),
@@ -198,7 +181,7 @@ def _handler_row(model: Model, one: HandlerCount) -> dict[str, Any]:
     }
 
 
-def audit_summary(found: Audit) -> dict[str, Any]:
+def audit_summary(found: audit.Audit) -> dict[str, Any]:
     """The audit as scorecard.json has it: whether each test passed, and in how many cases."""
     summary: dict[str, Any] = {}
     for test in found.tests:
@@ -212,7 +195,7 @@ def audit_summary(found: Audit) -> dict[str, Any]:
     return summary
 
 
-def _test_row(found: Audit, test: Test) -> dict[str, Any]:
+def _test_row(found: audit.Audit, test: audit.Test) -> dict[str, Any]:
     """A test with its findings: all of an interaction, of destinations those that failed."""
     findings = found.of(test)
     failed = [one for one in findings if not one.passed]
@@ -233,7 +216,7 @@ def _test_row(found: Audit, test: Test) -> dict[str, Any]:
     }
 
 
-def _interaction_row(model: Model, seen: Observed, interaction: int) -> dict[str, Any]:
+def _interaction_row(model: Model, seen: audit.Observed, interaction: int) -> dict[str, Any]:
     inside = seen.inside[interaction - 1]
     return {
         "interaction": interaction,
@@ -245,14 +228,14 @@ def _interaction_row(model: Model, seen: Observed, interaction: int) -> dict[str
     }
 
 
-def _type_row(model: Model, seen: Observed, number: int) -> dict[str, Any]:
+def _type_row(model: Model, seen: audit.Observed, number: int) -> dict[str, Any]:
     message, one = MESSAGES[number], seen.types[number]
-    options, target = model.messages[number], type_rates(model)[number]
+    options, target = model.messages[number], expected.type_rates(model)[number]
     window_s = seen.window_s or 1.0
     return {
         "interaction": message.interaction,
         "message": message.name,
-        "group": group_played(model, number),
+        "group": expected.group_played(model, number),
         "published_group": message.group,
         "qos": options.qos,
         "durable": options.durable,
@@ -265,7 +248,7 @@ def _type_row(model: Model, seen: Observed, number: int) -> dict[str, Any]:
         "handler_p90_us": max(
             (heard.p90_ns / 1000 for heard in seen.heard if heard.number == number), default=None
         ),
-        **{name: getattr(one, name) for name in TYPE_COUNTS},
+        **{name: getattr(one, name) for name in audit.TYPE_COUNTS},
         "sent_per_s": one.sent / window_s,
         "received_per_s": one.received / window_s,
         "target_sent_per_s": target.sent,
@@ -275,7 +258,7 @@ def _type_row(model: Model, seen: Observed, number: int) -> dict[str, Any]:
     }
 
 
-def _destination_row(model: Model, one: DestinationCount, root: str) -> dict[str, Any]:
+def _destination_row(model: Model, one: audit.DestinationCount, root: str) -> dict[str, Any]:
     return {
         "message": MESSAGES[one.number].name,
         "destination": destination_name(model, one.number, one.destination),
@@ -285,15 +268,15 @@ def _destination_row(model: Model, one: DestinationCount, root: str) -> dict[str
     }
 
 
-def _group_rows(model: Model, seen: Observed) -> list[dict[str, Any]]:
+def _group_rows(model: Model, seen: audit.Observed) -> list[dict[str, Any]]:
     """The message mix as it was played: rates, and shares of what was received."""
     window_s = seen.window_s or 1.0
-    target = group_rates(model)
-    observed = {group: Rate() for group in GROUPS}
+    target = expected.group_rates(model)
+    observed = {group: expected.Rate() for group in GROUPS}
     for number, one in enumerate(seen.types):
-        played = group_played(model, number)
-        observed[played] += Rate(one.sent / window_s, one.received / window_s)
-    shares, wanted = mix(observed), mix(target)
+        played = expected.group_played(model, number)
+        observed[played] += expected.Rate(one.sent / window_s, one.received / window_s)
+    shares, wanted = expected.mix(observed), expected.mix(target)
     return [
         {
             "group": group,
@@ -311,7 +294,7 @@ def _group_rows(model: Model, seen: Observed) -> list[dict[str, Any]]:
 
 def _group_name(model: Model, group: Group) -> str:
     """What the types of a group have in common, as they were played."""
-    types = [n for n in enabled_types(model) if group_played(model, n) == group]
+    types = [n for n in enabled_types(model) if expected.group_played(model, n) == group]
     durable = [model.messages[n].durable for n in types]
     if group in ("c", "d") or not any(durable):
         return _GROUP_NAMES[group]

@@ -10,16 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from loadgen.metrics.reducer import summarize
-from loadgen.specjms.audit import (
-    TYPE_COUNTS,
-    DestinationCount,
-    HandlerCount,
-    Latencies,
-    Observed,
-    Recovery,
-    TypeCount,
-    is_persistent,
-)
+from loadgen.specjms import audit
 from loadgen.specjms.chains import Seen
 from loadgen.specjms.layout import first_destinations, parts_of
 from loadgen.specjms.messages import MESSAGES, TYPES
@@ -46,9 +37,9 @@ def supply_seen(
     *,
     progress_s: float,
     clock_ms: float = 0.0,
-    recovery: Recovery | None = None,
+    recovery: audit.Recovery | None = None,
     notes: Sequence[str] = (),
-) -> Observed:
+) -> audit.Observed:
     """What a run showed.
 
     `answers` are what the workers counted by destination, `silent` how many workers gave none.
@@ -58,7 +49,7 @@ def supply_seen(
     start_ns, end_ns = windows.get("measure", (0, 0))
     warm_ns, warmed_ns = windows.get("warmup", (0, 0))
     destinations, more = _destinations(model, answers, silent)
-    return Observed(
+    return audit.Observed(
         window_s=(end_ns - start_ns) / NS,
         warmup_s=(warmed_ns - warm_ns) / NS,
         clock_ms=clock_ms,
@@ -77,9 +68,9 @@ def supply_seen(
 
 def recovery_of(
     limit_s: float, broken: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]
-) -> Recovery:
+) -> audit.Recovery:
     """What came of killing the broker; `broken` has the moments of its end and its return."""
-    return Recovery(
+    return audit.Recovery(
         limit_s=limit_s,
         killed_ns=int(broken.get("killed_ns", 0)),
         started_ns=int(broken.get("started_ns", 0)),
@@ -91,13 +82,13 @@ def recovery_of(
 
 
 def without_forgotten(
-    facts: RunFacts, model: Model, destinations: Sequence[DestinationCount]
+    facts: RunFacts, model: Model, destinations: Sequence[audit.DestinationCount]
 ) -> RunFacts:
     """The facts of a run whose broker was killed, without what it may forget then.
 
     Messages that are not persistent are not lost; what became of them is not judged.
     """
-    gone = [one for one in destinations if not is_persistent(model, one.number)]
+    gone = [one for one in destinations if not audit.is_persistent(model, one.number)]
     return replace(
         facts,
         ledger=_forgiven(facts.ledger, sum(one.expected - one.received for one in gone)),
@@ -112,10 +103,10 @@ def _forgiven(ledger: Ledger, deliveries: int) -> Ledger:
     return replace(ledger, lost=ledger.lost - count, unobserved=ledger.unobserved + count)
 
 
-def _heard(answers: Sequence[Mapping[str, Any]]) -> list[HandlerCount]:
+def _heard(answers: Sequence[Mapping[str, Any]]) -> list[audit.HandlerCount]:
     """The event handlers of a type at a location are all in one worker."""
     rows = sorted(row for one in answers for row in one.get("heard", []))
-    return [HandlerCount(*map(int, row)) for row in rows]
+    return [audit.HandlerCount(*map(int, row)) for row in rows]
 
 
 def _added(answers: Sequence[Mapping[str, Any]], name: str) -> list[int]:
@@ -123,7 +114,7 @@ def _added(answers: Sequence[Mapping[str, Any]], name: str) -> list[int]:
     return [sum(int(one.get(name, [0] * 7)[at]) for one in answers) for at in range(7)]
 
 
-def _types(rows: Sequence[Mapping[str, Any]], model: Model) -> list[TypeCount]:
+def _types(rows: Sequence[Mapping[str, Any]], model: Model) -> list[audit.TypeCount]:
     """Counts and latencies of each message type over the window."""
     names = {part.name: TYPES[part.subject] for part in parts_of(model) if part.role == "handlers"}
     counters: dict[str, Mapping[str, Any]] = {}
@@ -141,8 +132,8 @@ def _types(rows: Sequence[Mapping[str, Any]], model: Model) -> list[TypeCount]:
         # A driver's lateness is charged; a caused message has no schedule that it could miss.
         delivery = "end_to_end" if message.cause is None else "transit"
         found.append(
-            TypeCount(
-                **{name: int(counted.get(name, 0)) for name in TYPE_COUNTS},
+            audit.TypeCount(
+                **{name: int(counted.get(name, 0)) for name in audit.TYPE_COUNTS},
                 delivery=_latencies(series.get((message.name, delivery))),
                 end_to_end=_latencies(series.get((message.name, "end_to_end"))),
             )
@@ -150,7 +141,7 @@ def _types(rows: Sequence[Mapping[str, Any]], model: Model) -> list[TypeCount]:
     return found
 
 
-def _latencies(row: Mapping[str, Any] | None) -> Latencies:
+def _latencies(row: Mapping[str, Any] | None) -> audit.Latencies:
     if row is None or not row["count"]:
         return {}
     summary = summarize(row)
@@ -159,7 +150,7 @@ def _latencies(row: Mapping[str, Any] | None) -> Latencies:
 
 def _destinations(
     model: Model, answers: Sequence[Mapping[str, Any]], silent: int
-) -> tuple[list[DestinationCount], list[str]]:
+) -> tuple[list[audit.DestinationCount], list[str]]:
     """The workers' counts by destination, added up, and notes on what cannot be named."""
     firsts = first_destinations(model)
     counts: dict[int, Counter[str]] = {}
@@ -181,7 +172,7 @@ def _destinations(
         number = type_at(firsts, row)
         missing, unnamed = named.get(row, ((), 0))
         found.append(
-            DestinationCount(
+            audit.DestinationCount(
                 number=number,
                 destination=row - firsts[number],
                 missing=missing,

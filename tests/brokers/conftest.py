@@ -12,24 +12,9 @@ from loadgen.brokers import reflector_server
 from loadgen.brokers.child import Serving
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.faults import Counts
+from loadgen.mqtt import packets
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
-from loadgen.mqtt.packets import (
-    ConnAck,
-    Connect,
-    Disconnect,
-    Packet,
-    PingReq,
-    PingResp,
-    PubAck,
-    PubComp,
-    Publish,
-    PubRec,
-    PubRel,
-    SubAck,
-    Subscribe,
-    Subscription,
-)
 
 
 class GoneError(Exception):
@@ -41,9 +26,9 @@ class Client:
 
     def __init__(self, version: int) -> None:
         self.version = version
-        self.messages: list[Publish] = []
+        self.messages: list[packets.Publish] = []
         self.acknowledges = True
-        self.connack = ConnAck()
+        self.connack = packets.ConnAck()
         self._buffer = bytearray()
         self._next_id = 1
         self._completed = 0
@@ -51,20 +36,20 @@ class Client:
     async def open(self, endpoint: Endpoint) -> None:
         self._reader, self._writer = await asyncio.open_connection(endpoint.host, endpoint.port)
 
-    async def connect(self, packet: Connect) -> ConnAck:
+    async def connect(self, packet: packets.Connect) -> packets.ConnAck:
         self.send(packet)
         answer = await self.receive()
-        assert isinstance(answer, ConnAck)
+        assert isinstance(answer, packets.ConnAck)
         self.connack = answer
         return answer
 
-    def send(self, packet: Packet) -> None:
+    def send(self, packet: packets.Packet) -> None:
         self._writer.write(encode(packet, self.version))
 
     def send_bytes(self, data: bytes) -> None:
         self._writer.write(data)
 
-    async def receive(self) -> Packet:
+    async def receive(self) -> packets.Packet:
         """The next packet; GoneError when the broker closed."""
         while True:
             decoded = decode(bytes(self._buffer), 0, len(self._buffer), self.version)
@@ -80,34 +65,34 @@ class Client:
                 raise GoneError
             self._buffer += data
 
-    async def until(self, kind: type[Packet]) -> Any:
+    async def until(self, kind: type[packets.Packet]) -> Any:
         """The next packet of a kind; messages on the way are kept and acknowledged."""
         while True:
             packet = await self.receive()
-            if isinstance(packet, Publish):
+            if isinstance(packet, packets.Publish):
                 self.messages.append(packet)
                 if self.acknowledges and packet.qos == 1:
-                    self.send(PubAck(packet.packet_id))
+                    self.send(packets.PubAck(packet.packet_id))
                 elif self.acknowledges and packet.qos == 2:
-                    self.send(PubRec(packet.packet_id))
-            elif isinstance(packet, PubRel) and self.acknowledges:
-                self.send(PubComp(packet.packet_id))
-            elif isinstance(packet, PubRec) and self.acknowledges:
-                self.send(PubRel(packet.packet_id))
-            self._completed += isinstance(packet, PubAck | PubComp)
+                    self.send(packets.PubRec(packet.packet_id))
+            elif isinstance(packet, packets.PubRel) and self.acknowledges:
+                self.send(packets.PubComp(packet.packet_id))
+            elif isinstance(packet, packets.PubRec) and self.acknowledges:
+                self.send(packets.PubRel(packet.packet_id))
+            self._completed += isinstance(packet, packets.PubAck | packets.PubComp)
             if isinstance(packet, kind):
                 return packet
 
-    async def until_count(self, number: int) -> list[Publish]:
+    async def until_count(self, number: int) -> list[packets.Publish]:
         """`messages`, once there are `number` of them."""
         while len(self.messages) < number:
-            await self.until(Publish)
+            await self.until(packets.Publish)
         return self.messages
 
-    async def subscribe(self, *filters: str, qos: int = 0, **options: Any) -> SubAck:
-        wanted = tuple(Subscription(text, qos, **options) for text in filters)
-        self.send(Subscribe(self.packet_id(), wanted))
-        answer: SubAck = await self.until(SubAck)
+    async def subscribe(self, *filters: str, qos: int = 0, **options: Any) -> packets.SubAck:
+        wanted = tuple(packets.Subscription(text, qos, **options) for text in filters)
+        self.send(packets.Subscribe(self.packet_id(), wanted))
+        answer: packets.SubAck = await self.until(packets.SubAck)
         return answer
 
     async def publish(
@@ -116,26 +101,26 @@ class Client:
         """Send, and wait until the broker has acknowledged, or served, every one."""
         for payload in payloads:
             packet_id = self.packet_id() if qos else 0
-            self.send(Publish(topic, payload, qos, retain, packet_id=packet_id))
+            self.send(packets.Publish(topic, payload, qos, retain, packet_id=packet_id))
         self._completed = 0
         while qos and self._completed < len(payloads):
-            await self.until(PubAck if qos == 1 else PubComp)
+            await self.until(packets.PubAck if qos == 1 else packets.PubComp)
         await self.sync()
 
     async def sync(self) -> None:
         """Everything sent is served, everything that was written to this client is received."""
-        self.send(PingReq())
-        await self.until(PingResp)
+        self.send(packets.PingReq())
+        await self.until(packets.PingResp)
 
     def packet_id(self) -> int:
         self._next_id = self._next_id % 65535 + 1
         return self._next_id
 
     async def disconnect(self) -> None:
-        self.send(Disconnect())
+        self.send(packets.Disconnect())
         await self.gone()
 
-    async def gone(self) -> Packet | None:
+    async def gone(self) -> packets.Packet | None:
         """Wait until the broker has closed; the last packet that it sent."""
         last = None
         try:
@@ -195,7 +180,7 @@ async def client() -> AsyncIterator[ClientMaker]:
             fields.setdefault("user_name", endpoint.username)
             if endpoint.password is not None:
                 fields.setdefault("password", endpoint.password.encode())
-            await made.connect(Connect(client_id, version, **fields))
+            await made.connect(packets.Connect(client_id, version, **fields))
             return made
 
         yield make

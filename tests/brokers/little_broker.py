@@ -7,32 +7,21 @@ from dataclasses import dataclass, field
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.errors import RemoteProtocolError
+from loadgen.mqtt import packets
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_5
-from loadgen.mqtt.packets import (
-    ConnAck,
-    Connect,
-    Packet,
-    PubAck,
-    PubComp,
-    Publish,
-    PubRec,
-    PubRel,
-    SubAck,
-    Subscribe,
-)
 from loadgen.mqtt.properties import Properties
 from loadgen.workload.rehearsal import matches
 
-Answer = Packet | None  # None closes the connection
+Answer = packets.Packet | None  # None closes the connection
 
 
-def _granted(packet: Subscribe) -> Answer:
-    return SubAck(packet.packet_id, tuple(one.qos for one in packet.subscriptions))
+def _granted(packet: packets.Subscribe) -> Answer:
+    return packets.SubAck(packet.packet_id, tuple(one.qos for one in packet.subscriptions))
 
 
-def _acknowledged(packet: Publish) -> Answer:
-    return PubAck(packet.packet_id) if packet.qos == 1 else PubRec(packet.packet_id)
+def _acknowledged(packet: packets.Publish) -> Answer:
+    return packets.PubAck(packet.packet_id) if packet.qos == 1 else packets.PubRec(packet.packet_id)
 
 
 @dataclass(slots=True)
@@ -45,18 +34,18 @@ class LittleBroker:
 
     versions: tuple[int, ...] = (4, 5)
     connack: Properties = field(default_factory=Properties)
-    greets: Callable[[Connect], Properties] | None = None  # in place of `connack`
-    suback: Callable[[Subscribe], Answer] = _granted
-    acknowledgement: Callable[[Publish], Answer] = _acknowledged
-    delivered: Callable[[Publish, int], tuple[int, ...]] = lambda packet, qos: (
+    greets: Callable[[packets.Connect], Properties] | None = None  # in place of `connack`
+    suback: Callable[[packets.Subscribe], Answer] = _granted
+    acknowledgement: Callable[[packets.Publish], Answer] = _acknowledged
+    delivered: Callable[[packets.Publish, int], tuple[int, ...]] = lambda packet, qos: (
         min(packet.qos, qos),
     )
-    drops: Callable[[Connect], bool] = lambda packet: False  # closes instead of a CONNACK
+    drops: Callable[[packets.Connect], bool] = lambda packet: False  # closes instead of a CONNACK
     sessions: bool = True
     silent: bool = False  # whether it keeps sessions and does not say so
     shares: bool = True
-    connects: list[Connect] = field(default_factory=list)
-    published: list[Publish] = field(default_factory=list)
+    connects: list[packets.Connect] = field(default_factory=list)
+    published: list[packets.Publish] = field(default_factory=list)
     connected: set[object] = field(default_factory=set)
     _subscribers: list["_Client"] = field(default_factory=list)
     _kept: set[str] = field(default_factory=set)
@@ -69,39 +58,39 @@ class _Client:
         self.version = MQTT_5
         self.filters: dict[str, int] = {}
         self.client_id = ""
-        self.missed: list[Publish] = []
+        self.missed: list[packets.Publish] = []
 
     def send(self, packet: Answer) -> None:
         if packet is None:
             self.writer.close()
         elif not self.writer.is_closing():
             self.writer.write(encode(packet, self.version))
-        elif isinstance(packet, Publish):
+        elif isinstance(packet, packets.Publish):
             self.missed.append(packet)
 
-    def take(self, packet: Packet) -> None:
+    def take(self, packet: packets.Packet) -> None:
         broker = self.broker
-        if isinstance(packet, Connect):
+        if isinstance(packet, packets.Connect):
             self._connect(packet)
-        elif isinstance(packet, Subscribe):
+        elif isinstance(packet, packets.Subscribe):
             answer = broker.suback(packet)
-            if isinstance(answer, SubAck):
+            if isinstance(answer, packets.SubAck):
                 granted = zip(packet.subscriptions, answer.reason_codes, strict=False)
                 self.filters |= {one.topic_filter: code for one, code in granted if code < 0x80}
             self.send(answer)
-        elif isinstance(packet, Publish):
+        elif isinstance(packet, packets.Publish):
             broker.published.append(packet)
             answer = broker.acknowledgement(packet) if packet.qos else packet
             if packet.qos:
                 self.send(answer)
             if answer is not None and getattr(answer, "reason_code", 0) < 0x80:
                 self._forward(packet)
-        elif isinstance(packet, PubRec):
-            self.send(PubRel(packet.packet_id))
-        elif isinstance(packet, PubRel):
-            self.send(PubComp(packet.packet_id))
+        elif isinstance(packet, packets.PubRec):
+            self.send(packets.PubRel(packet.packet_id))
+        elif isinstance(packet, packets.PubRel):
+            self.send(packets.PubComp(packet.packet_id))
 
-    def _connect(self, packet: Connect) -> None:
+    def _connect(self, packet: packets.Connect) -> None:
         broker, self.client_id = self.broker, packet.client_id
         self.version = packet.protocol_version
         broker.connects.append(packet)
@@ -109,7 +98,7 @@ class _Client:
             self.send(None)
             return
         if self.version not in broker.versions:
-            self.send(ConnAck(reason_code=0x84 if self.version == MQTT_5 else 1))
+            self.send(packets.ConnAck(reason_code=0x84 if self.version == MQTT_5 else 1))
             return
         present = (
             broker.sessions
@@ -122,7 +111,7 @@ class _Client:
             broker._kept.add(packet.client_id)
         said = broker.connack if broker.greets is None else broker.greets(packet)
         properties = said if self.version == MQTT_5 else Properties()
-        self.send(ConnAck(present, 0, properties))
+        self.send(packets.ConnAck(present, 0, properties))
         broker._subscribers.append(self)
         if broker.silent and not packet.clean_start:
             before = broker._away.get(packet.client_id)
@@ -132,7 +121,7 @@ class _Client:
                 for message in before.missed:
                     self.send(message)
 
-    def _forward(self, packet: Publish) -> None:
+    def _forward(self, packet: packets.Publish) -> None:
         served: set[str] = set()
         for other in self.broker._subscribers:
             for topic_filter, granted in other.filters.items():
@@ -142,7 +131,9 @@ class _Client:
                     for qos in self.broker.delivered(packet, granted):
                         number = len(self.broker.published) if qos else 0
                         other.send(
-                            Publish(packet.topic_name, packet.payload, qos, packet_id=number)
+                            packets.Publish(
+                                packet.topic_name, packet.payload, qos, packet_id=number
+                            )
                         )
 
 

@@ -11,19 +11,10 @@ from typing import Any
 import aiomqtt
 import pytest
 
+from loadgen.brokers import watch
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.brokers.ports import free_port
-from loadgen.brokers.watch import (
-    COUNTS,
-    ProcessLoad,
-    count_of,
-    is_local,
-    listening_pids,
-    load_of,
-    require_process,
-    watching,
-)
 from loadgen.errors import UsageError
 
 needs_mosquitto = pytest.mark.skipif(
@@ -46,7 +37,7 @@ needs_mosquitto = pytest.mark.skipif(
     ],
 )
 def test_topics_of_the_brokers_that_are_understood(topic: str, count: str | None) -> None:
-    assert count_of(topic) == count
+    assert watch.count_of(topic) == count
 
 
 def test_processor_time_and_memory_include_what_was_started() -> None:
@@ -59,28 +50,28 @@ def test_processor_time_and_memory_include_what_was_started() -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"1\n"
-        load = load_of((process.pid,))
+        load = watch.load_of((process.pid,))
         assert load is not None
         assert load["processes"] == 2
         assert load["resident_bytes"] > 30 << 20
         assert load["cpu_ns"] > 0
         # Named twice is counted once.
-        both = load_of((process.pid, process.pid))
+        both = watch.load_of((process.pid, process.pid))
         assert both is not None and both["processes"] == 2
     finally:
         subprocess.run(["kill", *map(str, children_of(process.pid)), str(process.pid)], check=True)
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
-    assert load_of((process.pid,)) is None
+    assert watch.load_of((process.pid,)) is None
     with pytest.raises(UsageError, match="there is no process"):
-        require_process(process.pid)
+        watch.require_process(process.pid)
 
 
 def test_processor_time_is_counted_finer_than_in_ticks() -> None:
-    before = load_of((os.getpid(),))
+    before = watch.load_of((os.getpid(),))
     used_ns = time.process_time_ns()
-    after = load_of((os.getpid(),))
+    after = watch.load_of((os.getpid(),))
     assert before is not None and after is not None
     assert before["cpu_ns"] <= used_ns <= after["cpu_ns"]
     assert before["cpu_ns"] % 10_000_000 or after["cpu_ns"] % 10_000_000
@@ -89,7 +80,7 @@ def test_processor_time_is_counted_finer_than_in_ticks() -> None:
 def test_what_an_ended_process_used_is_kept() -> None:
     burn = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True); input()"
     pids: list[int] = []
-    load = ProcessLoad(lambda: pids, look_interval_s=0)
+    load = watch.ProcessLoad(lambda: pids, look_interval_s=0)
     for _ in range(2):
         with subprocess.Popen(
             [sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -111,9 +102,9 @@ def children_of(pid: int) -> list[int]:
 
 
 def test_this_host_and_another() -> None:
-    assert is_local("127.0.0.1") and is_local("localhost") and is_local("::1")
-    assert not is_local("192.0.2.1")
-    assert not is_local("no.such.host.invalid")
+    assert watch.is_local("127.0.0.1") and watch.is_local("localhost") and watch.is_local("::1")
+    assert not watch.is_local("192.0.2.1")
+    assert not watch.is_local("no.such.host.invalid")
 
 
 @needs_mosquitto
@@ -123,8 +114,10 @@ async def test_a_brokers_counts_and_load_are_recorded() -> None:
     settings = MosquittoSettings(more_lines=("sys_interval 1",))
     async with run_mosquitto(settings) as broker:
         (endpoint,) = broker.endpoints
-        assert listening_pids(endpoint.port) == (broker.pid,)
-        async with watching([endpoint], lambda: (broker.pid,), records.append, interval_s=0.1):
+        assert watch.listening_pids(endpoint.port) == (broker.pid,)
+        async with watch.watching(
+            [endpoint], lambda: (broker.pid,), records.append, interval_s=0.1
+        ):
             await until(lambda: any(r.get("count") == "publish_received" for r in records))
             before = last(records, "publish_received")
             async with aiomqtt.Client(endpoint.host, endpoint.port) as client:
@@ -140,7 +133,7 @@ async def test_a_brokers_counts_and_load_are_recorded() -> None:
     used = [load["cpu_ns"] for load in loads]
     assert used == sorted(used)
     words = [record for record in records if "count" in record]
-    assert {word["count"] for word in words} == set(COUNTS)
+    assert {word["count"] for word in words} == set(watch.COUNTS)
     assert [word["watched"] for word in words] == sorted(word["watched"] for word in words)
 
 
@@ -157,7 +150,7 @@ async def until(condition: Any) -> None:
 async def test_a_broker_that_is_not_there_is_no_error() -> None:
     records: list[dict[str, Any]] = []
     endpoint = Endpoint("mqtt", "127.0.0.1", free_port("127.0.0.1"))
-    async with watching([endpoint], lambda: (), records.append):
+    async with watch.watching([endpoint], lambda: (), records.append):
         await until(lambda: records)
     (record,) = records
     assert record["trouble"].startswith("$SYS: ")
@@ -170,5 +163,5 @@ async def test_a_record_that_cannot_be_written_is_told() -> None:
         raise OSError("no space left on device")
 
     with pytest.raises(OSError, match="no space left"):
-        async with watching([], lambda: (os.getpid(),), full):
+        async with watch.watching([], lambda: (os.getpid(),), full):
             await asyncio.sleep(0.05)

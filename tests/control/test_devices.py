@@ -10,26 +10,20 @@ import pytest
 from loadgen.control.devices import DEVICE_SCHEMA, device_table, read_devices, write_devices
 from loadgen.engine.devices import UNKNOWN
 from loadgen.errors import RunDirectoryError
-from loadgen.workload.groups import (
-    DeviceGroup,
-    Publishes,
-    RunPlan,
-    Share,
-    Subscribes,
-    Target,
-    WorkerPlan,
-)
+from loadgen.workload import groups
 
-PUBLISHERS = DeviceGroup("publishers", 3, Publishes("t", 3, 0, 30.0, 0))
-SUBSCRIBERS = DeviceGroup("subscribers", 2, subscribes=Subscribes("publishers", 0, True))
-SHARES = (Share(0, 0, 3, 1), Share(1, 0, 2, 1))
-PLAN = RunPlan(
+PUBLISHERS = groups.DeviceGroup("publishers", 3, groups.Publishes("t", 3, 0, 30.0, 0))
+SUBSCRIBERS = groups.DeviceGroup(
+    "subscribers", 2, subscribes=groups.Subscribes("publishers", 0, True)
+)
+SHARES = (groups.Share(0, 0, 3, 1), groups.Share(1, 0, 2, 1))
+PLAN = groups.RunPlan(
     0xAB,
     1,
     4,
     (PUBLISHERS, SUBSCRIBERS),
-    (Target("127.0.0.1", 1), Target("::1", 2)),
-    (WorkerPlan(0, SHARES[:1]), WorkerPlan(1, SHARES[1:])),
+    (groups.Target("127.0.0.1", 1), groups.Target("::1", 2)),
+    (groups.WorkerPlan(0, SHARES[:1]), groups.WorkerPlan(1, SHARES[1:])),
 )
 
 

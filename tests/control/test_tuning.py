@@ -7,18 +7,7 @@ from typing import Any
 import pytest
 
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.control.tuning import (
-    Demand,
-    Finding,
-    Profile,
-    Setting,
-    compare,
-    demand_of,
-    parse_profile,
-    profile_names,
-    read_profile,
-    tuning_record,
-)
+from loadgen.control import tuning
 from loadgen.errors import UsageError
 from loadgen.workload.groups import Target
 from loadgen.workload.plan import Host, plan_run
@@ -27,28 +16,30 @@ HOST = Host(cores=2, descriptors=20_000, memory_bytes=24 << 30, local_ports=28_2
 PORTS = "sysctl:net.ipv4.ip_local_port_range"
 
 
-def setting(rule: str, value: str, **more: str) -> Setting:
+def setting(rule: str, value: str, **more: str) -> tuning.Setting:
     fields = {"area": "sysctl", "name": "a.b", "reason": "r", "cost": "it hurts", "source": "s"}
-    return Setting(**(fields | {"rule": rule, "value": value} | more))  # type: ignore[arg-type]
+    return tuning.Setting(**(fields | {"rule": rule, "value": value} | more))  # type: ignore[arg-type]
 
 
 def finding(
-    one: Setting, found: str | None, demand: Demand | None = None, ports: str = ""
-) -> Finding:
+    one: tuning.Setting, found: str | None, demand: tuning.Demand | None = None, ports: str = ""
+) -> tuning.Finding:
     observed = {PORTS: ports} if ports else {}
     if found is not None:
         observed[one.key] = found
-    return compare(Profile("p", "t", (one,)), observed, demand)[0]
+    return tuning.compare(tuning.Profile("p", "t", (one,)), observed, demand)[0]
 
 
-def demand(case: str = "fanin", host: str = "127.0.0.1", **fields: object) -> Demand:
+def demand(case: str = "fanin", host: str = "127.0.0.1", **fields: object) -> tuning.Demand:
     scenario = build_scenario(case, None, {"broker": f"mqtt://{host}"} | fields)
-    return demand_of(resolve(scenario), plan_run(resolve(scenario), HOST, (Target(host, 1883),), 1))
+    return tuning.demand_of(
+        resolve(scenario), plan_run(resolve(scenario), HOST, (Target(host, 1883),), 1)
+    )
 
 
-@pytest.mark.parametrize("name", profile_names())
+@pytest.mark.parametrize("name", tuning.profile_names())
 def test_profiles_say_why_and_where_from_and_name_themselves(name: str) -> None:
-    profile = read_profile(name)
+    profile = tuning.read_profile(name)
     assert profile.name == name
     keys = [one.key for one in profile.settings]
     assert len(keys) == len(set(keys)) > 20
@@ -75,7 +66,7 @@ PROFILES = {"B": "load-host", "C": "broker-host"}
 def test_every_published_value_is_set_or_left_out_with_a_reason(
     table: dict[str, Any], name: str, value: str
 ) -> None:
-    profile = read_profile(PROFILES[table["appendix"]])
+    profile = tuning.read_profile(PROFILES[table["appendix"]])
     key = f"{table['area']}:{table.get('key', {}).get(name, name)}"
     # A setting that stands for several names each.
     set_to = [one.published for one in profile.settings if one.key == key]
@@ -91,7 +82,7 @@ def test_what_is_left_out_is_published() -> None:
     published = {
         name: value for table in APPENDICES["table"] for name, value in table["values"].items()
     }
-    for profile in map(read_profile, profile_names()):
+    for profile in map(tuning.read_profile, tuning.profile_names()):
         for note in profile.left_out:
             for name, value in note.values.items():
                 assert "(Appendix " in name or published[name] == value
@@ -104,7 +95,7 @@ def test_the_published_tables_are_whole() -> None:
 
 def test_unknown_profile_names_those_that_exist() -> None:
     with pytest.raises(UsageError, match="broker-host, load-host"):
-        read_profile("../etc/passwd")
+        tuning.read_profile("../etc/passwd")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +119,7 @@ def test_profile_with_a_mistake_is_refused(change: str, said: str) -> None:
     lines[change.split(" ")[0]] = change
     text = 'name = "x"\ntitle = "x"\n[[setting]]\n' + "\n".join(lines.values())
     with pytest.raises(UsageError, match=f"profile x cannot be used: .*({said})"):
-        parse_profile(text, "x")
+        tuning.parse_profile(text, "x")
 
 
 @pytest.mark.parametrize(
@@ -228,9 +219,9 @@ def test_record_keeps_what_differs_and_what_it_means() -> None:
     ports = setting("covers", "5000 65001", needs="ports")
     low = setting("least", "10")
     ports = dataclasses.replace(ports, name="ports")
-    profile = Profile("p", "t", (ports, low, setting("is", "x", name="c")))
+    profile = tuning.Profile("p", "t", (ports, low, setting("is", "x", name="c")))
     found = {ports.key: "32768 60999", low.key: "9"}
-    record = tuning_record(profile, compare(profile, found, demand(devices=100)))
+    record = tuning.tuning_record(profile, tuning.compare(profile, found, demand(devices=100)))
     assert record["profile"] == "p"
     assert record["met"] == 0
     (difference, second) = record["differences"]
@@ -242,7 +233,7 @@ def test_record_keeps_what_differs_and_what_it_means() -> None:
 
 
 def test_a_broker_that_is_started_here_has_the_limit_of_this_host() -> None:
-    files = next(one for one in read_profile("load-host").settings if one.name == "nofile")
+    files = next(one for one in tuning.read_profile("load-host").settings if one.name == "nofile")
     ours, another = (
         demand(devices=5_000, workers=9, broker="auto"),
         demand(devices=5_000, workers=9),

@@ -19,14 +19,7 @@ from loadgen.engine.closing import (
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import ConnAck, PubAck, PubComp, Publish, PubRec, PubRel
 from loadgen.workload.device import AWAY, CLOSED
-from tests.engine.harness import (
-    Driver,
-    Session,
-    StartBroker,
-    one_worker_plan,
-    publishers,
-    subscribers,
-)
+from tests.engine import harness
 from tests.workload.test_responses import DEVICES, request
 from tests.workload.test_responses import Bench as RequestBench
 from tests.workload.test_responses import publish as publish_request
@@ -162,12 +155,12 @@ def test_what_responders_have_in_flight_is_not_named() -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_a_worker_names_what_was_never_acknowledged(
-    driver: Driver, start_broker: StartBroker, qos: int
+    driver: harness.Driver, start_broker: harness.StartBroker, qos: int
 ) -> None:
     """Every third message is delivered and not acknowledged, every third is swallowed."""
-    sessions: list[Session] = []
+    sessions: list[harness.Session] = []
 
-    async def serve(session: Session) -> None:
+    async def serve(session: harness.Session) -> None:
         await session.welcome()
         sessions.append(session)
         while True:
@@ -186,8 +179,8 @@ async def test_a_worker_names_what_was_never_acknowledged(
                 session.respond(packet)
 
     broker = await start_broker(serve)
-    groups = publishers(1, 60.0, qos=qos), subscribers(1)
-    await driver.configure(one_worker_plan(*groups, port=broker.port))
+    groups = harness.publishers(1, 60.0, qos=qos), harness.subscribers(1)
+    await driver.configure(harness.one_worker_plan(*groups, port=broker.port))
     await driver.connect()
     await driver.subscribe()
     await driver.start(warmup_ms=0, measure_ms=500)
@@ -208,9 +201,9 @@ async def test_a_worker_names_what_was_never_acknowledged(
 
 
 async def test_the_first_refusal_and_violation_are_said_in_words(
-    driver: Driver, start_broker: StartBroker
+    driver: harness.Driver, start_broker: harness.StartBroker
 ) -> None:
-    async def serve(session: Session) -> None:
+    async def serve(session: harness.Session) -> None:
         await session.welcome(ConnAck(session_present=True))
         while True:
             packet = await session.packet()
@@ -218,7 +211,7 @@ async def test_the_first_refusal_and_violation_are_said_in_words(
                 session.send(PubAck(packet.packet_id, 0x87))
 
     broker = await start_broker(serve)
-    plan = one_worker_plan(publishers(1, 50.0, qos=1), port=broker.port, version=5)
+    plan = harness.one_worker_plan(harness.publishers(1, 50.0, qos=1), port=broker.port, version=5)
     await driver.configure(plan)
     await driver.connect()
     await driver.start(warmup_ms=0, measure_ms=200)

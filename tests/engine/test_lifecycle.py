@@ -8,18 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from loadgen.mqtt import packets
 from loadgen.mqtt.codec import encode
-from loadgen.mqtt.packets import (
-    ConnAck,
-    Connect,
-    Disconnect,
-    PingReq,
-    PubAck,
-    Publish,
-    SubAck,
-    Subscribe,
-    Subscription,
-)
 from loadgen.workload.groups import Reconnect
 from tests.engine.harness import (
     Driver,
@@ -45,7 +35,7 @@ async def test_a_connection_closed_right_behind_connack_is_noticed(
     async def leave(session: Session) -> None:
         await session.packet()
         os.kill(driver.pid, signal.SIGSTOP)
-        session.send(ConnAck())
+        session.send(packets.ConnAck())
         await session.drain()
         session.writer.write_eof()
         # The two are in the worker's socket before it looks.
@@ -73,9 +63,9 @@ async def test_a_connection_closed_right_behind_connack_is_noticed(
         b"\xf0\xff\xff\xff\xff",
         b"\x30\xff\xff\xff\x7f",
         b"\x20\x02\x00\x00\x30\x00",
-        encode(Connect("x", protocol_version=4), 4),
-        encode(Subscribe(1, (Subscription("a"),)), 4),
-        encode(PingReq(), 4),
+        encode(packets.Connect("x", protocol_version=4), 4),
+        encode(packets.Subscribe(1, (packets.Subscription("a"),)), 4),
+        encode(packets.PingReq(), 4),
     ],
 )
 async def test_garbage_after_connack_ends_that_connection_only(
@@ -115,17 +105,17 @@ async def test_packets_dribbled_byte_by_byte_are_put_together(
 
         session.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await session.packet()
-        await send(encode(ConnAck(), 4))
+        await send(encode(packets.ConnAck(), 4))
         while True:
             packet = await session.packet()
-            if isinstance(packet, Subscribe):
-                await send(encode(SubAck(packet.packet_id, (1,)), 4))
+            if isinstance(packet, packets.Subscribe):
+                await send(encode(packets.SubAck(packet.packet_id, (1,)), 4))
                 reader.append(send)
-            elif isinstance(packet, Publish):
+            elif isinstance(packet, packets.Publish):
                 session.published.append(packet)
-                await reader[0](encode(Publish("t/0", packet.payload, 1, packet_id=9), 4))
-                await send(encode(PubAck(packet.packet_id), 4))
-            elif isinstance(packet, Disconnect):
+                await reader[0](encode(packets.Publish("t/0", packet.payload, 1, packet_id=9), 4))
+                await send(encode(packets.PubAck(packet.packet_id), 4))
+            elif isinstance(packet, packets.Disconnect):
                 return
 
     reader: list[Callable[[bytes], Awaitable[None]]] = []
@@ -140,17 +130,17 @@ async def test_packets_dribbled_byte_by_byte_are_put_together(
     assert driver.counted("sent") == driver.counted("received") == 20
     assert driver.counted("acknowledged") == 20
     assert driver.counted("corrupt") == driver.counted("foreign") == 0
-    acknowledged = [p for s in broker.sessions for p in s.packets if isinstance(p, PubAck)]
-    assert acknowledged == [PubAck(9)] * 20
+    acknowledged = [p for s in broker.sessions for p in s.packets if isinstance(p, packets.PubAck)]
+    assert acknowledged == [packets.PubAck(9)] * 20
 
 
 async def test_a_broker_that_loses_repeats_reorders_and_spoils_is_found_out(
     driver: Driver, start_broker: StartBroker
 ) -> None:
     broker = await start_broker()
-    held: list[Publish] = []
+    held: list[packets.Publish] = []
 
-    def route(packet: Publish) -> None:
+    def route(packet: packets.Publish) -> None:
         _, sequence, _ = header(packet)
         if sequence == 3:
             return
@@ -164,8 +154,10 @@ async def test_a_broker_that_loses_repeats_reorders_and_spoils_is_found_out(
         if sequence == 9:
             data = bytearray(packet.payload)
             data[9] ^= 1
-            forward(Publish(packet.topic_name, bytes(data)))
-            forward(Publish(packet.topic_name, b"from somewhere else, and long enough for it"))
+            forward(packets.Publish(packet.topic_name, bytes(data)))
+            forward(
+                packets.Publish(packet.topic_name, b"from somewhere else, and long enough for it")
+            )
 
     forward = broker.route
     broker.route = route  # type: ignore[method-assign]
@@ -222,7 +214,7 @@ async def test_a_disconnect_from_the_broker_is_reported_with_its_reason(
 ) -> None:
     async def dismiss(session: Session) -> None:
         await session.welcome()
-        session.send(Disconnect(0x8B if version == 5 else 0))
+        session.send(packets.Disconnect(0x8B if version == 5 else 0))
         await session.behave()
 
     broker = await start_broker(dismiss)
@@ -266,12 +258,12 @@ async def test_a_device_that_comes_back_sends_again_what_was_unacknowledged(
 ) -> None:
     async def break_once(session: Session) -> None:
         again = len(broker.sessions) > 1
-        await session.welcome(ConnAck(session_present=again and present))
+        await session.welcome(packets.ConnAck(session_present=again and present))
         if again:
             await session.behave()
         while len(session.published) < 3:
             packet = await session.packet()
-            assert isinstance(packet, Publish)
+            assert isinstance(packet, packets.Publish)
             session.published.append(packet)
         session.abort()
 
@@ -341,7 +333,7 @@ async def test_devices_come_back_however_often_they_fail(
         if number in (2, 3):
             session.abort()
         elif number == 4:
-            await session.welcome(ConnAck(reason_code=3))
+            await session.welcome(packets.ConnAck(reason_code=3))
         else:
             await session.welcome()
             if number == 1:

@@ -17,27 +17,17 @@ from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import Disconnect, PubAck, Publish, Subscribe
 from loadgen.workload.device import BLOCKED, CONNECTED
 from loadgen.workload.groups import DeviceGroup, Reconnect, Subscribes
-from tests.engine.harness import (
-    HANG_S,
-    MS,
-    Driver,
-    Session,
-    StartBroker,
-    check_stream,
-    one_worker_plan,
-    publishers,
-    until,
-)
+from tests.engine import harness
 
 
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("largest", [60_000, 100_000], ids=["whole", "streamed"])
 async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
-    driver: Driver, start_broker: StartBroker, qos: int, largest: int
+    driver: harness.Driver, start_broker: harness.StartBroker, qos: int, largest: int
 ) -> None:
     resume = asyncio.Event()
 
-    async def stall(session: Session) -> None:
+    async def stall(session: harness.Session) -> None:
         await session.welcome()
         session.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await resume.wait()
@@ -46,8 +36,10 @@ async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
 
     broker = await start_broker(stall)
     # 1,000 messages a second of 60 kB and more: the kernel's buffers hold a few tenths of a second.
-    group = publishers(2, 1000.0, qos=qos, size=(20_000, largest), window=1000)
-    await driver.configure(one_worker_plan(group, port=broker.port, max_packet_bytes=1 << 17))
+    group = harness.publishers(2, 1000.0, qos=qos, size=(20_000, largest), window=1000)
+    await driver.configure(
+        harness.one_worker_plan(group, port=broker.port, max_packet_bytes=1 << 17)
+    )
     await driver.connect()
     await driver.start(warmup_ms=0, measure_ms=1000)
     await driver.until(lambda: driver.window_ends)
@@ -68,17 +60,17 @@ async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
     assert driver.now("owed") == 0
     await driver.stop()
     for number in range(2):
-        dues = [driver.start_ns + number * MS + k * 2 * MS for k in range(500)]
-        check_stream(broker.client(number).published, number, dues)
+        dues = [driver.start_ns + number * harness.MS + k * 2 * harness.MS for k in range(500)]
+        harness.check_stream(broker.client(number).published, number, dues)
     assert driver.counted("sent", phase="measure") == 1000
     assert driver.counted("disconnects") == 0
-    assert max(row.max_ns for row in driver.recorded("send_delay")) > 100 * MS
+    assert max(row.max_ns for row in driver.recorded("send_delay")) > 100 * harness.MS
     peak = max(row.owed for row in driver.rows)
     assert peak > 0
 
 
 async def test_acknowledgements_to_a_broker_that_does_not_read_follow_later(
-    driver: Driver, start_broker: StartBroker
+    driver: harness.Driver, start_broker: harness.StartBroker
 ) -> None:
     """The subscriber's PUBACKs fill its socket; every one must still go out, once and in order."""
     each, rounds = 5000, 260  # 5.2 MB of PUBACKs, more than the kernel holds
@@ -87,7 +79,7 @@ async def test_acknowledgements_to_a_broker_that_does_not_read_follow_later(
     )
     sent = asyncio.Event()
 
-    async def behave(session: Session) -> None:
+    async def behave(session: harness.Session) -> None:
         await session.welcome()
         session.respond(await session.behave(until_packet=Subscribe))
         session.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -103,16 +95,16 @@ async def test_acknowledgements_to_a_broker_that_does_not_read_follow_later(
 
     broker = await start_broker(behave)
     group = DeviceGroup("subscribers", 1, subscribes=Subscribes("", 1, topic="t"))
-    await driver.configure(one_worker_plan(group, port=broker.port))
+    await driver.configure(harness.one_worker_plan(group, port=broker.port))
     await driver.connect()
     await driver.subscribe()
-    await asyncio.wait_for(sent.wait(), HANG_S)
+    await asyncio.wait_for(sent.wait(), harness.HANG_S)
     (session,) = broker.sessions
     # The worker reads on; what it answers does not fit into the sockets.
     await driver.until(lambda: driver.counted("foreign") >= each * rounds)
     session.writer.transport.resume_reading()  # type: ignore[attr-defined]
     received = bytearray()
-    async with asyncio.timeout(HANG_S):
+    async with asyncio.timeout(harness.HANG_S):
         while len(received) < 2 * 4 * each * rounds:
             data = await session.reader.read(1 << 20)
             assert data
@@ -127,17 +119,19 @@ async def test_acknowledgements_to_a_broker_that_does_not_read_follow_later(
 
 
 async def test_a_blocked_connection_that_breaks_leaves_nothing_behind(
-    driver: Driver, start_broker: StartBroker
+    driver: harness.Driver, start_broker: harness.StartBroker
 ) -> None:
-    async def stall(session: Session) -> None:
+    async def stall(session: harness.Session) -> None:
         await session.welcome()
         session.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await until(lambda: driver.window_ends)
+        await harness.until(lambda: driver.window_ends)
         session.abort()
 
     broker = await start_broker(stall)
-    group = publishers(1, 500.0, size=(60_000, 60_000))
-    await driver.configure(one_worker_plan(group, port=broker.port, max_packet_bytes=1 << 17))
+    group = harness.publishers(1, 500.0, size=(60_000, 60_000))
+    await driver.configure(
+        harness.one_worker_plan(group, port=broker.port, max_packet_bytes=1 << 17)
+    )
     await driver.connect()
     await driver.start(warmup_ms=0, measure_ms=500)
     await driver.until(lambda: driver.now("disconnects") == 1)
@@ -153,7 +147,7 @@ async def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_an
     loop = asyncio.get_running_loop()
     made = worker_module.Worker(loop, Channel(loop))
     group = DeviceGroup("subscribers", 1, subscribes=Subscribes("", 1, topic="t"))
-    plan = one_worker_plan(group, port=1)
+    plan = harness.one_worker_plan(group, port=1)
     create_live_page(tmp_path / "live", 1, 1)
     header = {
         "plan": json.loads(orjson.dumps(plan)),
@@ -165,7 +159,7 @@ async def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_an
     await made.configure(header)
     near, far = socket.socketpair()
     near.setblocking(False)
-    far.settimeout(HANG_S)
+    far.settimeout(harness.HANG_S)
     fleet = made.fleet
     fleet.devices[0].descriptor = near.fileno()
     fleet.devices[0].state = CONNECTED
@@ -191,9 +185,9 @@ async def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_an
 
 
 async def test_a_large_message_that_broke_off_goes_again_from_its_begin(
-    driver: Driver, start_broker: StartBroker
+    driver: harness.Driver, start_broker: harness.StartBroker
 ) -> None:
-    async def break_off(session: Session) -> None:
+    async def break_off(session: harness.Session) -> None:
         await session.welcome()
         if len(session.broker.sessions) == 1:
             await session.reader.readexactly(300_000)
@@ -202,8 +196,8 @@ async def test_a_large_message_that_broke_off_goes_again_from_its_begin(
         await session.behave()
 
     broker = await start_broker(break_off)
-    group = publishers(1, 20.0, qos=1, size=(1_000_000, 1_000_000))
-    plan = one_worker_plan(
+    group = harness.publishers(1, 20.0, qos=1, size=(1_000_000, 1_000_000))
+    plan = harness.one_worker_plan(
         group, port=broker.port, max_packet_bytes=1 << 21, reconnect=Reconnect(0.02, 0.05)
     )
     await driver.configure(plan)
@@ -211,6 +205,6 @@ async def test_a_large_message_that_broke_off_goes_again_from_its_begin(
     await driver.start(warmup_ms=0, measure_ms=500)
     await driver.until(lambda: driver.window_ends and driver.now("finished"))
     await driver.stop()
-    check_stream(broker.sessions[1].published, 0)
+    harness.check_stream(broker.sessions[1].published, 0)
     assert len(broker.sessions[1].published) == driver.counted("sent") == 10
     assert driver.counted("disconnects") == 1

@@ -17,16 +17,8 @@ import numpy as np
 import pytest
 
 from loadgen.brokers.ports import free_port, listen
+from loadgen.engine import reactor
 from loadgen.engine.fleet import build_fleet, plan_schedule
-from loadgen.engine.reactor import (
-    EVENTS_AT_ONCE,
-    LINGER,
-    MESSAGING_ENTRY_POINTS,
-    READS_PER_TIMED,
-    TIMER,
-    connect_some,
-    ping_idle,
-)
 from loadgen.engine.syscalls import (
     EPOLLET,
     EPOLLIN,
@@ -42,22 +34,8 @@ from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.in_flight import set_capacity
 from loadgen.mqtt.packets import ConnAck, PubAck, Publish, SubAck
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
-from loadgen.workload import traffic
+from loadgen.workload import device, traffic
 from loadgen.workload.attention import attend_loop, take_stalls
-from loadgen.workload.device import (
-    AWAIT_CONNACK,
-    AWAY,
-    BLOCKED,
-    CLOSED,
-    CONNECTED,
-    CONNECTING,
-    IDLE,
-    LISTED,
-    PUSHED_BACK,
-    STREAMED,
-    WAITING,
-    WINDOW_FULL,
-)
 from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes
 from loadgen.workload.payload import HEADER_BYTES, stamp
@@ -66,7 +44,7 @@ from tests.engine.harness import RUN_TAG, one_worker_plan
 from tests.fleets import total_of
 
 S = 10**9
-serve, pump, *_ = MESSAGING_ENTRY_POINTS
+serve, pump, *_ = reactor.MESSAGING_ENTRY_POINTS
 Event = tuple[int, int, int, bytes]
 
 
@@ -118,7 +96,7 @@ class Rig:
         self.fleet: Fleet = fleet
         self.epoll = selectors.EpollSelector()
         self.timer = make_timer()
-        watch(self.epoll.fileno(), self.timer, EPOLLIN | EPOLLET, TIMER, fleet.words)
+        watch(self.epoll.fileno(), self.timer, EPOLLIN | EPOLLET, reactor.TIMER, fleet.words)
         self.near: list[socket.socket] = []
         self.far: list[socket.socket] = []
         self.pending: dict[int, bytearray] = {}
@@ -128,7 +106,7 @@ class Rig:
             self.near.append(near)
             self.far.append(far)
             fleet.devices[row].descriptor = near.fileno()
-            fleet.devices[row].state = CONNECTED
+            fleet.devices[row].state = device.CONNECTED
             flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
             watch(self.epoll.fileno(), near.fileno(), flags, row, fleet.words)
         for row in range(len(fleet.senders)):
@@ -305,7 +283,7 @@ def test_a_connection_waits_for_its_turn_once_however_many_edges_come(make_rig: 
     assert max(seen) == 1
     settle(rig)
     assert total_of(rig.fleet, "received") == 8000
-    assert not rig.fleet.devices[rig.subscriber].flags & LISTED
+    assert not rig.fleet.devices[rig.subscriber].flags & device.LISTED
 
 
 def test_with_a_full_event_queue_reading_waits(make_rig: Any) -> None:
@@ -328,9 +306,9 @@ def test_many_events_at_once_stay_within_their_array(make_rig: Any) -> None:
     """The queue is full and every descriptor has something that cannot wait."""
     rig = make_rig(publishers=40, subscribers=1)
     fleet = rig.fleet
-    assert len(fleet.events) >= EVENT_LIMIT + 2 * EVENTS_AT_ONCE
+    assert len(fleet.events) >= EVENT_LIMIT + 2 * reactor.EVENTS_AT_ONCE
     fleet.totals.events = EVENT_LIMIT - 5
-    fleet.devices["flags"] |= BLOCKED
+    fleet.devices["flags"] |= device.BLOCKED
     for far in rig.far:
         far.sendall(b"\x00\x00" + bytes(10))
     time.sleep(0.01)
@@ -353,7 +331,7 @@ def test_answers_that_do_not_fit_follow_in_order(make_rig: Any) -> None:
     got = b""
     pending = b""
     sent = 0
-    while not fleet.devices[rig.subscriber].flags & BLOCKED:
+    while not fleet.devices[rig.subscriber].flags & device.BLOCKED:
         far.sendall(b"".join(publish(sent + n, qos=1) for n in range(1000)))
         sent += 1000
         settle(rig)
@@ -376,7 +354,7 @@ def test_answers_that_do_not_fit_follow_in_order(make_rig: Any) -> None:
 
 
 def _connect(rig: Rig, rows: list[int]) -> None:
-    connect_some(rig.fleet, np.array(rows, np.int64))
+    reactor.connect_some(rig.fleet, np.array(rows, np.int64))
 
 
 def test_devices_connect_and_say_connect(make_rig: Any) -> None:
@@ -387,13 +365,13 @@ def test_devices_connect_and_say_connect(make_rig: Any) -> None:
         _connect(rig, [0, 2])
         assert f.totals.connecting == 2
         assert f.devices["state"][[0, 1, 2]].tolist() == [
-            CONNECTING,
-            IDLE,
-            CONNECTING,
+            device.CONNECTING,
+            device.IDLE,
+            device.CONNECTING,
         ]
         rig.far += [listener.accept()[0], listener.accept()[0]]
         settle(rig)
-        assert f.devices["state"][[0, 2]].tolist() == [AWAIT_CONNACK] * 2
+        assert f.devices["state"][[0, 2]].tolist() == [device.AWAIT_CONNACK] * 2
         got = set()
         for far in rig.far:
             far.settimeout(30)
@@ -448,8 +426,8 @@ def test_python_hears_of_a_connack_that_is_not_the_usual_one(make_rig: Any, case
     f.connacks[:, : len(usual)] = np.frombuffer(usual, np.uint8)
     f.groups["connack_bytes"] = len(usual)
     f.totals.connecting = 2  # others are under way
-    f.devices[0].state = AWAIT_CONNACK
-    f.devices[0].returned_ns = AWAY if case == "was away" else 0
+    f.devices[0].state = device.AWAIT_CONNACK
+    f.devices[0].returned_ns = device.AWAY if case == "was away" else 0
     properties = Properties(receive_maximum=9) if case == "other properties" else NO_PROPERTIES
     answer = ConnAck(session_present=case == "session present", properties=properties)
     data = encode(answer, 5 if case == "other properties" else 4)
@@ -489,7 +467,7 @@ def test_without_descriptors_every_device_fails_and_none_counts_as_under_way(
 ) -> None:
     rig = make_rig(connected=False, publishers=5)
     f = rig.fleet
-    f.devices["state"] = CLOSED  # as devices that come back
+    f.devices["state"] = device.CLOSED  # as devices that come back
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     spare = os.open("/dev/null", os.O_RDONLY)
     os.close(spare)
@@ -502,7 +480,7 @@ def test_without_descriptors_every_device_fails_and_none_counts_as_under_way(
     assert rig.events() == failed
     assert f.totals.connecting == 0
     # Not CLOSED: whoever handles the event must see a device that is not connected.
-    assert f.devices["state"][:3].tolist() == [IDLE] * 3
+    assert f.devices["state"][:3].tolist() == [device.IDLE] * 3
 
 
 # --- pump ------------------------------------------------------------------------------------
@@ -544,8 +522,8 @@ def test_what_becomes_due_while_a_tick_is_sent_waits_for_the_next_tick(make_rig:
     rig = make_rig(publishers=publishers, rate=publishers * 50_000.0, connected=False)
     f = rig.fleet
     f.run.tick_ns = tick_ns
-    f.devices["flags"] = STREAMED
-    f.devices["state"] = CONNECTED
+    f.devices["flags"] = device.STREAMED
+    f.devices["state"] = device.CONNECTED
     writes = []
     for _ in range(20):  # where the processor is taken away too much is due for one go
         f.publishers["sequence"] = -1
@@ -597,12 +575,12 @@ def test_a_schedule_ends_and_leaves_the_heap(make_rig: Any) -> None:
 
 def test_devices_that_are_not_connected_owe(make_rig: Any) -> None:
     rig = make_rig(rate=200.0)
-    rig.fleet.devices[0].state = CLOSED
+    rig.fleet.devices[0].state = device.CLOSED
     rig.start(time.monotonic_ns() - S, seconds=0.1)
     while rig.fleet.totals.heap_size:
         rig.pump()
     assert total_of(rig.fleet, "sent") == 10
-    assert rig.fleet.devices[0].flags & WAITING
+    assert rig.fleet.devices[0].flags & device.WAITING
 
 
 def test_one_call_sends_a_bounded_number_and_comes_back_at_once(make_rig: Any) -> None:
@@ -646,11 +624,11 @@ def test_a_slow_reader_gets_every_byte_once_and_in_order(make_rig: Any, seed: in
                 blocked += 1
                 pending += unsent
             assert kind in (traffic.UNSENT, traffic.WRITABLE)
-        if fleet.devices[0].flags & BLOCKED:
+        if fleet.devices[0].flags & device.BLOCKED:
             with suppress(BlockingIOError):
                 del pending[: rig.near[0].send(pending)]
             if not pending:
-                fleet.devices[0].flags &= ~BLOCKED
+                fleet.devices[0].flags &= ~device.BLOCKED
                 traffic.requeue(fleet, 0)
         try:
             data += far.recv(rng.choice([1, 3000, 9000]))
@@ -675,7 +653,7 @@ def test_a_slow_reader_gets_every_byte_once_and_in_order(make_rig: Any, seed: in
 
 def test_streamed_messages_are_left_for_the_caller(make_rig: Any) -> None:
     rig = make_rig(rate=2000.0)
-    rig.fleet.devices["flags"] |= STREAMED
+    rig.fleet.devices["flags"] |= device.STREAMED
     start_ns = time.monotonic_ns() - 5_000_000
     rig.start(start_ns)
     count = rig.pump()
@@ -715,15 +693,15 @@ def test_the_kernel_says_how_long_a_message_waited_to_be_read(make_rig: Any) -> 
         time.sleep(0.02)
         rig.until(lambda number=number: total_of(f, "received") == 2 * number + 2)
     count, least_ns, _ = stat(f, 1, "own_delay")
-    assert number >= READS_PER_TIMED - 1
+    assert number >= reactor.READS_PER_TIMED - 1
     # One read of all was timed, and stands for the others.
-    assert count == 2 * READS_PER_TIMED
+    assert count == 2 * reactor.READS_PER_TIMED
     assert least_ns >= 19_000_000
 
 
 def test_without_the_kernels_moment_nothing_is_said_of_a_read(make_rig: Any) -> None:
     rig = make_rig()
-    for number in range(2 * READS_PER_TIMED):
+    for number in range(2 * reactor.READS_PER_TIMED):
         rig.far[rig.subscriber].sendall(publish(number))
         rig.until(lambda number=number: total_of(rig.fleet, "received") == number + 1)
     assert stat(rig.fleet, 1, "own_delay")[0] == 0
@@ -773,13 +751,13 @@ def test_a_publisher_in_time_is_not_pushed_back_by_what_it_waited_for_before(
     rig.start(time.monotonic_ns() - 49_000_000)
     rig.pump()
     sent = total_of(f, "sent")
-    f.devices[0].flags |= WAITING | WINDOW_FULL
+    f.devices[0].flags |= device.WAITING | device.WINDOW_FULL
     f.totals.heap_size = 0
     f.publishers[0].due_ns = time.monotonic_ns() + S
     rig.far[0].sendall(encode(PubAck(1), 4))
-    rig.until(lambda: not f.devices[0].flags & WAITING)
+    rig.until(lambda: not f.devices[0].flags & device.WAITING)
     assert total_of(f, "sent") == sent
-    assert not f.devices[0].flags & PUSHED_BACK
+    assert not f.devices[0].flags & device.PUSHED_BACK
 
 
 def test_what_a_stall_made_late_is_ours_though_the_window_was_full(make_rig: Any) -> None:
@@ -789,7 +767,7 @@ def test_what_a_stall_made_late_is_ours_though_the_window_was_full(make_rig: Any
     f.attention.stall_start_ns, f.attention.stall_end_ns = now_ns - 100 * S, now_ns
     rig.start(now_ns - 100 * S, seconds=200)
     rig.pump()
-    f.devices[0].flags |= PUSHED_BACK
+    f.devices[0].flags |= device.PUSHED_BACK
     rig.far[0].sendall(b"".join(encode(PubAck(1 + slot), 4) for slot in range(50)))
     rig.until(lambda: total_of(f, "sent") >= 60)
     assert stat(f, 0, "pushed_back")[0] == 0
@@ -823,7 +801,7 @@ def test_a_stay_ends_by_its_timer_and_not_before(make_rig: Any) -> None:
     f = rig.fleet
     linger = make_timer()
     try:
-        watch(rig.epoll.fileno(), linger, EPOLLIN | EPOLLET, LINGER, f.words)
+        watch(rig.epoll.fileno(), linger, EPOLLIN | EPOLLET, reactor.LINGER, f.words)
         f.run.linger_timer = linger
         for linger_ns in (20_000_000, 1_000_000):
             begun_ns = time.monotonic_ns()
@@ -841,11 +819,11 @@ def test_silent_connections_ping_and_others_do_not(make_rig: Any) -> None:
     keep_alive_ns = np.array([8 * S, 0], np.int64)
     f.devices["written_ns"] = now_ns - 6 * S
     f.devices[1].written_ns = now_ns - 4 * S + 1
-    f.devices[2].state = CLOSED
-    f.devices[3].flags |= BLOCKED
+    f.devices[2].state = device.CLOSED
+    f.devices[3].flags |= device.BLOCKED
     due = np.zeros(5, np.int64)
     pingreq = np.frombuffer(bytearray(b"\xc0\x00"), np.uint8)
-    assert ping_idle(f, now_ns, keep_alive_ns, pingreq, due) == 1
+    assert reactor.ping_idle(f, now_ns, keep_alive_ns, pingreq, due) == 1
     assert due[0] == 3
     assert rig.far[0].recv(10) == b"\xc0\x00"
     assert f.devices[0].written_ns == now_ns
@@ -864,7 +842,7 @@ def test_devices_that_fell_silent_together_do_not_ping_together(make_rig: Any) -
     f.devices["written_ns"] = 10**12
     pinged = []
     for silent_s in (4.0, 4.5, 5.0, 5.5, 6.0):
-        ping_idle(f, 10**12 + int(silent_s * S), keep_alive_ns, pingreq, due)
+        reactor.ping_idle(f, 10**12 + int(silent_s * S), keep_alive_ns, pingreq, due)
         pinged.append(int((f.devices["pinged_ns"] > 0).sum()))
     assert pinged[-1] == 200
     for fewer, more in pairwise(pinged):

@@ -6,16 +6,8 @@ import numpy as np
 import orjson
 import pytest
 
+from loadgen.engine import recorder
 from loadgen.engine.fleet import build_fleet, plan_schedule
-from loadgen.engine.recorder import (
-    connected_by_group,
-    decode_intervals,
-    in_flight_by_group,
-    numbers_of,
-    owed_by_group,
-    process_times,
-    take_intervals,
-)
 from loadgen.metrics.histogram import bucket_index
 from loadgen.metrics.interval import COUNTERS, SERIES, Interval
 from loadgen.mqtt.in_flight import acquire, set_capacity
@@ -52,11 +44,11 @@ def started_fleet() -> Fleet:
 def rows_of(fleet: Fleet, now_ns: int, reported: Grid[Counts] | None = None) -> list[Interval]:
     """As the coordinator sees them, after a trip through JSON."""
     reported = Counts.grid(*fleet.counters.shape) if reported is None else reported
-    rows, block = take_intervals(fleet, reported, now_ns)
+    rows, block = recorder.take_intervals(fleet, reported, now_ns)
     header: dict[str, Any] = orjson.loads(
         orjson.dumps({"interval": rows, "buckets": len(block) // 12})
     )
-    return decode_intervals(header, block)
+    return recorder.decode_intervals(header, block)
 
 
 def test_every_count_and_latency_is_in_one_row_and_starts_again() -> None:
@@ -64,7 +56,7 @@ def test_every_count_and_latency_is_in_one_row_and_starts_again() -> None:
     rng = np.random.default_rng(1)
     wanted_counts = rng.integers(0, 50, (*fleet.counters.shape, len(COUNTERS)))
     wanted_counts[1, 2] = 0
-    numbers_of(fleet.counters)[:] = wanted_counts
+    recorder.numbers_of(fleet.counters)[:] = wanted_counts
     values: dict[tuple[str, str, str], list[int]] = {}
     for group in range(3):
         for series in (0, 3, len(SERIES) - 1):
@@ -100,7 +92,7 @@ def test_every_count_and_latency_is_in_one_row_and_starts_again() -> None:
     assert all(row.series == "" for row in again)
     assert sum(getattr(row, name) for row in again for name in COUNTERS) == 0
     assert not fleet.histograms.any()
-    assert numbers_of(fleet.counters).tolist() == wanted_counts.tolist()
+    assert recorder.numbers_of(fleet.counters).tolist() == wanted_counts.tolist()
     fleet.counters[0, 1].received += 3
     third = rows_of(fleet, START_NS + 2 * S, reported)
     assert [(r.group, r.phase, r.received) for r in third if r.received] == [
@@ -129,8 +121,8 @@ def test_every_group_has_its_gauges_in_the_current_phase(now_ns: int, phase: str
     }
     gauges = {row.group: (row.connected, row.in_flight) for row in rows}
     assert gauges == {"publishers": (2, 2), "others": (1, 0), "subscribers": (3, 0)}
-    assert connected_by_group(fleet).tolist() == [2, 1, 3]
-    assert in_flight_by_group(fleet).tolist() == [2, 0, 0]
+    assert recorder.connected_by_group(fleet).tolist() == [2, 1, 3]
+    assert recorder.in_flight_by_group(fleet).tolist() == [2, 0, 0]
 
 
 def test_before_the_start_gauges_belong_to_the_connect_phase() -> None:
@@ -148,41 +140,41 @@ def test_gauges_appear_once_however_many_phases_have_counts() -> None:
     fleet.held["counters"].view(np.int64)[:] = 1
     rows = rows_of(fleet, START_NS + 2 * S)
     assert sum(row.connected for row in rows) == 9
-    assert sum(row.owed for row in rows) == owed_by_group(fleet, START_NS + 2 * S)[0].sum()
+    assert sum(row.owed for row in rows) == recorder.owed_by_group(fleet, START_NS + 2 * S)[0].sum()
 
 
 def test_owed_counts_what_is_due_by_group_and_how_old_it_is() -> None:
     fleet = started_fleet()
     # Each of four sends 100 a second, each of two 10 a second.
-    owed, age_ns = owed_by_group(fleet, START_NS + S // 2 - 1)
+    owed, age_ns = recorder.owed_by_group(fleet, START_NS + S // 2 - 1)
     assert owed.tolist() == [200, 10, 0]
     assert age_ns == S // 2 - 1
-    owed, age_ns = owed_by_group(fleet, START_NS - 1)
+    owed, age_ns = recorder.owed_by_group(fleet, START_NS - 1)
     assert owed.tolist() == [0, 0, 0]
     assert age_ns == 0
 
 
 def test_nothing_becomes_due_after_the_window_but_the_debt_grows_older() -> None:
     fleet = started_fleet()
-    owed, age_ns = owed_by_group(fleet, START_NS + 10 * S)
+    owed, age_ns = recorder.owed_by_group(fleet, START_NS + 10 * S)
     assert owed.tolist() == [1200, 60, 0]
     assert age_ns == 10 * S
     fleet.publishers["due_ns"] = START_NS + 3 * S
-    assert owed_by_group(fleet, START_NS + 10 * S)[0].sum() == 0
+    assert recorder.owed_by_group(fleet, START_NS + 10 * S)[0].sum() == 0
 
 
 def test_owed_follows_the_rate() -> None:
     fleet = started_fleet()
     fleet.program = with_rate(fleet.program, START_NS + S, 3.0)
-    assert owed_by_group(fleet, START_NS + 2 * S - 1)[0].tolist() == [1600, 80, 0]
+    assert recorder.owed_by_group(fleet, START_NS + 2 * S - 1)[0].tolist() == [1600, 80, 0]
 
 
 def test_process_times_are_those_of_the_scheduler() -> None:
-    before = process_times()
+    before = recorder.process_times()
     total = 0
-    while process_times().cpu_ns - before.cpu_ns < 3_000_000:
+    while recorder.process_times().cpu_ns - before.cpu_ns < 3_000_000:
         total += sum(range(1000))
-    after = process_times()
+    after = recorder.process_times()
     assert after.cpu_ns > before.cpu_ns
     assert after.wait_ns >= before.wait_ns
     assert after.resident_bytes > 10 << 20

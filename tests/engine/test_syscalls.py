@@ -12,40 +12,15 @@ import numpy as np
 import pytest
 
 from loadgen.brokers.ports import free_port, listen
+from loadgen.engine import syscalls
 from loadgen.engine.fleet import socket_address
-from loadgen.engine.syscalls import (
-    CLOCK_OFFSET,
-    CLOCK_WORDS,
-    EPOLLET,
-    EPOLLHUP,
-    EPOLLIN,
-    EPOLLOUT,
-    EPOLLRDHUP,
-    EVENT_DATA,
-    EVENT_WORDS,
-    MESSAGE_WORDS,
-    age_ns,
-    arm_timer,
-    close_descriptor,
-    connect_socket,
-    make_timer,
-    monotonic_ns,
-    open_socket,
-    receive_into,
-    receive_timed,
-    send_from,
-    socket_error,
-    stamp_arrivals,
-    wait_events,
-    watch,
-)
 
 NO_SOURCE = np.zeros(0, np.uint8)
 
 
 @pytest.fixture
 def clock() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.zeros(CLOCK_WORDS, np.int64)
+    return np.zeros(syscalls.CLOCK_WORDS, np.int64)
 
 
 @pytest.fixture
@@ -61,24 +36,24 @@ def epoll() -> Iterator[select.epoll]:
 
 def waited(epoll: select.epoll, timeout_ms: int = 0) -> dict[int, int]:
     """What is ready: data to flags."""
-    events = np.zeros(16 * EVENT_WORDS, np.int32)
-    count = wait_events(epoll.fileno(), events, 16, timeout_ms)
+    events = np.zeros(16 * syscalls.EVENT_WORDS, np.int32)
+    count = syscalls.wait_events(epoll.fileno(), events, 16, timeout_ms)
     assert count >= 0
-    rows = events[: count * EVENT_WORDS].reshape(-1, EVENT_WORDS)
-    return {int(row[EVENT_DATA]): int(row[0]) & 0xFFFFFFFF for row in rows}
+    rows = events[: count * syscalls.EVENT_WORDS].reshape(-1, syscalls.EVENT_WORDS)
+    return {int(row[syscalls.EVENT_DATA]): int(row[0]) & 0xFFFFFFFF for row in rows}
 
 
 def test_constants_are_those_of_the_system() -> None:
-    assert EPOLLIN == select.EPOLLIN
-    assert EPOLLOUT == select.EPOLLOUT
-    assert EPOLLHUP == select.EPOLLHUP
-    assert EPOLLRDHUP == select.EPOLLRDHUP
-    assert EPOLLET & 0xFFFFFFFF == select.EPOLLET & 0xFFFFFFFF
+    assert syscalls.EPOLLIN == select.EPOLLIN
+    assert syscalls.EPOLLOUT == select.EPOLLOUT
+    assert syscalls.EPOLLHUP == select.EPOLLHUP
+    assert syscalls.EPOLLRDHUP == select.EPOLLRDHUP
+    assert syscalls.EPOLLET & 0xFFFFFFFF == select.EPOLLET & 0xFFFFFFFF
 
 
 def test_the_clock_is_clock_monotonic(clock: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
     before = time.monotonic_ns()
-    found = monotonic_ns(clock)
+    found = syscalls.monotonic_ns(clock)
     assert before <= found <= time.monotonic_ns()
 
 
@@ -89,16 +64,16 @@ def test_a_clock_that_is_ahead_is_read_and_waited_for_as_such(
 ) -> None:
     hour_ns = 3600 * 10**9
     for ahead_ns in (hour_ns, -hour_ns):
-        clock[CLOCK_OFFSET] = ahead_ns
+        clock[syscalls.CLOCK_OFFSET] = ahead_ns
         before_ns = time.monotonic_ns()
-        found_ns = monotonic_ns(clock)
+        found_ns = syscalls.monotonic_ns(clock)
         assert before_ns <= found_ns - ahead_ns <= time.monotonic_ns()
-        timer = make_timer()
+        timer = syscalls.make_timer()
         try:
-            watch(epoll.fileno(), timer, EPOLLIN | EPOLLET, -1, words)
-            arm_timer(timer, found_ns + 20_000_000, clock)
-            assert waited(epoll, 10_000) == {-1: EPOLLIN}
-            assert monotonic_ns(clock) >= found_ns + 20_000_000
+            syscalls.watch(epoll.fileno(), timer, syscalls.EPOLLIN | syscalls.EPOLLET, -1, words)
+            syscalls.arm_timer(timer, found_ns + 20_000_000, clock)
+            assert waited(epoll, 10_000) == {-1: syscalls.EPOLLIN}
+            assert syscalls.monotonic_ns(clock) >= found_ns + 20_000_000
         finally:
             os.close(timer)
 
@@ -107,18 +82,18 @@ def test_bytes_go_through_a_socket_and_errors_are_negative() -> None:
     near, far = socket.socketpair()
     with near, far:
         buffer = np.arange(100, dtype=np.uint8)
-        assert send_from(near.fileno(), buffer, 10, 30) == 20
+        assert syscalls.send_from(near.fileno(), buffer, 10, 30) == 20
         assert far.recv(100) == bytes(range(10, 30))
-        assert receive_into(near.fileno(), buffer, 0, 100) == -errno.EAGAIN
+        assert syscalls.receive_into(near.fileno(), buffer, 0, 100) == -errno.EAGAIN
         far.send(b"hello")
-        assert receive_into(near.fileno(), buffer, 90, 100) == 5
+        assert syscalls.receive_into(near.fileno(), buffer, 90, 100) == 5
         assert buffer[90:95].tobytes() == b"hello"
         assert buffer[89] == 89
         far.close()
-        assert receive_into(near.fileno(), buffer, 0, 100) == 0
+        assert syscalls.receive_into(near.fileno(), buffer, 0, 100) == 0
         # A broken pipe is a result, not a signal.
-        assert send_from(near.fileno(), buffer, 0, 10) == -errno.EPIPE
-    assert receive_into(near.fileno(), buffer, 0, 1) == -errno.EBADF
+        assert syscalls.send_from(near.fileno(), buffer, 0, 10) == -errno.EPIPE
+    assert syscalls.receive_into(near.fileno(), buffer, 0, 1) == -errno.EBADF
 
 
 def test_epoll_tells_the_data_it_was_given(
@@ -127,14 +102,22 @@ def test_epoll_tells_the_data_it_was_given(
     near, far = socket.socketpair()
     with near, far:
         for data, sock in ((-1, near), (70_000, far)):
-            assert watch(epoll.fileno(), sock.fileno(), EPOLLIN | EPOLLET, data, words) == 0
+            assert (
+                syscalls.watch(
+                    epoll.fileno(), sock.fileno(), syscalls.EPOLLIN | syscalls.EPOLLET, data, words
+                )
+                == 0
+            )
         assert waited(epoll) == {}
         far.send(b"x")
         near.send(b"x")
-        assert waited(epoll) == {-1: EPOLLIN, 70_000: EPOLLIN}
+        assert waited(epoll) == {-1: syscalls.EPOLLIN, 70_000: syscalls.EPOLLIN}
         assert waited(epoll) == {}  # the edge is over
-        assert watch(epoll.fileno(), near.fileno(), EPOLLIN, 1, words) == -errno.EEXIST
-    assert watch(epoll.fileno(), near.fileno(), EPOLLIN, 1, words) == -errno.EBADF
+        assert (
+            syscalls.watch(epoll.fileno(), near.fileno(), syscalls.EPOLLIN, 1, words)
+            == -errno.EEXIST
+        )
+    assert syscalls.watch(epoll.fileno(), near.fileno(), syscalls.EPOLLIN, 1, words) == -errno.EBADF
 
 
 def test_a_timer_fires_at_its_moment_and_can_be_put_off(
@@ -142,24 +125,24 @@ def test_a_timer_fires_at_its_moment_and_can_be_put_off(
     clock: np.ndarray[tuple[int], np.dtype[np.int64]],
     words: np.ndarray[tuple[int], np.dtype[np.int32]],
 ) -> None:
-    timer = make_timer()
+    timer = syscalls.make_timer()
     assert timer >= 0
     try:
-        watch(epoll.fileno(), timer, EPOLLIN | EPOLLET, -1, words)
+        syscalls.watch(epoll.fileno(), timer, syscalls.EPOLLIN | syscalls.EPOLLET, -1, words)
         due_ns = time.monotonic_ns() + 20_000_000
-        assert arm_timer(timer, due_ns, clock) == 0
-        assert waited(epoll, 10_000) == {-1: EPOLLIN}
+        assert syscalls.arm_timer(timer, due_ns, clock) == 0
+        assert waited(epoll, 10_000) == {-1: syscalls.EPOLLIN}
         assert time.monotonic_ns() >= due_ns
         # Never read, it fires again when armed again; the past is at once.
-        arm_timer(timer, 1, clock)
-        assert waited(epoll, 10_000) == {-1: EPOLLIN}
-        arm_timer(timer, time.monotonic_ns() + 10**12, clock)
+        syscalls.arm_timer(timer, 1, clock)
+        assert waited(epoll, 10_000) == {-1: syscalls.EPOLLIN}
+        syscalls.arm_timer(timer, time.monotonic_ns() + 10**12, clock)
         assert waited(epoll, 20) == {}
-        arm_timer(timer, 1, clock)
-        arm_timer(timer, 0, clock)
+        syscalls.arm_timer(timer, 1, clock)
+        syscalls.arm_timer(timer, 0, clock)
         assert waited(epoll, 20) == {}
     finally:
-        close_descriptor(timer)
+        syscalls.close_descriptor(timer)
 
 
 def test_a_socket_connects_from_the_address_it_is_told(
@@ -170,18 +153,18 @@ def test_a_socket_connects_from_the_address_it_is_told(
         listener.setblocking(True)
         port = listener.getsockname()[1]
         address = np.frombuffer(bytearray(socket_address("127.0.0.1", port)), np.uint8)
-        descriptor = open_socket(socket.AF_INET, source, words)
+        descriptor = syscalls.open_socket(socket.AF_INET, source, words)
         ours = socket.socket(fileno=descriptor)
         with ours:
             assert not os.get_blocking(descriptor)
             assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            assert connect_socket(descriptor, address) == 0
+            assert syscalls.connect_socket(descriptor, address) == 0
             theirs, (host, _) = listener.accept()
             theirs.close()
             assert host == "127.0.0.9"
-            watch(epoll.fileno(), descriptor, EPOLLOUT, 5, words)
-            assert waited(epoll, 10_000)[5] & EPOLLOUT
-            assert socket_error(descriptor, words) == 0
+            syscalls.watch(epoll.fileno(), descriptor, syscalls.EPOLLOUT, 5, words)
+            assert waited(epoll, 10_000)[5] & syscalls.EPOLLOUT
+            assert syscalls.socket_error(descriptor, words) == 0
 
 
 def test_ipv6_addresses_connect(words: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
@@ -195,8 +178,8 @@ def test_ipv6_addresses_connect(words: np.ndarray[tuple[int], np.dtype[np.int32]
         address = np.frombuffer(
             bytearray(socket_address("::1", listener.getsockname()[1])), np.uint8
         )
-        with socket.socket(fileno=open_socket(socket.AF_INET6, NO_SOURCE, words)) as ours:
-            assert connect_socket(ours.fileno(), address) == 0
+        with socket.socket(fileno=syscalls.open_socket(socket.AF_INET6, NO_SOURCE, words)) as ours:
+            assert syscalls.connect_socket(ours.fileno(), address) == 0
 
 
 def test_a_refused_connect_is_told_by_the_socket(
@@ -205,12 +188,12 @@ def test_a_refused_connect_is_told_by_the_socket(
     address = np.frombuffer(
         bytearray(socket_address("127.0.0.1", free_port("127.0.0.1"))), np.uint8
     )
-    with socket.socket(fileno=open_socket(socket.AF_INET, NO_SOURCE, words)) as ours:
-        result = connect_socket(ours.fileno(), address)
+    with socket.socket(fileno=syscalls.open_socket(socket.AF_INET, NO_SOURCE, words)) as ours:
+        result = syscalls.connect_socket(ours.fileno(), address)
         if result == 0:
-            watch(epoll.fileno(), ours.fileno(), EPOLLOUT, 5, words)
+            syscalls.watch(epoll.fileno(), ours.fileno(), syscalls.EPOLLOUT, 5, words)
             assert waited(epoll, 10_000)
-            result = -socket_error(ours.fileno(), words)
+            result = -syscalls.socket_error(ours.fileno(), words)
         assert result == -errno.ECONNREFUSED
 
 
@@ -218,45 +201,45 @@ def test_a_source_address_that_is_not_ours_leaks_no_descriptor(
     words: np.ndarray[tuple[int], np.dtype[np.int32]],
 ) -> None:
     source = np.frombuffer(bytearray(socket_address("203.0.113.9", 0)), np.uint8)
-    first = open_socket(socket.AF_INET, source, words)
+    first = syscalls.open_socket(socket.AF_INET, source, words)
     assert first == -errno.EADDRNOTAVAIL
-    probe = open_socket(socket.AF_INET, NO_SOURCE, words)
-    close_descriptor(probe)
+    probe = syscalls.open_socket(socket.AF_INET, NO_SOURCE, words)
+    syscalls.close_descriptor(probe)
     for _ in range(20):
-        open_socket(socket.AF_INET, source, words)
-    after = open_socket(socket.AF_INET, NO_SOURCE, words)
-    close_descriptor(after)
+        syscalls.open_socket(socket.AF_INET, source, words)
+    after = syscalls.open_socket(socket.AF_INET, NO_SOURCE, words)
+    syscalls.close_descriptor(after)
     assert after == probe
-    assert close_descriptor(after) == -errno.EBADF
+    assert syscalls.close_descriptor(after) == -errno.EBADF
 
 
 def test_a_timed_read_says_how_long_its_last_bytes_were_there(words: Any) -> None:
-    message = np.zeros(MESSAGE_WORDS, np.int64)
+    message = np.zeros(syscalls.MESSAGE_WORDS, np.int64)
     buffer = np.zeros(100, np.uint8)
     with listen("127.0.0.1") as listener:
         listener.setblocking(True)
         near = socket.create_connection(listener.getsockname())
         far, _ = listener.accept()
     with near, far:
-        assert receive_timed(near.fileno(), buffer, 3, 100, message) == -errno.EAGAIN
+        assert syscalls.receive_timed(near.fileno(), buffer, 3, 100, message) == -errno.EAGAIN
         far.sendall(b"before")
         wait_readable(near)
-        assert receive_timed(near.fileno(), buffer, 3, 100, message) == 6
+        assert syscalls.receive_timed(near.fileno(), buffer, 3, 100, message) == 6
         assert buffer[3:9].tobytes() == b"before"
-        assert age_ns(message) == -1
-        assert stamp_arrivals(near.fileno(), words) == 0
+        assert syscalls.age_ns(message) == -1
+        assert syscalls.stamp_arrivals(near.fileno(), words) == 0
         waited_ns = -1
         while waited_ns < 0:  # the kernel begins to note moments a while after it was asked to
             sent_ns = time.monotonic_ns()
             far.sendall(b"after")
             time.sleep(0.02)
-            assert receive_timed(near.fileno(), buffer, 0, 100, message) == 5
-            waited_ns = age_ns(message)
+            assert syscalls.receive_timed(near.fileno(), buffer, 0, 100, message) == 5
+            waited_ns = syscalls.age_ns(message)
         # The kernel corrects the wall clock by less than a thousandth.
         assert 19_000_000 < waited_ns < (time.monotonic_ns() - sent_ns) * 1.01
         far.close()
         wait_readable(near)
-        assert receive_timed(near.fileno(), buffer, 0, 100, message) == 0
+        assert syscalls.receive_timed(near.fileno(), buffer, 0, 100, message) == 0
 
 
 def wait_readable(sock: socket.socket) -> None:

@@ -20,15 +20,7 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.brokers.start import serve
 from loadgen.mqtt.packets import ConnAck, Publish
-from loadgen.workload.groups import (
-    DeviceGroup,
-    Publishes,
-    Reconnect,
-    Subscribes,
-    Target,
-    Tls,
-    Will,
-)
+from loadgen.workload import groups
 from tests.engine.harness import HANG_S, Driver, FakeBroker, Gone, Session, one_worker_plan, until
 from tests.secured_mosquitto import TlsFiles, run_secured
 
@@ -37,26 +29,26 @@ StartBroker = Callable[..., Awaitable[FakeBroker]]
 
 def publishers(
     count: int = 4, rate: float = 400.0, *, qos: int = 0, topics: int | None = None, **fields: Any
-) -> DeviceGroup:
-    publishes = Publishes("t", topics or count, 0, rate, 1, qos)
+) -> groups.DeviceGroup:
+    publishes = groups.Publishes("t", topics or count, 0, rate, 1, qos)
     if "size" in fields:
         publishes = replace(publishes, size_bytes=(fields["size"], fields.pop("size")))
-    return DeviceGroup("publishers", count, publishes, **fields)
+    return groups.DeviceGroup("publishers", count, publishes, **fields)
 
 
 def subscribers(
     count: int = 1, *, qos: int = 0, wildcard: bool = True, **fields: Any
-) -> DeviceGroup:
-    wanted = Subscribes("publishers", qos, wildcard)
-    return DeviceGroup("subscribers", count, subscribes=wanted, **fields)
+) -> groups.DeviceGroup:
+    wanted = groups.Subscribes("publishers", qos, wildcard)
+    return groups.DeviceGroup("subscribers", count, subscribes=wanted, **fields)
 
 
-def target(endpoint: Endpoint) -> Target:
+def target(endpoint: Endpoint) -> groups.Target:
     transport = {"mqtt": "tcp", "mqtts": "tls"}.get(endpoint.scheme, endpoint.scheme)
-    return Target(endpoint.host, endpoint.port, transport, endpoint.path or "/mqtt")  # type: ignore[arg-type]
+    return groups.Target(endpoint.host, endpoint.port, transport, endpoint.path or "/mqtt")  # type: ignore[arg-type]
 
 
-def targets(*brokers: Any) -> tuple[Target, ...]:
+def targets(*brokers: Any) -> tuple[groups.Target, ...]:
     return tuple(target(broker.endpoints[0]) for broker in brokers)
 
 
@@ -83,9 +75,9 @@ async def test_devices_of_a_broker_that_was_killed_return_without_a_storm(driver
     count, rate, in_flight = 120, 250.0, 8
     async with run_mosquitto() as broker:
         plan = one_worker_plan(
-            DeviceGroup("devices", count),
+            groups.DeviceGroup("devices", count),
             targets=targets(broker),
-            reconnect=Reconnect(0.05, 0.2, 0.5),
+            reconnect=groups.Reconnect(0.05, 0.2, 0.5),
         )
         await driver.configure(plan)
         assert (await driver.connect(in_flight=in_flight, rate=rate))["connected"] == count
@@ -122,7 +114,7 @@ async def test_durable_sessions_lose_nothing_when_the_broker_restarts(
             subscribers(2, qos=qos, wildcard=False, clean_start=False),
             targets=targets(broker),
             version=version,
-            reconnect=Reconnect(0.05, 0.2, 0.5),
+            reconnect=groups.Reconnect(0.05, 0.2, 0.5),
         )
         await play(driver, plan, measure_ms=1500)
         await driver.until(lambda: driver.now("received") > 200)
@@ -223,7 +215,7 @@ async def test_what_comes_with_connack_had_waited_for_the_device(
         publishers(1, 100.0),
         subscribers(1, qos=1, clean_start=False),
         port=broker.port,
-        reconnect=Reconnect(0.1, 0.1, 0.0),
+        reconnect=groups.Reconnect(0.1, 0.1, 0.0),
     )
     await play(driver, plan, warmup_ms=0, measure_ms=600)
     await driver.until(lambda: driver.window_ends and driver.now("connected") == 2)
@@ -282,7 +274,7 @@ async def test_devices_of_the_first_group_are_those_of_the_file(
 async def test_the_will_of_a_device_that_was_cut_off_reaches_others(driver: Driver) -> None:
     async with run_mosquitto() as broker:
         endpoint = broker.endpoints[0]
-        group = DeviceGroup("devices", 3, will=Will("dead/{device}", "gone", qos=1))
+        group = groups.DeviceGroup("devices", 3, will=groups.Will("dead/{device}", "gone", qos=1))
         plan = one_worker_plan(group, targets=targets(broker))
         await driver.configure(plan)
         await driver.connect()
@@ -326,7 +318,7 @@ async def test_the_payload_of_a_file_follows_the_header(driver: Driver, tmp_path
 
 async def test_a_worker_stays_on_its_processor(driver: Driver) -> None:
     processor = max(os.sched_getaffinity(0))
-    plan = one_worker_plan(DeviceGroup("devices", 1), port=1)
+    plan = one_worker_plan(groups.DeviceGroup("devices", 1), port=1)
     pinned = replace(plan, workers=(replace(plan.workers[0], processors=(processor,)),))
     await driver.configure(pinned)
     assert os.sched_getaffinity(driver.pid) == {processor}
@@ -406,7 +398,7 @@ async def test_fanin_over_websocket(
             subscribers(1, qos=qos, clean_start=qos == 0),
             targets=targets(broker),
             version=version,
-            tls=Tls(ca_file=str(certificates.authority)) if secure else None,
+            tls=groups.Tls(ca_file=str(certificates.authority)) if secure else None,
         )
         await play(driver, plan)
         await driver.finished()
@@ -424,7 +416,7 @@ async def test_websocket_devices_return_too(driver: Driver) -> None:
         plan = one_worker_plan(
             publishers(5, 500.0, qos=1),
             targets=targets(broker),
-            reconnect=Reconnect(0.02, 0.1, 0.5),
+            reconnect=groups.Reconnect(0.02, 0.1, 0.5),
         )
         await play(driver, plan, measure_ms=800)
         await driver.until(lambda: driver.now("sent") > 100)
@@ -447,7 +439,8 @@ async def test_what_is_no_websocket_is_refused(driver: Driver, start_broker: Sta
 
     broker = await start_broker(no_upgrade)
     plan = one_worker_plan(
-        DeviceGroup("devices", 3), targets=(Target("127.0.0.1", broker.port, "ws", "/mqtt"),)
+        groups.DeviceGroup("devices", 3),
+        targets=(groups.Target("127.0.0.1", broker.port, "ws", "/mqtt"),),
     )
     await driver.configure(plan)
     answer = await driver.connect()
@@ -478,9 +471,9 @@ async def test_sessions_are_resumed_where_asked(
     broker = await start_broker(look, ssl=context)
     authority = str(certificates.authority)
     plan = one_worker_plan(
-        DeviceGroup("devices", 20),
-        targets=(Target("127.0.0.1", broker.port, "tls"),),
-        tls=Tls(authority, minimum=tls_version, maximum=tls_version, resume=resume),
+        groups.DeviceGroup("devices", 20),
+        targets=(groups.Target("127.0.0.1", broker.port, "tls"),),
+        tls=groups.Tls(authority, minimum=tls_version, maximum=tls_version, resume=resume),
     )
     await driver.configure(plan)
     assert (await driver.connect(in_flight=2))["connected"] == 20
@@ -498,7 +491,7 @@ async def test_sessions_of_mosquitto_are_resumed(
             publishers(30, 300.0, qos=1),
             subscribers(qos=1),
             targets=targets(broker),
-            tls=Tls(str(certificates.authority), resume=True),
+            tls=groups.Tls(str(certificates.authority), resume=True),
         )
         await play(driver, plan)
         await driver.finished()
@@ -522,8 +515,8 @@ async def test_each_device_shows_its_own_certificate(
 
     broker = await start_broker(look, ssl=context)
     plan = one_worker_plan(
-        DeviceGroup("devices", 6),
-        targets=(Target("127.0.0.1", broker.port, "tls"),),
+        groups.DeviceGroup("devices", 6),
+        targets=(groups.Target("127.0.0.1", broker.port, "tls"),),
         tls=device_certificates(certificates),
     )
     await driver.configure(plan)
@@ -532,8 +525,8 @@ async def test_each_device_shows_its_own_certificate(
     assert sorted(names) == [f"device-{n}" for n in range(6)]
 
 
-def device_certificates(certificates: CertificateFiles) -> Tls:
-    return Tls(
+def device_certificates(certificates: CertificateFiles) -> groups.Tls:
+    return groups.Tls(
         str(certificates.authority), certificates.client_certificate, certificates.client_key
     )
 
@@ -563,7 +556,7 @@ async def test_a_device_without_its_certificate_is_a_failure_that_says_why(
     async with run_secured(tls=files) as broker:
         # There are certificates for six.
         plan = one_worker_plan(
-            DeviceGroup("devices", 7),
+            groups.DeviceGroup("devices", 7),
             targets=targets(broker),
             tls=device_certificates(certificates),
         )
@@ -595,10 +588,10 @@ async def test_a_handshake_that_was_given_up_does_not_disturb_the_next_attempt(
     silent: list[asyncio.StreamWriter] = []
     port = broker.port
     plan = one_worker_plan(
-        DeviceGroup("devices", 1),
-        targets=(Target("127.0.0.1", port, "tls"),),
-        tls=Tls(str(certificates.authority)),
-        reconnect=Reconnect(0.05, 0.05, 0.0),
+        groups.DeviceGroup("devices", 1),
+        targets=(groups.Target("127.0.0.1", port, "tls"),),
+        tls=groups.Tls(str(certificates.authority)),
+        reconnect=groups.Reconnect(0.05, 0.05, 0.0),
     )
     await driver.configure(plan)
     assert (await driver.connect(timeout_s=0.3))["connected"] == 1

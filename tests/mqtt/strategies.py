@@ -6,25 +6,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from loadgen.mqtt.constants import (
-    AUTH,
-    CONNACK,
-    CONNECT,
-    DISCONNECT,
-    MQTT_3_1,
-    MQTT_3_1_1,
-    MQTT_5,
-    PUBACK,
-    PUBCOMP,
-    PUBLISH,
-    PUBREC,
-    PUBREL,
-    SUBACK,
-    SUBSCRIBE,
-    UNSUBACK,
-    UNSUBSCRIBE,
-    WILL,
-)
+from loadgen.mqtt import constants
 from loadgen.mqtt.packets import (
     Auth,
     ConnAck,
@@ -51,7 +33,7 @@ from loadgen.mqtt.reason_codes import REASON_CODES
 QUICK = settings(max_examples=100, deadline=None)
 THOROUGH = settings(max_examples=400, deadline=None)
 
-VERSIONS = (MQTT_3_1, MQTT_3_1_1, MQTT_5)
+VERSIONS = (constants.MQTT_3_1, constants.MQTT_3_1_1, constants.MQTT_5)
 versions = st.sampled_from(VERSIONS)
 packet_ids = st.integers(1, 0xFFFF)
 qos_levels = st.integers(0, 2)
@@ -85,9 +67,9 @@ _values: dict[str, st.SearchStrategy[Any]] = {
 
 
 @st.composite
-def properties(draw: st.DrawFn, packet_type: int, version: int = MQTT_5) -> Properties:
+def properties(draw: st.DrawFn, packet_type: int, version: int = constants.MQTT_5) -> Properties:
     """Properties that a packet (or WILL) may carry."""
-    if version != MQTT_5 or draw(st.booleans()):
+    if version != constants.MQTT_5 or draw(st.booleans()):
         return NO_PROPERTIES
     found: dict[str, Any] = {}
     allowed = [row for row in PROPERTY_TABLE if packet_type in row.packets]
@@ -103,12 +85,16 @@ def properties(draw: st.DrawFn, packet_type: int, version: int = MQTT_5) -> Prop
 
 
 def topic_filters(version: int) -> st.SearchStrategy[str]:
-    return st.one_of(_plain_filters, _shared_filters) if version == MQTT_5 else _plain_filters
+    return (
+        st.one_of(_plain_filters, _shared_filters)
+        if version == constants.MQTT_5
+        else _plain_filters
+    )
 
 
 def wills(version: int) -> st.SearchStrategy[Will]:
     return st.builds(
-        Will, topic_names, payloads, qos_levels, st.booleans(), properties(WILL, version)
+        Will, topic_names, payloads, qos_levels, st.booleans(), properties(constants.WILL, version)
     )
 
 
@@ -116,12 +102,12 @@ def wills(version: int) -> st.SearchStrategy[Will]:
 def connects(draw: st.DrawFn, version: int) -> Connect:
     user_name = draw(st.none() | texts)
     clean_start = draw(st.booleans())
-    may_have_password = user_name is not None or version == MQTT_5
-    needs_client_id = version == MQTT_3_1_1 and not clean_start
+    may_have_password = user_name is not None or version == constants.MQTT_5
+    needs_client_id = version == constants.MQTT_3_1_1 and not clean_start
     return Connect(
         client_id=draw(
             _text(min_size=1).filter(lambda text: len(text) <= 23)
-            if version == MQTT_3_1
+            if version == constants.MQTT_3_1
             else _text(min_size=int(needs_client_id))
         ),
         protocol_version=version,
@@ -130,22 +116,22 @@ def connects(draw: st.DrawFn, version: int) -> Connect:
         user_name=user_name,
         password=draw(st.none() | st.binary(max_size=20)) if may_have_password else None,
         will=draw(st.none() | wills(version)),
-        properties=draw(properties(CONNECT, version)),
+        properties=draw(properties(constants.CONNECT, version)),
     )
 
 
 @st.composite
 def connacks(draw: st.DrawFn, version: int) -> ConnAck:
-    codes = REASON_CODES[CONNACK] if version == MQTT_5 else range(6)
+    codes = REASON_CODES[constants.CONNACK] if version == constants.MQTT_5 else range(6)
     reason_code = draw(st.sampled_from(sorted(codes)))
-    present = version != MQTT_3_1 and reason_code == 0 and draw(st.booleans())
-    return ConnAck(present, reason_code, draw(properties(CONNACK, version)))
+    present = version != constants.MQTT_3_1 and reason_code == 0 and draw(st.booleans())
+    return ConnAck(present, reason_code, draw(properties(constants.CONNACK, version)))
 
 
 @st.composite
 def publishes(draw: st.DrawFn, version: int) -> Publish:
     qos = draw(qos_levels)
-    carried = draw(properties(PUBLISH, version))
+    carried = draw(properties(constants.PUBLISH, version))
     return Publish(
         topic_name="" if carried.topic_alias and draw(st.booleans()) else draw(topic_names),
         payload=draw(payloads),
@@ -160,13 +146,13 @@ def publishes(draw: st.DrawFn, version: int) -> Publish:
 @st.composite
 def acks(draw: st.DrawFn, version: int) -> Packet:
     acknowledgements: tuple[tuple[Callable[..., Packet], int], ...] = (
-        (PubAck, PUBACK),
-        (PubRec, PUBREC),
-        (PubRel, PUBREL),
-        (PubComp, PUBCOMP),
+        (PubAck, constants.PUBACK),
+        (PubRec, constants.PUBREC),
+        (PubRel, constants.PUBREL),
+        (PubComp, constants.PUBCOMP),
     )
     make, packet_type = draw(st.sampled_from(acknowledgements))
-    codes = REASON_CODES[packet_type] if version == MQTT_5 else {0}
+    codes = REASON_CODES[packet_type] if version == constants.MQTT_5 else {0}
     packet: Packet = make(
         draw(packet_ids),
         draw(st.sampled_from(sorted(codes))),
@@ -178,7 +164,7 @@ def acks(draw: st.DrawFn, version: int) -> Packet:
 @st.composite
 def subscriptions(draw: st.DrawFn, version: int) -> Subscription:
     topic_filter = draw(topic_filters(version))
-    if version != MQTT_5:
+    if version != constants.MQTT_5:
         return Subscription(topic_filter, draw(qos_levels))
     return Subscription(
         topic_filter,
@@ -191,35 +177,39 @@ def subscriptions(draw: st.DrawFn, version: int) -> Subscription:
 
 def subscribes(version: int) -> st.SearchStrategy[Subscribe]:
     several = st.lists(subscriptions(version), min_size=1, max_size=3).map(tuple)
-    return st.builds(Subscribe, packet_ids, several, properties(SUBSCRIBE, version))
+    return st.builds(Subscribe, packet_ids, several, properties(constants.SUBSCRIBE, version))
 
 
 def subacks(version: int) -> st.SearchStrategy[SubAck]:
-    codes = REASON_CODES[SUBACK] if version == MQTT_5 else {0, 1, 2, 0x80}
+    codes = REASON_CODES[constants.SUBACK] if version == constants.MQTT_5 else {0, 1, 2, 0x80}
     several = st.lists(st.sampled_from(sorted(codes)), min_size=1, max_size=4).map(tuple)
-    return st.builds(SubAck, packet_ids, several, properties(SUBACK, version))
+    return st.builds(SubAck, packet_ids, several, properties(constants.SUBACK, version))
 
 
 def unsubscribes(version: int) -> st.SearchStrategy[Unsubscribe]:
     several = st.lists(topic_filters(version), min_size=1, max_size=3).map(tuple)
-    return st.builds(Unsubscribe, packet_ids, several, properties(UNSUBSCRIBE, version))
+    return st.builds(Unsubscribe, packet_ids, several, properties(constants.UNSUBSCRIBE, version))
 
 
 def unsubacks(version: int) -> st.SearchStrategy[UnsubAck]:
-    if version != MQTT_5:
+    if version != constants.MQTT_5:
         return st.builds(UnsubAck, packet_ids)
-    codes = st.sampled_from(sorted(REASON_CODES[UNSUBACK]))
+    codes = st.sampled_from(sorted(REASON_CODES[constants.UNSUBACK]))
     several = st.lists(codes, min_size=1, max_size=4).map(tuple)
-    return st.builds(UnsubAck, packet_ids, several, properties(UNSUBACK, version))
+    return st.builds(UnsubAck, packet_ids, several, properties(constants.UNSUBACK, version))
 
 
 def disconnects(version: int) -> st.SearchStrategy[Disconnect]:
-    codes = REASON_CODES[DISCONNECT] if version == MQTT_5 else {0}
-    return st.builds(Disconnect, st.sampled_from(sorted(codes)), properties(DISCONNECT, version))
+    codes = REASON_CODES[constants.DISCONNECT] if version == constants.MQTT_5 else {0}
+    return st.builds(
+        Disconnect, st.sampled_from(sorted(codes)), properties(constants.DISCONNECT, version)
+    )
 
 
 def auths() -> st.SearchStrategy[Auth]:
-    return st.builds(Auth, st.sampled_from(sorted(REASON_CODES[AUTH])), properties(AUTH))
+    return st.builds(
+        Auth, st.sampled_from(sorted(REASON_CODES[constants.AUTH])), properties(constants.AUTH)
+    )
 
 
 def packets(version: int) -> st.SearchStrategy[Packet]:
@@ -237,7 +227,7 @@ def packets(version: int) -> st.SearchStrategy[Packet]:
         st.just(PingReq()),
         st.just(PingResp()),
     ]
-    return st.one_of([*both, auths()] if version == MQTT_5 else both)
+    return st.one_of([*both, auths()] if version == constants.MQTT_5 else both)
 
 
 versioned_packets = versions.flatmap(lambda version: st.tuples(packets(version), st.just(version)))

@@ -5,21 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import LocalProtocolError, RemoteProtocolError
-from loadgen.mqtt.wire import (
-    Reader,
-    escaped,
-    write_binary,
-    write_u8,
-    write_u16,
-    write_u32,
-    write_utf8,
-    write_variable,
-)
+from loadgen.mqtt import wire
 from tests.mqtt.strategies import QUICK, texts
 
 
-def _reader(data: bytes) -> Reader:
-    return Reader(data, "PACKET")
+def _reader(data: bytes) -> wire.Reader:
+    return wire.Reader(data, "PACKET")
 
 
 class TestIntegers:
@@ -39,7 +30,7 @@ class TestIntegers:
         ],
     )
     def test_variable_byte_integer_of_table_1_1(self, value: int, data: bytes) -> None:
-        assert write_variable(value, "x") == data
+        assert wire.write_variable(value, "x") == data
         assert _reader(data).variable("x") == value
 
     @pytest.mark.parametrize(
@@ -53,10 +44,10 @@ class TestIntegers:
     @pytest.mark.parametrize(
         ("write", "most"),
         [
-            (write_u8, 0xFF),
-            (write_u16, 0xFFFF),
-            (write_u32, 0xFFFF_FFFF),
-            (write_variable, 268_435_455),
+            (wire.write_u8, 0xFF),
+            (wire.write_u16, 0xFFFF),
+            (wire.write_u32, 0xFFFF_FFFF),
+            (wire.write_variable, 268_435_455),
         ],
     )
     def test_what_does_not_fit_is_our_fault(self, write, most) -> None:  # type: ignore[no-untyped-def]
@@ -66,8 +57,8 @@ class TestIntegers:
                 write(value, "x")
 
     def test_big_endian(self) -> None:
-        assert write_u16(0x1234, "x") == b"\x12\x34"
-        assert write_u32(0x12345678, "x") == b"\x12\x34\x56\x78"
+        assert wire.write_u16(0x1234, "x") == b"\x12\x34"
+        assert wire.write_u32(0x12345678, "x") == b"\x12\x34\x56\x78"
         reader = _reader(b"\x01\x12\x34\x12\x34\x56\x78")
         assert (reader.u8("x"), reader.u16("x"), reader.u32("x")) == (1, 0x1234, 0x12345678)
         reader.finish()
@@ -79,14 +70,14 @@ class TestStrings:
     @given(texts)
     @QUICK
     def test_round_trip(self, text: str) -> None:
-        reader = _reader(write_utf8(text, "x"))
+        reader = _reader(wire.write_utf8(text, "x"))
         assert reader.utf8("x") == text
         reader.finish()
 
     @pytest.mark.parametrize("text", ["a\0b", "\ud800", "a\udfffb", "x" * 65_536, "é" * 32_768])
     def test_refused_from_us(self, text: str) -> None:
         with pytest.raises(LocalProtocolError):
-            write_utf8(text, "x")
+            wire.write_utf8(text, "x")
 
     @pytest.mark.parametrize(
         "data",
@@ -100,7 +91,7 @@ class TestStrings:
     )
     def test_refused_from_the_peer(self, data: bytes) -> None:
         with pytest.raises(RemoteProtocolError) as caught:
-            _reader(write_binary(data, "x")).utf8("x")
+            _reader(wire.write_binary(data, "x")).utf8("x")
         assert caught.value.reason_code == 0x81
 
     def test_byte_order_mark_is_kept(self) -> None:
@@ -111,9 +102,9 @@ class TestStrings:
             _reader(b"\x00\x05abcd").binary("x")
 
     def test_largest(self) -> None:
-        assert _reader(write_binary(b"z" * 65_535, "x")).binary("x") == b"z" * 65_535
+        assert _reader(wire.write_binary(b"z" * 65_535, "x")).binary("x") == b"z" * 65_535
         with pytest.raises(LocalProtocolError):
-            write_binary(b"z" * 65_536, "x")
+            wire.write_binary(b"z" * 65_536, "x")
 
     def test_trailing_bytes(self) -> None:
         with pytest.raises(RemoteProtocolError, match="3 trailing bytes"):
@@ -126,11 +117,11 @@ class TestEscaped:
     @given(st.text(max_size=500))
     @QUICK
     def test_is_short_printable_ascii(self, text: str) -> None:
-        shown = escaped(text)
+        shown = wire.escaped(text)
         assert shown.isascii()
         assert shown.isprintable()
         # Ten characters for each kept one at worst, and the count.
         assert len(shown) <= 80 * 10 + 40
 
     def test_bound_says_how_much_there_was(self) -> None:
-        assert escaped("x" * 81) == "'" + "x" * 80 + "'... (81 characters)"
+        assert wire.escaped("x" * 81) == "'" + "x" * 80 + "'... (81 characters)"

@@ -10,23 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import PowerLogError
+from loadgen.scorecard import power_settings
 from loadgen.scorecard.power import outlet_power, outlets_over, require_coverage
 from loadgen.scorecard.power_logs import (
     parse_power_log,
     read_log,
     read_power_log,
     require_readable,
-)
-from loadgen.scorecard.power_settings import (
-    LogSettings,
-    PduLog,
-    distinct_logs,
-    host_timezone,
-    log_settings,
-    parse_columns,
-    parse_offset,
-    pdu_log,
-    time_zone,
 )
 
 PDU = Path(__file__).parent / "pdu"
@@ -139,8 +129,10 @@ def test_a_log_that_crosses_a_clock_change_near_the_run_is_refused(
     start_ns = int(first.timestamp()) * SECOND_NS
     windows = (start_ns, start_ns + 60 * SECOND_NS)
     with pytest.raises(PowerLogError, match=r"the clock of Europe/Berlin (?:changes|is)"):
-        outlets_over(LogSettings((PduLog(log),), BERLIN), *windows)
-    assert outlets_over(LogSettings((PduLog(log),), ZoneInfo("UTC")), *windows)
+        outlets_over(power_settings.LogSettings((power_settings.PduLog(log),), BERLIN), *windows)
+    assert outlets_over(
+        power_settings.LogSettings((power_settings.PduLog(log),), ZoneInfo("UTC")), *windows
+    )
 
 
 def test_a_clock_change_far_from_the_run_does_no_harm(tmp_path: Path) -> None:
@@ -149,7 +141,7 @@ def test_a_clock_change_far_from_the_run_does_no_harm(tmp_path: Path) -> None:
     lines = [f"{m.astimezone(BERLIN):%Y-%m-%d %H:%M:%S},{m.day}" for m in moments]
     log = tmp_path / "month.csv"
     log.write_text("\n".join(["time,watts", *lines]))
-    settings = LogSettings((PduLog(log),), BERLIN)
+    settings = power_settings.LogSettings((power_settings.PduLog(log),), BERLIN)
     for day in (20, 29, 2, 12):
         month = 3 if day > 14 else 4
         start_ns = int(datetime(2013, month, day, 6, tzinfo=UTC).timestamp()) * SECOND_NS
@@ -238,7 +230,7 @@ def test_one_log_twice_is_refused(tmp_path: Path) -> None:
     log.write_text(LINE)
     (tmp_path / "b.log").symlink_to(log)
     with pytest.raises(PowerLogError, match="is given twice"):
-        distinct_logs([log, tmp_path / "b.log"])
+        power_settings.distinct_logs([log, tmp_path / "b.log"])
 
 
 def test_a_log_that_is_not_there(tmp_path: Path) -> None:
@@ -249,14 +241,14 @@ def test_a_log_that_is_not_there(tmp_path: Path) -> None:
 def test_a_name_that_is_no_zone() -> None:
     for name in ("Mars/Olympus", "../../etc/passwd", ""):
         with pytest.raises(PowerLogError, match="is not a time zone"):
-            time_zone(name)
+            power_settings.time_zone(name)
 
 
 def test_this_hosts_zone_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
-    assert time_zone(None).key == "Asia/Tokyo"
+    assert power_settings.time_zone(None).key == "Asia/Tokyo"
     monkeypatch.delenv("TZ")
-    assert time_zone(None).key == host_timezone()
+    assert power_settings.time_zone(None).key == power_settings.host_timezone()
 
 
 # --- formats --------------------------------------------------------------------------------
@@ -276,7 +268,7 @@ NAMES = "time=recorded at,watts=Active power,outlet=Socket,kwh=Total,decimal=poi
 
 
 def read_text(text: str, columns: str | None = None) -> list[tuple[str, int, float, float | None]]:
-    named = parse_columns(columns) if columns else None
+    named = power_settings.parse_columns(columns) if columns else None
     samples = parse_power_log(text.encode(), "pdu.csv", ZoneInfo("UTC"), named)
     columns_ = samples[["outlet", "wall_ns", "watts", "kwh"]]
     return [
@@ -306,7 +298,7 @@ def test_named_columns_and_times_with_a_zone_of_their_own() -> None:
         ("2", at("10:04:35"), 50.0, 7.0),
     ]
     # The zone of the log is for times that have none.
-    columns = parse_columns(NAMES)
+    columns = power_settings.parse_columns(NAMES)
     samples = parse_power_log(NAMED.encode(), "a", BERLIN, columns)
     assert samples["wall_ns"][0] == at("10:04:05")
 
@@ -355,18 +347,18 @@ def test_a_table_that_cannot_be_used(text: str, columns: str | None, says: str) 
 )
 def test_columns_that_name_nothing(text: str) -> None:
     with pytest.raises(PowerLogError, match="pdu_columns: "):
-        parse_columns(text)
+        power_settings.parse_columns(text)
 
 
 def test_outlets_are_grouped_and_sampled_at_different_seconds(tmp_path: Path) -> None:
     log = tmp_path / "pdu=1.csv"
     log.write_text(NAMED)
-    settings = log_settings([f"rack={log}#2", f"broker={log}#1"], "UTC", NAMES)
+    settings = power_settings.log_settings([f"rack={log}#2", f"broker={log}#1"], "UTC", NAMES)
     assert settings is not None
     first, second = outlets_over(settings, at("10:04:35"), at("10:05:35"))
     assert (first.node, first.outlet, first.watts, first.coverage) == ("rack", "2", 50.0, 1.0)
     assert (second.node, second.outlet, second.watts) == ("broker", "1", 105.0)
-    whole = log_settings([log], "UTC", NAMES)
+    whole = power_settings.log_settings([log], "UTC", NAMES)
     assert whole is not None
     assert [o.name for o in outlets_over(whole, at("10:04:35"), at("10:05:35"))] == [
         f"{log}#1",
@@ -377,12 +369,14 @@ def test_outlets_are_grouped_and_sampled_at_different_seconds(tmp_path: Path) ->
 def test_a_log_as_it_is_given(tmp_path: Path) -> None:
     odd = tmp_path / "a=b#3"
     odd.write_text(LINE)
-    assert pdu_log(str(odd)) == PduLog(odd)
-    assert pdu_log(f"n={odd}") == PduLog(odd, "n")
-    assert pdu_log("n=x.log#1, 2") == PduLog(Path("x.log"), "n", ("1", "2"))
-    assert pdu_log("x.log") == PduLog(Path("x.log"))
+    assert power_settings.pdu_log(str(odd)) == power_settings.PduLog(odd)
+    assert power_settings.pdu_log(f"n={odd}") == power_settings.PduLog(odd, "n")
+    assert power_settings.pdu_log("n=x.log#1, 2") == power_settings.PduLog(
+        Path("x.log"), "n", ("1", "2")
+    )
+    assert power_settings.pdu_log("x.log") == power_settings.PduLog(Path("x.log"))
     with pytest.raises(PowerLogError, match="has no name"):
-        pdu_log("x.log#1,,2")
+        power_settings.pdu_log("x.log#1,,2")
 
 
 def test_an_outlet_twice_or_not_there(tmp_path: Path) -> None:
@@ -391,30 +385,30 @@ def test_an_outlet_twice_or_not_there(tmp_path: Path) -> None:
     given: tuple[list[str | Path], ...] = ([log, f"{log}#1"], [f"{log}#1,2", f"{log}#2"])
     for twice in given:
         with pytest.raises(PowerLogError, match="is given twice"):
-            distinct_logs(twice)
-    assert len(distinct_logs([f"{log}#1", f"{log}#2"])) == 2
-    settings = log_settings([f"{log}#7"], "UTC", NAMES)
+            power_settings.distinct_logs(twice)
+    assert len(power_settings.distinct_logs([f"{log}#1", f"{log}#2"])) == 2
+    settings = power_settings.log_settings([f"{log}#7"], "UTC", NAMES)
     assert settings is not None
     with pytest.raises(PowerLogError, match="has no outlet '7'; it has 1, 2"):
         read_log(settings.logs[0], settings)
 
 
 def test_an_offset_is_a_time_with_a_sign() -> None:
-    assert parse_offset("1.5s") == 1_500_000_000
-    assert parse_offset("-2") == -2_000_000_000
-    assert parse_offset("+500ms") == 500_000_000
+    assert power_settings.parse_offset("1.5s") == 1_500_000_000
+    assert power_settings.parse_offset("-2") == -2_000_000_000
+    assert power_settings.parse_offset("+500ms") == 500_000_000
     for text in ("soon", "--1", "400d"):
         with pytest.raises(PowerLogError, match="pdu_offset: "):
-            parse_offset(text)
+            power_settings.parse_offset(text)
 
 
 def test_a_half_written_last_line_is_fine_before_a_run(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text(f"{LINE}\n{LINE[:20]}")
-    settings = LogSettings((PduLog(log),), ZoneInfo("UTC"))
+    settings = power_settings.LogSettings((power_settings.PduLog(log),), ZoneInfo("UTC"))
     require_readable(settings)
     with pytest.raises(PowerLogError, match="line 2: "):
-        read_log(PduLog(log), settings)
+        read_log(power_settings.PduLog(log), settings)
 
 
 # --- the counter of kilowatt-hours ----------------------------------------------------------
@@ -447,7 +441,7 @@ def test_watts_against_the_counter(counter: list[float], result: str | None) -> 
 
 
 def test_the_reports_counter_is_too_coarse_to_tell() -> None:
-    settings = log_settings([PDU / "power_supply_1.log"], "UTC")
+    settings = power_settings.log_settings([PDU / "power_supply_1.log"], "UTC")
     assert settings is not None
     (outlet,) = outlets_over(settings, at("10:04:05"), at("10:12:05"))
     assert outlet.energy is not None

@@ -8,15 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from loadgen.metrics.interval import Interval, to_table
-from loadgen.scorecard.views import (
-    BACKGROUND,
-    COURSE_SCHEMA,
-    PROCESS_SCHEMA,
-    TIMED,
-    course_of,
-    processes_of,
-    totals_of,
-)
+from loadgen.scorecard import views
 
 ROW = Interval(run="r", second=5, time_ns=5_000, span_ns=10**9, group="g", phase="measure")
 
@@ -28,10 +20,10 @@ def only(table: pa.Table) -> dict[str, object]:
 
 def test_totals_of_totals_are_totals(make: ModuleType) -> None:
     rows = make.rows_of(case="latency")
-    whole = totals_of(to_table(rows))
-    parts = [totals_of(to_table(rows[start::3])) for start in range(3)]
-    assert totals_of(pa.concat_tables(parts)) == whole
-    assert totals_of(whole) == whole
+    whole = views.totals_of(to_table(rows))
+    parts = [views.totals_of(to_table(rows[start::3])) for start in range(3)]
+    assert views.totals_of(pa.concat_tables(parts)) == whole
+    assert views.totals_of(whole) == whole
 
 
 def test_a_worker_that_was_held_up_does_not_slow_down_the_others() -> None:
@@ -40,7 +32,7 @@ def test_a_worker_that_was_held_up_does_not_slow_down_the_others() -> None:
         replace(ROW, worker=0, sent=100, received=50),
         replace(ROW, worker=1, sent=300, span_ns=3 * 10**9),
     ]
-    row = only(course_of(to_table(rows), ()))
+    row = only(views.course_of(to_table(rows), ()))
     assert row["sent_per_s"] == pytest.approx(200.0)
     assert row["received_per_s"] == pytest.approx(50.0)
     assert row["sent"] == 400
@@ -52,7 +44,7 @@ def test_gauges_add_over_workers_but_not_over_phases() -> None:
         for worker in (0, 1)
         for phase in ("measure", "drain")
     ]
-    row = only(course_of(to_table(rows), ()))
+    row = only(views.course_of(to_table(rows), ()))
     assert (row["connected"], row["owed"]) == (21, 1)
 
 
@@ -63,26 +55,26 @@ def test_groups_are_timed_or_background(make: ModuleType) -> None:
         bucket=bucket, bucket_count=bucket_count,
     )  # fmt: skip
     rows = [timed, replace(timed, group="h"), replace(timed, group="i")]
-    course = course_of(to_table(rows), frozenset({"g", "j"}))
-    assert course.schema == COURSE_SCHEMA
+    course = views.course_of(to_table(rows), frozenset({"g", "j"}))
+    assert course.schema == views.COURSE_SCHEMA
     found = [(row["run"], row["group"], row["count"]) for row in course.to_pylist()]
-    assert found == [("r", BACKGROUND, 2), ("r", TIMED, 4)]
+    assert found == [("r", views.BACKGROUND, 2), ("r", views.TIMED, 4)]
     assert set(course["p50_ns"].to_pylist()) == {1000}
 
 
 def test_series_that_are_not_drawn_are_left_out(make: ModuleType) -> None:
-    course = course_of(to_table(make.rows_of()), ())
+    course = views.course_of(to_table(make.rows_of()), ())
     assert set(course["series"].to_pylist()) == {"", "end_to_end", "connect"}
 
 
 def test_processes_are_one_row_a_worker_and_second(make: ModuleType) -> None:
-    processes = processes_of(to_table(make.rows_of(seconds=4)))
-    assert processes.schema == PROCESS_SCHEMA
+    processes = views.processes_of(to_table(make.rows_of(seconds=4)))
+    assert processes.schema == views.PROCESS_SCHEMA
     assert processes.num_rows == 2 * 8
     assert pc.min(processes["cpu_ns"]).as_py() > 0
 
 
 def test_nothing_gives_nothing() -> None:
     empty = to_table([])
-    assert course_of(empty, ()).num_rows == 0
-    assert processes_of(empty).num_rows == totals_of(empty).num_rows == 0
+    assert views.course_of(empty, ()).num_rows == 0
+    assert views.processes_of(empty).num_rows == views.totals_of(empty).num_rows == 0

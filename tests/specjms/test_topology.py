@@ -4,16 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.specjms import topology
 from loadgen.specjms.messages import Kind
-from loadgen.specjms.topology import (
-    VERTICAL_LOCATIONS,
-    Locations,
-    families_for,
-    families_of,
-    horizontal_locations,
-    input_rates,
-    suppliers_of,
-)
 
 # Run rules, section 3.6.1, tables 1 and 2, as printed.
 HORIZONTAL_A_BASE = (1.539201540, None, None, 3.378378378, 11.544011544, None, None)
@@ -23,7 +15,7 @@ VERTICAL = (0.76190476, 0.213333334, 0.05, 1.62162162, 5.77200577, 0.142314991, 
 
 @pytest.mark.parametrize("base", [1, 4, 5, 15, 100, 500])
 def test_horizontal_rates_are_those_printed(base: int) -> None:
-    rates = input_rates("horizontal", base, horizontal_locations(base))
+    rates = topology.input_rates("horizontal", base, topology.horizontal_locations(base))
     for interaction, rate in enumerate(rates, 1):
         if interaction == 2:
             printed = 2.133333334 * -(-base // 5)
@@ -35,31 +27,31 @@ def test_horizontal_rates_are_those_printed(base: int) -> None:
 
 @pytest.mark.parametrize("base", [1, 10, 300])
 def test_vertical_rates_are_those_printed(base: int) -> None:
-    rates = input_rates("vertical", base, VERTICAL_LOCATIONS)
+    rates = topology.input_rates("vertical", base, topology.VERTICAL_LOCATIONS)
     assert rates == pytest.approx([rate * base for rate in VERTICAL], rel=1e-8)
 
 
 def test_a_freeform_topology_has_no_rates() -> None:
     with pytest.raises(ValueError, match="freeform"):
-        input_rates("freeform", 1, VERTICAL_LOCATIONS)
+        topology.input_rates("freeform", 1, topology.VERTICAL_LOCATIONS)
 
 
 @pytest.mark.parametrize(
     ("base", "expected"), [(1, (1, 1, 1)), (5, (5, 1, 2)), (15, (15, 3, 6)), (101, (101, 21, 41))]
 )
 def test_horizontal_locations_grow_with_base(base: int, expected: tuple[int, int, int]) -> None:
-    places = horizontal_locations(base)
+    places = topology.horizontal_locations(base)
     assert (places.supermarkets, places.distribution_centers, places.suppliers) == expected
     assert places.of(Kind.HQ) == 1
 
 
 def test_vertical_locations_are_fixed() -> None:
-    assert [VERTICAL_LOCATIONS.of(kind) for kind in Kind] == [10, 2, 5, 1]
+    assert [topology.VERTICAL_LOCATIONS.of(kind) for kind in Kind] == [10, 2, 5, 1]
 
 
 @given(st.integers(1, 60), st.integers(1, 20))
 def test_every_supermarket_is_served_once(supermarkets: int, centers: int) -> None:
-    places = Locations(supermarkets, centers, 1)
+    places = topology.Locations(supermarkets, centers, 1)
     assert sum(places.served_by(dc) for dc in range(centers)) == supermarkets
     for dc in range(centers):
         assert places.served_by(dc) == len([k for k in range(supermarkets) if k % centers == dc])
@@ -67,17 +59,17 @@ def test_every_supermarket_is_served_once(supermarkets: int, centers: int) -> No
 
 @given(st.integers(3, 200))
 def test_two_or_three_suppliers_answer_equally_often(suppliers: int) -> None:
-    families = families_for(suppliers)
-    answers = [suppliers_of(family, suppliers) for family in range(families)]
+    families = topology.families_for(suppliers)
+    answers = [topology.suppliers_of(family, suppliers) for family in range(families)]
     assert [len(found) for found in answers] == [2, 3] * suppliers
     assert all(len(set(found)) == len(found) for found in answers)
-    assert {len(own) for own in families_of(suppliers, families)} == {5}
+    assert {len(own) for own in topology.families_of(suppliers, families)} == {5}
 
 
 @given(st.integers(1, 30), st.integers(1, 90))
 def test_families_and_suppliers_agree(suppliers: int, families: int) -> None:
-    offered = families_of(suppliers, families)
+    offered = topology.families_of(suppliers, families)
     for family in range(families):
         answering = {k for k in range(suppliers) if family in offered[k]}
-        assert answering == set(suppliers_of(family, suppliers))
+        assert answering == set(topology.suppliers_of(family, suppliers))
         assert 1 <= len(answering) <= 3

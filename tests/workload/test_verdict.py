@@ -8,20 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.workload import own_delay
+from loadgen.workload import own_delay, verdict
 from loadgen.workload.own_delay import OwnDelay
-from loadgen.workload.verdict import (
-    BACKLOG_EDGE_SAMPLES,
-    BACKLOG_FLOOR_MESSAGES,
-    CODES,
-    BacklogSample,
-    Reason,
-    RunFacts,
-    Standstill,
-    backlog_growth,
-    backlog_levels,
-    judge,
-)
 from tests.ledgers import changed, facts_with
 
 SOUND = facts_with(
@@ -39,23 +27,23 @@ SOUND = facts_with(
     backlog=tuple((second * 10**9, 0, 20 + second % 3) for second in range(11)),
     latency_p99_us=300.0,
 )
-BURST = RunFacts(connects_only=True, devices=5000, connected=5000, connect_seconds=1.0)
+BURST = verdict.RunFacts(connects_only=True, devices=5000, connected=5000, connect_seconds=1.0)
 
 
-def codes(facts: RunFacts) -> tuple[str, ...]:
-    return judge(facts).codes
+def codes(facts: verdict.RunFacts) -> tuple[str, ...]:
+    return verdict.judge(facts).codes
 
 
-def reason(facts: RunFacts) -> Reason:
+def reason(facts: verdict.RunFacts) -> verdict.Reason:
     """The only reason against a run."""
-    (only,) = judge(facts).reasons
+    (only,) = verdict.judge(facts).reasons
     assert only.detail.isprintable() and any(c.isdigit() for c in only.detail)
     return only
 
 
 def test_a_sound_run_is_valid() -> None:
-    assert judge(SOUND).valid and judge(BURST).valid
-    assert judge(SOUND).reasons == ()
+    assert verdict.judge(SOUND).valid and verdict.judge(BURST).valid
+    assert verdict.judge(SOUND).reasons == ()
 
 
 class TestRateMissed:
@@ -72,7 +60,7 @@ class TestRateMissed:
 
     def test_messages_still_owed_after_the_drain(self) -> None:
         found = reason(changed(SOUND, sent=9_999, owed_at_window_end=1, owed=1))
-        assert found == Reason("RATE_MISSED", "1 messages were still owed after the drain")
+        assert found == verdict.Reason("RATE_MISSED", "1 messages were still owed after the drain")
 
     def test_what_is_owed_at_the_end_was_not_sent_in_time_either(self) -> None:
         facts = changed(SOUND, sent=5_000, owed_at_window_end=5_000, owed=5_000)
@@ -159,10 +147,10 @@ class TestGeneratorSaturated:
 
     def test_what_is_too_little_for_a_reason_is_a_remark(self) -> None:
         some = changed(SOUND, latency_p99_us=60_000.0, own_delay=OwnDelay(read_p99_us=11_000.0))
-        assert [remark.code for remark in judge(some).remarks] == ["OWN_DELAY"]
+        assert [remark.code for remark in verdict.judge(some).remarks] == ["OWN_DELAY"]
         too_much = changed(some, own_delay=OwnDelay(read_p99_us=31_000.0))
         assert codes(too_much) == ("GENERATOR_SATURATED",)
-        assert judge(too_much).remarks == ()
+        assert verdict.judge(too_much).remarks == ()
 
 
 class TestMessages:
@@ -192,8 +180,8 @@ class TestMessages:
 
     def test_repeats_that_are_allowed_are_remarked(self) -> None:
         again = changed(SOUND, qos=1, duplicated=3, excused=3)
-        assert judge(again).valid
-        (remark,) = judge(again).remarks
+        assert verdict.judge(again).valid
+        (remark,) = verdict.judge(again).remarks
         assert remark.code == "REPEATED" and remark.detail.startswith("3 deliveries")
         found = reason(changed(again, duplicated=5))
         assert found.code == "DUPLICATED" and "2 deliveries" in found.detail
@@ -206,7 +194,7 @@ class TestMessages:
         assert reason(changed(SOUND, corrupt=1, received=9_999)).code == "CORRUPT"
         both = changed(SOUND, corrupt=1, received=9_990)
         assert codes(both) == ("CORRUPT", "LOST")
-        assert "9 of 10,000" in judge(both).reasons[1].detail
+        assert "9 of 10,000" in verdict.judge(both).reasons[1].detail
 
     def test_damaged_beyond_what_was_expected_is_a_repeat(self) -> None:
         assert codes(changed(SOUND, corrupt=1)) == ("DUPLICATED",)
@@ -222,17 +210,17 @@ class TestMessages:
     def test_what_came_before_the_window_is_a_remark(self) -> None:
         facts = changed(SOUND, foreign=3)
         early = replace(facts, ledger=SOUND.ledger)
-        assert judge(early).valid
-        (remark,) = judge(early).remarks
+        assert verdict.judge(early).valid
+        (remark,) = verdict.judge(early).remarks
         assert remark.code == "BEFORE_WINDOW" and remark.detail.endswith("window: 3 foreign")
-        assert judge(facts).remarks == ()
+        assert verdict.judge(facts).remarks == ()
 
 
 class TestHandshakes:
     QOS1 = changed(SOUND, qos=1, confirmed=10_000, acknowledged=10_000)
 
     def test_all_acknowledged(self) -> None:
-        assert judge(self.QOS1).valid
+        assert verdict.judge(self.QOS1).valid
 
     def test_refused_is_not_lost(self) -> None:
         facts = changed(
@@ -257,8 +245,8 @@ class TestHandshakes:
 
     def test_given_up_with_its_session_is_a_remark(self) -> None:
         facts = changed(self.QOS1, qos=2, acknowledged=9_997, given_up=3)
-        assert judge(facts).valid
-        assert [remark.code for remark in judge(facts).remarks] == ["GIVEN_UP"]
+        assert verdict.judge(facts).valid
+        assert [remark.code for remark in verdict.judge(facts).remarks] == ["GIVEN_UP"]
         assert codes(changed(facts, given_up=2)) == ("UNACKNOWLEDGED",)
 
     @pytest.mark.parametrize(
@@ -274,7 +262,7 @@ class TestHandshakes:
     )
     def test_why_a_handshake_was_given_up_is_said(self, fields: dict[str, int], why: str) -> None:
         facts = changed(self.QOS1, qos=2, acknowledged=9_997, given_up=3)
-        (remark,) = judge(changed(facts, **fields)).remarks
+        (remark,) = verdict.judge(changed(facts, **fields)).remarks
         assert remark.detail.endswith(f"were given up: {why}")
 
     def test_the_specification_holds_in_every_phase(self) -> None:
@@ -287,18 +275,18 @@ class TestHandshakes:
 class TestLedger:
     def test_a_sum_that_does_not_close(self) -> None:
         found = reason(changed(SOUND, imbalances=("3 in none",)))
-        assert found == Reason("LEDGER", "the counts do not close: 3 in none")
+        assert found == verdict.Reason("LEDGER", "the counts do not close: 3 in none")
         several = reason(changed(SOUND, imbalances=("3 in none", "b", "c")))
         assert several.detail.endswith("3 in none; and 2 more")
 
     def test_what_was_not_proven_is_a_remark(self) -> None:
-        unproven = judge(changed(SOUND, proven=False))
+        unproven = verdict.judge(changed(SOUND, proven=False))
         assert unproven.valid and [one.code for one in unproven.remarks] == ["UNPROVEN"]
 
 
 class TestConnections:
     @pytest.mark.parametrize("facts", [SOUND, BURST])
-    def test_connect_failed(self, facts: RunFacts) -> None:
+    def test_connect_failed(self, facts: verdict.RunFacts) -> None:
         found = reason(changed(facts, connected=facts.devices - 1))
         assert found.code == "CONNECT_FAILED" and f"of {facts.devices:,}" in found.detail
         assert codes(changed(facts, connect_failures=1)) == ("CONNECT_FAILED",)
@@ -306,7 +294,7 @@ class TestConnections:
         assert known.detail.endswith("2 attempts failed; most often: no answer in time")
 
     @pytest.mark.parametrize("facts", [SOUND, BURST])
-    def test_subscribe_failed_is_not_a_failed_connect(self, facts: RunFacts) -> None:
+    def test_subscribe_failed_is_not_a_failed_connect(self, facts: verdict.RunFacts) -> None:
         refused = "Not authorized (0x87)"
         found = reason(changed(facts, subscribe_failures=2, subscribe_failure=refused))
         assert found.code == "SUBSCRIBE_FAILED" and found.detail.startswith("2 of")
@@ -321,18 +309,20 @@ class TestConnections:
             expected = lost.ledger.expected
             assert found.detail.endswith(f"; for that 10 of {expected:,} deliveries did not arrive")
             assert codes(changed(lost, **cause, lost_to_absent=9)) == (found.code, "LOST")
-        both = judge(changed(lost, connected=SOUND.devices - 1, subscribe_failures=1)).reasons
+        both = verdict.judge(
+            changed(lost, connected=SOUND.devices - 1, subscribe_failures=1)
+        ).reasons
         assert ["did not arrive" in one.detail for one in both] == [True, False]
 
     def test_a_connection_that_ended_with_its_subscribe_is_told_once(self) -> None:
         refused = changed(SOUND, subscribe_failures=2, closed_at_subscribe=2, disconnects=2)
         assert codes(refused) == ("SUBSCRIBE_FAILED",)
-        found = judge(replace(refused, disconnects=3, disconnect="DISCONNECT")).reasons[1]
+        found = verdict.judge(replace(refused, disconnects=3, disconnect="DISCONNECT")).reasons[1]
         assert found.code == "DISCONNECTED"
         assert found.detail == "1 connections were lost after they had been made"
 
     @pytest.mark.parametrize("facts", [SOUND, BURST])
-    def test_disconnected(self, facts: RunFacts) -> None:
+    def test_disconnected(self, facts: verdict.RunFacts) -> None:
         found = reason(changed(facts, disconnects=1))
         assert found.code == "DISCONNECTED" and found.detail.endswith("had been made")
         known = reason(changed(facts, disconnects=1, disconnect="ECONNRESET"))
@@ -348,14 +338,16 @@ S = 10**9
 MOMENT = S // 100
 
 
-def course(under_way: Callable[[float], float], seconds: float = 10) -> tuple[BacklogSample, ...]:
+def course(
+    under_way: Callable[[float], float], seconds: float = 10
+) -> tuple[verdict.BacklogSample, ...]:
     """What a window has of a backlog: a sample a second, and each 10 ms at both ends."""
     end, edge = round(seconds * S), round(min(S / 2, seconds * S / 10))
     moments = {*range(0, edge, MOMENT), *range(0, end, S), *range(end - edge, end + 1, MOMENT)}
     return tuple((at, 0, round(under_way(at / S))) for at in sorted(moments))
 
 
-def rising(growth: float, seconds: float = 10) -> tuple[BacklogSample, ...]:
+def rising(growth: float, seconds: float = 10) -> tuple[verdict.BacklogSample, ...]:
     """Outstanding deliveries that grow by `growth` in all."""
     return course(lambda at: 500 + growth * at / seconds, seconds)
 
@@ -363,7 +355,7 @@ def rising(growth: float, seconds: float = 10) -> tuple[BacklogSample, ...]:
 class TestBacklog:
     def test_on_both_sides_of_the_floor_in_messages(self) -> None:
         slow = changed(SOUND, target_rate=10.0, sent=100, expected=100, received=100)
-        at = BACKLOG_FLOOR_MESSAGES
+        at = verdict.BACKLOG_FLOOR_MESSAGES
         assert codes(changed(slow, backlog=rising(at))) == ()
         assert reason(changed(slow, backlog=rising(at * 1.1))).code == "BACKLOG_GROWS"
 
@@ -400,11 +392,11 @@ class TestBacklog:
         self, since_s: float
     ) -> None:
         stands = course(lambda at: max(3.0, 1000 * (at - since_s)))
-        still = (Standstill(1.0, 1.6, 600), Standstill(since_s, 9.98, 700))
+        still = (verdict.Standstill(1.0, 1.6, 600), verdict.Standstill(since_s, 9.98, 700))
         found = reason(changed(SOUND, backlog=stands, standstills=still))
         assert found.code == "BACKLOG_GROWS"
         assert found.detail.endswith(f"from {since_s:.1f} s to 10.0 s (while 700 waited)")
-        (remark,) = judge(changed(SOUND, backlog=stands, standstills=still)).remarks
+        (remark,) = verdict.judge(changed(SOUND, backlog=stands, standstills=still)).remarks
         assert remark.detail.endswith("from 1.0 s to 1.6 s (while 600 waited)")
 
     def test_a_hiccup_at_the_very_end_is_none(self) -> None:
@@ -420,7 +412,7 @@ class TestBacklog:
     def test_noise_does_not_hide_growth(self) -> None:
         draw = random.Random(5)
         noisy = course(lambda at: 5000 * at / 60 + draw.uniform(0, 2000), 60)
-        assert backlog_growth(noisy) == pytest.approx(5000, rel=0.2)
+        assert verdict.backlog_growth(noisy) == pytest.approx(5000, rel=0.2)
 
     def test_what_piled_up_at_a_generator_without_time_is_not_the_brokers(self) -> None:
         saturated = changed(SOUND, backlog=rising(5000), busy_share=1.0)
@@ -433,37 +425,39 @@ class TestBacklog:
         assert codes(more) == ("GENERATOR_SATURATED", "BACKLOG_GROWS")
         assert codes(less) == ("GENERATOR_SATURATED",)
 
-    @pytest.mark.parametrize("count", range(2 * BACKLOG_EDGE_SAMPLES))
+    @pytest.mark.parametrize("count", range(2 * verdict.BACKLOG_EDGE_SAMPLES))
     def test_too_few_samples_say_nothing(self, count: int) -> None:
         samples = tuple((second * S, 0, 10**second) for second in range(count))
-        assert backlog_levels(samples) is None and backlog_growth(samples) == 0
+        assert verdict.backlog_levels(samples) is None and verdict.backlog_growth(samples) == 0
 
     def test_samples_of_one_moment_say_nothing(self) -> None:
-        assert backlog_growth([(5, 0, count) for count in range(9)]) == 0
+        assert verdict.backlog_growth([(5, 0, count) for count in range(9)]) == 0
 
     @given(st.integers(-10_000, 10_000), st.integers(0, 10_000), st.integers(1, 100))
     @settings(max_examples=50, deadline=None)
     def test_a_straight_line_is_found_exactly(self, slope: int, start: int, seconds: int) -> None:
-        levels = backlog_levels(course(lambda at: start + slope * at, seconds))
+        levels = verdict.backlog_levels(course(lambda at: start + slope * at, seconds))
         assert levels is not None
         (first_ns, before), (last_ns, after) = levels
         assert (after - before) * S == pytest.approx(slope * (last_ns - first_ns), abs=2 * S)
 
 
 def test_when_nothing_came_back_is_remarked() -> None:
-    stood = changed(SOUND, standstills=(Standstill(3.21, 5.29, 2080),))
-    (remark,) = judge(stood).remarks
+    stood = changed(SOUND, standstills=(verdict.Standstill(3.21, 5.29, 2080),))
+    (remark,) = verdict.judge(stood).remarks
     assert remark.code == "STANDSTILL"
     assert remark.detail == (
         "nothing came back in the window from 3.2 s to 5.3 s (while 2,080 waited)"
     )
     ours = OwnDelay(stalled_s=1.6, longest=own_delay.LongestStall(0, 3.2, 1.6))
-    found = judge(changed(stood, own_delay=ours))
+    found = verdict.judge(changed(stood, own_delay=ours))
     assert (found.codes, found.remarks) == (("GENERATOR_SATURATED",), ())
     brief = OwnDelay(stalled_s=0.9, longest=own_delay.LongestStall(0, 3.2, 0.9))
-    assert "STANDSTILL" in [one.code for one in judge(changed(stood, own_delay=brief)).remarks]
-    often = changed(SOUND, standstills=(Standstill(1, 2, 30),) * 9)
-    assert judge(often).remarks[0].detail.endswith("(while 30 waited) and 4 more times")
+    assert "STANDSTILL" in [
+        one.code for one in verdict.judge(changed(stood, own_delay=brief)).remarks
+    ]
+    often = changed(SOUND, standstills=(verdict.Standstill(1, 2, 30),) * 9)
+    assert verdict.judge(often).remarks[0].detail.endswith("(while 30 waited) and 4 more times")
 
 
 class TestLatencyBound:
@@ -498,7 +492,7 @@ def test_a_latency_between_hosts_must_hold_its_bound_whatever_the_clocks_say() -
 
 def test_the_clocks_of_hosts_are_told_of_with_what_they_hide() -> None:
     def clock(**fields: object) -> list[str]:
-        found = judge(changed(SOUND, **{"timed_between_hosts": True, **fields})).remarks
+        found = verdict.judge(changed(SOUND, **{"timed_between_hosts": True, **fields})).remarks
         return [remark.detail for remark in found if remark.code == "CLOCK"]
 
     assert clock(timed_between_hosts=False, clock_bound_ns=40_000) == []
@@ -552,13 +546,13 @@ def test_reasons_come_in_one_order_and_all_are_told() -> None:
     )
     # With a worker lost nobody knows what was lost and what was not acknowledged.
     apart = {"AUDIT", "WORKER_LOST", "GENERATOR_SATURATED"}
-    assert codes(bad) == tuple(code for code in CODES if code not in apart)
-    assert not judge(bad).valid
+    assert codes(bad) == tuple(code for code in verdict.CODES if code not in apart)
+    assert not verdict.judge(bad).valid
 
 
 def test_thresholds_that_do_not_hold_are_reasons_each() -> None:
     facts = changed(SOUND, thresholds_missed=("lost==0: it was 1", "sent>=9: it was 8"))
-    assert [(one.code, one.detail) for one in judge(facts).reasons] == [
+    assert [(one.code, one.detail) for one in verdict.judge(facts).reasons] == [
         ("THRESHOLD", "lost==0: it was 1"),
         ("THRESHOLD", "sent>=9: it was 8"),
     ]
