@@ -196,7 +196,10 @@ def test_the_archive_of_the_directory_that_one_stands_in(
     assert main(["specjms", "bundle", "."]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'r.jar'}\n"
     with zipfile.ZipFile(tmp_path / "r.jar") as jar:
-        assert "RepeatRun/run.json" in jar.namelist()
+        names = jar.namelist()
+    for name in ("run.json", "specjms.json"):
+        assert {f"FinalRun/{name}", f"RepeatRun/{name}"} <= {*names}
+    assert "DriverOutput/RepeatRun-events.jsonl" in names
     assert main(["specjms", "bundle", "/"]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)

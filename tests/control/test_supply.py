@@ -57,9 +57,23 @@ async def test_a_sound_run_is_what_the_formulas_say(tmp_path: Path) -> None:
     assert "destinations" not in manifest["observed"]["specjms"]
     assert {row["message"] for row in document["destinations"]} == set(TYPES)
     assert document["calls_without_all_offers"] == document["discarded"] == 0
+    assert document["changed_options"] == []
     assert not {"LOST", "DUPLICATED", "OUT_OF_ORDER", "CORRUPT"} & set(result.verdict.codes)
     assert "specjms.json" in (tmp_path / "run" / "SHA256SUMS").read_text()
     assert verify(tmp_path / "run", manifest).state == "intact"
+    archive = write_bundle(tmp_path / "run")
+    assert archive == tmp_path / "run.jar"
+    with zipfile.ZipFile(archive) as jar:
+        names = jar.namelist()
+        assert jar.testzip() is None
+    for name in (
+        *("submission/submission.xml", "destinationSetup.txt", "JMSServerConfig/serverSetup.txt"),
+        *("FinalRun/run.json", "FinalRun/specjms.json", "DriverOutput/FinalRun-events.jsonl"),
+    ):
+        assert name in names
+    assert any(name.startswith("FinalRun/intervals/") for name in names)
+    with pytest.raises(RunDirectoryError, match="exists"):
+        write_bundle(tmp_path / "run")
 
 
 async def test_one_lost_offer_is_found_and_named(tmp_path: Path) -> None:
@@ -150,9 +164,7 @@ async def test_a_driver_that_falls_behind_fails_the_pacing(tmp_path: Path) -> No
 async def test_steps_of_the_rate_are_another_workload_even_where_their_mean_is_one(
     tmp_path: Path,
 ) -> None:
-    _, plain = await played(tmp_path / "plain")
     _, stepped = await played(tmp_path / "steps", steps="50%:1s,150%:1s")
-    assert plain["changed_options"] == []
     assert stepped["changed_options"] == ["rate steps, 100.0% of the rates in the mean"]
 
 
@@ -172,31 +184,6 @@ async def test_options_of_publish_and_subscribe_change_no_count(tmp_path: Path) 
         assert any(not rule["kept"] for rule in document["rules"])
         assert [row["percent"] for row in document["groups"]][2:] == [0, 0]
         assert "LOST" not in result.verdict.codes
-
-
-async def test_a_bundle_holds_the_run_and_its_repetition(tmp_path: Path) -> None:
-    await played(tmp_path / "main", duration=0.5)
-    await played(tmp_path / "main-repeat", duration=0.5)
-    archive = write_bundle(tmp_path / "main")
-    assert archive == tmp_path / "main.jar"
-    with zipfile.ZipFile(archive) as jar:
-        names = jar.namelist()
-        assert jar.testzip() is None
-        assert b"repetition: horizontal topology" in jar.read("submission/submission.xml")
-    for name in (
-        "submission/submission.xml",
-        "destinationSetup.txt",
-        "JMSServerConfig/serverSetup.txt",
-        "FinalRun/run.json",
-        "FinalRun/specjms.json",
-        "RepeatRun/run.json",
-        "DriverOutput/FinalRun-events.jsonl",
-        "DriverOutput/RepeatRun-events.jsonl",
-    ):
-        assert name in names
-    assert any(name.startswith("FinalRun/intervals/") for name in names)
-    with pytest.raises(RunDirectoryError, match="exists"):
-        write_bundle(tmp_path / "main")
 
 
 def test_a_bundle_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def fanin(**fields: object) -> Scenario:
 
 async def test_search_finds_the_ceiling_of_the_reflector(tmp_path: Path) -> None:
     scenario = fanin()
-    aim = aim_for(scenario, "rate", start=2_400, highest=6_000, precision=0.1)
+    aim = aim_for(scenario, "rate", start=2_400, highest=4_000, precision=0.1)
     what = Search(scenario, aim, requirements(scenario, []), 1.5, f"ceiling={CEILING}")
     result = await search(what, tmp_path / "s")
     told = [(step.tried.load, step.tried.reasons) for step in result.steps]
