@@ -1,8 +1,5 @@
 """A Mosquitto that wants a login, TLS or WebSocket, as the brokers of users do."""
 
-import base64
-import hashlib
-import secrets
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,10 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.mosquitto import Mosquitto, MosquittoSettings, find_mosquitto
+from loadgen.brokers.mosquitto import (
+    Mosquitto,
+    MosquittoSettings,
+    find_mosquitto,
+    password_line,
+)
 from loadgen.brokers.process import running
-
-_PASSWORD_ROUNDS = 101
+from loadgen.workload.accounts import Account
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,9 @@ async def run_secured(
         if username is not None and password is not None:
             passwords = directory / "passwords"
             passwords.touch(mode=0o600)
-            passwords.write_text(_password_line(username, password))
+            passwords.write_text(
+                password_line(Account(username, password), b"12 bytes here") + "\n"
+            )
             lines += ["allow_anonymous false", f"password_file {passwords}"]
         chosen = MosquittoSettings(more_lines=(*lines, *more_lines))
         broker = SecuredMosquitto(program, chosen, directory)
@@ -69,11 +72,3 @@ async def run_secured(
         broker.shape = Endpoint(scheme, chosen.host, 0, username, password, path)
         async with running(broker):
             yield broker
-
-
-def _password_line(username: str, password: str) -> str:
-    """One line of a Mosquitto password file: PBKDF2-SHA512, as `mosquitto_passwd` writes it."""
-    salt = secrets.token_bytes(12)
-    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _PASSWORD_ROUNDS)
-    encoded = base64.b64encode(salt).decode(), base64.b64encode(digest).decode()
-    return f"{username}:$7${_PASSWORD_ROUNDS}${encoded[0]}${encoded[1]}\n"

@@ -8,6 +8,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -113,16 +114,24 @@ def _role(
 # What devices do ------------------------------------------------------------------------------
 
 
-async def _maximum_qos(asked: _Asked) -> Feature:
-    lack = ""
-    for qos in (2, 1, 0):
+async def _most(asked: _Asked, tried: Sequence[tuple[int, int, int]], told: str = "") -> Feature:
+    """The first value that works, each tried with a QoS and a payload's size; why not more."""
+    for value, qos, size_bytes in tried:
         topic = _topic()
-        role = _role(topic, qos=qos, publications=(Publication(topic, qos, _SMALL_BYTES),))
+        role = _role(topic, qos=qos, publications=(Publication(topic, qos, size_bytes),))
         found = await asked.lacks(role)
         if not found:
-            return Feature(qos, "tried", lack)
-        lack = found
-    return Feature(None, "tried", lack)
+            return Feature(value, "tried", told)
+        told = found
+    return Feature(None, "tried", told)
+
+
+async def _maximum_qos(asked: _Asked) -> Feature:
+    return await _most(asked, [(qos, qos, _SMALL_BYTES) for qos in (2, 1, 0)])
+
+
+async def _payload(asked: _Asked) -> Feature:
+    return await _most(asked, [(n, 0, n) for n in _PAYLOADS_BYTES], "no larger one was tried")
 
 
 async def _wildcards(asked: _Asked) -> Feature:
@@ -150,18 +159,6 @@ async def _retained(asked: _Asked) -> Feature:
     topic = _topic()
     publication = Publication(topic, 0, _SMALL_BYTES, retain=True)
     return _works(await asked.lacks(_role(topic, publications=(publication,))))
-
-
-async def _payload(asked: _Asked) -> Feature:
-    told = "no larger one was tried"
-    for size_bytes in _PAYLOADS_BYTES:
-        topic = _topic()
-        role = _role(topic, publications=(Publication(topic, 0, size_bytes),))
-        found = await asked.lacks(role)
-        if not found:
-            return Feature(size_bytes, "tried", told)
-        told = found
-    return Feature(None, "tried", told)
 
 
 def _works(lack: str) -> Feature:
@@ -240,25 +237,16 @@ async def _session_expiry(asked: _Asked) -> Feature:
     async with asked.talk() as talk:
         await asked.join(talk, client_id=name)  # which ends it
     most_s = granted.session_expiry_interval
-    return (
-        Feature(None, "tried", "as long as a client asks for")
-        if (most_s in (None, _FOREVER_S))
-        else Feature(most_s, "tried")
-    )
+    if most_s in (None, _FOREVER_S):
+        return Feature(None, "tried", "as long as a client asks for")
+    return Feature(most_s, "tried")
 
 
 # What can only be stated ----------------------------------------------------------------------
 
 
-async def _receive_maximum(asked: _Asked) -> Feature:
-    return _stated(asked, "receive_maximum", 65_535)
-
-
-async def _packet_size(asked: _Asked) -> Feature:
-    return _stated(asked, "maximum_packet_size", None)
-
-
-def _stated(asked: _Asked, name: str, silent: int | None) -> Feature:
+async def _stated(name: str, silent: int | None, asked: _Asked) -> Feature:
+    """What CONNACK says of a limit; `silent` is what it means not to."""
     if asked.greeting.said is None:
         return _ABSENT
     value = getattr(asked.greeting.said, name)
@@ -269,9 +257,9 @@ _ABSENT: Final = Feature(None, "absent", "MQTT 5 only")
 
 TRIALS: Final[Mapping[str, Callable[[_Asked], Awaitable[Feature]]]] = MappingProxyType(
     {
-        "receive_maximum": _receive_maximum,
+        "receive_maximum": partial(_stated, "receive_maximum", 65_535),
         "maximum_qos": _maximum_qos,
-        "maximum_packet_size_bytes": _packet_size,
+        "maximum_packet_size_bytes": partial(_stated, "maximum_packet_size", None),
         "payload_bytes": _payload,
         "topic_alias_maximum": _topic_aliases,
         "server_keep_alive_s": _keep_alive,

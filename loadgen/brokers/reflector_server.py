@@ -31,7 +31,7 @@ from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5, PUBACK, PUBLISH, PUBREC
 from loadgen.mqtt.packets import Subscription, Will
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties, encode_properties
 from loadgen.mqtt.reason_codes import ReasonCode, is_failure
-from loadgen.mqtt.topics import Group, SubscriptionTree, filter_matches, split_shared
+from loadgen.mqtt.topics import Group, SubscriptionTree, filter_matches, is_wild, split_shared
 
 CONTROL_PREFIX: Final = "$LOADGEN/"
 _CONTROL_BYTES: Final = CONTROL_PREFIX.encode()
@@ -159,7 +159,7 @@ class Reflector(ErringHost):
             text = topic.decode()
         except UnicodeDecodeError:
             text = "\0"
-        if "\0" in text or "+" in text or "#" in text:
+        if "\0" in text or is_wild(text):
             raise RemoteProtocolError("a Topic Name is not valid", ReasonCode.TOPIC_NAME_INVALID)
         found = self._tree.match(text)
         best: dict[Session, Subscription] = {}

@@ -23,6 +23,7 @@ from loadgen.mqtt.constants import MQTT_3_1, MQTT_5
 from loadgen.mqtt.packets import ConnAck, Connect, PubAck, Publish, PubRec
 from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.reason_codes import is_failure
+from loadgen.mqtt.topics import is_wild
 from loadgen.workload.rehearsal import ASKED, Delivery, Publication, Role, deliveries_of
 
 ANSWER_S: Final = 5.0
@@ -418,7 +419,7 @@ def _limits(played: _Played) -> Iterator[str]:
                 )
             if one.retain and said.retain_available == 0:
                 yield f"{where} retains no messages, which {role.group.name} publish"
-        if said.wildcard_subscription_available == 0 and any(map(_wild, role.filters)):
+        if said.wildcard_subscription_available == 0 and any(map(is_wild, role.filters)):
             needs = wanted.wildcards or f"needed by {role.group.name}; take another broker"
             yield f"{where} allows no wildcard subscription, {needs}"
         if said.shared_subscription_available == 0 and role.shares:
@@ -427,10 +428,6 @@ def _limits(played: _Played) -> Iterator[str]:
 
 def _because(needs: str) -> str:
     return f", {needs}" if needs else ""
-
-
-def _wild(topic_filter: str) -> bool:
-    return "+" in topic_filter or "#" in topic_filter
 
 
 def _remarks(played: _Played) -> Iterator[str]:

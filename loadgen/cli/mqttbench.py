@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from loadgen.cases.registry import CASES, build_scenario
 from loadgen.errors import ScenarioError
-from loadgen.mqtt.topics import filter_matches, split_shared
+from loadgen.mqtt.topics import filter_matches, is_wild, split_shared
 from loadgen.workload.scenario import Scenario, to_toml
 from loadgen.workload.units import shown
 
@@ -201,7 +201,7 @@ def _client(number: int, values: object) -> _Client:
     published, subscribed = _topic(entry, "publishTopics"), _topic(entry, "subscriptions")
     if published and subscribed:
         raise entry.refusal("publishTopics", f"{_CANNOT} together with subscriptions of one client")
-    if published and _is_wild(published[0]):
+    if published and is_wild(published[0]):
         raise entry.refusal("publishTopics", "a topic to publish to has no wildcard")
     topic, qos = published or subscribed or (None, None)
     # Left out, it is false to mqttbench.
@@ -302,7 +302,7 @@ def _case(clients: Sequence[_Client]) -> _Choice:
     _qos(clients)
     sent = Counter(client.publishes or "" for client in senders)
     read = Counter(client.subscribes or "" for client in readers)
-    if any(map(_is_wild, read)):
+    if any(map(is_wild, read)):
         return _Choice("fanin", _fanin(senders, readers, sent), senders, readers)
     if any(topic.startswith("$share/") for topic in read):
         return _Choice("queue", _queue(readers, sent, read), senders, readers)
@@ -313,7 +313,7 @@ def _connburst(clients: Sequence[_Client], readers: Sequence[_Client]) -> dict[s
     fields: dict[str, object] = {"devices": len(clients)}
     if readers:
         topic = _same(readers, "topicStr of subscriptions", lambda client: client.subscribes)
-        if _is_wild(topic) or topic.startswith("$"):
+        if is_wild(topic) or topic.startswith("$"):
             raise _unlike(f"subscription {shown(topic)} without publishers {_CANNOT}")
         fields |= {"subscribe": True, "qos": _qos(readers)}
     return fields
@@ -468,7 +468,3 @@ def _notes(clients: Sequence[_Client], choice: _Choice, clients_file: str | None
     others = choice.first if clients_file is None else choice.second
     if others and others[0].login[1] is not None:
         yield "password: left out of broker's URLs; add it there, as mqtt://user:password@host"
-
-
-def _is_wild(topic: str) -> bool:
-    return "+" in topic or "#" in topic

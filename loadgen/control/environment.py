@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from loadgen import PROGRAM
+from loadgen.brokers.ports import ephemeral_ports
 from loadgen.control.calibration import kept
 from loadgen.control.redaction import printable
 from loadgen.control.tuning import Demand, compare, read_profile, tuning_record
@@ -83,21 +84,14 @@ def _virtual() -> str:
     return ""
 
 
-def local_ports() -> tuple[int, int]:
-    """First and last port that the kernel gives to outgoing connections."""
-    numbers = _read("/proc/sys/net/ipv4/ip_local_port_range").split()
-    return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (32768, 60999)
-
-
 def host_of() -> Host:
     """What this host offers a run; workers raise their limit of descriptors to the hard one."""
-    first, last = local_ports()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return Host(
         cores=len(os.sched_getaffinity(0)),
         descriptors=hard if hard != resource.RLIM_INFINITY else 1 << 20,
         memory_bytes=psutil.virtual_memory().available,
-        local_ports=last - first + 1,
+        local_ports=len(ephemeral_ports()),
         name=socket.gethostname(),
         addresses=tuple(
             one.address.partition("%")[0]

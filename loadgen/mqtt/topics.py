@@ -14,11 +14,16 @@ MemberT = TypeVar("MemberT", bound=Hashable)
 OptionsT = TypeVar("OptionsT")
 
 
+def is_wild(topic: str) -> bool:
+    """Whether it has a wildcard (section 4.7.1), which a Topic Name must not."""
+    return "+" in topic or "#" in topic
+
+
 def topic_name_fault(topic_name: str) -> str | None:
     """What is wrong with a Topic Name that a message is published to (spec 4.7), or None."""
     if not topic_name:
         return "is empty"
-    if "+" in topic_name or "#" in topic_name:
+    if is_wild(topic_name):
         return f"contains a wildcard: {escaped(topic_name)}"
     return None
 
@@ -29,14 +34,14 @@ def topic_filter_fault(topic_filter: str, version: int) -> str | None:
         return "is empty"
     if version == MQTT_5 and topic_filter.startswith("$share/"):
         _, share_name, *levels = topic_filter.split("/")
-        if not share_name or "+" in share_name or "#" in share_name:
+        if not share_name or is_wild(share_name):
             return f"has no valid ShareName: {escaped(topic_filter)}"
         if not levels or levels == [""]:
             return f"shares no filter: {escaped(topic_filter)}"
     if "#" in topic_filter and topic_filter.index("#") != len(topic_filter) - 1:
         return f"has '#' before its end: {escaped(topic_filter)}"
     for level in topic_filter.split("/"):
-        if len(level) > 1 and ("+" in level or "#" in level):
+        if len(level) > 1 and is_wild(level):
             return f"has a wildcard beside other characters: {escaped(topic_filter)}"
     return None
 

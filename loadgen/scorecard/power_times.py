@@ -211,14 +211,8 @@ def changes_of(zone: ZoneInfo, first_ns: int, last_ns: int) -> tuple[int, ...]:
             low, high = at, until
             while high - low > timedelta(seconds=1):
                 middle = low + (high - low) / 2
-                low, high = (
-                    (middle, high)
-                    if _offset(zone, middle) == _offset(zone, at)
-                    else (
-                        low,
-                        middle,
-                    )
-                )
+                before = _offset(zone, middle) == _offset(zone, at)
+                low, high = (middle, high) if before else (low, middle)
             found.append(round(high.timestamp()) * 10**9)
         at = until
     return tuple(found)

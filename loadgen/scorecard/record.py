@@ -70,6 +70,12 @@ Number = Annotated[
     int, _GIVEN, BeforeValidator(lambda value: len(value) if isinstance(value, list) else value)
 ]
 """A number, or a list of what is counted."""
+Sentences = Annotated[
+    tuple[tuple[str, str], ...],
+    BeforeValidator(lambda found: [(one["code"], one.get("detail") or "") for one in found]),
+    _GIVEN,
+]
+"""(code, detail) of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +118,8 @@ class RunRecord:
     interrupted: Annotated[bool, _GIVEN] = False
     valid: Annotated[bool | None, at("verdict", "valid")] = None
     """None where the run ended before it was judged."""
-    reasons: Annotated[
-        tuple[tuple[str, str], ...],
-        BeforeValidator(lambda found: [(one["code"], one.get("detail") or "") for one in found]),
-        _GIVEN,
-        at("verdict", "reasons"),
-    ] = ()
-    """(code, detail)"""
-    remarks: Annotated[
-        tuple[tuple[str, str], ...],
-        BeforeValidator(lambda found: [(one["code"], one.get("detail") or "") for one in found]),
-        _GIVEN,
-    ] = ()
-    """(code, detail)"""
+    reasons: Annotated[Sentences, at("verdict", "reasons")] = ()
+    remarks: Sentences = ()
     ledger: Annotated[Ledger | None, at("ledger", "window")] = None
     run_ledger: Annotated[Ledger | None, at("ledger", "run")] = None
     refusals: Annotated[Counts, at("ledger", "refusals")] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from loadgen.metrics.reducer import LatencySummary
 from loadgen.scorecard.reading import figure, part
 from loadgen.scorecard.record import RunRecord
 from loadgen.workload.case import RowSpec
-from loadgen.workload.published import SECURED, Figures
+from loadgen.workload.published import SECURED, Figures, plain_number
 
 TYPES = ("Throughput", "Latency", "Connection rate", "Data-center Efficiency")
 """Groups of rows, in the order of the published card."""
@@ -295,8 +295,8 @@ class _Words(dict[str, str]):
         super().__init__(
             case=facts.record.case.upper(),
             devices=f"{sum(group.count for group in counted):,}",
-            background_rate=_plain(sum(g.rate or 0.0 for g in background)),
-            rack_units=_plain(facts.rack_units or 0.0),
+            background_rate=plain_number(sum(g.rate or 0.0 for g in background)),
+            rack_units=plain_number(facts.rack_units or 0.0),
             subscribed=" and subscribed" if scenario.get("subscribe") is True else "",
             topology=str(scenario.get("topology") or "").capitalize(),
             backends=_text(scenario.get("backends") or len(scenario.get("backend") or ()) or 1),
@@ -310,8 +310,8 @@ class _Words(dict[str, str]):
                 "topics": f"{group.topics:,}",
                 "ratio": f"{group.deliveries:,}",
                 "pairs": f"{group.topics or group.count:,}",
-                "rate": _plain(group.rate or 0.0),
-                "each": _plain((group.rate or 0.0) / max(group.count, 1)),
+                "rate": plain_number(group.rate or 0.0),
+                "each": plain_number((group.rate or 0.0) / max(group.count, 1)),
             }
 
     def __missing__(self, key: str) -> str:
@@ -321,7 +321,3 @@ class _Words(dict[str, str]):
 
 def _text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _plain(number: float) -> str:
-    return f"{number:,.0f}" if float(number).is_integer() else f"{number:,.4g}"

@@ -72,7 +72,7 @@ def report(
         "interactions": [_interaction_row(model, seen, one) for one in interactions_on(model)],
         "types": [_type_row(model, seen, number) for number in enabled_types(model)],
         "groups": _group_rows(model, seen),
-        "rules": [rule.document() for rule in rules],
+        "rules": [asdict(rule) for rule in rules],
         "notes": [*seen.notes, *_notes(model, seen)],
         "audit": {test: _test_row(found, test) for test in found.tests},
         "traffic": _traffic(topics),

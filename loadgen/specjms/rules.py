@@ -6,7 +6,7 @@ JMS and its transactions. What only people or a second run can show is not judge
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from loadgen.specjms.audit import TOLERANCE_PERCENT, Audit, Observed, Recovery
 
@@ -34,9 +34,6 @@ class Rule:
     rule: str
     kept: bool | None
     observed: str
-
-    def document(self) -> dict[str, Any]:
-        return {"rule": self.rule, "kept": self.kept, "observed": self.observed}
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,8 @@ def _difference(name: str, there: Any, here: Any) -> str:
     return f"{what}{shown(there)} there, {'not recorded' if here is None else shown(here)} here"
 
 
-def _count(value: float) -> str:
+def plain_number(value: float) -> str:
+    """A whole number as it is, another with four significant digits."""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
 
 
@@ -79,9 +80,9 @@ _WORDS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "size_bytes": ("messages of ", _size),
     "topics": ("", lambda topics: f"{topics:,} topics"),
     "ratio": ("fanout ", lambda ratio: f"1:{ratio:,}"),
-    "pair_rate": ("the timed pair at ", lambda rate: f"{_count(rate)} msgs/sec"),
+    "pair_rate": ("the timed pair at ", lambda rate: f"{plain_number(rate)} msgs/sec"),
     "producers": ("load of ", lambda count: f"{count:,} producers"),
-    "producer_rate": ("each producer at ", lambda rate: f"{_count(rate)} msgs/sec"),
+    "producer_rate": ("each producer at ", lambda rate: f"{plain_number(rate)} msgs/sec"),
     "devices": ("", lambda devices: f"{devices:,} devices"),
     "handshakes": ("", _encrypted),
     "access_control": (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from loadgen.mqtt.topics import split_shared
+from loadgen.mqtt.topics import filter_matches, split_shared
 from loadgen.workload.groups import DeviceGroup, RunPlan, topic_filter, topic_name
 
 ASKED: Final = b"loadgen asks "
@@ -123,20 +123,6 @@ def _window(group: DeviceGroup) -> int:
 # Who receives what ----------------------------------------------------------------------------
 
 
-def matches(topic_filter: str, topic: str) -> bool:
-    """Whether a subscription to the filter, shared or not, gets messages of the topic."""
-    wanted = split_shared(topic_filter)[1].split("/")
-    levels = topic.split("/")
-    if topic.startswith("$") and wanted[0] in ("+", "#"):
-        return False
-    for place, level in enumerate(wanted):
-        if level == "#":
-            return True
-        if place >= len(levels) or level not in ("+", levels[place]):
-            return False
-    return len(wanted) == len(levels)
-
-
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """A publication of a role (numbers in the roles) and those of whom one must receive it.
@@ -159,9 +145,9 @@ def deliveries_of(roles: Sequence[Role], *, apart: bool) -> tuple[Delivery, ...]
                 if apart and other.target != role.target:
                     continue
                 for one in other.filters:
-                    if matches(one, publication.topic):
+                    share, plain = split_shared(one)
+                    if filter_matches(plain, publication.topic):
                         # Of one filter that is shared one is served, of others each.
-                        shared = split_shared(one)[0] is not None
-                        groups.setdefault(one if shared else receiver, []).append(receiver)
+                        groups.setdefault(one if share else receiver, []).append(receiver)
             found += (Delivery(sender, number, tuple(same)) for same in groups.values())
     return tuple(found)

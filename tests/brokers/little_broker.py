@@ -11,7 +11,7 @@ from loadgen.mqtt import packets
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_5
 from loadgen.mqtt.properties import Properties
-from loadgen.workload.rehearsal import matches
+from loadgen.mqtt.topics import filter_matches, split_shared
 
 Answer = packets.Packet | None  # None closes the connection
 
@@ -125,7 +125,8 @@ class _Client:
         served: set[str] = set()
         for other in self.broker._subscribers:
             for topic_filter, granted in other.filters.items():
-                if matches(topic_filter, packet.topic_name) and topic_filter not in served:
+                plain = split_shared(topic_filter)[1]
+                if filter_matches(plain, packet.topic_name) and topic_filter not in served:
                     if self.broker.shares and topic_filter.startswith("$share/"):
                         served.add(topic_filter)
                     for qos in self.broker.delivered(packet, granted):

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.mqtt.topics import filter_matches
 from loadgen.workload.groups import (
     DeviceGroup,
     Publishes,
@@ -33,14 +34,6 @@ def plan_of(publishers: int, topics: int, subscribers: int, wildcard: bool = Fal
     )
 
 
-def matches(topic_filter_: str, topic: str) -> bool:
-    """Topic matching of MQTT (3.1.1, section 4.7) for filters with `+` only."""
-    wanted, given_ = topic_filter_.split("/"), topic.split("/")
-    return len(wanted) == len(given_) and all(
-        w in ("+", g) for w, g in zip(wanted, given_, strict=True)
-    )
-
-
 SIZES = st.integers(1, 40)
 
 
@@ -59,7 +52,7 @@ def test_streams_received_are_exactly_those_whose_topic_matches(
     ]
     for device in range(subscribers):
         wanted = topic_filter(plan, receivers, device)
-        matching = [7 + i for i, name in enumerate(names) if matches(wanted, name)]
+        matching = [7 + i for i, name in enumerate(names) if filter_matches(wanted, name)]
         first, count = streams_received(plan, receivers, device)
         assert list(range(first, first + count)) == matching
 

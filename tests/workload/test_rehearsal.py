@@ -3,7 +3,6 @@
 import pytest
 
 from loadgen.cases.registry import CASES, build_scenario, resolve
-from loadgen.mqtt.topics import SubscriptionTree
 from loadgen.workload.groups import RunPlan, Target
 from loadgen.workload.plan import Host, plan_run
 from loadgen.workload.rehearsal import (
@@ -11,7 +10,6 @@ from loadgen.workload.rehearsal import (
     Role,
     acquainted,
     deliveries_of,
-    matches,
     roles_of,
 )
 
@@ -105,15 +103,3 @@ def test_a_supply_chain_asks_for_each_of_its_messages(selectors: str) -> None:
     deliveries = deliveries_of(roles, apart=False)
     assert sum(len(role.publications) for role in roles) == 19
     assert len({(one.sender, one.publication) for one in deliveries}) == 19
-
-
-def test_filters_match_as_a_broker_matches_them() -> None:
-    topics = ("a", "a/b", "a/b/c", "a//c", "/a", "$SYS/a", "a/")
-    filters = ("a", "#", "+", "a/#", "a/+", "+/b", "a/+/c", "/+", "$SYS/#", "+/+", "a/b/c/#", "a/")
-    for topic_filter in filters:
-        for topic in topics:
-            tree: SubscriptionTree[str, int] = SubscriptionTree()
-            tree.subscribe(topic_filter, "x", 0)
-            expected = bool(tree.match(topic).single)
-            assert matches(topic_filter, topic) == expected, (topic_filter, topic)
-            assert matches(f"$share/s/{topic_filter}", topic) == expected
