@@ -1,22 +1,18 @@
 """Fixtures of `harness`, importable however pytest was started."""
 
 import asyncio
-import datetime
 import gc
-import ipaddress
 import os
 import signal
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from loadgen.brokers.certificates import CertificateFiles, make_certificates
 from loadgen.engine.worker import warm
 from tests.engine.harness import Behaviour, Driver, FakeBroker, Forkserver, well_behaved
 
@@ -67,34 +63,14 @@ def collector() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(certificate, key) for 127.0.0.1, signed by itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "loadgen test")])
-    now = datetime.datetime.now(datetime.UTC)
-    addresses = x509.SubjectAlternativeName(
-        [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
-    )
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=2))
-        .add_extension(addresses, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    folder = tmp_path_factory.mktemp("tls")
-    files = folder / "broker.crt", folder / "broker.key"
-    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    files[1].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return files
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> CertificateFiles:
+    """A test authority, a broker's certificate for 127.0.0.1 and those of six devices."""
+    directory = tmp_path_factory.mktemp("certificates") / "made"
+    return make_certificates(directory, ["127.0.0.1", "localhost"], clients=6, key="ecdsa")
+
+
+@pytest.fixture
+def server_context(certificates: CertificateFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.certificate, certificates.key)
+    return context

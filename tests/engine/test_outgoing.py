@@ -3,7 +3,9 @@
 import asyncio
 import json
 import socket
+import ssl
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -16,14 +18,31 @@ from loadgen.engine.syscalls import EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, clos
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import Disconnect, PubAck, Publish, Subscribe
 from loadgen.workload.device import BLOCKED, CONNECTED
-from loadgen.workload.groups import DeviceGroup, Reconnect, Subscribes
+from loadgen.workload.groups import DeviceGroup, Reconnect, Subscribes, Target, Tls
 from tests.engine import harness
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def context(request: pytest.FixtureRequest, server_context: ssl.SSLContext) -> Any:
+    """What the broker encrypts with, None for nothing."""
+    return server_context if request.param else None
+
+
+def secured(context: ssl.SSLContext | None, port: int) -> dict[str, Any]:
+    """Where a plan connects to, and how."""
+    if context is None:
+        return {"port": port}
+    return {"targets": (Target("127.0.0.1", port, "tls"),), "tls": Tls(verify=False)}
 
 
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("largest", [60_000, 100_000], ids=["whole", "streamed"])
 async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
-    driver: harness.Driver, start_broker: harness.StartBroker, qos: int, largest: int
+    driver: harness.Driver,
+    start_broker: harness.StartBroker,
+    context: ssl.SSLContext | None,
+    qos: int,
+    largest: int,
 ) -> None:
     resume = asyncio.Event()
 
@@ -34,12 +53,11 @@ async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
         session.writer.transport.resume_reading()  # type: ignore[attr-defined]
         await session.behave()
 
-    broker = await start_broker(stall)
+    broker = await start_broker(stall, ssl=context)
     # 1,000 messages a second of 60 kB and more: the kernel's buffers hold a few tenths of a second.
     group = harness.publishers(2, 1000.0, qos=qos, size=(20_000, largest), window=1000)
-    await driver.configure(
-        harness.one_worker_plan(group, port=broker.port, max_packet_bytes=1 << 17)
-    )
+    where = secured(context, broker.port)
+    await driver.configure(harness.one_worker_plan(group, max_packet_bytes=1 << 17, **where))
     await driver.connect()
     await driver.start(warmup_ms=0, measure_ms=1000)
     await driver.until(lambda: driver.window_ends)
@@ -184,8 +202,12 @@ async def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_an
     far.close()
 
 
+@pytest.mark.parametrize("count", [10, 1], ids=["others follow", "nothing follows"])
 async def test_a_large_message_that_broke_off_goes_again_from_its_begin(
-    driver: harness.Driver, start_broker: harness.StartBroker
+    driver: harness.Driver,
+    start_broker: harness.StartBroker,
+    context: ssl.SSLContext | None,
+    count: int,
 ) -> None:
     async def break_off(session: harness.Session) -> None:
         await session.welcome()
@@ -195,10 +217,13 @@ async def test_a_large_message_that_broke_off_goes_again_from_its_begin(
             return
         await session.behave()
 
-    broker = await start_broker(break_off)
-    group = harness.publishers(1, 20.0, qos=1, size=(1_000_000, 1_000_000))
+    broker = await start_broker(break_off, ssl=context)
+    group = harness.publishers(1, 2.0 * count, qos=1, size=(1_000_000, 1_000_000))
     plan = harness.one_worker_plan(
-        group, port=broker.port, max_packet_bytes=1 << 21, reconnect=Reconnect(0.02, 0.05)
+        group,
+        max_packet_bytes=1 << 21,
+        reconnect=Reconnect(0.02, 0.05),
+        **secured(context, broker.port),
     )
     await driver.configure(plan)
     await driver.connect()
@@ -206,5 +231,5 @@ async def test_a_large_message_that_broke_off_goes_again_from_its_begin(
     await driver.until(lambda: driver.window_ends and driver.now("finished"))
     await driver.stop()
     harness.check_stream(broker.sessions[1].published, 0)
-    assert len(broker.sessions[1].published) == driver.counted("sent") == 10
+    assert len(broker.sessions[1].published) == driver.counted("sent") == count
     assert driver.counted("disconnects") == 1

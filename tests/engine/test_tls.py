@@ -1,11 +1,11 @@
 """What a client's TLS context holds, and what cannot be set up."""
 
 import ssl
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loadgen.brokers.certificates import CertificateFiles
 from loadgen.engine.tls import tls_context
 from loadgen.errors import UsageError
 from loadgen.workload.groups import Tls
@@ -27,8 +27,8 @@ def test_what_cannot_be_loaded_is_one_clear_error(fields: dict[str, Any]) -> Non
     assert "\n" not in str(caught.value)
 
 
-def test_a_context_holds_what_was_asked(certificate: tuple[Path, Path]) -> None:
-    own, key = map(str, certificate)
+def test_a_context_holds_what_was_asked(certificates: CertificateFiles) -> None:
+    own, key = str(certificates.certificate), str(certificates.key)
     context = tls_context(Tls(own, own, key, minimum="1.3", maximum="1.3"))
     assert context.minimum_version == context.maximum_version == ssl.TLSVersion.TLSv1_3
     assert context.verify_mode == ssl.CERT_REQUIRED
