@@ -1,11 +1,6 @@
-"""The kernels against codec.py, compiled and as plain Python."""
+"""The kernels against codec.py."""
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,18 +27,6 @@ from tests.mqtt.strategies import (
 _LIMIT = constants.MAX_REMAINING_LENGTH
 
 
-def _plain(kernel: Callable[..., Any]) -> Any:
-    """The Python function of a kernel; the kernel itself where numba is switched off."""
-    return getattr(kernel, "py_func", kernel)
-
-
-def _both(kernel: Any, *arguments: Any) -> Any:
-    """The result of a kernel that writes nothing, the same compiled and plain."""
-    result = kernel(*arguments)
-    assert _plain(kernel)(*arguments) == result
-    return result
-
-
 def _array(data: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.frombuffer(data, np.uint8)
 
@@ -57,8 +40,8 @@ class TestFrame:
         packet, version = case
         data = encode(packet, version)
         start, end = len(before), len(before) + len(data)
-        status, first_byte, body_start, packet_end = _both(
-            kernels.frame, _array(before + data + after), start, end + len(after), _LIMIT
+        status, first_byte, body_start, packet_end = kernels.frame(
+            _array(before + data + after), start, end + len(after), _LIMIT
         )
         assert (status, first_byte, packet_end) == (kernels.OK, data[0], end)
         assert first_byte >> 4 == packet.packet_type
@@ -70,14 +53,14 @@ class TestFrame:
         data = encode(*case)
         header_bytes = 2 if len(data) < 130 else 3
         for end in range(len(data)):
-            found = _both(kernels.frame, _array(data), 0, end, _LIMIT)
+            found = kernels.frame(_array(data), 0, end, _LIMIT)
             assert found[0] == kernels.INCOMPLETE
             assert found[3] == (len(data) if end >= header_bytes else 0)
 
     @given(st.binary(min_size=1, max_size=8), st.integers(0, 300))
     @THOROUGH
     def test_any_bytes_as_the_codec_sees_them(self, data: bytes, limit: int) -> None:
-        status, *_, packet_end = _both(kernels.frame, _array(data), 0, len(data), limit)
+        status, *_, packet_end = kernels.frame(_array(data), 0, len(data), limit)
         try:
             found = decode(data, 0, len(data), 5, limit)
         except RemoteProtocolError as error:
@@ -94,7 +77,7 @@ class TestFrame:
     def test_first_byte_as_the_codec_sees_it(self, first_byte: int) -> None:
         """Spec 2.1.2 and 2.1.3. A length that is not there yet keeps the codec from the body."""
         data = bytes((first_byte,))
-        status = _both(kernels.frame, _array(data), 0, 1, _LIMIT)[0]
+        status = kernels.frame(_array(data), 0, 1, _LIMIT)[0]
         try:
             assert decode(data, 0, 1, 5) is None
         except RemoteProtocolError:
@@ -104,21 +87,21 @@ class TestFrame:
 
     def test_limit(self) -> None:
         data = _array(bytes.fromhex("30 0a"))
-        assert _both(kernels.frame, data, 0, 2, 9)[0] == kernels.TOO_LARGE
-        assert _both(kernels.frame, data, 0, 2, 10)[0] == kernels.INCOMPLETE
+        assert kernels.frame(data, 0, 2, 9)[0] == kernels.TOO_LARGE
+        assert kernels.frame(data, 0, 2, 10)[0] == kernels.INCOMPLETE
 
     @pytest.mark.parametrize("data", ["30 80 00", "30 ff ff ff ff", "30 ff ff ff 80"])
     def test_bad_remaining_length(self, data: str) -> None:
         raw = _array(bytes.fromhex(data))
-        assert _both(kernels.frame, raw, 0, len(raw), _LIMIT)[0] == kernels.MALFORMED
+        assert kernels.frame(raw, 0, len(raw), _LIMIT)[0] == kernels.MALFORMED
 
 
 def _publish_fields(data: bytes, version: int) -> tuple[int, ...]:
     raw = _array(data)
     status, first_byte, body_start, packet_end = kernels.frame(raw, 0, len(raw), _LIMIT)
     assert status == kernels.OK
-    found: tuple[int, ...] = _both(
-        kernels.publish_fields, raw, first_byte, body_start, packet_end, version
+    found: tuple[int, ...] = kernels.publish_fields(
+        raw, first_byte, body_start, packet_end, version
     )
     return found
 
@@ -186,14 +169,14 @@ class TestAckFields:
         packet, version = case
         data = encode(packet, version)
         _, _, body_start, packet_end = kernels.frame(_array(data), 0, len(data), _LIMIT)
-        found = _both(kernels.ack_fields, _array(data), body_start, packet_end)
+        found = kernels.ack_fields(_array(data), body_start, packet_end)
         assert found == (kernels.OK, packet.packet_id, packet.reason_code)
 
     @given(st.binary(max_size=8))
     @THOROUGH
     def test_any_body_as_the_codec_sees_it(self, body: bytes) -> None:
         data = bytes((0x40, len(body))) + body
-        status, packet_id, reason_code = _both(kernels.ack_fields, _array(data), 2, len(data))
+        status, packet_id, reason_code = kernels.ack_fields(_array(data), 2, len(data))
         try:
             found = decode(data, 0, len(data), 5)
         except RemoteProtocolError as error:
@@ -211,7 +194,7 @@ class TestAckFields:
     @pytest.mark.parametrize("body", ["", "00", "0000", "000100 01", "000100 0000", "000100 80"])
     def test_malformed(self, body: str) -> None:
         raw = _array(bytes.fromhex(body))
-        assert _both(kernels.ack_fields, raw, 0, len(raw)) == (kernels.MALFORMED, 0, 0)
+        assert kernels.ack_fields(raw, 0, len(raw)) == (kernels.MALFORMED, 0, 0)
 
 
 class TestWrite:
@@ -245,33 +228,30 @@ class TestWrite:
         carried = encode_properties(packet.properties, constants.PUBLISH)
         skipped = next(n for n, byte in enumerate(carried, 1) if byte < 0x80)
         flags = packet.dup << 3 | packet.qos << 1 | packet.retain
-        for write in (kernels.write_publish, _plain(kernels.write_publish)):
-            out = np.full(position + len(expected) + 3, 0xEE, np.uint8)
-            payload = write(
-                out, position, flags, topics[5 : 5 + len(text)], packet.packet_id, version,
-                _array(carried)[skipped:], len(packet.payload),
-            )  # fmt: skip
-            assert payload == position + head_bytes
-            assert out[position:payload].tobytes() == expected[:head_bytes]
-            assert set(out[:position]) | set(out[payload:]) == {0xEE}
+        out = np.full(position + len(expected) + 3, 0xEE, np.uint8)
+        payload = kernels.write_publish(
+            out, position, flags, topics[5 : 5 + len(text)], packet.packet_id, version,
+            _array(carried)[skipped:], len(packet.payload),
+        )  # fmt: skip
+        assert payload == position + head_bytes
+        assert out[position:payload].tobytes() == expected[:head_bytes]
+        assert set(out[:position]) | set(out[payload:]) == {0xEE}
 
     @pytest.mark.parametrize("value", [0, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, _LIMIT])
     def test_variable(self, value: int) -> None:
         expected = write_variable(value, "value")
-        for write in (kernels.write_variable, _plain(kernels.write_variable)):
-            out = np.full(7, 0xEE, np.uint8)
-            end = write(out, 1, value)
-            assert out.tobytes() == b"\xee" + expected + b"\xee" * (7 - end)
+        out = np.full(7, 0xEE, np.uint8)
+        end = kernels.write_variable(out, 1, value)
+        assert out.tobytes() == b"\xee" + expected + b"\xee" * (7 - end)
 
     @given(packet_ids, versions)
     @QUICK
     def test_acknowledgements(self, packet_id: int, version: int) -> None:
         for make in (PubAck, PubRec, PubRel, PubComp):
             expected = encode(make(packet_id), version)
-            for write in (kernels.write_ack, _plain(kernels.write_ack)):
-                out = np.zeros(6, np.uint8)
-                assert write(out, 1, make.packet_type, packet_id) == 5
-                assert out.tobytes() == b"\0" + expected + b"\0"
+            out = np.zeros(6, np.uint8)
+            assert kernels.write_ack(out, 1, make.packet_type, packet_id) == 5
+            assert out.tobytes() == b"\0" + expected + b"\0"
 
 
 class TestNumbers:
@@ -284,20 +264,3 @@ class TestNumbers:
     def test_statuses_differ(self) -> None:
         statuses = {kernels.OK, kernels.INCOMPLETE, kernels.MALFORMED, kernels.TOO_LARGE}
         assert statuses == {0, 1, -1, -2}
-
-
-@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="runs this file itself")
-def test_same_results_with_numba_switched_off() -> None:
-    """All of this file and of test_in_flight.py again, every function plain Python."""
-    here = Path(__file__)
-    files = [str(here), str(here.with_name("test_in_flight.py"))]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files],
-        cwd=here.parents[2],
-        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout

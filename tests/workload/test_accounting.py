@@ -1,14 +1,10 @@
 """Loss, repetition and order against a model that remembers every sequence it saw."""
 
 import random
-from collections.abc import Callable, Iterable
-from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.workload import accounting
 from loadgen.workload.accounting import (
     DUPLICATE,
     LATE,
@@ -200,24 +196,3 @@ def test_a_small_pool_never_invents_or_loses_gaps(
             assert book.pool.forgotten_gaps > 0
         seen[pair].add(sequence)
         book.check_pool()
-
-
-def _plain(kernel: Callable[..., Any]) -> Any:
-    return getattr(kernel, "py_func", kernel)
-
-
-def test_plain_python_judges_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = random.Random(3)
-    messages: Iterable[tuple[int, int]] = [
-        (rng.randrange(3), rng.randrange(40)) for _ in range(400)
-    ]
-    compiled, plain = Book(3, 5), Book(3, 5)
-    outcomes = [compiled.take(pair, sequence) for pair, sequence in messages]
-    monkeypatch.setattr(accounting, "_fill", _plain(accounting._fill))
-    for (pair, sequence), outcome in zip(messages, outcomes, strict=True):
-        found = _plain(account)(plain.pairs, plain.gaps, plain.pool, pair, sequence)
-        assert found == outcome
-    assert plain.pairs.tolist() == compiled.pairs.tolist()
-    assert plain.gaps.tolist() == compiled.gaps.tolist()
-    assert plain.pool.item() == compiled.pool.item()
-    assert plain.pool.forgotten_gaps > 0

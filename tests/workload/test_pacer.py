@@ -3,17 +3,14 @@
 import heapq
 import math
 import random
-from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.workload import pacer
 from loadgen.workload.arrays import Rows
 from loadgen.workload.pacer import (
     CONSTANT,
@@ -421,54 +418,3 @@ def test_publishers_leave_the_heap_in_order() -> None:
         left.append(heap[0].due_ns)
         size = heap_pop(heap, size)
     assert left == sorted(dues)
-
-
-# --- plain Python ---------------------------------------------------------------------------
-
-
-def _plain(kernel: Callable[..., Any]) -> Any:
-    return getattr(kernel, "py_func", kernel)
-
-
-@pytest.mark.parametrize("arrival", [CONSTANT, UNIFORM, POISSON])
-def test_plain_python_makes_the_same_schedule(
-    monkeypatch: pytest.MonkeyPatch, arrival: int
-) -> None:
-    streams = [0, 1, 77, (1 << 32) - 1]
-    program = _program([(S // 3, 2.0), (S // 7, 0.3)])
-    phases = [0.0, 0.3, 0.6, 0.9]
-
-    def play() -> list[list[int]]:
-        made = Publishers(streams, 12_345_678.9, arrival, phases=phases, program=program)
-        return [[*made.dues(100, p), made.owed(made.due(p) + S, p)] for p in range(len(streams))]
-
-    compiled = play()
-    kernels = (
-        *("random_unit", "clock_of", "load_time_of", "_load_of_message", "advance"),
-        *("begin_schedule", "owed_messages", "_due_ns_of"),
-    )
-    for name in kernels:
-        monkeypatch.setattr(pacer, name, _plain(getattr(pacer, name)))
-    monkeypatch.setitem(globals(), "advance", pacer.advance)
-    monkeypatch.setitem(globals(), "begin_schedule", pacer.begin_schedule)
-    monkeypatch.setitem(globals(), "owed_messages", pacer.owed_messages)
-    assert play() == compiled
-
-
-def test_plain_python_keeps_the_same_heap() -> None:
-    rng = random.Random(2)
-    compiled, plain = Due.rows(100), Due.rows(100)
-    size = 0
-    for number in range(300):
-        due_ns = rng.randrange(40)
-        if size == 0 or (size < 90 and rng.random() < 0.5):
-            heap_push(compiled, size, due_ns, number)
-            size = _plain(heap_push)(plain, size, due_ns, number)
-        elif rng.random() < 0.5:
-            heap_replace(compiled, size, due_ns, number)
-            _plain(heap_replace)(plain, size, due_ns, number)
-        else:
-            heap_pop(compiled, size)
-            size -= 1
-            _plain(heap_replace)(plain, size, plain[size].due_ns, plain[size].publisher)
-        assert np.array_equal(compiled[:size], plain[:size])

@@ -1,11 +1,10 @@
-"""The message header against zlib and struct, compiled and as plain Python."""
+"""The message header against zlib and struct."""
 
 import os
 import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loadgen.workload import crc, payload
-from loadgen.workload.arrays import plain_reader, plain_writer
 from loadgen.workload.crc import by_tables, crc32, crc32_of_28
 from loadgen.workload.payload import (
     HEADER_BYTES,
@@ -33,11 +30,6 @@ from loadgen.workload.payload import (
 U32 = (1 << 32) - 1
 I63 = (1 << 63) - 1
 LATEST_NS = 1 << 62
-
-
-def _plain(kernel: Callable[..., Any]) -> Any:
-    """The Python function of a kernel; the kernel itself where numba is switched off."""
-    return getattr(kernel, "py_func", kernel)
 
 
 def _stamped(
@@ -235,53 +227,3 @@ def test_the_body_is_printable_and_depends_only_on_the_seed() -> None:
     assert body.tobytes() == make_body(1000, 5).tobytes()
     assert body.tobytes() != make_body(1000, 6).tobytes()
     assert make_body(2000, 5)[:1000].tobytes() == body.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("run_tag", "stream", "sequence", "intended_ns", "sent_ns"),
-    [
-        (0, 0, 0, 0, 0),
-        (U32, U32, I63, LATEST_NS, 0),
-        (0x10AD, 9, 1 << 40, 123_456_789_012_345, 123_456_789_022_345),
-    ],
-)
-def test_plain_python_stamps_and_reads_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-    run_tag: int,
-    stream: int,
-    sequence: int,
-    intended_ns: int,
-    sent_ns: int,
-) -> None:
-    compiled = _stamped(
-        b"abc",
-        run_tag=run_tag,
-        stream=stream,
-        sequence=sequence,
-        intended_ns=intended_ns,
-        sent_ns=sent_ns,
-    )
-    offset_ns = send_offset_ns(compiled, 0)
-    # From here on nothing may be compiled: it would find plain functions.
-    for size_bytes in (4, 8):
-        for module in (payload, crc):
-            monkeypatch.setattr(module, f"read_{size_bytes}_bytes", plain_reader(size_bytes))
-        monkeypatch.setattr(payload, f"write_{size_bytes}_bytes", plain_writer(size_bytes))
-    kernels = "read_u8 read_u32 read_i64 write_u32 write_i64 has_intact_header"
-    for name in kernels.split():
-        monkeypatch.setattr(payload, name, _plain(getattr(payload, name)))
-    for name in ("_read_u8", "_after_4", "_after_8", "by_tables"):
-        monkeypatch.setattr(crc, name, _plain(getattr(crc, name)))
-    monkeypatch.setattr(crc, "FOLDS", False)
-    monkeypatch.setattr(payload, "crc32", _plain(crc32))
-    monkeypatch.setattr(payload, "crc32_of_28", _plain(crc32_of_28))
-    out = np.zeros(HEADER_BYTES + 3, np.uint8)
-    out[HEADER_BYTES:] = np.frombuffer(b"abc", np.uint8)
-    body_crc = zlib.crc32(b"abc")
-    _plain(stamp)(out, 0, run_tag, stream, sequence, intended_ns, sent_ns, body_crc)
-    assert out.tobytes() == compiled.tobytes()
-    assert _plain(read_i64)(out, 8) == sequence
-    assert _plain(send_offset_ns)(out, 0) == offset_ns
-    assert _plain(is_intact)(out, 0, len(out))
-    out[20] ^= 1
-    assert not _plain(is_intact)(out, 0, len(out))

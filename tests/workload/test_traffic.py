@@ -4,14 +4,9 @@ Run as a program, `python test_traffic.py`, it prints a digest of a short script
 below compares that of compiled kernels with that of plain Python.
 """
 
-import hashlib
-import os
 import random
-import subprocess
-import sys
 import zlib
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -1141,67 +1136,3 @@ def test_a_value_below_zero_is_recorded_as_zero() -> None:
         record(f, 0, value)
     assert f.stats[0].item() == (3, 10, 0, 7)
     assert f.histograms[0, [0, 3, 7]].tolist() == [1, 1, 1]
-
-
-# --- plain Python ----------------------------------------------------------------------------
-
-
-def _exchange(version: int, qos: int) -> str:
-    """Publishers send to the subscriber by hand; a digest of every array and answer."""
-    rng = random.Random(8)
-    bench = Bench(qos=qos, version=version, size=(32, 60), window=5)
-    digest = hashlib.sha256()
-    now_ns = MEASURE_FROM_NS - 20 * PERIOD_NS
-    bench.fleet.devices[3].state = AWAIT_CONNACK
-    bench.receive(3, encode(ConnAck(), version), now_ns=now_ns)
-    backlog: list[bytes] = []
-    for _ in range(40):
-        now_ns += rng.randrange(2 * PERIOD_NS)
-        publisher = rng.randrange(PUBLISHERS)
-        _, count, data = bench.fill(publisher, now_ns, limit=6)
-        part = rng.randrange(count + 1)
-        bench.settle(publisher, count, part, now_ns)
-        packets = bench.messages(data)[:part]
-        backlog += [encode(packet, version) for packet in packets]
-        rng.shuffle(backlog)
-        for packet_id in [packet.packet_id for packet in packets if qos]:
-            last: Packet = PubAck(packet_id) if qos == 1 else PubRec(packet_id)
-            _, answer = bench.receive(publisher, encode(last, version), now_ns=now_ns)
-            digest.update(answer)
-            if qos == 2:
-                bench.receive(publisher, encode(PubComp(packet_id), version), now_ns=now_ns)
-        piece = b"".join(backlog[:4] + backlog[2:4])
-        if len(piece) > 40:
-            piece = piece + spoiled(piece, 20) + encode(PubRel(2), version) + b"\x40\x02\x00\x00"
-        _, answer = bench.receive(bench.subscriber, piece, now_ns=now_ns)
-        digest.update(answer)
-        digest.update(repr(bench.events()).encode())
-        del backlog[:3]
-    for name, data in sorted(bench.state().items()):
-        digest.update(name.encode())
-        digest.update(data)
-    assert sum(row.get("received", 0) for row in bench.counted().values()) > 20
-    repeated = sum(row.get("duplicated", 0) for row in bench.counted().values())
-    assert repeated > 3 or qos == 2  # there the identifier tells
-    return digest.hexdigest()
-
-
-def _digest() -> str:
-    return "\n".join(f"{v} {q} {_exchange(v, q)}" for v in (4, 5) for q in (0, 1, 2))
-
-
-def test_plain_python_does_the_same() -> None:
-    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
-    shown = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", str(Path(__file__))],
-        capture_output=True,
-        text=True,
-        env={**environment, "PYTHONPATH": str(Path(traffic.__file__).parents[2])},
-        check=False,
-    )
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.strip() == _digest()
-
-
-if __name__ == "__main__":
-    print(_digest())

@@ -1,0 +1,51 @@
+"""Kernels as plain Python: the tests of single kernels once more with numba switched off.
+
+Those of whole worlds are too slow for that; `specjms/test_kernels.py` compares a digest.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+QUICK = " and ".join(
+    f"not {one}"
+    for one in (
+        "average",
+        "exactly",
+        "invented",
+        "large_body",
+        "instruction",
+        "anywhere",
+        "taken_back",
+    )
+)
+"""What takes seconds in Python is left to compiled kernels."""
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("mqtt/test_kernels.py", "mqtt/test_in_flight.py"),
+        (
+            *("workload/test_accounting.py", "workload/test_pacer.py", "workload/test_payload.py"),
+            "workload/test_traffic.py",
+        ),
+    ],
+    ids=["mqtt", "workload"],
+)
+def test_the_same_holds_with_numba_switched_off(files: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", QUICK]
+    done = subprocess.run(
+        [*command, *(str(HERE / file) for file in files)],
+        cwd=HERE.parent,
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
