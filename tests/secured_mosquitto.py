@@ -61,9 +61,7 @@ async def run_secured(
         if username is not None and password is not None:
             passwords = directory / "passwords"
             passwords.touch(mode=0o600)
-            passwords.write_text(
-                password_line(Account(username, password), b"12 bytes here") + "\n"
-            )
+            passwords.write_text(password_line(Account(username, password), b"twelve bytes") + "\n")
             lines += ["allow_anonymous false", f"password_file {passwords}"]
         chosen = MosquittoSettings(more_lines=(*lines, *more_lines))
         broker = SecuredMosquitto(program, chosen, directory)
