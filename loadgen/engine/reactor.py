@@ -3,7 +3,7 @@
 `poll` reads every connection that has something, hands the bytes to `receive_packets` and writes
 the acknowledgements. `pump` sends what is due. The epoll set of all plain connections and the
 timer is itself one descriptor of the worker's uvloop loop, whose callback serves it; what needs
-Python (a CONNACK, a broken connection) is queued as events.
+Python (a CONNACK unlike the last one, a broken connection) is queued as events.
 
 Descriptors are edge-triggered, so no connection costs a call to change what is waited for.
 """
