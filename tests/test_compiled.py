@@ -5,6 +5,7 @@ which kernels were compiled anew and what they now return.
 """
 
 import json
+import operator
 import os
 import stat
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from loadgen.compiled.digest import Digest
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
@@ -383,3 +386,18 @@ def test_constants_of_one_kind_are_one_type(tmp_path: Path) -> None:
     )
     code = "from sample.calls import leaf, middle; print(middle(4), len(leaf.callee.signatures))"
     assert run(source, tmp_path / "cache", code) == "15 1\n"
+
+
+class NamedProperty(property):
+    """A property as Python 3.13 has them: with a name."""
+
+    __name__ = "area"
+
+
+def test_a_property_counts_by_its_function_though_it_has_a_name() -> None:
+    def digest(value: object) -> str:
+        made = Digest("loadgen.errors", {})
+        made.add(value)
+        return made.hexdigest()
+
+    assert digest(NamedProperty(operator.neg)) != digest(NamedProperty(operator.pos))

@@ -137,10 +137,10 @@ class Digest:
             self._add_class(value)
         elif dataclasses.is_dataclass(value):
             self._add_all([getattr(value, f.name) for f in dataclasses.fields(value)], name)
-        elif hasattr(value, "__name__") and not self._is_ours(value.__module__):
-            self._text(value.__module__, value.__name__)
         elif isinstance(value, property):
             self.add(value.fget, name)
+        elif hasattr(value, "__name__") and not self._is_ours(value.__module__):
+            self._text(value.__module__, value.__name__)
         elif isinstance(value, classmethod | staticmethod):
             self._add_function(value.__func__)
         elif isinstance(value, functools.partial):
