@@ -43,7 +43,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import config, from_dtype, types
-from numba.core.cgutils import raw_memcpy
+from numba.core.cgutils import do_boundscheck, raw_memcpy
 from numba.core.extending import intrinsic
 from numba.core.imputils import lower_getattr_generic
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
@@ -388,9 +388,19 @@ def plain_copy(
     target[at : at + count] = source[start : start + count]
 
 
-def _address(context: Any, builder: Any, kind: Any, array: Any, position: Any) -> Any:
-    """The address of array[position]; a negative position is none from the end."""
-    return builder.gep(make_array(kind)(context, builder, array).data, [position])
+def _address(context: Any, builder: Any, kind: Any, array: Any, position: Any, size: Any) -> Any:
+    """The address of array[position : position + size]; a negative position is none from the end.
+
+    With NUMBA_BOUNDSCHECK=1 what is not within the array raises IndexError, as for any index.
+    """
+    found = make_array(kind)(context, builder, array)
+    if context.enable_boundscheck:
+        length = builder.extract_value(found.shape, 0)
+        with builder.if_then(builder.icmp_signed("!=", size, size.type(0))):
+            last = builder.add(position, builder.sub(size, size.type(1)))
+            for place in (position, last):
+                do_boundscheck(context, builder, place, length)
+    return builder.gep(found.data, [position])
 
 
 def _reader(size_bytes: int) -> Any:
@@ -404,7 +414,9 @@ def _reader(size_bytes: int) -> Any:
     def read(_context: Any, buffer: Any, _position: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             word = ir.IntType(8 * size_bytes)
-            address = _address(context, builder, signature.args[0], *arguments)
+            array, position = arguments
+            size = ir.IntType(64)(size_bytes)
+            address = _address(context, builder, signature.args[0], array, position, size)
             number = builder.load(builder.bitcast(address, word.as_pointer()), align=1)
             return number if size_bytes == 8 else builder.zext(number, ir.IntType(64))
 
@@ -422,7 +434,8 @@ def _writer(size_bytes: int) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             word = ir.IntType(8 * size_bytes)
             array, position, value = arguments
-            address = _address(context, builder, signature.args[0], array, position)
+            size = ir.IntType(64)(size_bytes)
+            address = _address(context, builder, signature.args[0], array, position, size)
             number = value if size_bytes == 8 else builder.trunc(value, word)
             builder.store(number, builder.bitcast(address, word.as_pointer()), align=1)
             return context.get_dummy_value()
@@ -440,8 +453,8 @@ def _copier() -> Any:
     def copy(_context: Any, target: Any, _at: Any, source: Any, _start: Any, _count: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             to, at, of, start, count = arguments
-            target_address = _address(context, builder, signature.args[0], to, at)
-            source_address = _address(context, builder, signature.args[2], of, start)
+            target_address = _address(context, builder, signature.args[0], to, at, count)
+            source_address = _address(context, builder, signature.args[2], of, start, count)
             raw_memcpy(builder, target_address, source_address, count, 1)
             return context.get_dummy_value()
 

@@ -212,3 +212,37 @@ def test_plain_python_does_the_same() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_with_bounds_checks_what_reads_and_copies_at_once_keeps_within_its_arrays() -> None:
+    """NUMBA_BOUNDSCHECK=1, which is read when numba is imported."""
+    script = """
+import numpy as np
+from loadgen.compiled import compiled
+from loadgen.workload.arrays import copy_bytes, read_8_bytes, write_4_bytes
+
+@compiled
+def read(a, at): return read_8_bytes(a, at)
+@compiled
+def write(a, at): write_4_bytes(a, at, 7)
+@compiled
+def copy(a, at, count): copy_bytes(a, at, np.ones(8, np.uint8), 0, count)
+
+array = np.zeros(16, np.uint8)
+read(array, 8), write(array, 12), copy(array, 8, 8), copy(array, 16, 0)
+for step in (lambda: read(array, 9), lambda: read(array, -1), lambda: write(array, 13),
+             lambda: copy(array, 9, 8), lambda: copy(array, 0, 9), lambda: copy(array, -1, 2)):
+    try:
+        step()
+    except IndexError as error:
+        print(error)
+"""
+    shown = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "NUMBA_BOUNDSCHECK": "1"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert shown.stdout == "index is out of bounds\n" * 6, shown.stderr
