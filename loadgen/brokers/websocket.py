@@ -29,7 +29,7 @@ class WebSocketServer(asyncio.Protocol, asyncio.Transport):
     def data_received(self, data: bytes) -> None:
         self._framing.receive_data(data)
         for event in self._framing.events_received():
-            if isinstance(event, Request):
+            if isinstance(event, Request) and not self._framing.eof_sent:
                 self._framing.send_response(self._framing.accept(event))
             elif isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT):
                 self._feed(memoryview(event.data))

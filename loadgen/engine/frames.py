@@ -12,6 +12,7 @@ import orjson
 from loadgen.errors import CannotRunError
 
 FRAME_LIMIT_BYTES = 256 * 1024 * 1024
+_OUT_OF_STEP = "a worker's channel is out of step; run again"
 _LENGTHS = struct.Struct(">II")
 
 Header = dict[str, Any]
@@ -32,19 +33,24 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[Header, bytes]]:
-        """Frames completed by `data`, in order; raises CannotRunError on an absurd length."""
+        """Frames completed by `data`, in order; raises CannotRunError for what is none."""
         self._buffer += data
         frames: list[tuple[Header, bytes]] = []
         position = 0
         while len(self._buffer) - position >= _LENGTHS.size:
             header_bytes, block_bytes = _LENGTHS.unpack_from(self._buffer, position)
             if header_bytes > FRAME_LIMIT_BYTES or block_bytes > FRAME_LIMIT_BYTES:
-                raise CannotRunError("a worker's channel is out of step; run again")
+                raise CannotRunError(_OUT_OF_STEP)
             body = position + _LENGTHS.size
             end = body + header_bytes + block_bytes
             if len(self._buffer) < end:
                 break
-            header = orjson.loads(self._buffer[body : body + header_bytes])
+            try:
+                header = orjson.loads(self._buffer[body : body + header_bytes])
+            except orjson.JSONDecodeError:
+                header = None
+            if not isinstance(header, dict):
+                raise CannotRunError(_OUT_OF_STEP)
             frames.append((header, bytes(self._buffer[body + header_bytes : end])))
             position = end
         if position:

@@ -1,0 +1,507 @@
+"""What is fuzzed: for each target inputs that mean something, and what may come of any input.
+
+A target's `play` returns, or raises one of `errors`; another exception, a wait without an end, or
+memory that is not given back is a defect.
+"""
+
+import asyncio
+import functools
+import random
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import orjson
+import tomli_w
+from websockets.client import ClientProtocol
+from websockets.frames import OP_BINARY, OP_CLOSE, OP_CONT, OP_PING, OP_TEXT, Frame
+from websockets.server import ServerProtocol
+from websockets.uri import parse_uri
+
+from loadgen.brokers.websocket import WebSocketServer
+from loadgen.cases.registry import CASES, build_scenario, resolve
+from loadgen.cli.mqttbench import import_clients, without_comments
+from loadgen.control.link import Link
+from loadgen.engine.behaviour import Behaviour
+from loadgen.engine.frames import FrameReader, encode_frame
+from loadgen.engine.lifecycle import Lifecycle
+from loadgen.engine.reporter import Reporter
+from loadgen.engine.streams import _WebSocketStream
+from loadgen.errors import (
+    CannotRunError,
+    LoadgenError,
+    LocalProtocolError,
+    PowerLogError,
+    RemoteProtocolError,
+    RunDirectoryError,
+    ScenarioError,
+)
+from loadgen.mqtt.codec import decode, encode
+from loadgen.mqtt.packets import Auth, Connect, PingReq, PubAck, Subscribe, Subscription, UnsubAck
+from loadgen.mqtt.properties import Properties
+from loadgen.scorecard.power_logs import parse_power_log
+from loadgen.scorecard.summary import summarize_run
+from loadgen.workload.device import AWAIT_CONNACK, CONNECTED
+from loadgen.workload.groups import Target as BrokerTarget
+from loadgen.workload.scenario import read_toml
+from tests.fuzz.kernels import messaging_player
+from tests.fuzz.mutate import changed, changed_document
+from tests.scorecard.fabricate import fabricate
+
+ROOT = Path(__file__).parents[2]
+Change = Callable[[random.Random, bytes, Sequence[bytes]], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something that reads what others wrote."""
+
+    name: str
+    corpus: Callable[[], Sequence[bytes]]
+    play: Callable[[bytes], object]
+    errors: tuple[type[Exception], ...]
+    change: Change = changed
+
+
+# --- MQTT ------------------------------------------------------------------------------------
+
+
+def _packets() -> Sequence[bytes]:
+    """Each begins with the version under which it is read."""
+    found = []
+    for version in (3, 4, 5):
+        player = messaging_player(1, 5 if version == 5 else 4, "fanin", {"devices": 3})
+        cut = zip(player.ends[:-1].tolist(), player.ends[1:].tolist(), strict=True)
+        found += [bytes([version]) + player.packets[a:b].tobytes() for a, b in cut]
+        others: list[Any] = [
+            Connect("client", version, user_name="u", password=b"p"),
+            Subscribe(7, (Subscription("a/+/#", 1),)),
+            UnsubAck(3, (0,) if version == 5 else ()),
+            PingReq(),
+        ]
+        if version == 5:
+            several = Properties(
+                user_property=(("a", "b"),), reason_string="why", authentication_method="m"
+            )
+            others += [Auth(0x18, several), PubAck(1, 0x10, Properties(reason_string="r"))]
+        found += [bytes([version]) + encode(packet, version) for packet in others]
+    return found
+
+
+def _play_codec(data: bytes) -> None:
+    """All that is read can be written, and is then read as the same."""
+    version, body, position = data[0] % 3 + 3 if data else 4, data[1:], 0
+    while found := decode(body, position, len(body), version, 1 << 20):
+        packet, end = found
+        assert position < end <= len(body)
+        try:
+            again = decode(encode(packet, version), 0, 1 << 21, version, 1 << 21)
+        except LocalProtocolError:
+            again = None  # what we may not say, such as a broker's answers to what nobody asked
+        assert again is None or again[0] == packet
+        position = end
+
+
+@functools.cache
+def _worker() -> tuple[Lifecycle, Behaviour]:
+    player = messaging_player(1, 5, "fanin", {"devices": 3, "qos": 2})
+    behaviour = Behaviour(player.fleet, lambda _row: [Subscribe(65535, (Subscription("a", 2),))])
+    loop = asyncio.new_event_loop()
+    return Lifecycle(behaviour, loop, Reporter(player.fleet, 0, 0, lambda *_: None)), behaviour
+
+
+def _play_session(data: bytes) -> None:
+    """What a device received, and what Python makes of what the kernels leave to it."""
+    lifecycle, behaviour = _worker()
+    fleet = behaviour.fleet
+    row = data[0] % len(fleet.devices) if data else 0
+    device = fleet.devices[row]
+    device.state = AWAIT_CONNACK if data[:1] < b"\x80" else CONNECTED
+    device.partial_bytes = 0
+    device.request_ns = 1 if data[:1] > b"\xc0" else 0
+    body = data[1 : 1 + len(fleet.buffer)]
+    fleet.buffer[: len(body)] = bytearray(body)
+    position, _ = behaviour.kernels.receive(fleet, row, len(body), 10**12)
+    assert 0 <= position <= len(body)
+    lifecycle._handle_events()
+    assert fleet.totals.events == 0
+    lifecycle.outgoing.discard(row)
+    assert len(lifecycle.outgoing.pending) <= len(fleet.devices)
+
+
+# --- between processes, hosts and WebSockets ------------------------------------------------
+
+
+def _frames() -> Sequence[bytes]:
+    headers: Sequence[dict[str, Any]] = (
+        {"op": "configure", "plan": {"groups": [{"name": "a", "count": 3}]}, "worker": 0},
+        {"re": "stop", "final": {"closing": [1, 2.5, None, True]}},
+        {"interval": 7, "rows": [[1, 2], [3, 4]]},
+        {"event": "disconnect", "detail": "text"},
+    )
+    return [encode_frame(header, bytes(size)) for header in headers for size in (0, 5, 900)]
+
+
+def _play_frames(data: bytes) -> None:
+    reader, cut = FrameReader(), len(data) // 2
+    for part in (data[:cut], data[cut:]):
+        for header, block in reader.feed(part):
+            assert isinstance(header, dict) and isinstance(block, bytes)
+
+
+class _Transport(asyncio.Transport):
+    """Takes what is written, and forgets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = False
+        self.written = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += len(data)
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+
+_SECRET, _NONCE = b"s" * 32, b"n" * 32
+
+
+class _Loop:
+    """What an object asks of a loop that nothing ever runs in."""
+
+    def __init__(self) -> None:
+        self.made = asyncio.new_event_loop()
+
+    def time(self) -> float:
+        return 0.0
+
+    def call_later(self, _s: float, _call: Any) -> None:
+        pass
+
+    def create_future(self) -> "asyncio.Future[None]":
+        return asyncio.Future(loop=self.made)
+
+
+_LOOP = _Loop()
+
+
+class _Link(Link):
+    @staticmethod
+    def _loop() -> Any:
+        return _LOOP
+
+
+def _link(role: Any) -> _Link:
+    """An end whose number is not drawn, so that a conversation can be played again."""
+    link = _Link.__new__(_Link)
+    asyncio._set_running_loop(_LOOP.made)
+    try:
+        link.__init__(role, _SECRET, lambda header, _: header["n"], lambda why: None)  # type: ignore[misc]
+    finally:
+        asyncio._set_running_loop(None)
+    link._nonce = _NONCE
+    link.connection_made(_Transport())
+    return link
+
+
+class _Recorder(_Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.said += bytes(data)
+
+
+def _link_corpus() -> Sequence[bytes]:
+    found = []
+    for role in ("agent", "coordinator"):
+        near, far = _link(role), _link("coordinator" if role == "agent" else "agent")
+        near._transport, far._transport = _Recorder(), _Recorder()
+        far._transport.said = _NONCE
+        near.data_received(_NONCE)
+        far.data_received(_NONCE + near._transport.said)
+        near.data_received(far._transport.said[len(_NONCE) :])
+        for number in range(3):
+            far.send({"n": number}, bytes(number * 50))
+        found.append((b"a" if role == "agent" else b"c") + far._transport.said)
+    return found
+
+
+def _play_link(data: bytes) -> None:
+    """One conversation; whatever comes, the link says why it ended and raises nothing."""
+    link = _link("agent" if data[:1] == b"a" else "coordinator")
+    cut = len(data) // 3
+    for part in (data[1:cut], data[cut : 2 * cut], data[2 * cut :]):
+        transport = link._transport
+        if part and transport is not None and not transport.is_closing():
+            link.data_received(part)
+    assert len(link._buffer) < 1 << 17
+
+
+def _websocket_frames(mask: bool) -> list[bytes]:
+    frames = [
+        Frame(OP_BINARY, b"\x20\x02\x00\x00"),
+        Frame(OP_BINARY, b"\x30\x05\x00\x01ahi", fin=False),
+        Frame(OP_CONT, b"\xd0\x00"),
+        Frame(OP_TEXT, b"text"),
+        Frame(OP_PING, b"ping"),
+        Frame(OP_CLOSE, b"\x03\xe8bye"),
+        Frame(OP_BINARY, bytes(300)),
+    ]
+    return [
+        *(frame.serialize(mask=mask) for frame in frames),
+        b"\x82\x7f\xff\xff\xff\xff\xff\xff\xff\xff",
+        b"\x82\x7f\x7f\xff\xff\xff\xff\xff\xff\xff",
+        b"\xff\xfe",
+    ]
+
+
+_KEY = "AAAAAAAAAAAAAAAAAAAAAA=="
+
+
+def _client_framing() -> ClientProtocol:
+    framing = ClientProtocol(parse_uri("ws://h/mqtt"), subprotocols=["mqtt"])  # type: ignore[list-item]
+    framing.key = _KEY
+    framing.send_request(framing.connect())
+    return framing
+
+
+def _websocket_corpus() -> Sequence[bytes]:
+    client, server = _client_framing(), ServerProtocol(subprotocols=["mqtt"])  # type: ignore[list-item]
+    server.receive_data(b"".join(client.data_to_send()))
+    server.send_response(server.accept(server.events_received()[0]))  # type: ignore[arg-type]
+    answer = b"".join(server.data_to_send())
+    frames = _websocket_frames(mask=False)
+    return [answer, *(answer + frame for frame in frames), answer + b"".join(frames)]
+
+
+class _Streams:
+    """Of a worker's, what a WebSocket connection hands its bytes to."""
+
+    loop = _LOOP
+    taken = 0
+
+    def target_of(self, _row: int) -> BrokerTarget:
+        return BrokerTarget("h", 1, "ws")
+
+    def take(self, _row: int, data: bytes) -> None:
+        self.taken += len(data)
+
+    def failed(self, _row: int, _why: str) -> None:
+        pass
+
+
+def _play_websocket(data: bytes) -> None:
+    stream = _WebSocketStream(_Streams(), 0)  # type: ignore[arg-type]
+    stream.framing = _client_framing()
+    transport = _Transport()
+    stream.connection_made(transport)
+    cut = len(data) // 2
+    for part in (data[:cut], data[cut:]):
+        if not transport.closed:
+            stream.data_received(part)
+    assert transport.written < 1 << 20
+    if not stream.answered.done():
+        stream.connection_lost(None)
+
+
+class _Inner(asyncio.BufferedProtocol):
+    def __init__(self) -> None:
+        self.room = bytearray(64)
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        return memoryview(self.room)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        assert 0 < nbytes <= 64
+
+
+def _websocket_server_corpus() -> Sequence[bytes]:
+    request = b"".join(_client_framing().data_to_send())
+    return [request, *(request + frame for frame in _websocket_frames(mask=True))]
+
+
+def _play_websocket_server(data: bytes) -> None:
+    server, transport = WebSocketServer(_Inner()), _Transport()
+    server.connection_made(transport)
+    cut = len(data) // 2
+    for part in (data[:cut], data[cut:]):
+        if not transport.closed:
+            server.data_received(part)
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def _scenarios() -> Sequence[bytes]:
+    found = [path.read_bytes() for path in sorted((ROOT / "scenarios").glob("*.toml"))]
+    for case in CASES.values():
+        fields = case.scenario().plain()
+        given = {name: value for name, value in fields.items() if value is not None}
+        found.append(tomli_w.dumps({"case": case.name, **given}).encode())
+    return found
+
+
+def _changed_scenario(chance: random.Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
+    """Its values more often than its bytes."""
+    if chance.random() < 0.3:
+        return changed(chance, data, corpus)
+    document = tomllib.loads(data.decode())
+    for _ in range(chance.choice((1, 1, 2, 4))):
+        document = changed_document(chance, document)
+    try:
+        return tomli_w.dumps(document).encode()
+    except (TypeError, AttributeError, ValueError):
+        return changed(chance, data, corpus)  # TOML has no such value
+
+
+def _play_scenario(data: bytes) -> None:
+    document = read_toml(data.decode("utf-8", "replace"))
+    case = document.get("case", "fanin")
+    scenario = build_scenario(case if isinstance(case, str) else "fanin", document, {})
+    resolve(scenario)
+
+
+def _clients() -> Sequence[bytes]:
+    files = sorted((ROOT / "tests/cli/mqttbench").glob("*.json"))
+    return [without_comments(path.read_text()).encode() for path in files]
+
+
+def _changed_json(chance: random.Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
+    document = orjson.loads(data)
+    for _ in range(chance.choice((1, 1, 2, 4))):
+        document = changed_document(chance, document)
+    try:
+        return orjson.dumps(document)
+    except TypeError:
+        return data  # JSON has no such number
+
+
+def _play_clients(data: bytes) -> None:
+    import_clients(orjson.loads(data))
+
+
+_POWER_LOGS = (
+    b"Time,Blade 1(power),Blade 1(energy)\n2013-04-26 10:04:05,100,0.1\n",
+    b"Date;Time;Outlet;Watts\n26.04.2013;10:04:05;1;203,18\n26.04.2013;10:04:06;1;204,1\n",
+    b"sep=;\ntime;watts\n1366970645;100\n1366970646;101\n",
+    b"timestamp,outlet_1_power_W,outlet_1_energy_kWh\n2013-04-26T10:04:05Z,1,2\n",
+    "time,watts\n2013-04-26 10:04:05,1\n".encode("utf-16"),
+)
+
+
+def _power_logs() -> Sequence[bytes]:
+    pdu = ROOT / "tests/scorecard/pdu"
+    logs = (b"\n".join(path.read_bytes().splitlines()[:12]) for path in sorted(pdu.glob("*.log")))
+    return [*logs, *_POWER_LOGS]
+
+
+_ZONE = ZoneInfo("Europe/Berlin")
+
+
+def _play_power_log(data: bytes) -> None:
+    assert len(parse_power_log(data, "a.log", _ZONE))
+
+
+@functools.cache
+def _run_directory() -> Path:
+    """One whole run directory in memory, where there is such a place; removed at the exit."""
+    memory = Path("/dev/shm")
+    made = tempfile.TemporaryDirectory(
+        prefix="loadgen-fuzz-", dir=memory if memory.is_dir() else None
+    )
+    _KEPT.append(made)
+    directory = fabricate(Path(made.name) / "run", seconds=2)
+    (directory / "broker.jsonl").write_bytes(
+        b'{"process":[1,2],"time_ns":5000000000000,"cpu_ns":1,"rss_bytes":2}\n'
+    )
+    return directory
+
+
+_KEPT: list[Any] = []
+
+
+def _files() -> dict[str, bytes]:
+    directory = _run_directory()
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+@functools.cache
+def _run_files() -> Sequence[bytes]:
+    """Each begins with the name of the file that it replaces, and a zero."""
+    return [name.encode() + b"\0" + data for name, data in _files().items()]
+
+
+def _changed_run_file(chance: random.Random, data: bytes, corpus: Sequence[bytes]) -> bytes:
+    name, _, content = data.partition(b"\0")
+    if name == b"run.json" and chance.random() < 0.9:
+        content = _changed_json(chance, content, corpus)
+    else:
+        content = changed(chance, content, corpus)
+    return name + b"\0" + content
+
+
+def _play_run_directory(data: bytes) -> None:
+    name, _, content = data.partition(b"\0")
+    whole = _files_once()
+    known = name.decode("utf-8", "replace") in whole
+    path = _run_directory() / (name.decode("utf-8", "replace") if known else "run.json")
+    path.write_bytes(content)
+    try:
+        summarize_run(_run_directory())
+    finally:
+        path.write_bytes(whole[str(path.relative_to(_run_directory()))])
+
+
+@functools.cache
+def _files_once() -> dict[str, bytes]:
+    return _files()
+
+
+def remove_scratch() -> None:
+    """Remove what the targets keep on disk."""
+    for made in _KEPT:
+        shutil.rmtree(made.name, ignore_errors=True)
+
+
+def _all() -> Iterable[Target]:
+    yield Target("codec", _packets, _play_codec, (RemoteProtocolError,))
+    yield Target("session", _packets, _play_session, ())
+    yield Target("frames", _frames, _play_frames, (CannotRunError,))
+    yield Target("link", _link_corpus, _play_link, ())
+    yield Target("websocket", _websocket_corpus, _play_websocket, ())
+    yield Target("websocket-server", _websocket_server_corpus, _play_websocket_server, ())
+    yield Target("scenario", _scenarios, _play_scenario, (ScenarioError,), _changed_scenario)
+    yield Target(
+        "clients", _clients, _play_clients, (ScenarioError, orjson.JSONDecodeError), _changed_json
+    )
+    yield Target("power", _power_logs, _play_power_log, (PowerLogError,))
+    yield Target(
+        "run-directory",
+        _run_files,
+        _play_run_directory,
+        (RunDirectoryError, LoadgenError),
+        _changed_run_file,
+    )
+
+
+TARGETS = {target.name: target for target in _all()}
