@@ -1,10 +1,11 @@
 """The server's side of a WebSocket connection (MQTT 5, section 6), as a transport for MQTT."""
 
 import asyncio
+from http import HTTPStatus
 from typing import Final, cast
 
 from websockets.frames import Frame, Opcode
-from websockets.http11 import Request
+from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
@@ -30,12 +31,19 @@ class WebSocketServer(asyncio.Protocol, asyncio.Transport):
         self._framing.receive_data(data)
         for event in self._framing.events_received():
             if isinstance(event, Request) and not self._framing.eof_sent:
-                self._framing.send_response(self._framing.accept(event))
+                self._framing.send_response(self._answer(event))
             elif isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT):
                 self._feed(memoryview(event.data))
         self._flush()
         if self._framing.close_expected():
             self._outer.close()
+
+    def _answer(self, request: Request) -> Response:
+        try:
+            return self._framing.accept(request)
+        except UnicodeError:
+            # The library's refusal repeats what was asked for, which need not be text.
+            return self._framing.reject(HTTPStatus.BAD_REQUEST, "")
 
     def pause_writing(self) -> None:
         self._inner.pause_writing()
