@@ -131,7 +131,7 @@ class Lifecycle:
 
     def _protocol_error(self, connection: int, detail: str) -> None:
         self._report("protocol", connection, detail)
-        self.lost(connection, "protocol error")
+        self.lost(connection, detail)
 
     def _on_refusal(self, connection: int, data: bytes) -> None:
         """Report the first acknowledgement with a failure code, in the broker's words."""
@@ -171,7 +171,7 @@ class Lifecycle:
             return
         if isinstance(packet, ConnAck):
             self._on_connack(connection, packet, data)
-        elif isinstance(packet, SubAck):
+        elif isinstance(packet, SubAck) and self.subscriptions.asked(connection, packet):
             self.subscriptions.on_suback(connection, packet, moment_ns)
         elif isinstance(packet, Disconnect):
             name = reason_name(packet.reason_code, version)

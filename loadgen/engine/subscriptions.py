@@ -52,6 +52,7 @@ class Subscriptions:
         self._packets = packets
         self._queue: list[int] = []
         self._waiting: set[int] = set()
+        self._asked = np.zeros(len(fleet.devices), np.bool_)
         self._asked_qos: dict[int, int] = {}
         self._failures: Counter[str] = Counter()
         self._done: asyncio.Future[None] | None = None
@@ -112,10 +113,19 @@ class Subscriptions:
         if not packets:
             self.settle(connection, None)
             return
+        self._asked[connection] = True
         self._asked_qos[connection] = packets[-1].subscriptions[-1].qos
         self._fleet.devices[connection].request_ns = clock_ns()
         version = self._fleet.plan.version
         self._outgoing.write(connection, b"".join(encode(packet, version) for packet in packets))
+
+    def asked(self, connection: int, packet: SubAck) -> bool:
+        """Whether this answers a SUBSCRIBE of the device, perhaps one that is settled by now."""
+        if not self._asked[connection]:
+            return False
+        return packet.packet_id == SUBSCRIBE_ID or any(
+            one.packet_id == packet.packet_id for one in self._packets(connection)
+        )
 
     def on_suback(self, connection: int, packet: SubAck, moment_ns: int) -> None:
         """Take an answer, which arrived at `moment_ns`."""

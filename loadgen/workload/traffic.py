@@ -52,6 +52,7 @@ from loadgen.workload.device import (
     AWAY,
     BLOCKED,
     BODY,
+    CONNECTED,
     PUSHED_BACK,
     REFUSE,
     RESUMED,
@@ -86,6 +87,7 @@ from loadgen.workload.violations import (
     MALFORMED,
     QOS_RAISED,
     TOPIC_ALIAS,
+    UNEXPECTED_PACKET,
     UNKNOWN_ACKNOWLEDGEMENT,
     UNKNOWN_PUBREL,
     wrong_acknowledgement,
@@ -130,6 +132,7 @@ S_PUSHED_BACK = SERIES.index("pushed_back")
 S_CONNECTED_AT = SERIES.index(CONNECTED_AT)
 
 _MALFORMED_PACKET = int(ReasonCode.MALFORMED_PACKET)
+_PROTOCOL_ERROR = int(ReasonCode.PROTOCOL_ERROR)
 _PACKET_TOO_LARGE = int(ReasonCode.PACKET_TOO_LARGE)
 _FAILURE = int(ReasonCode.UNSPECIFIED_ERROR)  # and above: any such reason code frees a slot
 _FIXED_HEADER_BYTES = 5  # at most (2.1)
@@ -313,6 +316,10 @@ def receive_packets(
         else:
             if not room_for_events(fleet, packet_end - position):
                 return position, written
+            if kind == CONNACK and fleet.devices[row].state == CONNECTED:
+                violate(fleet, row, UNEXPECTED_PACKET, now_ns)
+                push_event(fleet, BROKEN, row, _PROTOCOL_ERROR, now_ns)
+                return end, written
             packet = (position, body, packet_end)
             if kind != CONNACK or _on_connack(fleet, row, buffer, packet, now_ns):
                 push_bytes(fleet, CONTROL_PACKET, row, kind, now_ns, buffer, position, packet_end)

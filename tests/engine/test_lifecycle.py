@@ -66,6 +66,8 @@ async def test_a_connection_closed_right_behind_connack_is_noticed(
         encode(packets.Connect("x", protocol_version=4), 4),
         encode(packets.Subscribe(1, (packets.Subscription("a"),)), 4),
         encode(packets.PingReq(), 4),
+        encode(packets.ConnAck(), 4),
+        encode(packets.SubAck(9, (0,)), 4),
     ],
 )
 async def test_garbage_after_connack_ends_that_connection_only(
