@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticUseDefault
 
+from loadgen.control.redaction import printable
 from loadgen.control.seal import Integrity, verify
 from loadgen.errors import RunDirectoryError
 from loadgen.metrics.interval import INTERVAL_SCHEMA, LATER, RUN_METADATA_KEY, completed
@@ -27,6 +28,8 @@ SCHEMA = 1
 """Version of run.json that this program understands."""
 
 LARGEST_MANIFEST_BYTES = 64 << 20
+_DAMAGE = (OSError, ValueError, pa.ArrowException)
+"""What Arrow raises for a file that is damaged; ValueError where a name in it is no text."""
 _LONGEST_SHOWN = 200
 
 
@@ -250,8 +253,9 @@ def load_files(files: Iterable[Path], run: str, directory: str) -> pa.Table:
             with pq.ParquetFile(path) as file:
                 # Small files: threads for each would take longer than reading them.
                 table = file.read(columns=INTERVAL_SCHEMA.names, use_threads=False)
+                table.validate(full=True)
                 tables.append(completed(table))
-        except (OSError, pa.ArrowException) as error:
+        except _DAMAGE as error:
             raise RunDirectoryError(f"{where}: {path.name} is damaged: {_line(error)}") from None
     try:
         whole = pa.concat_tables(t.replace_schema_metadata(None) for t in tables)
@@ -300,10 +304,17 @@ def shown(path: Path) -> str:
 
 def _check_footer(path: Path, run: str, where: str) -> None:
     """Raises RunDirectoryError where a file is damaged, lacks columns or has rows of others."""
+    seen: set[object] = set()
     try:
         with pq.ParquetFile(path) as file:
             schema, metadata = file.schema_arrow, file.metadata
-    except (OSError, pa.ArrowException) as error:
+            place = schema.get_field_index("run")
+            for number in range(metadata.num_row_groups if place >= 0 else 0):
+                # The columns before the lists have a leaf each: their place is the schema's.
+                statistics = metadata.row_group(number).column(place).statistics
+                if statistics is not None and statistics.has_min_max:
+                    seen |= {statistics.min, statistics.max} - {run}
+    except _DAMAGE as error:
         raise RunDirectoryError(
             f"{where}: {path.name} is cut off or damaged: {_line(error)}"
         ) from None
@@ -311,12 +322,7 @@ def _check_footer(path: Path, run: str, where: str) -> None:
     if missing:
         raise RunDirectoryError(f"{where}: {path.name} lacks the column {missing[0]}")
     named = (schema.metadata or {}).get(RUN_METADATA_KEY, run.encode()).decode(errors="replace")
-    seen = {named} - {run}
-    for number in range(metadata.num_row_groups):
-        # The columns before the lists have a leaf each, so their place is that of the schema.
-        statistics = metadata.row_group(number).column(schema.get_field_index("run")).statistics
-        if statistics is not None and statistics.has_min_max:
-            seen |= {statistics.min, statistics.max} - {run}
+    seen |= {named} - {run}
     if seen:
         raise _mixed(f"{where}: {path.name}", seen, run)
 
@@ -328,4 +334,4 @@ def _mixed(where: str, ids: Iterable[object], run: str) -> RunDirectoryError:
 
 def _line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__)[:_LONGEST_SHOWN]
+    return printable(lines[0] if lines else type(error).__name__, _LONGEST_SHOWN)
