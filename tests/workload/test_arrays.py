@@ -214,6 +214,7 @@ def test_plain_python_does_the_same() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
 def test_with_bounds_checks_what_reads_and_copies_at_once_keeps_within_its_arrays() -> None:
     """NUMBA_BOUNDSCHECK=1, which is read when numba is imported."""
     script = """
