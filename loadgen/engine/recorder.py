@@ -1,19 +1,21 @@
 """From a worker's counters to interval rows, once a second, and back on the other side.
 
 A frame of rows carries the histograms of all of them in its block: the buckets (int32) of all
-rows end to end, then their counts (int64).
+rows end to end, then their counts (int64). Latencies may be taken a few at a time: messages wait
+while rows are made.
 """
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from loadgen.compiled import compiled
-from loadgen.metrics.histogram import sparse
+from loadgen.metrics.histogram import bucket_index
 from loadgen.metrics.interval import COUNTERS, SERIES, Interval
 from loadgen.workload import traffic
 from loadgen.workload.arrays import Grid
@@ -26,7 +28,6 @@ Table = npt.NDArray[np.int64]
 Row = dict[str, Any]
 
 _GAUGES = ("connected", "owed", "in_flight")
-_STATS = ("count", "sum_ns", "min_ns", "max_ns")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -41,9 +42,18 @@ class ProcessTimes:
 
 def process_times() -> ProcessTimes:
     """Times of the calling thread and memory of the process; a worker has one thread."""
-    cpu, wait, _ = Path("/proc/thread-self/schedstat").read_text().split()
-    resident = int(Path("/proc/self/statm").read_text().split()[1])
+    cpu, wait, _ = _words_of("/proc/thread-self/schedstat")
+    resident = int(_words_of("/proc/self/statm")[1])
     return ProcessTimes(int(cpu), int(wait), resident * _PAGE_BYTES)
+
+
+def _words_of(path: str) -> list[bytes]:
+    # A quarter of what it costs through a file object: messages wait meanwhile.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, 4096).split()
+    finally:
+        os.close(descriptor)
 
 
 @compiled
@@ -99,14 +109,20 @@ def numbers_of(counts: Any) -> Table:
 def take_intervals(fleet: Fleet, reported: Grid[Counts], now_ns: int) -> tuple[list[Row], bytes]:
     """Rows of everything counted since the last call, and the block of their histograms.
 
-    Every device group has a counters row for each phase in which something happened, and one for
-    its gauges in any case. `reported` is what was counted by the last call, and becomes what was
-    by this one; histograms start again from zero.
+    `reported` is as `take_counters` has it.
+    """
+    rows = take_counters(fleet, reported, now_ns)
+    latencies, block = take_latencies(fleet, recorded_slots(fleet))
+    return rows + latencies, block
+
+
+def take_counters(fleet: Fleet, reported: Grid[Counts], now_ns: int) -> list[Row]:
+    """Rows of the counters since the last call.
+
+    Every device group has one for each phase in which something happened, and one for its gauges in
+    any case. `reported` is what was counted by the last call, and becomes what was by this one.
     """
     rows: list[Row] = []
-    buckets: list[bytes] = []
-    counts: list[bytes] = []
-    offset = 0
     backlog, _ = owed_by_group(fleet, now_ns)
     gauges = np.stack([connected_by_group(fleet), backlog, in_flight_by_group(fleet)], axis=1)
     current = current_phase(fleet, now_ns)
@@ -123,23 +139,48 @@ def take_intervals(fleet: Fleet, reported: Grid[Counts], now_ns: int) -> tuple[l
                 if phase == current:
                     row.update(zip(_GAUGES, gauges[index].tolist(), strict=True))
                 rows.append(row)
-        for series_index, series in enumerate(SERIES):
-            for phase, phase_name in enumerate(INTENDED_PHASES):
-                slot = traffic.slot_of(index, series_index, phase)
-                stat = fleet.stats[slot]
-                if stat.count == 0:
-                    continue
-                bucket, count = sparse(fleet.histograms[slot].astype(np.int64))
-                buckets.append(bucket.tobytes())
-                counts.append(count.tobytes())
-                row = {"group": group.name, "phase": phase_name, "series": series}
-                row.update((name, getattr(stat, name)) for name in _STATS)
-                row["bucket"] = [offset, len(bucket)]
-                rows.append(row)
-                offset += len(bucket)
-                fleet.histograms[slot] = 0
-                fleet.stats[slot] = np.zeros((), Stat.layout)
+    return rows
+
+
+def recorded_slots(fleet: Fleet) -> list[int]:
+    """The slots of latencies that have some."""
+    slots: list[int] = np.flatnonzero(fleet.stats["count"]).tolist()
+    return slots
+
+
+def take_latencies(fleet: Fleet, slots: Iterable[int]) -> tuple[list[Row], bytes]:
+    """Rows of these slots, which then start again from zero, and the block of their histograms."""
+    rows: list[Row] = []
+    buckets: list[bytes] = []
+    counts: list[bytes] = []
+    offset = 0
+    for slot in slots:
+        group, place = divmod(slot, traffic.slot_of(1, 0, 0))
+        phase, series = _names()[place]
+        row: Row = {"group": fleet.plan.groups[group].name, "phase": phase, "series": series}
+        row.update(zip(Stat.names(), fleet.stats[slot].item(), strict=True))
+        fleet.stats[slot] = np.zeros((), Stat.layout)
+        # What was touched of it: all of it is a quarter of a million bytes.
+        first = bucket_index(row["min_ns"])
+        touched = fleet.histograms[slot, first : bucket_index(row["max_ns"]) + 1]
+        bucket = np.flatnonzero(touched)
+        buckets.append((bucket + first).astype(np.int32).tobytes())
+        counts.append(touched[bucket].astype(np.int64).tobytes())
+        touched[:] = 0
+        row["bucket"] = [offset, len(bucket)]
+        rows.append(row)
+        offset += len(bucket)
     return rows, b"".join(buckets + counts)
+
+
+@cache
+def _names() -> dict[int, tuple[str, str]]:
+    """Phase and series of each slot of a group."""
+    return {
+        traffic.slot_of(0, series, phase): (phase_name, series_name)
+        for series, series_name in enumerate(SERIES)
+        for phase, phase_name in enumerate(INTENDED_PHASES)
+    }
 
 
 def decode_intervals(header: Row, block: bytes) -> list[Interval]:

@@ -4,11 +4,18 @@ Owns the phase of the run, and the totals that no kernel counts.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Sequence, Sized
 
 from loadgen.engine.clock import clock_ns
 from loadgen.engine.frames import Header
-from loadgen.engine.recorder import owed_by_group, process_times, take_intervals
+from loadgen.engine.recorder import (
+    Row,
+    owed_by_group,
+    process_times,
+    recorded_slots,
+    take_counters,
+    take_latencies,
+)
 from loadgen.workload.attention import take_stalled
 from loadgen.workload.fleet import Counts, Fleet
 
@@ -16,6 +23,10 @@ _NS = 1_000_000_000
 _EVENTS_OF_A_KIND = 20
 _LATE_S = 0.0005  # rows are taken this long after the full second
 _DRAIN_S = 0.02
+_TURNS = 5
+"""Of the loop, in which the latencies of a second are sent: of the messages that wait meanwhile
+none waits for all of them."""
+_TURN_S = 0.005
 
 
 class Reporter:
@@ -36,6 +47,10 @@ class Reporter:
         self._reported = Counts.grid(*fleet.counters.shape)
         self._start_ns = clock_ns()
         self._times = process_times()
+        self._common: Header = {}
+        self._slots: list[int] = []
+        """Latencies of the last second that are still to be sent."""
+        self._at_once = 0
 
     @property
     def stopping(self) -> bool:
@@ -63,11 +78,31 @@ class Reporter:
         since_ns = clock_ns() - self._anchor_ns
         return (_NS - since_ns % _NS) / 1e9 + _LATE_S
 
+    def each_second(self) -> float:
+        """Send what was counted since the last second, its latencies a few at each call.
+
+        Returns in how many seconds it is to be called again.
+        """
+        if self._slots:
+            few = self._slots[: self._at_once]
+            del self._slots[: self._at_once]
+            self._send_latencies(few)
+        else:
+            self._send_counters()
+            self._slots = recorded_slots(self._fleet)
+            self._at_once = -(-len(self._slots) // _TURNS)
+        return _TURN_S if self._slots else self.until_next_second()
+
     def snapshot(self) -> None:
-        """Send what was counted since the last snapshot."""
+        """Send all that was counted and not sent yet."""
+        self._slots.clear()
+        self._send_counters()
+        self._send_latencies(recorded_slots(self._fleet))
+
+    def _send_counters(self) -> None:
         now_ns = clock_ns()
         times = process_times()
-        rows, block = take_intervals(self._fleet, self._reported, now_ns)
+        rows = take_counters(self._fleet, self._reported, now_ns)
         stalled_ns, longest_stall_ns = take_stalled(self._fleet)
         rows.append(
             {
@@ -81,18 +116,25 @@ class Reporter:
                 "longest_stall_ns": longest_stall_ns,
             }
         )
-        common = {
+        self._common = {
             "worker": self._worker,
             "second": (self._start_ns - self._anchor_ns) // _NS,
             "time_ns": self._start_ns,
             "span_ns": now_ns - self._start_ns,
         }
-        for row in rows:
-            row.update(common)
         self._start_ns = now_ns
         self._times = times
         self._fleet.totals.owed = sum(row.get("owed", 0) for row in rows)
         self._fleet.totals.beat_ns = now_ns
+        self._send_rows(rows, b"")
+
+    def _send_latencies(self, slots: Sequence[int]) -> None:
+        if slots:
+            self._send_rows(*take_latencies(self._fleet, slots))
+
+    def _send_rows(self, rows: list[Row], block: bytes) -> None:
+        for row in rows:
+            row.update(self._common)
         self._send({"interval": rows, "buckets": len(block) // 12}, block)
 
     def end_window(self) -> None:

@@ -125,6 +125,10 @@ def _called_by_workers(fleet: Fleet) -> Sequence[Step]:
     now_ns = time.monotonic_ns()
     four, run = np.zeros(4, np.int64), fleet.run
 
+    def take_rows() -> None:
+        traffic.record(fleet, 0, 1)
+        take_intervals(fleet, Counts.grid(*fleet.counters.shape), now_ns)
+
     def change_rate() -> None:
         fleet.program = with_rate(fleet.program, now_ns + 2 * _LATER_NS, 2.0)
         traffic.reschedule(fleet)
@@ -134,12 +138,11 @@ def _called_by_workers(fleet: Fleet) -> Sequence[Step]:
         lambda: plan_schedule(fleet, now_ns + _LATER_NS),
         lambda: ping_idle(fleet, now_ns, four, np.zeros(2, np.uint8), four),
         lambda: keep_partial(fleet, 0, fleet.buffer, 0, 0, now_ns),
-        lambda: take_intervals(fleet, Counts.grid(*fleet.counters.shape), now_ns),
+        take_rows,
         lambda: attend_loop(fleet, now_ns),
         change_rate,
         lambda: traffic.requeue(fleet, 0),
         lambda: traffic.release_held(fleet, 1, 0),
-        lambda: traffic.record(fleet, 0, 1),
         lambda: watch(run.epoll, run.timer, EPOLLIN, TIMER, fleet.words),
         lambda: arm_timer(run.timer, 0, fleet.clock),
         lambda: close_descriptor(make_timer()),

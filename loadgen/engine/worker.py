@@ -103,8 +103,7 @@ class Worker:
         if self.channel.lease_is_over():
             self.channel.close()
             return None
-        self.reporter.snapshot()
-        return self.reporter.until_next_second()
+        return self.reporter.each_second()
 
     async def connect(self, header: Header) -> Header:
         """Connect every device, paced and bounded in flight; answers when each was tried."""
