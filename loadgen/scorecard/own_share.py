@@ -13,24 +13,32 @@ from loadgen.scorecard.text import number
 
 _MOSTLY = 0.5
 
+_TAIL = "p99"
 _SHOWN = {"p50": "50P", "p99": "99P", "avg": "AVG"}
 
 
 def own_share_remark(latency: Mapping[str, LatencySummary]) -> str:
-    """Which figures of the end-to-end latency are mostly our own, and how; "" for none."""
+    """What of the end-to-end latency is our own: the figures that mostly are, else the tail's part.
+
+    "" where there is nothing to tell it from.
+    """
     whole, transit, waited = (latency.get(s) for s in ("end_to_end", "transit", "own_delay"))
     if whole is None or transit is None:
         return ""
-    told = []
+    parts: dict[str, str] = {}
+    mostly = []
     for key, title in _SHOWN.items():
         total_us, sent_us = getattr(whole, key), getattr(transit, key)
         if not total_us or sent_us is None:
             continue
         late_us = max(total_us - sent_us, 0.0)
         read_us = min(getattr(waited, key, None) or 0.0, sent_us)
+        parts[key] = (
+            f"{title}, {number(late_us + read_us)} of {number(total_us)} µs "
+            f"(sent late {number(late_us)}, read late {number(read_us)})"
+        )
         if late_us + read_us > _MOSTLY * total_us:
-            told.append(
-                f"{title}, {number(late_us + read_us)} of {number(total_us)} µs "
-                f"(sent late {number(late_us)}, read late {number(read_us)})"
-            )
-    return f"Mostly the generator's own, not the broker's: {'; '.join(told)}." if told else ""
+            mostly.append(parts[key])
+    if mostly:
+        return f"Mostly the generator's own, not the broker's: {'; '.join(mostly)}."
+    return f"The generator's own part of {parts[_TAIL]}." if _TAIL in parts else ""
