@@ -9,6 +9,9 @@ which, how many left late, how many waited elsewhere (the broker, the kernel, th
 and by how much they were slower than the median. The C program of bench/floor is run beside it.
 
 Only a quiet host tells a cause: a worker that lost its processor finds a turn due when it is back.
+On one that is not quiet, both sides ahead of everything else tell nearly as much (as root):
+
+    chrt -f 5 python -m bench.tail --seconds 4 --repeat 3
 """
 
 import argparse
@@ -122,9 +125,9 @@ def play(port: int, seconds: float) -> tuple[Numbers, Numbers]:
                 made.fleet, made.subscribe_packets, kernels, final, made.scheduled
             )
 
-        tick, snapshot = attendance.Attendance.tick, reporter.Reporter.snapshot
+        tick, rows = attendance.Attendance.tick, reporter.Reporter.each_second
         attendance.Attendance.tick = timeline.does("attendance", tick)  # type: ignore[method-assign]
-        reporter.Reporter.snapshot = timeline.does("rows of a second", snapshot)  # type: ignore[method-assign]
+        reporter.Reporter.each_second = timeline.does("rows of a second", rows)  # type: ignore[method-assign]
         worker.reader_of = lambda _: noting  # type: ignore[attr-defined, assignment]
         try:
             groups = (
@@ -135,7 +138,7 @@ def play(port: int, seconds: float) -> tuple[Numbers, Numbers]:
         finally:
             worker.reader_of = behaviour.reader_of  # type: ignore[attr-defined]
             attendance.Attendance.tick = tick  # type: ignore[method-assign]
-            reporter.Reporter.snapshot = snapshot  # type: ignore[method-assign]
+            reporter.Reporter.each_second = rows  # type: ignore[method-assign]
         with np.load(told) as found:
             return found["moments"], found["turns"]
 
@@ -144,10 +147,10 @@ def explain(moments: Numbers, turns: Numbers) -> None:
     """Print the percentiles, and what the slowest 1 % met."""
     intended, sent, received = moments.T
     latency = (received - intended) / 1e3
-    median, p99, p999 = np.percentile(latency, (50, 99, 99.9))
-    print(
-        f"loadgen  p50 {median:7.1f}  p99 {p99:7.1f}  p99.9 {p999:7.1f}  max {latency.max():9.1f}"
-    )
+    for since, values in (("the send", (received - sent) / 1e3), ("when it was due", latency)):
+        median, p99, p999 = np.percentile(values, (50, 99, 99.9))
+        figures = f"p50 {median:7.1f}  p99 {p99:7.1f}  p99.9 {p999:7.1f}  max {values.max():7.1f}"
+        print(f"loadgen  {figures} µs from {since}")
     within = (turns[:, 1] > intended[0]) & (turns[:, 0] < received[-1])
     turns = turns[within]
     length = (turns[:, 1] - turns[:, 0]) / 1e3

@@ -358,6 +358,7 @@ static inline void json_distribution(const char *name, uint64_t *values, uint64_
     json_count("p50", percentile(values, count, 50));
     json_count("p90", percentile(values, count, 90));
     json_count("p99", percentile(values, count, 99));
+    json_count("p999", percentile(values, count, 99.9));
     json_count("max", values[count - 1]);
     json_close();
 }
