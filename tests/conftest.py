@@ -50,3 +50,11 @@ def make() -> ModuleType:
     from tests.scorecard import fabricate
 
     return fabricate
+
+
+@pytest.fixture
+def stand_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that play without compiled kernels."""
+    from loadgen.control import forkserver_process
+
+    monkeypatch.setattr(forkserver_process, "WORKER_ENTRY", "tests.control.fake_worker:run_worker")

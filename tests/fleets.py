@@ -1,8 +1,17 @@
 """A fleet of a few devices, for tests of what needs no more."""
 
+from typing import Any
+
+from loadgen.cases.registry import resolve
 from loadgen.engine.fleet import build_fleet
 from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import DeviceGroup, RunPlan, Share, Target, WorkerPlan
+from loadgen.workload.workload import rooted
+
+
+def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:
+    """The groups of a scenario, their topics below this root."""
+    return rooted(resolve(scenario).groups, root)
 
 
 def total_of(fleet: Fleet, name: str) -> int:

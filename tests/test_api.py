@@ -14,7 +14,7 @@ import pytest
 
 import loadgen
 from loadgen import api
-from loadgen.control import forkserver_process, rundir
+from loadgen.control import rundir
 from loadgen.errors import LoadgenError, RunDirectoryError, ScenarioError, python_words
 from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.workload.scenario import Scenario
@@ -22,13 +22,8 @@ from tests.verdicts import faults, without_saturation
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "loadgen"
+pytestmark = pytest.mark.usefixtures("stand_in_workers")
 FANIN = {"broker": "reflector", "devices": 20, "warmup": 0.1, "duration": 0.5, "drain": 0.3}
-
-
-@pytest.fixture(autouse=True)
-def _stand_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that play without compiled kernels."""
-    monkeypatch.setattr(forkserver_process, "WORKER_ENTRY", "tests.control.fake_worker:run_worker")
 
 
 def fanin(**fields: object) -> Scenario:

@@ -1,12 +1,10 @@
 """The five cases as groups of devices and rows of the score card."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.cases.registry import CASES, build_scenario, resolve
+from loadgen.cases.registry import CASES, build_scenario
 from loadgen.workload.groups import (
     DeviceGroup,
     RunPlan,
@@ -16,12 +14,7 @@ from loadgen.workload.groups import (
     topic_number,
 )
 from loadgen.workload.scenario import Scenario
-from loadgen.workload.workload import rooted
-
-
-def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:
-    return rooted(resolve(scenario).groups, root)
-
+from tests.fleets import groups_of
 
 GROUPS = {
     "fanin": ("publishers", "subscriber"),

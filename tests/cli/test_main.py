@@ -411,9 +411,10 @@ def test_a_full_disk_behind_stdout_is_one_line_and_status_3(tmp_path: Path) -> N
     assert re.fullmatch(r"loadgen: cannot write a file: no space left[^\n]+\n", process.stderr)
 
 
-def test_quiet_run_says_only_its_result(tmp_path: Path) -> None:
-    with loadgen("fanin", *REFLECTED, "--duration=0.5", "--quiet", cwd=tmp_path) as process:
-        out, err = process.communicate()
+@pytest.mark.usefixtures("stand_in_workers")
+def test_quiet_run_says_only_its_result(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    main(["fanin", *REFLECTED, "--duration=0.5", "--quiet", f"--out={tmp_path / 'r'}"])
+    out, err = capfd.readouterr()
     assert err == ""
     assert re.match(r"FANIN  (IN)?VALID  ", out)
     assert "end_to_end" in out

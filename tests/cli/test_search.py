@@ -12,7 +12,6 @@ from loadgen.cli.search_view import (
     search_progress,
     step_line,
 )
-from loadgen.control import forkserver_process
 from loadgen.control.progress import Snapshot
 from loadgen.control.search import Search, SearchState, SearchStep
 from loadgen.specjms.model import NOTICE
@@ -140,12 +139,6 @@ def test_rate_steps_of_a_run_are_a_line_each() -> None:
 
 
 QUICK = ("--broker=reflector", "--devices=20", "--warmup=0.1", "--duration=0.5", "--drain=0.3")
-
-
-@pytest.fixture
-def stand_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that play without compiled kernels."""
-    monkeypatch.setattr(forkserver_process, "WORKER_ENTRY", "tests.control.fake_worker:run_worker")
 
 
 @pytest.mark.usefixtures("stand_in_workers")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.control import coordinator, forkserver_process
+from loadgen.control import coordinator
 from loadgen.control.coordinator import RunResult, run
 from loadgen.errors import BrokerUnreachableError
 
@@ -48,8 +48,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch, kept: Path) -> Runs:
-    monkeypatch.setattr(forkserver_process, "WORKER_ENTRY", "tests.control.fake_worker:run_worker")
+def runs(monkeypatch: pytest.MonkeyPatch, stand_in_workers: None, kept: Path) -> Runs:
     fake = Runs(kept)
     monkeypatch.setattr(coordinator, "run", fake.run)
     return fake

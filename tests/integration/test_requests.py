@@ -1,11 +1,9 @@
 """Requests and responses, and payloads from a template, on real brokers."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
-import aiomqtt
 import pytest
 
 from loadgen.brokers.certificates import CertificateFiles
@@ -13,10 +11,9 @@ from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import RunResult, run
 from loadgen.scorecard.summary import summarize_run
-from loadgen.workload.rehearsal import ASKED
+from tests.integration.listener import listening
 from tests.secured_mosquitto import TlsFiles, run_secured
 
-HANG_S = 30.0
 SHORT = {"warmup": 0.2, "duration": 1.5, "drain": 3, "settle": 0.2}
 
 
@@ -89,33 +86,11 @@ async def test_a_window_too_small_for_the_responses_is_told(tmp_path: Path) -> N
 async def test_each_message_of_a_template_is_whole_and_its_own(tmp_path: Path) -> None:
     template = tmp_path / "reading.json"
     template.write_text('{"id": "m{device:04}", "n": {sequence:6}, "at": {time_ms}}')
-    async with run_mosquitto() as broker:
-        endpoint = broker.endpoints[0]
-        readings: list[dict[str, Any]] = []
-        subscribed = asyncio.Event()
-
-        async def listen() -> None:
-            async with aiomqtt.Client(endpoint.host, endpoint.port) as client:
-                await client.subscribe("#", qos=1)
-                subscribed.set()
-                async for message in client.messages:
-                    if str(message.topic) == "end":
-                        return
-                    assert isinstance(message.payload, bytes)
-                    if not message.payload.startswith(ASKED):  # before the load
-                        readings.append(json.loads(message.payload[32:]))
-
-        listener = asyncio.create_task(listen())
-        await asyncio.wait_for(subscribed.wait(), HANG_S)
-        url = f"mqtt://{endpoint.host}:{endpoint.port}"
-        wanted = {"broker": url, "devices": 10, "rate": 100, "qos": 1, **SHORT}
-        result = await run(
-            build_scenario("fanin", None, wanted | {"payload_template": str(template)}),
-            tmp_path / "run",
-        )
-        async with aiomqtt.Client(endpoint.host, endpoint.port) as client:
-            await client.publish("end", b"", qos=1)
-        await asyncio.wait_for(listener, HANG_S)
+    async with run_mosquitto() as broker, listening(broker.endpoints[0]) as payloads:
+        where = {"broker": broker.endpoints[0].redacted, "payload_template": str(template)}
+        wanted = {"devices": 10, "rate": 100, "qos": 1, **SHORT, **where}
+        result = await run(build_scenario("fanin", None, wanted), tmp_path / "run")
+    readings = [json.loads(payload[32:]) for payload in payloads]
     counts = summarize_run(result.directory).counts
     assert counts.sent == counts.received == 150
     assert counts.corrupt == 0

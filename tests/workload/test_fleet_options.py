@@ -12,7 +12,6 @@ from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.engine.churn import may_leave
 from loadgen.errors import ScenarioError
 from loadgen.workload.groups import (
-    DeviceGroup,
     Reconnect,
     RunPlan,
     Target,
@@ -22,12 +21,7 @@ from loadgen.workload.groups import (
     topic_number,
 )
 from loadgen.workload.plan import Host, needs_of, plan_run
-from loadgen.workload.workload import rooted
-
-
-def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:
-    return rooted(resolve(scenario).groups, root)
-
+from tests.fleets import groups_of
 
 HOST = Host(cores=4, descriptors=20_000, memory_bytes=64 << 30, local_ports=28_000)
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +11,6 @@ from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import ScenarioError
 from loadgen.workload.fields import Choice
 from loadgen.workload.groups import (
-    DeviceGroup,
     RunPlan,
     Target,
     target_number,
@@ -21,12 +19,7 @@ from loadgen.workload.groups import (
 )
 from loadgen.workload.plan import SPARE_DESCRIPTORS, Host, needs_of, plan_run
 from loadgen.workload.scenario import Scenario, read_toml
-from loadgen.workload.workload import rooted
-
-
-def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:
-    return rooted(resolve(scenario).groups, root)
-
+from tests.fleets import groups_of
 
 HOST = Host(cores=2, descriptors=20_000, memory_bytes=24 << 30, local_ports=28_000)
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

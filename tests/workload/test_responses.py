@@ -2,12 +2,11 @@
 
 import zlib
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from loadgen.cases.registry import build_scenario, resolve
+from loadgen.cases.registry import build_scenario
 from loadgen.engine.fleet import build_fleet
 from loadgen.engine.reactor import MESSAGING_ENTRY_POINTS
 from loadgen.errors import ScenarioError
@@ -19,7 +18,6 @@ from loadgen.workload import traffic
 from loadgen.workload.device import CONNECTED
 from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import (
-    DeviceGroup,
     RunPlan,
     Share,
     Target,
@@ -29,13 +27,8 @@ from loadgen.workload.groups import (
 )
 from loadgen.workload.payload import HEADER_BYTES, stamp
 from loadgen.workload.traffic import slot_of
-from loadgen.workload.workload import rooted
+from tests.fleets import groups_of
 from tests.kernels import fill
-
-
-def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:
-    return rooted(resolve(scenario).groups, root)
-
 
 TAG = 77
 FROM_NS = 1_000_000
