@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Literal
 
 from loadgen.workload.case import Case, ChartStyle, RowSpec
-from loadgen.workload.fields import Count, Flag
+from loadgen.workload.fields import Count, Flag, Rate
 from loadgen.workload.groups import DeviceGroup, Subscribes
 from loadgen.workload.published import PUBLISHED_TLS, Conditions, PublishedFigure
 from loadgen.workload.scenario import (
@@ -28,9 +28,24 @@ class Fanout(MessagingScenario):
     rate: float = TOTAL_RATE.field(200.0)
     topics: int = Count("Topics, with one publisher each.", 1, DEVICES_LIMIT).field(10)
     ratio: int = Count("Subscribers of each topic.").field(100)
+    slow_subscribers: int | None = Count(
+        "Of the subscribers of each topic, how many read slowly, as 10 of 100 (plain TCP).",
+        1,
+        DEVICES_LIMIT,
+        absent="none",
+    ).field()
+    read_rate: float = Rate(
+        "Bytes a second that a slow subscriber reads at most, as 10k; after the window it reads "
+        "what is left.",
+        1,
+        1e9,
+    ).field(1_000.0)
     durable: bool = Flag("The broker keeps the sessions of all devices.").field(False)
     max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
     published: str | None = published_row("FANOUT", "JMSPUBSUB", "JMSFANOUT").field()
+
+    def group_count(self) -> int:
+        return 2 if self.slow_subscribers is None else 3
 
     def deliveries(self) -> float:
         # The broker's work is in the deliveries.
@@ -44,10 +59,32 @@ class Fanout(MessagingScenario):
                 f"ratio: {self.topics:,} topics of {self.ratio:,} subscribers are too many; "
                 f"allowed: {DEVICES_LIMIT:,} devices in all"
             )
+        if self.slow_subscribers is None:
+            return
+        if self.slow_subscribers >= self.ratio:
+            yield (
+                f"slow_subscribers: {self.slow_subscribers:,} of {self.ratio:,} leave no others to "
+                "compare with; allowed: below ratio"
+            )
+        if self.tls or any("://" in url and not url.startswith("mqtt://") for url in self.broker):
+            yield "slow_subscribers: TLS and WebSocket read ahead; allowed: with mqtt://"
 
 
 def _groups(scenario: Fanout) -> tuple[DeviceGroup, ...]:
-    topics, ratio = scenario.topics, scenario.ratio
+    topics, ratio, slow = scenario.topics, scenario.ratio, scenario.slow_subscribers or 0
+    subscribers = DeviceGroup(
+        "subscribers",
+        topics * (ratio - slow),
+        subscribes=Subscribes("publishers", scenario.qos),
+        clean_start=not scenario.durable,
+    )
+    slow_ones = replace(
+        subscribers,
+        name="slow_subscribers",
+        count=topics * slow,
+        subscribes=Subscribes("publishers", scenario.qos, read_rate=scenario.read_rate),
+        timed=False,
+    )
     return (
         DeviceGroup(
             "publishers",
@@ -61,12 +98,8 @@ def _groups(scenario: Fanout) -> tuple[DeviceGroup, ...]:
             ),
             clean_start=not scenario.durable,
         ),
-        DeviceGroup(
-            "subscribers",
-            topics * ratio,
-            subscribes=Subscribes("publishers", scenario.qos),
-            clean_start=not scenario.durable,
-        ),
+        subscribers,
+        *((slow_ones,) if slow else ()),
     )
 
 

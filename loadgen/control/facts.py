@@ -10,7 +10,14 @@ from loadgen.control.own_delay import own_delay_of
 from loadgen.control.redaction import printable
 from loadgen.control.run_state import NS, Outcome, RunState
 from loadgen.control.worker_pool import Loss
-from loadgen.workload.groups import RunPlan, sent_qos, sent_rate, timed_between_hosts
+from loadgen.workload.groups import (
+    RunPlan,
+    sent_qos,
+    sent_rate,
+    slow_group,
+    timed_between_hosts,
+    topics_of,
+)
 from loadgen.workload.ledger import (
     LONGEST_TEXT,
     Counted,
@@ -22,7 +29,7 @@ from loadgen.workload.ledger import (
 )
 from loadgen.workload.rate_step_verdict import RateStepVerdict
 from loadgen.workload.thresholds import Measured, missed
-from loadgen.workload.verdict import RunFacts
+from loadgen.workload.verdict import RunFacts, SlowFacts
 from loadgen.workload.workload import Workload
 
 
@@ -102,12 +109,30 @@ def facts_of(
         abandoned=state.abandoned,
         unread=unread,
         held_when_cut=held_when_cut,
+        slow=_slow(plan, state),
     )
     measured = Measured(
         state.tally.latencies(), ledger, facts.begun, facts.window_s, facts.apart_us
     )
     ended_by = tuple(f"{text}, and the run was ended for it" for text in state.missed)
     return replace(facts, thresholds_missed=ended_by or missed(workload.thresholds, measured))
+
+
+def _slow(plan: RunPlan, state: RunState) -> SlowFacts | None:
+    """What became of subscribers that read slowly on request; None where none did."""
+    slow = slow_group(plan.groups)
+    if slow is None or slow.subscribes is None:
+        return None
+    sent = state.tally.sent_by([slow.subscribes.publishers], "measure")
+    counted = partial(state.groups.total, slow.name)
+    return SlowFacts(
+        devices=slow.count,
+        bytes_per_s=slow.subscribes.read_rate,
+        expected=sent * slow.count // topics_of(slow, plan.groups),
+        received=counted("received", "measure") + counted("corrupt", "measure"),
+        waited=state.slow_waited,
+        disconnects=counted("disconnects"),
+    )
 
 
 def _failures(outcome: Outcome | None) -> tuple[int, str]:

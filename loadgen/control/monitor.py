@@ -25,7 +25,7 @@ from loadgen.engine.live import private_page
 from loadgen.engine.recorder import decode_intervals, numbers_of
 from loadgen.engine.subscription_marks import SubscriptionMarks
 from loadgen.metrics.interval import COUNTERS, Interval
-from loadgen.workload.groups import RunPlan
+from loadgen.workload.groups import RunPlan, slow_group, topics_of
 from loadgen.workload.ledger import Counted, ledger_of
 from loadgen.workload.thresholds import Measured, Threshold, hopeless
 from loadgen.workload.traffic import INTENDED_PHASES
@@ -89,6 +89,11 @@ class Monitor:
         self._publishing = [at for at, one in enumerate(plan.groups) if one.publishes is not None]
         self._subscriptions = sum(one.count for one in plan.groups if one.subscribes is not None)
         self._groups = {group.name: number for number, group in enumerate(plan.groups)}
+        slow = slow_group(plan.groups)
+        # Its number, and how many of its devices get each message.
+        self._slow = None
+        if slow is not None:
+            self._slow = self._groups[slow.name], slow.count / topics_of(slow, plan.groups)
         self._reported = numbers_of(private_page(len(plan.workers), len(plan.groups)).counts)
         self._fresh: list[Interval] = []
         self._writing: asyncio.Future[None] | None = None
@@ -289,6 +294,13 @@ class Monitor:
         # Answers first: what comes while the page is read must not look like more than was due.
         answered = sum(map(page.counted, ANSWERS))
         under_way, owed = page.under_way(), page.total("owed")
+        if self._slow is not None and seen.backlog is not None:
+            # What waits for slow subscribers does so on request.
+            number, share = self._slow
+            waiting = round(page.counted("sent") * share) - page.counted("received", [number])
+            if time.monotonic_ns() <= seen.backlog.end_ns:
+                seen.slow_waited = max(waiting, 0)
+            under_way = max(under_way - waiting, 0)
         due = page.counted("expected") + owed
         if seen.backlog is not None:
             most = self._most_under_way(under_way)

@@ -76,6 +76,8 @@ class RunDocument:
         """Write the whole of a run that has ended, and the files of its case."""
         seen = self._seen(state, facts.workers_lost)
         seen["observed"]["own_delay"] = asdict(facts.own_delay)
+        if facts.slow is not None:
+            seen["observed"]["slow"] = asdict(facts.slow)
         if facts.lost_named:
             seen["observed"]["lost"] = lost_document(facts)
         if state.recovery is not None:

@@ -83,6 +83,7 @@ class RunState:
     lost_to_absent: int = 0  # of the lost deliveries, those to devices that were never there
     abandoned: bool = False  # whether nobody waited for what was under way
     backlog: BacklogWatch | None = None
+    slow_waited: int = 0  # deliveries to slow subscribers when the window ended
     recovery: RecoveryWatch | None = None  # from a crash on request
     disconnect_reason: str = ""
     finals: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -108,7 +109,7 @@ def state_before(plan: RunPlan) -> RunState:
     return RunState(
         messages=messages,
         tally=Tally(timed_groups(plan), ("measure",) if messages else ("connect", "subscribe")),
-        groups=GroupTally(group.name for group in plan.groups if group.targets),
+        groups=GroupTally(group.name for group in plan.groups),
     )
 
 

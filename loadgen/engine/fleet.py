@@ -273,6 +273,7 @@ def _group_rows(plan: RunPlan) -> tuple[Rows[Group], Bytes]:
             row.qos = group.responds.qos
         if group.subscribes is not None:
             row.acknowledge_every = group.subscribes.acknowledge_every
+            row.read_most = int(group.subscribes.read_rate > 0)
     return rows, prefixes
 
 

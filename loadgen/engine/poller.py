@@ -4,19 +4,27 @@ Owns the epoll set of the plain connections and the timers in it.
 """
 
 import asyncio
+import os
 import selectors
+import socket
 from collections.abc import Callable
+
+import numpy as np
 
 from loadgen.engine.clock import clock_ns
 from loadgen.engine.reactor import LINGER, TIMER, EntryPoints
 from loadgen.engine.streams import Streams
 from loadgen.engine.syscalls import EPOLLET, EPOLLIN, arm_timer, make_timer, watch
+from loadgen.workload.device import LISTED
 from loadgen.workload.fleet import Fleet
+from loadgen.workload.groups import slow_group
 
 _LINGER_NS = 20_000_000
 """So long the other business of the loop can wait while there is traffic: as long as `Attendance`
 waits. A turn of the loop costs some 100 µs, since little of it is in the processor's caches by
 then, and the messages that come meanwhile wait for it."""
+_READ_S = 0.05
+"""How often slow subscribers read."""
 _HURRIED_LINGER_NS = 5_000_000
 """The same while devices connect at a pace that the loop keeps."""
 
@@ -46,6 +54,12 @@ class Poller:
         self._is_hurried = is_hurried
         columns = (fleet.held["totals"][name] for name in ("events", "rearm", "ready"))
         self._events, self._rearm, self._ready = columns
+        self._read_ns = clock_ns()
+        slow = slow_group(fleet.plan.groups)
+        self._read_rate = slow.subscribes.read_rate if slow and slow.subscribes else 0.0
+        self._slow_group = fleet.plan.groups.index(slow) if slow else -1
+        self._slow = np.flatnonzero(fleet.group == self._slow_group)
+        self._released = False
         run = fleet.run
         run.epoll, run.timer, run.linger_timer = self.epoll.fileno(), make_timer(), make_timer()
         for timer, name in ((run.timer, TIMER), (run.linger_timer, LINGER)):
@@ -68,6 +82,38 @@ class Poller:
             self.pump()
         if self._ready[0]:
             self._loop.call_soon(self.on_ready)
+
+    def read_slowly(self) -> float:
+        """Let slow subscribers read what is theirs since the last call; all, after the window.
+
+        Returns when it wants to be called again, in seconds.
+        """
+        fleet, now_ns = self._fleet, clock_ns()
+        seconds = (now_ns - self._read_ns) / 1e9
+        self._read_ns = now_ns
+        share = max(int(self._read_rate * seconds), 1)
+        if 0 < fleet.run.end_ns <= now_ns:
+            share = len(fleet.buffer)
+            self._release()
+        fleet.groups[self._slow_group].read_most = share
+        flags = fleet.devices["flags"]
+        rows = self._slow[flags[self._slow] & LISTED == 0]
+        first = int(self._ready[0])
+        fleet.ready[first : first + len(rows)] = rows
+        self._ready[0] = first + len(rows)
+        flags[rows] |= LISTED
+        self.on_ready()
+        return _READ_S
+
+    def _release(self) -> None:
+        """Let the kernel take what waits for slow subscribers, as for any other."""
+        if self._released:
+            return
+        self._released = True
+        for descriptor in self._fleet.devices["descriptor"][self._slow].tolist():
+            if descriptor >= 0:
+                with socket.socket(fileno=os.dup(descriptor)) as own:
+                    own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, len(self._fleet.buffer))
 
     def pump(self) -> None:
         """Send what is due."""

@@ -28,6 +28,7 @@ from loadgen.engine.syscalls import (
     age_ns,
     arm_timer,
     connect_socket,
+    keep_few_bytes,
     monotonic_ns,
     open_socket,
     receive_into,
@@ -203,17 +204,20 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
     """Read what a device has, a few times; `ready` lists it when that was not all."""
     device = fleet.devices[row]
     buffer = fleet.buffer
+    # What a slow reader leaves in its socket waits on request, and is no delay of ours.
+    most = fleet.groups[device.group].read_most
     for turn in range(_READS_AT_ONCE):
         if not room_for_events(fleet, len(fleet.out)):
             break
         kept = device.partial_bytes
         if kept > 0:
             copy_bytes(buffer, 0, fleet.partial[row], 0, kept)
-        timed = _is_timed(fleet)
+        limit = len(buffer) if most == 0 else min(len(buffer), kept + most)
+        timed = most == 0 and _is_timed(fleet)
         if timed:
-            got = receive_timed(device.descriptor, buffer, kept, len(buffer), fleet.message)
+            got = receive_timed(device.descriptor, buffer, kept, limit, fleet.message)
         else:
-            got = receive_into(device.descriptor, buffer, kept, len(buffer))
+            got = receive_into(device.descriptor, buffer, kept, limit)
         now_ns = monotonic_ns(fleet.clock)
         if got == -_EAGAIN and kept > 0 and listed and turn == 0:
             got = 0  # what is kept may be whole packets for which events had no room
@@ -231,6 +235,8 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
             return
         if written > 0:
             _answer(fleet, row, written, now_ns)
+        if most > 0:
+            return
         if end > position and not room_for_events(fleet, len(fleet.out)):
             continue  # to the list
         # A read that is not full took all there was, but the end of the stream has no edge of
@@ -563,6 +569,10 @@ def _connect_device(fleet: Fleet, row: int) -> None:
         push_event(fleet, CONNECT_FAILED, row, -descriptor, now_ns)
         return
     stamp_arrivals(descriptor, fleet.words)
+    flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
+    if fleet.groups[device.group].read_most > 0:
+        keep_few_bytes(descriptor, fleet.words)
+        flags = EPOLLOUT | EPOLLRDHUP | EPOLLET  # `Poller.read_slowly` says when
     device.descriptor = descriptor
     device.partial_bytes = 0
     device.flags &= ~BODY
@@ -570,7 +580,6 @@ def _connect_device(fleet: Fleet, row: int) -> None:
     transition(fleet, row, CONNECT)
     result = connect_socket(descriptor, address)
     if result == 0:
-        flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
         result = watch(fleet.run.epoll, descriptor, flags, row, fleet.words)
     if result < 0:
         push_event(fleet, CONNECT_FAILED, row, -result, now_ns)

@@ -46,6 +46,10 @@ _MSG = 0x40 | 0x4000  # MSG_DONTWAIT | MSG_NOSIGNAL
 _SOCK_STREAM_FLAGS = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 _SOL_SOCKET = socket.SOL_SOCKET
 _SO_ERROR = socket.SO_ERROR
+_SO_RCVBUF = socket.SO_RCVBUF
+_FEW_BYTES = 2_048
+_TCP_MAXSEG = socket.TCP_MAXSEG
+_SEGMENT_BYTES = 1_448
 _SO_TIMESTAMPNS = 35
 _STAMP_BYTES = 32  # a control message with a struct timespec
 _STAMP_KIND = int(np.array([_SOL_SOCKET, _SO_TIMESTAMPNS], np.int32).view(np.int64)[0])
@@ -216,6 +220,19 @@ def open_socket(family: int, source: Bytes, scratch: Words) -> int:
             _close(descriptor)
             return bound
     return descriptor
+
+
+@compiled
+def keep_few_bytes(descriptor: int, scratch: Words) -> None:
+    """Let the kernels at both ends hold little for this socket, before it connects.
+
+    Its own buffer is as small as can be. The sender's follows the largest segment, which on
+    loopback would be 64 KiB, and its buffer megabytes.
+    """
+    scratch[0] = _FEW_BYTES
+    _setsockopt(descriptor, _SOL_SOCKET, _SO_RCVBUF, scratch.ctypes.data, 4)
+    scratch[0] = _SEGMENT_BYTES
+    _setsockopt(descriptor, _IPPROTO_TCP, _TCP_MAXSEG, scratch.ctypes.data, 4)
 
 
 @compiled

@@ -40,6 +40,7 @@ from loadgen.engine.subscription_marks import share_streams
 from loadgen.engine.warm import warm as warm
 from loadgen.workload.device import CONNECTED
 from loadgen.workload.fleet import Fleet
+from loadgen.workload.groups import slow_group
 from loadgen.workload.pacer import with_rate
 from loadgen.workload.traffic import reschedule
 
@@ -88,6 +89,8 @@ class Worker:
         self._repeat(Attendance(fleet, self.channel.send).tick)
         outgoing = lifecycle.outgoing
         self._repeat(keep_alive(fleet, lifecycle.keep_alive_ns, outgoing, lifecycle.lost))
+        if slow_group(fleet.plan.groups) is not None:
+            self._repeat(lifecycle.poller.read_slowly)
         if len(fleet.held_ids):
             self._repeat(outgoing.release_stale)
         _keep_time(fleet.plan.workers[row].processors)

@@ -43,6 +43,9 @@ class Group(Record):
     """1 where a message in `out` is its head alone, and its body is sent from `body`."""
     unit: Int64
     acknowledge_every: Int64
+    read_most: Int64
+    """Bytes that a device of it takes at a read, of which the worker makes some a second; 0 for
+    all there are, when they come."""
     first_stream: Int64
     counts_as: Int64
     """The group whose counters have what its publishers send."""

@@ -53,7 +53,8 @@ class Subscribes:
     `topic` every device asks for just that one, to which nobody publishes (`publishers` is "").
     `topic_prefix` takes the place of the publishers' own where a bridge renames their topics.
     With `answers` the group is the publishing one, and each of its devices takes just the topic
-    `topic_prefix`/NUMBER of its own number, for the responses to what it sent.
+    `topic_prefix`/NUMBER of its own number, for the responses to what it sent. With a `read_rate`
+    a device reads so many bytes a second at most, 0 for all that come.
     """
 
     publishers: str
@@ -64,6 +65,7 @@ class Subscribes:
     topic: str | None = None
     topic_prefix: str | None = None
     answers: bool = False
+    read_rate: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +298,11 @@ def topic_filter(plan: RunPlan, group: DeviceGroup, device: int) -> str:
     number = topic_number(device, group.count, publishes.topics)
     name = f"{prefix}/+" if subscribes.wildcard else f"{prefix}/{number}"
     return name if subscribes.shared is None else f"$share/{subscribes.shared}/{name}"
+
+
+def slow_group(groups: Iterable[DeviceGroup]) -> DeviceGroup | None:
+    """The group whose devices read slowly on request; None where there is none."""
+    return next((one for one in groups if one.subscribes and one.subscribes.read_rate), None)
 
 
 def sent_rate(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> float:

@@ -55,6 +55,7 @@ RemarkCode = Literal[
     "BROKER",
     "OWN_DELAY",
     "IMPAIRED",
+    "SLOW",
     "STANDSTILL",
     "REPEATED",
     "GIVEN_UP",
@@ -133,6 +134,29 @@ class ImpairedFacts:
     link: str  # whose they were, and how
     cut: int  # connections that were cut
     busy_share: float  # of the busiest relay, over the window
+
+
+@dataclass(frozen=True, slots=True)
+class SlowFacts:
+    """Subscribers that read slowly on request, and what the broker did to them.
+
+    Deliveries are of the window's messages; `waited` of them had not been read when it ended.
+    """
+
+    devices: int
+    bytes_per_s: float
+    expected: int
+    received: int
+    waited: int
+    disconnects: int
+
+    @property
+    def dropped(self) -> int:
+        return max(self.expected - self.received, 0)
+
+    def excused(self, qos: int) -> int:
+        """Deliveries that a broker may drop: of QoS 0, or where it ended the connection."""
+        return self.dropped if qos == 0 or self.disconnects else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +247,7 @@ class RunFacts:
     backends: tuple[BackendFacts, ...] = ()  # of a bridge, each by itself
     lost_named: tuple[LostRange, ...] = ()  # the first of the run's lost and acknowledged messages
     impaired: ImpairedFacts | None = None
+    slow: SlowFacts | None = None
     crash_failure: str = ""  # why the broker did not crash as asked, "" where it did
     held_when_cut: int = 0  # messages that a consumer had not acknowledged when it was cut off
 
@@ -393,7 +418,8 @@ def _connections(facts: RunFacts) -> Iterator[Reason]:
             f"{facts.subscribe_failures:,} of {facts.connected:,} connected devices could not "
             f"subscribe{why}{so_lost}",
         )
-    lost = facts.disconnects
+    # What a broker does to slow subscribers is told, and is no fault of it.
+    lost = facts.disconnects - (facts.slow.disconnects if facts.slow is not None else 0)
     others = lost - facts.closed_at_subscribe
     missing = lost - (facts.reconnects - facts.returned)
     if others > 0 and not facts.disconnects_planned:
@@ -543,7 +569,8 @@ def _missing(facts: RunFacts) -> Iterator[Reason]:
     ledger, run = facts.ledger, facts.run_ledger
     # Not acknowledged is not consumed, even if it was seen: such a message must come again.
     missing = facts.held_when_cut - run.repeated - run.repeated_allowed
-    if ledger.lost and not facts.lost_by_absence:  # else it is told with its cause
+    excused = facts.slow.excused(facts.qos) if facts.slow is not None else 0
+    if ledger.lost > excused and not facts.lost_by_absence:  # else it is told with its cause
         which = by_backend(facts.backends, lambda b: b.expected - b.received, "of them from")
         share = f"({ledger.lost / ledger.expected:.2%})"
         known = ""
@@ -666,6 +693,16 @@ def _remarks(facts: RunFacts) -> Iterator[Remark]:
     told = _at_the_end(facts) if _growth(facts)[0] else ()
     if still := [o for o in facts.standstills if o not in told and not _is_our_own(o, facts)]:
         yield Remark("STANDSTILL", _in_words(still))
+    if (slow := facts.slow) is not None:
+        others = max(ledger.lost - slow.dropped, 0)
+        yield Remark(
+            "SLOW",
+            f"{slow.devices:,} slow subscribers read {slow.bytes_per_s:,.6g} bytes/s at most: when "
+            f"the window ended {slow.waited:,} deliveries to them waited; of the window's "
+            f"{slow.expected:,} {slow.dropped:,} never came, and {slow.disconnects:,} of their "
+            f"connections were lost. Of {ledger.expected - slow.expected:,} deliveries to the "
+            f"others {others:,} were lost",
+        )
     if (impaired := facts.impaired) is not None:
         cut = f"; {impaired.cut:,} connections were cut on request" if impaired.cut else ""
         yield Remark(

@@ -150,6 +150,23 @@ async def test_devices_of_one_group_have_an_impaired_link(tmp_path: Path) -> Non
     assert (summarize_run(result.directory).latency["transit"].p50 or 0) >= 15_000
 
 
+async def test_slow_subscribers_wait_and_the_others_do_not(tmp_path: Path) -> None:
+    fields = {"topics": 2, "ratio": 5, "slow_subscribers": 1, "read_rate": "2k"}
+    result = await play(tmp_path, "fanout", broker="mosquitto", rate=400, size=500, **fields)
+    assert not faults(result.verdict.reasons)
+    slow = result.facts.slow
+    assert slow is not None
+    assert (slow.devices, slow.expected, slow.dropped, slow.disconnects) == (2, 600, 0, 0)
+    # 2 KB a second are four messages, of 200 to each.
+    assert 450 < slow.waited <= 640
+    latency = summarize_run(result.directory).latency
+    fast, waited = latency["end_to_end"], latency["background.end_to_end"]
+    assert (fast.count, waited.count) == (2_400, 600)
+    assert (waited.p50 or 0) > 500_000 > (fast.p50 or 0)
+    (told,) = (one.detail for one in result.verdict.remarks if one.code == "SLOW")
+    assert "2 slow subscribers read 2,000 bytes/s at most" in told
+
+
 async def test_a_relay_is_no_other_name_to_a_certificate(
     tmp_path: Path, tls: TlsFiles, certificates: CertificateFiles
 ) -> None:

@@ -291,6 +291,12 @@ class TestRefusals:
                 "rate: 'auto' is not a number such as 10k or 2.5M; allowed:",
             ),
             ("fanout", {"topics": "1M", "ratio": 1000}, "ratio: 1,000,000 topics of 1,000"),
+            ("fanout", {"ratio": 5, "slow_subscribers": 5}, "slow_subscribers: 5 of 5 leave"),
+            (
+                "fanout",
+                {"slow_subscribers": 5, "broker": "wss://h"},
+                "slow_subscribers: TLS and WebSocket read ahead",
+            ),
             ("latency", {"devices": 0, "background_rate": 1}, "background_rate: there are no"),
             ("fanin", {"abort_on_fail": True}, "abort_on_fail: nothing is required"),
             ("connburst", {"abort_on_fail": True}, "abort_on_fail: connburst does not understand"),
@@ -387,7 +393,10 @@ def values_of(spec: Field) -> st.SearchStrategy[Any]:
     return whole if is_whole else st.floats(least, most)
 
 
-PRIVATE_ONLY = ("broker", "crash_broker", "crash_command", "save_each", "tls", "access_control")
+PRIVATE_ONLY = (
+    *("broker", "crash_broker", "crash_command", "save_each", "tls", "access_control"),
+    "slow_subscribers",
+)
 """Drawn by hand, or only for a broker that is started here."""
 
 TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=20).filter(

@@ -556,3 +556,53 @@ def test_thresholds_that_do_not_hold_are_reasons_each() -> None:
         ("THRESHOLD", "lost==0: it was 1"),
         ("THRESHOLD", "sent>=9: it was 8"),
     ]
+
+
+def test_a_crash_that_did_not_happen_proves_nothing() -> None:
+    assert reason(replace(SOUND, crash_failure="status 1")).code == "CRASH"
+
+
+def test_the_first_lost_messages_are_named() -> None:
+    named = (
+        verdict.LostRange(3, 7, 7, "subscribers", 5),
+        verdict.LostRange(3, 9, 1200, "subscribers", 5),
+    )
+    facts = replace(changed(SOUND, received=9_000), lost_named=named)
+    facts = replace(facts, ledger=replace(facts.ledger, lost_acknowledged=1_000))
+    told = "of these the broker had acknowledged 1,000, the first: 7 of stream 3 to subscribers 5, "
+    assert told + "9-1,200 of stream 3" in reason(facts).detail
+
+
+def test_a_relay_that_is_busy_is_ours_and_a_cut_is_said() -> None:
+    impaired = verdict.ImpairedFacts("of all devices: a cut every 1 s", 7, 0.5)
+    facts = replace(SOUND, impaired=impaired)
+    assert verdict.judge(facts).valid
+    (told,) = verdict.judge(facts).remarks
+    assert told.code == "IMPAIRED" and "7 connections were cut" in told.detail
+    lost = replace(changed(SOUND, received=9_999), impaired=impaired)
+    assert "no session may have been kept" in reason(lost).detail
+    busy = replace(facts, impaired=replace(impaired, busy_share=0.97))
+    assert reason(busy).code == "GENERATOR_SATURATED"
+
+
+@pytest.mark.parametrize(
+    ("qos", "received", "disconnects", "found"),
+    [
+        (0, 9_200, 0, ()),  # what QoS 0 lets a broker drop
+        (0, 9_199, 0, ("LOST",)),  # one that was for another
+        (1, 9_200, 0, ("LOST",)),
+        (1, 9_200, 3, ()),  # with their connections, which the broker may end
+        (1, 9_200, 2, ("DISCONNECTED",)),  # one was another's
+    ],
+)
+def test_what_a_broker_does_to_slow_subscribers_is_told_and_no_fault(
+    qos: int, received: int, disconnects: int, found: tuple[str, ...]
+) -> None:
+    slow = verdict.SlowFacts(10, 1000.0, 1_000, 200, 300, disconnects)
+    facts = replace(
+        changed(SOUND, received=received), qos=qos, slow=slow, disconnects=3 if disconnects else 0
+    )
+    assert codes(facts) == found
+    (told,) = (one.detail for one in verdict.judge(facts).remarks if one.code == "SLOW")
+    assert "300 deliveries to them waited; of the window's 1,000 800 never came" in told
+    assert told.endswith(f"others {9_200 - received:,} were lost")
