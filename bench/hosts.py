@@ -73,7 +73,7 @@ class StandIns:
             self._workers[row] = FakeWorker(channel)
             listener.started(row, 1)
 
-    def show(self, page: LivePage) -> None:
+    def begin(self, page: LivePage) -> None:
         """They have opened it."""
 
     def send(

@@ -106,6 +106,8 @@ class Playing:
                 "clock_offset_ns": offset_ns,
                 "lease_s": WORKER_LEASE_S,
             }
+        elif frame.get("op") == "renew":
+            frame["plan"] = self.plan
         each = header.get("each")
         own = None if each is None else dict(zip(rows, each, strict=True))
         self.host.send(rows, frame, own)

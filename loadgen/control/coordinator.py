@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from loadgen.control.hosts import Hosts
 from loadgen.control.impaired import Links, impaired
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.monitor import Monitor, Record
-from loadgen.control.phases import PhaseRunner
+from loadgen.control.phases import Kept, PhaseRunner
 from loadgen.control.preflight import (
     check_broker,
     check_host,
@@ -39,6 +40,7 @@ from loadgen.control.progress import Progress, Snapshot, reported, silent
 from loadgen.control.run_document import RunDocument, run_document
 from loadgen.control.rundir import EventLog, IntervalWriter, claim, release, require_free
 from loadgen.control.seal import seal
+from loadgen.control.stage import Cast, Stage, staged
 from loadgen.control.targets import plan_for
 from loadgen.control.tasks import beside
 from loadgen.control.watched import watched_broker
@@ -88,6 +90,7 @@ class RunRequest:
     server: Forkserver | None = None
     hosts: Hosts | None = None
     settling: Callable[[], None] = lambda: None
+    stage: Stage = field(default_factory=partial(Stage, keeps=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ class RunContext:
     loads: Loads
     links: Links
     request: RunRequest
+    kept: Kept | None = None
     broken: dict[str, Any] = field(default_factory=dict)
 
 
@@ -119,6 +123,7 @@ async def run(
     server: Forkserver | None = None,
     hosts: Hosts | None = None,
     settling: Callable[[], None] = lambda: None,
+    stage: Stage | None = None,
 ) -> RunResult:
     """Play the scenario and fill the run directory, which must not exist or be empty.
 
@@ -126,22 +131,34 @@ async def run(
     started before. `hosts` have the workers instead of this machine. `settling` is called in a
     thread when nothing is sent any more, for what can be prepared while late repeats have their
     time or devices disconnect.
+    `stage` has what an earlier run left for this one, and gets what this one leaves.
     Raises LoadgenError where the run could not be played; then nothing is left in the directory.
     RunInterruptedError: `interrupt` came before the first connection.
     """
     interrupt = interrupt or Interrupt()
     workload = resolve(with_payload_size(scenario))
-    request = RunRequest(
-        workload, directory, progress, interrupt, command, faults, server, hosts, settling
-    )
     with disk_errors():
-        async with AsyncExitStack() as stack:
-            async with _unless_asked(interrupt):
-                if hosts is not None:
-                    await hosts.check(scenario)
-                context = await startup(request, stack)
-            await main_loop(context)
-            result = await shutdown(context)
+        async with staged(stage, keeps=False) as on:
+            request = RunRequest(
+                *(workload, directory, progress, interrupt, command),
+                *(faults, server, hosts, settling, on),
+            )
+            try:
+                async with AsyncExitStack() as stack:
+                    async with _unless_asked(interrupt):
+                        if hosts is not None:
+                            await hosts.check(scenario)
+                        context = await startup(request, stack)
+                    kept = await main_loop(context)
+                    result = await shutdown(context)
+            except BaseException:
+                await on.clear()
+                raise
+            if kept is None:
+                await on.clear()
+            else:
+                workload, links = context.workload, context.links
+                on.leave(Cast(workload, context.plan, context.broker, links, context.pool, kept))
         # Nothing of the results is written from here on.
         await asyncio.to_thread(_close, directory)
     return result
@@ -153,29 +170,22 @@ def _close(directory: Path) -> None:
 
 
 async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
-    """Everything before the first connection; `stack` ends it in the reverse order."""
+    """Everything before the first connection; `stack` ends what no other run can have."""
     workload, directory, progress = request.workload, request.directory, request.progress
-    hosts = request.hosts
+    hosts, stage = request.hosts, request.stage
     require_hosts(workload, None if hosts is None else hosts.machines)
     check_host(workload)
     require_free(directory)
-    if hosts is None:
-        # The workers' kernels are loaded while the broker starts.
-        server = request.server or stack.enter_context(forkserver(workload.case.behaviour))
-    else:
-        server = None
-    progress(Snapshot("broker"))
-    broker = await stack.enter_async_context(provided(workload, request.faults))
-    workload = trusting(workload, broker.authority)
-    links = await stack.enter_async_context(impaired(workload, broker.endpoints))
-    workload = links.workload
-    plan = await plan_for(workload, links.endpoints, None if hosts is None else hosts.offers)
-    plan = links.named(plan)
-    own = broker.endpoints
-    broker = await check_broker(workload, plan, replace(broker, endpoints=links.brokers))
-    broker = replace(broker, endpoints=own)
-    if hosts is not None:
-        await hosts.reach(plan)
+    server: Forkserver | None = None
+    cast = await stage.cast_for(workload, hosts)
+    if cast is None:
+        await stage.clear()
+        if hosts is None:
+            # The workers' kernels are loaded while the broker starts.
+            own = forkserver(workload.case.behaviour)
+            server = request.server or stage.stack.enter_context(own)
+        cast = await _new_cast(request)
+    workload, plan, broker = cast.workload, cast.plan, cast.broker
     claim(directory)
     stack.callback(release, directory)
     events = EventLog(directory, broker.secrets)
@@ -200,18 +210,42 @@ async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
     await stack.enter_async_context(_watched(request, plan, broker, events))
     bridged = broker.pids if workload.brokers.bridge is not None else ()
     loads = await stack.enter_async_context(loads_of(bridged))
-    pool = await stack.enter_async_context(
-        start_workers(
+    pool = cast.pool
+    if pool is None:
+        making = start_workers(
             len(plan.workers),
             monitor.on_frame,
             server=server,
             on_compiled=lambda *done: progress(Snapshot("compiling", compiled=done)),
             hosts=() if hosts is None else hosts.playing(plan),
         )
-    )
+        pool = await stage.stack.enter_async_context(making)
+    pool.on_frame = monitor.on_frame
+    stack.callback(pool.deafen)
     return RunContext(
-        workload, plan, broker, directory, document, events, monitor, pool, loads, links, request
+        *(workload, plan, broker, directory, document, events, monitor, pool, loads, cast.links),
+        request,
+        cast.kept,
     )
+
+
+async def _new_cast(request: RunRequest) -> Cast:
+    """The brokers and the plan of a run whose workers are still to be made."""
+    workload, hosts = request.workload, request.hosts
+    request.progress(Snapshot("broker"))
+    provider = provided(workload, request.faults)
+    broker = await request.stage.stack.enter_async_context(provider)
+    workload = trusting(workload, broker.authority)
+    links = await request.stage.stack.enter_async_context(impaired(workload, broker.endpoints))
+    workload = links.workload
+    plan = await plan_for(workload, links.endpoints, None if hosts is None else hosts.offers)
+    plan = links.named(plan)
+    own = broker.endpoints
+    broker = await check_broker(workload, plan, replace(broker, endpoints=links.brokers))
+    broker = replace(broker, endpoints=own)
+    if hosts is not None:
+        await hosts.reach(plan)
+    return Cast(workload, plan, broker, links)
 
 
 def _watched(
@@ -232,14 +266,15 @@ def _watched(
     )
 
 
-async def main_loop(context: RunContext) -> None:
-    """All phases; what is broken on request is broken beside them."""
+async def main_loop(context: RunContext) -> Kept | None:
+    """All phases; what is broken on request is broken beside them. What another run can have."""
     window_began = asyncio.Event()
 
     def measuring() -> None:
         context.document.write_unfinished(context.monitor.state)
         window_began.set()
 
+    spoiled = context.workload.crash or context.workload.impairment
     phases = PhaseRunner(
         context.plan,
         context.workload.phases,
@@ -248,13 +283,15 @@ async def main_loop(context: RunContext) -> None:
         context.request.interrupt,
         measuring,
         context.request.settling,
+        context.kept,
+        keeps=context.request.stage.keeps and not spoiled,
     )
-    context.document.write_begun()
+    context.document.write_begun(connects=context.kept is None)
     try:
         async with beside(
             _crash(context, window_began), context.links.play(window_began, context.events)
         ):
-            await phases.play()
+            return await phases.play()
     except LoadgenError:
         if not context.monitor.state.measured:
             context.document.discard()

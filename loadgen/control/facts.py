@@ -73,7 +73,7 @@ def facts_of(
         disconnects=state.tally.total("disconnects"),
         disconnect=state.disconnect_reason,
         disconnects_planned=plan.reconnect is not None,
-        reconnects=state.tally.total("connects") - (connected.done if connected else 0),
+        reconnects=state.tally.total("connects") - (connected.made if connected else 0),
         returned=sum(final.get("returned") or 0 for final in state.finals.values()),
         owed_by_leave=_owed_by_leave(plan),
         connect_rate=workload.phases.connect_rate,

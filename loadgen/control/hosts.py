@@ -137,14 +137,12 @@ class RemoteHost:
         self._sample: HostSample | None = None
         self._said = ""
         self._page: LivePage | None = None
-        self._plan_sent = False
+        self._plan_sent: object = None
         self._network: Mapping[str, int] | None = None
 
     async def start(self, listener: Listener) -> None:
         self._listener = listener
         self._agent.playing = self
-        self._agent.worst_bound_ns = 0
-        self._agent.network = {}
         rows, behaviour = list(self.rows), self._behaviour
         await self._agent.ask("start", _COMPILE_S, rows=rows, behaviour=behaviour)
 
@@ -152,17 +150,20 @@ class RemoteHost:
     def clock_bound_ns(self) -> int:
         return self._agent.worst_bound_ns
 
-    def show(self, page: LivePage) -> None:
+    def begin(self, page: LivePage) -> None:
         self._page = page
+        self._agent.worst_bound_ns = 0
+        self._agent.network = {}
+        self._network = None
 
     def send(
         self, rows: Sequence[int], header: Header, each: Mapping[int, Header] | None = None
     ) -> None:
         if "plan" in header:
             # The same for every worker, and long where there are many: the agent keeps it.
-            if not self._plan_sent:
+            if self._plan_sent is not header["plan"]:
+                self._plan_sent = header["plan"]
                 self._agent.link.send({"plan": header["plan"]})
-                self._plan_sent = True
             header = {name: value for name, value in header.items() if name != "plan"}
         if rows:
             own = None if each is None else [each[row] for row in rows]

@@ -62,8 +62,8 @@ class LoadHost(Protocol):
     async def start(self, listener: Listener) -> None:
         """Have the workers made; raises CannotRunError where that cannot be done."""
 
-    def show(self, page: LivePage) -> None:
-        """The page of the run, on which the totals of this host's workers are to stand."""
+    def begin(self, page: LivePage) -> None:
+        """A run begins, on whose page the totals of this host's workers are to stand."""
 
     def send(
         self, rows: Sequence[int], header: Header, each: Mapping[int, Header] | None = None
@@ -179,8 +179,8 @@ class LocalHost:
             if transport is not None:
                 transport.write(encode_frame({**header, **each[row]}) if each else frame)
 
-    def show(self, page: LivePage) -> None:
-        """Nothing to do: the workers have it mapped."""
+    def begin(self, page: LivePage) -> None:
+        """Nothing to do: the workers have the page mapped."""
 
     def sample(self) -> HostSample:
         ended = self._exits.keys()

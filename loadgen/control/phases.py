@@ -1,8 +1,10 @@
 """Conducts the workers of one run through its phases.
 
-configure → connect → subscribe → warm-up → measure → drain → stop, each a method. Whatever ends a
-run early, Ctrl-C or a lost worker, cuts the windows where they stand; the rest is as in a run that
-ended. This file knows plan and workers; scenario, broker and verdict are the coordinator's.
+configure → connect → subscribe → warm-up → measure → drain → stop, each a method. A run on the
+connections of an earlier one (`Kept`) begins with the warm-up, and one that leaves such behind does
+not stop its workers. Whatever ends a run early, Ctrl-C or a lost worker, cuts the windows where
+they stand; the rest is as in a run that ended. This file knows plan and workers; scenario, broker
+and verdict are the coordinator's.
 """
 
 import asyncio
@@ -10,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -23,10 +25,10 @@ from loadgen.control.tally import Tally
 from loadgen.control.tasks import finished_or
 from loadgen.control.worker_pool import WorkerLostError, WorkerPool
 from loadgen.engine.closing import LOST_LIMIT
-from loadgen.engine.live import create_live_page
-from loadgen.engine.subscription_marks import open_marks
+from loadgen.engine.live import LivePage, create_live_page
+from loadgen.engine.subscription_marks import SubscriptionMarks, open_marks
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, LoadgenError
-from loadgen.workload.groups import RunPlan, sent_qos
+from loadgen.workload.groups import RunPlan, may_be_kept, sent_qos
 from loadgen.workload.verdict import LostRange
 from loadgen.workload.workload import PhasePlan
 
@@ -48,8 +50,10 @@ RETURN_S = 3.0
 QUESTION_TIMEOUT_S = 10.0
 QUESTION_MESSAGES = 100_000
 """Messages without acknowledgement about which every worker is asked after the drain, at most."""
-STOP_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = 10.0
 """For a worker to close its connections; a second for each thousand is added."""
+_REMAINS = ("corrupt", "duplicated", "misrouted", "foreign", "violations", "refused", "given_up")
+"""Counters of what makes it doubtful that nothing of a run will come in the next one."""
 _IN_FLIGHT_EACH = 64  # with more under way a worker has as many answers at each wake as it needs
 
 
@@ -82,12 +86,38 @@ def schedule_lead_s(workers: int, warmup_s: float) -> float:
     return min(_LEAD_S + _LEAD_EACH_S * (workers - 1), _MOST_LEAD_S)
 
 
+def stop_timeout_s(plan: RunPlan) -> float:
+    """How long all workers may take to close their connections."""
+    return _STOP_TIMEOUT_S + sum(group.count for group in plan.groups) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Devices that a run left connected and subscribed, and where their workers count.
+
+    `run` is the one that connected them.
+    """
+
+    run: str
+    page: LivePage
+    marks: SubscriptionMarks | None
+    connected: Outcome
+    subscribed: Outcome | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of them are still there."""
+        return self.page.total("connected") == self.connected.done
+
+
 @dataclass(frozen=True, slots=True)
 class PhaseRunner:
     """Plays the phases of one run; afterwards `monitor.state` says what happened.
 
-    `measuring` is called when the window begins, `settling` in a thread when nothing is under way
-    any more and only late repeats can come, or connections are no longer held.
+    `kept` are the devices that it is played with, None where it connects them itself; with `keeps`
+    it leaves its own where it can. `measuring` is called when the window begins, `settling` in a
+    thread when nothing is under way any more and only late repeats can come, or connections are no
+    longer held.
     """
 
     plan: RunPlan
@@ -97,16 +127,18 @@ class PhaseRunner:
     interrupt: Interrupt
     measuring: Callable[[], None] = lambda: None
     settling: Callable[[], None] = lambda: None
+    kept: Kept | None = None
+    keeps: bool = False
 
     @property
     def _state(self) -> RunState:
         return self.monitor.state
 
-    async def play(self) -> None:
-        """Run all phases and stop the workers.
+    async def play(self) -> Kept | None:
+        """Run all phases; returns the devices that are left for another run.
 
-        Raises LoadgenError when the run cannot go on in a way that no verdict describes: nobody
-        could connect, or a worker refused a command.
+        None where the workers were stopped. Raises LoadgenError when the run cannot go on in a way
+        that no verdict describes: nobody could connect, or a worker refused a command.
         """
         monitor, pool = self.monitor, self.pool
         memory = "/dev/shm"  # the live page must not wait for a disk
@@ -122,7 +154,9 @@ class PhaseRunner:
                 except LoadgenError:
                     await self._stop()
                     raise
-                await self._stop()
+                kept = await self._conclude()
+                if kept is None:
+                    await self._stop()
         self._state.clock_bound_ns = pool.clock_bound_ns()
         for loss in pool.losses:
             monitor.settle_lost(loss.worker)
@@ -132,12 +166,16 @@ class PhaseRunner:
             words = pool.last_words(loss.worker)
             if words:
                 monitor.note("worker_said", words, loss.worker)
+        return kept
 
     async def _through_phases(self, directory: "TemporaryDirectory[str]") -> None:
-        await self._configure(directory)
-        await self._connect()
-        if any(group.subscribes for group in self.plan.groups):
-            await self._subscribe()
+        if self.kept is not None:
+            await self._renew(self.kept)
+        else:
+            await self._configure(directory)
+            await self._connect()
+            if any(group.subscribes for group in self.plan.groups):
+                await self._subscribe()
         if self._state.messages:
             await self._exchange()
         else:
@@ -148,7 +186,7 @@ class PhaseRunner:
         monitor.enter("configure")
         path = Path(directory.name) / "live"
         monitor.page = create_live_page(path, len(plan.workers), len(plan.groups))
-        self.pool.show(monitor.page)
+        self.pool.begin(monitor.page)
         await self._step(
             self.pool.ask_all(
                 "configure",
@@ -164,6 +202,21 @@ class PhaseRunner:
         # Once every worker has opened it, the page needs no name, and a killed run leaves none.
         # Until then it keeps it: a worker that is lost meanwhile must not take the others along.
         directory.cleanup()
+
+    async def _renew(self, kept: Kept) -> None:
+        """Have the workers of an earlier run play this one."""
+        monitor, seen = self.monitor, self._state
+        now_ns = monitor.enter("configure")
+        self.pool.begin(kept.page)
+        anchor_ns = monitor.record.anchor_ns
+        answers = await self._step(self.pool.ask_all("renew", anchor_ns=anchor_ns, plan=self.plan))
+        monitor.page, monitor.marks = kept.page, kept.marks
+        done = sum(int(answer["connected"]) for answer in answers)
+        lost = kept.connected.done - done
+        failures = {"the connection was lost between two runs": lost} if lost else {}
+        seen.connected = Outcome(done, failures, now_ns, now_ns, kept_from=kept.run)
+        seen.subscribed = kept.subscribed and replace(kept.subscribed, kept_from=kept.run)
+        self._note_failures("connect_failed", seen.connected)
 
     async def _connect(self) -> None:
         monitor, seen, phases = self.monitor, self._state, self.phases
@@ -383,14 +436,33 @@ class PhaseRunner:
             self._state.windows["hold"] = (start_ns, min(end_ns, time.monotonic_ns()))
         asyncio.get_running_loop().run_in_executor(None, self.settling)
 
+    async def _conclude(self) -> Kept | None:
+        """Have the workers account for the run, however far it came; what another one can have."""
+        seen, monitor, pool = self._state, self.monitor, self.pool
+        monitor.enter("stop")
+        timeout_s = stop_timeout_s(self.plan)
+        answers = await self._unless_insisted(pool.ask_left("conclude", timeout_s)) or {}
+        seen.finals = {row: one.get("final") or {} for row, one in answers.items()}
+        connected = seen.connected
+        if not (self.keeps and may_be_kept(self.plan) and connected) or seen.ending or pool.losses:
+            return None
+        counts, page = seen.tally.totals(), monitor.page
+        devices = sum(group.count for group in self.plan.groups)
+        unsettled = (
+            counts["expected"] - counts["received"],
+            *(counts[name] for name in (*_REMAINS, "disconnects")),
+            seen.owed_at_end,
+            page.total("in_flight"),
+            devices - page.total("connected"),
+            any(one and one.failures for one in (connected, seen.subscribed)),
+        )
+        run = connected.kept_from or monitor.record.run
+        kept = Kept(run, page, monitor.marks, connected, seen.subscribed)
+        return None if any(unsettled) else kept
+
     async def _stop(self) -> None:
-        """Let the workers disconnect and end, however far the run came."""
-        self.monitor.enter("stop")
-        pool = self.pool
-        timeout_s = STOP_TIMEOUT_S + sum(map(self.monitor.devices_of, pool.alive)) / 1000
-        answers = await self._unless_insisted(pool.stop(timeout_s))
-        if answers is not None:
-            self._state.finals = {row: one.get("final") or {} for row, one in answers.items()}
+        """Let the workers disconnect and end."""
+        await self._unless_insisted(self.pool.stop(stop_timeout_s(self.plan)))
 
     # Waiting
 

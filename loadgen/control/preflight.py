@@ -248,7 +248,7 @@ def wanted(workload: Workload, plan: RunPlan, broker: ServedBroker) -> "Wanted":
     # Between the brokers of a bridge messages are renamed; `_forwarding` asks for that.
     apart = brokers.apart > 1 or brokers.bridge is not None
     if not apart and len(plan.targets) > 1 and any(role.publications for role in roles):
-        roles = acquainted(roles, f"lg{plan.run_tag:08x}/asked")
+        roles = acquainted(roles, f"{plan.root}/asked")
     connects = [connect_of(plan, role.group, role.device, True, listed) for role in roles]
     if plan.client_id is None and listed is None:
         # A broker that ends a session late would end that of the run's device with its name.

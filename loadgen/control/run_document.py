@@ -52,9 +52,9 @@ class RunDocument:
         """When the run's seconds begin (CLOCK_MONOTONIC)."""
         return int(self.known["clock"]["monotonic_ns"])
 
-    def write_begun(self) -> None:
+    def write_begun(self, *, connects: bool = True) -> None:
         """Write what is known as the first device connects; of connects alone that is measured."""
-        connecting = {"connect": [time.monotonic_ns(), None]}
+        connecting = {"connect": [time.monotonic_ns(), None]} if connects else {}
         self._write({"windows": connecting, "interrupted": True})
 
     def discard(self) -> None:
@@ -217,8 +217,9 @@ def _hosts_of(state: RunState) -> dict[str, Any]:
 def _outcome(name: str, done: str, outcome: Outcome | None) -> dict[str, Any]:
     if outcome is None:
         return {}
-    failures = dict(outcome.failures)
-    return {name: {done: outcome.done, "failures": failures, "seconds": outcome.seconds}}
+    kept, seconds = {"kept_from": outcome.kept_from}, {"seconds": outcome.seconds}
+    counts = {done: outcome.done, "failures": dict(outcome.failures)}
+    return {name: counts | (kept if outcome.kept_from else seconds)}
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:

@@ -32,6 +32,12 @@ class Outcome:
     first_ns: int
     last_ns: int
     closed: int = 0  # of those that could not subscribe, whose connection ended with it
+    kept_from: str = ""  # the run that did it, "" where it is this one
+
+    @property
+    def made(self) -> int:
+        """How many did it in this run."""
+        return 0 if self.kept_from else self.done
 
     @property
     def seconds(self) -> float:

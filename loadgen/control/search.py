@@ -28,6 +28,7 @@ from loadgen.control.progress import Snapshot
 from loadgen.control.redaction import printable
 from loadgen.control.rundir import exclusive
 from loadgen.control.seal import digest_of
+from loadgen.control.stage import Stage, staged
 from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError
 from loadgen.workload.case import Case
 from loadgen.workload.scenario import Scenario
@@ -164,47 +165,62 @@ async def search(
     interrupt: Interrupt | None = None,
     command: Sequence[str] = (),
     hosts: Hosts | None = None,
+    stage: Stage | None = None,
 ) -> SearchResult:
     """Find the limit, in a new directory or in one where the same search was begun.
 
     One that ran out of steps goes on where more of them are allowed.
 
-    `hosts` have the workers of every step, None for this machine.
+    `hosts` have the workers of every step, None for this machine. Steps that differ in their rates
+    are played on the same connections, on those of a `stage` that has some; the confirmation is
+    played on new ones.
 
     Raises RunDirectoryError where the directory holds something else, and LoadgenError where a
     step cannot be run: the steps until then are kept.
     """
-    play = partial(
-        run,
-        interrupt=interrupt or Interrupt(),
-        command=command,
-        faults=what.faults,
-        hosts=hosts,
-    )
     journal = journal_of(directory)
     with exclusive(directory):
         document = _opened(what, journal, command)
-        steps = journal.entries()
-        while True:
-            state = SearchState(what, steps, None)
-            following = next_step(what.aim, [step.tried for step in steps])
-            if isinstance(following, Limit):
-                result = SearchResult(directory, what, steps, following)
-                shows = None if result.best is None else result.best.run
-                limit = asdict(following) | {"own": following.own, "run": shows}
-                journal.rewrite(document | {"limit": limit})
-                watch(replace(state, limit=following))
-                return result
-            state = replace(state, probe=following)
-            watch(state)
-            step = await _played(state, following, journal, play, watch)
-            if step is None:
-                return SearchResult(directory, what, steps, None)
-            if any(reason.code == "DISCONNECTED" for reason in step.tried.reasons):
-                await _require_broker(what.scenario)
-            _require_same_broker(steps, step, directory)
-            steps = (*steps, step)
-            journal.write(steps)
+        async with staged(stage, keeps=True) as on:
+            play = partial(
+                run,
+                interrupt=interrupt or Interrupt(),
+                command=command,
+                faults=what.faults,
+                hosts=hosts,
+                stage=on,
+            )
+            result = await _through_steps(what, journal, play, watch, on)
+        if result.limit is not None:
+            shows = None if result.best is None else result.best.run
+            limit = asdict(result.limit) | {"own": result.limit.own, "run": shows}
+            journal.rewrite(document | {"limit": limit})
+    return result
+
+
+async def _through_steps(
+    what: Search, journal: Journal[SearchStep], play: Play, watch: Watch, stage: Stage
+) -> SearchResult:
+    """Play what is missing, until the limit is found or an interrupt comes."""
+    steps = journal.entries()
+    while True:
+        state = SearchState(what, steps, None)
+        following = next_step(what.aim, [step.tried for step in steps])
+        if isinstance(following, Limit):
+            watch(replace(state, limit=following))
+            return SearchResult(journal.directory, what, steps, following)
+        state = replace(state, probe=following)
+        watch(state)
+        if following.purpose == "confirm":
+            await stage.clear()
+        step = await _played(state, following, journal, play, watch)
+        if step is None:
+            return SearchResult(journal.directory, what, steps, None)
+        if any(reason.code == "DISCONNECTED" for reason in step.tried.reasons):
+            await _require_broker(what.scenario)
+        _require_same_broker(steps, step, journal.directory)
+        steps = (*steps, step)
+        journal.write(steps)
 
 
 async def _played(

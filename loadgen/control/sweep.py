@@ -12,6 +12,7 @@ so; it does not end the sweep, and the next start tries it again.
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from loadgen.control.redaction import printable
 from loadgen.control.rundir import exclusive
 from loadgen.control.seal import digest_of
 from loadgen.control.search import Search, SearchResult, SearchState, search, step_scenario, vary
+from loadgen.control.stage import Stage
 from loadgen.errors import LoadgenError, ScenarioError
 from loadgen.workload.fields import Texts, redact_url
 from loadgen.workload.scenario import Scenario
@@ -218,7 +220,9 @@ async def sweep(
     journal = journal_of(directory)
     repetitions = range(1, what.repeat + 1)
     turns = [(point, repetition) for repetition in repetitions for point in points]
-    with exclusive(directory):
+    async with AsyncExitStack() as stack:
+        stack.enter_context(exclusive(directory))
+        stage = await stack.enter_async_context(Stage(keeps=True))
         kept = _opened(what, points, journal, command)
         interrupted = False
         for number, (point, repetition) in enumerate(turns, start=1):
@@ -229,7 +233,10 @@ async def sweep(
                 continue
             state = SweepState(point, number, len(turns), repetition)
             watch(state)
-            one = await _played(what, state, journal, watch, same)
+            if point is points[0]:
+                # Each repetition has connections of its own.
+                await stage.clear()
+            one = await _played(what, state, journal, watch, {**same, "stage": stage})
             if one is None:
                 interrupted = True
                 break

@@ -27,10 +27,15 @@ _TRANSPORTS: Mapping[str, Literal["tcp", "tls", "ws", "wss"]] = {
 
 
 async def plan_for(
-    workload: Workload, endpoints: Sequence[Endpoint], hosts: Sequence[Host] | None = None
+    workload: Workload,
+    endpoints: Sequence[Endpoint],
+    hosts: Sequence[Host] | None = None,
+    run_tag: int | None = None,
 ) -> RunPlan:
-    """The plan against these endpoints, with a new run tag; `hosts` are this one, or as many like
-    it as the workload asks for, where None are given."""
+    """The plan against these endpoints, with a new run tag where none is given.
+
+    `hosts` are this one, or as many like it as the workload asks for, where None are given.
+    """
     logins = {(endpoint.username, endpoint.password) for endpoint in endpoints}
     if len(logins) > 1:
         raise ScenarioError("broker: the URLs have different users; allowed: the same in all")
@@ -39,7 +44,7 @@ async def plan_for(
         workload,
         replace(host_of(), name="", addresses=()) if hosts is None else tuple(hosts),
         tuple([await _target(endpoint) for endpoint in endpoints]),
-        secrets.randbits(32),
+        secrets.randbits(32) if run_tag is None else run_tag,
         username=username,
         password=password,
     )

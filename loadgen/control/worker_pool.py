@@ -1,4 +1,4 @@
-"""The workers of one run, on one host or on many: commands, answers, and who was lost.
+"""The workers of runs, on one host or on many: commands, answers, and who was lost.
 
 The hosts make the processes and carry the frames (load_host.py); here a row is a row, wherever its
 worker runs.
@@ -34,9 +34,10 @@ class Loss:
 
 
 class WorkerPool:
-    """The workers of one run, row 0 to count - 1; `hosts` have each row once.
+    """The workers, row 0 to count - 1; `hosts` have each row once.
 
-    `lost` is set as soon as one worker is gone that was not asked to stop; `losses` says which.
+    `on_frame` takes what answers no command; whoever plays a run puts its own there. `lost` is set
+    as soon as one worker is gone that was not asked to stop; `losses` says which.
     """
 
     def __init__(
@@ -94,10 +95,14 @@ class WorkerPool:
         waiting.clear()
         self.lost.set()
 
-    def show(self, page: LivePage) -> None:
-        """The live page of the run: workers of this machine have it mapped, others are copied."""
+    def begin(self, page: LivePage) -> None:
+        """A run begins, with its live page: workers here have it mapped, others are copied."""
         for host in self._hosts:
-            host.show(page)
+            host.begin(page)
+
+    def deafen(self) -> None:
+        """Nobody hears any more what answers no command."""
+        self.on_frame = lambda *_: None
 
     def tell_all(self, header: Header) -> None:
         """Send a frame that nobody answers to every worker that is left."""
@@ -155,14 +160,18 @@ class WorkerPool:
 
     async def stop(self, timeout_s: float) -> dict[int, Header]:
         """Ask the workers that are left to close their connections and end; answers by row."""
-        asked = {row: asyncio.ensure_future(self.ask(row, "stop")) for row in self.alive}
+        return await self.ask_left("stop", timeout_s)
+
+    async def ask_left(self, op: str, timeout_s: float) -> dict[int, Header]:
+        """`ask` of the workers that are left: answers by row. Who gives none in time is lost."""
+        asked = {row: asyncio.ensure_future(self.ask(row, op)) for row in self.alive}
         if asked:
             await asyncio.wait(asked.values(), timeout=timeout_s)
         answers: dict[int, Header] = {}
         for row, one in asked.items():
             if not one.done():
                 one.cancel()
-                self.lose(row, f"did not stop within {timeout_s:g} s")
+                self.lose(row, f"did not {op} within {timeout_s:g} s")
             elif not one.cancelled() and one.exception() is None:
                 answers[row] = one.result()
         await asyncio.gather(*asked.values(), return_exceptions=True)

@@ -57,9 +57,14 @@ def reader_of(behaviour: str) -> ReadPlan:
     return plain_messaging
 
 
+def read_plan(document: Any) -> RunPlan:
+    """A plan as the coordinator sent it."""
+    return _plans.validate_python(document)
+
+
 def plain_messaging(document: Any, worker: int, page: LivePage) -> Behaviour:
     """Devices publish, receive and respond as their groups say."""
-    plan = _plans.validate_python(document)
+    plan = read_plan(document)
     fleet = build_fleet(plan, plan.workers[worker], page)
 
     def subscribe_packets(connection: int) -> list[Subscribe]:

@@ -28,11 +28,11 @@ from loadgen.mqtt import packets
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.in_flight import IN_FLIGHT_DTYPE, RECEIVED_BYTES, SENDER_DTYPE
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
-from loadgen.workload.accounting import Gap, make_pairs
+from loadgen.workload.accounting import Gap, GapPool, make_pairs
 from loadgen.workload.accounts import login_of
 from loadgen.workload.arrays import Rows
 from loadgen.workload.attention import STALLS_LIMIT, Attention, Stall
-from loadgen.workload.device import SHARED, STREAMED, Device
+from loadgen.workload.device import PUSHED_BACK, SHARED, STREAMED, WAITING, WINDOW_FULL, Device
 from loadgen.workload.fleet import (
     Connects,
     Event,
@@ -46,6 +46,7 @@ from loadgen.workload.fleet import (
 )
 from loadgen.workload.groups import (
     DeviceGroup,
+    Publishes,
     RunPlan,
     Target,
     WorkerPlan,
@@ -89,6 +90,12 @@ _STRING_BYTES = 65_535  # of a string in MQTT (MQTT 5, 1.5.4)
 _MAP_NORESERVE = 0x4000
 _CONNACK_BYTES = 128
 """Longer ones, with properties of many words, each go through Python."""
+_TOTALS_OF_A_RUN = (
+    *GapPool.names(),
+    *("publishes", "damaged", "withdrawn", "lined_up", "scheduled", "heap_size", "owed"),
+    *("disconnects", "finished"),
+)
+"""What is not of the connections and of what waits to be handled on them."""
 
 
 def socket_address(host: str, port: int) -> bytes:
@@ -318,8 +325,7 @@ class _Builder:
         if plan.targets[0].transport != "tcp":
             self.devices["flags"] = STREAMED
         self.groups, self.prefixes = _group_rows(plan)
-        self.publishing = array("d")
-        """Of each publisher its device, stream, phase, period in ns and arrivals."""
+        self.publishing = 0
         self.topics, self.connects = _Parts(), _Parts()
         self.queues: dict[tuple[str, int, int], int] = {}
         self.pairs = self.senders = self.receivers = self.holders = 0
@@ -330,11 +336,8 @@ class _Builder:
         if publishes is None:
             return
         device = self.devices[row]
-        device.publisher = len(self.publishing) // 5
-        period_ns = min(owner.count / publishes.rate * 1e9, _LONGEST_PERIOD_NS)
-        stream = publishes.first_stream + number
-        arrivals = ARRIVALS[publishes.arrivals]
-        self.publishing.extend((row, stream, number / owner.count, period_ns, arrivals))
+        device.publisher = self.publishing
+        self.publishing += 1
         number = topic_number(number, owner.count, publishes.topics)
         topic = topic_name(publishes, number).encode()
         self.topics.append(topic)
@@ -388,10 +391,25 @@ class _Builder:
         self.senders += 1
         self.window = max(self.window, window)
 
-    def publishers(self) -> Rows[Publisher]:
-        columns = np.array(self.publishing, np.float64).reshape(-1, 5).T
-        device, stream, phase, period_ns, arrivals = columns
-        return make_publishers(device, stream, phase, period_ns, arrivals)
+
+def _publishers(plan: RunPlan, group: Table, number: Table, publisher: Table) -> Rows[Publisher]:
+    """Publishers before their message 0.
+
+    The arrays have, by device, its group, its number there and that of its publisher, -1 for none.
+    """
+    rows = np.flatnonzero(publisher >= 0)
+    owners, numbers = group[rows], number[rows]
+    none = Publishes("", 1, 0, 1.0, 1)
+    sent = [owner.publishes or none for owner in plan.groups]
+    count = np.array([owner.count for owner in plan.groups], np.float64)
+    period_ns = np.minimum(count / [one.rate for one in sent] * 1e9, _LONGEST_PERIOD_NS)
+    return make_publishers(
+        rows,
+        np.array([one.first_stream for one in sent])[owners] + numbers,
+        numbers / count[owners],
+        period_ns[owners],
+        np.array([ARRIVALS[one.arrivals] for one in sent])[owners],
+    )
 
 
 def _body_of(plan: RunPlan) -> tuple[Bytes, Rows[Place]]:
@@ -487,9 +505,9 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, page: LivePage | None = None)
         window=np.zeros((rows.window, rows.senders), IN_FLIGHT_DTYPE),
         received_ids=np.zeros((rows.receivers, RECEIVED_BYTES), np.uint8),
         held_ids=np.zeros((rows.holders, rows.held), np.int64),
-        publishers=rows.publishers(),
+        publishers=_publishers(plan, group, device, rows.devices["publisher"]),
         program=make_program(0),
-        heap=Due.rows(max(len(rows.publishing) // 5, 1)),
+        heap=Due.rows(max(rows.publishing, 1)),
         topics=topics,
         topic_ends=topic_ends,
         body=body,
@@ -515,6 +533,26 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, page: LivePage | None = None)
         message=np.zeros(MESSAGE_WORDS, np.int64),
         words=np.zeros(4, np.int32),
     )
+
+
+def renew_fleet(fleet: Fleet, plan: RunPlan) -> None:
+    """Forget the messages of a run that left nothing behind: another one is to be played.
+
+    Its plan differs from the last one in rates and tags alone, and the connections stay.
+    """
+    fleet.plan = plan
+    fleet.run.run_tag = plan.run_tag
+    fleet.run.tick_ns = plan.send_tick_us * 1000
+    fleet.run.measure_ns = fleet.run.end_ns = 0
+    fleet.program = make_program(0)
+    for name in _TOTALS_OF_A_RUN:
+        fleet.held["totals"][name] = 0
+    fleet.counters[:] = 0
+    fleet.pairs[:] = make_pairs(len(fleet.pairs))
+    publisher = fleet.devices["publisher"]
+    fleet.publishers[:] = _publishers(plan, fleet.group, fleet.device, publisher)
+    fleet.devices["taken"] = fleet.devices["unit_sent"] = 0
+    fleet.devices["flags"] &= ~np.int16(WINDOW_FULL | WAITING | PUSHED_BACK)
 
 
 def plan_schedule(fleet: Fleet, start_ns: int) -> None:

@@ -52,6 +52,17 @@ class Reporter:
         """Latencies of the last second that are still to be sent."""
         self._at_once = 0
 
+    def renew(self, anchor_ns: int) -> None:
+        """Report another run from now on; what nobody reported is none of its own."""
+        take_latencies(self._fleet, recorded_slots(self._fleet))
+        take_stalled(self._fleet)
+        self._reported[:] = 0
+        self._events.clear()
+        self.phase = "warmup"
+        self._anchor_ns = anchor_ns
+        self._start_ns = self._fleet.totals.beat_ns = clock_ns()
+        self._times = process_times()
+
     @property
     def stopping(self) -> bool:
         return self.phase == "stop"
@@ -81,8 +92,10 @@ class Reporter:
     def each_second(self) -> float:
         """Send what was counted since the last second, its latencies a few at each call.
 
-        Returns in how many seconds it is to be called again.
+        Nothing between two runs. Returns in how many seconds it is to be called again.
         """
+        if self.stopping:
+            return self.until_next_second()
         if self._slots:
             few = self._slots[: self._at_once]
             del self._slots[: self._at_once]
@@ -145,11 +158,14 @@ class Reporter:
         self._fleet.totals.owed = total
         self._send({"window_end": {"owed": total, "owed_oldest_ns": age_ns}})
 
-    def watch_drain(self, unsent: Sized) -> float:
+    def watch_drain(self, unsent: Sized) -> float | None:
         """Say on the live page when nothing is left to send or to be acknowledged.
 
-        `unsent` holds the connections with bytes that their socket did not take.
+        `unsent` holds the connections with bytes that their socket did not take. None when the
+        drain is over.
         """
+        if self.phase != "drain":
+            return None
         backlog, _ = owed_by_group(self._fleet, clock_ns())
         self._fleet.totals.owed = int(backlog.sum())
         in_flight = self._fleet.totals.in_flight

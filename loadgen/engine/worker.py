@@ -1,7 +1,8 @@
 """One worker process: plays its share of the devices and obeys the coordinator step by step.
 
 The methods of `Worker` are the coordinator's commands, in the order of a run: configure, connect,
-subscribe, start, stop. What they step through stands in modules of its own.
+subscribe, start, conclude, stop. Instead of stopping, another run can be played on the connections:
+renew, start, conclude. What they step through stands in modules of its own.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import numpy as np
 import uvloop
 
 from loadgen.engine.attendance import Attendance
-from loadgen.engine.behaviour import Behaviour, reader_of
+from loadgen.engine.behaviour import Behaviour, read_plan, reader_of
 from loadgen.engine.channel import LEASE_S, Channel, Command
 from loadgen.engine.churn import churn
 from loadgen.engine.clock import clock_ns, follow
@@ -30,7 +31,7 @@ from loadgen.engine.closing import (
 )
 from loadgen.engine.devices import device_columns
 from loadgen.engine.durable import forget_sessions
-from loadgen.engine.fleet import plan_schedule
+from loadgen.engine.fleet import plan_schedule, renew_fleet
 from loadgen.engine.frames import Header
 from loadgen.engine.keep_alive import keep_alive
 from loadgen.engine.lifecycle import Lifecycle
@@ -58,6 +59,7 @@ class Worker:
         self.behaviour: Behaviour
         self.reporter: Reporter
         self.lifecycle: Lifecycle
+        self._stopped = False
         self.commands: dict[str, Command] = {
             "configure": self.configure,
             "connect": self.connect,
@@ -70,6 +72,8 @@ class Worker:
             "missing": self.missing,
             "absent": self.absent,
             "sent_on": self.sent_on,
+            "conclude": self.conclude,
+            "renew": self.renew,
             "stop": self.stop,
         }
 
@@ -97,8 +101,8 @@ class Worker:
         return {"pid": os.getpid(), "devices": len(fleet.devices)}
 
     def _repeat(self, action: Callable[[], float | None]) -> None:
-        """Call `action` now and again after the seconds that it returns, until the run stops."""
-        wait_s = None if self.reporter.stopping else action()
+        """Call `action` now and again after the seconds that it returns, until the worker stops."""
+        wait_s = None if self._stopped else action()
         if wait_s is not None:
             self.loop.call_later(wait_s, self._repeat, action)
 
@@ -201,8 +205,8 @@ class Worker:
         """How many messages were sent on the given streams (closing.py)."""
         return sent_on(self.fleet, header["streams"])
 
-    async def stop(self, header: Header) -> Header:
-        """Disconnect in order, remove durable sessions from the broker, send what is left."""
+    async def conclude(self, header: Header) -> Header:
+        """Account for the run and send what is left of it; nothing is counted any more."""
         fleet, streams = self.fleet, self.lifecycle.streams
         self.lifecycle.connector.stop()
         self.lifecycle.poller.end_schedule()
@@ -217,15 +221,6 @@ class Worker:
         )
         closing["scheduled"] = self.behaviour.scheduled()
         closing["discarded"] = self.behaviour.discarded()
-        devices = device_columns(fleet) if fleet.plan.per_device else None
-        for connection in np.flatnonzero(fleet.devices["state"] == CONNECTED).tolist():
-            self.lifecycle.stop(connection)
-            if connection % 500 == 0:
-                await asyncio.sleep(0)
-        remaining = await forget_sessions(fleet, streams)
-        if remaining:
-            detail = f"{remaining} durable sessions may remain at the broker"
-            self.reporter.event("cleanup", None, detail)
         return {
             "final": self.behaviour.final()
             | {
@@ -233,10 +228,30 @@ class Worker:
                 "forgotten_gaps": fleet.totals.forgotten_gaps,
                 "returned": self.lifecycle.left_and_returned,
                 "spread": _spread_of_queues(fleet),
-                "devices": devices,
+                "devices": device_columns(fleet) if fleet.plan.per_device else None,
                 "tls": None if streams is None else streams.handshakes.summary(),
             }
         }
+
+    async def renew(self, header: Header) -> Header:
+        """Make ready for another run on the same connections (`without_rates` of its plan)."""
+        self.reporter.renew(int(header["anchor_ns"]))
+        renew_fleet(self.fleet, read_plan(header["plan"]))
+        return {"connected": self.fleet.totals.connected}
+
+    async def stop(self, header: Header) -> Header:
+        """Disconnect in order, remove durable sessions from the broker."""
+        fleet = self.fleet
+        self._stopped = True
+        for connection in np.flatnonzero(fleet.devices["state"] == CONNECTED).tolist():
+            self.lifecycle.stop(connection)
+            if connection % 500 == 0:
+                await asyncio.sleep(0)
+        remaining = await forget_sessions(fleet, self.lifecycle.streams)
+        if remaining:
+            detail = f"{remaining} durable sessions may remain at the broker"
+            self.reporter.event("cleanup", None, detail)
+        return {}
 
 
 def _spread_of_queues(fleet: Fleet) -> dict[str, list[int]]:

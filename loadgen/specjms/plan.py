@@ -29,11 +29,6 @@ class SupplyPlan(RunPlan):
     model: Model
     behaviour: Behaviour = "supply_chain"
 
-    @property
-    def root(self) -> str:
-        """First level of every topic of the run."""
-        return f"lg{self.run_tag:08x}"
-
 
 def supply_plan(plan: RunPlan, model: Model) -> SupplyPlan:
     """The plan of these groups (`groups_of_model`), with their model for the workers."""

@@ -11,7 +11,7 @@ topic are contiguous and a subscriber needs two numbers to know what it must rec
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Arrivals = Literal["constant", "uniform", "poisson"]
@@ -224,7 +224,9 @@ class DeviceConduct:
 class RunPlan(DeviceConduct):
     """Everything a worker needs to know of a run, but for the moment it starts.
 
-    `run_tag` (32 bits) marks every payload of this run; `send_tick_us` is the longest time a due
+    `run_tag` (32 bits) marks every payload of this run. `connected_by` is the tag of the run that
+    connected its devices, after which they and their topics are named, None where it is this one.
+    `send_tick_us` is the longest time a due
     message may wait to be sent together with others, 0 for each at its own moment. With
     `separate_brokers` each target is a broker of its own, over which the topics are spread;
     otherwise all targets lead to the same one. `behaviour` says what devices do beyond that
@@ -244,6 +246,12 @@ class RunPlan(DeviceConduct):
     max_packet_bytes: int = 1 << 20
     separate_brokers: bool = False
     behaviour: Behaviour = "messaging"
+    connected_by: int | None = None
+
+    @property
+    def root(self) -> str:
+        """First level of the topics that are the run's own, and begin of its identifiers."""
+        return f"lg{self.run_tag if self.connected_by is None else self.connected_by:08x}"
 
     def group(self, name: str) -> DeviceGroup:
         return next(group for group in self.groups if group.name == name)
@@ -262,7 +270,26 @@ def client_id(plan: RunPlan, group: DeviceGroup, device: int) -> str:
     if plan.client_id is not None:
         own = plan.client_id.replace("{device}", str(device))
         return own.replace("{group}", str(plan.groups.index(group)))
-    return f"lg{plan.run_tag:08x}{group.name[0]}{plan.groups.index(group)}-{device}"
+    return f"{plan.root}{group.name[0]}{plan.groups.index(group)}-{device}"
+
+
+def may_be_kept(plan: RunPlan) -> bool:
+    """Whether devices that end a run as they began it can stay connected for the next one.
+
+    Not those that leave on request, nor sessions that the broker is to keep: they would not be new.
+    """
+    lasting = plan.churn_per_s == 0 and all(group.clean_start for group in plan.groups)
+    publishing = any(group.publishes for group in plan.groups)
+    return plan.behaviour == "messaging" and lasting and publishing
+
+
+def without_rates(plan: RunPlan) -> RunPlan:
+    """The plan without what a run can change on the same connections: its rates and its tag."""
+    groups = tuple(
+        replace(group, publishes=group.publishes and replace(group.publishes, rate=0.0))
+        for group in plan.groups
+    )
+    return replace(plan, run_tag=0, connected_by=None, send_tick_us=0, groups=groups)
 
 
 def topic_number(device: int, devices: int, topics: int) -> int:

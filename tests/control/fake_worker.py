@@ -76,13 +76,15 @@ class FakeWorker:
         if op == "stop":
             if self.wrong.get("deaf"):
                 return False
-            self.rows(time.monotonic_ns())
-            self.send({"re": "stop", "final": {"devices": self.devices}})
+            self.send({"re": "stop"})
             return True
+        if op == "conclude":
+            self.rows(time.monotonic_ns())
         answers: dict[str, Callable[..., dict[str, Any]]] = {
             "configure": self.configured,
             "connect": self.connect,
             "unacknowledged": self.unacknowledged,
+            "conclude": lambda _: {"final": {"devices": self.devices}},
             "missing": lambda header: {"missing": len(header["messages"])},
         }
         answer = answers[op](header) if op in answers else {}

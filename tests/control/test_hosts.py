@@ -350,7 +350,7 @@ async def test_what_an_agent_cannot_do_is_answered_at_once() -> None:
 def test_totals_of_a_host_come_into_its_own_rows_or_end_it() -> None:
     page = private_page(3, 2)
     host = RemoteHost(Mock(), [0, 2], "messaging")
-    host.show(page)
+    host.begin(page)
     host._listener = Mock()
     totals, counts = rows_as_words(page)
     widths = totals.shape[1], counts.shape[1]

@@ -249,7 +249,8 @@ class Driver:
 
     async def stop(self) -> dict[str, Any]:
         """Stop the worker; every frame it sent is here afterwards."""
-        answer = await self.ask("stop")
+        answer = await self.ask("conclude")
+        await self.ask("stop")
         self.writer.write_eof()
         await until(lambda: self.ended)
         final: dict[str, Any] = answer["final"]

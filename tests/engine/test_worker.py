@@ -1,6 +1,8 @@
 """Whole runs of one worker, against a broker that does just what a test wants."""
 
 import json
+import time
+from dataclasses import asdict, replace
 from itertools import pairwise
 
 import pytest
@@ -12,6 +14,7 @@ from loadgen.mqtt.packets import ConnAck, Disconnect
 from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes, Target
 from tests.engine.harness import (
     MS,
+    RUN_TAG,
     Driver,
     Session,
     StartBroker,
@@ -180,6 +183,47 @@ async def test_credentials_are_sent_and_a_refusal_is_reported(driver: Driver) ->
         assert all("not authorized" in reason.lower() for reason in answer["failures"])
         await driver.stop()
     assert "wrong" not in json.dumps(driver.frames)
+
+
+async def test_another_run_on_the_same_connections_counts_its_own_messages(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    broker = await start_broker()
+    plan = one_worker_plan(publishers(), subscribers(), port=broker.port)
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.subscribe()
+    await driver.start(warmup_ms=100, measure_ms=400)
+    await driver.finished()
+    first = await driver.ask("conclude")
+    assert first["final"]["closing"]["distinct"] == driver.counted("received") == 150
+    for found in (driver.rows, driver.window_ends):
+        found.clear()
+    # What comes late is of no run, as long as none is played, and of another one in the next.
+    late = broker.client(0).published[0]
+    (subscriber,) = (session for session in broker.sessions if session.filters)
+    subscriber.send(late, late)
+    await driver.until(lambda: driver.now("publishes") == 152)
+    next_plan = replace(
+        plan,
+        run_tag=RUN_TAG + 1,
+        connected_by=RUN_TAG,
+        groups=(publishers(rate=600), subscribers()),
+    )
+    renewed = await driver.ask("renew", anchor_ns=time.monotonic_ns(), plan=asdict(next_plan))
+    assert renewed["connected"] == driver.now("connected") == 4
+    assert driver.now("sent") == driver.now("received") == driver.now("finished") == 0
+    subscriber.send(late)
+    await driver.start(warmup_ms=100, measure_ms=400)
+    await driver.finished()
+    final = await driver.stop()
+    assert final["closing"]["distinct"] == final["closing"]["scheduled"] == 300
+    assert driver.counted("sent") == driver.counted("received") == 300
+    assert driver.counted("sent", phase="measure") == 240
+    assert driver.recorded_count("end_to_end") == driver.recorded_count("send_delay") == 300
+    assert (driver.counted("foreign"), driver.counted("duplicated")) == (1, 0)
+    assert driver.counted("connects") == driver.recorded_count("connect") == 0
+    assert len(broker.sessions) == 4
 
 
 # --- the schedule ---------------------------------------------------------------------------------

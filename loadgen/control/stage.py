@@ -1,0 +1,92 @@
+"""Where runs are played: the broker, and the workers with their connections.
+
+A stage that keeps lasts for all runs of a search or a sweep. What a run left connected, and the
+broker behind it, stay for the next one where that differs in its rates alone; otherwise they end
+before it begins.
+"""
+
+import secrets
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from dataclasses import dataclass, replace
+from typing import Self
+
+from loadgen.brokers.process import ServedBroker
+from loadgen.control.broker_provider import trusting
+from loadgen.control.hosts import Hosts
+from loadgen.control.impaired import Links
+from loadgen.control.phases import Kept, stop_timeout_s
+from loadgen.control.targets import plan_for
+from loadgen.control.worker_pool import WorkerPool
+from loadgen.errors import LoadgenError
+from loadgen.workload.groups import RunPlan, without_rates
+from loadgen.workload.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Who plays a run: `workload` and `plan` are its own, `kept` what an earlier one left to it."""
+
+    workload: Workload
+    plan: RunPlan
+    broker: ServedBroker
+    links: Links
+    pool: WorkerPool | None = None
+    kept: Kept | None = None
+
+
+class Stage:
+    """What runs share one after the other; `stack` ends it."""
+
+    def __init__(self, *, keeps: bool) -> None:
+        self.keeps = keeps
+        self.stack = AsyncExitStack()
+        self._left: Cast | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.clear()
+
+    def leave(self, cast: Cast) -> None:
+        """Keep who played a run that has ended, with the devices that it left."""
+        self._left = cast
+
+    async def cast_for(self, workload: Workload, hosts: Hosts | None) -> Cast | None:
+        """Who is left of the last run to play this one; None where nobody is, or the stage ends."""
+        left = self._left
+        if left is None or left.pool is None or left.kept is None:
+            return None
+        if left.pool.lost.is_set() or not left.kept.complete:
+            return None
+        workload = trusting(workload, left.broker.authority)
+        if workload.impairment or not _same_broker(workload, left.workload):
+            return None
+        first_tag = left.plan.run_tag if left.plan.connected_by is None else left.plan.connected_by
+        offers = None if hosts is None else hosts.offers
+        try:
+            plan = await plan_for(workload, left.broker.endpoints, offers, first_tag)
+        except LoadgenError:
+            return None  # it may fit when the devices that are there are gone
+        if without_rates(plan) != without_rates(left.plan):
+            return None
+        plan = replace(plan, run_tag=secrets.randbits(32), connected_by=first_tag)
+        links = replace(left.links, workload=workload)
+        return replace(left, workload=workload, plan=plan, links=links)
+
+    async def clear(self) -> None:
+        """Let everything end."""
+        left, self._left = self._left, None
+        if left is not None and left.pool is not None:
+            await left.pool.stop(stop_timeout_s(left.plan))
+        await self.stack.aclose()
+
+
+def _same_broker(one: Workload, other: Workload) -> bool:
+    """Whether two runs ask for the same broker and reach it in the same way."""
+    return (one.brokers, one.tls) == (other.brokers, other.tls)
+
+
+def staged(stage: Stage | None, *, keeps: bool) -> AbstractAsyncContextManager[Stage]:
+    """The stage of whoever plays several runs, or one for the length of the block."""
+    return Stage(keeps=keeps) if stage is None else nullcontext(stage)
