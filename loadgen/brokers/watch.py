@@ -24,12 +24,14 @@ watcher itself has had from it by then.
 import asyncio
 import ipaddress
 import itertools
+import os
 import re
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 
 import aiomqtt
@@ -51,6 +53,7 @@ _AGAIN_S: Final = 2.0
 _LONGEST_TOPIC: Final = 200
 _LONGEST_NUMBER: Final = 30
 _LARGEST: Final = 1 << 62
+_LISTEN: Final = " 0A "  # the state in a line of /proc/net/tcp
 
 COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
     # Mosquitto (mosquitto(8)); amqtt; EMQX (documentation, metrics); VerneMQ (documentation).
@@ -157,13 +160,33 @@ def is_local(host: str) -> bool:
 
 
 def listening_pids(port: int) -> tuple[int, ...]:
-    """Processes of this host that listen on a TCP port, as far as this user may see."""
-    try:
-        connections = psutil.net_connections("tcp")
-    except psutil.Error:
-        return ()
-    listening = (c for c in connections if c.status == psutil.CONN_LISTEN and c.laddr.port == port)
-    return tuple(sorted({c.pid for c in listening if c.pid}))
+    """Processes of this host that listen on a TCP port, as far as this user may see.
+
+    Straight from /proc: psutil makes an object of every connection, of which there may be a
+    million.
+    """
+    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
+    return tuple(sorted(pid for pid in psutil.pids() if _has_open(pid, sockets)))
+
+
+def _listening_inodes(port: int) -> Iterable[str]:
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError), Path(table).open(encoding="ascii") as lines:
+            for line in lines:
+                if f":{port:04X} " in line and _LISTEN in line:
+                    _, address, _, state, *_, inode = line.split()[:10]
+                    if state == _LISTEN.strip() and address.endswith(f":{port:04X}"):
+                        yield inode
+
+
+def _has_open(pid: int, files: Collection[str]) -> bool:
+    """Whether one of a process's descriptors is one of these files, by the names of their links."""
+    with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
+        for descriptor in descriptors:
+            with suppress(OSError):
+                if os.readlink(descriptor.path) in files:  # noqa: PTH115  # of many, and quick
+                    return True
+    return False
 
 
 # --- $SYS -----------------------------------------------------------------------------------

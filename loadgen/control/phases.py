@@ -50,7 +50,7 @@ RETURN_S = 3.0
 QUESTION_TIMEOUT_S = 10.0
 QUESTION_MESSAGES = 100_000
 """Messages without acknowledgement about which every worker is asked after the drain, at most."""
-_STOP_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 10.0
 """For a worker to close its connections; a second for each thousand is added."""
 _REMAINS = ("corrupt", "duplicated", "misrouted", "foreign", "violations", "refused", "given_up")
 """Counters of what makes it doubtful that nothing of a run will come in the next one."""
@@ -88,7 +88,7 @@ def schedule_lead_s(workers: int, warmup_s: float) -> float:
 
 def stop_timeout_s(plan: RunPlan) -> float:
     """How long all workers may take to close their connections."""
-    return _STOP_TIMEOUT_S + sum(group.count for group in plan.groups) / 1000
+    return STOP_TIMEOUT_S + sum(group.count for group in plan.groups) / 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ that makes it misbehave; keys:
     owe          messages that are never sent
     unknown      deliveries of those lost whose message was not acknowledged
     slow_connect true: its devices connect and it does not say so
-    deaf         true: stop is not answered
+    deaf         true: conclude and stop are not answered
     say          text of an event that it reports at connect
 """
 
@@ -73,9 +73,9 @@ class FakeWorker:
             error = {"type": self.wrong["refuse"][op], "message": f"no {op} today"}
             self.send({"re": op, "error": error})
             return False
+        if op in ("conclude", "stop") and self.wrong.get("deaf"):
+            return False
         if op == "stop":
-            if self.wrong.get("deaf"):
-                return False
             self.send({"re": "stop"})
             return True
         if op == "conclude":

@@ -1,0 +1,160 @@
+"""Runs played one after the other on one stage: what stays, and what must not."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.brokers.mosquitto import find_mosquitto
+from loadgen.brokers.reflector import ErringBroker, run_reflector
+from loadgen.cases.registry import build_scenario
+from loadgen.control.coordinator import RunResult, run
+from loadgen.control.interrupt import Interrupt
+from loadgen.control.progress import Progress, Snapshot, silent
+from loadgen.control.stage import Stage
+from loadgen.metrics.interval import CONNECT_SERIES
+from loadgen.scorecard.summary import summarize_run
+from loadgen.workload.scenario import Scenario
+from tests.verdicts import faults
+
+TIMES = {"warmup": 0.2, "duration": 0.6, "settle": 0.1, "drain": 1}
+
+needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed")
+
+
+def fanin(broker: str, **changed: object) -> Scenario:
+    fields = {"broker": broker, "devices": 50, "rate": 500, "qos": 1, **TIMES, **changed}
+    return build_scenario("fanin", None, fields)
+
+
+def manifest(result: RunResult) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((result.directory / "run.json").read_text())
+    return document
+
+
+def is_kept(result: RunResult) -> bool:
+    return "kept_from" in manifest(result)["connect"]
+
+
+class Theatre:
+    """One stage, and the directories of what is played on it."""
+
+    def __init__(self, directory: Path, stage: Stage) -> None:
+        self.directory = directory
+        self.stage = stage
+        self.played = 0
+
+    async def play(
+        self,
+        scenario: Scenario,
+        progress: Progress = silent,
+        interrupt: Interrupt | None = None,
+    ) -> RunResult:
+        self.played += 1
+        directory = self.directory / str(self.played)
+        return await run(
+            scenario, directory, stage=self.stage, progress=progress, interrupt=interrupt
+        )
+
+
+@pytest.fixture
+async def theatre(tmp_path: Path) -> AsyncIterator[Theatre]:
+    async with Stage(keeps=True) as stage:
+        yield Theatre(tmp_path, stage)
+
+
+@pytest.fixture
+async def reflector() -> AsyncIterator[ErringBroker]:
+    async with run_reflector() as broker:
+        yield broker
+
+
+def url_of(broker: ErringBroker) -> str:
+    endpoint = broker.endpoints[0]
+    return f"{endpoint.scheme}://{endpoint.address}"
+
+
+@needs_mosquitto
+@pytest.mark.parametrize("secured", [{}, {"tls": True, "arrivals": "poisson", "qos": 2}])
+async def test_runs_that_differ_in_their_rate_share_connections(
+    theatre: Theatre, secured: dict[str, Any]
+) -> None:
+    first = await theatre.play(fanin("mosquitto", **secured))
+    second = await theatre.play(fanin("mosquitto", rate=900, **secured))
+    third = await theatre.play(fanin("mosquitto", rate=200, duration=0.8, **secured))
+    assert [faults(one.verdict.reasons) for one in (first, second, third)] == [(), (), ()]
+    documents = [manifest(one) for one in (first, second, third)]
+    assert [one["connect"]["connected"] for one in documents] == [51, 51, 51]
+    begun = documents[0]["id"]
+    assert [one["connect"].get("kept_from") for one in documents] == [None, begun, begun]
+    assert [one["subscribe"].get("kept_from") for one in documents] == [None, begun, begun]
+    assert len({one["plan"]["run_tag"] for one in documents}) == 3
+    assert list(documents[0]["windows"])[:2] == ["connect", "subscribe"]
+    assert list(documents[1]["windows"]) == ["warmup", "measure", "drain"]
+    for document, rate, seconds in zip(documents, (500, 900, 200), (0.8, 0.8, 1.0), strict=True):
+        ledger = document["ledger"]["run"]
+        if not secured.get("arrivals"):
+            assert ledger["sent"] == pytest.approx(rate * seconds, abs=2)
+        assert ledger["sent"] == ledger["acknowledged"] == ledger["expected"] == ledger["intact"]
+        assert document["ledger"]["proven"]
+    card = summarize_run(second.directory)
+    assert (card.connect.connected, card.connect.seconds, card.counts.connects) == (51, None, 0)
+    assert not set(card.latency).intersection(CONNECT_SERIES)
+
+
+async def test_what_differs_in_more_than_rates_is_connected_anew(
+    theatre: Theatre, reflector: ErringBroker
+) -> None:
+    url = url_of(reflector)
+    await theatre.play(fanin(url))
+    larger = await theatre.play(fanin(url, size=100))
+    await reflector.drop_connections(1)
+    await asyncio.sleep(0.3)
+    after_loss = await theatre.play(fanin(url, size=100, rate=600))
+    cast = theatre.stage._left
+    assert cast is not None
+    assert cast.pool is not None
+    os.kill(cast.pool.pids[0], signal.SIGKILL)
+    await cast.pool.lost.wait()
+    after_death = await theatre.play(fanin(url, size=100, rate=700))
+    for result in (larger, after_loss, after_death):
+        assert not is_kept(result)
+        assert faults(result.verdict.reasons) == ()
+
+
+async def test_run_after_one_that_went_wrong_is_connected_anew(
+    theatre: Theatre, reflector: ErringBroker
+) -> None:
+    url = url_of(reflector)
+    for wrong in ("lose=1/20", "repeat=1/20"):
+        await reflector.set_faults(wrong)
+        bad = await theatre.play(fanin(url, qos=0))
+        assert faults(bad.verdict.reasons)
+        assert not is_kept(bad)
+    await reflector.set_faults("none")
+    good = await theatre.play(fanin(url, qos=0, rate=600))
+    again = await theatre.play(fanin(url, qos=0, rate=700))
+    assert [is_kept(good), is_kept(again)] == [False, True]
+    assert [faults(one.verdict.reasons) for one in (good, again)] == [(), ()]
+
+
+async def test_interrupted_run_on_kept_connections_has_its_results(
+    theatre: Theatre, reflector: ErringBroker
+) -> None:
+    await theatre.play(fanin(url_of(reflector)))
+    interrupt = Interrupt()
+
+    def stop(snapshot: Snapshot) -> None:
+        if snapshot.phase == "measure":
+            interrupt.asked.set()
+
+    long = fanin(url_of(reflector), rate=1000, duration=60)
+    cut = await theatre.play(long, progress=stop, interrupt=interrupt)
+    assert (cut.exit_status, cut.measured, is_kept(cut)) == (130, True, True)
+    ledger = manifest(cut)["ledger"]["run"]
+    assert 0 < ledger["sent"] == ledger["intact"]
