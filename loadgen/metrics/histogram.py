@@ -143,14 +143,11 @@ def percentiles(
     """
     running = np.cumsum(np.asarray(counts, np.int64))
     total = int(running[-1]) if running.size else 0
-    values = []
-    for p in ps:
-        place = int(np.searchsorted(running, rank(p, total)))
-        if place == running.size:
-            values.append(0)
-            continue
-        index = place if bucket is None else np.asarray(bucket)[place]
-        values.append(int(highest_values(index) if p else lowest_values(index)))
+    if not total:
+        return [0] * len(ps)
+    place = np.searchsorted(running, [rank(p, total) for p in ps])
+    index = place if bucket is None else np.asarray(bucket)[place]
+    values: list[int] = np.where(ps, highest_values(index), lowest_values(index)).tolist()
     return values
 
 

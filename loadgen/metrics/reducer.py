@@ -176,8 +176,9 @@ def _merged(
         for chunk in chunks:
             _add_rows(block, chunk, rows, (group - first) * width - lowest)
         used = np.flatnonzero(block)
-        lengths.append(np.bincount(used // width, minlength=last - first))
-        buckets.append((used % width + lowest).astype(np.int32))
+        begin = np.arange(last - first + 1) * width
+        lengths.append(np.diff(np.searchsorted(used, begin)))
+        buckets.append((used - np.repeat(begin[:-1] - lowest, lengths[-1])).astype(np.int32))
         counts.append(block[used])
         block[used] = 0
     offsets = pa.array(np.cumsum(np.concatenate([[0], *lengths])), pa.int32())

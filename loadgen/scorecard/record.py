@@ -5,13 +5,16 @@ writing: what cannot be used is one RunDirectoryError that names the directory, 
 ever written or repaired.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticUseDefault
@@ -247,26 +250,56 @@ def load_intervals(run: RunFiles) -> pa.Table:
 def load_files(files: Iterable[Path], run: str, directory: str) -> pa.Table:
     """The rows of interval files of this run; errors name `directory`, wherever the files are."""
     where = f"run directory {shown(Path(directory))}"
-    tables = []
-    for path in files:
-        try:
-            with pq.ParquetFile(path) as file:
-                # Small files: threads for each would take longer than reading them.
-                table = file.read(columns=INTERVAL_SCHEMA.names, use_threads=False)
-                table.validate(full=True)
-                tables.append(completed(table))
-        except _DAMAGE as error:
-            raise RunDirectoryError(f"{where}: {path.name} is damaged: {_line(error)}") from None
+    tables = [rows for path in files for rows in row_groups(path, f"{where}: {path.name}")]
     try:
-        whole = pa.concat_tables(t.replace_schema_metadata(None) for t in tables)
         # One chunk a column: the reducer handles a chunk at a time.
-        whole = whole.cast(INTERVAL_SCHEMA).combine_chunks()
+        whole = pa.concat_tables(tables).combine_chunks()
     except pa.ArrowException as error:
         raise RunDirectoryError(f"{where}: interval files differ: {_line(error)}") from None
     ids = whole["run"].unique().to_pylist()
     if ids != [run]:
         raise _mixed(where, ids, run)
     return whole
+
+
+def row_groups(file: Path | pa.Buffer, where: str) -> Iterator[pa.Table]:
+    """The rows of an interval file, a row group at a time, as tables of INTERVAL_SCHEMA.
+
+    No second is in two of them: the rows of one that goes on in a later group wait for it. `file`
+    is a path or what is in it. Raises RunDirectoryError, beginning with `where`.
+    """
+    source = pa.BufferReader(file) if isinstance(file, pa.Buffer) else file
+    waiting = INTERVAL_SCHEMA.empty_table()
+    try:
+        with pq.ParquetFile(source) as opened:
+            later = [*_least_seconds(opened)[1:], math.inf][: opened.num_row_groups]
+            for number, begin in enumerate(np.minimum.accumulate(later[::-1])[::-1]):
+                # Small files: threads for each would take longer than reading them.
+                rows = opened.read_row_group(
+                    number, columns=INTERVAL_SCHEMA.names, use_threads=False
+                )
+                rows.validate(full=True)
+                rows = pa.concat_tables([waiting, completed(rows).cast(INTERVAL_SCHEMA)])
+                waiting = rows.slice(0, 0)
+                if (pc.max(rows["second"]).as_py() or 0) >= begin:
+                    over = pc.less(rows["second"], begin)
+                    waiting, rows = rows.filter(pc.invert(over)), rows.filter(over)
+                yield rows
+    except KeyError as error:
+        raise RunDirectoryError(f"{where} lacks the column {error}") from None
+    except (*_DAMAGE, TypeError) as error:
+        raise RunDirectoryError(f"{where} is damaged: {_line(error)}") from None
+
+
+def _least_seconds(file: pq.ParquetFile) -> list[float]:
+    """Of each row group; -infinity where the file does not say."""
+    place = file.schema_arrow.get_field_index("second")
+    if place < 0:
+        raise KeyError("second")
+    found = [
+        file.metadata.row_group(n).column(place).statistics for n in range(file.num_row_groups)
+    ]
+    return [float(one.min) if one is not None and one.has_min_max else -math.inf for one in found]
 
 
 def parse_run(document: object, where: str) -> RunRecord:
