@@ -183,6 +183,8 @@ def _ended_on_request() -> Iterator[Callable[[], None]]:
 
     def ask(number: int, _frame: object) -> None:
         asked.append(number)
+        # pyspark holds the exception back until the job has ended, however long that takes.
+        threading.Thread(target=_cancel_jobs, daemon=True).start()
         raise KeyboardInterrupt
 
     def take() -> None:
@@ -201,6 +203,15 @@ def _ended_on_request() -> Iterator[Callable[[], None]]:
             signal.signal(number, handler)
     if asked:
         raise RunInterruptedError("interrupted; nothing was written")
+
+
+def _cancel_jobs() -> None:
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    with suppress(Exception):
+        if context is not None:
+            context.cancelAllJobs()
 
 
 def own_settings(spark: "SparkSession", settings: Mapping[str, str] = NO_OPTIONS) -> "SparkSession":
@@ -260,9 +271,9 @@ def _end(scratch: Path) -> None:
     from pyspark.sql import SparkSession
 
     began = SparkContext._gateway
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        with suppress(Exception):
+    # Whoever asked for the end may have asked Java, too: then it answers no more.
+    with suppress(Exception):
+        if (active := SparkSession.getActiveSession()) is not None:
             active.stop()
     if began is not None:
         with suppress(Exception):
@@ -338,7 +349,7 @@ _NOISE = ("To adjust logging level", "Setting default log level", "Using Spark's
 
 def reason_in(words: str) -> str:
     """The telling lines of what a launcher printed or an exception says."""
-    lines = (line.strip(" :") for line in words.splitlines())
+    lines = (line.strip(" :\t") for line in words.splitlines())
     telling = [line for line in lines if line and "WARN" not in line]
     telling = [line for line in telling if not line.startswith(_NOISE)]
     # A stack trace names its exception once; what leads there says less.

@@ -2,14 +2,21 @@
 
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
+from loadgen.control.interrupt import RunInterruptedError
+from loadgen.spark import session
 from loadgen.spark.session import find_java_home, java_shim, reason_in
 
 if TYPE_CHECKING:
@@ -115,3 +122,21 @@ def test_the_telling_line_of_a_stack_trace() -> None:
     assert reason_in(said) == "java.net.BindException: Address already in use"
     assert reason_in("no memory\nfor a heap") == "no memory; for a heap"
     assert reason_in("") == ""
+    trace = "java.io.IOException: no such host\n\tat hadoop.NetUtils.wrapException(NetUtils.java:8)"
+    assert reason_in(trace) == "java.io.IOException: no such host"
+
+
+def test_a_job_ends_when_it_is_asked_to(spark: "SparkSession") -> None:
+    """pyspark waits for a job of which it was to hear the rows, whatever was raised meanwhile."""
+
+    def slow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            time.sleep(60)
+            yield batch
+
+    asking = threading.Timer(3, os.kill, (os.getpid(), signal.SIGTERM))
+    asking.start()
+    began = time.monotonic()
+    with pytest.raises(RunInterruptedError), session._ended_on_request():
+        spark.range(1).mapInArrow(slow, "id long").toArrow()
+    assert time.monotonic() - began < 40
