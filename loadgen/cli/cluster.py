@@ -1,7 +1,7 @@
 """Runs on hosts of a Spark cluster, as the options of a run ask for them."""
 
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,9 +41,14 @@ def cluster_of(scenario: Scenario, given: Flags) -> "Cluster | None":
         wait_s = WAIT_S if given["spark_wait"] is None else parse_seconds(given["spark_wait"])
     except ValueError as error:
         raise ScenarioError(f"spark_wait: {error}") from None
-    settings = dict(map(_setting, given["spark_conf"] or []))
+    settings = spark_settings(given["spark_conf"])
     archive = packed_environment() if given["ship"] else None
     return Cluster(master, scenario.hosts, settings, archive, wait_s)
+
+
+def spark_settings(given: Sequence[str] | None) -> dict[str, str]:
+    """Settings from NAME=VALUE; raises ScenarioError."""
+    return dict(map(_setting, given or ()))
 
 
 def _setting(text: str) -> tuple[str, str]:

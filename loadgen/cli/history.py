@@ -28,6 +28,14 @@ _Where = Annotated[
     ),
 ]
 _Master = Annotated[str, typer.Option("--spark-master", metavar="URL", help="Spark master.")]
+_Conf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--spark-conf",
+        metavar="NAME=VALUE",
+        help="Any setting of Spark, as spark.executor.cores=16.",
+    ),
+]
 
 
 def add(
@@ -36,16 +44,19 @@ def add(
     ],
     to: _Where = "history",
     spark_master: _Master = "local[*]",
+    spark_conf: _Conf = None,
 ) -> int:
     """Append the rows of score cards to the history. A card that is in it already is left out.
 
     Example: loadgen history add runs/20261120T233000Z-fanin
     """
+    from loadgen.cli.cluster import spark_settings
     from loadgen.spark.history import add_cards
     from loadgen.spark.session import open_session
 
     found = [one for path in cards for one in _documents(path)]
-    with open_session(spark_master) as spark:
+    print("starting Spark ...", file=sys.stderr)
+    with open_session(spark_master, options=spark_settings(spark_conf)) as spark:
         new = add_cards(spark, to, found)
     print(f"{new:,} added, {len(found) - new:,} already there: {to}", file=sys.stderr)
     return 0
@@ -82,6 +93,7 @@ def show(
     ] = None,
     json_: AsJson = False,
     spark_master: _Master = "local[*]",
+    spark_conf: _Conf = None,
 ) -> int:
     """Show how the rows of VALID runs went over weeks.
 
@@ -91,6 +103,7 @@ def show(
     """
     from dataclasses import asdict
 
+    from loadgen.cli.cluster import spark_settings
     from loadgen.scorecard.history import history_page, weeks_of
     from loadgen.scorecard.rows import FIGURES
     from loadgen.scorecard.text import name, number
@@ -99,7 +112,8 @@ def show(
     from loadgen.spark.history import courses_of
     from loadgen.spark.session import open_session
 
-    with open_session(spark_master) as spark:
+    print("starting Spark ...", file=sys.stderr)
+    with open_session(spark_master, options=spark_settings(spark_conf)) as spark:
         courses = courses_of(spark, where, case, row, since, rolling)
     if html is not None:
         write_files("history", html.parent, {html.name: history_page(courses, rolling)})
@@ -107,14 +121,16 @@ def show(
         sys.stdout.write(indented([asdict(course) for course in courses]).decode())
         return 0
     print(
-        f"{'ROW':<32} {'UNIT':<14} {'LOAD':<6} {'WEEK OF':<10} {'RUNS':>5} {'MEAN':>10} LEAST-MOST"
+        f"{'ROW':<26} {'UNIT':<12} {'LOAD':<6} {'WEEK OF':<10} {'RUNS':>5} {'MEAN':>10} "
+        f"{'LEAST-MOST':<21} DESCRIPTION"
     )
     for course in courses:
         label = f"{name(course.name, 26)} {FIGURES[course.column]}"
         for week, runs, mean, least, most in weeks_of(course):
             print(
-                f"{label:<32} {name(course.unit, 14):<14} {course.load[:6]} {week:<10} {runs:>5} "
-                f"{number(mean):>10} {number(least)}-{number(most)}"
+                f"{label:<26} {name(course.unit, 12):<12} {course.load[:6]} {week:<10} {runs:>5} "
+                f"{number(mean):>10} {f'{number(least)}-{number(most)}':<21} "
+                f"{name(course.description, 60)}"
             )
     return 0
 

@@ -116,6 +116,16 @@ def run_options() -> list[inspect.Parameter]:
     ]
 
 
+def spark_conf_option() -> inspect.Parameter:
+    """`--spark-conf`, of whatever starts Spark."""
+    return option(
+        "spark_conf",
+        list[str] | None,
+        metavar="NAME=VALUE",
+        help="Any setting of Spark, as spark.executor.cores=16.",
+    )
+
+
 def _cluster_options() -> list[inspect.Parameter]:
     """The options that say where the hosts of a run are."""
     return [
@@ -135,12 +145,7 @@ def _cluster_options() -> list[inspect.Parameter]:
             "[default: 30s]",
             show_default=False,
         ),
-        option(
-            "spark_conf",
-            list[str] | None,
-            metavar="NAME=VALUE",
-            help="Any setting of Spark, as spark.executor.cores=16.",
-        ),
+        spark_conf_option(),
         option(
             "ship",
             bool,

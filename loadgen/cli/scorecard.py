@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from loadgen.cli.options import Flags, field_option, json_option, option, parameter, with_options
+from loadgen.cli.options import (
+    Flags,
+    field_option,
+    json_option,
+    option,
+    parameter,
+    spark_conf_option,
+    with_options,
+)
 from loadgen.workload.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -43,13 +51,16 @@ _LOG_FIELDS = ("pdu", "pdu_timezone", "pdu_columns", "pdu_offset")
 _OPTIONS = (
     parameter(
         "runs",
-        list[Path],
+        list[str],
         inspect.Parameter.empty,
-        typer.Argument(metavar="RUN", help="Run directories."),
+        typer.Argument(
+            metavar="RUN",
+            help="Run directories, or URLs of such that Spark can read, as hdfs://host/runs/a.",
+        ),
     ),
     option(
         "baseline",
-        list[Path] | None,
+        list[str] | None,
         metavar="RUN",
         help="Run to hold the others of its case against; repeatable. Exit status 1 where one is "
         "worse by more than --bound.",
@@ -90,11 +101,12 @@ _OPTIONS = (
     *(field_option(Scenario.fields()[name], "Power") for name in _LOG_FIELDS),
     option("rack_units", float | None, metavar="N", help="Height of the broker's machine."),
     option("spark_master", str, "local[*]", metavar="URL", help="Spark master."),
+    spark_conf_option(),
     option(
         "out",
         Path | None,
         metavar="DIR",
-        help="Where to write it [default: into the run; for several, scorecard-TIME].",
+        help="Where to write it [default: into the run; for several or a URL, scorecard-TIME].",
     ),
     json_option(),
     option("quiet", bool, False, help="Show no progress."),
@@ -173,6 +185,7 @@ def _quiet(_what: str) -> None:
 
 
 def _make(given: Flags) -> int:
+    from loadgen.cli.cluster import spark_settings
     from loadgen.control.disk import disk_errors
     from loadgen.errors import ScenarioError
     from loadgen.scorecard.compare import compare
@@ -184,6 +197,7 @@ def _make(given: Flags) -> int:
     from loadgen.scorecard.write import write_files, write_renderings
     from loadgen.spark.history import past_comparisons
     from loadgen.spark.job import make_scorecards
+    from loadgen.spark.remote import is_url
     from loadgen.workload.units import shown
 
     runs, olds, units = given["runs"], given["baseline"] or [], given["rack_units"]
@@ -210,6 +224,7 @@ def _make(given: Flags) -> int:
         given["spark_master"],
         pdu_columns=given["pdu_columns"],
         pdu_offset=given["pdu_offset"],
+        spark=spark_settings(given["spark_conf"]),
         progress=progress,
         then=ask if history else None,
     )
@@ -218,7 +233,8 @@ def _make(given: Flags) -> int:
     if (stranger := bounds.unknown(judged)) and (judged or not history):
         raise ScenarioError(f"bound: there is no row or column {shown(stranger)} to compare")
     together = Path(f"scorecard-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
-    out = given["out"] or (runs[0] if len(cards) == 1 else together)
+    into_run = len(cards) == 1 and not is_url(runs[0])
+    out = given["out"] or (Path(runs[0]) if into_run else together)
     about = About(given["title"], given["author"], given["note"])
     paths = write_renderings(cards, out, comparisons, about)
     if given["junit"] is not None:

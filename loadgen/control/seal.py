@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -92,8 +93,18 @@ def seal(run_dir: Path) -> dict[str, str]:
     return digests
 
 
-def verify(run_dir: Path, document: Document) -> Integrity:
-    """Compare a run directory with its seal; `document` is its run.json. Writes nothing."""
+def covered(name: str) -> bool:
+    """Whether a seal covers the file of this path within a run directory."""
+    return any(fnmatchcase(name, pattern) for pattern in (*_RESULTS, *_LOGS))
+
+
+def verify(
+    run_dir: Path, document: Document, digests_here: Mapping[str, str] | None = None
+) -> Integrity:
+    """Compare a run directory with its seal; `document` is its run.json. Writes nothing.
+
+    `digests_here` are those of the covered files where they are not in `run_dir`.
+    """
     digests = document.get("digest")
     if not isinstance(digests, Mapping) or not digests:
         return Integrity("unsealed", {})
@@ -103,11 +114,13 @@ def verify(run_dir: Path, document: Document) -> Integrity:
         changes.append("run.json was changed")
     if digests.get("scenario") != scenario_digest(document):
         changes.append("the scenario in run.json was changed")
-    changes += _changed_results(run_dir, digests.get("results"))
+    if digests_here is None:
+        digests_here = {name: _digest_file(file) for name, file in _result_files(run_dir).items()}
+    changes += _changed_results(run_dir, digests.get("results"), digests_here)
     return Integrity("changed" if changes else "intact", named, _shortened(changes))
 
 
-def _changed_results(run_dir: Path, results: object) -> list[str]:
+def _changed_results(run_dir: Path, results: object, here: Mapping[str, str]) -> list[str]:
     path = run_dir / SUMS
     try:
         if path.stat().st_size > _LARGEST_SUMS_BYTES:
@@ -122,13 +135,11 @@ def _changed_results(run_dir: Path, results: object) -> list[str]:
         for line in sums.decode("utf-8", "replace").splitlines()
         if (found := _LINE.fullmatch(line))
     }
-    here = _result_files(run_dir)
     changes = [f"{name} is missing" for name in sealed if name not in here]
     changes += [f"{name} was added" for name in here if name not in sealed]
-    for name, file in here.items():
-        if name in sealed and _digest_file(file) != sealed[name]:
-            changes.append(f"{name} was changed")
-    return changes
+    return changes + [
+        f"{name} was changed" for name in here if name in sealed and here[name] != sealed[name]
+    ]
 
 
 def _shortened(changes: list[str]) -> tuple[str, ...]:

@@ -156,7 +156,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A figure of a row over time, of runs of one load."""
+    """A figure of a row over time, of runs of one load.
+
+    Rows may share a name, and their description tells them apart.
+    """
 
     case: str
     load: str
@@ -164,6 +167,7 @@ class Course:
     place: int
     column: str
     unit: str
+    description: str
     points: tuple[Point, ...]
 
 
@@ -207,8 +211,8 @@ def _chart(course: Course, rolling: int) -> Chart:
     label = f"{course.name} {column}"
     return chart(
         f"{label} ({course.load[:6]})",
-        f"VALID runs of {course.case} of one load and load host, and the mean of up to {rolling} "
-        "runs before each.",
+        f"{name(course.description, 200)} VALID runs of {course.case} of one load and load host, "
+        f"and the mean of up to {rolling} runs before each.",
         [
             line(label, points, COLORS[0], hover, marked=True),
             line("mean before", before, COLORS[1], hover, dash="dot"),

@@ -186,15 +186,18 @@ class RunFiles:
         return self.intervals.removesuffix("/intervals").removeprefix("file://")
 
 
-def open_run(directory: Path) -> RunFiles:
+def open_run(directory: Path, url: str = "", digests: Mapping[str, str] | None = None) -> RunFiles:
     """Check a run directory without reading its rows; raises RunDirectoryError.
 
     Looks at run.json and at the footer of every interval file: readable, of the interval table's
     schema, and of this run, by the schema's metadata and by the statistics of the column `run`.
     Every file is compared with the run's seal; one that was changed but can be read is not an
     error here: the score card says so.
+
+    Of a run at a `url` the directory holds the documents alone, and `digests` those of its other
+    files: then whoever reads their rows looks at them.
     """
-    where = f"run directory {shown(directory)}"
+    where = f"run directory {printable(url, _LONGEST_SHOWN) or shown(directory)}"
     if not directory.is_dir():
         raise RunDirectoryError(f"{where} does not exist or is not a directory")
     manifest = directory / "run.json"
@@ -209,33 +212,38 @@ def open_run(directory: Path) -> RunFiles:
     except orjson.JSONDecodeError as error:
         raise RunDirectoryError(f"{where}: run.json is damaged: {error}") from None
     record = parse_run(document, where)
+    found = directory.glob("intervals/*.parquet") if digests is None else map(Path, digests)
     files = tuple(
-        sorted(p for p in directory.glob("intervals/*.parquet") if not p.name.startswith("."))
+        sorted(p for p in found if p.match("intervals/*.parquet") and not p.name.startswith("."))
     )
     if not files:
         raise RunDirectoryError(f"{where} has no interval files; the run measured nothing")
-    for path in files:
+    for path in files if digests is None else ():
         _check_footer(path, record.id, where)
     return RunFiles(
         directory,
         record,
         files,
-        intervals=f"file://{directory.resolve()}/intervals",
-        integrity=verify(directory, document),
+        intervals=f"{url or f'file://{directory.resolve()}'}/intervals",
+        integrity=verify(directory, document, digests),
         broker=read_broker(directory),
     )
 
 
 def open_runs(directories: Iterable[Path]) -> list[RunFiles]:
     """`open_run` for each; refuses as well to take none, or the same run twice."""
+    return different(map(open_run, directories))
+
+
+def different(opened: Iterable[RunFiles]) -> list[RunFiles]:
+    """The runs, if there are some, and none twice; raises RunDirectoryError."""
     runs: dict[str, RunFiles] = {}
-    for directory in directories:
-        run = open_run(directory)
+    for run in opened:
         twin = runs.setdefault(run.record.id, run)
         if twin is not run:
             raise RunDirectoryError(
-                f"run directories {shown(twin.directory)} and {shown(directory)} hold the same "
-                "run; name it once"
+                f"run directories {printable(twin.shown, _LONGEST_SHOWN)} and "
+                f"{printable(run.shown, _LONGEST_SHOWN)} hold the same run; name it once"
             )
     if not runs:
         raise RunDirectoryError("no run directory is given")

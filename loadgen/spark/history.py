@@ -136,19 +136,22 @@ def courses_of(
         .filter("figure is not null")
         .withColumn("before", col.avg("figure").over(before))
         .filter(col.col("started") >= since)
-        .select(*keys, "started", "run", "broker", "figure", "before")
+        .select(*keys, "started", "run", "broker", "figure", "before", "description")
         .orderBy(*keys, "started", "run")
     )
     with _spark_errors(where):
         rows = points.collect()
     courses: dict[tuple[Any, ...], list[Point]] = {}
+    described: dict[tuple[Any, ...], str] = {}
     for one in rows:
         key = tuple(one[name] for name in keys)
         point = Point(one["started"], one["run"], one["broker"], one["figure"], one["before"])
         courses.setdefault(key, []).append(point)
+        described[key] = one["description"]  # of the last run
     return [
-        Course(case, load, name, place, column, unit, tuple(own))
-        for (case, load, place, name, unit, _, column), own in courses.items()
+        Course(case, load, name, place, column, unit, described[key], tuple(own))
+        for key, own in courses.items()
+        for case, load, place, name, unit, _, column in (key,)
     ]
 
 

@@ -1,6 +1,6 @@
 """The score card job: any number of run directories and power logs in, score cards out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,17 +9,18 @@ from loadgen.scorecard.build import build, wall_window
 from loadgen.scorecard.model import ScoreCard
 from loadgen.scorecard.power import require_coverage
 from loadgen.scorecard.power_settings import PduLog, log_settings
-from loadgen.scorecard.record import open_runs
-from loadgen.spark.aggregate import views_of_runs
+from loadgen.scorecard.record import different, open_run
+from loadgen.spark.aggregate import PYTHON_SETTINGS, views_of_runs
 from loadgen.spark.power import outlets_of_runs
-from loadgen.spark.session import Progress, open_session, silent, watched
+from loadgen.spark.remote import is_url, open_remote
+from loadgen.spark.session import NO_OPTIONS, Progress, open_session, silent, watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def make_scorecards(
-    run_dirs: Sequence[Path],
+    run_dirs: Sequence[Path | str],
     pdu_logs: Sequence[str | Path | PduLog] = (),
     pdu_timezone: str | None = None,
     rack_units: float | None = None,
@@ -27,27 +28,35 @@ def make_scorecards(
     *,
     pdu_columns: str | None = None,
     pdu_offset: str | None = None,
-    spark: "SparkSession | None" = None,
+    spark: "SparkSession | Mapping[str, str]" = NO_OPTIONS,
     progress: Progress = silent,
     then: "Callable[[SparkSession, list[ScoreCard]], None] | None" = None,
 ) -> list[ScoreCard]:
     """One score card a run directory, in the order given; nothing is written.
 
+    A directory may be at a URL that Spark's file systems can read, as hdfs://host/runs/a.
     `pdu_logs` must cover every run; they and what says how to read them are as in
-    `scorecard.summary.summarize_run`. `spark` is a session to use instead of a new one on `master`,
-    `progress` hears what is done, `then` gets session and cards before it ends.
+    `scorecard.summary.summarize_run`. `spark` is a session to use, or what to set in a new
+    one on `master`, `progress` hears what is done, `then` gets session and cards before it ends.
     What can be refused without Spark is refused before it starts. Raises RunDirectoryError,
     PowerLogError, MissingProgramError and CannotRunError.
     """
     settings = log_settings(pdu_logs, pdu_timezone, pdu_columns, pdu_offset)
     if len(run_dirs) > 1:
         progress(f"opening {len(run_dirs):,} run directories ...")
-    runs = open_runs(run_dirs)
+    urls = [str(run) for run in run_dirs if is_url(run)]
+    local = iter([open_run(Path(run)) for run in run_dirs if not is_url(run)])
+    runs = [] if urls else different(local)
     session: AbstractContextManager[SparkSession] = (
-        open_session(master) if spark is None else nullcontext(spark)
+        open_session(master, options=PYTHON_SETTINGS | dict(spark))
+        if isinstance(spark, Mapping)
+        else nullcontext(spark)
     )
     progress("starting Spark ...")
     with session as used, watched(used, progress):
+        if urls:
+            far = iter(open_remote(used, urls))
+            runs = different(next(far if is_url(run) else local) for run in run_dirs)
         views = views_of_runs(used, runs)
         outlets = {}
         if settings is not None:

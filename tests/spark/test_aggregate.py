@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
+from loadgen.control import compaction
 from loadgen.control.compaction import compact
 from loadgen.metrics.interval import LATER
 from loadgen.scorecard.summary import summarize_run
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
 def test_the_cuts_do_not_show(
     make: ModuleType, tmp_path: Path, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that is late by two seconds; batches and blocks as small as they can be, so that
-    each second is in several; names that are patterns; one run put together, one not."""
+    """A worker that is late by two seconds; batches and blocks as small as they can be, and a file
+    a task, so that seconds are in several; names that are patterns; one run put together, in row
+    groups that divide seconds, and one not."""
     monkeypatch.setattr(aggregate, "_BLOCK_SECONDS", 2)
-    settings = aggregate._SETTINGS | {"spark.sql.execution.arrow.maxRecordsPerBatch": "7"}
+    monkeypatch.setattr(aggregate, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(compaction, "ROW_GROUP_ROWS", 7)
+    settings = aggregate._SETTINGS | {"spark.sql.files.maxPartitionBytes": "1"}
     monkeypatch.setattr(aggregate, "_SETTINGS", settings)
     rows = [
         replace(row, second=row.second - 2) if row.worker == 1 and row.second in (4, 5) else row
@@ -35,7 +39,14 @@ def test_the_cuts_do_not_show(
     for second in (2, 3):
         part = late / "intervals" / f"part-{second:06d}.parquet"
         part.rename(late / "intervals" / f"part-{second + 20:06d}.parquet")
-    runs = [late, make.fabricate(tmp_path / "case=b", "b", "latency", seconds=9)]
+    runs = [
+        late,
+        make.write_run(
+            tmp_path / "one",
+            make.run_document("one", "fanout", 12),
+            [replace(row, run="one") for row in rows],
+        ),
+    ]
     compact(runs[1])
     (runs[1] / "intervals" / ".part-000009.parquet.17").write_bytes(b"half written")
     cards = make_scorecards(runs, spark=spark)

@@ -70,6 +70,7 @@ def test_weeks_and_the_rolling_mean(spark: "SparkSession", history: str, card: S
     courses = courses_of(spark, history, "FANIN", rolling=2)
     course = value_of(courses)
     assert course.name == card.rows[0].name
+    assert course.description == card.rows[0].description
     assert [point.value for point in course.points] == [*VALUES]
     assert [point.before for point in course.points] == [None, 100.0, 102.0, 100.0]
     assert weeks_of(course) == [("2026-10-26", 2, 102, 100, 104), ("2026-11-02", 2, 99, 96, 102)]

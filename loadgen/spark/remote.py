@@ -1,0 +1,106 @@
+"""Run directories at URLs that only Spark's file systems can read, as hdfs://host/runs/a.
+
+One Spark job looks through all of them: what is said of a run (run.json, its seal, the broker's
+log) comes here, of its other files the digest. Their rows are read by the tasks of
+`spark.aggregate`.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadgen.control.redaction import printable
+from loadgen.control.seal import SUMS, covered
+from loadgen.errors import CannotRunError, RunDirectoryError
+from loadgen.scorecard import broker
+from loadgen.scorecard.record import LARGEST_MANIFEST_BYTES, RunFiles, open_run
+from loadgen.spark.session import own_settings, reason_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DOCUMENTS = ("run.json", SUMS, broker.FILE)
+_READ = "{run.json,specjms.json,SHA256SUMS,*.jsonl,*.parquet}"
+_SETTINGS = {
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
+}
+
+
+def is_url(where: object) -> bool:
+    """Whether a run is named as Spark does, and not by a path of this host."""
+    return "://" in str(where)
+
+
+def open_remote(spark: "SparkSession", urls: Sequence[str]) -> list[RunFiles]:
+    """The runs at these URLs, in their order; raises RunDirectoryError and CannotRunError."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        roots = [_root(spark, url) for url in urls]
+        found = _files_in(spark, roots)
+    except (PySparkException, Py4JError) as error:
+        reason = printable(reason_in(str(error)), 400)
+        raise CannotRunError(f"Spark cannot read the runs: {reason}") from error
+    with tempfile.TemporaryDirectory(prefix="loadgen-spark-") as scratch:
+        return [
+            _opened(Path(scratch) / str(number), root, found[root])
+            for number, root in enumerate(roots)
+        ]
+
+
+def _root(spark: "SparkSession", url: str) -> str:
+    """The directory as Spark names what is in it; raises RunDirectoryError where it is none."""
+    java = spark.sparkContext
+    path = java._jvm.org.apache.hadoop.fs.Path(url)  # type: ignore[union-attr]
+    files = path.getFileSystem(java._jsc.hadoopConfiguration())
+    if not files.exists(path) or not files.getFileStatus(path).isDirectory():
+        shown = printable(url, 200)
+        raise RunDirectoryError(f"run directory {shown} does not exist or is not a directory")
+    return str(files.makeQualified(path).toString())
+
+
+def _files_in(
+    spark: "SparkSession", roots: Sequence[str]
+) -> dict[str, dict[str, tuple[str, bytes | None]]]:
+    """Of each directory its files, by their paths in it: digest, and what is in a document."""
+    from pyspark.sql import functions as col
+
+    from loadgen.spark.aggregate import plain_name
+
+    document = col.substring_index("path", "/", -1).isin(*_DOCUMENTS)
+    small = col.col("length") <= LARGEST_MANIFEST_BYTES
+    rows = (
+        own_settings(spark, _SETTINGS)
+        .read.format("binaryFile")
+        .option("recursiveFileLookup", "true")
+        .option("pathGlobFilter", _READ)
+        .load([plain_name(root) for root in roots])
+        .select(
+            "path",
+            col.sha2("content", 256).alias("digest"),
+            col.when(document & small, col.col("content")).alias("content"),
+        )
+        .toArrow()
+    )
+    found: dict[str, dict[str, tuple[str, bytes | None]]] = {root: {} for root in roots}
+    for row in rows.to_pylist():
+        # The directory above, or that of intervals/ in it.
+        root, _, name = row["path"].rpartition("/")
+        if root not in found:
+            root, _, folder = root.rpartition("/")
+            name = f"{folder}/{name}"
+        if root in found:
+            found[root][name] = (row["digest"], row["content"])
+    return found
+
+
+def _opened(scratch: Path, root: str, files: dict[str, tuple[str, bytes | None]]) -> RunFiles:
+    scratch.mkdir()
+    for name in _DOCUMENTS:
+        if name in files and (content := files[name][1]) is not None:
+            (scratch / name).write_bytes(content)
+    digests = {name: digest for name, (digest, _) in sorted(files.items()) if covered(name)}
+    return open_run(scratch, root, digests)
