@@ -6,8 +6,9 @@ Makes up runs of a fan-in (through the schema, histogram and writer of real ones
 and the seal), and has `loadgen scorecard` make one card of the first 25, of the first 50 and of
 all, each in a fresh process tree whose memory is sampled (proportional set size, so that pages
 which processes share count once). Then the percentiles of two runs are held against the
-hdrhistogram library with its histograms merged one by one. Takes some 3 GB of disk and about ten
-minutes on two cores; what it made up is removed at the end.
+hdrhistogram library with its histograms merged one by one. Takes some 300 MB of disk and five
+minutes on two cores; --runs 1000 --sizes 10,100,1000 makes ten million rows, in ten times of both.
+What it made up is removed at the end.
 """
 
 import argparse
