@@ -59,15 +59,13 @@ def play(
     """Run the scenario into `out`, with progress on stderr; Ctrl-C ends it in order."""
     from loadgen.control.forkserver_process import forkserver
 
-    # It loads its kernels while this process imports what follows, the score card's too.
+    # It loads its kernels while this process imports what follows.
     here = forkserver(CASES[scenario.case].behaviour) if cluster is None else nullcontext()
     with here as server:
-        import loadgen.scorecard.summary  # noqa: F401
         from loadgen.control.coordinator import run
         from loadgen.control.interrupt import interruptible
         from loadgen.control.progress import progress_on
         from loadgen.control.rundir import directory_or_new
-        from loadgen.scorecard.write import prepare
 
         words = command or ("loadgen", *sys.argv[1:])
         with (
@@ -81,9 +79,17 @@ def play(
                 progress=progress,
                 command=words,
                 server=server,
-                settling=prepare,
+                settling=_prepare_score_card,
             )
             return interruptible(on_hosts(play_it, cluster, quiet=quiet))
+
+
+def _prepare_score_card() -> None:
+    """Import and make ready what shows a result, while the run needs no processor."""
+    import loadgen.scorecard.summary  # noqa: F401
+    from loadgen.scorecard.write import prepare
+
+    prepare()
 
 
 def check_power_logs(scenario: Scenario) -> None:
