@@ -76,6 +76,16 @@ async def test_serves_until_the_block_ends() -> None:
 
 
 @needs_mosquitto
+@pytest.mark.parametrize(("persistence", "status"), [(False, -signal.SIGKILL), (True, 0)])
+async def test_it_is_waited_for_where_it_has_something_to_save(
+    persistence: bool, status: int
+) -> None:
+    async with run_mosquitto(MosquittoSettings(persistence=persistence)) as broker:
+        process = broker.process
+    assert process.returncode == status
+
+
+@needs_mosquitto
 async def test_slow_subscriber_loses_nothing(client: ClientMaker) -> None:
     """Mosquitto's own default would keep 1,000 messages and discard the rest."""
     async with run_mosquitto() as broker:
