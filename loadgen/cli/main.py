@@ -6,6 +6,7 @@ Nothing is imported before it is needed: `--version`, `--help` and a wrong optio
 import atexit
 import gc
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,6 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Without arguments it is the program, and ends the process.
     """
     if arguments is None:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _interrupted)
         _leave(main(sys.argv[1:]))
     words = _spelled_out(arguments)
     if words == ["--version"]:
@@ -56,6 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _fail(_unexpected(error), _FAILED_STATUS)
     return status if isinstance(status, int) else 0
+
+
+def _interrupted(_number: int, _frame: object) -> NoReturn:
+    """As Ctrl-C, so that what was begun is undone and one line says it."""
+    from loadgen.control.interrupt import leave_terminal
+
+    leave_terminal()
+    raise KeyboardInterrupt
 
 
 def _completed_words() -> list[str]:

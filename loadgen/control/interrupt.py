@@ -1,9 +1,15 @@
-"""Ctrl-C: the first asks a run to end with what it has measured, the second to end at once."""
+"""Ctrl-C: the first asks a run to end with what it has measured, the second to end at once.
+
+SIGTERM is the same, and SIGHUP, which comes when the terminal goes; not under nohup, which has it
+ignored.
+"""
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from loadgen.errors import LoadgenError
@@ -31,15 +37,40 @@ class Interrupt:
         self.asked.set()
 
 
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """Those that ask this process to end."""
+    always = signal.SIGINT, signal.SIGTERM
+    hears = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    return (*always, signal.SIGHUP) if hears else always
+
+
+def leave_terminal() -> None:
+    """Let what is still to be said go nowhere, where the terminal is gone."""
+    for descriptor in (1, 2):
+        try:
+            os.write(descriptor, b"")
+        except OSError:
+            with Path(os.devnull).open("wb") as nowhere:
+                os.dup2(nowhere.fileno(), descriptor)
+
+
+def _heard(number: signal.Signals, interrupt: Interrupt) -> None:
+    if number == signal.SIGHUP:
+        leave_terminal()
+    interrupt.request()
+
+
 def interruptible(work: Callable[..., Coroutine[Any, Any, T]]) -> T:
-    """What `work(interrupt=...)` returns in a loop of its own; SIGINT and SIGTERM request it."""
+    """What `work(interrupt=...)` returns in a loop of its own; signals to end request it."""
 
     async def listening() -> T:
         loop, interrupt = asyncio.get_running_loop(), Interrupt()
         with ExitStack() as signals:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, interrupt.request)
+            for number in ending_signals():
+                # What removes a handler of the loop leaves the system's own behind.
+                signals.callback(signal.signal, number, signal.getsignal(number))
                 signals.callback(loop.remove_signal_handler, number)
+                loop.add_signal_handler(number, _heard, number, interrupt)
             return await work(interrupt=interrupt)
 
     return asyncio.run(listening())

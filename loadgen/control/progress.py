@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
@@ -73,12 +73,30 @@ def progress_on(stream: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
     elif stream.isatty():
         from rich.text import Text
 
-        with live_on(stream) as live:
-            yield lambda snapshot: live.update(
-                Text(describe(snapshot), no_wrap=True, overflow="ellipsis"), refresh=True
-            )
+        live = live_on(stream)
+        live.start()
+
+        def update(snapshot: Snapshot) -> None:
+            text = Text(describe(snapshot), no_wrap=True, overflow="ellipsis")
+            live.update(text, refresh=True)
+
+        try:
+            yield _for_nobody_too(update)
+        finally:
+            with suppress(OSError):
+                live.stop()
     else:
-        yield _plain(stream)
+        yield _for_nobody_too(_plain(stream))
+
+
+def _for_nobody_too(progress: Progress) -> Progress:
+    """A run does not end because the terminal, or who reads the lines, is gone."""
+
+    def show(snapshot: Snapshot) -> None:
+        with suppress(OSError):
+            progress(snapshot)
+
+    return show
 
 
 def live_on(stream: TextIO) -> "Live":

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from loadgen.control.interrupt import RunInterruptedError
+from loadgen.control.interrupt import RunInterruptedError, ending_signals
 from loadgen.control.redaction import printable
 from loadgen.errors import CannotRunError, MissingProgramError
 
@@ -171,7 +171,7 @@ def _require_answer(master: str) -> None:
 
 @contextmanager
 def _ended_on_request() -> Iterator[Callable[[], None]]:
-    """SIGINT and SIGTERM end the block with RunInterruptedError, in the main thread of a process.
+    """Signals to end end the block with RunInterruptedError, in the main thread of a process.
 
     What it yields takes the signals again, from whoever took them meanwhile. Whoever swallows the
     exception that a signal raises is asked again at the end of the block.
@@ -191,7 +191,7 @@ def _ended_on_request() -> Iterator[Callable[[], None]]:
         for number in before:
             signal.signal(number, ask)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in ending_signals()}
     take()
     try:
         yield take
