@@ -1,4 +1,4 @@
-"""What a disk refuses, as the one error that a user gets."""
+"""What a disk refuses, and what this host has no more of, as the one error that a user gets."""
 
 import errno
 import os
@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from loadgen.errors import DiskError
+from loadgen.errors import DiskError, HostLimitError
 
 _DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+_LIMITS: Final = {
+    errno.EMFILE: "this process has no descriptor left; raise ulimit -n",
+    errno.ENFILE: "this host has no descriptor left; raise fs.file-max, or end what else runs",
+    errno.ENOMEM: "there is no memory left; use fewer devices or more hosts, or raise the limit",
+}
 _NO_TEMPORARY: Final = "No usable temporary directory"  # what `tempfile` says of a full disk
 
 
@@ -16,11 +21,16 @@ _NO_TEMPORARY: Final = "No usable temporary directory"  # what `tempfile` says o
 def disk_errors(path: str | os.PathLike[str] = "") -> Iterator[None]:
     """A block in which an OSError that only a disk can be to blame for becomes a DiskError.
 
-    `path` is what is written in it, "" where that is several.
+    `path` is what is written in it, "" where that is several. What the host has no more of is a
+    HostLimitError.
     """
     try:
         yield
+    except MemoryError:
+        raise HostLimitError(_LIMITS[errno.ENOMEM]) from None
     except OSError as error:
+        if error.errno in _LIMITS:
+            raise HostLimitError(_LIMITS[error.errno]) from None
         no_temporary = _NO_TEMPORARY in str(error)
         if error.errno not in _DISK and not no_temporary:
             raise

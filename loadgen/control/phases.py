@@ -367,7 +367,9 @@ class PhaseRunner:
             finished = page.total("finished") == page.workers or (cut and not page.total("owed"))
             if finished and not page.outstanding():
                 settle_s = CUT_SETTLE_S if cut else self.phases.settle_s
-                asyncio.get_running_loop().run_in_executor(None, self.settling)
+                prepared = asyncio.get_running_loop().run_in_executor(None, self.settling)
+                # What fails there fails again where it is needed, and is told there.
+                prepared.add_done_callback(lambda done: done.cancelled() or done.exception())
                 await asyncio.sleep(min(settle_s, (end_ns - now_ns) / NS))
                 return True
             await asyncio.sleep(SAMPLE_S)

@@ -1,3 +1,5 @@
+import errno
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -22,7 +24,7 @@ from loadgen.control.rundir import (
     write_atomically,
     write_json,
 )
-from loadgen.errors import DiskError, RunDirectoryError
+from loadgen.errors import DiskError, HostLimitError, RunDirectoryError
 from loadgen.metrics.interval import RUN_METADATA_KEY, Interval
 
 NOON = datetime(2031, 5, 6, 12, 0, 1, tzinfo=UTC)
@@ -207,6 +209,14 @@ def test_other_errors_are_not_laid_on_the_disk(tmp_path: Path) -> None:
         (tmp_path / "none").read_bytes()
     with pytest.raises(DiskError, match="no usable temporary directory;"), disk_errors():
         raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_what_a_host_has_no_more_of_is_its_limit(number: int) -> None:
+    with pytest.raises(HostLimitError, match="left; "), disk_errors():
+        raise OSError(number, os.strerror(number))
+    with pytest.raises(HostLimitError, match="no memory left; "), disk_errors():
+        raise MemoryError
 
 
 def test_rows_are_written_without_pandas(tmp_path: Path) -> None:
