@@ -1,0 +1,136 @@
+"""A broker that means harm costs a connection an error: no crash, no hang, no memory."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
+
+from loadgen.mqtt.codec import encode
+from loadgen.mqtt.packets import ConnAck
+from loadgen.workload.groups import Target
+from tests.engine.conftest import driver, forkserver
+from tests.engine.harness import Driver, one_worker_plan, publishers
+from tests.hostile.broker import AFTER_CONNACK, AT_ONCE, FOR_CONNACK, MISDEEDS, Harm, Victim, names
+
+__all__ = ["driver", "forkserver"]
+
+MOST_GROWTH_KB = 16_000
+"""Far below the 256 MB that each of several connections is sent."""
+TIMEOUT_S = 3.0
+
+Transport = Literal["tcp", "tls", "ws"]
+
+
+def _private_kb(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private"))
+
+
+@asynccontextmanager
+async def _serving(*harms: Harm) -> AsyncIterator[int]:
+    """The port of a server that does something else to each connection."""
+    number = count()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        harm = harms[next(number) % len(harms)]
+        # A task that is cancelled would be told of by the server.
+        with suppress(OSError, asyncio.CancelledError):
+            await harm(Victim(reader, writer))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _connected(driver: Driver, port: int, devices: int, transport: Transport = "tcp") -> int:
+    """Connect so many devices; how many of them failed. The worker has taken little memory."""
+    targets = (Target("127.0.0.1", port, transport),)
+    plan = one_worker_plan(publishers(devices, qos=1), targets=targets, version=5)
+    await driver.configure(plan)
+    before_kb = _private_kb(driver.pid)
+    answer = await driver.connect(timeout_s=TIMEOUT_S)
+    assert _private_kb(driver.pid) - before_kb < MOST_GROWTH_KB
+    failed: int = sum(answer["failures"].values())
+    return failed
+
+
+@pytest.mark.parametrize("transport", ["tcp", "tls", "ws"])
+async def test_what_is_no_connack_fails_the_connect(driver: Driver, transport: Transport) -> None:
+    """Over TLS and WebSocket it comes in the middle of the handshake."""
+    wrong = [name for name in (*names(AT_ONCE), *names(FOR_CONNACK)) if name != "connack-first"]
+    async with _serving(*(MISDEEDS[name].harm for name in wrong)) as port:
+        assert await _connected(driver, port, len(wrong), transport) == len(wrong)
+        await driver.stop()
+
+
+def _once_connected(harm: Harm) -> Harm:
+    async def welcome(victim: Victim) -> None:
+        await victim.reader.read(1 << 16)
+        await victim.say(encode(ConnAck(), 5))
+        await harm(victim)
+
+    return welcome
+
+
+async def test_harm_behind_connack_ends_that_connection_and_takes_no_memory(
+    driver: Driver,
+) -> None:
+    ending = [
+        *("garbage-later", "huge-publish", "huge-suback", "unknown-suback", "second-connack"),
+        *("endless-properties", "endless-connacks"),
+    ]
+    lasting = [name for name in names(AFTER_CONNACK) if name not in ending]
+    harms = [_once_connected(MISDEEDS[name].harm) for name in (*ending, *lasting)]
+    async with _serving(*harms) as port:
+        assert await _connected(driver, port, len(harms)) == 0
+        before_kb = _private_kb(driver.pid)
+        await driver.until(lambda: driver.now("connected") == len(lasting))
+        await driver.start(warmup_ms=0, measure_ms=300)
+        await driver.until(lambda: driver.window_ends)
+        assert _private_kb(driver.pid) - before_kb < MOST_GROWTH_KB
+        assert driver.now("connected") == len(lasting)
+        await driver.stop()
+
+
+def _upgraded(harm: Callable[[Victim], Awaitable[None]]) -> Harm:
+    async def upgrade(victim: Victim) -> None:
+        framing = ServerProtocol(subprotocols=["mqtt"])  # type: ignore[list-item]
+        framing.receive_data(await victim.reader.read(1 << 16))
+        (request,) = framing.events_received()
+        assert isinstance(request, Request)
+        framing.send_response(framing.accept(request))
+        await victim.say(b"".join(framing.data_to_send()))
+        await harm(victim)
+
+    return upgrade
+
+
+def _sending_a_frame_of(length: int) -> Harm:
+    async def send(victim: Victim) -> None:
+        await victim.say(b"\x82\x7f" + length.to_bytes(8, "big"))
+        await victim.stream()
+
+    return _upgraded(send)
+
+
+async def test_a_websocket_frame_that_is_too_long_ends_the_connection(driver: Driver) -> None:
+    lengths = (1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 256 << 20)
+    async with _serving(*map(_sending_a_frame_of, lengths)) as port:
+        assert await _connected(driver, port, len(lengths), "ws") == len(lengths)
+        await driver.stop()
