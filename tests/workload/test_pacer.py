@@ -83,7 +83,7 @@ class Publishers:
 
 
 @pytest.mark.parametrize("rate", [(10_000, 1), (30_000, 1), (1, 1), (7, 3), (199_999, 7)])
-@pytest.mark.parametrize("sequence", [1, 999, 10**6, 10**9])
+@pytest.mark.parametrize("sequence", [1, 999, 10**6, 10**9, 36 * 10**9])
 def test_constant_arrivals_do_not_drift(rate: tuple[int, int], sequence: int) -> None:
     exact_period = Fraction(S * rate[1], rate[0])
     one = Publishers([0], float(exact_period), CONSTANT)

@@ -1,0 +1,83 @@
+"""Ten hours at a million messages a second: nothing that counts them runs over."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loadgen.control.rundir import IntervalWriter
+from loadgen.errors import RunDirectoryError
+from loadgen.metrics.histogram import BUCKETS, bucket_index
+from loadgen.metrics.interval import Interval, to_table
+from loadgen.metrics.reducer import reduce_table
+from loadgen.workload.accounting import NEW, Gap, GapPool, account, make_pairs
+from loadgen.workload.payload import HEADER_BYTES, is_intact, read_i64, stamp
+
+SECONDS = 10 * 3600
+RATE = 1_000_000
+MESSAGES = SECONDS * RATE
+UPTIME_NS = 10**9 * 86_400 * 3650  # a host that runs for ten years
+
+
+def test_a_message_says_its_number_and_its_moment() -> None:
+    out = np.zeros(HEADER_BYTES, np.uint8)
+    end_ns = UPTIME_NS + SECONDS * 10**9
+    stamp(out, 0, 7, 3, MESSAGES, end_ns, end_ns + 5, 0)
+    assert is_intact(out, 0, HEADER_BYTES)
+    assert (read_i64(out, 8), read_i64(out, 16)) == (MESSAGES, end_ns)
+
+
+def test_a_stream_is_accounted_for_to_its_end() -> None:
+    pairs, gaps, pool = make_pairs(1), Gap.rows(2), GapPool.rows(1)
+    assert account(pairs, gaps, pool[0], 0, MESSAGES - 1) == NEW
+    assert pool[0].missing == MESSAGES - 1
+    assert account(pairs, gaps, pool[0], 0, MESSAGES) == NEW
+
+
+def test_the_buckets_of_a_second_hold_what_a_worker_counts_in_it() -> None:
+    """Histograms begin anew each second; a stalled worker may count the seconds of its stall."""
+    assert np.iinfo(np.uint32).max > RATE * 3600
+    assert bucket_index(SECONDS * 10**9) < BUCKETS
+
+
+def _hour(number: int, average_ns: int) -> Interval:
+    count = MESSAGES // 10
+    return Interval(
+        run="r",
+        group="g",
+        phase="measure",
+        series="end_to_end",
+        worker=0,
+        second=number * 3600,
+        count=count,
+        sum_ns=count * average_ns,
+        min_ns=1,
+        max_ns=average_ns,
+        bucket=np.array([bucket_index(average_ns)], np.int32),
+        bucket_count=np.array([count], np.int64),
+        sent=count,
+        sent_bytes=count * 1000,
+    )
+
+
+def test_sums_of_the_whole_run_fit_or_are_refused() -> None:
+    """An average of 250 ms over all of them; beyond that a sum is refused and does not wrap."""
+    rows = [_hour(number, 250_000_000) for number in range(10)]
+    (whole,) = reduce_table(to_table(rows), ("run",)).to_pylist()
+    assert whole["count"] == MESSAGES
+    assert whole["sum_ns"] == MESSAGES * 250_000_000
+    assert whole["sent_bytes"] == MESSAGES * 1000
+    late = [replace(row, sum_ns=row.sum_ns * 2) for row in rows]
+    with pytest.raises(RunDirectoryError, match="beyond 64 bits"):
+        reduce_table(to_table(late), ("run",))
+
+
+def test_interval_files_stay_in_order(tmp_path: Path) -> None:
+    (tmp_path / "intervals").mkdir()
+    writer = IntervalWriter(tmp_path, "r")
+    seconds = (0, 3599, SECONDS, SECONDS + 1, 999_999)
+    for second in seconds:
+        writer.write(second, [Interval(run="r", second=second)])
+    names = sorted(path.name for path in (tmp_path / "intervals").iterdir())
+    assert names == [f"part-{second:06d}.parquet" for second in seconds]
