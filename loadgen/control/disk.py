@@ -12,8 +12,10 @@ _DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _LIMITS: Final = {
     errno.EMFILE: "this process has no descriptor left; raise ulimit -n",
     errno.ENFILE: "this host has no descriptor left; raise fs.file-max, or end what else runs",
+    errno.EAGAIN: "there is no memory, or no process, left for a thread; raise ulimit -v or -u",
     errno.ENOMEM: "there is no memory left; use fewer devices or more hosts, or raise the limit",
 }
+_NO_THREAD: Final = "can't start new thread"  # all that Python says of it
 _NO_TEMPORARY: Final = "No usable temporary directory"  # what `tempfile` says of a full disk
 
 
@@ -28,8 +30,12 @@ def disk_errors(path: str | os.PathLike[str] = "") -> Iterator[None]:
         yield
     except MemoryError:
         raise HostLimitError(_LIMITS[errno.ENOMEM]) from None
+    except RuntimeError as error:
+        if str(error) != _NO_THREAD:
+            raise
+        raise HostLimitError(_LIMITS[errno.EAGAIN]) from None
     except OSError as error:
-        if error.errno in _LIMITS:
+        if error.errno in _LIMITS and not isinstance(error, BlockingIOError):
             raise HostLimitError(_LIMITS[error.errno]) from None
         no_temporary = _NO_TEMPORARY in str(error)
         if error.errno not in _DISK and not no_temporary:

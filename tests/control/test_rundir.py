@@ -217,6 +217,10 @@ def test_what_a_host_has_no_more_of_is_its_limit(number: int) -> None:
         raise OSError(number, os.strerror(number))
     with pytest.raises(HostLimitError, match="no memory left; "), disk_errors():
         raise MemoryError
+    with pytest.raises(HostLimitError, match="left for a thread; "), disk_errors():
+        raise RuntimeError("can't start new thread")
+    with pytest.raises(BlockingIOError), disk_errors():
+        raise BlockingIOError(errno.EAGAIN, "again")
 
 
 def test_rows_are_written_without_pandas(tmp_path: Path) -> None:
