@@ -135,6 +135,8 @@ class PacketStream:
         Raises ConnectionError when the broker closes, RemoteProtocolError when what comes is not
         MQTT, and OSError.
         """
+        # A peer that floods keeps nobody's timeout from coming.
+        await asyncio.sleep(0)
         while True:
             received = bytes(self._received)
             version = self.version

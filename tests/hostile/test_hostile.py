@@ -11,8 +11,9 @@ import pytest
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
+from loadgen.brokers.client import PacketStream
 from loadgen.mqtt.codec import encode
-from loadgen.mqtt.packets import ConnAck
+from loadgen.mqtt.packets import ConnAck, PingResp
 from loadgen.workload.groups import Target
 from tests.engine.conftest import driver, forkserver
 from tests.engine.harness import Driver, one_worker_plan, publishers
@@ -134,3 +135,22 @@ async def test_a_websocket_frame_that_is_too_long_ends_the_connection(driver: Dr
     async with _serving(*map(_sending_a_frame_of, lengths)) as port:
         assert await _connected(driver, port, len(lengths), "ws") == len(lengths)
         await driver.stop()
+
+
+async def test_a_flood_of_packets_leaves_others_their_turn() -> None:
+    """Of those who ask before the load, too: else no timeout would come while packets do."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    stream = PacketStream(5)
+    stream._received += encode(PingResp(), 5) * 100
+    beside = asyncio.ensure_future(other())
+    for _ in range(100):
+        await stream.receive()
+    beside.cancel()
+    assert turns >= 100
