@@ -157,7 +157,9 @@ async def test_a_search_goes_through_its_steps_with_the_same_agents(tmp_path: Pa
     async with agents(2) as found:
         result = await search(what, tmp_path / "search", hosts=found.hosts)
         assert len(result.steps) >= 2
-        assert all(document(tmp_path / "search" / str(s.run))["hosts"] for s in result.steps)
+        steps = [document(tmp_path / "search" / str(step.run)) for step in result.steps]
+        assert all(step["hosts"] for step in steps)
+        assert steps[1]["connect"].get("kept_from") == steps[0]["id"]
 
 
 @pytest.mark.skipif(not has_time_namespaces(), reason="no time namespaces without root")
