@@ -138,7 +138,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
 
 
 async def test_phases_counts_and_rows_of_an_ordinary_run(play: Play) -> None:
-    played = await play(phases=replace(PHASES, duration_s=2.0))
+    played = await play(phases=replace(PHASES, warmup_s=0.6, duration_s=2.0))
     state = played.state
     assert state.ending is None
     assert list(state.windows) == ["connect", "subscribe", "warmup", "measure", "drain"]
