@@ -277,10 +277,12 @@ def may_be_kept(plan: RunPlan) -> bool:
     """Whether devices that end a run as they began it can stay connected for the next one.
 
     Not those that leave on request, nor sessions that the broker is to keep: they would not be new.
+    Nor slow readers: what their sockets may hold has grown when the window ended.
     """
     lasting = plan.churn_per_s == 0 and all(group.clean_start for group in plan.groups)
     publishing = any(group.publishes for group in plan.groups)
-    return plan.behaviour == "messaging" and lasting and publishing
+    alike = lasting and slow_group(plan.groups) is None
+    return plan.behaviour == "messaging" and alike and publishing
 
 
 def without_rates(plan: RunPlan) -> RunPlan:
