@@ -60,7 +60,7 @@ class Stage:
         if left.pool.lost.is_set() or not left.kept.complete:
             return None
         workload = trusting(workload, left.broker.authority)
-        if workload.impairment or not _same_broker(workload, left.workload):
+        if workload.impairment or _way_in(workload) != _way_in(left.workload):
             return None
         first_tag = left.plan.run_tag if left.plan.connected_by is None else left.plan.connected_by
         offers = None if hosts is None else hosts.offers
@@ -82,9 +82,11 @@ class Stage:
         await self.stack.aclose()
 
 
-def _same_broker(one: Workload, other: Workload) -> bool:
-    """Whether two runs ask for the same broker and reach it in the same way."""
-    return (one.brokers, one.tls) == (other.brokers, other.tls)
+def _way_in(workload: Workload) -> tuple[object, ...]:
+    """The broker that a run asks for, how it is reached, and how fast devices connect."""
+    phases = workload.phases
+    pace = phases.connect_rate, phases.in_flight, phases.timeout_s
+    return workload.brokers, workload.tls, *pace
 
 
 def staged(stage: Stage | None, *, keeps: bool) -> AbstractAsyncContextManager[Stage]:

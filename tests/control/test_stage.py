@@ -112,6 +112,7 @@ async def test_what_differs_in_more_than_rates_is_connected_anew(
 ) -> None:
     url = url_of(reflector)
     await theatre.play(fanin(url))
+    paced = await theatre.play(fanin(url, connect_rate=2000))
     larger = await theatre.play(fanin(url, size=100))
     await reflector.drop_connections(1)
     await asyncio.sleep(0.3)
@@ -122,9 +123,20 @@ async def test_what_differs_in_more_than_rates_is_connected_anew(
     os.kill(cast.pool.pids[0], signal.SIGKILL)
     await cast.pool.lost.wait()
     after_death = await theatre.play(fanin(url, size=100, rate=700))
-    for result in (larger, after_loss, after_death):
+    for result in (paced, larger, after_loss, after_death):
         assert not is_kept(result)
         assert faults(result.verdict.reasons) == ()
+
+
+async def test_slow_readers_are_connected_anew(theatre: Theatre, reflector: ErringBroker) -> None:
+    what = {"ratio": 5, "slow_subscribers": 1, "read_rate": 1000, "rate": 20, "qos": 1, **TIMES}
+    scenario = build_scenario("fanout", None, {"broker": url_of(reflector), **what})
+    for _ in range(2):
+        result = await theatre.play(scenario)
+        assert faults(result.verdict.reasons) == ()
+        ledger = manifest(result)["ledger"]["run"]
+        assert ledger["intact"] == ledger["expected"]
+        assert not is_kept(result)
 
 
 async def test_run_after_one_that_went_wrong_is_connected_anew(
