@@ -224,7 +224,7 @@ async def sweep(
         stack.enter_context(exclusive(directory))
         stage = await stack.enter_async_context(Stage(keeps=True))
         kept = _opened(what, points, journal, command)
-        interrupted = False
+        interrupted, last_repetition = False, 0
         for number, (point, repetition) in enumerate(turns, start=1):
             held = kept.get((point.key, repetition))
             if held and _is_done(held) and (not held.run or (directory / held.run).is_dir()):
@@ -233,9 +233,10 @@ async def sweep(
                 continue
             state = SweepState(point, number, len(turns), repetition)
             watch(state)
-            if point is points[0]:
+            if repetition != last_repetition:
                 # Each repetition has connections of its own.
                 await stage.clear()
+                last_repetition = repetition
             one = await _played(what, state, journal, watch, {**same, "stage": stage})
             if one is None:
                 interrupted = True

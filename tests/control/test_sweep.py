@@ -11,6 +11,7 @@ from loadgen.control import search as search_shell
 from loadgen.control import sweep as shell
 from loadgen.control.coordinator import RunResult
 from loadgen.control.search import Search
+from loadgen.control.stage import Stage
 from loadgen.control.sweep import Sweep, SweepState, journal_of, points_of, sweep
 from loadgen.errors import (
     BrokerRefusedError,
@@ -183,6 +184,24 @@ async def test_repetitions_are_runs_of_their_own(runs: FakeRuns, tmp_path: Path)
     runs.played.clear()
     await sweep(Sweep(FANOUT, twice.axes, repeat=3), tmp_path / "s")
     assert len(runs.played) == 2
+
+
+async def test_repetitions_have_connections_of_their_own_in_a_sweep_that_goes_on(
+    runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await sweep(Sweep(FANOUT, (("ratio", ("1",)),), repeat=2), tmp_path / "s")
+    runs.played.clear()
+    cleared_after: list[int] = []
+    clear = Stage.clear
+
+    async def cleared(stage: Stage) -> None:
+        cleared_after.append(len(runs.played))
+        await clear(stage)
+
+    monkeypatch.setattr(Stage, "clear", cleared)
+    await sweep(Sweep(FANOUT, (("ratio", ("1", "2", "3")),), repeat=2), tmp_path / "s")
+    assert len(runs.played) == 4
+    assert set(cleared_after) == {0, 2, 4}
 
 
 def searching(scenario: Scenario) -> Search:
