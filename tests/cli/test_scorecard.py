@@ -43,7 +43,8 @@ def without_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         **more: Any,
     ) -> list[ScoreCard]:
         assert master == "local[*]"
-        del more["progress"], more["then"]
+        del more["progress"], more["then"], more["spark"]
+        runs = [Path(run) for run in runs]
         open_runs(runs)
         return [summarize_run(run, logs, timezone, rack_units, **more) for run in runs]
 

@@ -83,6 +83,7 @@ class FakeWorker:
         answers: dict[str, Callable[..., dict[str, Any]]] = {
             "configure": self.configured,
             "connect": self.connect,
+            "renew": self.renew,
             "unacknowledged": self.unacknowledged,
             "conclude": lambda _: {"final": {"devices": self.devices}},
             "missing": lambda header: {"missing": len(header["messages"])},
@@ -111,7 +112,21 @@ class FakeWorker:
         self.page = self.live.totals[0]
         if self.wrong.get("row", self.row) != self.row:
             self.wrong = {}
-        self.devices = 0
+        self.play(plan)
+
+    def renew(self, header: dict[str, Any]) -> dict[str, Any]:
+        self.anchor_ns = header["anchor_ns"]
+        self.last_row_ns = time.monotonic_ns()
+        self.windows = self.stopped_ns = None
+        self.told_end = False
+        self.reported = dict.fromkeys(self.reported, 0)
+        self.live.counts[:] = 0
+        self.page.finished = self.page.owed = 0
+        self.play(header["plan"])
+        return {"connected": self.devices}
+
+    def play(self, plan: dict[str, Any]) -> None:
+        self.devices, self.rate = 0, 0.0
         self.publishers = self.subscribers = ""
         for share in plan["workers"][self.row]["shares"]:
             group = plan["groups"][share["group"]]
