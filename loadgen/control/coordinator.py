@@ -331,11 +331,8 @@ async def shutdown(context: RunContext) -> RunResult:
         await asyncio.to_thread(write_devices, context.directory, plan, state.finals)
     held = int(context.broken.get("held", 0))
     facts = facts_of(workload, plan, state, lost, held)
-    facts = replace(
-        facts,
-        crash_failure=_crash_failure(workload, facts, context.broken),
-        impaired=await context.links.facts(state.result_window),
-    )
+    facts = replace(facts, impaired=await context.links.facts(state.result_window))
+    facts = replace(facts, crash_failure=_crash_failure(workload, facts, context.broken))
     evidence = Evidence(
         workload=workload,
         plan=plan,
@@ -374,7 +371,7 @@ def _crash_failure(workload: Workload, facts: RunFacts, broken: Mapping[str, Any
         return ""
     if "started_ns" not in broken:
         return str(broken.get("failure") or "the run ended before the broker served again")
-    if not facts.disconnects:
+    if facts.disconnects <= (0 if facts.impaired is None else facts.impaired.cut):
         return "no device lost its connection: was it the broker that they were connected to?"
     return ""
 

@@ -70,7 +70,12 @@ class Links:
             if inside
             else []
         )
-        return ImpairedFacts(f"of {whom}: {impairment}", cut, max(shares, default=0.0))
+        return ImpairedFacts(
+            f"of {whom}: {impairment}",
+            cut,
+            max(shares, default=0.0),
+            excuses_all=not self.workload.back_from_cuts,
+        )
 
 
 @asynccontextmanager

@@ -134,6 +134,7 @@ class ImpairedFacts:
     link: str  # whose they were, and how
     cut: int  # connections that were cut
     busy_share: float  # of the busiest relay, over the window
+    excuses_all: bool = True  # whether devices were to come back from other losses, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +156,15 @@ class SlowFacts:
         return max(self.expected - self.received, 0)
 
     def excused(self, qos: int) -> int:
-        """Deliveries that a broker may drop: of QoS 0, or where it ended the connection."""
-        return self.dropped if qos == 0 or self.disconnects else 0
+        """Deliveries that a broker may drop: of QoS 0, or of a connection that it ended.
+
+        Of such a connection no more than all that one device was to get.
+        """
+        if qos == 0:
+            return self.dropped
+        each = self.expected / max(self.devices, 1)
+        most = each + RATE_SIGMAS * math.sqrt(each)  # topics may differ where times are drawn
+        return min(self.dropped, math.ceil(self.disconnects * most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +429,10 @@ def _connections(facts: RunFacts) -> Iterator[Reason]:
     # What a broker does to slow subscribers is told, and is no fault of it.
     lost = facts.disconnects - (facts.slow.disconnects if facts.slow is not None else 0)
     others = lost - facts.closed_at_subscribe
-    missing = lost - (facts.reconnects - facts.returned)
+    # Of those that come back, slow ones must, too: nobody knows whose reconnects these are.
+    missing = facts.disconnects - (facts.reconnects - facts.returned)
+    impaired = facts.impaired
+    beside = 0 if impaired is None or impaired.excuses_all else others - impaired.cut
     if others > 0 and not facts.disconnects_planned:
         which = by_backend(facts.backends, lambda b: b.disconnects, "of them to")
         why = f"; the first: {facts.disconnect}" if facts.disconnect and others == lost else ""
@@ -429,7 +440,14 @@ def _connections(facts: RunFacts) -> Iterator[Reason]:
             "DISCONNECTED", f"{others:,} connections were lost after they had been made{which}{why}"
         )
     elif facts.disconnects_planned and missing > 0:
-        yield Reason("DISCONNECTED", f"{missing:,} of {lost:,} devices did not come back")
+        yield Reason(
+            "DISCONNECTED", f"{missing:,} of {facts.disconnects:,} devices did not come back"
+        )
+    elif beside > 0:
+        yield Reason(
+            "DISCONNECTED",
+            f"{beside:,} connections were lost beside those that were cut on request",
+        )
 
 
 def _generator(facts: RunFacts) -> Iterator[Reason]:

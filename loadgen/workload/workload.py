@@ -174,6 +174,7 @@ class Workload(DeviceConduct):
     crash_command: str | None = None  # that kills and restarts the brokers; None: we do ours
     recovery_s: float | None = None  # within which a killed broker must be back, where it counts
     impairment: Impairment | None = None  # of the links to the broker
+    back_from_cuts: bool = False  # whether devices come back because links are cut, and not else
     report_every_s: float | None = None  # how often events tell where the run stands, None: never
     model: Any = None  # what the case's own `plan` and `review` work with
 
@@ -255,7 +256,7 @@ def _impaired(workload: Workload, groups: Sequence[str]) -> Workload:
         raise ScenarioError("impair: each broker has devices of its own; allowed: without group")
     if not impairment.cut_s or workload.reconnect is not None:
         return workload
-    return replace(workload, reconnect=Reconnect(0.1, 1.0))
+    return replace(workload, reconnect=Reconnect(0.1, 1.0), back_from_cuts=True)
 
 
 def _tls(scenario: Scenario) -> Tls:

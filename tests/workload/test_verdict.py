@@ -586,23 +586,42 @@ def test_a_relay_that_is_busy_is_ours_and_a_cut_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("qos", "received", "disconnects", "found"),
+    ("qos", "received", "by_slow", "disconnects", "found"),
     [
-        (0, 9_200, 0, ()),  # what QoS 0 lets a broker drop
-        (0, 9_199, 0, ("LOST",)),  # one that was for another
-        (1, 9_200, 0, ("LOST",)),
-        (1, 9_200, 3, ()),  # with their connections, which the broker may end
-        (1, 9_200, 2, ("DISCONNECTED",)),  # one was another's
+        (0, 9_200, 200, 0, ()),  # what QoS 0 lets a broker drop
+        (0, 9_199, 200, 0, ("LOST",)),  # one that was for another
+        (1, 9_200, 200, 0, ("LOST",)),
+        (1, 9_800, 800, 3, ()),  # with their connections, which the broker may end
+        (1, 9_200, 200, 3, ("LOST",)),  # more than was for three of ten devices
+        (1, 9_800, 800, 2, ("DISCONNECTED",)),  # one was another's
     ],
 )
 def test_what_a_broker_does_to_slow_subscribers_is_told_and_no_fault(
-    qos: int, received: int, disconnects: int, found: tuple[str, ...]
+    qos: int, received: int, by_slow: int, disconnects: int, found: tuple[str, ...]
 ) -> None:
-    slow = verdict.SlowFacts(10, 1000.0, 1_000, 200, 300, disconnects)
+    slow = verdict.SlowFacts(10, 1000.0, 1_000, by_slow, 300, disconnects)
     facts = replace(
         changed(SOUND, received=received), qos=qos, slow=slow, disconnects=3 if disconnects else 0
     )
     assert codes(facts) == found
     (told,) = (one.detail for one in verdict.judge(facts).remarks if one.code == "SLOW")
-    assert "300 deliveries to them waited; of the window's 1,000 800 never came" in told
-    assert told.endswith(f"others {9_200 - received:,} were lost")
+    dropped = f"of the window's 1,000 {1_000 - by_slow:,} never came"
+    assert f"300 deliveries to them waited; {dropped}" in told
+    assert told.endswith(f"others {9_000 + by_slow - received:,} were lost")
+
+
+def test_no_slow_subscriber_that_comes_back_stands_in_for_another_that_does_not() -> None:
+    slow = verdict.SlowFacts(10, 1000.0, 1_000, 1_000, 0, 3)
+    facts = replace(SOUND, slow=slow, disconnects=4, reconnects=3, disconnects_planned=True)
+    assert reason(facts).detail == "1 of 4 devices did not come back"
+    assert codes(replace(facts, reconnects=4)) == ()
+
+
+def test_a_broker_does_not_hide_behind_cuts_on_request() -> None:
+    impaired = verdict.ImpairedFacts("of all devices: a cut every 1 s", 7, 0.5, excuses_all=False)
+    facts = replace(SOUND, impaired=impaired, disconnects_planned=True)
+    assert codes(replace(facts, disconnects=7, reconnects=7)) == ()
+    found = replace(facts, disconnects=8, reconnects=8)
+    assert reason(found).detail == "1 connections were lost beside those that were cut on request"
+    asked = replace(found, impaired=replace(impaired, excuses_all=True))
+    assert codes(asked) == ()
