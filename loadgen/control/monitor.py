@@ -295,12 +295,13 @@ class Monitor:
         answered = sum(map(page.counted, ANSWERS))
         under_way, owed = page.under_way(), page.total("owed")
         if self._slow is not None and seen.backlog is not None:
-            # What waits for slow subscribers does so on request.
+            # What waits for slow subscribers does so on request. What they never get is in it, too,
+            # and the watch knows of the others what never came.
             number, share = self._slow
             waiting = round(page.counted("sent") * share) - page.counted("received", [number])
             if time.monotonic_ns() <= seen.backlog.end_ns:
                 seen.slow_waited = max(waiting, 0)
-            under_way = max(under_way - waiting, 0)
+            under_way = max(page.outstanding() - waiting, 0)
         due = page.counted("expected") + owed
         if seen.backlog is not None:
             most = self._most_under_way(under_way)

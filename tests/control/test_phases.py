@@ -33,6 +33,7 @@ from loadgen.workload.groups import (
     Subscribes,
     Target,
     WorkerPlan,
+    topics_of,
 )
 from loadgen.workload.thresholds import parse_threshold
 from loadgen.workload.traffic import MEASURE, WARMUP
@@ -408,6 +409,31 @@ def test_what_a_lost_worker_had_counted_and_not_reported_is_counted_once(tmp_pat
         assert tally.counts["measure"] == {"sent": 70, "received": 60}
         assert tally.counts["warmup"] == {"received": 5}
     events.close(time.monotonic_ns())
+
+
+def test_what_is_dropped_for_slow_subscribers_hides_no_backlog_of_others(tmp_path: Path) -> None:
+    plan = plan_of()
+    publishing, fast = plan.groups
+    asked = Subscribes(publishing.name, 0, read_rate=1_000.0)
+    plan = replace(plan, groups=(publishing, fast, replace(fast, name="slow", subscribes=asked)))
+    events = EventLog(tmp_path)
+    record = Record("r", time.monotonic_ns(), events, IntervalWriter(tmp_path, "r"))
+    monitor = Monitor(plan, record, lambda snapshot: None)
+    monitor.page = private_page(1, 3)
+    monitor.watch_window(0, time.monotonic_ns() + 3600 * NS)
+    to_slow = 100 * plan.groups[2].count // topics_of(plan.groups[2], plan.groups)
+    counts = monitor.page.counts[0]
+    counts[0][MEASURE].sent = 100
+    counts[1][MEASURE].expected = 1000
+    counts[1][MEASURE].received = 700
+    counts[2][MEASURE].expected = to_slow
+    monitor.page.totals[0].missing = to_slow - 1  # a later one has come
+    counts[2][MEASURE].received = 1
+    monitor.stop_sampling()
+    events.close(time.monotonic_ns())
+    backlog = monitor.state.backlog
+    assert backlog is not None and backlog.high_water_mark == 300
+    assert monitor.state.slow_waited == to_slow - 1
 
 
 async def test_writes_follow_each_other_though_the_beat_is_cancelled(tmp_path: Path) -> None:
