@@ -34,7 +34,12 @@ from loadgen.scorecard.observed import (
     observed_rows,
     observed_sections,
 )
-from loadgen.scorecard.outages import lost_sections, outage_sections, recovery_remarks
+from loadgen.scorecard.outages import (
+    lost_sections,
+    made_worse_remarks,
+    outage_sections,
+    recovery_remarks,
+)
 from loadgen.scorecard.own_share import own_share_remark
 from loadgen.scorecard.power import OutletPower
 from loadgen.scorecard.published import published_details, published_sections
@@ -101,7 +106,11 @@ def build(
         watts=power.watts if power and outlets and not power.withheld else None,
         rack_units=rack_units,
         messages_per_core_second=None if broker is None else broker.messages_per_core_second,
-        remarks=_remarks(broker, power, latency) | recovery_remarks(record),
+        remarks=_joined(
+            made_worse_remarks(record),
+            _remarks(broker, power, latency),
+            recovery_remarks(record),
+        ),
     )
     ledger, run_ledger = ledgers(record, Counted(sums), Counted(whole))
     curves = curves_of(record, views, in_window, latency_rows, (start_ns, end_ns))
@@ -198,6 +207,14 @@ def _run(record: RunRecord, seconds: float) -> Run:
     broker = dict(record.broker)
     protocol = str(broker.pop("protocol", "") or "")
     return Run(**same, seconds=seconds, broker=broker, protocol=protocol)
+
+
+def _joined(*remarks: Mapping[str, str]) -> dict[str, str]:
+    """All that is said of each measure."""
+    measures = {measure: None for one in remarks for measure in one}
+    return {
+        measure: " ".join(one[measure] for one in remarks if measure in one) for measure in measures
+    }
 
 
 def _remarks(

@@ -130,6 +130,20 @@ def recovery_remarks(record: RunRecord) -> dict[str, str]:
     return {"recovery_seconds": f"{told[0].upper()}{told[1:]}."}
 
 
+def made_worse_remarks(record: RunRecord) -> dict[str, str]:
+    """What must be said at rows, by their measure, of links or subscribers slow on request."""
+    remarks = {}
+    if impair := record.scenario.get("impair"):
+        over = f"Over impaired links: {name(impair)}."
+        remarks = dict.fromkeys(("latency", "transit", "connect_latency", "connect_seconds"), over)
+    if waited := figure(part(record.observed, "slow"), "waited"):
+        remarks["egress_rate"] = (
+            f"{waited:,.0f} deliveries to slow subscribers waited when the window ended; those "
+            "that came later count, too."
+        )
+    return remarks
+
+
 def lost_sections(record: RunRecord) -> tuple[Section, ...]:
     """Which messages were lost though the broker had acknowledged them."""
     lost = part(record.observed, "lost")

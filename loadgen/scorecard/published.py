@@ -30,6 +30,12 @@ _LOADS = frozenset(
 """Measures of what was played: ours is no limit, and what depends on it needs the same load."""
 
 _NEAR = 0.95
+_MADE_WORSE = {
+    "impair": "links were impaired here",
+    "slow_subscribers": "some subscribers read slowly here",
+    "crash_broker": "the broker crashed here",
+}
+"""Fields of a scenario with which a run is harder than any that is published."""
 
 _OWN_TITLES = {
     "producers": "producers",
@@ -115,8 +121,15 @@ def conditions_of(record: RunRecord) -> Conditions:
 
 def _differences(figure: PublishedFigure, facts: Facts, ours: Conditions) -> tuple[str, ...]:
     """Why the figure and ours cannot be compared; none: they can."""
+    given = facts.record.scenario
+    # 0 s is a moment, too, and earlier runs have False.
+    worse = (
+        words
+        for key, words in _MADE_WORSE.items()
+        if (value := given.get(key)) is not None and value is not False
+    )
     judged = () if facts.record.valid else ("this run is not VALID",)
-    return (*figure.conditions.differences(ours), *judged)
+    return (*figure.conditions.differences(ours), *worse, *judged)
 
 
 def _figures(record: RunRecord, ours: Conditions) -> tuple[PublishedFigure, ...]:

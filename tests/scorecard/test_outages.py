@@ -5,7 +5,13 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.scorecard.outages import Outage, lost_sections, outages_of, recovery_remarks
+from loadgen.scorecard.outages import (
+    Outage,
+    lost_sections,
+    made_worse_remarks,
+    outages_of,
+    recovery_remarks,
+)
 from loadgen.scorecard.record import RunRecord
 
 
@@ -78,6 +84,14 @@ def test_the_way_back_from_a_crash_is_told_as_far_as_it_went() -> None:
     }
     nobody = {"recovery_seconds": "Not all of them came back."}
     assert recovery_remarks(seen(recovery={"drained_s": None})) == nobody
+
+
+def test_what_was_made_worse_on_request_is_said_at_its_rows() -> None:
+    assert made_worse_remarks(seen()) == {}
+    waited = made_worse_remarks(seen(slow={"waited": 1200}))
+    assert list(waited) == ["egress_rate"] and waited["egress_rate"].startswith("1,200 deliveries")
+    over = made_worse_remarks(RunRecord("run-1", "fanin", scenario={"impair": "delay=20ms\n"}))
+    assert over["latency"] == "Over impaired links: delay=20ms\\n."
 
 
 def test_lost_messages_are_named() -> None:

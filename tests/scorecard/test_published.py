@@ -133,6 +133,22 @@ def test_a_run_that_is_not_valid_is_comparable_with_nothing(tmp_path: Path) -> N
         assert line[4] == "not comparable because: this run is not VALID"
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"impair": "delay=20ms"}, "links were impaired here"),
+        ({"slow_subscribers": 5}, "some subscribers read slowly here"),
+        ({"crash_broker": 0.0}, "the broker crashed here"),
+        ({"impair": None, "crash_broker": False}, "yes"),
+    ],
+)
+def test_what_was_made_worse_on_request_is_not_comparable(
+    tmp_path: Path, given: dict[str, object], said: str
+) -> None:
+    line = lines_of(card_of(tmp_path, "fanin", scenario=given))[0]
+    assert line[4].startswith(("yes", "not comparable")) and said in line[4]
+
+
 def test_a_row_over_jms_says_so(tmp_path: Path) -> None:
     card = card_of(tmp_path, "fanout", scenario={"published": "JMSPUBSUB"})
     (line,) = lines_of(card)
