@@ -102,11 +102,6 @@ _COMMON = {
             "recovery_seconds",
             "From the crash until all devices were back and no more messages waited than before.",
         ),
-        (
-            "RECOVERY",
-            "recovery_seconds",
-            "From the crash until all devices were back and no more messages waited than before.",
-        ),
         ("MBS", "payload_rate", "Payload out of the broker. Message size, {size} bytes."),
     )
 }
