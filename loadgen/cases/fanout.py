@@ -60,7 +60,11 @@ class Fanout(MessagingScenario):
                 f"allowed: {DEVICES_LIMIT:,} devices in all"
             )
         if self.slow_subscribers is None:
+            if self.read_rate != type(self).model_fields["read_rate"].default:
+                yield "read_rate: nobody reads slowly; allowed: with slow_subscribers"
             return
+        if self.steps is not None:
+            yield "slow_subscribers: each step would be judged by them, too; allowed: without steps"
         if self.slow_subscribers >= self.ratio:
             yield (
                 f"slow_subscribers: {self.slow_subscribers:,} of {self.ratio:,} leave no others to "

@@ -8,6 +8,7 @@ from loadgen.workload.case import Case, ChartStyle, RowSpec
 from loadgen.workload.fields import Count, Ratio, Seconds, Text
 from loadgen.workload.groups import DeviceGroup, Subscribes
 from loadgen.workload.published import Conditions, PublishedFigure
+from loadgen.workload.rate_steps import rate_steps
 from loadgen.workload.scenario import (
     ACKNOWLEDGE_EVERY,
     DURATION_LIMIT_S,
@@ -72,6 +73,8 @@ class Persistent(MessagingScenario):
     def _crash_complaints(self) -> Iterator[str]:
         private = self.broker in (("auto",), ("mosquitto",))
         at_s = self.crash_broker
+        steps = rate_steps(self.steps, self.duration, 0)
+        length_s = sum(step.seconds for step in steps) or self.duration
         if at_s is None:
             if self.crash_command is not None:
                 yield "crash_command: no moment is given; allowed: with crash_broker, as 5s"
@@ -80,10 +83,10 @@ class Persistent(MessagingScenario):
                 "crash_broker: only a private broker may be killed; allowed: with broker "
                 "mosquitto, or with a crash_command of your own"
             )
-        elif self.steps is None and at_s >= self.duration:
+        elif at_s >= length_s:
             yield (
-                f"crash_broker: {at_s:g} s is not within the window; allowed: below the duration "
-                f"of {self.duration:g} s"
+                f"crash_broker: {at_s:g} s is not within the window; allowed: below its "
+                f"{length_s:g} s"
             )
 
 

@@ -284,6 +284,11 @@ class TestRefusals:
             ("persistent", {"qos": 0}, "qos: 0 is not stored"),
             ("persistent", {"crash_broker": 5, "broker": "mqtt://h"}, "crash_broker: only"),
             ("persistent", {"crash_broker": 10}, "crash_broker: 10 s is not within the window"),
+            (
+                "persistent",
+                {"crash_broker": 10, "steps": "50%:4s,100%:6s"},
+                "crash_broker: 10 s is not within the window; allowed: below its 10 s",
+            ),
             ("persistent", {"crash_command": "true"}, "crash_command: no moment is given"),
             (
                 "fanout",
@@ -297,6 +302,12 @@ class TestRefusals:
                 {"slow_subscribers": 5, "broker": "wss://h"},
                 "slow_subscribers: TLS and WebSocket read ahead",
             ),
+            (
+                "fanout",
+                {"slow_subscribers": 5, "steps": "50%,100%"},
+                "slow_subscribers: each step would be judged by them",
+            ),
+            ("fanout", {"read_rate": "10k"}, "read_rate: nobody reads slowly; allowed: with slow"),
             ("latency", {"devices": 0, "background_rate": 1}, "background_rate: there are no"),
             ("fanin", {"abort_on_fail": True}, "abort_on_fail: nothing is required"),
             ("connburst", {"abort_on_fail": True}, "abort_on_fail: connburst does not understand"),
@@ -395,7 +406,7 @@ def values_of(spec: Field) -> st.SearchStrategy[Any]:
 
 PRIVATE_ONLY = (
     *("broker", "crash_broker", "crash_command", "save_each", "tls", "access_control"),
-    "slow_subscribers",
+    *("slow_subscribers", "read_rate"),
 )
 """Drawn by hand, or only for a broker that is started here."""
 
