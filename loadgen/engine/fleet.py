@@ -547,7 +547,7 @@ def renew_fleet(fleet: Fleet, plan: RunPlan) -> None:
     fleet.program = make_program(0)
     for name in _TOTALS_OF_A_RUN:
         fleet.held["totals"][name] = 0
-    fleet.counters[:] = 0
+    fleet.counters[:] = fleet.violations[:] = 0
     fleet.pairs[:] = make_pairs(len(fleet.pairs))
     publisher = fleet.devices["publisher"]
     fleet.publishers[:] = _publishers(plan, fleet.group, fleet.device, publisher)

@@ -236,6 +236,7 @@ class Worker:
     async def renew(self, header: Header) -> Header:
         """Make ready for another run on the same connections (`without_rates` of its plan)."""
         self.reporter.renew(int(header["anchor_ns"]))
+        self.lifecycle.refusal = self.lifecycle.violation = ""
         renew_fleet(self.fleet, read_plan(header["plan"]))
         return {"connected": self.fleet.totals.connected}
 

@@ -10,7 +10,7 @@ import pytest
 from loadgen.brokers.mosquitto import MosquittoSettings, find_mosquitto, run_mosquitto
 from loadgen.metrics.interval import PHASES, Interval
 from loadgen.mqtt.codec import encode
-from loadgen.mqtt.packets import ConnAck, Disconnect
+from loadgen.mqtt.packets import ConnAck, Disconnect, PubAck, PubComp
 from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes, Target
 from tests.engine.harness import (
     MS,
@@ -200,6 +200,9 @@ async def test_another_run_on_the_same_connections_counts_its_own_messages(
     for found in (driver.rows, driver.window_ends):
         found.clear()
     # What comes late is of no run, as long as none is played, and of another one in the next.
+    broker.client(0).send(PubAck(60_000))
+    await driver.until(lambda: bool(driver.events))
+    driver.events.clear()
     late = broker.client(0).published[0]
     (subscriber,) = (session for session in broker.sessions if session.filters)
     subscriber.send(late, late)
@@ -214,9 +217,12 @@ async def test_another_run_on_the_same_connections_counts_its_own_messages(
     assert renewed["connected"] == driver.now("connected") == 4
     assert driver.now("sent") == driver.now("received") == driver.now("finished") == 0
     subscriber.send(late)
+    broker.client(0).send(PubComp(60_000))
     await driver.start(warmup_ms=100, measure_ms=400)
     await driver.finished()
     final = await driver.stop()
+    assert driver.counted("violations") == 1
+    assert [event["kind"] for event in driver.events] == ["violation"]
     assert final["closing"]["distinct"] == final["closing"]["scheduled"] == 300
     assert driver.counted("sent") == driver.counted("received") == 300
     assert driver.counted("sent", phase="measure") == 240
