@@ -179,7 +179,7 @@ async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
     server: Forkserver | None = None
     cast = await stage.cast_for(workload, hosts)
     if cast is None:
-        await stage.clear()
+        await stage.clear(progress)
         if hosts is None:
             # The workers' kernels are loaded while the broker starts.
             own = forkserver(workload.case.behaviour)

@@ -16,6 +16,7 @@ PLAIN_EVERY_S = 5.0
 _BEFORE = {
     "broker": "starting or asking the broker ...",
     "workers": "starting workers ...",
+    "leave": "disconnecting the devices of the run before ...",
 }
 
 

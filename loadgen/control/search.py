@@ -24,7 +24,7 @@ from loadgen.control.coordinator import RunResult, run
 from loadgen.control.hosts import Hosts
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.journal import Journal
-from loadgen.control.progress import Snapshot
+from loadgen.control.progress import Progress, Snapshot
 from loadgen.control.redaction import printable
 from loadgen.control.rundir import exclusive
 from loadgen.control.seal import digest_of
@@ -212,7 +212,7 @@ async def _through_steps(
         state = replace(state, probe=following)
         watch(state)
         if following.purpose == "confirm":
-            await stage.clear()
+            await stage.clear(_told(watch, state))
         step = await _played(state, following, journal, play, watch)
         if step is None:
             return SearchResult(journal.directory, what, steps, None)
@@ -221,6 +221,11 @@ async def _through_steps(
         _require_same_broker(steps, step, journal.directory)
         steps = (*steps, step)
         journal.write(steps)
+
+
+def _told(watch: Watch, state: SearchState) -> Progress:
+    """The progress of what is under way now, as the watcher sees it."""
+    return lambda snapshot: watch(replace(state, snapshot=snapshot))
 
 
 async def _played(
@@ -235,7 +240,7 @@ async def _played(
         result = await play(
             step_scenario(what, probe),
             run_directory,
-            progress=lambda snapshot: watch(replace(state, snapshot=snapshot)),
+            progress=_told(watch, state),
         )
     except RunInterruptedError:
         return None

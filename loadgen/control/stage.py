@@ -15,6 +15,7 @@ from loadgen.control.broker_provider import trusting
 from loadgen.control.hosts import Hosts
 from loadgen.control.impaired import Links
 from loadgen.control.phases import Kept, stop_timeout_s
+from loadgen.control.progress import Progress, Snapshot, silent
 from loadgen.control.targets import plan_for
 from loadgen.control.worker_pool import WorkerPool
 from loadgen.errors import LoadgenError
@@ -74,10 +75,11 @@ class Stage:
         links = replace(left.links, workload=workload)
         return replace(left, workload=workload, plan=plan, links=links)
 
-    async def clear(self) -> None:
-        """Let everything end."""
+    async def clear(self, progress: Progress = silent) -> None:
+        """Let everything end; `progress` is told where devices are still to disconnect."""
         left, self._left = self._left, None
         if left is not None and left.pool is not None:
+            progress(Snapshot("leave"))
             await left.pool.stop(stop_timeout_s(left.plan))
         await self.stack.aclose()
 

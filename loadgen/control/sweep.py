@@ -22,7 +22,7 @@ from loadgen.control.coordinator import RunResult, run
 from loadgen.control.hosts import Hosts
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.journal import Journal
-from loadgen.control.progress import Snapshot
+from loadgen.control.progress import Progress, Snapshot
 from loadgen.control.redaction import printable
 from loadgen.control.rundir import exclusive
 from loadgen.control.seal import digest_of
@@ -235,7 +235,7 @@ async def sweep(
             watch(state)
             if repetition != last_repetition:
                 # Each repetition has connections of its own.
-                await stage.clear()
+                await stage.clear(_told(watch, state))
                 last_repetition = repetition
             one = await _played(what, state, journal, watch, {**same, "stage": stage})
             if one is None:
@@ -253,6 +253,11 @@ async def sweep(
 def _is_done(held: Measured) -> bool:
     """Whether nothing is to be played any more; a search that ran out of steps asks for itself."""
     return not held.error and (held.limit is None or held.limit["ended"] != "out of steps")
+
+
+def _told(watch: Watch, state: SweepState) -> Progress:
+    """The progress of what is under way now, as the watcher sees it."""
+    return lambda snapshot: watch(replace(state, snapshot=snapshot))
 
 
 async def _played(
@@ -280,7 +285,7 @@ async def _played(
             result = await run(
                 point.scenario,
                 journal.new_part(name),
-                progress=lambda snapshot: watch(replace(state, snapshot=snapshot)),
+                progress=_told(watch, state),
                 faults=what.faults,
                 **same,
             )

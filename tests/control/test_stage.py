@@ -112,7 +112,9 @@ async def test_what_differs_in_more_than_rates_is_connected_anew(
 ) -> None:
     url = url_of(reflector)
     await theatre.play(fanin(url))
-    paced = await theatre.play(fanin(url, connect_rate=2000))
+    told: list[str] = []
+    paced = await theatre.play(fanin(url, connect_rate=2000), lambda seen: told.append(seen.phase))
+    assert told[0] == "leave" and "broker" in told
     larger = await theatre.play(fanin(url, size=100))
     await reflector.drop_connections(1)
     await asyncio.sleep(0.3)

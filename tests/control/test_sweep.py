@@ -194,9 +194,9 @@ async def test_repetitions_have_connections_of_their_own_in_a_sweep_that_goes_on
     cleared_after: list[int] = []
     clear = Stage.clear
 
-    async def cleared(stage: Stage) -> None:
+    async def cleared(stage: Stage, *told: Any) -> None:
         cleared_after.append(len(runs.played))
-        await clear(stage)
+        await clear(stage, *told)
 
     monkeypatch.setattr(Stage, "clear", cleared)
     await sweep(Sweep(FANOUT, (("ratio", ("1", "2", "3")),), repeat=2), tmp_path / "s")
