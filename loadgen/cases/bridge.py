@@ -13,9 +13,9 @@ from loadgen.workload.case import (
     ChartStyle,
     Conclusion,
     Evidence,
-    Loads,
     Review,
     RowSpec,
+    busy_shares,
 )
 from loadgen.workload.fields import Count, Flag, Text, Texts, redact_url
 from loadgen.workload.groups import DeviceGroup, Subscribes, target_url
@@ -208,18 +208,6 @@ def bottleneck_of(
     where = "" if most is None else f" in front of {most.name}"
     return Bottleneck(
         "front or backend", f"messages stayed behind the front broker{where}{nearest}"
-    )
-
-
-def busy_shares(loads: Loads, window: tuple[int, int]) -> tuple[float | None, ...]:
-    """Share of the window in which each process had something to do, 0 to 1; None if unknown."""
-    inside = [sample for sample in loads if window[0] <= sample[0] <= window[1]]
-    if len(inside) < 2:
-        return ()
-    (first_ns, first), (last_ns, last) = inside[0], inside[-1]
-    return tuple(
-        None if a is None or b is None else min(1.0, (b - a) / (last_ns - first_ns))
-        for a, b in zip(first, last, strict=True)
     )
 
 

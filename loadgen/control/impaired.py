@@ -11,6 +11,7 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import running
 from loadgen.control.bridge_load import Loads, loads_of
 from loadgen.control.rundir import EventLog
+from loadgen.workload.case import busy_shares
 from loadgen.workload.groups import RunPlan
 from loadgen.workload.verdict import ImpairedFacts
 from loadgen.workload.workload import Workload
@@ -60,16 +61,7 @@ class Links:
         counts = await self.end()
         whom = impairment.group or "all devices"
         cut = sum(one["connections_cut"] for one in counts)
-        inside = [busy for time_ns, busy in self.loads if window[0] <= time_ns <= window[1]]
-        shares = (
-            [
-                (last - first) / max(window[1] - window[0], 1)
-                for first, last in zip(inside[0], inside[-1], strict=True)
-                if first is not None and last is not None
-            ]
-            if inside
-            else []
-        )
+        shares = filter(None, busy_shares(self.loads, window))
         return ImpairedFacts(
             f"of {whom}: {impairment}",
             cut,

@@ -113,6 +113,18 @@ Loads = Sequence[tuple[int, tuple[int | None, ...]]]
 """Samples: CLOCK_MONOTONIC ns, and of each process the ns it ran or waited for a processor."""
 
 
+def busy_shares(loads: Loads, window: tuple[int, int]) -> tuple[float | None, ...]:
+    """Share of the window in which each process had something to do, 0 to 1; None if unknown."""
+    inside = [sample for sample in loads if window[0] <= sample[0] <= window[1]]
+    if len(inside) < 2:
+        return ()
+    (first_ns, first), (last_ns, last) = inside[0], inside[-1]
+    return tuple(
+        None if a is None or b is None else min(1.0, (b - a) / (last_ns - first_ns))
+        for a, b in zip(first, last, strict=True)
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What a run showed, as `Case.review` gets it when the drain has ended."""

@@ -4,10 +4,10 @@ import asyncio
 import os
 from typing import Any
 
-from loadgen.cases.bridge import busy_shares
 from loadgen.control.bridge_load import loads_of
 from loadgen.control.tally import GroupTally
 from loadgen.metrics.interval import Interval
+from loadgen.workload.case import busy_shares
 
 SECOND_NS = 1_000_000_000
 
