@@ -74,6 +74,8 @@ def parse_impairment(text: str) -> Impairment:
     impairment = Impairment(**found, group=given.get("group", ""))
     if impairment.jitter_s > impairment.delay_s:
         raise ValueError("the jitter is longer than the delay")
+    if given.get("group") == "":
+        raise ValueError("the group has no name")
     if "cut" in given and not impairment.cut_s:
         raise ValueError("a cut every 0 s is none")
     return impairment

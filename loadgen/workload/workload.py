@@ -254,6 +254,12 @@ def _impaired(workload: Workload, groups: Sequence[str]) -> Workload:
         )
     if impairment.group and workload.brokers.apart > 1:
         raise ScenarioError("impair: each broker has devices of its own; allowed: without group")
+    for name, every_s in (("stall", impairment.stall_every_s), ("cut", impairment.cut_s)):
+        if every_s >= workload.phases.duration_s and every_s:
+            raise ScenarioError(
+                f"impair: the first {name} would come after {every_s:g} s, when the window of "
+                f"{workload.phases.duration_s:g} s is over; allowed: within the duration"
+            )
     if not impairment.cut_s or workload.reconnect is not None:
         return workload
     return replace(workload, reconnect=Reconnect(0.1, 1.0), back_from_cuts=True)

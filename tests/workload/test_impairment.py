@@ -40,6 +40,7 @@ def test_a_list_of_parts(text: str, found: Impairment, words: str | None) -> Non
         ("stall=2s@1s", "is not LENGTH@EVERY with a shorter length"),
         ("stall=2s", "nothing is given"),
         ("cut=0", "a cut every 0 s is none"),
+        ("delay=1s,group=", "the group has no name"),
     ],
 )
 def test_what_it_cannot_be(text: str, told: str) -> None:
