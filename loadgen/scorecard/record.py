@@ -258,14 +258,15 @@ def load_intervals(run: RunFiles) -> pa.Table:
 def load_files(files: Iterable[Path], run: str, directory: str) -> pa.Table:
     """The rows of interval files of this run; errors name `directory`, wherever the files are."""
     where = f"run directory {shown(Path(directory))}"
-    tables = [rows for path in files for rows in row_groups(path, f"{where}: {path.name}")]
+    tables = [INTERVAL_SCHEMA.empty_table()]
+    tables += [rows for path in files for rows in row_groups(path, f"{where}: {path.name}")]
     try:
         # One chunk a column: the reducer handles a chunk at a time.
         whole = pa.concat_tables(tables).combine_chunks()
     except pa.ArrowException as error:
         raise RunDirectoryError(f"{where}: interval files differ: {_line(error)}") from None
-    ids = whole["run"].unique().to_pylist()
-    if ids != [run]:
+    ids = set(whole["run"].unique().to_pylist())
+    if ids - {run}:
         raise _mixed(where, ids, run)
     return whole
 
@@ -287,6 +288,8 @@ def row_groups(file: Path | pa.Buffer, where: str) -> Iterator[pa.Table]:
                     number, columns=INTERVAL_SCHEMA.names, use_threads=False
                 )
                 rows.validate(full=True)
+                if any(column.null_count for column in rows.columns):
+                    raise ValueError("a value is missing")
                 rows = pa.concat_tables([waiting, completed(rows).cast(INTERVAL_SCHEMA)])
                 waiting = rows.slice(0, 0)
                 if (pc.max(rows["second"]).as_py() or 0) >= begin:

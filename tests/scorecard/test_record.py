@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import Any
 
 import orjson
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -68,6 +69,22 @@ def test_damage_in_the_middle_of_an_interval_file(make: ModuleType, tmp_path: Pa
     data[4:600] = bytes(596)
     part.write_bytes(data)
     refused(run, "part-000004.parquet is damaged")
+
+
+def test_a_file_with_a_value_that_is_missing(make: ModuleType, tmp_path: Path) -> None:
+    run = make.fabricate(tmp_path / "run")
+    part = run / "intervals" / "part-000004.parquet"
+    rows = pq.read_table(part).to_pylist()
+    rows[0]["second"] = None
+    pq.write_table(pa.Table.from_pylist(rows, pq.read_schema(part)), part)
+    refused(run, "part-000004.parquet is damaged: a value is missing")
+
+
+def test_files_without_a_row(make: ModuleType, tmp_path: Path) -> None:
+    run = make.fabricate(tmp_path / "run")
+    for part in (run / "intervals").iterdir():
+        pq.write_table(pq.read_table(part).slice(0, 0), part)
+    refused(run, "run run-1 has no rows in its measure window")
 
 
 def test_an_unfinished_hidden_file_is_not_looked_at(make: ModuleType, tmp_path: Path) -> None:
