@@ -215,10 +215,16 @@ def _cancel_jobs() -> None:
 
 
 def own_settings(spark: "SparkSession", settings: Mapping[str, str] = NO_OPTIONS) -> "SparkSession":
-    """A session of the same Spark with settings of its own; shuffles fit its number of cores."""
+    """A session of the same Spark with settings of its own; shuffles fit its number of cores.
+
+    A file that cannot be read is an error in it, whatever the cluster's own settings say.
+    """
     own = spark.newSession()
     tasks = max(8, 4 * spark.sparkContext.defaultParallelism)
-    for name, value in {"spark.sql.shuffle.partitions": str(tasks), **settings}.items():
+    own.conf.set("spark.sql.shuffle.partitions", str(tasks))
+    for passed_over in ("Corrupt", "Missing"):
+        own.conf.set(f"spark.sql.files.ignore{passed_over}Files", "false")
+    for name, value in settings.items():
         own.conf.set(name, value)
     return own
 
