@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from threading import Thread
 from typing import Literal
@@ -171,10 +172,12 @@ def served_metrics(
     host, _, port = address.rpartition(":")
     registry = CollectorRegistry(auto_describe=False)
     registry.register(RunMetrics(plan, monitor, about))
-    application = LivePage(about["run"], directory, make_wsgi_app(registry))
+    metrics = make_wsgi_app(registry)
     try:
         where = socket.getaddrinfo(host.strip("[]") or _LOCAL, int(port), type=socket.SOCK_STREAM)
         family, *_, (name, number, *_) = where[0]
+        to_this_host = ip_address(str(name)).is_loopback
+        application = LivePage(about["run"], directory, metrics, to_this_host=to_this_host)
         kind = type("Server", (ThreadingWSGIServer,), {"address_family": family})
         server: WSGIServer = make_server(str(name), int(number), application, kind, _Quiet)
     except OSError as error:

@@ -10,10 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from html import escape
+from ipaddress import ip_address
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from threading import Lock
 from typing import Any
+from urllib.parse import urlsplit
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 _EVERY_S = 5
@@ -52,9 +54,16 @@ look();
 
 
 class LivePage:
-    """A WSGI application: / and /card of a run; every other path is for `others`."""
+    """A WSGI application: / and /card of a run; every other path is for `others`.
 
-    def __init__(self, run: str, directory: Path, others: Callable[..., Any]) -> None:
+    One that is served to this host alone answers to no name but localhost: a page of a stranger in
+    a browser here could let a name of its own mean this host, and read what is served.
+    """
+
+    def __init__(
+        self, run: str, directory: Path, others: Callable[..., Any], *, to_this_host: bool
+    ) -> None:
+        self._to_this_host = to_this_host
         self._directory = directory
         self._others = others
         ended = f"{run} has ended, or was stopped: its score card is {directory}/scorecard.html"
@@ -67,6 +76,9 @@ class LivePage:
         self._making: subprocess.Popen[bytes] | None = None
 
     def __call__(self, request: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        if self._to_this_host and not _is_own(request.get("HTTP_HOST", "")):
+            start("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+            return [b"This is served to this host alone; ask 127.0.0.1 or localhost.\n"]
         path = request.get("PATH_INFO", "/")
         if path not in ("/", "/card"):
             found: Iterable[bytes] = self._others(request, start)
@@ -95,6 +107,15 @@ class LivePage:
                 self._card = made or self._card or b"The page cannot be made."
                 self._made_s = time.monotonic()
             return self._card
+
+
+def _is_own(host: str) -> bool:
+    """Whether a Host header has an address, localhost or nothing."""
+    try:
+        name = urlsplit(f"//{host}").hostname or "localhost"
+        return name == "localhost" or bool(ip_address(name))
+    except ValueError:
+        return False
 
 
 def _script_text(text: str) -> str:

@@ -1,12 +1,13 @@
 """What Prometheus is told of a run, read as Prometheus reads it."""
 
+import http.client
 import json
 import re
 import socket
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -138,6 +139,16 @@ def test_before_anything_is_measured_the_page_says_so(tmp_path: Path) -> None:
         card, frame = read(address, "/card"), read(address, "/")
     assert "Nothing to show yet: run directory" in card and "has no run.json" in card
     assert "<b>" not in card and "<b>" not in frame
+
+
+@pytest.mark.parametrize("path", ["/", "/card", "/metrics"])
+def test_no_name_of_a_stranger_means_this_host(path: str) -> None:
+    with watched() as (_, _, address):
+        for host, status in (("stranger.example", 403), ("localhost", 200), ("[::1]", 200)):
+            asking = http.client.HTTPConnection("127.0.0.1", int(address[1:]), timeout=60)
+            with closing(asking):
+                asking.request("GET", path, headers={"Host": host})
+                assert asking.getresponse().status == status
 
 
 def test_a_page_that_is_being_made_ends_with_the_run(
