@@ -388,7 +388,7 @@ class FleetScenario(Scenario):
         "attempt that fails and varied by half.",
         0.01,
         3_600,
-        absent="they stay away; 0.1 s with crash_broker",
+        absent="they stay away; 0.1 s with crash_broker or a cut by impair",
     ).field()
     reconnect_max: float = Seconds(
         "Longest wait before a device tries to come back.", 0.01, 3_600
