@@ -267,7 +267,7 @@ def load_files(files: Iterable[Path], run: str, directory: str) -> pa.Table:
         raise RunDirectoryError(f"{where}: interval files differ: {_line(error)}") from None
     ids = set(whole["run"].unique().to_pylist())
     if ids - {run}:
-        raise _mixed(where, ids, run)
+        raise mixed(where, ids, run)
     return whole
 
 
@@ -368,10 +368,11 @@ def _check_footer(path: Path, run: str, where: str) -> None:
     named = (schema.metadata or {}).get(RUN_METADATA_KEY, run.encode()).decode(errors="replace")
     seen |= {named} - {run}
     if seen:
-        raise _mixed(f"{where}: {path.name}", seen, run)
+        raise mixed(f"{where}: {path.name}", seen, run)
 
 
-def _mixed(where: str, ids: Iterable[object], run: str) -> RunDirectoryError:
+def mixed(where: str, ids: Iterable[object], run: str) -> RunDirectoryError:
+    """The error of rows of others among those of `run`; `ids` may have it, too."""
     other = sorted(str(name)[:80] for name in ids if name != run)
     return RunDirectoryError(f"{where} holds rows of another run: {other[0]!r}, not {run[:80]!r}")
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from loadgen.control.redaction import printable
 from loadgen.errors import CannotRunError, RunDirectoryError
 from loadgen.metrics.interval import INTERVAL_SCHEMA
-from loadgen.scorecard.record import RunFiles, row_groups
+from loadgen.scorecard.record import RunFiles, mixed, row_groups
 from loadgen.scorecard.views import (
     COURSE_SCHEMA,
     PROCESS_SCHEMA,
@@ -92,6 +92,7 @@ def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> dict[str, 
     from pyspark.sql.pandas.types import from_arrow_schema
 
     backgrounds = {run.record.id: run.record.background for run in runs}
+    owners = {run.intervals: run.record.id for run in runs}
     whole = frozenset(run.record.id for run in runs if len(run.files) == 1)
     spark = own_settings(spark, _SETTINGS)
     files = (
@@ -103,7 +104,9 @@ def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> dict[str, 
     left = from_arrow_schema(_LEFT)
     try:
         found = (
-            files.mapInArrow(_left_of(backgrounds, whole, _BLOCK_SECONDS, _BATCH_ROWS), left)
+            files.mapInArrow(
+                _left_of(owners, backgrounds, whole, _BLOCK_SECONDS, _BATCH_ROWS), left
+            )
             .groupBy("run", "block")
             .applyInArrow(_views_of(backgrounds, whole), left)
             .toArrow()
@@ -115,16 +118,20 @@ def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> dict[str, 
 
 
 def _left_of(
-    backgrounds: Backgrounds, whole: Collection[str], block_seconds: int, batch_rows: int
+    owners: Mapping[str, str],
+    backgrounds: Backgrounds,
+    whole: Collection[str],
+    block_seconds: int,
+    batch_rows: int,
 ) -> Callable[..., Iterator[pa.RecordBatch]]:
     """For `mapInArrow`: interval files, as Spark reads them, to what is left of their rows.
 
-    `whole` are the runs that have one file.
+    `owners` are as in `_tables_in`, `whole` the runs that have one file.
     """
 
     def left(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            for rows in _gathered(_tables_in(batches), batch_rows):
+            for rows in _gathered(_tables_in(batches, owners), batch_rows):
                 for run in rows["run"].unique().to_pylist():
                     own = _rows_of(run, rows, backgrounds)
                     made = (
@@ -139,15 +146,23 @@ def _left_of(
     return left
 
 
-def _tables_in(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The row groups of files that come as path and content."""
+def _tables_in(batches: Iterable[pa.RecordBatch], owners: Mapping[str, str]) -> Iterator[pa.Table]:
+    """The row groups of files that come as path and content.
+
+    `owners` has the run of a directory at a URL; those of this host have been looked at.
+    """
     for batch in batches:
         for path, content in zip(
             batch.column("path").to_pylist(), batch.column("content"), strict=True
         ):
             directory, _, name = path.rpartition("/intervals/")
             where = f"run directory {printable(directory.removeprefix('file:'), 200)}: {name}"
-            yield from row_groups(content.as_buffer(), where)
+            owner = owners.get(f"{directory}/intervals")
+            for rows in row_groups(content.as_buffer(), where):
+                others = {*rows["run"].unique().to_pylist()} - {owner}
+                if owner is not None and others:
+                    raise mixed(where, others, owner)
+                yield rows
 
 
 def _gathered(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:

@@ -1,5 +1,6 @@
 """Runs where this program cannot look, but Spark's file systems can."""
 
+import shutil
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -31,6 +32,10 @@ def test_runs_at_urls(make: ModuleType, tmp_path: Path, spark: "SparkSession") -
     cards = make_scorecards(named, spark=spark)
     assert cards == [summarize_run(run) for run in runs]
     assert [card.integrity.state for card in cards] == ["intact", "intact", "changed"]
+    moved = runs[2] / "intervals" / "part-000900.parquet"
+    shutil.copy(runs[1] / "intervals" / "part-000004.parquet", moved)
+    with pytest.raises(RunDirectoryError, match=r"c: part-000900\.parquet holds rows of another"):
+        make_scorecards(named, spark=spark)
     (runs[2] / "run.json").unlink()
     (runs[0] / "intervals" / "part-000000.parquet").write_bytes(b"cut off")
     for where, says in (
