@@ -127,7 +127,7 @@ def recovery_remarks(record: RunRecord) -> dict[str, str]:
     )
     if figure(seen, "drained_s") is None:
         told += f"{'; ' if told else ''}not all of them came back"
-    return {"recovery_seconds": f"{told[0].upper()}{told[1:]}."}
+    return {"recovery_seconds": f"{told[0].upper()}{told[1:]}."} if told else {}
 
 
 def made_worse_remarks(record: RunRecord) -> dict[str, str]:

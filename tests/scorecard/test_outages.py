@@ -84,6 +84,7 @@ def test_the_way_back_from_a_crash_is_told_as_far_as_it_went() -> None:
     }
     nobody = {"recovery_seconds": "Not all of them came back."}
     assert recovery_remarks(seen(recovery={"drained_s": None})) == nobody
+    assert recovery_remarks(seen(recovery={"drained_s": 3})) == {}
 
 
 def test_what_was_made_worse_on_request_is_said_at_its_rows() -> None:
