@@ -319,7 +319,7 @@ async def _crash(context: RunContext, window_began: asyncio.Event) -> None:
             await run_crash_command(command, events)
         broken["started_ns"] = time.monotonic_ns()
     except (LoadgenError, OSError) as error:
-        broken["failure"] = str(error)
+        broken["failure"] = events.redacted(str(error))
         events.write(time.monotonic_ns(), "crash_failed", str(error))
 
 

@@ -200,6 +200,10 @@ class EventLog:
         self._secrets = tuple(secrets)
         self._counts: dict[str, int] = {}
 
+    def redacted(self, text: str) -> str:
+        """A text of others as it may be kept: without secrets, bounded, escaped."""
+        return printable(scrub(text, self._secrets), _DETAIL_CHARACTERS)
+
     def write(
         self,
         time_ns: int,
@@ -223,7 +227,7 @@ class EventLog:
                     "worker": worker,
                     "group": printable(group, 100),
                     "device": device,
-                    "detail": printable(scrub(detail, self._secrets), _DETAIL_CHARACTERS),
+                    "detail": self.redacted(detail),
                 }
             )
 

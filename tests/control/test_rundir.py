@@ -185,6 +185,14 @@ def test_failed_write_leaves_the_old_file_and_no_hidden_one(
     assert names(tmp_path) == ["run.json"]
 
 
+def test_a_text_of_others_is_kept_without_secrets_and_on_one_line(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, ["hunter2"])
+    kept = log.redacted("denied for hunter2\nat mqtt://me:pass@b " + "x" * 5000)
+    assert "hunter2" not in kept and "pass" not in kept and "\n" not in kept
+    assert "denied for" in kept and len(kept) < 2000
+    log.close(2)
+
+
 FULL = Path("/dev/full")  # takes nothing, as a full disk
 
 

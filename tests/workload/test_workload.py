@@ -82,6 +82,13 @@ def test_a_link_whose_faults_would_come_after_the_window_is_refused(part: str) -
         workload("fanin", impair=part, duration=10)
 
 
+def test_a_cut_is_not_taken_for_the_crash_of_a_command() -> None:
+    crash = {"crash_broker": 5, "crash_command": "true", "broker": "mqtt://h"}
+    assert workload("persistent", impair="delay=1ms", **crash).crash == "broker"
+    with pytest.raises(ScenarioError, match=r"^impair: a cut looks like the crash; allowed: "):
+        workload("persistent", impair="cut=2s", **crash)
+
+
 def test_what_a_broker_must_be_able_to_do() -> None:
     assert workload("fanin").needs.wildcards and not workload("fanout").needs.wildcards
     assert workload("queue").needs.shared
