@@ -90,8 +90,9 @@ class LivePage:
     def close(self) -> None:
         """Leave no process behind."""
         self._ended = True
-        if self._making is not None:
-            self._making.kill()
+        making = self._making  # the thread that makes a page may forget it meanwhile
+        if making is not None:
+            making.kill()
 
     def _newest(self) -> bytes:
         """The page, made again where it is older than a few seconds."""

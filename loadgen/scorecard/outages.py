@@ -126,7 +126,7 @@ def recovery_remarks(record: RunRecord) -> dict[str, str]:
         f"{words} {seconds:.2f} s" for words, seconds in moments if seconds is not None
     )
     if figure(seen, "drained_s") is None:
-        told += f"{'; ' if told else ''}not all of them came back"
+        told += f"{'; ' if told else ''}more waited to the end than before the crash"
     return {"recovery_seconds": f"{told[0].upper()}{told[1:]}."} if told else {}
 
 

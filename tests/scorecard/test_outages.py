@@ -80,7 +80,8 @@ def test_the_way_back_from_a_crash_is_told_as_far_as_it_went() -> None:
     }
     part = {"first_back_s": 0.1, "all_back_s": None, "first_delivery_s": None, "drained_s": None}
     assert recovery_remarks(seen(recovery=part)) == {
-        "recovery_seconds": "The first device was back after 0.10 s; not all of them came back."
+        "recovery_seconds": "The first device was back after 0.10 s; more waited to the end than "
+        "before the crash."
     }
     nobody = {"recovery_seconds": "Not all of them came back."}
     assert recovery_remarks(seen(recovery={"drained_s": None})) == nobody

@@ -4,7 +4,7 @@ import heapq
 import math
 import random
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -82,8 +82,11 @@ class Publishers:
 # --- arrivals -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rate", [(10_000, 1), (30_000, 1), (1, 1), (7, 3), (199_999, 7)])
-@pytest.mark.parametrize("sequence", [1, 999, 10**6, 10**9, 36 * 10**9])
+RATES = [(10_000, 1), (30_000, 1), (1, 1), (7, 3), (199_999, 7)]
+TEN_HOURS = ((1_000_000, 1), 36 * 10**9)  # rate, and the last message
+
+
+@pytest.mark.parametrize(("rate", "sequence"), [*product(RATES, [1, 999, 10**6, 10**9]), TEN_HOURS])
 def test_constant_arrivals_do_not_drift(rate: tuple[int, int], sequence: int) -> None:
     exact_period = Fraction(S * rate[1], rate[0])
     one = Publishers([0], float(exact_period), CONSTANT)
