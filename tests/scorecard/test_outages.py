@@ -83,7 +83,7 @@ def test_the_way_back_from_a_crash_is_told_as_far_as_it_went() -> None:
         "recovery_seconds": "The first device was back after 0.10 s; more waited to the end than "
         "before the crash."
     }
-    nobody = {"recovery_seconds": "Not all of them came back."}
+    nobody = {"recovery_seconds": "More waited to the end than before the crash."}
     assert recovery_remarks(seen(recovery={"drained_s": None})) == nobody
     assert recovery_remarks(seen(recovery={"drained_s": 3})) == {}
 
