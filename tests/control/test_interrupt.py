@@ -50,6 +50,12 @@ def test_under_nohup_the_terminal_may_go() -> None:
     assert interruptible(work) is False
 
 
+def on_a_terminal() -> None:
+    """Have a child led by its terminal, also where the tests were started by nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    os.login_tty(os.dup(0))
+
+
 def test_what_is_said_to_a_terminal_that_is_gone_goes_nowhere() -> None:
     script = """
 import asyncio, os, signal, sys
@@ -68,7 +74,7 @@ sys.exit(interruptible(work))
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        preexec_fn=lambda: os.login_tty(os.dup(0)),
+        preexec_fn=on_a_terminal,
     )
     os.close(slave)
     said = b""
