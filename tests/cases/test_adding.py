@@ -96,6 +96,7 @@ WORDS = {
     "scorecard/history.py": {"latency"},
     "scorecard/rows.py": {"latency"},  # a measure
     "scorecard/build.py": {"latency"},
+    "scorecard/outages.py": {"latency"},
     "scorecard/observed.py": {"queue"},  # the number of one
     "scorecard/ceiling.py": {"latency"},  # a key of calibration
     "control/calibrate.py": {"latency"},
