@@ -159,7 +159,9 @@ async def test_devices_leave_and_return_at_the_rate_and_lose_nothing(
     assert driver.counted("sent") == 800
     left = driver.counted("connects") - 30
     assert final["returned"] == left
-    assert 60 <= left <= 82
+    # They leave from the command to start, 50 ms before the schedule, to the first look after its
+    # end, 20 ms apart, which may be late: 2.1 s.
+    assert 60 <= left <= 84
     assert driver.counted("disconnects") == driver.now("disconnects") == 0
     assert driver.said("disconnect") == []
     # What the broker sends again because of a return, it may.
