@@ -367,13 +367,17 @@ class PhaseRunner:
             finished = page.total("finished") == page.workers or (cut and not page.total("owed"))
             if finished and not page.outstanding():
                 settle_s = CUT_SETTLE_S if cut else self.phases.settle_s
-                prepared = asyncio.get_running_loop().run_in_executor(None, self.settling)
-                # What fails there fails again where it is needed, and is told there.
-                prepared.add_done_callback(lambda done: done.cancelled() or done.exception())
+                self._prepare()
                 await asyncio.sleep(min(settle_s, (end_ns - now_ns) / NS))
                 return True
             await asyncio.sleep(SAMPLE_S)
         return False
+
+    def _prepare(self) -> None:
+        """Have `settling` called beside what goes on."""
+        prepared = asyncio.get_running_loop().run_in_executor(None, self.settling)
+        # What fails there fails again where it is needed, and is told there.
+        prepared.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _all_back(self) -> None:
         """Wait for devices on their way back: who is cut off last has as long as any other."""
@@ -436,7 +440,7 @@ class PhaseRunner:
             await self._until(end_ns)
         finally:
             self._state.windows["hold"] = (start_ns, min(end_ns, time.monotonic_ns()))
-        asyncio.get_running_loop().run_in_executor(None, self.settling)
+        self._prepare()
 
     async def _conclude(self) -> Kept | None:
         """Have the workers account for the run, however far it came; what another one can have."""
