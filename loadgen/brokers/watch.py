@@ -29,6 +29,7 @@ import re
 import socket
 import ssl
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -134,11 +135,17 @@ class ProcessLoad:
 
 
 def _with_children(pids: Iterable[int]) -> Iterable[psutil.Process]:
-    for pid in pids:
-        with suppress(psutil.Error, OverflowError):
-            process = psutil.Process(pid)
-            yield process
-            yield from process.children(recursive=True)
+    """The processes and all that they started, in one look however many they are."""
+    children: dict[int, list[psutil.Process]] = defaultdict(list)
+    processes = {process.pid: process for process in psutil.process_iter()}
+    for process in processes.values():
+        with suppress(psutil.Error):
+            children[process.ppid()].append(process)
+    todo = [processes[pid] for pid in pids if pid in processes]
+    while todo:
+        process = todo.pop()
+        yield process
+        todo += children[process.pid]
 
 
 def _cpu_ns(pid: int) -> int:
