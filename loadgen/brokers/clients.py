@@ -39,19 +39,18 @@ _BACKLOG: Final = 4096
 
 @dataclass(slots=True)
 class Notes:
-    """What all clients of a broker write down: counts, the memory that they share, and where a
-    transcript is wanted each packet that matters."""
+    """What all clients of a broker write down: counts, the memory that they share, and each packet
+    that matters to a transcript."""
 
     counts: Counts = field(default_factory=Counts)
     held_bytes: int = 0
-    transcript: Transcript | None = None
+    transcript: Transcript = field(default_factory=Transcript)
 
     def fault(self, name: str, client_id: str, payload: bytes | None = None) -> None:
         """A fault of this name has happened to a client, or to its message."""
         count = COUNTED_AS[name]
         setattr(self.counts, count, getattr(self.counts, count) + 1)
-        if self.transcript is not None:
-            self.transcript.fault(name, client_id, payload)
+        self.transcript.fault(name, client_id, payload)
 
 
 @dataclass(slots=True, eq=False)
@@ -164,8 +163,7 @@ class Session:
 
     def _release(self, connection: "Connection", packet_id: int) -> None:
         connection.write(acknowledgement(PUBREL, packet_id))
-        if self.notes.transcript is not None:
-            self.notes.transcript.release(self.client_id, packet_id)
+        self.notes.transcript.release(self.client_id, packet_id)
 
     def _send_acknowledged(self, connection: "Connection", item: Outgoing) -> None:
         packet_id = self.next_packet_id
@@ -185,8 +183,7 @@ class Session:
             counts.discarded += 1
             return False
         connection.write(packet)
-        if self.notes.transcript is not None:
-            self.notes.transcript.deliver(self.client_id, packet_id, item, dup=dup)
+        self.notes.transcript.deliver(self.client_id, packet_id, item, dup=dup)
         if dup:
             counts.redelivered += 1
         else:
@@ -338,8 +335,7 @@ class Connection(asyncio.BufferedProtocol):
             self.write(rejection(packet_type, packet_id, code, reason))
         else:
             self.write(acknowledgement(packet_type, packet_id))
-        if self.host.notes.transcript is not None:
-            self.host.notes.transcript.answer(self.client_id, packet_type, packet_id, code)
+        self.host.notes.transcript.answer(self.client_id, packet_type, packet_id, code)
 
     def end(self, reason_code: int | None) -> None:
         """Close, with a DISCONNECT where the client understands one."""

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterable
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from loadgen.brokers.child import Json
 from loadgen.brokers.clients import Connection, Host
@@ -30,8 +29,7 @@ class ErringHost(Host):
 
     def __init__(self, record: str = "") -> None:
         super().__init__()
-        if record:
-            self.notes.transcript = Transcript(Path(record))
+        self.notes.transcript = Transcript(record)
         self.mischief = Mischief(self.notes, self._elsewhere)
         self.faults = Faults()
         self._loop = asyncio.get_running_loop()
@@ -81,10 +79,7 @@ class ErringHost(Host):
         if not self.rolls("close"):
             return False
         self.notes.fault("close", client_id)
-        if self.notes.transcript is not None:
-            self.notes.transcript.connect(
-                client_id, clean=clean_start, present=False, code=NO_CONNACK
-            )
+        self.notes.transcript.connect(client_id, clean=clean_start, present=False, code=NO_CONNACK)
         connection.end(None)
         return True
 
@@ -120,10 +115,9 @@ class ErringHost(Host):
             self.notes.fault("subrefuse", connection.client_id)
             code = self.faults.subrefuse if version == MQTT_5 else SUBSCRIBE_FAILURE
             connection.write(subscribe_refusal(packet.packet_id, code, count, version))
-            if self.notes.transcript is not None:
-                self.notes.transcript.subscribe(
-                    connection.client_id, packet.subscriptions, (code,) * count
-                )
+            self.notes.transcript.subscribe(
+                connection.client_id, packet.subscriptions, (code,) * count
+            )
             return True, packet
         most = self.faults.subgrant
         if (
@@ -157,9 +151,7 @@ class ErringHost(Host):
             if timer is not None:
                 timer.cancel()
         super().close()
-        if self.notes.transcript is not None:
-            self.notes.transcript.close()
-            self.notes.transcript = None
+        self.notes.transcript.close()
 
     def _on_reset(self) -> None:
         self._reset_timer = self._loop.call_later(self.faults.reset_ns / 1e9, self._on_reset)

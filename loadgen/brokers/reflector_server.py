@@ -246,8 +246,7 @@ class Reflector(ErringHost):
         message, qos = item.message, item.qos
         route = self._routes.get(message.topic) or self._make_route(message.topic)
         session = connection.session
-        if self.notes.transcript is not None:
-            self.notes.transcript.publish(connection.client_id, packet_id, item, dup=item.dup)
+        self.notes.transcript.publish(connection.client_id, packet_id, item, dup=item.dup)
         if qos == 2 and session is not None and packet_id in session.received:
             # Sent again because our PUBREC got lost with the connection; not to be served twice.
             connection.answer(PUBREC, packet_id)
@@ -345,10 +344,9 @@ class Reflector(ErringHost):
             refuse = refuse or ReasonCode.BAD_AUTHENTICATION_METHOD
         if refuse:
             self.notes.fault("refuse", packet.client_id)
-            if self.notes.transcript is not None:
-                self.notes.transcript.connect(
-                    packet.client_id, clean=packet.clean_start, present=False, code=refuse
-                )
+            self.notes.transcript.connect(
+                packet.client_id, clean=packet.clean_start, present=False, code=refuse
+            )
             connection.write(refusal(refuse, connection.version))
             connection.end(None)
             return
@@ -394,10 +392,7 @@ class Reflector(ErringHost):
             self.notes.fault("session", client_id)
             present = True
         connection.write(encode(packets.ConnAck(present, 0, answer), connection.version))
-        if self.notes.transcript is not None:
-            self.notes.transcript.connect(
-                client_id, clean=packet.clean_start, present=present, code=0
-            )
+        self.notes.transcript.connect(client_id, clean=packet.clean_start, present=present, code=0)
         session.resume(connection)
 
     def detach(self, connection: Connection, *, clean: bool) -> None:
@@ -406,8 +401,7 @@ class Reflector(ErringHost):
         if session is None or session.connection is not connection:
             return
         self.notes.counts.disconnects += 1
-        if self.notes.transcript is not None:
-            self.notes.transcript.gone(session.client_id)
+        self.notes.transcript.gone(session.client_id)
         session.connection = None
         will, session.will = session.will, None
         if will is not None and not clean:
@@ -502,8 +496,7 @@ class Reflector(ErringHost):
         self._routes.clear()
         granted = tuple(subscription.qos for subscription in packet.subscriptions)
         connection.write(encode(packets.SubAck(packet.packet_id, granted), connection.version))
-        if self.notes.transcript is not None:
-            self.notes.transcript.subscribe(connection.client_id, asked, granted)
+        self.notes.transcript.subscribe(connection.client_id, asked, granted)
         for subscription in packet.subscriptions:
             self._send_retained(session, subscription, subscription.topic_filter in known)
 

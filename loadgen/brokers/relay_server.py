@@ -109,8 +109,7 @@ class Client(Side):
             self.host.notes.counts.redelivered += 1
         else:
             self.host.notes.counts.delivered += 1
-        if self.host.notes.transcript is not None:
-            self.host.notes.transcript.deliver(self.client_id, packet_id, item, dup=item.dup)
+        self.host.notes.transcript.deliver(self.client_id, packet_id, item, dup=item.dup)
 
     def settle(self, item: Outgoing) -> None:
         """Acknowledge a delivery in the client's name."""
@@ -124,8 +123,7 @@ class Client(Side):
     def release_own(self, packet_id: int) -> None:
         """Send PUBREL."""
         self.write(acknowledgement(PUBREL, packet_id))
-        if self.host.notes.transcript is not None:
-            self.host.notes.transcript.release(self.client_id, packet_id)
+        self.host.notes.transcript.release(self.client_id, packet_id)
 
 
 class Relay(ErringHost):
@@ -193,8 +191,7 @@ class Relay(ErringHost):
         client.accepted = False
         counts = self.notes.counts
         counts.disconnects += 1
-        if self.notes.transcript is not None:
-            self.notes.transcript.gone(client.client_id)
+        self.notes.transcript.gone(client.client_id)
         self.mischief.forget(client)
         if client.delay_timer is not None:
             client.delay_timer.cancel()
@@ -270,8 +267,7 @@ class Relay(ErringHost):
     def _on_published(self, client: Client, packet: Packet) -> bool:
         item = self._publish(client, packet)
         message, packet_id = item.message, item.packet_id
-        if self.notes.transcript is not None:
-            self.notes.transcript.publish(client.client_id, packet_id, item, dup=item.dup)
+        self.notes.transcript.publish(client.client_id, packet_id, item, dup=item.dup)
         if not self._selects(message):
             return True
         if code := self.rejects(client, item.qos, message.payload):
@@ -326,8 +322,7 @@ class Relay(ErringHost):
         if last and packet_id in client.withheld:
             client.withheld.discard(packet_id)
             return False
-        if self.notes.transcript is not None:
-            self.notes.transcript.answer(client.client_id, packet_type, packet_id, reason)
+        self.notes.transcript.answer(client.client_id, packet_type, packet_id, reason)
         return True
 
     def _on_release(self, client: Client, packet: Packet) -> bool:
@@ -337,16 +332,14 @@ class Relay(ErringHost):
             if client.other is not None:
                 client.other.write(acknowledgement(PUBCOMP, packet_id))
             return False
-        if self.notes.transcript is not None:
-            self.notes.transcript.release(client.client_id, packet_id)
+        self.notes.transcript.release(client.client_id, packet_id)
         return True
 
     def _on_suback(self, client: Client, packet: Packet) -> bool:
         suback = self._decoded(packet, client.version)
         assert isinstance(suback, packets.SubAck)
         asked = client.asked.pop(suback.packet_id, ())
-        if self.notes.transcript is not None:
-            self.notes.transcript.subscribe(client.client_id, asked, suback.reason_codes)
+        self.notes.transcript.subscribe(client.client_id, asked, suback.reason_codes)
         return True
 
     def _decoded(self, packet: Packet, version: int) -> packets.Packet:
@@ -372,10 +365,9 @@ class Relay(ErringHost):
         return not self.faults.only or filter_matches(self.faults.only, message.topic_text)
 
     def _note_connect(self, client: Client, *, present: bool, code: int) -> None:
-        if self.notes.transcript is not None:
-            self.notes.transcript.connect(
-                client.client_id, clean=client.clean_start, present=present, code=code
-            )
+        self.notes.transcript.connect(
+            client.client_id, clean=client.clean_start, present=present, code=code
+        )
 
 
 _Handler = Callable[[Relay, Client, Packet], bool]

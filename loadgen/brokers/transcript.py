@@ -21,7 +21,6 @@ import struct
 import time
 import zlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from loadgen.brokers.messages import Outgoing
@@ -55,13 +54,19 @@ def is_intact(payload: bytes) -> bool:
 
 
 class Transcript:
-    """Appends what it is told to the file at `path`."""
+    """Appends what it is told to the file at `path`; where that is "", it forgets it."""
 
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    def __init__(self, path: str = "") -> None:
+        how = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._descriptor = os.open(path, how, 0o600) if path else None
+
+    def __bool__(self) -> bool:
+        return self._descriptor is not None
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def connect(self, client: str, *, clean: bool, present: bool, code: int) -> None:
         self._write("connect", client, clean, present, code)
@@ -76,17 +81,18 @@ class Transcript:
         self._write("subscribe", client, filters)
 
     def publish(self, client: str, packet_id: int, item: Outgoing, *, dup: bool) -> None:
-        message = item.message
-        header = header_of(message.payload)
-        self._write("publish", client, packet_id, item.qos, dup, message.topic_text, header)
+        if self:
+            topic, header = item.message.topic_text, header_of(item.message.payload)
+            self._write("publish", client, packet_id, item.qos, dup, topic, header)
 
     def answer(self, client: str, packet_type: int, packet_id: int, code: int) -> None:
         self._write("answer", client, packet_type, packet_id, code)
 
     def deliver(self, client: str, packet_id: int, item: Outgoing, *, dup: bool) -> None:
-        topic, payload = item.message.topic_text, item.message.payload
-        header, intact = header_of(payload), is_intact(payload)
-        self._write("deliver", client, packet_id, item.qos, dup, topic, header, intact)
+        if self:
+            topic, payload = item.message.topic_text, item.message.payload
+            header, intact = header_of(payload), is_intact(payload)
+            self._write("deliver", client, packet_id, item.qos, dup, topic, header, intact)
 
     def release(self, client: str, packet_id: int) -> None:
         self._write("release", client, packet_id)
@@ -95,5 +101,6 @@ class Transcript:
         self._write("fault", name, client, None if payload is None else header_of(payload))
 
     def _write(self, kind: str, *values: Any) -> None:
-        line = json.dumps((kind, time.monotonic_ns(), *values), separators=(",", ":"))
-        os.write(self._descriptor, line.encode() + b"\n")
+        if self._descriptor is not None:
+            line = json.dumps((kind, time.monotonic_ns(), *values), separators=(",", ":"))
+            os.write(self._descriptor, line.encode() + b"\n")
