@@ -1,4 +1,4 @@
-"""What the reflector and the relay share: a host of connections that errs on command."""
+"""A host of connections that errs on command: the reflector, and the relay of our tests."""
 
 import asyncio
 from collections.abc import Iterable

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.brokers import relay_server
 from loadgen.brokers.certificates import make_certificates
 from loadgen.brokers.client import mqtt_client
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import MosquittoSettings, find_mosquitto, run_mosquitto
-from loadgen.brokers.relay import run_relay
 from loadgen.errors import UsageError
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
@@ -23,6 +21,7 @@ from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.reason_codes import ReasonCode
 from tests.brokers.conftest import ClientMaker, LocalReflector, run_local_reflector
 from tests.brokers.full_listener import full_listener
+from tests.relay import run_relay, serve
 
 LASTING = Properties(session_expiry_interval=3600)
 PAYLOADS = [b"%02d" % number * 5 for number in range(60)]
@@ -35,7 +34,7 @@ async def relayed(
     """A relay on the test's own loop, and the reflector behind it."""
     async with run_local_reflector(behind) as reflector:
         (broker,) = reflector.endpoints
-        serving = await relay_server.serve(
+        serving = await serve(
             {
                 "host": "127.0.0.1",
                 "port": 0,
@@ -59,9 +58,7 @@ async def test_a_relay_that_ends_opens_no_more() -> None:
 
     with full_listener() as (host, port):
         config = {"host": "127.0.0.1", "port": 0, "broker": [host, port], "certificate": []}
-        serving = await relay_server.serve(
-            config | {"websocket": False, "faults": "none", "record": ""}
-        )
+        serving = await serve(config | {"websocket": False, "faults": "none", "record": ""})
         reader, writer = await asyncio.open_connection("127.0.0.1", serving.greeting["port"])
         try:
             writer.write(encode(Connect("late", MQTT_5), MQTT_5))

@@ -16,7 +16,6 @@ from loadgen.brokers.certificates import CertificateFiles
 from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.brokers.process import BrokerProcess
 from loadgen.brokers.reflector import ErringBroker, run_reflector
-from loadgen.brokers.relay import run_relay
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.control.coordinator import (
     RunContext,
@@ -31,6 +30,7 @@ from loadgen.control.seal import seal
 from loadgen.control.tasks import beside
 from tests.faults.schedules import Action, Schedule
 from tests.faults.truth import Truth, read_truth
+from tests.relay import run_relay
 
 TIMEOUT_S = 90.0
 _POLL_S = 0.005

@@ -23,7 +23,6 @@ from websockets.frames import OP_BINARY, OP_CLOSE, OP_CONT, OP_PING, OP_TEXT, Fr
 from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
-from loadgen.brokers.websocket import WebSocketServer
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.cli.mqttbench import import_clients, without_comments
 from loadgen.control.link import Link
@@ -52,6 +51,7 @@ from loadgen.workload.scenario import read_toml
 from tests.fuzz.kernels import messaging_player
 from tests.fuzz.mutate import changed, changed_document
 from tests.scorecard.fabricate import fabricate
+from tests.websocket_server import WebSocketServer
 
 ROOT = Path(__file__).parents[2]
 Change = Callable[[random.Random, bytes, Sequence[bytes]], bytes]

@@ -13,12 +13,12 @@ from bench.foreign import MAKES, Foreign, run_foreign
 from loadgen.api import run_async, scenario
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import ServedBroker
-from loadgen.brokers.relay import run_relay
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.control.preflight import check_broker
 from loadgen.control.survey import Survey, survey
 from loadgen.control.targets import plan_for
 from loadgen.errors import BrokerRefusedError, ScenarioError
+from tests.relay import run_relay
 from tests.verdicts import faults
 
 NEEDS_5 = ("queue", "specjms")

@@ -3,17 +3,20 @@
 What goes wrong is the network's or the broker's fault, as a client sees it; the broker keeps its
 sessions and windows. A delivery that does not reach the client is acknowledged in its name, and one
 that the broker never made has a Packet Identifier of our own, whose acknowledgements end here. Run
-as a module it is the child that `relay.py` starts.
+as a module it is its own child.
 """
 
 import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from loadgen.brokers.child import Json, Serving, run_child
 from loadgen.brokers.clients import Connection
+from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.erring import REJECTED, ErringHost
 from loadgen.brokers.faults import Faults, parse_faults
 from loadgen.brokers.messages import (
@@ -23,8 +26,9 @@ from loadgen.brokers.messages import (
     publish_packet,
     refusal,
 )
-from loadgen.brokers.websocket import WebSocketServer
-from loadgen.errors import RemoteProtocolError
+from loadgen.brokers.process import running
+from loadgen.brokers.reflector import ErringBroker
+from loadgen.errors import RemoteProtocolError, UsageError
 from loadgen.mqtt import packets
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import (
@@ -44,10 +48,44 @@ from loadgen.mqtt.kernels import INCOMPLETE, OK, ack_fields, frame, publish_fiel
 from loadgen.mqtt.packets import Subscription
 from loadgen.mqtt.reason_codes import ReasonCode, is_failure
 from loadgen.mqtt.topics import filter_matches
+from tests.websocket_server import WebSocketServer
 
 PACKET_LIMIT_BYTES: Final = 16 << 20
 OWN_PACKET_IDS: Final = range(65_535, 60_000, -1)
 """Packet Identifiers of deliveries that the broker did not make; it counts from 1."""
+
+
+def run_relay(
+    broker: Endpoint,
+    faults: str = "none",
+    *,
+    host: str = "127.0.0.1",
+    certificate: tuple[Path, Path] | None = None,
+    websocket: bool = False,
+    record: str = "",
+) -> AbstractAsyncContextManager[ErringBroker]:
+    """A relay in front of `broker`, which it reaches over TCP, for the length of the block.
+
+    It listens on a port of its own, for TLS with `certificate` (PEM files: chain, key), and for
+    `websocket`. `record` as of `run_reflector`, and the same errors.
+    """
+    if parse_faults(faults).ceiling:
+        raise UsageError("a relay has no ceiling; use the reflector, or limit the broker")
+    scheme = ("wss" if certificate else "ws") if websocket else "mqtts" if certificate else "mqtt"
+    files = [str(path) for path in certificate or ()]
+    return running(
+        ErringBroker(
+            "relay",
+            "loadgen relay",
+            "tests.relay",
+            Endpoint(scheme, host, 0, path="/mqtt" if websocket else ""),
+            broker=[broker.host, broker.port],
+            certificate=files,
+            websocket=websocket,
+            faults=faults,
+            record=record,
+        )
+    )
 
 
 class Packet(NamedTuple):
