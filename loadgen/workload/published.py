@@ -5,59 +5,14 @@ question of `Conditions` to `Conditions`, whose answer is a list of differences.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 PUBLISHED_SOURCE = "IBM MessageSight Appliance v1.0 Performance Benchmarks, 2013"
 
 Handshakes = tuple[tuple[str, str], ...]
 """(TLS version, cipher) of each kind of connection; () where nothing is encrypted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """Under what figures were measured.
-
-    None in a published row: it does not depend on it. None in ours: the run did not record it.
-    `producers` and `producer_rate` are the load of the row: in LATENCY the background.
-    """
-
-    interface: str | None = "MQTT"
-    qos: int | None = None
-    size_bytes: tuple[int, int] | None = None
-    topics: int | None = None
-    ratio: int | None = None
-    pair_rate: float | None = None  # messages a second of the timed pair
-    producers: int | None = None
-    producer_rate: float | None = None  # messages a second of one
-    devices: int | None = None
-    handshakes: Handshakes | None = None
-    access_control: bool | None = None  # whether each device has a user and rights of its own
-    stored_first: bool | None = None  # whether messages are on disk before they are acknowledged
-
-    def differences(self, ours: "Conditions") -> tuple[str, ...]:
-        """Where a run differs from this published row, a few words each; none: comparable."""
-        pairs = ((f.name, getattr(self, f.name), getattr(ours, f.name)) for f in fields(self))
-        return tuple(
-            _difference(name, there, here)
-            for name, there, here in pairs
-            if there is not None and (here is None or not _alike(name, there, here))
-        )
-
-
-def _alike(name: str, there: Any, here: Any) -> bool:
-    if isinstance(there, float):
-        return math.isclose(there, here, rel_tol=1e-6)
-    if name == "handshakes" and there and here:
-        # Every connection has the published version, and the published cipher in its name.
-        return all(any(v == version and c in cipher for v, c in there) for version, cipher in here)
-    return bool(there == here)
-
-
-def _difference(name: str, there: Any, here: Any) -> str:
-    what, shown = _WORDS[name]
-    return f"{what}{shown(there)} there, {'not recorded' if here is None else shown(here)} here"
 
 
 def plain_number(value: float) -> str:
@@ -74,26 +29,64 @@ def _encrypted(value: Handshakes) -> str:
     return " and ".join(f"{version} {cipher}" for version, cipher in value) or "not encrypted"
 
 
-_WORDS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
-    "interface": ("", str),
-    "qos": ("", lambda qos: f"QoS {qos}"),
-    "size_bytes": ("messages of ", _size),
-    "topics": ("", lambda topics: f"{topics:,} topics"),
-    "ratio": ("fanout ", lambda ratio: f"1:{ratio:,}"),
-    "pair_rate": ("the timed pair at ", lambda rate: f"{plain_number(rate)} msgs/sec"),
-    "producers": ("load of ", lambda count: f"{count:,} producers"),
-    "producer_rate": ("each producer at ", lambda rate: f"{plain_number(rate)} msgs/sec"),
-    "devices": ("", lambda devices: f"{devices:,} devices"),
-    "handshakes": ("", _encrypted),
-    "access_control": (
-        "",
-        lambda own: "a user of its own for each device" if own else "one connection policy for all",
-    ),
-    "stored_first": (
-        "",
-        lambda first: f"stored {'before' if first else 'after'} it is acknowledged",
-    ),
-}
+def _rate(value: float) -> str:
+    return f"{plain_number(value)} msgs/sec"
+
+
+def _condition(
+    shown: str | Callable[[Any], str], what: str = "", default: str | None = None
+) -> Any:
+    """A field of `Conditions`: how its value is told, a format or a function, after `what`."""
+    told = shown.format if isinstance(shown, str) else shown
+    return field(default=default, metadata={"what": what, "told": told})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """Under what figures were measured.
+
+    None in a published row: it does not depend on it. None in ours: the run did not record it.
+    `producers` and `producer_rate` are the load of the row: in LATENCY the background.
+    """
+
+    interface: str | None = _condition("{}", default="MQTT")
+    qos: int | None = _condition("QoS {}")
+    size_bytes: tuple[int, int] | None = _condition(_size, "messages of ")
+    topics: int | None = _condition("{:,} topics")
+    ratio: int | None = _condition("1:{:,}", "fanout ")
+    # Messages a second of the timed pair, and of one producer.
+    pair_rate: float | None = _condition(_rate, "the timed pair at ")
+    producers: int | None = _condition("{:,} producers", "load of ")
+    producer_rate: float | None = _condition(_rate, "each producer at ")
+    devices: int | None = _condition("{:,} devices")
+    handshakes: Handshakes | None = _condition(_encrypted)  # noqa: RUF009 (it makes a field)
+    # Whether each device has a user and rights of its own.
+    access_control: bool | None = _condition(
+        lambda own: "a user of its own for each device" if own else "one connection policy for all"
+    )
+    # Whether messages are on disk before they are acknowledged.
+    stored_first: bool | None = _condition(
+        lambda first: f"stored {'before' if first else 'after'} it is acknowledged"
+    )
+
+    def differences(self, ours: "Conditions") -> tuple[str, ...]:
+        """Where a run differs from this published row, a few words each; none: comparable."""
+        pairs = ((one, getattr(self, one.name), getattr(ours, one.name)) for one in fields(self))
+        return tuple(
+            f"{one.metadata['what']}{one.metadata['told'](there)} there, "
+            f"{'not recorded' if here is None else one.metadata['told'](here)} here"
+            for one, there, here in pairs
+            if there is not None and (here is None or not _alike(one.name, there, here))
+        )
+
+
+def _alike(name: str, there: Any, here: Any) -> bool:
+    if isinstance(there, float):
+        return math.isclose(there, here, rel_tol=1e-6)
+    if name == "handshakes" and there and here:
+        # Every connection has the published version, and the published cipher in its name.
+        return all(any(v == version and c in cipher for v, c in there) for version, cipher in here)
+    return bool(there == here)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
