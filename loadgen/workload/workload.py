@@ -189,6 +189,14 @@ class Workload(DeviceConduct):
         return mean_share(self.phases.rates)
 
 
+_AS_GIVEN = (
+    *("seed", "hosts", "place", "workers", "source_address", "metrics", "otlp", "anyway"),
+    *("broker_name", "broker_note", "broker_pid", "abort_on_fail", "per_device"),
+    *("client_id", "clients_file", "access_control", "payload_template"),
+)
+"""Fields that a workload has as the scenario has them."""
+
+
 def resolve(case: Case[S], scenario: S) -> Workload:
     """The workload of a scenario of this case; raises ScenarioError for what cannot be."""
     version = _VERSIONS[scenario.mqtt]
@@ -207,22 +215,12 @@ def resolve(case: Case[S], scenario: S) -> Workload:
         needs=BrokerNeeds(older=f"use --mqtt {'3.1.1' if version != 4 else '5'}"),
         version=version,
         tls=_tls(scenario),
-        seed=scenario.seed,
-        hosts=scenario.hosts,
-        place=scenario.place,
-        workers=scenario.workers,
-        source_address=scenario.source_address,
         processors=processors_of(scenario.affinity),
         latency_bound_us=None if bound_s is None else bound_s * 1e6,
         thresholds=tuple(map(parse_threshold, scenario.require)),
-        metrics=scenario.metrics,
-        otlp=scenario.otlp,
         sut_file=scenario.sut,
-        broker_name=scenario.broker_name,
-        broker_note=scenario.broker_note,
-        anyway=scenario.anyway,
         impairment=None if scenario.impair is None else parse_impairment(scenario.impair),
-        broker_pid=scenario.broker_pid,
+        **{name: getattr(scenario, name) for name in _AS_GIVEN if name in scenario.fields()},
     )
     if isinstance(scenario, PublishingScenario):
         workload = _publishing(workload, scenario)
@@ -294,7 +292,6 @@ def _publishing(workload: Workload, scenario: PublishingScenario) -> Workload:
         ),
         send_tick_us=None if tick_s is None else round(tick_s * 1e6),
         arrivals_random=scenario.arrivals != "constant",
-        abort_on_fail=scenario.abort_on_fail,
     )
 
 
@@ -310,10 +307,6 @@ def _fleet(workload: Workload, scenario: FleetScenario) -> Workload:
         ),
         needs=replace(workload.needs, qos=scenario.qos),
         reconnect=scenario.reconnecting(),
-        client_id=scenario.client_id,
-        clients_file=scenario.clients_file,
-        access_control=scenario.access_control,
-        per_device=scenario.per_device,
     )
 
 
@@ -324,7 +317,6 @@ def _messaging(workload: Workload, scenario: MessagingScenario) -> Workload:
         churn_per_s=scenario.churn or 0.0,
         away_s=scenario.away,
         payload_file=scenario.payload,
-        payload_template=scenario.payload_template,
     )
 
 
