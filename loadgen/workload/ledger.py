@@ -103,10 +103,8 @@ def ledger_of(counted: Counted, *, observed: bool = True, repeats: int | None = 
     answered = counted["acknowledged"] + counted["refused"]
     unacknowledged = max(counted.confirmed - answered, 0)
     return Ledger(
-        sent=counted["sent"],
+        **{name: counted[name] for name in _AS_COUNTED},
         owed=counted.owed,
-        acknowledged=counted["acknowledged"],
-        refused=counted["refused"],
         unacknowledged=unacknowledged,
         given_up=min(counted["given_up"], unacknowledged),
         expected=expected,
@@ -116,12 +114,14 @@ def ledger_of(counted: Counted, *, observed: bool = True, repeats: int | None = 
         unobserved=0 if observed else missing,
         repeated_allowed=allowed,
         repeated=counted["duplicated"] - allowed + repeats,
-        misrouted=counted["misrouted"],
-        foreign=counted["foreign"],
-        out_of_order=counted["out_of_order"],
-        below_qos=counted["below_qos"],
-        violations=counted["violations"],
     )
+
+
+_AS_COUNTED = (
+    *("sent", "acknowledged", "refused", "misrouted", "foreign"),
+    *("out_of_order", "below_qos", "violations"),
+)
+"""States that are counts of the interval table as they are."""
 
 
 def ledgers_of(window: Counted, whole: Counted, *, observed: bool = True) -> tuple[Ledger, Ledger]:
