@@ -23,6 +23,7 @@ from loadgen.brokers.process import ServedBroker
 from loadgen.brokers.talk import Client, Talk
 from loadgen.errors import BrokerRefusedError
 from loadgen.mqtt.packets import Publish
+from loadgen.workload.units import listed
 
 FORWARD_TIMEOUT_S: Final = 10.0
 """A bridge that has not connected by then has not been set up, or cannot reach its backend."""
@@ -157,11 +158,9 @@ def _not_carried(
 ) -> str:
     shown = [
         f"{route.front_topic} to {backends[route.backend].redacted} as {route.backend_topic}"
-        for route in list(missing.values())[:_MAX_SHOWN]
+        for route in missing.values()
     ]
-    more = len(missing) - len(shown)
     return (
-        f"{front.redacted} does not forward {', '.join(shown)}"
-        f"{f' and {more} more topics' if more else ''}: map the topics there, or name them with "
-        "--front-root and --backend-root"
+        f"{front.redacted} does not forward {listed(shown, _MAX_SHOWN, 'more topics')}: map the "
+        "topics there, or name them with --front-root and --backend-root"
     )

@@ -19,6 +19,7 @@ from loadgen.workload.own_delay import (
     remark,
     saturation,
 )
+from loadgen.workload.units import listed
 
 Code = Literal[
     "INTERRUPTED",
@@ -385,25 +386,15 @@ def _ended_early(facts: RunFacts) -> Iterator[Reason]:
             f"stopped before its end, after {facts.window_s:.1f} s of the measurement window",
         )
     if facts.workers_lost:
-        which = ", ".join(str(worker) for worker in facts.workers_lost[:10])
-        more = len(facts.workers_lost) - 10
-        and_more = f" and {more} more" if more > 0 else ""
+        which, hosts = listed([*map(str, facts.workers_lost)], 10), facts.hosts_of_lost
+        where = f" on host{'s' if len(hosts) > 1 else ''} {listed(hosts, 5)}" if hosts else ""
         yield Reason(
             "WORKER_LOST",
-            f"lost workers: {which}{and_more}{_on(facts.hosts_of_lost)}; each ended or fell silent "
-            "before the stop",
+            f"lost workers: {which}{where}; each ended or fell silent before the stop",
         )
 
     if facts.crash_failure:
         yield Reason("CRASH", f"the broker was not crashed as asked: {facts.crash_failure}")
-
-
-def _on(hosts: tuple[str, ...]) -> str:
-    if not hosts:
-        return ""
-    more = len(hosts) - 5
-    and_more = f" and {more} more" if more > 0 else ""
-    return f" on host{'s' if len(hosts) > 1 else ''} {', '.join(hosts[:5])}{and_more}"
 
 
 def _connections(facts: RunFacts) -> Iterator[Reason]:
@@ -554,18 +545,28 @@ def _handshakes(facts: RunFacts) -> Iterator[Reason]:
         )
 
 
+_OF_COUNTS: Mapping[str, tuple[Code, str]] = {
+    "foreign": ("FOREIGN", "messages came that nobody of this run sent"),
+    "misrouted": (
+        "MISROUTED",
+        "messages came on another topic than their own, or to a device that had not subscribed to "
+        "it",
+    ),
+    "damaged": ("CORRUPT", "deliveries arrived with a damaged payload"),
+    "out_of_order": (
+        "OUT_OF_ORDER",
+        "deliveries arrived after a later message of their publisher",
+    ),
+    "below_qos": ("QOS", "deliveries had a lower QoS than was granted"),
+}
+"""States of the window's ledger that are reasons by themselves, and what follows their number."""
+
+
 def _deliveries(facts: RunFacts) -> Iterator[Reason]:
     ledger = facts.ledger
-    if ledger.foreign:
-        yield Reason("FOREIGN", f"{ledger.foreign:,} messages came that nobody of this run sent")
-    if ledger.misrouted:
-        yield Reason(
-            "MISROUTED",
-            f"{ledger.misrouted:,} messages came on another topic than their own, or to a device "
-            "that had not subscribed to it",
-        )
-    if ledger.damaged:
-        yield Reason("CORRUPT", f"{ledger.damaged:,} deliveries arrived with a damaged payload")
+    for state, (code, words) in _OF_COUNTS.items():
+        if count := getattr(ledger, state):
+            yield Reason(code, f"{count:,} {words}")
     yield from _missing(facts)
     if ledger.repeated:
         why = f", {ledger.repeated_allowed:,} more as it may" if ledger.repeated_allowed else ""
@@ -574,13 +575,6 @@ def _deliveries(facts: RunFacts) -> Iterator[Reason]:
             f"{ledger.repeated:,} deliveries arrived more than once, which QoS {facts.qos} does "
             f"not allow here{why}",
         )
-    if ledger.out_of_order:
-        yield Reason(
-            "OUT_OF_ORDER",
-            f"{ledger.out_of_order:,} deliveries arrived after a later message of their publisher",
-        )
-    if ledger.below_qos:
-        yield Reason("QOS", f"{ledger.below_qos:,} deliveries had a lower QoS than was granted")
 
 
 def _missing(facts: RunFacts) -> Iterator[Reason]:
@@ -694,11 +688,9 @@ def _in_words(standstills: Sequence[Standstill]) -> str:
     """When nothing came, and what waited."""
     shown = [
         f"from {one.from_s:.1f} s to {one.until_s:.1f} s (while {one.waiting:,} waited)"
-        for one in standstills[:STANDSTILLS_SHOWN]
+        for one in standstills
     ]
-    more = len(standstills) - len(shown)
-    and_more = f" and {more:,} more times" if more else ""
-    return f"nothing came back in the window {', '.join(shown)}{and_more}"
+    return f"nothing came back in the window {listed(shown, STANDSTILLS_SHOWN, 'more times')}"
 
 
 _SESSION_LOST = "their session was lost"
