@@ -30,7 +30,7 @@ from typing import Any, Literal
 from loadgen.control.seal import digest_of
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard.model import ScoreCard
-from loadgen.scorecard.rows import FIGURES
+from loadgen.scorecard.rows import FIGURES, keyed
 from loadgen.scorecard.text import name, number
 
 DEFAULT_BOUND = 0.05
@@ -149,23 +149,21 @@ class Bounds:
 
     def of(self, row: str, column: str) -> float:
         """The bound of a row's figure; `column` is its title."""
-        # FANIN is short for "FANIN, Received rate" and its like.
-        short = row.partition(",")[0]
-        names = (f"{row} {column}", f"{short} {column}", row, short, column)
-        return next(
-            (self.named[n] for n in map(str.casefold, names) if n in self.named), self.default
-        )
+        return next((self.named[n] for n in _names(row, column) if n in self.named), self.default)
 
     def unknown(self, comparisons: "Sequence[Comparison]") -> str:
         """A name that no line of these has; "" where there is none."""
         lines = [line for comparison in comparisons for line in comparison.lines]
-        known = {
-            name.casefold()
-            for line in lines
-            for row in (line.name, line.name.partition(",")[0])
-            for name in (row, line.column, f"{row} {line.column}")
-        }
+        known = {one for line in lines for one in _names(line.name, line.column)}
         return next((name for name in self.named if name not in known), "")
+
+
+def _names(row: str, column: str) -> tuple[str, ...]:
+    """What a bound may call a row's figure, what says most first."""
+    # FANIN is short for "FANIN, Received rate" and its like.
+    short = row.partition(",")[0]
+    names = (f"{row} {column}", f"{short} {column}", row, short, column)
+    return tuple(map(str.casefold, names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,12 +458,10 @@ def _lines(
 def _numbers(card: ScoreCard) -> dict[_Key, tuple[float, str]]:
     """Every number of a card with its description, by name, unit, which of that name, column."""
     numbers: dict[_Key, tuple[float, str]] = {}
-    seen: dict[tuple[str, str], int] = {}
-    for row in card.rows:
-        which = seen[row.name, row.unit] = seen.get((row.name, row.unit), -1) + 1
+    for key, row in keyed(card.rows).items():
         for column, value in zip(FIGURES, row.figures, strict=True):
             if value is not None:
-                numbers[row.name, row.unit, which, column] = (float(value), row.description)
+                numbers[*key, column] = (float(value), row.description)
     timed = card.latency.get("end_to_end")
     if timed is not None and all(row.unit != "microseconds" for row in card.rows):
         for column in ("p50", "p99"):

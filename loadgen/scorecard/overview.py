@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from loadgen.scorecard.compare import Cell, Comparison, cell_of
 from loadgen.scorecard.model import ScoreCard
-from loadgen.scorecard.rows import Row, in_report_order
+from loadgen.scorecard.rows import Row, RowKey, in_report_order, keyed
 from loadgen.scorecard.text import counted, name, number
 
 
@@ -52,14 +52,14 @@ def merged_rows(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -
     ]
     compared = {run for _, runs in sides for run in runs}
     sides += [("", (place,)) for place in range(len(cards)) if place not in compared]
-    keyed = [[_keyed(cards[run]) for run in runs] for _, runs in sides]
+    known = [[keyed(cards[run].rows) for run in runs] for _, runs in sides]
     # The run of a side that has most rows names them.
-    templates = [max(side, key=len) for side in keyed]
+    templates = [max(side, key=len) for side in known]
     key_of = {id(row): key for template in templates for key, row in template.items()}
-    found: dict[_Key, list[MergedRow]] = {}
+    found: dict[RowKey, list[MergedRow]] = {}
     for place, row in in_report_order([[*template.values()] for template in templates]):
         label, runs = sides[place]
-        same = [rows[key_of[id(row)]] for rows in keyed[place] if key_of[id(row)] in rows]
+        same = [rows[key_of[id(row)]] for rows in known[place] if key_of[id(row)] in rows]
         columns = zip(*(one.figures for one in same), strict=True)
         found.setdefault(key_of[id(row)], []).append(
             MergedRow(
@@ -73,18 +73,6 @@ def merged_rows(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -
         )
     # The sides of a figure below one another.
     return [one for rows in found.values() for one in rows]
-
-
-_Key = tuple[str, str, int]
-
-
-def _keyed(card: ScoreCard) -> dict[_Key, Row]:
-    """A run's rows by name, unit, and which of those with that name and unit."""
-    rows: dict[_Key, Row] = {}
-    for row in card.rows:
-        which = sum(key[:2] == (row.name, row.unit) for key in rows)
-        rows[row.name, row.unit, which] = row
-    return rows
 
 
 def cell_text(cell: Cell | None) -> str:

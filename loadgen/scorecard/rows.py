@@ -5,6 +5,7 @@ Which rows a case has, and their names, types and units, stand in its module of 
 leaves empty has None there too. An unknown case gets its rates.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -44,6 +45,20 @@ class Row(Figures):
     def figures(self) -> tuple[float | None, ...]:
         """In the order of `FIGURES`."""
         return tuple(getattr(self, key) for key in FIGURES)
+
+
+RowKey = tuple[str, str, int]
+"""Name and unit of a row, and which of those with that name and unit."""
+
+
+def keyed(rows: Sequence[Row]) -> dict[RowKey, Row]:
+    """The rows of a run, so that those of another run of its case have the same keys."""
+    found: dict[RowKey, Row] = {}
+    alike: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        found[row.name, row.unit, alike[row.name, row.unit]] = row
+        alike[row.name, row.unit] += 1
+    return found
 
 
 @dataclass(frozen=True, slots=True)
