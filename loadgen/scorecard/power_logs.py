@@ -144,13 +144,14 @@ def require_no_clock_change(
     if local.empty:
         return
     start_ns, end_ns = window
-    for change_ns in changes_of(settings.zone, int(local.min()), int(local.max()) + 1):
-        if start_ns - _NEAR_CHANGE_NS <= change_ns <= end_ns + _NEAR_CHANGE_NS:
-            raise PowerLogError(
-                f"power log {log.path}: the clock of {settings.zone.key} changes near "
-                f"{pd.Timestamp(change_ns, tz='UTC').tz_convert(settings.zone):%Y-%m-%d %H:%M}, "
-                "within a day of the run; cut the log to one side of the change, or log in UTC"
-            )
+    first_ns = max(int(local.min()), start_ns - _NEAR_CHANGE_NS)
+    last_ns = min(int(local.max()), end_ns + _NEAR_CHANGE_NS)
+    for change_ns in changes_of(settings.zone, first_ns, last_ns):
+        raise PowerLogError(
+            f"power log {log.path}: the clock of {settings.zone.key} changes near "
+            f"{pd.Timestamp(change_ns, tz='UTC').tz_convert(settings.zone):%Y-%m-%d %H:%M}, "
+            "within a day of the run; cut the log to one side of the change, or log in UTC"
+        )
 
 
 def read_power_log(path: Path, zone: ZoneInfo, columns: Columns | None = None) -> pd.DataFrame:

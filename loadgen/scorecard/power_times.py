@@ -6,7 +6,7 @@ days is above the 12th; a log that leaves the choice is refused, never guessed.
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 _DAY_S = 86_400
+_MINUTE_NS = 60 * 10**9
 _UNITS_OF_EPOCH = ((1e11, 1), (1e14, 1_000), (1e17, 1_000_000), (np.inf, 1_000_000_000))
 """Below which number a time since 1970 is in which part of a second: seconds until 5138."""
 
@@ -187,7 +188,7 @@ def utc_ns(times: Times, zone: ZoneInfo) -> NDArray[np.int64]:
     """
     local = times.zones.to_numpy() != "utc"
     # A zone's clock changes at full minutes, and asking for every sample would take long.
-    minute = times.clock_ns // 60_000_000_000
+    minute = times.clock_ns // _MINUTE_NS
     distinct, place = np.unique(minute[local], return_inverse=True)
     clock = pd.Series(distinct * 60).astype("datetime64[s]")
     read = clock.dt.tz_localize(zone, ambiguous="NaT", nonexistent="NaT").dt.tz_convert(None)
@@ -200,26 +201,13 @@ def utc_ns(times: Times, zone: ZoneInfo) -> NDArray[np.int64]:
     return found
 
 
-def changes_of(zone: ZoneInfo, first_ns: int, last_ns: int) -> tuple[int, ...]:
+def changes_of(zone: ZoneInfo, first_ns: int, last_ns: int) -> list[int]:
     """Moments in UTC nanoseconds at which the zone's clock is changed between two others."""
-    found = []
-    at = datetime.fromtimestamp(first_ns // 10**9, UTC)
-    end = datetime.fromtimestamp(-(-last_ns // 10**9), UTC)
-    while at < end:
-        until = min(at + timedelta(days=1), end)
-        if _offset(zone, at) != _offset(zone, until):
-            low, high = at, until
-            while high - low > timedelta(seconds=1):
-                middle = low + (high - low) / 2
-                before = _offset(zone, middle) == _offset(zone, at)
-                low, high = (middle, high) if before else (low, middle)
-            found.append(round(high.timestamp()) * 10**9)
-        at = until
-    return tuple(found)
-
-
-def _offset(zone: ZoneInfo, moment: datetime) -> timedelta | None:
-    return moment.astimezone(zone).utcoffset()
+    # A zone's clock changes at full minutes.
+    minutes = pd.Series(np.arange(first_ns // _MINUTE_NS, last_ns // _MINUTE_NS + 1) * 60)
+    clock = pd.to_datetime(minutes, unit="s", utc=True).dt.tz_convert(zone).dt.tz_localize(None)
+    changed = (clock.astype("datetime64[s]").astype(np.int64) - minutes).diff().fillna(0) != 0
+    return [minute * 10**9 for minute in minutes[changed].tolist()]
 
 
 def foreign_zones(times: Times, wall_ns: NDArray[np.int64], zone: ZoneInfo) -> NDArray[np.bool_]:
