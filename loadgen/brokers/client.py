@@ -1,8 +1,7 @@
-"""Two ways to talk to a broker before and beside a run, when speed does not matter.
+"""How we talk to a broker before and beside a run, when speed does not matter.
 
-`mqtt_client` makes aiomqtt's client, for whole conversations. `PacketStream` sends and receives
-single packets: for what aiomqtt does not show, the properties of CONNACK, and for peers that may
-not speak MQTT at all. It can be cancelled at any moment and starts no thread.
+A `PacketStream` sends and receives single packets, also with peers that may not speak MQTT at all.
+It can be cancelled at any moment and starts no thread.
 """
 
 import asyncio
@@ -14,7 +13,6 @@ import ssl
 import uuid
 from typing import Final, Self
 
-import aiomqtt
 from websockets.client import ClientProtocol
 from websockets.frames import Frame
 from websockets.protocol import State
@@ -32,32 +30,6 @@ PACKET_LIMIT_BYTES: Final = 64 << 10
 _STATUS_BYTES: Final = 512
 _HEARD_BYTES: Final = 64
 SWITCHING: Final = b"HTTP/1.1 101"
-
-
-def mqtt_client(
-    endpoint: Endpoint,
-    role: str,
-    *,
-    version: int = 4,
-    tls_context: ssl.SSLContext | None = None,
-    timeout_s: float = 10.0,
-) -> aiomqtt.Client:
-    """A client of this broker, not yet connected; `role` is part of its Client Identifier.
-
-    `tls_context` is used for mqtts and wss (the system's trust when None).
-    """
-    return aiomqtt.Client(
-        endpoint.host,
-        endpoint.port,
-        username=endpoint.username,
-        password=endpoint.password,
-        identifier=client_identifier(role),
-        protocol=aiomqtt.ProtocolVersion(version),
-        transport="websockets" if endpoint.websocket else "tcp",
-        websocket_path=endpoint.path if endpoint.websocket else None,
-        tls_context=tls_context_of(endpoint, tls_context),
-        timeout=timeout_s,
-    )
 
 
 def client_identifier(role: str) -> str:

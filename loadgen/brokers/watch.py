@@ -32,15 +32,19 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import aiomqtt
 import psutil
 
-from loadgen.brokers.client import mqtt_client
+from loadgen.brokers.client import PacketStream, client_identifier
+from loadgen.brokers.door import KEEP_ALIVE_S, Knock, refusal, silence
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.errors import UsageError
+from loadgen.brokers.probe import connect_of
+from loadgen.errors import CannotRunError, RemoteProtocolError, UsageError
+from loadgen.mqtt.constants import MQTT_3_1_1
+from loadgen.mqtt.packets import Disconnect, Packet, PingReq, Publish, Subscribe, Subscription
 from loadgen.mqtt.topics import filter_matches
 
 Record = dict[str, Any]
@@ -51,6 +55,7 @@ _CLOSE_SAMPLES: Final = 3000
 _INTERVAL_S: Final = 1.0
 _CPUCLOCK_SCHED: Final = 2
 _AGAIN_S: Final = 2.0
+_ANSWER_S: Final = 10.0
 _LONGEST_TOPIC: Final = 200
 _LONGEST_NUMBER: Final = 30
 _LARGEST: Final = 1 << 62
@@ -268,16 +273,18 @@ async def _subscribe(
 ) -> None:
     reported = False
     watched = 0
+    topics = tuple(Subscription(topic) for names in COUNTS.values() for topic in names)
     while True:
-        client = mqtt_client(endpoint, "watch", tls_context=tls_context)
         try:
-            async with client:
-                topics = [(topic, 0) for names in COUNTS.values() for topic in names]
-                await client.subscribe(topics)
-                async for message in client.messages:
+            async with _connected(endpoint, tls_context) as stream:
+                stream.send(Subscribe(1, topics))
+                while True:
+                    packet = await _next(stream)
+                    if not isinstance(packet, Publish):
+                        continue
                     watched += 1
-                    topic = str(message.topic)[:_LONGEST_TOPIC]
-                    count, value = count_of(topic), _number(message.payload)
+                    topic = packet.topic_name[:_LONGEST_TOPIC]
+                    count, value = count_of(topic), _number(packet.payload)
                     if count is not None and value is not None:
                         record(
                             {
@@ -289,9 +296,45 @@ async def _subscribe(
                                 "watched": watched,
                             }
                         )
-        except (aiomqtt.MqttError, OSError, ValueError) as error:
+        except (CannotRunError, RemoteProtocolError, OSError) as error:
             if not reported:
                 reported = True
                 words = str(error).partition("\n")[0][:_LONGEST_TOPIC]
                 record({"time_ns": time.monotonic_ns(), "trouble": f"$SYS: {words}"})
         await asyncio.sleep(_AGAIN_S)
+
+
+@asynccontextmanager
+async def _connected(
+    endpoint: Endpoint, tls_context: ssl.SSLContext | None
+) -> AsyncIterator[PacketStream]:
+    """A connection for the length of the block; the error of one that is not made is not explained.
+
+    To explain it takes more connections (`door.admitted`), and the broker is being measured.
+    """
+    connect = replace(connect_of(endpoint, MQTT_3_1_1), client_id=client_identifier("watch"))
+    knock = Knock(endpoint, connect, tls_context)
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ANSWER_S):
+                await knock.run()
+        if knock.stream is None or knock.connack is None:
+            raise knock.error or silence(knock, _ANSWER_S)
+        if knock.connack.reason_code:
+            raise refusal(endpoint, knock.connack, connect.protocol_version)
+        try:
+            yield knock.stream
+        finally:
+            knock.stream.send(Disconnect())
+    finally:
+        await knock.close()
+
+
+async def _next(stream: PacketStream) -> Packet:
+    """The next packet but answers to our PINGREQ; OSError where one is not answered."""
+    for _ in range(2):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(KEEP_ALIVE_S / 2):
+                return await stream.receive()
+        stream.send(PingReq())
+    raise TimeoutError("the broker does not answer PINGREQ")

@@ -6,14 +6,12 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import aiomqtt
 import psutil
 import pytest
 
-from loadgen.brokers.client import mqtt_client
 from loadgen.brokers.mosquitto import (
     Mosquitto,
     MosquittoSettings,
@@ -238,8 +236,12 @@ async def test_encrypted_with_users_who_have_their_own_topics(tmp_path: Path) ->
         assert "key" not in (directory / "passwords").read_text().replace(":", " ").split()
 
         def client(user: str, password: str) -> aiomqtt.Client:
-            login = replace(endpoint, username=user, password=password)
-            return mqtt_client(login, "test", tls_context=context)
+            return aiomqtt.Client(
+                *(endpoint.host, endpoint.port),
+                username=user,
+                password=password,
+                tls_context=context,
+            )
 
         for user, password in (("ann", "b"), ("eve", "a"), ("ann", "")):
             with pytest.raises(aiomqtt.MqttError):

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiomqtt
 import pytest
 
 from loadgen.brokers.certificates import make_certificates
-from loadgen.brokers.client import mqtt_client
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import MosquittoSettings, find_mosquitto, run_mosquitto
 from loadgen.errors import UsageError
@@ -318,8 +318,12 @@ async def test_in_front_of_mosquitto(
         run_relay(
             mosquitto.endpoints[0], "repeat=1/2", certificate=files, websocket=websocket
         ) as relay,
-        mqtt_client(
-            relay.endpoints[0], "c", version=MQTT_5, tls_context=context, timeout_s=10
+        aiomqtt.Client(
+            *(relay.endpoints[0].host, relay.endpoints[0].port),
+            protocol=aiomqtt.ProtocolVersion.V5,
+            transport="websockets" if websocket else "tcp",
+            websocket_path="/mqtt" if websocket else None,
+            tls_context=context,
         ) as one,
     ):
         await one.subscribe("t", qos=2)

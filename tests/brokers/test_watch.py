@@ -16,6 +16,7 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.brokers.ports import free_port
 from loadgen.errors import UsageError
+from tests.brokers.little_broker import LittleBroker, serving_little
 
 needs_mosquitto = pytest.mark.skipif(
     shutil.which("mosquitto", path=os.environ["PATH"] + ":/usr/sbin") is None,
@@ -154,6 +155,35 @@ async def test_a_broker_that_is_not_there_is_no_error() -> None:
         await until(lambda: records)
     (record,) = records
     assert record["trouble"].startswith("$SYS: ")
+
+
+async def test_a_broker_that_stops_answering_is_asked_again_and_told_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch, "KEEP_ALIVE_S", 0.2)
+    monkeypatch.setattr(watch, "_AGAIN_S", 0.01)
+    records: list[dict[str, Any]] = []
+    broker = LittleBroker()  # which knows no PINGREQ
+    async with (
+        serving_little(broker) as endpoint,
+        watch.watching([endpoint], lambda: (), records.append),
+    ):
+        await until(lambda: len(broker.connects) == 3)
+    (record,) = records
+    assert record["trouble"] == "$SYS: the broker does not answer PINGREQ"
+    assert len({one.client_id for one in broker.connects}) == 3
+
+
+async def test_a_refusal_is_told_without_asking_further() -> None:
+    records: list[dict[str, Any]] = []
+    broker = LittleBroker(versions=(5,))
+    async with (
+        serving_little(broker) as endpoint,
+        watch.watching([endpoint], lambda: (), records.append),
+    ):
+        await until(lambda: records)
+    assert "does not speak MQTT 3.1.1" in records[0]["trouble"]
+    assert len(broker.connects) == 1
 
 
 async def test_a_record_that_cannot_be_written_is_told() -> None:
