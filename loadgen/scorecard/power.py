@@ -37,7 +37,8 @@ _RESETS = 0.1
 """A counter that goes back in more than this share of its steps does not count up."""
 
 _TELLING = 3
-"""So many different values of a counter show in what steps it counts."""
+"""So many different values of a counter show in what steps it counts; so many of watts are not the
+same by chance."""
 
 _NS_W_IN_KWH = 3.6e15
 
@@ -241,9 +242,17 @@ def outlet_power(
     )
 
 
-def require_coverage(outlets: Iterable[OutletPower], run: str) -> None:
-    """Raises PowerLogError for the first outlet whose samples leave too much of the run open."""
+def require_usable(outlets: Iterable[OutletPower], run: str) -> None:
+    """Raises PowerLogError for the first outlet whose samples leave too much of the run open, or
+    are those of another log."""
+    seen: dict[tuple[tuple[float, float, float], ...], OutletPower] = {}
     for outlet in outlets:
+        other = seen.setdefault(outlet.curve, outlet)
+        if other.log != outlet.log and len({watts for _, _, watts in outlet.curve}) >= _TELLING:
+            raise PowerLogError(
+                f"power logs {other.name} and {outlet.name} have the same samples, which would be "
+                "added twice; name each outlet once"
+            )
         if outlet.coverage < LEAST_COVERAGE:
             raise PowerLogError(
                 f"power log {outlet.name} covers {outlet.coverage:.0%} of the measurement window "

@@ -9,6 +9,7 @@ import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from zoneinfo import available_timezones
 
 from loadgen.scorecard.power_settings import Columns
 from loadgen.scorecard.power_units import KILOWATT_HOUR, OTHER, UNITS, WATT, Unit, unit_in
@@ -44,12 +45,13 @@ class Outlet:
 class Layout:
     """How to read the lines of a log. Columns are numbered from 0.
 
-    `time` are the columns that make up the time, one or two; `order` how their dates are written
-    (`power_times.ORDERS`), "" for what the dates themselves say; `zone` is the header's, "" for
-    none. `width` is the number of columns of a line, `numbers` further columns that must be
-    numbers, `others` those of other numbers, such as volts. Outlets have columns of their own, or
-    `outlet_column` names the outlet of a line; `unit_column` has the unit of a line. Figures may be
-    missing where `gaps`.
+    `time` are the columns that make up the time: a date, a time, a zone; `order` how their dates
+    are written (`power_times.ORDERS`), "" for what the dates themselves say; `zone` is that of the
+    header, or above it, "" for none. `width` is the number of columns of a line, `numbers` further
+    columns that must be numbers, `others` those of other numbers, such as volts. Outlets have
+    columns of their own, or `outlet_column` names the outlet of a line; `unit_column` has the unit
+    of a line. `apart` is whether columns of power are known to be outlets, not only to have a unit.
+    Figures may be missing where `gaps`.
     """
 
     time: tuple[int, ...]
@@ -61,6 +63,7 @@ class Layout:
     outlet_column: int | None = None
     unit_column: int | None = None
     others: tuple[int, ...] = ()
+    apart: bool = True
     gaps: bool = True
 
 
@@ -90,17 +93,20 @@ _TIME = _words(
     "time timestamp datetime yyyy zeit uhrzeit zeitstempel zeitpunkt heure horodatage hora"
 )
 _DATE = _words("date datum fecha")
-_NO_TIME = _words("zone offset left remaining elapsed duration interval up run on")
+_NO_TIME = _words("offset left remaining elapsed duration interval up run on")
+_ZONES = _words("timezone zone zeitzone tz")
 _OUTLET = _words("outlet receptacle socket plug port channel circuit sensor steckdose prise")
 _OUTLET_KEYS = ("id", "number", "no", "nr", "num", "index", "", "name", "label")
 """What stands beside the word for an outlet, what tells outlets apart best first."""
 _STATISTIC = _words(
     "max maximum peak min minimum low high limit threshold rated rating nominal capacity budget "
-    "warning critical alarm allocated cost available stdev deviation"
+    "warning critical alarm allocated cost available stdev deviation std cap headroom setpoint "
+    "target price tariff preis kosten"
 )
 _NEITHER = _words(
     "apparent reactive factor voltage volts current amps frequency temperature humidity state "
-    "status percent crest"
+    "status percent crest apparente aparente reactiva réactive reattiva scheinleistung "
+    "blindleistung"
 )
 _POWER = _words("power watts leistung wirkleistung puissance potencia")
 _ENERGY = _words("energy energie arbeit wirkarbeit energia consumption verbrauch")
@@ -118,13 +124,41 @@ _NOISE = (
 _VALUE = _words("value reading wert measurement")
 _UNITS = _words("unit units einheit uom")
 
-TOTALS = _words(
-    "total sum all overall aggregate gesamt summe totale inlet input infeed feed unit pdu phase "
-    "bank branch line mains"
+_SUMS = _words("total sum all overall aggregate gesamt summe totale")
+TOTALS = (
+    _SUMS,
+    _SUMS | _words("inlet input infeed feed unit pdu phase bank branch line mains"),
 )
-"""Words of what may be the sum of other outlets."""
+"""Words of what is the sum of other outlets, and of what may be."""
 
-_ZONE = re.compile(r"\b(?:utc|gmt)\s?(?:[+-]\d\d?:?\d{0,2})?", re.IGNORECASE)
+_INDEX = re.compile(
+    r"(?:(?<![^\W\d_])[^\W\d_]{1,2})?\d+(?!\d|\s?(?:m?s|sec|m|min|h|hr|d)(?![^\W_]))|\b[^\W\d_]\b",
+    re.IGNORECASE,
+)
+"""What counts outlets in their names: 3, A, AA3; not a span of time, such as 5 min."""
+_QUANTILE = re.compile(r"p\d\d+", re.IGNORECASE)
+
+_ZONE = re.compile(
+    r"(?<![^\W_])(?:(?:utc|gmt)(?:\s?[+-]\d\d?(?::?\d\d)?)?|[a-z_]+/[a-z_/]+"
+    r"|(?:ce|ee|m|p|c|e|ae|nz)(?:s|d)t|cet|eet|bst|ist|msk|jst|kst|hkt|sgt)(?![^\W_])",
+    re.IGNORECASE,
+)
+_ZONE_LINE = re.compile(r"time\s?-?zone|zeitzone|times?\b.* in ", re.IGNORECASE)
+
+
+def zone_in(text: str) -> str:
+    """The zone that a text names, as UTC+02:00, CEST or Europe/Berlin; "" for none."""
+    found = (one[0] for one in _ZONE.finditer(text))
+    return next((one for one in found if "/" not in one or one in available_timezones()), "")
+
+
+def zone_above(lines: Sequence[str]) -> str:
+    """The zone that a line above a header names, as "Time zone: Europe/Berlin"; "" for none.
+
+    Not that of "(UTC+01:00) Amsterdam", which leaves open whether summer time is in it.
+    """
+    named = (zone_in(line) for line in lines if _ZONE_LINE.search(line))
+    return next((zone for zone in named if zone and not re.search(r"\d", zone)), "")
 
 
 def words_of(cell: str) -> list[str]:
@@ -151,7 +185,7 @@ def _heading(place: int, cell: str) -> _Heading:
     except ValueError as error:
         raise HeaderError(
             f"column {cell[:80]!r} does not say its unit for certain ({error}); give {OPTION} "
-            f"watts=NAME,unit=W (or kW, mW)"
+            f"watts=NAME,unit=W (or kW, mW) where that is its unit, else convert it"
         ) from None
     words = words_of(rest)
     kind, known = "", frozenset(words)
@@ -161,6 +195,8 @@ def _heading(place: int, cell: str) -> _Heading:
         kind = "other"
     elif unit is not None:
         kind = unit.kind
+    elif known & _ZONES or ("offset" in known and known & {"utc", "gmt"}):
+        kind = "zone"
     elif known & (_TIME | _DATE) and not known & _NO_TIME:
         kind = "time" if known & _TIME else "date"
     elif known & _ENERGY:
@@ -262,32 +298,34 @@ def _layout(headings: Sequence[_Heading], width: int, columns: Columns) -> Layou
         kinds.setdefault(heading.kind, []).append(heading)
     time = _time_columns(kinds.get("time", []), kinds.get("date", []))
     powers, energies = _plain(kinds.get("power", [])), kinds.get("energy", [])
-    unit_column = None
     if not powers and not energies and len(kinds.get("value", [])) == 1:
         powers = kinds["value"]
-        unit_column = next((one.place for one in kinds.get("unit", [])), None)
     if not time or not (powers or energies):
         return None
-    powers = [_in_unit(one, columns.get("unit")) for one in powers]
-    energies = [_in_unit(one, columns.get("counter_unit")) for one in energies]
+    unit_column = None
+    if len(powers) == 1 and not energies:
+        unit_column = next((one.place for one in kinds.get("unit", [])), None)
+    powers = [_in_unit(one, "unit", columns) for one in powers]
+    energies = [_in_unit(one, "counter_unit", columns) for one in energies]
     outlet = _outlet_column(kinds.get("outlet", []))
     outlets = _outlets(powers, energies) if outlet is None else (_only_outlet(powers, energies),)
     return Layout(
-        time=tuple(one.place for one in time),
+        time=tuple(one.place for one in [*time, *kinds.get("zone", [])[:1]]),
         outlets=outlets,
         width=width,
         order=columns.get("dates", ""),
-        zone=next((found[0] for one in time if (found := _ZONE.search(one.cell))), ""),
+        zone=next(filter(None, (zone_in(one.cell) for one in time)), ""),
         outlet_column=None if outlet is None else outlet.place,
         unit_column=unit_column,
         others=tuple(one.place for one in kinds.get("other", [])),
+        apart=len({_without_index(one.name) for one in outlets}) == 1,
     )
 
 
 def _time_columns(times: Sequence[_Heading], dates: Sequence[_Heading]) -> list[_Heading]:
     """The column of times, or that of dates and that of times; none where there is neither."""
     whole = [one for one in times if {"timestamp", "datetime"} & set(words_of(one.cell))]
-    in_utc = [one for one in times if _ZONE.search(one.cell)]
+    in_utc = [one for one in times if zone_in(one.cell)]
     for found in (times, whole, in_utc):
         if len(found) == 1:
             alone = found is not times or len(dates) != 1 or {*words_of(times[0].cell)} & _DATE
@@ -307,8 +345,18 @@ def _plain(powers: Sequence[_Heading]) -> list[_Heading]:
     return [one for one in powers if not one.mean or one.outlet not in now]
 
 
-def _in_unit(heading: _Heading, given: str | None) -> _Heading:
-    return heading if given is None else replace(heading, unit=UNITS[given])
+def _in_unit(heading: _Heading, key: str, columns: Columns) -> _Heading:
+    """With the unit that the user gave; raises HeaderError where the column states another one."""
+    if key not in columns:
+        return heading
+    given = UNITS[columns[key]]
+    named = columns.get("watts" if key == "unit" else "kwh")
+    if heading.unit not in (None, given) and heading.cell != named:
+        raise HeaderError(
+            f"says the unit of its column {heading.cell[:60]!r} itself, and {OPTION} "
+            f"{key}={columns[key]} another one; leave {key} out"
+        )
+    return replace(heading, unit=given)
 
 
 def _outlet_column(found: Sequence[_Heading]) -> _Heading | None:
@@ -342,6 +390,10 @@ def _outlets(powers: Sequence[_Heading], energies: Sequence[_Heading]) -> tuple[
     for one in energies if powers else ():
         if one.outlet in by_name:
             by_name[one.outlet][1].append(one)
+    if len(by_name) > 1 and "" in by_name:
+        # What is without a name could not be chosen.
+        own, _ = by_name[""]
+        by_name = {own[0].cell if not name and own else name: v for name, v in by_name.items()}
     for name, (own, counters) in by_name.items():
         for found, key in ((own, "watts"), (counters, "kwh")):
             if len(found) > 1:
@@ -352,6 +404,12 @@ def _outlets(powers: Sequence[_Heading], energies: Sequence[_Heading]) -> tuple[
     return tuple(
         Outlet(name, _column(own), _column(counters)) for name, (own, counters) in by_name.items()
     )
+
+
+def _without_index(name: str) -> str:
+    """What names of outlets of one kind have alike: all up to what counts them."""
+    found = None if _QUANTILE.fullmatch(name) else _INDEX.search(name)
+    return (name if found is None else f"{name[: found.start()]}#").casefold()
 
 
 def _column(found: Sequence[_Heading]) -> Column | None:

@@ -6,12 +6,14 @@ Imported only where there is a log to read, for pandas takes a while to load.
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from loadgen.control.redaction import printable
 from loadgen.errors import PowerLogError
@@ -30,6 +32,7 @@ from loadgen.scorecard.power_formats import (
     layout_without_header,
     outlet_named,
     words_of,
+    zone_above,
 )
 from loadgen.scorecard.power_numbers import MISSING, marks_in, numbers_of
 from loadgen.scorecard.power_settings import Columns, LogSettings, PduLog
@@ -51,8 +54,12 @@ _HEADER_BLOCK = 6
 _MOST_OUTLETS = 1000
 _NEAR_CHANGE_NS = 86_400 * 10**9
 """A clock that is changed within a day of a run leaves its samples in doubt."""
-_TOTAL_SHARE = 0.02
+_TOTAL_SHARE = 0.05
+"""A total can have losses in it that its outlets have not."""
 _COMPARED_SAMPLES = 1000
+_COMPARED_LINES = 20_000
+_MOST = 0.9
+"""Share of the lines that make a rule: a meter misses some, and its sums are taken later."""
 
 _MARKS = {"point": ".", "comma": ","}
 _GIVE_DECIMAL = "decimal=point or decimal=comma"
@@ -79,6 +86,7 @@ def read_log(log: PduLog, settings: LogSettings) -> pd.DataFrame:
         samples = samples[samples["outlet"].isin(chosen)]
     else:
         _refuse_totals(log, samples, known)
+        _require_apart(log, samples, known)
     return samples.assign(wall_ns=samples["wall_ns"] - settings.offset_ns)
 
 
@@ -100,8 +108,11 @@ def _refuse_totals(log: PduLog, samples: pd.DataFrame, known: Sequence[str]) -> 
     """Raises PowerLogError where an outlet is the sum of others and would be counted twice."""
     if len(known) < 2:
         return
-    totals = [name for name in known if TOTALS & set(words_of(name))]
-    if not totals or len(totals) == len(known):
+    for words in TOTALS:
+        totals = [name for name in known if words & set(words_of(name))]
+        if 0 < len(totals) < len(known):
+            break
+    else:
         totals = _sums_among(samples) if len(known) > 2 else []
     if totals:
         others = [name for name in known if name not in totals]
@@ -113,7 +124,7 @@ def _refuse_totals(log: PduLog, samples: pd.DataFrame, known: Sequence[str]) -> 
 
 
 def _sums_among(samples: pd.DataFrame) -> list[str]:
-    """Outlets that were at every moment what all others together were."""
+    """Outlets that were at nearly every moment what all others together were."""
     some = samples[samples["watts"].notna()]
     early = some[some["wall_ns"].isin(some["wall_ns"].unique()[:_COMPARED_SAMPLES])]
     table = early.pivot(index="wall_ns", columns="outlet", values="watts").dropna()
@@ -121,7 +132,17 @@ def _sums_among(samples: pd.DataFrame) -> list[str]:
         return []
     others = table.mul(-1).add(table.sum(axis=1), axis=0)
     near = (table - others).abs() <= _TOTAL_SHARE * table
-    return [str(name) for name in table.columns[(near & (table > 0)).all()]]
+    return [str(name) for name in table.columns[(near & (table > 0)).mean() >= _MOST]]
+
+
+def _require_apart(log: PduLog, samples: pd.DataFrame, known: Sequence[str]) -> None:
+    """Raises PowerLogError where columns are added of which nothing says that they are outlets."""
+    if len(known) > 1 and not samples["apart"].all():
+        raise PowerLogError(
+            f"power log {log.path} has columns of power with names of several kinds, "
+            f"{printable(', '.join(known[:8]), 200)}; choose those that are outlets, whose watts "
+            f"are added, with {log.path}#OUTLET,..."
+        )
 
 
 def require_readable(settings: LogSettings) -> None:
@@ -259,6 +280,8 @@ def _table(lines: "pd.Series[str]", columns: Columns) -> _Table | None:
                 continue
             if layout is None:
                 continue
+            if not layout.zone:
+                layout = replace(layout, zone=zone_above(head[:first]))
             table = (layout, separator, _without(lines.iloc[first:], head[:first]))
             if _has_time(head[first], layout, separator, columns):
                 return table
@@ -269,7 +292,9 @@ def _table(lines: "pd.Series[str]", columns: Columns) -> _Table | None:
     if unclear is not None:
         raise unclear
     if fallback is None and head and re.match(r'\s*["\']?\d', head[0]):
-        return IBM_DPI, next((s for s in SEPARATORS if s in head[0]), ","), lines
+        mark = next((one for one in SEPARATORS if one in head[0]), "")
+        if mark or not re.search(r"[^\W\d_]", head[0]):
+            return IBM_DPI, mark or ",", lines
     return fallback
 
 
@@ -319,10 +344,16 @@ def _without(lines: "pd.Series[str]", header: Sequence[str]) -> "pd.Series[str]"
 def _unknown(lines: "pd.Series[str]", columns: Columns) -> HeaderError:
     """What is wrong with a log in which no header was found."""
     head = [line for line in lines.iloc[:_HEADER_LINES] if re.search(r"[^\W\d_]", line)]
-    if not head or (len(lines) < 2 and not columns):
+    json = bool(head) and head[0][:1] in "{["
+    if not head or (len(lines) < 2 and not columns and not json):
         return HeaderError(_NO_SAMPLE)
     header = max(head, key=lambda line: max(line.count(separator) for separator in SEPARATORS))
     shown = printable(header, 120)
+    if json or not any(separator in header for separator in SEPARATORS):
+        return HeaderError(
+            "is no table: write it with a line for each sample, with columns such as time and "
+            f"Power (W) and commas between them; it has: {shown}"
+        )
     separator = next((one for one in SEPARATORS if one in header), ",")
     known = {cell.casefold() for cell in cells_of(header, separator)}
     for key in ("time", "date", "watts", "kwh", "outlet"):
@@ -366,6 +397,7 @@ def _samples(
     samples = pd.concat(
         times.assign(
             outlet=outlet.name if names is None else names,
+            apart=layout.apart,
             **_of_outlet(cells, outlet, mark, layout, check),
         )
         for outlet in layout.outlets
@@ -380,7 +412,10 @@ def _samples(
         numbers < _MOST_OUTLETS,
         lambda _: f"more than {_MOST_OUTLETS} outlets; is the right column named?",
     )
-    return _one_a_moment(samples, check), wrong
+    ordered = _one_a_moment(samples, check)
+    if not wrong:
+        _refuse_merged(cells, samples, layout)
+    return ordered, wrong
 
 
 def _cells(lines: "pd.Series[str]", separator: str, width: int, check: Check) -> pd.DataFrame:
@@ -424,7 +459,8 @@ def _times(
     told = texts
     if layout.zone and not form:
         # A number counts from 1970 anyway.
-        bare = ~texts.str.contains(r"(?:[zZ]|[+-]\d\d:?\d\d|[A-Za-z]{3,5})$|^[\d.,]+$", regex=True)
+        own = r"(?:[zZ]|:\d\d.*[+-]\d\d?(?::?\d\d)?|[A-Za-z]{3,5}|/[A-Za-z_]+)$|^[\d.,]+$"
+        bare = ~texts.str.contains(own, regex=True)
         told = texts.where(~bare, texts + f" {layout.zone}")
     try:
         times = times_of(told, layout.order, form)
@@ -442,7 +478,7 @@ def _times(
     check(
         pd.Series(~foreign, texts.index),
         lambda at: (
-            f"{texts.iloc[at][:60]!r} is not in {zone.key}; give --pdu-timezone the zone it names"
+            f"{told.iloc[at][:60]!r} is not in {zone.key}; give --pdu-timezone the zone it names"
         ),
     )
     if times.fine.any() and not known[times.fine].any():
@@ -456,8 +492,7 @@ def _times(
 
 def _decimal_mark(cells: pd.DataFrame, layout: Layout, separator: str, columns: Columns) -> str:
     """The decimal mark of a log; raises HeaderError where its numbers leave the choice."""
-    if "decimal" in columns:
-        return _MARKS[columns["decimal"]]
+    given = _MARKS.get(columns.get("decimal", ""))
     figures = [c.place for o in layout.outlets for c in (o.watts, o.counter) if c is not None]
     places = [*figures, *(place for _, place in layout.numbers), *layout.others]
     proven: dict[str, str] = {}
@@ -468,6 +503,15 @@ def _decimal_mark(cells: pd.DataFrame, layout: Layout, separator: str, columns: 
             proven.setdefault(mark, str(cells[place].loc[index]))
         if doubtful is not None and place in figures:
             unclear.append(str(cells[place].loc[doubtful]))
+    if given is not None and proven.keys() <= {given}:
+        return given
+    if given is not None and len(proven) == 1:
+        raise HeaderError(
+            f"has numbers such as {printable(next(iter(proven.values())), 40)!r}, whose decimal "
+            f"mark is not a {columns['decimal']} as {OPTION} says"
+        )
+    if given is not None:
+        return given
     if len(proven) > 1:
         raise HeaderError(
             f"has decimal points and decimal commas, {printable(proven['.'], 40)!r} and "
@@ -574,11 +618,46 @@ def _one_a_moment(samples: pd.DataFrame, check: Check) -> pd.DataFrame:
         ),
     )
     ordered = samples.sort_values("wall_ns", kind="stable")
-    columns = ["outlet", "wall_ns", "watts", "kwh", "step_kwh", "local"]
+    columns = ["outlet", "wall_ns", "watts", "kwh", "step_kwh", "local", "apart"]
     if ordered.duplicated(["outlet", "wall_ns"]).any():
         # Power and energy on lines of their own.
         ordered = ordered.groupby(["outlet", "wall_ns"], sort=False).first().reset_index()
     return ordered[columns].reset_index(drop=True)
+
+
+def _refuse_merged(cells: pd.DataFrame, samples: pd.DataFrame, layout: Layout) -> None:
+    """Raises HeaderError for a column that tells samples of an outlet apart and is not read."""
+    read = {*layout.time, layout.outlet_column, layout.unit_column, *layout.others}
+    read |= {place for _, place in layout.numbers}
+    read |= {one.place for o in layout.outlets for one in (o.watts, o.counter) if one is not None}
+    figure = "watts" if samples["watts"].notna().any() else "kwh"
+    lines = samples[samples[figure].notna() & ~samples.index.duplicated()]
+    lines = lines.sort_values("wall_ns", kind="stable").iloc[:_COMPARED_LINES]
+    for place in cells.columns.difference([*read]):
+        texts = cells[place].loc[lines.index]
+        numbers = bool(numbers_of(texts, ".").values.notna().any())
+        for outlet, own in texts.groupby(lines["outlet"], sort=False):
+            if not _take_turns(own.to_numpy(str), numbers):
+                continue
+            first, second = (printable(text, 40) for text in own.unique()[:2])
+            raise HeaderError(
+                f"has samples of {_outlet_words(str(outlet))} that differ in column {place + 1}, "
+                f"{first!r} and {second!r} in turn; if it tells outlets apart, name it with "
+                f"{OPTION} outlet=NAME, or give a log for each; else take it out"
+            )
+
+
+def _take_turns(texts: NDArray[np.str_], numbers: bool) -> bool:
+    """Whether these values come back after others, as names do; numbers after the same ones."""
+    _, codes = np.unique(texts, return_inverse=True)
+    kinds = int(codes.max(initial=0)) + 1
+    if kinds < 2 or len(codes) < 3 * kinds:
+        return False
+    changes = codes[1:] != codes[:-1]
+    if numbers:
+        back = codes[kinds:] == codes[:-kinds]
+        return bool(changes.mean() >= _MOST and back.mean() >= _MOST)
+    return bool(changes.sum() >= max(2 * kinds - 1, len(codes) / 10))
 
 
 def _outlet_words(outlet: str) -> str:

@@ -25,7 +25,9 @@ _CELL = re.compile(
 )
 _WELL_FORMED = {
     mark: re.compile(
-        rf"(?:\d+|\d{{1,3}}(?:(?P<part>[{_SPACES}{other}])\d{{3}}(?:(?P=part)\d{{3}})*))"
+        rf"(?:\d+|\d{{1,3}}(?:(?P<part>[{_SPACES}{other}])\d{{3}}(?:(?P=part)\d{{3}})*)"
+        # As in India: 1,35,000.
+        rf"|\d{{1,2}}(?:{re.escape(other)}\d\d)+{re.escape(other)}\d{{3}})"
         rf"(?:{re.escape(mark)}\d*)?|{re.escape(mark)}\d+"
     )
     for mark, other in ((".", ","), (",", "."))

@@ -18,7 +18,8 @@ _MINUTE_NS = 60 * 10**9
 _UNITS_OF_EPOCH = ((1e11, 1), (1e14, 1_000), (1e17, 1_000_000), (np.inf, 1_000_000_000))
 """Below which number a time since 1970 is in which part of a second: seconds until 5138."""
 
-_EPOCH = r"\d{6,20}(?:[.,]\d+)?"
+_EPOCH = r"(?!20\d{12}$)\d{6,20}(?:[.,]\d+)?"
+"""20130426100405 is a date and a time."""
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _DATE = (
     rf"\d{{1,4}}[-/.]\s?(?:\d{{1,2}}|{_MONTH})[-/.]\s?\d{{1,4}}|\d{{8}}"
@@ -26,12 +27,13 @@ _DATE = (
 )
 _TEXT = re.compile(
     r"(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*\.?,?\s+)?"
-    rf"(?P<date>{_DATE})(?:\s*[T_,]\s*|\s+)"
+    rf"(?P<date>{_DATE})(?:\s*[T_,]\s*|\s+|(?<=^\d{{8}}))"
     r"(?P<hour>\d{1,2}):?(?P<minute>\d\d)(?::?(?P<second>\d\d)(?:[.,:](?P<fraction>\d{1,9})\d*)?)?"
-    r"\s*(?P<half>[ap]\.?m\.?)?\s*\(?(?P<zone>[a-z]{1,5}|(?:utc|gmt)?\s?[+-]\d\d(?::?\d\d)?)?\)?",
+    r"\s*(?P<half>[ap]\.?m\.?)?"
+    r"\s*\(?(?P<zone>[a-z_]+/[a-z_/+-]+|[a-z]{1,5}|(?:utc|gmt)?\s?[+-]\d\d?(?::?\d\d)?)?\)?",
     re.IGNORECASE,
 )
-_OFFSET = re.compile(r"(?:utc|gmt)?\s?(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)?")
+_OFFSET = re.compile(r"(?:utc|gmt)?\s?(?P<sign>[+-])(?P<hours>\d\d?):?(?P<minutes>\d\d)?")
 _IN_UTC = ("z", "utc", "gmt")
 
 _ORDERS = {
@@ -211,8 +213,8 @@ def changes_of(zone: ZoneInfo, first_ns: int, last_ns: int) -> list[int]:
 
 
 def foreign_zones(times: Times, wall_ns: NDArray[np.int64], zone: ZoneInfo) -> NDArray[np.bool_]:
-    """Which times name a zone, such as PDT, that `zone` does not have just then."""
-    named = ~times.zones.isin(("", "utc")).to_numpy()
+    """Which times name a zone, such as PDT, that `zone` neither is nor has just then."""
+    named = ~times.zones.isin(("", "utc", zone.key.casefold())).to_numpy()
     foreign = np.zeros(len(named), bool)
     hours = wall_ns[named] // 3_600_000_000_000
     pairs = pd.DataFrame({"hour": hours, "zone": times.zones[named].to_numpy()})

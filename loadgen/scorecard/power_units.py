@@ -16,6 +16,14 @@ _OTHER = (
     r"[km]?(?:VA|VAR|V|A)h?|amp(?:ere)?s?|volts?|Hz|%|percent|°?\s?[CF]|BTU(?:/h)?|PF|rpm|cos ?φ"
 )
 _OTHER_UNIT = re.compile(_OTHER, re.IGNORECASE)
+_OF_ANOTHER_SIZE = re.compile(
+    r"\b(?:ten|hundred|thousand)ths?\b|\b(?:zehn|hundert|tausend)stel\b"
+    r"|(?:[x×*/]|\b10\^)\s*(?:-\d|0[.,]0*1\b|10+\b)",
+    re.IGNORECASE,
+)
+"""A factor beside a unit: "tenths of W", "W x10", "kW * 0.01"."""
+_DIVIDED = re.compile(r"\s*(?:/|per\b)\s*\w", re.IGNORECASE)
+"""What follows a unit that is a part of another one: "W/m", "kWh per day"."""
 _IN_BRACKETS = re.compile(r"[(\[]\s*([^()\[\]]*?)\s*[)\]]")
 
 
@@ -57,7 +65,8 @@ def unit_in(cell: str) -> tuple[Unit | None, str]:
     """The unit that a header cell states, and the cell without it.
 
     One in brackets counts before others, the last one before the first. Raises ValueError for
-    one that may be milli or mega, and for one with a number beside it, as in "(0.1 W)".
+    one that may be milli or mega, for one with a number beside it, as in "(0.1 W)", and for one
+    that is counted in tenths or divided by something.
     """
     for bracket in reversed([*_IN_BRACKETS.finditer(cell)]):
         inside = bracket[1]
@@ -65,6 +74,8 @@ def unit_in(cell: str) -> tuple[Unit | None, str]:
         unit = _read(found, cell) if found else None
         if found and re.search(r"\d", inside):
             raise ValueError(f"what does {inside!r} count?")
+        if found:
+            _require_whole(cell, found, inside)
         if unit is None and _OTHER_UNIT.fullmatch(inside):
             unit = OTHER
         if unit is not None:
@@ -72,7 +83,14 @@ def unit_in(cell: str) -> tuple[Unit | None, str]:
     found = next(reversed([*_UNIT.finditer(cell)]), None)
     if found is None:
         return None, cell
+    _require_whole(cell, found, cell)
     return _read(found, cell), f"{cell[: found.start()]} {cell[found.end() :]}".strip()
+
+
+def _require_whole(cell: str, found: "re.Match[str]", around: str) -> None:
+    """Raises ValueError where the unit that was `found` in `around` is not what a cell counts."""
+    if _OF_ANOTHER_SIZE.search(cell) or _DIVIDED.match(around, found.end()):
+        raise ValueError(f"what does {cell!r} count?")
 
 
 def _read(found: "re.Match[str]", around: str) -> Unit:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from loadgen.scorecard.build import build, wall_window
 from loadgen.scorecard.model import ScoreCard
-from loadgen.scorecard.power import outlets_over, require_coverage
+from loadgen.scorecard.power import outlets_over, require_usable
 from loadgen.scorecard.power_settings import LogSettings, PduLog, log_settings
 from loadgen.scorecard.record import RunFiles, load_intervals, open_run
 from loadgen.scorecard.views import views_of
@@ -39,5 +39,5 @@ def summarize(
     outlets = None
     if settings is not None:
         outlets = outlets_over(settings, *wall_window(run.record, views))
-        require_coverage(outlets, run.record.id)
+        require_usable(outlets, run.record.id)
     return build(run, views, outlets, rack_units)

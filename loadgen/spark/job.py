@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.scorecard.build import build, wall_window
 from loadgen.scorecard.model import ScoreCard
-from loadgen.scorecard.power import require_coverage
+from loadgen.scorecard.power import require_usable
 from loadgen.scorecard.power_settings import PduLog, log_settings
 from loadgen.scorecard.record import different, open_run
 from loadgen.spark.aggregate import PYTHON_SETTINGS, views_of_runs
@@ -63,7 +63,7 @@ def make_scorecards(
             windows = {run.record.id: wall_window(run.record, views[run.record.id]) for run in runs}
             outlets = outlets_of_runs(used, windows, settings)
             for run, measured in outlets.items():
-                require_coverage(measured, run)
+                require_usable(measured, run)
         progress("making the score card ...")
         cards = [
             build(run, views[run.record.id], outlets.get(run.record.id), rack_units) for run in runs

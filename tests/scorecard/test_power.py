@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loadgen.errors import PowerLogError
 from loadgen.scorecard import power_settings
-from loadgen.scorecard.power import outlet_power, outlets_over, require_coverage
+from loadgen.scorecard.power import outlet_power, outlets_over, require_usable
 from loadgen.scorecard.power_logs import (
     parse_power_log,
     read_log,
@@ -52,7 +52,7 @@ def test_the_published_messages_per_watt(window: tuple[str, str]) -> None:
                 at(window[1]),
             )
         )
-    require_coverage(outlets[:1], "run")
+    require_usable(outlets[:1], "run")
     watts = sum(outlet.watts for outlet in outlets)
     assert 460_000 / watts == pytest.approx(1523, rel=0.005)
 
@@ -177,7 +177,7 @@ def test_a_gap_is_not_covered_and_the_error_names_the_log() -> None:
     # The last sample before the gap holds for 2.5 spacings: 90 to 115 of 200.
     assert outlet.coverage == pytest.approx(1 - 85 / 300)
     with pytest.raises(PowerLogError, match=r"outlet-7\.log covers 72% .* of run r1; at least 90%"):
-        require_coverage([outlet], "r1")
+        require_usable([outlet], "r1")
 
 
 def test_a_log_of_another_time_covers_nothing() -> None:

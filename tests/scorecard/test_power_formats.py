@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import PowerLogError
-from loadgen.scorecard.power import OutletPower, outlets_over
+from loadgen.scorecard.power import OutletPower, outlets_over, require_usable
 from loadgen.scorecard.power_logs import parse_power_log
 from loadgen.scorecard.power_settings import log_settings
 from loadgen.scorecard.summary import summarize_run
@@ -260,6 +260,100 @@ def test_what_can_be_read_in_two_ways_is_refused_with_what_to_give(
 )
 def test_what_is_given_settles_it(text: str, columns: str, watts: float) -> None:
     assert [*parsed(text, columns).values()] == [[pytest.approx(watts)]]
+
+
+@pytest.mark.parametrize(
+    ("header", "line", "watts"),
+    [
+        ("Zeit;Wirkleistung [W];Scheinleistung [W]", "1366970645;135;200", 135.0),
+        ("Date,Average (W),Peak (W),Cap (W),Headroom (W)", "1366970645,135,150,300,165", 135.0),
+        ("time,Power (W),Setpoint (W),Price per kWh", "1366970645,135,200,0.2999", 135.0),
+        ("time,Power (W)", '1366970645,"1,35,000"', 135e3),
+        ("time,Power,Unit", "1366970645,0.135,kW", 135.0),
+        ("time,Power (W)", "20130426100405,135", 135.0),
+        # The zone in a column of its own, beside a number, in the header, above it.
+        ("Date,Time,Zone,W", "2013-04-26,12:04:05,+02:00,135", 135.0),
+        ("Timestamp,UTC offset,W", "2013-04-26 12:04:05,+2,135", 135.0),
+        ("time,W", "2013-04-26 12:04:05 UTC+2,135", 135.0),
+        ("Time (UTC+2),W", "2013-04-26 12:04:05,135", 135.0),
+        ("Time zone: UTC\nTime,W", "2013-04-26 10:04:05,135", 135.0),
+    ],
+)
+def test_what_a_header_says_besides(header: str, line: str, watts: float) -> None:
+    assert parsed(f"{header}\n{line}\n") == {"": [watts]}
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "says"),
+    [
+        # Columns of watts that are not outlets beside each other, and more than one could be it.
+        ("time,Pavg (W),Pmin (W),Pmax (W)\n1366970645,2,1,3\n", None, "Pavg, Pmin, Pmax; choose"),
+        ("time,Power 1m avg (W),Power 5m avg (W)\n1366970645,2,3\n", None, "1m, 5m; choose"),
+        ("time,AC Power (W),DC Power (W)\n1366970645,2,1.9\n", None, "AC, DC; choose"),
+        ("time,Power (W),Delta (W)\n1366970645,2,1\n", None, "Power (W), Delta; choose"),
+        ("time,Total (W),Phase A (W)\n1366970645,2,2\n", None, "'Total' seems to be the sum"),
+        # What is given is not what the log says.
+        ("time,Power (kW)\n1366970645,2\n", "unit=W", "'Power (kW)' itself, and --pdu-columns"),
+        ("time,E (Wh)\n1366970645,2\n", "counter_unit=kWh", "leave counter_unit out"),
+        ("time;kW\n1366970645;0.135\n", "decimal=comma", "'0.135', whose decimal mark is not a"),
+        # Not a unit, but a part or a multiple of one.
+        ("time,Power (tenths of W)\n1366970645,2\n", None, "else convert it"),
+        ("time,Power*10 (W)\n1366970645,2\n", None, "what does 'Power*10 (W)' count?"),
+        ("time,Energy (kWh/day)\n1366970645,2\n", None, "what does 'Energy (kWh/day)' count?"),
+        # A zone that is not the one given.
+        ("Time (CEST),W\n2013-04-26 12:04:05,2\n", None, "12:04:05 CEST' is not in UTC"),
+        ("Time,Zone,W\n2013-04-26 12:04:05,Europe/Berlin,2\n", None, "Europe/Berlin' is not in"),
+        ("# Time zone: Europe/Berlin\nTime,W\n2013-04-26 12:04:05,2\n", None, "is not in UTC"),
+        # No table at all.
+        ('{"time":"2013-04-26 12:04:05","power":135}\n', None, "is no table: write it with"),
+        ("2013-04-26 12:04:05 135 Watts\n" * 2, None, "is no table: write it with"),
+    ],
+)
+def test_what_would_be_a_wrong_figure_is_refused(
+    tmp_path: Path, text: str, columns: str | None, says: str
+) -> None:
+    with pytest.raises(PowerLogError) as refused:
+        over(tmp_path, text, columns=columns)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize("column", ["Device", "Node", "Gerät", "MAC"])
+@pytest.mark.parametrize(("first", "second"), [("alpha", "beta"), ("17", "18")])
+@pytest.mark.parametrize("outlet", ["", ",Outlet"])
+def test_two_meters_in_turn_are_not_one(column: str, first: str, second: str, outlet: str) -> None:
+    """A poller asks one after the other, so no two samples are of one moment."""
+    lines = [
+        f"{1366970645 + 60 * place},{name}{',1' if outlet else ''},{watts}"
+        for place, (name, watts) in enumerate([(first, 100), (second, 35)] * 6)
+    ]
+    text = "\n".join([f"time,{column}{outlet},Power (W)", *lines])
+    with pytest.raises(PowerLogError, match=f"differ in column 2, '{first}' and '{second}'"):
+        parsed(text)
+    # A state that changes now and then, or a second clock, tells nothing apart.
+    for other in (["On"] * 5 + ["Off"] * 2 + ["On"] * 5, [f"10:0{p // 2} AM" for p in range(12)]):
+        fine = (f"{1366970645 + 60 * p},{word},{p}" for p, word in enumerate(other))
+        assert parsed("\n".join(["time,What,Power (W)", *fine])) == {"": [*range(12)]}
+
+
+def test_a_sum_that_is_taken_a_moment_later_is_one(tmp_path: Path) -> None:
+    """At one moment of twenty the load had changed meanwhile, and the machine has losses."""
+    lines = [
+        f"{1366970645 + s},{100 + s},20,{(120 + s) * 1.03 + 50 * (s == 7):.1f}" for s in range(20)
+    ]
+    with pytest.raises(PowerLogError, match="'PSU C' seems to be the sum"):
+        over(tmp_path, "\n".join(["time,PSU A (W),PSU B (W),PSU C (W)", *lines]))
+
+
+def test_a_copy_of_a_log_is_not_added_to_it(tmp_path: Path) -> None:
+    text = "\n".join(["time,Power (W)", *(f"{1366970645 + s},{100 + s % 7}" for s in range(121))])
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(text)
+    given = log_settings([tmp_path / "a", tmp_path / "b"], "UTC")
+    assert given is not None
+    outlets = outlets_over(given, minute(0), minute(2))
+    with pytest.raises(PowerLogError, match="have the same samples, which would be added twice"):
+        require_usable(outlets, "run")
+    require_usable(outlets[:1], "run")
 
 
 def test_a_zone_by_name_is_that_of_the_option() -> None:
