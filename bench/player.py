@@ -169,6 +169,7 @@ def _step(
     cpu_ns = _cpu_ns(pid) - cpu_ns
     sent, expected, received = map(live.counted, ("sent", "expected", "received"))
     connected = live.total("connected")
+    driver.ask("conclude")
     driver.ask("stop")
     table = reduce_table(to_table(driver.rows), ("group", "series"))
     return Played(

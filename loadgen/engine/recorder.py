@@ -6,7 +6,6 @@ while rows are made.
 """
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,19 +14,25 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.compiled import compiled
-from loadgen.metrics.histogram import bucket_index
-from loadgen.metrics.interval import COUNTERS, SERIES, Interval
+from loadgen.metrics.histogram import BUCKETS, bucket_index
+from loadgen.metrics.interval import COUNTERS, GAUGES, SERIES, Interval
 from loadgen.workload import traffic
 from loadgen.workload.arrays import Grid
+from loadgen.workload.attention import NEVER_NS
 from loadgen.workload.device import CONNECTED
 from loadgen.workload.fleet import Counts, Fleet, Stat
 from loadgen.workload.pacer import owed_messages
 from loadgen.workload.traffic import CONNECT_PHASE, INTENDED_PHASES
 
 Table = npt.NDArray[np.int64]
+Buckets = npt.NDArray[np.int32]
 Row = dict[str, Any]
 
-_GAUGES = ("connected", "owed", "in_flight")
+_CONNECTED, _OWED, _IN_FLIGHT = map(GAUGES.index, ("connected", "owed", "in_flight"))
+_STAT = Stat.names()
+_SLOTS_OF_A_GROUP = traffic.slot_of(1, 0, 0)
+SLOTS_AT_ONCE = 16
+"""Messages wait while rows are made."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -40,59 +45,61 @@ class ProcessTimes:
     resident_bytes: int
 
 
-def process_times() -> ProcessTimes:
-    """Times of the calling thread and memory of the process; a worker has one thread."""
-    cpu, wait, _ = _words_of("/proc/thread-self/schedstat")
-    resident = int(_words_of("/proc/self/statm")[1])
-    return ProcessTimes(int(cpu), int(wait), resident * _PAGE_BYTES)
+class ProcessAccount:
+    """What the kernel says of this process, a worker, which has one thread."""
 
+    def __init__(self) -> None:
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        self.schedule = os.open("/proc/thread-self/schedstat", flags)
+        self._memory = os.open("/proc/self/statm", flags)
 
-def _words_of(path: str) -> list[bytes]:
-    # A quarter of what it costs through a file object: messages wait meanwhile.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(descriptor, 4096).split()
-    finally:
-        os.close(descriptor)
+    def times(self) -> ProcessTimes:
+        """Times of the thread that made this, and memory of the process."""
+        cpu, wait, _ = os.pread(self.schedule, 100, 0).split()
+        resident = int(os.pread(self._memory, 100, 0).split()[1])
+        return ProcessTimes(int(cpu), int(wait), resident * _PAGE_BYTES)
+
+    def close(self) -> None:
+        os.close(self.schedule)
+        os.close(self._memory)
 
 
 @compiled
-def _add_owed(fleet: Fleet, now_ns: int, owed: Table) -> int:
-    oldest_ns = now_ns
-    for number in range(len(fleet.publishers)):
-        publisher = fleet.publishers[number]
-        messages = owed_messages(publisher, fleet.program, now_ns)
-        if messages > 0:
-            owed[fleet.devices[publisher.device].group] += messages
-            oldest_ns = min(oldest_ns, publisher.due_ns)
-    return now_ns - oldest_ns
-
-
-def owed_by_group(fleet: Fleet, now_ns: int) -> tuple[Table, int]:
-    """Messages due and not sent, by group, and the age of the oldest in ns."""
-    owed = np.zeros(len(fleet.groups), np.int64)
-    if len(fleet.publishers) == 0 or fleet.program[0].clock_ns == 0:
-        return owed, 0
+def _gauge(fleet: Fleet, now_ns: int, gauges: Table) -> int:
+    """Add to the gauges of each group; the age in ns of the oldest message that is owed."""
+    for row in range(len(fleet.devices)):
+        device = fleet.devices[row]
+        if device.state == CONNECTED:
+            gauges[device.group, _CONNECTED] += 1
+        if device.sender >= 0:
+            in_flight = np.int64(fleet.senders[device.sender]["in_flight"])
+            gauges[device.group, _IN_FLIGHT] += in_flight
+    if fleet.program[0].clock_ns == 0:
+        return 0
     # One ns before the end is the last moment at which a message can be due.
     until_ns = min(now_ns, fleet.run.end_ns - 1)
-    age_ns = _add_owed(fleet, until_ns, owed)
-    return owed, int(age_ns) + max(now_ns - until_ns, 0) if owed.any() else 0
+    oldest_ns = NEVER_NS
+    for number in range(len(fleet.publishers)):
+        publisher = fleet.publishers[number]
+        messages = owed_messages(publisher, fleet.program, until_ns)
+        if messages > 0:
+            gauges[fleet.devices[publisher.device].group, _OWED] += messages
+            oldest_ns = min(oldest_ns, publisher.due_ns)
+    return max(now_ns - oldest_ns, 0)
 
 
-def connected_by_group(fleet: Fleet) -> Table:
-    """Devices connected, by group."""
-    connected = fleet.devices["state"] == CONNECTED
-    return np.bincount(fleet.group[connected], minlength=len(fleet.groups)).astype(np.int64)
+def gauges_of(fleet: Fleet, now_ns: int) -> tuple[Table, int]:
+    """By group, in the order of GAUGES, how things stand; the age in ns of the oldest owed message.
+
+    Owed is what is due and not sent, in flight what is sent and not acknowledged.
+    """
+    gauges = np.zeros((len(fleet.groups), len(GAUGES)), np.int64)
+    return gauges, int(_gauge(fleet, now_ns, gauges))
 
 
-def in_flight_by_group(fleet: Fleet) -> Table:
-    """Messages sent and not acknowledged, by group."""
-    total = np.zeros(len(fleet.groups), np.int64)
-    rows = fleet.devices["sender"]
-    senders = rows >= 0
-    if senders.any():
-        np.add.at(total, fleet.group[senders], fleet.senders["in_flight"][rows[senders]])
-    return total
+def owed_of(gauges: Table) -> int:
+    """Messages of all groups that are due and not sent."""
+    return int(gauges[:, _OWED].sum())
 
 
 def current_phase(fleet: Fleet, now_ns: int) -> int:
@@ -109,22 +116,21 @@ def numbers_of(counts: Any) -> Table:
 def take_intervals(fleet: Fleet, reported: Grid[Counts], now_ns: int) -> tuple[list[Row], bytes]:
     """Rows of everything counted since the last call, and the block of their histograms.
 
-    `reported` is as `take_counters` has it.
+    `reported` is as `take_counters` has it. There may be SLOTS_AT_ONCE latencies.
     """
-    rows = take_counters(fleet, reported, now_ns)
-    latencies, block = take_latencies(fleet, recorded_slots(fleet))
+    rows = take_counters(fleet, reported, gauges_of(fleet, now_ns)[0], now_ns)
+    latencies, block, _ = take_latencies(fleet, 0)
     return rows + latencies, block
 
 
-def take_counters(fleet: Fleet, reported: Grid[Counts], now_ns: int) -> list[Row]:
+def take_counters(fleet: Fleet, reported: Grid[Counts], gauges: Table, now_ns: int) -> list[Row]:
     """Rows of the counters since the last call.
 
     Every device group has one for each phase in which something happened, and one for its gauges in
     any case. `reported` is what was counted by the last call, and becomes what was by this one.
     """
     rows: list[Row] = []
-    backlog, _ = owed_by_group(fleet, now_ns)
-    gauges = np.stack([connected_by_group(fleet), backlog, in_flight_by_group(fleet)], axis=1)
+    gauged = gauges.tolist()
     current = current_phase(fleet, now_ns)
     before = numbers_of(reported)
     since = numbers_of(fleet.counters) - before
@@ -137,40 +143,82 @@ def take_counters(fleet: Fleet, reported: Grid[Counts], now_ns: int) -> list[Row
                 row: Row = {"group": group.name, "phase": name, "series": ""}
                 row.update(zip(COUNTERS, counted, strict=True))
                 if phase == current:
-                    row.update(zip(_GAUGES, gauges[index].tolist(), strict=True))
+                    row.update(zip(GAUGES, gauged[index], strict=True))
                 rows.append(row)
     return rows
 
 
-def recorded_slots(fleet: Fleet) -> list[int]:
-    """The slots of latencies that have some."""
-    slots: list[int] = np.flatnonzero(fleet.stats["count"]).tolist()
-    return slots
+@compiled
+def _take_slots(
+    fleet: Fleet, first: int, taken: Table, buckets: Buckets, counts: Table
+) -> tuple[int, int, int]:
+    """Move latencies, from slot `first` on, to `taken`, `buckets` and `counts`, as far as they fit.
+
+    A row of `taken` is slot, count, sum, least and greatest in ns, first bucket, buckets. Returns
+    (the slot to go on with, rows, buckets).
+    """
+    rows = 0
+    size = 0
+    for slot in range(first, len(fleet.stats)):
+        stat = fleet.stats[slot]
+        if stat.count == 0:
+            continue
+        low = bucket_index(stat.min_ns)
+        high = bucket_index(stat.max_ns) + 1
+        if rows == len(taken) or size + min(high - low, stat.count) > len(buckets):
+            return slot, rows, size
+        row = taken[rows]
+        row[0] = slot
+        row[1] = stat.count
+        row[2] = stat.sum_ns
+        row[3] = stat.min_ns
+        row[4] = stat.max_ns
+        row[5] = size
+        # What was touched of it: all of it is a quarter of a million bytes.
+        for bucket in range(low, high):
+            count = fleet.histograms[slot, bucket]
+            if count > 0:
+                fleet.histograms[slot, bucket] = 0
+                buckets[size] = bucket
+                counts[size] = count
+                size += 1
+        row[6] = size - row[5]
+        stat.count = 0
+        stat.sum_ns = 0
+        stat.min_ns = 0
+        stat.max_ns = 0
+        rows += 1
+    return len(fleet.stats), rows, size
 
 
-def take_latencies(fleet: Fleet, slots: Iterable[int]) -> tuple[list[Row], bytes]:
-    """Rows of these slots, which then start again from zero, and the block of their histograms."""
+def take_latencies(fleet: Fleet, first: int) -> tuple[list[Row], bytes, int]:
+    """Rows of at most SLOTS_AT_ONCE slots of latencies, which then start again from zero.
+
+    They are those from slot `first` on that have some. Returns the rows, the block of their
+    histograms and the slot to go on with, 0 where none is left.
+    """
+    taken, buckets, counts = _room()
+    slot, count, size = _take_slots(fleet, first, taken, buckets, counts)
     rows: list[Row] = []
-    buckets: list[bytes] = []
-    counts: list[bytes] = []
-    offset = 0
-    for slot in slots:
-        group, place = divmod(slot, traffic.slot_of(1, 0, 0))
+    for number, *stat, begin, length in taken[:count].tolist():
+        group, place = divmod(number, _SLOTS_OF_A_GROUP)
         phase, series = _names()[place]
         row: Row = {"group": fleet.plan.groups[group].name, "phase": phase, "series": series}
-        row.update(zip(Stat.names(), fleet.stats[slot].item(), strict=True))
-        fleet.stats[slot] = np.zeros((), Stat.layout)
-        # What was touched of it: all of it is a quarter of a million bytes.
-        first = bucket_index(row["min_ns"])
-        touched = fleet.histograms[slot, first : bucket_index(row["max_ns"]) + 1]
-        bucket = np.flatnonzero(touched)
-        buckets.append((bucket + first).astype(np.int32).tobytes())
-        counts.append(touched[bucket].astype(np.int64).tobytes())
-        touched[:] = 0
-        row["bucket"] = [offset, len(bucket)]
+        row.update(zip(_STAT, stat, strict=True))
+        row["bucket"] = [begin, length]
         rows.append(row)
-        offset += len(bucket)
-    return rows, b"".join(buckets + counts)
+    more = slot if slot < len(fleet.stats) else 0
+    return rows, buckets[:size].tobytes() + counts[:size].tobytes(), more
+
+
+@cache
+def _room() -> tuple[Table, Buckets, Table]:
+    """What latencies are moved to; memory that is not touched is none."""
+    return (
+        np.zeros((SLOTS_AT_ONCE, 7), np.int64),
+        np.zeros(BUCKETS, np.int32),
+        np.zeros(BUCKETS, np.int64),
+    )
 
 
 @cache

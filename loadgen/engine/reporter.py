@@ -4,15 +4,15 @@ Owns the phase of the run, and the totals that no kernel counts.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sized
 
 from loadgen.engine.clock import clock_ns
 from loadgen.engine.frames import Header
 from loadgen.engine.recorder import (
+    ProcessAccount,
     Row,
-    owed_by_group,
-    process_times,
-    recorded_slots,
+    gauges_of,
+    owed_of,
     take_counters,
     take_latencies,
 )
@@ -23,10 +23,9 @@ _NS = 1_000_000_000
 _EVENTS_OF_A_KIND = 20
 _LATE_S = 0.0005  # rows are taken this long after the full second
 _DRAIN_S = 0.02
-_TURNS = 5
-"""Of the loop, in which the latencies of a second are sent: of the messages that wait meanwhile
-none waits for all of them."""
 _TURN_S = 0.005
+"""Between the turns of the loop in which the rows of a second are sent: of the messages that wait
+meanwhile none waits for all of them."""
 
 
 class Reporter:
@@ -46,22 +45,24 @@ class Reporter:
         self._events: Counter[str] = Counter()
         self._reported = Counts.grid(*fleet.counters.shape)
         self._start_ns = clock_ns()
-        self._times = process_times()
+        self.account = ProcessAccount()
+        self._times = self.account.times()
         self._common: Header = {}
-        self._slots: list[int] = []
-        """Latencies of the last second that are still to be sent."""
-        self._at_once = 0
+        self._is_counted = False
+        """Whether latencies of the last second are still to be sent, from this slot on."""
+        self._slot = 0
 
     def renew(self, anchor_ns: int) -> None:
         """Report another run from now on; what nobody reported is none of its own."""
-        take_latencies(self._fleet, recorded_slots(self._fleet))
+        while take_latencies(self._fleet, 0)[2]:
+            pass
         take_stalled(self._fleet)
         self._reported[:] = 0
         self._events.clear()
         self.phase = "warmup"
         self._anchor_ns = anchor_ns
         self._start_ns = self._fleet.totals.beat_ns = clock_ns()
-        self._times = process_times()
+        self._times = self.account.times()
 
     @property
     def stopping(self) -> bool:
@@ -96,26 +97,23 @@ class Reporter:
         """
         if self.stopping:
             return self.until_next_second()
-        if self._slots:
-            few = self._slots[: self._at_once]
-            del self._slots[: self._at_once]
-            self._send_latencies(few)
+        if self._is_counted:
+            self._send_latencies()
         else:
             self._send_counters()
-            self._slots = recorded_slots(self._fleet)
-            self._at_once = -(-len(self._slots) // _TURNS)
-        return _TURN_S if self._slots else self.until_next_second()
+        return _TURN_S if self._is_counted else self.until_next_second()
 
     def snapshot(self) -> None:
         """Send all that was counted and not sent yet."""
-        self._slots.clear()
         self._send_counters()
-        self._send_latencies(recorded_slots(self._fleet))
+        while self._is_counted:
+            self._send_latencies()
 
     def _send_counters(self) -> None:
         now_ns = clock_ns()
-        times = process_times()
-        rows = take_counters(self._fleet, self._reported, now_ns)
+        times = self.account.times()
+        gauges, _ = gauges_of(self._fleet, now_ns)
+        rows = take_counters(self._fleet, self._reported, gauges, now_ns)
         stalled_ns, longest_stall_ns = take_stalled(self._fleet)
         rows.append(
             {
@@ -137,13 +135,16 @@ class Reporter:
         }
         self._start_ns = now_ns
         self._times = times
-        self._fleet.totals.owed = sum(row.get("owed", 0) for row in rows)
+        self._fleet.totals.owed = owed_of(gauges)
         self._fleet.totals.beat_ns = now_ns
         self._send_rows(rows, b"")
+        self._is_counted, self._slot = True, 0
 
-    def _send_latencies(self, slots: Sequence[int]) -> None:
-        if slots:
-            self._send_rows(*take_latencies(self._fleet, slots))
+    def _send_latencies(self) -> None:
+        rows, block, self._slot = take_latencies(self._fleet, self._slot)
+        self._is_counted = self._slot > 0
+        if rows:
+            self._send_rows(rows, block)
 
     def _send_rows(self, rows: list[Row], block: bytes) -> None:
         for row in rows:
@@ -153,8 +154,8 @@ class Reporter:
     def end_window(self) -> None:
         """The schedule is over: report the backlog that is left."""
         self.enter("drain")
-        backlog, age_ns = owed_by_group(self._fleet, clock_ns())
-        total = int(backlog.sum())
+        gauges, age_ns = gauges_of(self._fleet, clock_ns())
+        total = owed_of(gauges)
         self._fleet.totals.owed = total
         self._send({"window_end": {"owed": total, "owed_oldest_ns": age_ns}})
 
@@ -166,8 +167,8 @@ class Reporter:
         """
         if self.phase != "drain":
             return None
-        backlog, _ = owed_by_group(self._fleet, clock_ns())
-        self._fleet.totals.owed = int(backlog.sum())
+        owed = owed_of(gauges_of(self._fleet, clock_ns())[0])
+        self._fleet.totals.owed = owed
         in_flight = self._fleet.totals.in_flight
-        self._fleet.totals.finished = int(not in_flight and not unsent and not backlog.any())
+        self._fleet.totals.finished = int(not in_flight and not unsent and not owed)
         return _DRAIN_S

@@ -9,7 +9,7 @@ import pytest
 from loadgen.engine import recorder
 from loadgen.engine.fleet import build_fleet, plan_schedule
 from loadgen.metrics.histogram import bucket_index
-from loadgen.metrics.interval import COUNTERS, SERIES, Interval
+from loadgen.metrics.interval import COUNTERS, GAUGES, SERIES, Interval
 from loadgen.mqtt.in_flight import acquire, set_capacity
 from loadgen.workload import traffic
 from loadgen.workload.arrays import Grid
@@ -44,11 +44,18 @@ def started_fleet() -> Fleet:
 def rows_of(fleet: Fleet, now_ns: int, reported: Grid[Counts] | None = None) -> list[Interval]:
     """As the coordinator sees them, after a trip through JSON."""
     reported = Counts.grid(*fleet.counters.shape) if reported is None else reported
-    rows, block = recorder.take_intervals(fleet, reported, now_ns)
-    header: dict[str, Any] = orjson.loads(
-        orjson.dumps({"interval": rows, "buckets": len(block) // 12})
-    )
-    return recorder.decode_intervals(header, block)
+    frames = [recorder.take_intervals(fleet, reported, now_ns)]
+    more = len(frames[0][0])
+    while more:
+        rows, block, more = recorder.take_latencies(fleet, 0)
+        frames.append((rows, block))
+    found = []
+    for rows, block in frames:
+        header: dict[str, Any] = orjson.loads(
+            orjson.dumps({"interval": rows, "buckets": len(block) // 12})
+        )
+        found += recorder.decode_intervals(header, block)
+    return found
 
 
 def test_every_count_and_latency_is_in_one_row_and_starts_again() -> None:
@@ -121,8 +128,9 @@ def test_every_group_has_its_gauges_in_the_current_phase(now_ns: int, phase: str
     }
     gauges = {row.group: (row.connected, row.in_flight) for row in rows}
     assert gauges == {"publishers": (2, 2), "others": (1, 0), "subscribers": (3, 0)}
-    assert recorder.connected_by_group(fleet).tolist() == [2, 1, 3]
-    assert recorder.in_flight_by_group(fleet).tolist() == [2, 0, 0]
+    connected, _, in_flight = recorder.gauges_of(fleet, now_ns)[0].T.tolist()
+    assert connected == [2, 1, 3]
+    assert in_flight == [2, 0, 0]
 
 
 def test_before_the_start_gauges_belong_to_the_connect_phase() -> None:
@@ -140,41 +148,50 @@ def test_gauges_appear_once_however_many_phases_have_counts() -> None:
     fleet.held["counters"].view(np.int64)[:] = 1
     rows = rows_of(fleet, START_NS + 2 * S)
     assert sum(row.connected for row in rows) == 9
-    assert sum(row.owed for row in rows) == recorder.owed_by_group(fleet, START_NS + 2 * S)[0].sum()
+    assert sum(row.owed for row in rows) == recorder.owed_of(
+        recorder.gauges_of(fleet, START_NS + 2 * S)[0]
+    )
+
+
+def owed_by_group(fleet: Fleet, now_ns: int) -> tuple[Any, int]:
+    gauges, age_ns = recorder.gauges_of(fleet, now_ns)
+    return gauges[:, GAUGES.index("owed")], age_ns
 
 
 def test_owed_counts_what_is_due_by_group_and_how_old_it_is() -> None:
     fleet = started_fleet()
     # Each of four sends 100 a second, each of two 10 a second.
-    owed, age_ns = recorder.owed_by_group(fleet, START_NS + S // 2 - 1)
+    owed, age_ns = owed_by_group(fleet, START_NS + S // 2 - 1)
     assert owed.tolist() == [200, 10, 0]
     assert age_ns == S // 2 - 1
-    owed, age_ns = recorder.owed_by_group(fleet, START_NS - 1)
+    owed, age_ns = owed_by_group(fleet, START_NS - 1)
     assert owed.tolist() == [0, 0, 0]
     assert age_ns == 0
 
 
 def test_nothing_becomes_due_after_the_window_but_the_debt_grows_older() -> None:
     fleet = started_fleet()
-    owed, age_ns = recorder.owed_by_group(fleet, START_NS + 10 * S)
+    owed, age_ns = owed_by_group(fleet, START_NS + 10 * S)
     assert owed.tolist() == [1200, 60, 0]
     assert age_ns == 10 * S
     fleet.publishers["due_ns"] = START_NS + 3 * S
-    assert recorder.owed_by_group(fleet, START_NS + 10 * S)[0].sum() == 0
+    assert owed_by_group(fleet, START_NS + 10 * S)[0].sum() == 0
 
 
 def test_owed_follows_the_rate() -> None:
     fleet = started_fleet()
     fleet.program = with_rate(fleet.program, START_NS + S, 3.0)
-    assert recorder.owed_by_group(fleet, START_NS + 2 * S - 1)[0].tolist() == [1600, 80, 0]
+    assert owed_by_group(fleet, START_NS + 2 * S - 1)[0].tolist() == [1600, 80, 0]
 
 
 def test_process_times_are_those_of_the_scheduler() -> None:
-    before = recorder.process_times()
+    account = recorder.ProcessAccount()
+    before = account.times()
     total = 0
-    while recorder.process_times().cpu_ns - before.cpu_ns < 3_000_000:
+    while account.times().cpu_ns - before.cpu_ns < 3_000_000:
         total += sum(range(1000))
-    after = recorder.process_times()
+    after = account.times()
+    account.close()
     assert after.cpu_ns > before.cpu_ns
     assert after.wait_ns >= before.wait_ns
     assert after.resident_bytes > 10 << 20
