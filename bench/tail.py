@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from bench import cost, floor, player
 from loadgen.compiled import compiled
-from loadgen.engine import attendance, behaviour, reporter, worker
+from loadgen.engine import behaviour, reporter, worker
 from loadgen.engine.reactor import entry_points
 from loadgen.workload import traffic
 from loadgen.workload.arrays import Arrays, Bytes, Int64Rows, Int64s, pointer_to
@@ -69,7 +69,7 @@ NOTING = entry_points(traffic.MESSAGING._replace(on_message=_note_message))
 class Timeline:
     """What the loop did between two stays in compiled code: start, end and kind of each turn."""
 
-    KINDS = ("loop", "attendance", "rows of a second")
+    KINDS = ("loop", "rows of a second")
 
     def __init__(self) -> None:
         self.turns = np.zeros((_TURNS_MOST, 3), np.int64)
@@ -125,8 +125,7 @@ def play(port: int, seconds: float) -> tuple[Numbers, Numbers]:
                 made.fleet, made.subscribe_packets, kernels, final, made.scheduled
             )
 
-        tick, rows = attendance.Attendance.tick, reporter.Reporter.each_second
-        attendance.Attendance.tick = timeline.does("attendance", tick)  # type: ignore[method-assign]
+        rows = reporter.Reporter.each_second
         reporter.Reporter.each_second = timeline.does("rows of a second", rows)  # type: ignore[method-assign]
         worker.reader_of = lambda _: noting  # type: ignore[attr-defined, assignment]
         try:
@@ -137,7 +136,6 @@ def play(port: int, seconds: float) -> tuple[Numbers, Numbers]:
             player.play(groups, port, seconds=seconds)
         finally:
             worker.reader_of = behaviour.reader_of  # type: ignore[attr-defined]
-            attendance.Attendance.tick = tick  # type: ignore[method-assign]
             reporter.Reporter.each_second = rows  # type: ignore[method-assign]
         with np.load(told) as found:
             return found["moments"], found["turns"]

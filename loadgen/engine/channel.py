@@ -31,6 +31,12 @@ class Channel(asyncio.Protocol):
         self._heard_s = loop.time()
         self._was_silent = False
 
+    @property
+    def descriptor(self) -> int:
+        """What becomes readable when the coordinator speaks."""
+        assert self._transport is not None
+        return int(self._transport.get_extra_info("socket").fileno())
+
     async def obey(self, sock: socket.socket, commands: Mapping[str, Command]) -> None:
         """Carry out what arrives on `sock` until it closes; an unforeseen error is raised."""
         self.commands = commands

@@ -65,8 +65,6 @@ class Connector:
         self._allowance = 0.0
         self._paced_ns = 0
         self._ticking = False
-        self.paced = False
-        """Whether devices wait for their turn at a rate that Python keeps."""
         self._expire_s = 0.0
         # Another order in each worker, or devices of all workers would return at the same moments.
         first = (int(fleet.group[0]), int(fleet.device[0])) if len(fleet.device) else (0, 0)
@@ -123,7 +121,7 @@ class Connector:
         self._attempts[connection] = attempt + 1
         wait_s = min(policy.delay_s * 2.0 ** min(attempt, 30), policy.maximum_s)
         wait_s *= 1.0 + policy.jitter * (2.0 * self.random.random() - 1.0)
-        heapq.heappush(self._returning, (self._loop.time() + wait_s, connection))
+        heapq.heappush(self._returning, (clock_ns() / 1e9 + wait_s, connection))
         if not self._ticking:
             self._tick()
 
@@ -141,19 +139,19 @@ class Connector:
         self._returning.clear()
 
     def _tick(self) -> None:
-        now_s = self._loop.time()
+        now_s = clock_ns() / 1e9
         while self._returning and self._returning[0][0] <= now_s:
             self._enqueue([heapq.heappop(self._returning)[1]])
         if now_s >= self._expire_s:
             self._expire_s = now_s + _EXPIRE_EACH_S
             self._expire()
         self.more()
-        self.paced = bool(self._rate and self._count[0])
+        is_paced = bool(self._rate and self._count[0])
         self._ticking = bool(
             self.connecting_all or self._count[0] or self._returning or self._connecting[0]
         )
         if self._ticking:
-            self._loop.call_later(_TICK_S if self.paced else _IDLE_TICK_S, self._tick)
+            self._loop.call_later(_TICK_S if is_paced else _IDLE_TICK_S, self._tick)
 
     def more(self) -> None:
         """Begin as many connects as pace and bound allow; wanted again whenever one has ended."""

@@ -447,7 +447,7 @@ def _run_of(plan: RunPlan) -> Rows[Run]:
     run.whole_limit = _whole_limit(plan)
     run.wall_ns = time.time_ns() - clock_ns()
     run.tick_ns = plan.send_tick_us * 1000
-    run.epoll = run.timer = run.linger_timer = -1
+    run.epoll = run.timer = run.linger_timer = run.account = -1
     return rows
 
 

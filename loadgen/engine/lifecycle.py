@@ -4,7 +4,6 @@ Owns what the kernels leave for Python to decide: CONNACK, DISCONNECT, errors, a
 connection after them. Connecting itself is the connector's.
 """
 
-import asyncio
 import os
 from collections import Counter
 from functools import lru_cache
@@ -15,6 +14,7 @@ from loadgen.engine.behaviour import Behaviour
 from loadgen.engine.clock import clock_ns
 from loadgen.engine.connector import Connector
 from loadgen.engine.endings import before_connack, ending
+from loadgen.engine.loop import WorkerLoop
 from loadgen.engine.outgoing import Outgoing
 from loadgen.engine.poller import Poller
 from loadgen.engine.recorder import current_phase
@@ -61,17 +61,13 @@ def _decoded(data: bytes, version: int) -> Packet:
 class Lifecycle:
     """The connections of one worker, and the parts that serve them."""
 
-    def __init__(
-        self, behaviour: Behaviour, loop: asyncio.AbstractEventLoop, reporter: Reporter
-    ) -> None:
+    def __init__(self, behaviour: Behaviour, loop: WorkerLoop, reporter: Reporter) -> None:
         fleet, kernels = behaviour.fleet, behaviour.kernels
         self.streams: Streams | None = None
         if fleet.plan.targets[0].transport != "tcp":
             receive = kernels.receive
             self.streams = Streams(fleet, loop, self._on_events, self._stream_failed, receive)
-        self.poller = Poller(
-            fleet, loop, kernels, self.streams, self._handle_events, lambda: self.connector.paced
-        )
+        self.poller = Poller(fleet, loop, kernels, self.streams, self._handle_events)
         self.outgoing = Outgoing(fleet, self.streams)
         self.connector = Connector(fleet, loop, self.streams, self._on_events, self.lost)
         packets = behaviour.subscribe_packets

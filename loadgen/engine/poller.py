@@ -11,39 +11,39 @@ from collections.abc import Callable
 
 import numpy as np
 
+from loadgen.engine.attendance import Attendance
 from loadgen.engine.clock import clock_ns
-from loadgen.engine.reactor import LINGER, TIMER, EntryPoints
+from loadgen.engine.loop import WorkerLoop
+from loadgen.engine.reactor import CHANNEL, LINGER, TIMER, EntryPoints
 from loadgen.engine.streams import Streams
 from loadgen.engine.syscalls import EPOLLET, EPOLLIN, arm_timer, make_timer, watch
 from loadgen.workload.device import LISTED
 from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import slow_group
 
-_LINGER_NS = 20_000_000
-"""So long the other business of the loop can wait while there is traffic: as long as `Attendance`
-waits. A turn of the loop costs some 100 µs, since little of it is in the processor's caches by
-then, and the messages that come meanwhile wait for it."""
+_LEAST_STAY_NS = 5_000_000
+"""So long the loop's own business may wait, such as a pace at which devices connect. A turn of the
+loop costs some 100 µs, since little of it is in the processor's caches by then, and the messages
+that come meanwhile wait for it."""
+_REST_NS = 20_000_000
+"""How long what is on its way may take to come."""
 _READ_S = 0.05
 """How often slow subscribers read."""
-_HURRIED_LINGER_NS = 5_000_000
-"""The same while devices connect at a pace that the loop keeps."""
 
 
 class Poller:
     """The hot path of one worker.
 
-    `handle_events()` takes what the kernels queued for Python, whenever there is something;
-    `is_hurried()` says whether devices are being connected at a pace.
+    `handle_events()` takes what the kernels queued for Python, whenever there is something.
     """
 
     def __init__(
         self,
         fleet: Fleet,
-        loop: asyncio.AbstractEventLoop,
+        loop: WorkerLoop,
         kernels: EntryPoints,
         streams: Streams | None,
         handle_events: Callable[[], None],
-        is_hurried: Callable[[], bool],
     ) -> None:
         self.epoll = selectors.EpollSelector()
         self._fleet = fleet
@@ -51,7 +51,8 @@ class Poller:
         self._kernels = kernels
         self._streams = streams
         self._handle_events = handle_events
-        self._is_hurried = is_hurried
+        self._attendance: Attendance | None = None
+        self._stalls = fleet.held["attention"]["stalls"]
         columns = (fleet.held["totals"][name] for name in ("events", "rearm", "ready"))
         self._events, self._rearm, self._ready = columns
         self._read_ns = clock_ns()
@@ -66,12 +67,20 @@ class Poller:
             watch(run.epoll, timer, EPOLLIN | EPOLLET, name, fleet.words)
         loop.add_reader(run.epoll, self.on_ready)
 
+    def heed(self, channel: int, attendance: Attendance) -> None:
+        """Leave compiled code when the coordinator speaks, on `channel`, and to tell of stalls."""
+        watch(self._fleet.run.epoll, channel, EPOLLIN, CHANNEL, self._fleet.words)
+        self._attendance = attendance
+
     def on_ready(self) -> None:
         """Plain connections have something, or messages are due."""
-        linger_ns = 0
-        if self._streams is None:
-            linger_ns = _HURRIED_LINGER_NS if self._is_hurried() else _LINGER_NS
-        self._write_segments(self._kernels.serve(self._fleet, linger_ns))
+        stay_ns = 0 if self._streams is not None else self._loop.until_due_ns()
+        self._serve(max(stay_ns, _LEAST_STAY_NS) if stay_ns else 0)
+
+    def _serve(self, stay_ns: int) -> None:
+        self._write_segments(self._kernels.serve(self._fleet, stay_ns))
+        if self._stalls[0] and self._attendance is not None:
+            self._attendance.tell()
         self.on_events()
 
     def on_events(self) -> None:
@@ -102,7 +111,7 @@ class Poller:
         fleet.ready[first : first + len(rows)] = rows
         self._ready[0] = first + len(rows)
         flags[rows] |= LISTED
-        self.on_ready()
+        self._serve(0)
         return _READ_S
 
     def _release(self) -> None:
@@ -131,7 +140,7 @@ class Poller:
         handled = -1
         while handled != self._fleet.totals.publishes or self._ready[0]:
             handled = self._fleet.totals.publishes
-            self.on_ready()
+            self._serve(0 if self._streams is not None else _REST_NS)
             await asyncio.sleep(0)
             if clock_ns() > end_ns:
                 return

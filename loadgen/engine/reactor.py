@@ -31,6 +31,7 @@ from loadgen.engine.syscalls import (
     keep_few_bytes,
     monotonic_ns,
     open_socket,
+    processor_times,
     receive_into,
     receive_timed,
     send_from,
@@ -42,10 +43,12 @@ from loadgen.engine.syscalls import (
 from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.workload.arrays import Rows, copy_bytes
 from loadgen.workload.attention import (
+    NEVER_NS,
     STALL_FLOOR_NS,
-    attend_loop,
+    attend,
     attend_reading,
     loop_wake_ns,
+    tick_or,
     wake_ns,
 )
 from loadgen.workload.device import (
@@ -111,7 +114,9 @@ _ENDED = EPOLLERR | EPOLLHUP | EPOLLRDHUP
 TIMER = -1
 """What the timer is called in the epoll set, where connections have their row."""
 LINGER = -2
-"""The timer that ends a stay in compiled code; its expiry is all it has to say."""
+"""The timer of the tick, and of the end of a stay in compiled code; its expiry is all it says."""
+CHANNEL = -3
+"""The coordinator."""
 
 
 ReceiveKernel = Callable[[Fleet, int, int, int], tuple[int, int]]
@@ -157,6 +162,8 @@ def poll(fleet: Fleet, timeout_ms: int, asked_ns: int, handlers: Handlers) -> in
             _serve_device(fleet, row, int(np.int64(epoll_events[base])), False, handlers)
         elif row == TIMER:
             totals.rearm = 1
+        elif row == CHANNEL:
+            fleet.attention.called = 1
     return now_ns
 
 
@@ -457,35 +464,57 @@ def _whole_messages(batch: Rows[Sent], count: int, start: int, done: int) -> int
 def serve_devices(fleet: Fleet, linger_ns: int, handlers: Handlers) -> int:
     """Poll and pump, again and again, until Python is needed or `linger_ns` are over.
 
-    While there is traffic the worker waits here and not in its loop, which sees what else there
-    is (the coordinator, its own timers) no later than `linger_ns` after it came. A timeout of each
-    wait would have the kernel program a timer each time, which costs more than the wait; so the
-    linger timer of the epoll set is armed once (-1 for none). Returns the number of segments that
-    `pump` left for streamed connections.
+    The worker waits here and not in its loop, for as long as that has nothing to do. A timeout of
+    each wait would have the kernel program a timer each time, which costs more than the wait; so
+    the linger timer of the epoll set is armed for the tick or the end of the stay (-1 for none).
+    It stays armed for the tick when the stay ends. Returns the number of segments that `pump` left
+    for streamed connections.
     """
-    totals = fleet.totals
-    linger_timer = fleet.run.linger_timer
+    totals, attention = fleet.totals, fleet.attention
     now_ns = monotonic_ns(fleet.clock)
     end_ns = now_ns + linger_ns
     asked_ns = loop_wake_ns(fleet)
     timeout_ms = 0
-    if linger_timer >= 0 and linger_ns > 0:
-        arm_timer(linger_timer, end_ns, fleet.clock)
+    attention.called = 0
+    until_ns = _arm_linger(fleet, end_ns, now_ns)
     while True:
         now_ns = poll(fleet, timeout_ms, asked_ns, handlers)
+        if now_ns >= until_ns:
+            if 0 < attention.tick_ns <= now_ns:
+                _tick(fleet, now_ns)
+            until_ns = _arm_linger(fleet, end_ns, now_ns)
         if totals.rearm:
             segments = pump_due(fleet, handlers)
             if segments > 0:
                 return segments
         if fleet.connects.count > 0:
             _connect_waiting(fleet)
-        if totals.events > 0:
+        if totals.events > 0 or attention.stalls > 0 or attention.called > 0 or now_ns >= end_ns:
             return 0
-        left_ns = end_ns - now_ns
-        if left_ns <= 0:
-            return 0
-        asked_ns = wake_ns(fleet, end_ns)
-        timeout_ms = -1 if linger_timer >= 0 else (left_ns + 999_999) // 1_000_000
+        asked_ns = wake_ns(fleet, until_ns)
+        timeout_ms = -1
+        if fleet.run.linger_timer < 0:
+            timeout_ms = (max(until_ns - now_ns, 0) + 999_999) // 1_000_000
+
+
+@compiled
+def _arm_linger(fleet: Fleet, end_ns: int, now_ns: int) -> int:
+    """Be woken by the tick, or at `end_ns` if that comes first and is not over; when that is."""
+    until_ns = tick_or(fleet, end_ns if end_ns > now_ns else NEVER_NS)
+    if fleet.run.linger_timer >= 0:
+        arm_timer(fleet.run.linger_timer, until_ns if until_ns < NEVER_NS else 0, fleet.clock)
+    return until_ns
+
+
+@compiled
+def _tick(fleet: Fleet, now_ns: int) -> None:
+    """Note what the scheduler has given the worker, to tell of a stall from now on what it was."""
+    attention = fleet.attention
+    attention.tick_ns = now_ns + attention.tick_every_ns
+    if attention.stalls == 0:
+        busy_ns, waited_ns = processor_times(fleet.run.account, fleet.buffer)
+        attention.busy_ns = busy_ns
+        attention.waited_ns = waited_ns
 
 
 def entry_points(handlers: Handlers) -> EntryPoints:
@@ -522,7 +551,7 @@ def _record_streamed(fleet: Fleet, row: int, messages: int, now_ns: int) -> None
     """Count how long the messages of a read waited that the loop made: known after a stall only."""
     attention = fleet.attention
     if now_ns - attention.seen_ns > STALL_FLOOR_NS:
-        attend_loop(fleet, now_ns)
+        attend(fleet, now_ns, loop_wake_ns(fleet))
     slot = _own_delay_slot(fleet, row, now_ns)
     if now_ns - attention.stall_end_ns < STALL_FLOOR_NS:
         _record_evenly(fleet, slot, messages, 0, now_ns - attention.stall_start_ns)

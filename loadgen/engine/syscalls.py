@@ -34,6 +34,8 @@ EVENT_WORDS = 3 if _PACKED else 4
 EVENT_DATA = 1 if _PACKED else 2
 """Word that holds the low half of its data."""
 
+ACCOUNT_BYTES = 64
+"""Three numbers, with room."""
 _CLOCK_REALTIME = 0
 _CLOCK_MONOTONIC = 1
 CLOCK_OFFSET = 4
@@ -79,6 +81,7 @@ def _external(name: str, result: Any, *arguments: Any) -> Any:
 _errno_location = _external("__errno_location", _int_pointer)
 _epoll_wait = _external("epoll_wait", _int, _int, _address, _int, _int)
 _epoll_ctl = _external("epoll_ctl", _int, _int, _int, _int, _address)
+_pread = _external("pread", types.intp, _int, _address, types.uintp, types.int64)
 _recv = _external("recv", types.intp, _int, _address, types.uintp, _int)
 _recvmsg = _external("recvmsg", types.intp, _int, _address, _int)
 _send = _external("send", types.intp, _int, _address, types.uintp, _int)
@@ -250,6 +253,26 @@ def socket_error(descriptor: int, scratch: Words) -> int:
     start = scratch.ctypes.data
     _getsockopt(descriptor, _SOL_SOCKET, _SO_ERROR, start, start + 4)
     return int(np.int64(scratch[0]))
+
+
+@compiled
+def processor_times(account: int, scratch: Bytes) -> tuple[int, int]:
+    """Of the thread whose /proc/.../schedstat is open: ns on a processor, and waiting for one.
+
+    `scratch` holds ACCOUNT_BYTES; (0, 0) where nothing can be read.
+    """
+    got = _result(_pread(account, scratch.ctypes.data, ACCOUNT_BYTES, 0))
+    busy_ns = 0
+    number = 0
+    for position in range(max(got, 0)):
+        figure = int(np.int64(scratch[position])) - 48
+        if figure >= 0:
+            number = number * 10 + figure
+        elif busy_ns > 0:
+            return busy_ns, number
+        else:
+            busy_ns, number = number, 0
+    return 0, 0
 
 
 @compiled

@@ -28,7 +28,6 @@ from loadgen.engine.recorder import take_intervals
 from loadgen.engine.syscalls import EPOLLIN, arm_timer, close_descriptor, make_timer, watch
 from loadgen.mqtt.in_flight import forget_received, set_capacity
 from loadgen.workload import traffic
-from loadgen.workload.attention import attend_loop
 from loadgen.workload.device import CONNECT, LOSE, OPEN, transition
 from loadgen.workload.fleet import Counts, Fleet
 from loadgen.workload.groups import (
@@ -139,7 +138,6 @@ def _called_by_workers(fleet: Fleet) -> Sequence[Step]:
         lambda: ping_idle(fleet, now_ns, four, np.zeros(2, np.uint8), four),
         lambda: keep_partial(fleet, 0, fleet.buffer, 0, 0, now_ns),
         take_rows,
-        lambda: attend_loop(fleet, now_ns),
         change_rate,
         lambda: traffic.requeue(fleet, 0),
         lambda: traffic.release_held(fleet, 1, 0),

@@ -36,6 +36,7 @@ from loadgen.engine.frames import Header
 from loadgen.engine.keep_alive import keep_alive
 from loadgen.engine.lifecycle import Lifecycle
 from loadgen.engine.live import open_live_page
+from loadgen.engine.loop import WorkerLoop
 from loadgen.engine.reporter import Reporter
 from loadgen.engine.subscription_marks import share_streams
 from loadgen.engine.warm import warm as warm
@@ -52,13 +53,14 @@ _READ_REST_S = 1.0
 class Worker:
     """The parts of one worker and the commands that step it through a run."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, channel: Channel) -> None:
+    def __init__(self, loop: WorkerLoop, channel: Channel) -> None:
         self.loop = loop
         self.channel = channel
         self.fleet: Fleet
         self.behaviour: Behaviour
         self.reporter: Reporter
         self.lifecycle: Lifecycle
+        self.attendance: Attendance
         self._stopped = False
         self.commands: dict[str, Command] = {
             "configure": self.configure,
@@ -90,7 +92,8 @@ class Worker:
         self.lifecycle = lifecycle = Lifecycle(behaviour, self.loop, self.reporter)
         wait_s = self.reporter.until_next_second()
         self.loop.call_later(wait_s, self._repeat, self._each_second)
-        self._repeat(Attendance(fleet, self.channel.send).tick)
+        self.attendance = Attendance(fleet, self.reporter.account, self.channel.send)
+        lifecycle.poller.heed(self.channel.descriptor, self.attendance)
         outgoing = lifecycle.outgoing
         self._repeat(keep_alive(fleet, lifecycle.keep_alive_ns, outgoing, lifecycle.lost))
         if slow_group(fleet.plan.groups) is not None:
@@ -244,6 +247,7 @@ class Worker:
         """Disconnect in order, remove durable sessions from the broker."""
         fleet = self.fleet
         self._stopped = True
+        self.attendance.end()
         for connection in np.flatnonzero(fleet.devices["state"] == CONNECTED).tolist():
             self.lifecycle.stop(connection)
             if connection % 500 == 0:
@@ -277,9 +281,10 @@ def _keep_time(processors: tuple[int, ...]) -> None:
 def run_worker(sock: socket.socket) -> None:
     """Body of a worker process: obey the frames on `sock` until it closes."""
 
+    loop = WorkerLoop()
+
     async def obey() -> None:
-        loop = asyncio.get_running_loop()
         channel = Channel(loop)
         await channel.obey(sock, Worker(loop, channel).commands)
 
-    uvloop.run(obey())
+    uvloop.run(obey(), loop_factory=lambda: loop)

@@ -1,9 +1,9 @@
 """When a worker did not look at its sockets, although it meant to.
 
-A worker asks to be woken: by a message that is due, by the linger timer, by the tick of its loop.
-One that comes back later than the earliest of these stood still in between, whoever made it: a
-signal, a quota, the hypervisor, another program on its processor, or itself while it was busy. What
-became ready meanwhile waited for the worker and not for the broker.
+A worker asks to be woken: by a message that is due, by its tick, by the end of its stay in compiled
+code. One that comes back later than the earliest of these stood still in between, whoever made it:
+a signal, a quota, the hypervisor, another program on its processor, or itself while it was busy.
+What became ready meanwhile waited for the worker and not for the broker.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ STALL_FLOOR_NS = 10_000_000
 """A worker that is late by less than this is slow, not away: a few slices of a shared processor,
 or the rows of a second. What it costs shows in the latency series."""
 STALLS_LIMIT = 128
-"""Stalls that are kept between two ticks; more than fit into the second of an interval."""
+"""Stalls that are kept until Python tells them; more than fit into the second of an interval."""
 NEVER_NS = 1 << 62
 
 
@@ -35,22 +35,26 @@ class Attention(Record):
     seen_ns: Int64
     missed_ns: Int64
     """Since when what is being read may have waited: the begin of a stall, 0 without one."""
-    unread_ns: Int64
-    """The begin of a stall that the loop saw in its last turn; 0 when it was read up since."""
     tick_ns: Int64
-    """When the loop wakes, whatever happens; 0 for not at all."""
+    """When the worker looks, whatever happens; 0 for not at all."""
+    tick_every_ns: Int64
     alarm_ns: Int64
     """When the schedule's timer wakes; 0 for not at all."""
     stall_start_ns: Int64
     stall_end_ns: Int64
     """The last stall."""
     stalls: Int64
-    """Rows in `stalls` since the last tick."""
+    """Rows in `stalls` that Python has not told."""
     stalled_ns: Int64
     longest_stall_ns: Int64
     """Since the last interval."""
     untimed_reads: Int64
     """Since the last read that the kernel's clock timed."""
+    busy_ns: Int64
+    waited_ns: Int64
+    """On a processor, and waiting for one, until the last tick."""
+    called: Int64
+    """1 when the coordinator has said something."""
 
 
 @compiled
@@ -79,29 +83,20 @@ def attend(fleet: "Fleet", now_ns: int, asked_ns: int) -> bool:
 def attend_reading(fleet: "Fleet", now_ns: int, asked_ns: int) -> None:
     """The same of a look after which it reads what is ready."""
     stood_still = attend(fleet, now_ns, asked_ns)
-    attention = fleet.attention
-    attention.missed_ns = attention.stall_start_ns if stood_still else 0
-    if attention.unread_ns > 0:
-        attention.missed_ns = attention.unread_ns
-    attention.unread_ns = 0
+    fleet.attention.missed_ns = fleet.attention.stall_start_ns if stood_still else 0
 
 
 @compiled
 def loop_wake_ns(fleet: "Fleet") -> int:
     """When a worker that waits in its loop is woken at the latest, by the tick or the schedule."""
-    tick_ns = fleet.attention.tick_ns
-    return wake_ns(fleet, tick_ns if tick_ns > 0 else NEVER_NS)
+    return wake_ns(fleet, tick_or(fleet, NEVER_NS))
 
 
 @compiled
-def attend_loop(fleet: "Fleet", now_ns: int) -> None:
-    """The loop of the worker comes round at `now_ns`; what is ready is read after that."""
-    stood_still = attend(fleet, now_ns, loop_wake_ns(fleet))
-    attention = fleet.attention
-    if not stood_still:
-        attention.unread_ns = 0
-    elif attention.unread_ns == 0:
-        attention.unread_ns = attention.stall_start_ns
+def tick_or(fleet: "Fleet", moment_ns: int) -> int:
+    """The tick or this moment, whichever is first."""
+    tick_ns = fleet.attention.tick_ns
+    return min(moment_ns, tick_ns) if tick_ns > 0 else moment_ns
 
 
 @compiled

@@ -95,6 +95,8 @@ class Run(Record):
     epoll: Int64
     timer: Int64
     linger_timer: Int64
+    account: Int64
+    """Descriptor of what the scheduler says of the worker."""
 
 
 class Totals(GapPool):

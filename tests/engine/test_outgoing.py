@@ -14,6 +14,7 @@ import pytest
 from loadgen.engine import worker as worker_module
 from loadgen.engine.channel import Channel
 from loadgen.engine.live import create_live_page
+from loadgen.engine.loop import WorkerLoop
 from loadgen.engine.syscalls import EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, close_descriptor, watch
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import Disconnect, PubAck, Publish, Subscribe
@@ -158,12 +159,22 @@ async def test_a_blocked_connection_that_breaks_leaves_nothing_behind(
     assert driver.counted("disconnects") == 1
 
 
-async def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_answered(
+def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_answered(
     collector: None, tmp_path: Path
 ) -> None:
     """Writable again and a message to acknowledge, both in one look at the socket."""
-    loop = asyncio.get_running_loop()
-    made = worker_module.Worker(loop, Channel(loop))
+    loop = WorkerLoop()
+    try:
+        loop.run_until_complete(_answer_and_flush(loop, tmp_path))
+    finally:
+        loop.close()
+
+
+async def _answer_and_flush(loop: WorkerLoop, tmp_path: Path) -> None:
+    coordinator, channel = socket.socketpair(), Channel(loop)
+    coordinator[1].setblocking(False)
+    await loop.connect_accepted_socket(lambda: channel, coordinator[1])
+    made = worker_module.Worker(loop, channel)
     group = DeviceGroup("subscribers", 1, subscribes=Subscribes("", 1, topic="t"))
     plan = harness.one_worker_plan(group, port=1)
     create_live_page(tmp_path / "live", 1, 1)
@@ -200,6 +211,9 @@ async def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_an
     close_descriptor(fleet.run.timer)
     near.close()
     far.close()
+    channel.close()
+    await asyncio.sleep(0)
+    coordinator[0].close()
 
 
 @pytest.mark.parametrize("count", [10, 1], ids=["others follow", "nothing follows"])

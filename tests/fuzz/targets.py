@@ -29,6 +29,7 @@ from loadgen.control.link import Link
 from loadgen.engine.behaviour import Behaviour
 from loadgen.engine.frames import FrameReader, encode_frame
 from loadgen.engine.lifecycle import Lifecycle
+from loadgen.engine.loop import WorkerLoop
 from loadgen.engine.reporter import Reporter
 from loadgen.engine.streams import _WebSocketStream
 from loadgen.errors import (
@@ -111,8 +112,9 @@ def _play_codec(data: bytes) -> None:
 def _worker() -> tuple[Lifecycle, Behaviour]:
     player = messaging_player(1, 5, "fanin", {"devices": 3, "qos": 2})
     behaviour = Behaviour(player.fleet, lambda _row: [Subscribe(65535, (Subscription("a", 2),))])
-    loop = asyncio.new_event_loop()
-    return Lifecycle(behaviour, loop, Reporter(player.fleet, 0, 0, lambda *_: None)), behaviour
+    return Lifecycle(
+        behaviour, WorkerLoop(), Reporter(player.fleet, 0, 0, lambda *_: None)
+    ), behaviour
 
 
 def _play_session(data: bytes) -> None:

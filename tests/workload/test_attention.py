@@ -6,8 +6,8 @@ from loadgen.workload.attention import (
     STALL_FLOOR_NS,
     STALLS_LIMIT,
     attend,
-    attend_loop,
     attend_reading,
+    loop_wake_ns,
     mostly_stalled,
     take_stalled,
     take_stalls,
@@ -54,7 +54,7 @@ def test_what_was_done_after_the_moment_asked_for_is_a_stall_from_the_last_look(
 def test_the_first_look_of_all_is_no_stall() -> None:
     plan = one_worker_plan(DeviceGroup("devices", 1))
     fleet = build_fleet(plan, plan.workers[0])
-    attend_loop(fleet, START_NS)
+    attend(fleet, START_NS, loop_wake_ns(fleet))
     assert (take_stalled(fleet), take_stalls(fleet)) == ((0, 0), [])
 
 
@@ -63,7 +63,7 @@ def test_the_earliest_of_tick_and_schedule_is_what_the_loop_asked_for() -> None:
         fleet = attentive_fleet()
         fleet.attention.tick_ns = START_NS + tick_ns
         fleet.attention.alarm_ns = START_NS + alarm_ns if alarm_ns else 0
-        attend_loop(fleet, START_NS + 100 * MS)
+        attend(fleet, START_NS + 100 * MS, loop_wake_ns(fleet))
         assert take_stalled(fleet)[0] == 80 * MS
 
 
@@ -95,22 +95,6 @@ def test_only_what_is_read_right_after_a_stall_waited_for_it() -> None:
     attend_reading(fleet, START_NS + 60 * MS, 0)
     assert attention.missed_ns == START_NS + MS
     attend_reading(fleet, START_NS + 61 * MS, NEVER_NS)
-    assert attention.missed_ns == 0
-
-
-def test_what_the_loop_saw_counts_for_the_reads_of_its_turn() -> None:
-    fleet = attentive_fleet()
-    attention = fleet.attention
-    attend_loop(fleet, START_NS + MS)
-    attention.tick_ns = START_NS + 20 * MS
-    attend_loop(fleet, START_NS + 2000 * MS)
-    attend_reading(fleet, START_NS + 2050 * MS, 0)  # it stood still again before it could read
-    assert attention.missed_ns == START_NS + 20 * MS
-    attention.tick_ns = START_NS + 2060 * MS
-    attend_loop(fleet, START_NS + 2100 * MS)
-    attention.tick_ns = START_NS + 2120 * MS
-    attend_loop(fleet, START_NS + 2120 * MS)  # nothing had come
-    attend_reading(fleet, START_NS + 3000 * MS, NEVER_NS)
     assert attention.missed_ns == 0
 
 
