@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 from hypothesis import HealthCheck, settings
 
-from loadgen.compiled import cache_directory
+from loadgen.compiled.cache import cache_directory
 
 SATURATING = (
     *("tests/control/test_calibrate.py", "tests/integration/test_search.py"),

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from loadgen import PROGRAM
+from loadgen.compiled import leave_plain
 
 _MESSAGE_CHARACTERS = 1_000
 _USAGE_STATUS = 2
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, _interrupted)
+        leave_plain()  # kernels are for workers
         _leave(main(sys.argv[1:]))
     words = _spelled_out(arguments)
     if words == ["--version"]:

@@ -33,7 +33,7 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.extending import _Intrinsic
 from numba.core.typing.templates import Signature
 
-COMPILER = ("loadgen.compiled", "loadgen.compiled.linking", __name__)
+COMPILER = (*(f"loadgen.compiled{part}" for part in ("", ".cache", ".linking")), __name__)
 """Modules that make machine code: what a kernel reads of them does not count."""
 
 _UNDER_WAY = "under way"

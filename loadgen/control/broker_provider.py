@@ -48,7 +48,7 @@ def accounts_of(workload: Workload) -> "tuple[Account, ...]":
     """The users that a private broker is to know; none where everybody may connect."""
     if not workload.access_control:
         return ()
-    from loadgen.engine.fleet import read_clients
+    from loadgen.engine.clients import read_clients
     from loadgen.workload.accounts import accounts
 
     file = workload.clients_file

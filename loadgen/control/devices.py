@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from loadgen.control.redaction import printable
 from loadgen.control.rundir import replacing
+from loadgen.engine.clients import read_clients
 from loadgen.engine.devices import UNKNOWN
-from loadgen.engine.fleet import read_clients
 from loadgen.errors import RunDirectoryError
 from loadgen.workload.groups import RunPlan, client_id
 

@@ -12,7 +12,7 @@ from loadgen.control.broker_provider import routes
 from loadgen.control.environment import machine_identity
 from loadgen.control.redaction import printable
 from loadgen.engine import tls
-from loadgen.engine.fleet import connect_of, read_clients
+from loadgen.engine.clients import connect_of, read_clients
 from loadgen.errors import BrokerRefusedError, ScenarioError
 from loadgen.mqtt.codec import CLIENT_ID_CHARACTERS
 from loadgen.mqtt.constants import MQTT_3_1

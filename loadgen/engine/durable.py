@@ -7,7 +7,7 @@ from typing import Any
 
 from websockets.asyncio.client import connect
 
-from loadgen.engine.fleet import connect_packet, read_clients
+from loadgen.engine.clients import connect_packet, read_clients
 from loadgen.engine.streams import MQTT, Streams, websocket_uri
 from loadgen.errors import BrokerRefusedError
 from loadgen.mqtt.codec import encode

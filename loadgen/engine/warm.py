@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from loadgen.compiled import NotCompiledError, is_kept, only_loading
+from loadgen.compiled.cache import NotCompiledError, is_kept, only_loading
 from loadgen.engine.closing import count_missing
 from loadgen.engine.fleet import build_fleet, plan_schedule
 from loadgen.engine.reactor import (

@@ -9,14 +9,19 @@ reflected polynomial 0xEDB88320).
 
 from typing import Any
 
-from llvmlite import ir
-from numba import config, types
-from numba.core import codegen
-from numba.core.extending import intrinsic
+from loadgen.compiled import is_plain
 
-_config: Any = config
-_host_features: Any = codegen.get_host_cpu_features
-_pair: Any = types.UniTuple
+if not is_plain():
+    from llvmlite import ir
+    from numba import config, types
+    from numba.core import codegen
+    from numba.core.extending import intrinsic
+
+    _config: Any = config
+    _host_features: Any = codegen.get_host_cpu_features
+    _pair: Any = types.UniTuple
+    _VECTOR = ir.VectorType(ir.IntType(64), 2)
+
 _MASK = 0xFFFFFFFF
 
 FOLD_64 = 0x0154442BD4, 0x01C6E41596
@@ -28,15 +33,13 @@ _POLYNOMIAL, _RECIPROCAL = 0x01DB710641, 0x01F7011641
 
 def _has_instruction() -> bool:
     """Whether code is compiled, and for a processor that multiplies without carry."""
-    if _config.DISABLE_JIT or _config.CPU_NAME not in (None, "host"):
+    if is_plain() or _config.CPU_NAME not in (None, "host"):
         return False
     features: str = _config.CPU_FEATURES or _host_features()
     return "+pclmul" in features.split(",")
 
 
 FOLDS = _has_instruction()
-
-_VECTOR = ir.VectorType(ir.IntType(64), 2)
 
 
 def _vector(builder: Any, low: Any, high: Any) -> Any:
@@ -94,7 +97,7 @@ def _reduce(_context: Any, _low: Any, _high: Any) -> Any:
     return types.int64(types.int64, types.int64), generate
 
 
-fold: Any = intrinsic(_fold)
+fold: Any = None if is_plain() else intrinsic(_fold)
 """(low, high, factors, then_low, then_high): 16 bytes folded into those that come then."""
-reduce: Any = intrinsic(_reduce)
+reduce: Any = None if is_plain() else intrinsic(_reduce)
 """(low, high): the 32 bits that the last 16 bytes leave."""

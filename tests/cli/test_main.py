@@ -212,6 +212,20 @@ def test_help_and_wrong_options_import_nothing_heavy(
     assert done.returncode == 0, done.stderr
 
 
+def test_a_run_does_without_numba_in_the_process_that_conducts_it() -> None:
+    code = (
+        "import atexit, importlib, sys; from loadgen.cli.main import main;"
+        "modules = 'loadgen.control.coordinator', 'loadgen.scorecard.summary';"
+        "atexit.register(lambda: [*map(importlib.import_module, modules),"
+        "print('numba' in sys.modules)]); main()"
+    )
+    nobody = [*("fanin", "--broker", "mqtt://127.0.0.1:1"), "--quiet"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *nobody], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (3, "False\n"), done.stderr
+
+
 def test_options_are_made_for_the_command_that_is_named_alone() -> None:
     def options(*words: str) -> dict[str | None, int]:
         commands = command_of(words).commands

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.engine.fleet import read_clients
+from loadgen.engine.clients import read_clients
 from loadgen.errors import ScenarioError
 
 SECRET = "correct-horse-battery"

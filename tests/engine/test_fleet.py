@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.engine.fleet import build_fleet, connect_packet, plan_schedule, socket_address
+from loadgen.engine.clients import connect_packet
+from loadgen.engine.fleet import build_fleet, plan_schedule, socket_address
 from loadgen.errors import BrokerUnreachableError
 from loadgen.mqtt.codec import decode
 from loadgen.mqtt.packets import Connect

@@ -174,6 +174,7 @@ def test_a_field_of_another_table_does_not_compile() -> None:
         wrong(street())
 
 
+@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
 def test_a_type_is_found_again_unless_its_class_has_changed() -> None:
     again = pickle.loads(pickle.dumps(Street.compiled))
     assert again is Street.compiled
