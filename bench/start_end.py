@@ -1,21 +1,23 @@
 """Where the time of a run goes that is not its load: start and end, step by step.
 
-    python bench/start_end.py                       five short runs on Mosquitto, after one to warm
-    python bench/start_end.py --broker reflector    on another broker
+    python bench/start_end.py                       five short runs of each case on Mosquitto,
+                                                    after one to warm
+    python bench/start_end.py --case fanin --tls    of one case, with options of a run
 
-Least and median of each step over the runs, in seconds of wall time. Steps are told apart by what
-the run itself writes: its lines of progress, its events and its files.
+Least of each step over the runs, in seconds of wall time, and of their sum. Steps are told apart by
+what the run itself writes: its lines of progress, its events and its files.
 """
 
 import argparse
 import itertools
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from loadgen.cases.registry import CASES
 
 DURATION_S = 2.0
 STEPS = (
@@ -24,65 +26,71 @@ STEPS = (
     "configure",
     "connect, subscribe",
     "lead",
-    "window beyond its length",
+    "load beyond its length",
     "drain with --settle",
     "stop",
     "verdict, files",
     "score card",
     "end of the process",
 )
+PROGRAM = "import sys; from loadgen.cli.main import main; main()"
 
 
-def play(broker: str, extra: list[str]) -> dict[str, float]:
+def words_of(case: str) -> list[str]:
+    """The command of a case, with the first of its variants where these are commands."""
+    variants = CASES[case].variants
+    return [case] if variants is None else [case, next(iter(variants.commands))]
+
+
+def play(case: str, broker: str, extra: list[str]) -> dict[str, float]:
     """One run: seconds that each step took."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        command = [
-            *(sys.executable, "-m", "loadgen.cli.main", "fanin", "--devices", "100"),
-            *("--duration", f"{DURATION_S:g}", "--warmup", "0s", "--broker", broker),
-            *("--out", str(out), *extra),
-        ]
-        program = "import sys; from loadgen.cli.main import main; main()"
-        command[1:3] = ["-c", program]
+        options = ["--duration", f"{DURATION_S:g}", "--warmup", "0s", "--broker", broker]
+        program = [sys.executable, "-c", PROGRAM, *words_of(case), *options]
+        command = [*program, "--out", str(out), *extra]
         ahead_ns = time.time_ns() - time.monotonic_ns()
-        moments = [time.monotonic_ns()]
+        begun_ns = time.monotonic_ns()
         with subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         ) as process:
             assert process.stderr is not None
-            first, last = 0, 0
-            for _ in process.stderr:
-                last = time.monotonic_ns()
-                first = first or last
+            lines = [(time.monotonic_ns(), line) for line in process.stderr]
         ended_ns = time.monotonic_ns()
         if process.returncode not in (0, 1):
-            raise SystemExit(f"the run ended with status {process.returncode}")
+            raise SystemExit(f"{case} ended with status {process.returncode}: {lines[-1][1]}")
         events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
         phases = {one["detail"]: one["time_ns"] for one in events if one["kind"] == "phase"}
         windows = json.loads((out / "run.json").read_text())["windows"]
+        load_ns, load_end_ns = windows.get("measure") or windows["hold"]
+        ready_ns = windows.get("subscribe", windows["connect"])[1]
+        moments = [begun_ns, lines[0][0], phases["configure"], phases["connect"], ready_ns, load_ns]
+        after = [load_end_ns, phases.get("drain", phases["stop"]), phases["stop"]]
         sealed_ns = (out / "SHA256SUMS").stat().st_mtime_ns - ahead_ns
-        moments += [first, phases["configure"], phases["connect"]]
-        moments += [windows["subscribe"][1], windows["measure"][0]]
-        moments += [phases["drain"] - int(DURATION_S * 1e9), phases["stop"] - int(DURATION_S * 1e9)]
-        took = [(then - now) / 1e9 for now, then in itertools.pairwise(moments)]
-        rest = [phases["stop"], events[-1]["time_ns"], sealed_ns, last, ended_ns]
-        took += [(then - now) / 1e9 for now, then in itertools.pairwise(rest)]
-        return dict(zip(STEPS, took, strict=True))
+        after += [events[-1]["time_ns"], sealed_ns, lines[-1][0], ended_ns]
+        pairs = [*itertools.pairwise(moments), *itertools.pairwise(after)]
+        return dict(zip(STEPS, ((then - now) / 1e9 for now, then in pairs), strict=True))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeat", type=int, default=5, help="runs, after one that is not counted")
     parser.add_argument("--broker", default="mosquitto", help="as of loadgen (mosquitto)")
+    parser.add_argument("--case", action="append", choices=CASES, help="these (all)")
     given, extra = parser.parse_known_args()
-    play(given.broker, extra)
-    runs = [play(given.broker, extra) for _ in range(given.repeat)]
-    print(f"{'step':<28} {'least':>8} {'median':>8}  s")
+    cases = given.case or list(CASES)
+    runs: dict[str, list[dict[str, float]]] = {}
+    for case in cases:
+        play(case, given.broker, extra)
+        runs[case] = [play(case, given.broker, extra) for _ in range(given.repeat)]
+    print(f"{'least of each, s':<26}" + "".join(f"{case:>11}" for case in cases))
     for step in STEPS:
-        took = [run[step] for run in runs]
-        print(f"{step:<28} {min(took):8.3f} {statistics.median(took):8.3f}")
-    sums = [sum(run.values()) for run in runs]
-    print(f"{'together':<28} {min(sums):8.3f} {statistics.median(sums):8.3f}")
+        least = (min(run[step] for run in runs[case]) for case in cases)
+        print(f"{step:<26}" + "".join(f"{value:11.3f}" for value in least))
+    sums = [sorted(sum(run.values()) for run in runs[case]) for case in cases]
+    print(f"{'together, least':<26}" + "".join(f"{values[0]:11.3f}" for values in sums))
+    middle = given.repeat // 2
+    print(f"{'together, median':<26}" + "".join(f"{values[middle]:11.3f}" for values in sums))
 
 
 if __name__ == "__main__":
