@@ -103,6 +103,7 @@ def warm(behaviour: str = "messaging", report: Report = lambda *_: None) -> None
         with only_loading():
             missing = [step for step in steps if not _is_loaded(step)]
         if missing:
+            gc.enable()  # what compiles here leaves much behind
             _compile(missing, report)
 
 
