@@ -21,14 +21,6 @@ _HIGH_WATER_MARK = "high_water_mark"
 _UPPER_BOUND = (
     "here an upper bound: all that was under way to one subscription, in both kernels' buffers too"
 )
-_LOADS = frozenset(
-    {
-        *("producers", "ingress_rate", "egress_rate", "persistent_rate", "queue_rate"),
-        "forwarding_rate",
-    }
-)
-"""Measures of what was played: ours is no limit, and what depends on it needs the same load."""
-
 _NEAR = 0.95
 _MADE_WORSE = {
     "impair": "links were impaired here",
@@ -144,7 +136,7 @@ def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tupl
     says = f"not comparable because: {differences}" if differences else "yes"
     of_load = says
     if not differences and _same_load(figure, found["value"]) is False:
-        unit = MEASURES[figure.measure][1]
+        unit = MEASURES[figure.measure].unit
         says = "yes, but a smaller load: ours was played, and is no limit"
         of_load = (
             f"not comparable because: {number(figure.value)} {unit} there, "
@@ -176,14 +168,14 @@ def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tupl
 
 def _same_load(figure: PublishedFigure, ours: float | None) -> bool | None:
     """Whether ours was as great a load as the published one; None for figures that are no load."""
-    if figure.measure not in _LOADS or figure.value is None:
+    if not MEASURES[figure.measure].load or figure.value is None:
         return None
     return ours is not None and ours >= _NEAR * figure.value
 
 
 def _title(measure: str, column: str) -> str:
     """What a line is of: `egress rate, msgs/sec`, or the unit alone where that says it."""
-    unit = MEASURES[measure][1]
+    unit = MEASURES[measure].unit
     return _OWN_TITLES.get(measure, f"{measure.replace('_', ' ')}{column}, {unit}")
 
 

@@ -13,7 +13,7 @@ from loadgen.cases.registry import CASES
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.scorecard.reading import figure, part
 from loadgen.scorecard.record import RunRecord
-from loadgen.workload.case import RowSpec
+from loadgen.workload.case import MEASURES, RowSpec
 from loadgen.workload.published import SECURED, Figures, plain_number
 
 TYPES = ("Throughput", "Latency", "Connection rate", "Data-center Efficiency")
@@ -170,11 +170,8 @@ def _transit_of(spec: RowSpec) -> RowSpec:
 def _row(spec: RowSpec, facts: Facts, words: "_Words", suffix: str = "") -> Row | None:
     figures = _MEASURES[spec.measure](facts)
     remark = facts.remarks.get(spec.measure, "") or _known_to(spec.measure, figures, facts.record)
-    if (
-        spec.measure in _OPTIONAL
-        and all(value is None for value in figures.values())
-        and not remark
-    ):
+    nothing = all(value is None for value in figures.values())
+    if MEASURES[spec.measure].optional and nothing and not remark:
         return None
     title = spec.name.format_map(words)
     name = f"{title.removesuffix(_TRANSIT)}{suffix}{_TRANSIT if title.endswith(_TRANSIT) else ''}"
@@ -275,16 +272,6 @@ _MEASURES: Mapping[str, Callable[[Facts], _Found]] = {
     "high_water_mark": lambda facts: {"value": facts.subscription_high_water_mark},
     "payload_rate": _payload_rate,
 }
-
-_OPTIONAL: frozenset[str] = frozenset(
-    {
-        *("messages_per_watt", "messages_per_rack_unit", "joules_per_message"),
-        *("messages_per_core_second", "base", "high_water_mark", "transit"),
-        *("payload_rate", "recovery_seconds"),
-    }
-)
-"""Measures without which a row is left out."""
-
 
 # --- what descriptions say ------------------------------------------------------------------
 

@@ -27,28 +27,43 @@ S = TypeVar("S", bound=Scenario)
 # Rows ---------------------------------------------------------------------------------------------
 
 RowType = Literal["Throughput", "Latency", "Connection rate", "Data-center Efficiency"]
-MEASURES: Mapping[str, tuple[RowType, str]] = {
-    "producers": ("Throughput", "producers"),
-    "ingress_rate": ("Throughput", "msgs/sec"),
-    "egress_rate": ("Throughput", "msgs/sec"),
-    "persistent_rate": ("Throughput", "msgs/sec"),
-    "queue_rate": ("Throughput", "msgs/sec"),
-    "forwarding_rate": ("Throughput", "msgs/sec"),
-    "base": ("Throughput", "BASE"),
-    "high_water_mark": ("Throughput", "messages"),
-    "payload_rate": ("Throughput", "MB/sec"),
-    "latency": ("Latency", "microseconds"),
-    "transit": ("Latency", "microseconds"),
-    "recovery_seconds": ("Latency", "seconds"),
-    "connect_seconds": ("Connection rate", "seconds"),
-    "connect_latency": ("Connection rate", "microseconds"),
-    "messages_per_watt": ("Data-center Efficiency", "msgs/Watt"),
-    "messages_per_rack_unit": ("Data-center Efficiency", "msgs/sec/U"),
-    "joules_per_message": ("Data-center Efficiency", "joules/msg"),
-    "messages_per_core_second": ("Data-center Efficiency", "msgs/core-sec"),
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What a row's figures are taken from: its type and unit.
+
+    `load`: it is what was played, so that ours is no limit. `optional`: a row without a figure is
+    left out.
+    """
+
+    type: RowType
+    unit: str
+    load: bool = False
+    optional: bool = False
+
+
+MEASURES: Mapping[str, Measure] = {
+    "producers": Measure("Throughput", "producers", load=True),
+    "ingress_rate": Measure("Throughput", "msgs/sec", load=True),
+    "egress_rate": Measure("Throughput", "msgs/sec", load=True),
+    "persistent_rate": Measure("Throughput", "msgs/sec", load=True),
+    "queue_rate": Measure("Throughput", "msgs/sec", load=True),
+    "forwarding_rate": Measure("Throughput", "msgs/sec", load=True),
+    "base": Measure("Throughput", "BASE", optional=True),
+    "high_water_mark": Measure("Throughput", "messages", optional=True),
+    "payload_rate": Measure("Throughput", "MB/sec", optional=True),
+    "latency": Measure("Latency", "microseconds"),
+    "transit": Measure("Latency", "microseconds", optional=True),
+    "recovery_seconds": Measure("Latency", "seconds", optional=True),
+    "connect_seconds": Measure("Connection rate", "seconds"),
+    "connect_latency": Measure("Connection rate", "microseconds"),
+    "messages_per_watt": Measure("Data-center Efficiency", "msgs/Watt", optional=True),
+    "messages_per_rack_unit": Measure("Data-center Efficiency", "msgs/sec/U", optional=True),
+    "joules_per_message": Measure("Data-center Efficiency", "joules/msg", optional=True),
+    "messages_per_core_second": Measure("Data-center Efficiency", "msgs/core-sec", optional=True),
 }
-"""Type and unit of a row by what its figures are taken from: `latency`, `transit` and
-`connect_latency` give a distribution, the others a value."""
+"""By name: `latency`, `transit` and `connect_latency` give a distribution, the others a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +81,11 @@ class RowSpec:
 
     @property
     def type(self) -> RowType:
-        return MEASURES[self.measure][0]
+        return MEASURES[self.measure].type
 
     @property
     def unit(self) -> str:
-        return MEASURES[self.measure][1]
+        return MEASURES[self.measure].unit
 
 
 @dataclass(frozen=True, slots=True)
