@@ -288,14 +288,14 @@ class _Counter:
         step_kwh: Sequence[float] | Float64Array | None,
     ) -> "_Counter | None":
         """None where there are not two samples of a counter."""
-        if kilowatt_hours is None:
+        if kilowatt_hours is None or step_kwh is None:
             return None
         counter = np.asarray(kilowatt_hours, np.float64)
         known = ~np.isnan(counter)
         if known.sum() < 2:
             return None
-        decimal = _decimal(counter[known]) if step_kwh is None else np.nanmin(np.asarray(step_kwh))
-        return cls(at[known], counter[known], _resolution(counter[known], float(decimal)))
+        decimal = float(np.nanmin(np.asarray(step_kwh)))
+        return cls(at[known], counter[known], _resolution(counter[known], decimal))
 
     @property
     def counts_up(self) -> bool:
@@ -360,12 +360,6 @@ def _joined(steps: _Steps) -> tuple[Int64Array, Int64Array]:
     apart = np.flatnonzero(steps.since[1:] > steps.until[:-1]) + 1
     firsts = np.concatenate(([0], apart)).astype(np.int64)[: len(steps.since)]
     return steps.since[firsts], steps.until[np.append(firsts[1:] - 1, len(steps.until) - 1)]
-
-
-def _decimal(values: Float64Array) -> float:
-    """The last decimal of values that were read without their texts."""
-    fits = (np.allclose(values, np.round(values, d), rtol=0, atol=1e-9) for d in range(7))
-    return next((10.0**-decimals for decimals, fit in enumerate(fits) if fit), 0.0)
 
 
 def _resolution(values: Float64Array, decimal: float) -> float:

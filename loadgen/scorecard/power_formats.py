@@ -46,7 +46,7 @@ class Layout:
     """How to read the lines of a log. Columns are numbered from 0.
 
     `time` are the columns that make up the time: a date, a time, a zone; `order` how their dates
-    are written (`power_times.ORDERS`), "" for what the dates themselves say; `zone` is that of the
+    are written (dmy, mdy or ymd), "" for what the dates themselves say; `zone` is that of the
     header, or above it, "" for none. `width` is the number of columns of a line, `numbers` further
     columns that must be numbers, `others` those of other numbers, such as volts. Outlets have
     columns of their own, or `outlet_column` names the outlet of a line; `unit_column` has the unit

@@ -35,7 +35,7 @@ from loadgen.scorecard.power_formats import (
     zone_above,
 )
 from loadgen.scorecard.power_numbers import MISSING, marks_in, numbers_of
-from loadgen.scorecard.power_settings import Columns, LogSettings, PduLog
+from loadgen.scorecard.power_settings import MARKS, Columns, LogSettings, PduLog
 from loadgen.scorecard.power_times import (
     UnclearDatesError,
     changes_of,
@@ -61,7 +61,6 @@ _COMPARED_LINES = 20_000
 _MOST = 0.9
 """Share of the lines that make a rule: a meter misses some, and its sums are taken later."""
 
-_MARKS = {"point": ".", "comma": ","}
 _GIVE_DECIMAL = "decimal=point or decimal=comma"
 
 Wrong = tuple[int, str]
@@ -492,7 +491,7 @@ def _times(
 
 def _decimal_mark(cells: pd.DataFrame, layout: Layout, separator: str, columns: Columns) -> str:
     """The decimal mark of a log; raises HeaderError where its numbers leave the choice."""
-    given = _MARKS.get(columns.get("decimal", ""))
+    given = MARKS.get(columns.get("decimal", ""))
     figures = [c.place for o in layout.outlets for c in (o.watts, o.counter) if c is not None]
     places = [*figures, *(place for _, place in layout.numbers), *layout.others]
     proven: dict[str, str] = {}

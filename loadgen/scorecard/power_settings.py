@@ -8,15 +8,17 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from loadgen.control.redaction import printable
 from loadgen.errors import PowerLogError
+from loadgen.scorecard.power_units import UNITS
 from loadgen.workload.units import parse_seconds
 
 LARGEST_OFFSET_S = 366 * 86_400.0
 
 _NAMES = ("time", "date", "watts", "kwh", "outlet")
+MARKS = {"point": ".", "comma": ","}
 _CHOICES = {
-    "unit": ("W", "kW", "mW"),
-    "counter_unit": ("Wh", "kWh", "MWh"),
-    "decimal": ("point", "comma"),
+    "unit": tuple(name for name, unit in UNITS.items() if unit.kind == "power"),
+    "counter_unit": tuple(name for name, unit in UNITS.items() if unit.kind == "energy"),
+    "decimal": tuple(MARKS),
     "dates": ("dmy", "mdy", "ymd"),
 }
 _KEYS = (*_NAMES, "format", *_CHOICES)

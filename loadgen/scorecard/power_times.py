@@ -48,9 +48,6 @@ _ORDERS = {
 }
 """Ways to write a date. Points stand after days and months, so they leave no choice."""
 
-ORDERS = ("dmy", "mdy", "ymd")
-"""Those that can be named where a log leaves the choice."""
-
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 
@@ -74,7 +71,7 @@ class Times:
 def times_of(texts: "pd.Series[str]", order: str = "", form: str = "") -> Times:
     """The times in these texts.
 
-    `order` is one of `ORDERS` where it is known, `form` a format of strptime for all of them.
+    `order` is dmy, mdy or ymd where it is known, `form` a format of strptime for all of them.
     Raises UnclearDatesError.
     """
     if form:

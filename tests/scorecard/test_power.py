@@ -32,6 +32,14 @@ def at(text: str) -> int:
     )
 
 
+def settings_of(
+    *logs: str | Path, zone: str = "UTC", columns: str | None = None
+) -> power_settings.LogSettings:
+    found = power_settings.log_settings(logs, zone, columns)
+    assert found is not None
+    return found
+
+
 def parse(*lines: str, zone: ZoneInfo | None = None) -> list[tuple[int, float]]:
     samples = parse_power_log("\n".join(lines).encode(), "pdu.log", zone or ZoneInfo("UTC"))
     return [*zip(samples["wall_ns"], samples["watts"], strict=True)]
@@ -129,10 +137,8 @@ def test_a_log_that_crosses_a_clock_change_near_the_run_is_refused(
     start_ns = int(first.timestamp()) * SECOND_NS
     windows = (start_ns, start_ns + 60 * SECOND_NS)
     with pytest.raises(PowerLogError, match=r"the clock of Europe/Berlin (?:changes|is)"):
-        outlets_over(power_settings.LogSettings((power_settings.PduLog(log),), BERLIN), *windows)
-    assert outlets_over(
-        power_settings.LogSettings((power_settings.PduLog(log),), ZoneInfo("UTC")), *windows
-    )
+        outlets_over(settings_of(log, zone=BERLIN.key), *windows)
+    assert outlets_over(settings_of(log), *windows)
 
 
 def test_a_clock_change_far_from_the_run_does_no_harm(tmp_path: Path) -> None:
@@ -141,7 +147,7 @@ def test_a_clock_change_far_from_the_run_does_no_harm(tmp_path: Path) -> None:
     lines = [f"{m.astimezone(BERLIN):%Y-%m-%d %H:%M:%S},{m.day}" for m in moments]
     log = tmp_path / "month.csv"
     log.write_text("\n".join(["time,watts", *lines]))
-    settings = power_settings.LogSettings((power_settings.PduLog(log),), BERLIN)
+    settings = settings_of(log, zone=BERLIN.key)
     for day in (20, 29, 2, 12):
         month = 3 if day > 14 else 4
         start_ns = int(datetime(2013, month, day, 6, tzinfo=UTC).timestamp()) * SECOND_NS
@@ -353,13 +359,11 @@ def test_columns_that_name_nothing(text: str) -> None:
 def test_outlets_are_grouped_and_sampled_at_different_seconds(tmp_path: Path) -> None:
     log = tmp_path / "pdu=1.csv"
     log.write_text(NAMED)
-    settings = power_settings.log_settings([f"rack={log}#2", f"broker={log}#1"], "UTC", NAMES)
-    assert settings is not None
+    settings = settings_of(f"rack={log}#2", f"broker={log}#1", columns=NAMES)
     first, second = outlets_over(settings, at("10:04:35"), at("10:05:35"))
     assert (first.node, first.outlet, first.watts, first.coverage) == ("rack", "2", 50.0, 1.0)
     assert (second.node, second.outlet, second.watts) == ("broker", "1", 105.0)
-    whole = power_settings.log_settings([log], "UTC", NAMES)
-    assert whole is not None
+    whole = settings_of(log, columns=NAMES)
     assert [o.name for o in outlets_over(whole, at("10:04:35"), at("10:05:35"))] == [
         f"{log}#1",
         f"{log}#2",
@@ -387,8 +391,7 @@ def test_an_outlet_twice_or_not_there(tmp_path: Path) -> None:
         with pytest.raises(PowerLogError, match="is given twice"):
             power_settings.distinct_logs(twice)
     assert len(power_settings.distinct_logs([f"{log}#1", f"{log}#2"])) == 2
-    settings = power_settings.log_settings([f"{log}#7"], "UTC", NAMES)
-    assert settings is not None
+    settings = settings_of(f"{log}#7", columns=NAMES)
     with pytest.raises(PowerLogError, match="has no outlet '7'; it has 1, 2"):
         read_log(settings.logs[0], settings)
 
@@ -405,10 +408,10 @@ def test_an_offset_is_a_time_with_a_sign() -> None:
 def test_a_half_written_last_line_is_fine_before_a_run(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text(f"{LINE}\n{LINE[:20]}")
-    settings = power_settings.LogSettings((power_settings.PduLog(log),), ZoneInfo("UTC"))
+    settings = settings_of(log)
     require_readable(settings)
     with pytest.raises(PowerLogError, match="line 2: "):
-        read_log(power_settings.PduLog(log), settings)
+        read_log(settings.logs[0], settings)
 
 
 # --- the counter of kilowatt-hours ----------------------------------------------------------
@@ -431,7 +434,16 @@ def test_a_half_written_last_line_is_fine_before_a_run(tmp_path: Path) -> None:
 )
 def test_watts_against_the_counter(counter: list[float], result: str | None) -> None:
     times = [0, 1800 * SECOND_NS, 3600 * SECOND_NS]
-    outlet = outlet_power("a", times, [600.0] * 3, 0, 3600 * SECOND_NS, kilowatt_hours=counter)
+    step_kwh = 0.1 if any(value % 1 for value in counter) else 1.0
+    outlet = outlet_power(
+        "a",
+        times,
+        [600.0] * 3,
+        0,
+        3600 * SECOND_NS,
+        kilowatt_hours=counter,
+        step_kwh=[step_kwh] * 3,
+    )
     assert (outlet.energy and outlet.energy.result) == result
     assert bool(outlet.withheld) is (result == "disagrees")
     assert ("was reset in the window" in outlet.remark) is (result == "reset")
@@ -441,8 +453,7 @@ def test_watts_against_the_counter(counter: list[float], result: str | None) -> 
 
 
 def test_the_reports_counter_is_too_coarse_to_tell() -> None:
-    settings = power_settings.log_settings([PDU / "power_supply_1.log"], "UTC")
-    assert settings is not None
+    settings = settings_of(PDU / "power_supply_1.log")
     (outlet,) = outlets_over(settings, at("10:04:05"), at("10:12:05"))
     assert outlet.energy is not None
     assert (outlet.energy.counter_kwh, outlet.energy.resolution_kwh) == (0.0, 1.0)

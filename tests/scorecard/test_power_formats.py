@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from loadgen.errors import PowerLogError
 from loadgen.scorecard.power import OutletPower, outlets_over, require_usable
 from loadgen.scorecard.power_logs import parse_power_log
-from loadgen.scorecard.power_settings import log_settings
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.to_html import to_html
 from loadgen.scorecard.to_json import to_json
 from loadgen.scorecard.to_markdown import to_markdown
+from tests.scorecard.test_power import settings_of
 
 BEGIN = datetime(2013, 4, 26, 10, 4, 5, tzinfo=UTC)
 MINUTE_NS = 60 * 10**9
@@ -33,8 +33,7 @@ def parsed(
 ) -> dict[str, list[float]]:
     """Watts by outlet; the moments must be minutes from BEGIN on."""
     data = text.encode() if isinstance(text, str) else text
-    given = log_settings(["x"], zone, columns)
-    assert given is not None
+    given = settings_of("x", zone=zone, columns=columns)
     samples = parse_power_log(data, "pdu.log", given.zone, given.columns)
     for _, own in samples.groupby("outlet"):
         assert [*own["wall_ns"]] == [minute(number) for number in range(len(own))]
@@ -52,8 +51,7 @@ def over(
     """The outlets of a log over the two minutes from its beginning."""
     log = tmp_path / "pdu.log"
     log.write_bytes(text.encode() if isinstance(text, str) else text)
-    given = log_settings([f"{log}{of}"], zone, columns)
-    assert given is not None
+    given = settings_of(f"{log}{of}", zone=zone, columns=columns)
     return outlets_over(given, minute(0), minute(2))
 
 
@@ -185,8 +183,7 @@ def test_every_outlet_of_a_log_counts_once(tmp_path: Path) -> None:
     # The same file for each of them, and an outlet by its number alone.
     log = tmp_path / "pdu.log"
     log.write_text(SERVER_TECHNOLOGY_WIDE.replace("AA", "Outlet "))
-    given = log_settings([f"broker={log}#1", f"switch={log}#Outlet 2"], "UTC")
-    assert given is not None
+    given = settings_of(f"broker={log}#1", f"switch={log}#Outlet 2")
     found = outlets_over(given, minute(0), minute(2))
     assert [(o.node, o.outlet, o.watts) for o in found] == [
         ("broker", "Outlet 1", 100.0),
@@ -348,9 +345,7 @@ def test_a_copy_of_a_log_is_not_added_to_it(tmp_path: Path) -> None:
     text = "\n".join(["time,Power (W)", *(f"{1366970645 + s},{100 + s % 7}" for s in range(121))])
     for name in ("a", "b"):
         (tmp_path / name).write_text(text)
-    given = log_settings([tmp_path / "a", tmp_path / "b"], "UTC")
-    assert given is not None
-    outlets = outlets_over(given, minute(0), minute(2))
+    outlets = outlets_over(settings_of(tmp_path / "a", tmp_path / "b"), minute(0), minute(2))
     with pytest.raises(PowerLogError, match="have the same samples, which would be added twice"):
         require_usable(outlets, "run")
     require_usable(outlets[:1], "run")
@@ -514,9 +509,7 @@ def counted(
 def outlet_of(tmp_path: Path, text: str, minutes: int = 12) -> OutletPower:
     log = tmp_path / "counter.csv"
     log.write_text(text)
-    given = log_settings([log], "UTC")
-    assert given is not None
-    (outlet,) = outlets_over(given, minute(0), minute(minutes))
+    (outlet,) = outlets_over(settings_of(log), minute(0), minute(minutes))
     return outlet
 
 
