@@ -4,18 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from loadgen.specjms.messages import (
-    FIRST_OF_INTERACTION,
-    GROUPS,
-    INTERACTIONS,
-    MESSAGES,
-    Group,
-    Kind,
-    group_of,
-    number_of,
-)
-from loadgen.specjms.model import Model, answers_to_calls, families_at, mean_received_by
-from loadgen.specjms.topology import suppliers_of
+from loadgen.specjms.messages import GROUPS, INTERACTIONS, MESSAGES, Group, Kind, group_of
+from loadgen.specjms.model import Model, answers_to_calls, mean_received_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,47 +89,13 @@ def interaction_messages(model: Model) -> tuple[Rate, ...]:
     )
 
 
-def location_rates(model: Model, kind: Kind, place: int) -> tuple[Rate, ...]:
-    """Rates of one location, one entry a message type."""
+def rates_at(model: Model, kind: Kind) -> tuple[Rate, ...]:
+    """Rates of a location of this kind, one entry a message type: the mean over all of them."""
+    count = model.count_of(kind)
     return tuple(
-        Rate(_sent_at(model, number, kind, place), _received_at(model, number, kind, place))
-        for number in range(len(MESSAGES))
+        Rate(
+            rate.sent / count if message.sender == kind else 0.0,
+            rate.received / count if message.consumer == kind else 0.0,
+        )
+        for message, rate in zip(MESSAGES, type_rates(model), strict=True)
     )
-
-
-def _sent_at(model: Model, number: int, kind: Kind, place: int) -> float:
-    message = MESSAGES[number]
-    if message.sender != kind:
-        return 0.0
-    if message.cause is None or message.cause == "offer":  # one pOrder answers all offers of a call
-        return model.rates[message.interaction - 1] / model.count_of(kind)
-    return _received_at(model, number_of(message.cause), kind, place)
-
-
-def _received_at(model: Model, number: int, kind: Kind, place: int) -> float:
-    message, places = MESSAGES[number], model.locations
-    if message.consumer != kind:
-        return 0.0
-    begun = model.rates[message.interaction - 1]
-    if message.spread == "all":
-        return begun
-    if message.spread == "family":
-        return begun * len(families_at(model, place)) / model.families
-    if kind == Kind.SP:
-        families = families_at(model, place)
-        chosen = sum(1 / len(suppliers_of(family, places.suppliers)) for family in families)
-        return begun * chosen / model.families
-    begins_at = MESSAGES[FIRST_OF_INTERACTION[message.interaction - 1]].sender
-    beginning = model.count_of(begins_at)
-    # How many of the locations that begin the interaction have their messages come to this one.
-    if kind == Kind.HQ and message.sender == Kind.DC and begins_at == Kind.SM:
-        centers = range(place, places.distribution_centers, places.headquarters)
-        leading_here = sum(places.served_by(center) for center in centers)
-    elif kind == Kind.HQ:
-        leading_here = len(range(place, beginning, places.headquarters))
-    elif kind == Kind.DC and begins_at == Kind.SM:
-        leading_here = places.served_by(place)
-    else:
-        leading_here = 1
-    share = begun * leading_here / beginning
-    return share * answers_to_calls(model)[0] if message.name == "offer" else share

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, fields, replace
 
 from loadgen.specjms.destinations import topic_of
-from loadgen.specjms.expected import location_rates
+from loadgen.specjms.expected import rates_at
 from loadgen.specjms.layout import Part, consumed_by, parts_of, subscriptions_at
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, outputs_of
 from loadgen.specjms.model import (
@@ -131,7 +131,7 @@ def _cores(model: Model, part: Part) -> float:
     """Cores that one device takes."""
     if part.role == "drivers":
         return model.rates[part.subject - 1] / part.count * BEGIN_US * 1e-6
-    rates = location_rates(model, part.kind, 0)
+    rates = rates_at(model, part.kind)
     cost_us = 0.0
     for number in consumed_by(model, part):
         each_us = RECEIVE_US + CAUSE_US * len(outputs_of(number))

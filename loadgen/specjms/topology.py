@@ -38,10 +38,6 @@ class Locations:
             self.headquarters,
         )[kind]
 
-    def served_by(self, distribution_center: int) -> int:
-        """Supermarkets that this distribution centre serves."""
-        return len(range(distribution_center, self.supermarkets, self.distribution_centers))
-
 
 def horizontal_locations(base: int, headquarters: int = 1) -> Locations:
     """Locations of the horizontal topology: they grow with BASE."""

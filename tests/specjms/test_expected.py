@@ -6,12 +6,10 @@ from loadgen.specjms.expected import (
     Rate,
     group_rates,
     interaction_messages,
-    location_rates,
     mix,
-    type_rates,
+    rates_at,
 )
 from loadgen.specjms.messages import GROUPS, MESSAGES, Group, Kind
-from loadgen.specjms.model import Model
 from loadgen.specjms.options import Choices, model_of
 
 MODELS = [
@@ -67,18 +65,6 @@ def test_messages_of_one_interaction() -> None:
     assert interaction_messages(MODELS[3])[0] == Rate()
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_locations_add_up_to_the_system(model: Model) -> None:
-    system = type_rates(model)
-    for number, message in enumerate(MESSAGES):
-        total = Rate()
-        for kind in Kind:
-            for place in range(model.count_of(kind)):
-                total += location_rates(model, kind, place)[number]
-        assert total.sent == pytest.approx(system[number].sent), message.name
-        assert total.received == pytest.approx(system[number].received), message.name
-
-
 def test_rates_of_one_location() -> None:
     model = MODELS[0]
     l1, l2 = 1 / 0.6496875, 1 / 0.46875
@@ -88,7 +74,7 @@ def test_rates_of_one_location() -> None:
 
     def by_group(kind: Kind, field: str) -> dict[str, float]:
         totals = dict.fromkeys(GROUPS, 0.0)
-        for message, rate in zip(MESSAGES, location_rates(model, kind, 0), strict=True):
+        for message, rate in zip(MESSAGES, rates_at(model, kind), strict=True):
             totals[message.group] += getattr(rate, field)
         return {group: value for group, value in totals.items() if value}
 

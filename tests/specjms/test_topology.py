@@ -49,14 +49,6 @@ def test_vertical_locations_are_fixed() -> None:
     assert [topology.VERTICAL_LOCATIONS.of(kind) for kind in Kind] == [10, 2, 5, 1]
 
 
-@given(st.integers(1, 60), st.integers(1, 20))
-def test_every_supermarket_is_served_once(supermarkets: int, centers: int) -> None:
-    places = topology.Locations(supermarkets, centers, 1)
-    assert sum(places.served_by(dc) for dc in range(centers)) == supermarkets
-    for dc in range(centers):
-        assert places.served_by(dc) == len([k for k in range(supermarkets) if k % centers == dc])
-
-
 @given(st.integers(3, 200))
 def test_two_or_three_suppliers_answer_equally_often(suppliers: int) -> None:
     families = topology.families_for(suppliers)
