@@ -33,6 +33,9 @@ _TOPICS_SHOWN: Final = 10
 _COUNTED: Final = tuple(one.name for one in fields(audit.DestinationCount))[2:]
 """Fields of a destination's counts, after the two that say which destination it is."""
 
+_OPTIONS: Final = ("qos", "durable", "transacted", "queue", "target", "handlers")
+"""Of a message type, as they are."""
+
 _GROUP_NAMES: Final[dict[Group, str]] = {
     "a": "pub/sub, not persistent",
     "b": "pub/sub, persistent",
@@ -237,12 +240,7 @@ def _type_row(model: Model, seen: audit.Observed, number: int) -> dict[str, Any]
         "message": message.name,
         "group": expected.group_played(model, number),
         "published_group": message.group,
-        "qos": options.qos,
-        "durable": options.durable,
-        "transacted": options.transacted,
-        "queue": options.queue,
-        "target": options.target,
-        "handlers": options.handlers,
+        **{name: getattr(options, name) for name in _OPTIONS},
         "sizes_bytes": list(options.sizes_bytes),
         "body": CONTENTS[message.name][0],
         "handler_p90_us": max(
