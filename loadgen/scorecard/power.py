@@ -9,9 +9,9 @@ an outlet has watts and a counter, the watts are the figure and the counter conf
 alone gives the mean by itself.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,18 +144,14 @@ def outlets_of_log(
         [
             outlet_power(
                 str(log.path),
-                own["wall_ns"].to_numpy(),
-                own["watts"].to_numpy(),
-                start_ns,
-                end_ns,
-                kilowatt_hours=own["kwh"].to_numpy(),
-                step_kwh=own["step_kwh"].to_numpy(),
+                {column: own[column].to_numpy() for column in _COLUMNS},
+                window,
                 outlet=str(name),
                 node=log.node,
             )
             for name, own in outlets
         ]
-        for start_ns, end_ns in windows
+        for window in windows
     ]
 
 
@@ -184,28 +180,28 @@ class _Steps:
         return float((self.level * (self.until - self.since)).sum())
 
 
+_COLUMNS = ("wall_ns", "watts", "kwh", "step_kwh")
+"""Of an outlet's samples, as `power_logs.parse_power_log` gives them."""
+
+
 def outlet_power(
     log: str,
-    wall_ns: Sequence[int] | Int64Array,
-    watts: Sequence[float] | Float64Array,
-    start_ns: int,
-    end_ns: int,
+    samples: Mapping[str, NDArray[Any]],
+    window: Window,
     *,
-    kilowatt_hours: Sequence[float] | Float64Array | None = None,
-    step_kwh: Sequence[float] | Float64Array | None = None,
     outlet: str = "",
     node: str = "",
 ) -> OutletPower:
-    """Time-weighted mean of one outlet's samples over a window.
+    """Time-weighted mean of one outlet's samples, which have `_COLUMNS`, over a window.
 
-    `wall_ns` ascends and has the length of `watts`, which are NaN where a sample has none;
-    `start_ns` and `end_ns` are on the same clock; `kilowatt_hours` is NaN where there is none, and
-    `step_kwh` the last decimal of each. How long a sample holds is settled before the window cuts
-    it, so that the sample from before the window counts for the window's beginning. With nothing
-    covered, watts is 0. Raises PowerLogError for a counter alone that does not count up.
+    `wall_ns` ascends and is on the clock of the window. How long a sample holds is settled before
+    the window cuts it, so that the sample from before the window counts for the window's
+    beginning. With nothing covered, watts is 0. Raises PowerLogError for a counter alone that does
+    not count up.
     """
-    at, level = np.asarray(wall_ns, np.int64), np.asarray(watts, np.float64)
-    counter = _Counter.of(at, kilowatt_hours, step_kwh)
+    start_ns, end_ns = window
+    at, level = samples["wall_ns"], samples["watts"]
+    counter = _Counter.of(at, samples["kwh"], samples["step_kwh"])
     taken = ~np.isnan(level)
     if taken.any() or counter is None:
         moments = at[taken]
@@ -281,21 +277,12 @@ class _Counter:
     step: float
 
     @classmethod
-    def of(
-        cls,
-        at: Int64Array,
-        kilowatt_hours: Sequence[float] | Float64Array | None,
-        step_kwh: Sequence[float] | Float64Array | None,
-    ) -> "_Counter | None":
+    def of(cls, at: Int64Array, kwh: Float64Array, step_kwh: Float64Array) -> "_Counter | None":
         """None where there are not two samples of a counter."""
-        if kilowatt_hours is None or step_kwh is None:
-            return None
-        counter = np.asarray(kilowatt_hours, np.float64)
-        known = ~np.isnan(counter)
+        known = ~np.isnan(kwh)
         if known.sum() < 2:
             return None
-        decimal = float(np.nanmin(np.asarray(step_kwh)))
-        return cls(at[known], counter[known], _resolution(counter[known], decimal))
+        return cls(at[known], kwh[known], _resolution(kwh[known], float(np.nanmin(step_kwh))))
 
     @property
     def counts_up(self) -> bool:

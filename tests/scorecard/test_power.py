@@ -1,17 +1,19 @@
 """Power logs: what is read, what is refused, and the arithmetic of the published figure."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import PowerLogError
 from loadgen.scorecard import power_settings
-from loadgen.scorecard.power import outlet_power, outlets_over, require_usable
+from loadgen.scorecard.power import OutletPower, outlet_power, outlets_over, require_usable
 from loadgen.scorecard.power_logs import (
     parse_power_log,
     read_log,
@@ -40,6 +42,25 @@ def settings_of(
     return found
 
 
+def power_of(
+    log: str,
+    wall_ns: Sequence[int],
+    watts: Sequence[float],
+    start_ns: int,
+    end_ns: int,
+    kwh: Sequence[float] | None = None,
+    step_kwh: float = nan,
+) -> OutletPower:
+    """`outlet_power` of samples by hand."""
+    samples = {
+        "wall_ns": np.array(wall_ns, np.int64),
+        "watts": np.array(watts, np.float64),
+        "kwh": np.array(kwh or [nan] * len(wall_ns)),
+        "step_kwh": np.full(len(wall_ns), step_kwh),
+    }
+    return outlet_power(log, samples, (start_ns, end_ns))
+
+
 def parse(*lines: str, zone: ZoneInfo | None = None) -> list[tuple[int, float]]:
     samples = parse_power_log("\n".join(lines).encode(), "pdu.log", zone or ZoneInfo("UTC"))
     return [*zip(samples["wall_ns"], samples["watts"], strict=True)]
@@ -52,10 +73,10 @@ def test_the_published_messages_per_watt(window: tuple[str, str]) -> None:
     for name in ("power_supply_1.log", "power_supply_2.log"):
         samples = read_power_log(PDU / name, ZoneInfo("UTC"))
         outlets.append(
-            outlet_power(
+            power_of(
                 name,
-                samples["wall_ns"].to_numpy(),
-                samples["watts"].to_numpy(),
+                samples["wall_ns"].tolist(),
+                samples["watts"].tolist(),
                 at(window[0]),
                 at(window[1]),
             )
@@ -159,7 +180,7 @@ def test_a_clock_change_far_from_the_run_does_no_harm(tmp_path: Path) -> None:
 
 
 def test_a_sample_from_before_the_window_counts_for_its_beginning() -> None:
-    outlet = outlet_power(
+    outlet = power_of(
         "a", [s * SECOND_NS for s in (0, 10, 20)], [100, 200, 300], 5 * SECOND_NS, 15 * SECOND_NS
     )
     assert outlet.watts == pytest.approx(150)
@@ -171,13 +192,13 @@ def test_a_sample_from_before_the_window_counts_for_its_beginning() -> None:
 def test_time_weighs_and_not_the_number_of_samples() -> None:
     seconds = (0, 1, 2, 3, 4, 5, 7)
     watts = (10, 10, 10, 10, 10, 100, 10)
-    outlet = outlet_power("a", [s * SECOND_NS for s in seconds], watts, 0, 8 * SECOND_NS)
+    outlet = power_of("a", [s * SECOND_NS for s in seconds], watts, 0, 8 * SECOND_NS)
     assert outlet.watts == pytest.approx((6 * 10 + 2 * 100) / 8)
 
 
 def test_a_gap_is_not_covered_and_the_error_names_the_log() -> None:
     seconds = [*range(0, 100, 10), *range(200, 300, 10)]
-    outlet = outlet_power(
+    outlet = power_of(
         "outlet-7.log", [s * SECOND_NS for s in seconds], [50.0] * 20, 0, 300 * SECOND_NS
     )
     # The last sample before the gap holds for 2.5 spacings: 90 to 115 of 200.
@@ -187,7 +208,7 @@ def test_a_gap_is_not_covered_and_the_error_names_the_log() -> None:
 
 
 def test_a_log_of_another_time_covers_nothing() -> None:
-    outlet = outlet_power("a", [0, SECOND_NS], [5.0, 5.0], 50 * SECOND_NS, 60 * SECOND_NS)
+    outlet = power_of("a", [0, SECOND_NS], [5.0, 5.0], 50 * SECOND_NS, 60 * SECOND_NS)
     assert (outlet.coverage, outlet.watts, outlet.samples, outlet.curve) == (0.0, 0.0, 0, ())
 
 
@@ -216,7 +237,7 @@ def test_the_mean_is_that_of_every_second_held(
         limit = usual if place == len(times) - 1 else 2.5 * usual
         if tick < (times[place] + limit) * tenths:
             held.append(watts[place])
-    outlet = outlet_power(
+    outlet = power_of(
         "a",
         [t * SECOND_NS for t in times],
         watts[: len(times)],
@@ -435,15 +456,7 @@ def test_a_half_written_last_line_is_fine_before_a_run(tmp_path: Path) -> None:
 def test_watts_against_the_counter(counter: list[float], result: str | None) -> None:
     times = [0, 1800 * SECOND_NS, 3600 * SECOND_NS]
     step_kwh = 0.1 if any(value % 1 for value in counter) else 1.0
-    outlet = outlet_power(
-        "a",
-        times,
-        [600.0] * 3,
-        0,
-        3600 * SECOND_NS,
-        kilowatt_hours=counter,
-        step_kwh=[step_kwh] * 3,
-    )
+    outlet = power_of("a", times, [600.0] * 3, 0, 3600 * SECOND_NS, counter, step_kwh)
     assert (outlet.energy and outlet.energy.result) == result
     assert bool(outlet.withheld) is (result == "disagrees")
     assert ("was reset in the window" in outlet.remark) is (result == "reset")
