@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from loadgen.metrics.histogram import merge, percentiles
-from loadgen.metrics.interval import CONNECT_SERIES, COUNTERS, HISTOGRAM, Interval, plus
+from loadgen.metrics.interval import CONNECT_SERIES, COUNTERS, HISTOGRAM, Interval, with_latencies
 from loadgen.metrics.reducer import LatencySummary, summarize
 
 
@@ -51,7 +51,7 @@ class Tally:
         elif row.group in self._timed and row.count:
             key = (row.phase, row.series)
             held = self.series.get(key)
-            self.series[key] = row if held is None else plus(held, row)
+            self.series[key] = row if held is None else with_latencies(held, row)
 
     def total(self, name: str) -> int:
         """Sum of a counter over all phases."""
@@ -77,7 +77,7 @@ class Tally:
         held: dict[str, Interval] = {}
         for (phase, name), row in self.series.items():
             if phase == "measure" or name in CONNECT_SERIES:
-                held[name] = plus(held[name], row) if name in held else row
+                held[name] = with_latencies(held[name], row) if name in held else row
         return {
             name: summarize({column: getattr(row, column) for column in HISTOGRAM})
             for name, row in held.items()

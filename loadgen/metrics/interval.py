@@ -6,12 +6,11 @@ for itself one row with group "" that carries its processor time and memory. A m
 the phase in which it was *intended*, wherever it arrives; rows of the process to the phase at
 the time.
 
-Everything is an integer, so that rows add up to the same result in any order: `plus` for two
-rows, `reducer` for a table.
+Everything is an integer, so that rows add up to the same result in any order (`reducer`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -159,16 +158,6 @@ class Interval:
     bucket: NDArray[np.int32] = field(default_factory=lambda: _NO_BUCKET)
     bucket_count: NDArray[np.int64] = field(default_factory=lambda: _NO_COUNT)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Interval):
-            return NotImplemented
-        return all(
-            np.array_equal(getattr(self, name), getattr(other, name))
-            for name in INTERVAL_SCHEMA.names
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
 
 INTERVAL_SCHEMA = pa.schema(
     [(column.name, _TYPES.get(column.name, pa.int64())) for column in fields(Interval)]
@@ -176,38 +165,18 @@ INTERVAL_SCHEMA = pa.schema(
 """Columns of intervals/*.parquet, in this order. No value is null: what is absent is 0 or ""."""
 
 
-def plus(a: Interval, b: Interval) -> Interval:
-    """The two intervals as one: associative and commutative.
-
-    Counters and histograms add. Gauges take the greater, the high-water mark: of two moments
-    neither sum nor order would be meaningful, whichever comes first. Time and span cover both.
-    A dimension in which the two differ becomes "" or -1, several. Raises ValueError for two
-    different series, whose latencies are different things.
-    """
-    if a.series != b.series:
-        raise ValueError(f"series {a.series!r} and {b.series!r} do not add up")
-    start_ns = min(a.time_ns, b.time_ns)
-    end_ns = max(a.time_ns + a.span_ns, b.time_ns + b.span_ns)
-    bucket, bucket_count = merge([(a.bucket, a.bucket_count), (b.bucket, b.bucket_count)])
+def with_latencies(a: Interval, b: Interval) -> Interval:
+    """The first row with the latencies of both, which are of one series."""
     counted = [row for row in (a, b) if row.count]
-    return Interval(
-        run=a.run if a.run == b.run else "",
-        host=a.host if a.host == b.host else -1,
-        worker=a.worker if a.worker == b.worker else -1,
-        second=a.second if a.second == b.second else -1,
-        group=a.group if a.group == b.group else "",
-        phase=a.phase if a.phase == b.phase else "",
-        series=a.series,
-        time_ns=start_ns,
-        span_ns=end_ns - start_ns,
+    bucket, bucket_count = merge([(a.bucket, a.bucket_count), (b.bucket, b.bucket_count)])
+    return replace(
+        a,
         count=a.count + b.count,
         sum_ns=a.sum_ns + b.sum_ns,
         min_ns=min((row.min_ns for row in counted), default=0),
         max_ns=max((row.max_ns for row in counted), default=0),
         bucket=bucket,
         bucket_count=bucket_count,
-        **{name: getattr(a, name) + getattr(b, name) for name in (*COUNTERS, *PROCESS_COUNTERS)},
-        **{name: max(getattr(a, name), getattr(b, name)) for name in (*GAUGES, *PROCESS_GAUGES)},
     )
 
 

@@ -51,8 +51,8 @@ def reduce_table(
 ) -> pa.Table:
     """Merge the rows that agree in the dimensions `by`, one row each, ordered by them.
 
-    Counters, counts and histograms add; least, greatest, and time and span widen to cover all,
-    as in `interval.plus`. Gauges take the greatest, the high-water mark over time; with
+    Counters, counts and histograms add; least, greatest, and time and span widen to cover all.
+    Gauges take the greatest, the high-water mark over time; with
     gauges="sum" they add, which is right for rows of one moment, the workers of one second. So
     the high-water mark of all workers together is two steps: sum by second, then the greatest.
 

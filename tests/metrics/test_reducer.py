@@ -1,9 +1,8 @@
-"""The reducer against a plain model of dictionaries, `plus` and the hdrhistogram library."""
+"""The reducer against a plain model of dictionaries and the hdrhistogram library."""
 
 import io
 import random
 from dataclasses import asdict, replace
-from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from loadgen.errors import RunDirectoryError
 from loadgen.metrics import reducer
-from loadgen.metrics.histogram import HIGHEST_NS, sparse
+from loadgen.metrics.histogram import HIGHEST_NS, dense, sparse
 from loadgen.metrics.interval import (
     COUNTERS,
     DIMENSIONS,
@@ -25,7 +24,6 @@ from loadgen.metrics.interval import (
     PROCESS_COUNTERS,
     PROCESS_GAUGES,
     Interval,
-    plus,
     to_table,
 )
 from loadgen.metrics.reducer import LatencySummary, reduce_table, reduced_schema, summarize
@@ -81,11 +79,23 @@ def model(rows: list[Interval], by: tuple[str, ...]) -> list[dict[str, object]]:
     for row in rows:
         groups.setdefault(tuple(getattr(row, name) for name in by), []).append(row)
     reduced = []
-    for key in sorted(groups):
-        total = reduce(plus, [replace(row, series="") for row in groups[key]])
-        columns = asdict(total) | dict(zip(by, key, strict=True))
-        columns["bucket"] = total.bucket.tolist()
-        columns["bucket_count"] = total.bucket_count.tolist()
+    for key, own in sorted(groups.items()):
+        start_ns = min(row.time_ns for row in own)
+        added = (*COUNTERS, *PROCESS_COUNTERS, "count", "sum_ns")
+        bucket, bucket_count = sparse(
+            np.sum([dense(row.bucket, row.bucket_count) for row in own], axis=0)
+        )
+        columns: dict[str, object] = {
+            **dict(zip(by, key, strict=True)),
+            "time_ns": start_ns,
+            "span_ns": max(row.time_ns + row.span_ns for row in own) - start_ns,
+            **{name: sum(getattr(row, name) for row in own) for name in added},
+            **{n: max(getattr(row, n) for row in own) for n in (*GAUGES, *PROCESS_GAUGES)},
+            "min_ns": min((row.min_ns for row in own if row.count), default=0),
+            "max_ns": max((row.max_ns for row in own if row.count), default=0),
+            "bucket": bucket.tolist(),
+            "bucket_count": bucket_count.tolist(),
+        }
         reduced.append({name: columns[name] for name in reduced_schema(by).names})
     return reduced
 
