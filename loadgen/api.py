@@ -31,6 +31,7 @@ from loadgen.control.progress import Progress, Snapshot, silent
 from loadgen.control.rundir import directory_or_new
 from loadgen.control.search import Search, SearchResult, SearchState
 from loadgen.control.search import search as _search
+from loadgen.control.secrets import take_secrets
 from loadgen.control.sweep import Sweep, SweepResult, SweepState
 from loadgen.control.sweep import sweep as _sweep
 from loadgen.control.worker_pool import WorkerLostError
@@ -223,7 +224,7 @@ async def run_async(
     or nothing was measured; an INVALID run is a result.
     """
     with directory_or_new(out, what.case) as directory:
-        async with _hosts(cluster) as hosts:
+        async with _hosts(what, cluster) as hosts:
             result = await _play(
                 what,
                 directory,
@@ -282,7 +283,7 @@ async def search_async(
     generator's own doing (`own`); it is None where `interrupt` ended the search.
     """
     with directory_or_new(out, f"search-{what.case}") as directory:
-        async with _hosts(cluster) as hosts:
+        async with _hosts(what, cluster) as hosts:
             return await _search(
                 _search_of(what, target, faults, options),
                 directory,
@@ -328,7 +329,7 @@ async def sweep_async(
         faults=faults,
     )
     with directory_or_new(out, f"sweep-{what.case}") as directory:
-        async with _hosts(cluster) as hosts:
+        async with _hosts(what, cluster) as hosts:
             result = await _sweep(
                 grid,
                 directory,
@@ -351,8 +352,9 @@ def _tabled(result: SweepResult) -> SweepTable:
 # Shared ---------------------------------------------------------------------------------------
 
 
-def _hosts(cluster: Cluster | None) -> AbstractAsyncContextManager[Hosts | None]:
+def _hosts(what: Scenario, cluster: Cluster | None) -> AbstractAsyncContextManager[Hosts | None]:
     """The hosts of a cluster, None for this host alone."""
+    take_secrets(what.plain())  # before Spark is started with this environment
     return nullcontext() if cluster is None else hosts_of_cluster(cluster)
 
 

@@ -1,6 +1,7 @@
 """Rules about the shape of the sources that no linter of ours knows."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,3 +47,15 @@ def test_no_file_changes_where_modules_are_looked_for() -> None:
             text = path.read_text()
             assert path == own or "sys.path.insert" not in text, path
             assert path == own or "syspath_prepend" not in text, path
+
+
+def test_directories_of_results_are_made_in_one_place() -> None:
+    """What the other folders make are caches, and what is in a temporary directory."""
+    package = ROOT / "loadgen"
+    makers = {
+        str(path.relative_to(package))
+        for layer in ("control", "scorecard", "cli")
+        for path in (package / layer).rglob("*.py")
+        if re.search(r"\bmkdir\(|\bmakedirs\(", path.read_text())
+    }
+    assert makers == {"control/rundir.py"}

@@ -39,6 +39,7 @@ class Endpoint:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     path: str = ""
+    secret_user: bool = False  # whether the user name is not shown either
 
     @property
     def tls(self) -> bool:
@@ -57,10 +58,11 @@ class Endpoint:
 
     @property
     def redacted(self) -> str:
-        """The URL with `***` in place of a password; safe for files and logs."""
+        """The URL with `***` in place of what is secret; safe for files and logs."""
         login = ""
         if self.username is not None:
-            login = quote(self.username, safe="") + (":***" if self.password is not None else "")
+            login = "***" if self.secret_user else quote(self.username, safe="")
+            login += ":***" if self.password is not None else ""
             login += "@"
         return f"{self.scheme}://{login}{self.address}{self.path}"
 

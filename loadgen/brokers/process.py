@@ -147,8 +147,9 @@ class ServedBroker:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Passwords that no file may have."""
-        return tuple(endpoint.password for endpoint in self.endpoints if endpoint.password)
+        """Passwords, and secret user names, that no file may have."""
+        users = (one.username for one in self.endpoints if one.secret_user)
+        return tuple(filter(None, (*(one.password for one in self.endpoints), *users)))
 
 
 BrokerT = TypeVar("BrokerT", bound=BrokerProcess)

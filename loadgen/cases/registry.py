@@ -5,6 +5,7 @@ Each other module of `loadgen.cases` is a case, its `CASE`; nothing else lists t
 
 import importlib
 import pkgutil
+import textwrap
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +23,8 @@ from loadgen.workload.workload import resolve as resolve_case
 
 RENAMED: Mapping[str, str] = MappingProxyType({"inflight_window": "max_unacknowledged"})
 """What fields were called, and their names now: the old ones are read until version 1.0."""
+
+_KNOWN_CHARACTERS = 400
 
 
 def _found() -> dict[str, Case[Any]]:
@@ -98,7 +101,8 @@ def _not_understood(case: Case[Any], name: str) -> str:
     if owners:
         return f"{name}: {case.name} does not understand it; allowed: with {', '.join(owners)}"
     known = tuple(case.scenario.fields())
-    hint = did_you_mean(name, known) or f"; {case.name} understands {', '.join(known)}"
+    some = textwrap.shorten(", ".join(known), _KNOWN_CHARACTERS, placeholder=" ... (see --help)")
+    hint = did_you_mean(name, known) or f"; {case.name} understands {some}"
     return f"{shown(name)}: unknown key{hint}"
 
 

@@ -58,7 +58,9 @@ def play(
 ) -> "RunResult":
     """Run the scenario into `out`, with progress on stderr; Ctrl-C ends it in order."""
     from loadgen.control.forkserver_process import forkserver
+    from loadgen.control.secrets import take_secrets
 
+    take_secrets(scenario.plain())
     # It loads its kernels while this process imports what follows.
     here = forkserver(CASES[scenario.case].behaviour) if cluster is None else nullcontext()
     with here as server:

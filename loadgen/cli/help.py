@@ -22,7 +22,8 @@ PANELS = {
         *("client_id", "clients_file", "will", "churn", "away", "reconnect", "reconnect_max"),
     ),
     "Broker": (
-        *("broker", "mqtt", "anyway", "broker_name", "broker_note", "broker_pid", "sut", "impair"),
+        *("broker", "user", "password", "mqtt", "anyway"),
+        *("broker_name", "broker_note", "broker_pid", "sut", "impair"),
         *("instances", "separate_brokers", "access_control", "save_each"),
         *("crash_broker", "crash_command"),
     ),

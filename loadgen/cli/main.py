@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         with disk_errors():
+            _require_no_secret(words)
             command = command_of(words or _completed_words())
             gc.freeze()
             gc.enable()
@@ -62,6 +63,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _fail(_unexpected(error), _FAILED_STATUS)
     return status if isinstance(status, int) else 0
+
+
+def _require_no_secret(words: Sequence[str]) -> None:
+    """Refuse what every user of this host can read, in the list of processes."""
+    from loadgen.control.redaction import redact_command
+    from loadgen.errors import UsageError
+
+    shown = redact_command(words)
+    for given, kept in zip(words, shown, strict=True):
+        if given != kept:
+            raise UsageError(
+                f"{kept}: all users of this host can read a command line; leave the secret out and "
+                "add --password prompt, --password env:NAME or --password file:PATH (a collector's "
+                "is set in OTEL_EXPORTER_OTLP_HEADERS, Spark's in spark-defaults.conf)"
+            )
 
 
 def _interrupted(_number: int, _frame: object) -> NoReturn:
@@ -109,12 +125,20 @@ def _leave(status: int) -> NoReturn:
 
 
 def _fail(message: str, status: int) -> int:
-    from loadgen.control.redaction import printable, scrub
+    from loadgen.control.redaction import printable
 
-    line = printable(scrub(message, ()).replace("\n", " "), _MESSAGE_CHARACTERS)
+    line = printable(_scrubbed(message).replace("\n", " "), _MESSAGE_CHARACTERS)
     with suppress(OSError):
         print(f"loadgen: {line}", file=sys.stderr)
     return status
+
+
+def _scrubbed(text: str) -> str:
+    """The text without any secret that was read."""
+    from loadgen.control.redaction import scrub
+
+    read = sys.modules.get("loadgen.control.secrets")  # which few commands need
+    return scrub(text, () if read is None else read.known_secrets())
 
 
 def _unexpected(error: Exception) -> str:
@@ -123,15 +147,13 @@ def _unexpected(error: Exception) -> str:
     import time
     import traceback
 
-    from loadgen.control.redaction import scrub
-
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix=f"loadgen-{stamp}-", suffix=".txt", delete=False, encoding="utf-8"
         ) as file:
-            file.write(scrub("".join(traceback.format_exception(error)), ()))
+            file.write(_scrubbed("".join(traceback.format_exception(error))))
         where = f"; please report it with {file.name}"
     except OSError:
         where = ""

@@ -467,4 +467,4 @@ def _notes(clients: Sequence[_Client], choice: _Choice, clients_file: str | None
         yield "_id: kept for publishers, subscribers have loadgen's own"
     others = choice.first if clients_file is None else choice.second
     if others and others[0].login[1] is not None:
-        yield "password: left out of broker's URLs; add it there, as mqtt://user:password@host"
+        yield "password: left out; give it with --password prompt, env:NAME or file:PATH"

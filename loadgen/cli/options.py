@@ -6,7 +6,9 @@ the same rule.
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +17,7 @@ import typer
 
 from loadgen.cases.registry import CASES, RENAMED, build_scenario
 from loadgen.cli.help import GroupedCommand, panel_of
+from loadgen.control.redaction import printable, scrub
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.workload.case import Case
 from loadgen.workload.fields import Field, Flag
@@ -30,6 +33,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="As JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 _FILE_LIMIT_BYTES = 4 << 20
+_FIRST_LINE_BYTES = 1 << 10
 
 
 def field_option(field: Field, panel: str) -> inspect.Parameter:
@@ -247,7 +251,25 @@ def read_scenario(case: Case[Any], given: Flags) -> Scenario:
             raise ScenarioError(f"{name}: given as an option and with --set; give it once")
         flags[name] = value
     path = given.get("scenario")
-    return build_scenario(case.name, None if path is None else _file(path), flags)
+    scenario = build_scenario(case.name, None if path is None else _file(path), flags)
+    clients = getattr(scenario, "clients_file", None)
+    if clients is not None:
+        with suppress(OSError), Path(clients).open("rb") as file:
+            if b"password" in file.readline(_FIRST_LINE_BYTES):
+                _warn_of_readers(Path(clients))
+    return scenario
+
+
+def _warn_of_readers(path: Path) -> None:
+    """Say where other users may read a file with passwords; scripts have made it so for long."""
+    from loadgen.control.secrets import readable_by_others
+
+    if readable_by_others(path):
+        shown = printable(str(path), 200)
+        print(
+            f"loadgen: other users may read {shown}, which has a password; use chmod 600 {shown}",
+            file=sys.stderr,
+        )
 
 
 _SCENARIOS = "scenarios"
@@ -263,6 +285,8 @@ def _file(path: Path) -> dict[str, object]:
         if path.stat().st_size > _FILE_LIMIT_BYTES:
             raise ScenarioError(f"scenario file {shown} is too large to be one")
         text = path.read_bytes().decode("utf-8")
+        if scrub(text, ()) != text:
+            _warn_of_readers(path)
     except OSError as error:
         reason = (error.strerror or "cannot be opened").lower()
         raise ScenarioError(f"scenario file {shown} cannot be read: {reason}") from None

@@ -23,11 +23,12 @@ _HELP: Final = f"""{SUMMARY}
 Nothing stays at the broker. Of several brokers the features are those of the first; the cases are
 asked of all.
 
-Example: loadgen probe --broker mqtts://user:secret@broker.example:8883 --tls-ca ca.pem"""
+Example: loadgen probe --broker mqtts://user@broker.example:8883 --password prompt"""
 
 _OPTIONS: Final = (
-    *("broker", "mqtt", "connect_timeout", "keep_alive"),
-    *("tls_ca", "tls_certificate", "tls_key", "tls_verify", "tls_version", "tls_ciphers"),
+    *("broker", "user", "password", "mqtt", "connect_timeout", "keep_alive"),
+    *("tls_ca", "tls_certificate", "tls_key", "tls_passphrase", "tls_verify", "tls_version"),
+    "tls_ciphers",
     *("client_id", "clients_file"),
 )
 """The fields of a scenario that say how to connect."""

@@ -135,12 +135,14 @@ def _read(name: str, reader: Callable[[str], float], text: str) -> float:
 def _command(case: Case[Any]) -> Callable[..., int]:
     def command(given: options.Flags) -> int:
         from loadgen.control.rundir import directory_or_new
+        from loadgen.control.secrets import take_secrets
 
         if given["for_"] is None:
             raise UsageError(f"--for: what is searched? allowed: {', '.join(AIMS)}")
         scenario = options.read_scenario(case, with_thresholds(given)[0])
         what = searched(scenario, given, given["for_"])
         cluster = cluster_of(scenario, given)
+        take_secrets(scenario.plain())
         with directory_or_new(given["out"], f"search-{case.name}") as directory:
             result = _played(what, directory, given["quiet"], cluster)
         return _show(result, as_json=given["json_"], quiet=given["quiet"])

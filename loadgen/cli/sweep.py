@@ -97,10 +97,12 @@ def _wanted(case: Case[Any], given: options.Flags) -> "Sweep":
 def _command(case: Case[Any]) -> Callable[..., int]:
     def command(given: options.Flags) -> int:
         from loadgen.control.rundir import directory_or_new
+        from loadgen.control.secrets import take_secrets
         from loadgen.control.sweep import points_of
 
         what = _wanted(case, given)
-        points_of(what)
+        for point in points_of(what):
+            take_secrets(point.scenario.plain())
         cluster = cluster_of(what.scenario, given)
         with directory_or_new(given["out"], f"sweep-{case.name}") as directory:
             result = _played(what, directory, given["quiet"], cluster)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from loadgen.control.rundir import write_json
+from loadgen.control.rundir import make_folder, write_json
 from loadgen.control.seal import digest_of
 from loadgen.errors import CannotRunError
 
@@ -25,7 +25,7 @@ def keep(result: Mapping[str, Any]) -> Path:
     """Write the result where `kept` finds it; raises CannotRunError where that is impossible."""
     path = cache_path(result["key"])
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_json(path, result)
     except OSError as error:
         raise CannotRunError(f"the calibration cannot be kept: {error.strerror}") from None

@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from loadgen.control.rundir import make_folder, open_in_place
 from loadgen.metrics.interval import INTERVAL_SCHEMA
 
 ROW_GROUP_ROWS = 20_000
@@ -51,7 +52,7 @@ def compact(run_dir: Path) -> None:
 def _hidden(run_dir: Path) -> Iterator[Path]:
     """A directory that no reader sees, removed at the end with what is in it then."""
     made = run_dir / f".intervals.{os.getpid()}"
-    made.mkdir()
+    make_folder(made)
     try:
         yield made
     finally:
@@ -61,7 +62,7 @@ def _hidden(run_dir: Path) -> Iterator[Path]:
 def _write(parts: list[Path], path: Path) -> None:
     with pq.ParquetFile(parts[0]) as first:
         schema = INTERVAL_SCHEMA.with_metadata(first.schema_arrow.metadata)
-    with path.open("wb") as file:
+    with open(path, "wb", opener=open_in_place) as file:
         with pq.ParquetWriter(file, schema, **WRITE_OPTIONS) as writer:
             tables: list[pa.Table] = []
             for place, part in enumerate(parts):

@@ -40,6 +40,7 @@ from loadgen.control.progress import Progress, Snapshot, reported, silent
 from loadgen.control.run_document import RunDocument, run_document
 from loadgen.control.rundir import EventLog, IntervalWriter, claim, release, require_free
 from loadgen.control.seal import seal
+from loadgen.control.secrets import known_secrets, take_secrets, with_login, with_passphrase
 from loadgen.control.stage import Cast, Stage, staged
 from loadgen.control.targets import plan_for
 from loadgen.control.tasks import beside
@@ -136,7 +137,8 @@ async def run(
     RunInterruptedError: `interrupt` came before the first connection.
     """
     interrupt = interrupt or Interrupt()
-    workload = resolve(with_payload_size(scenario))
+    take_secrets(scenario.plain())
+    workload = with_passphrase(resolve(with_payload_size(scenario)))
     with disk_errors():
         async with staged(stage, keeps=False) as on:
             request = RunRequest(
@@ -188,7 +190,7 @@ async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
     workload, plan, broker = cast.workload, cast.plan, cast.broker
     claim(directory)
     stack.callback(release, directory)
-    events = EventLog(directory, broker.secrets)
+    events = EventLog(directory, (*broker.secrets, *known_secrets()))
     stack.callback(lambda: events.close(time.monotonic_ns()))
     document = run_document(workload, plan, broker, directory, request.command, hosts)
     progress(Snapshot("workers"))
@@ -235,6 +237,7 @@ async def _new_cast(request: RunRequest) -> Cast:
     request.progress(Snapshot("broker"))
     provider = provided(workload, request.faults)
     broker = await request.stage.stack.enter_async_context(provider)
+    broker = with_login(broker, workload.given)
     workload = trusting(workload, broker.authority)
     links = await request.stage.stack.enter_async_context(impaired(workload, broker.endpoints))
     workload = links.workload

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loadgen.control.redaction import printable
-from loadgen.control.rundir import replacing
+from loadgen.control.rundir import make_folder, replacing
 from loadgen.engine.clients import read_clients
 from loadgen.engine.devices import UNKNOWN
 from loadgen.errors import RunDirectoryError
@@ -78,7 +78,7 @@ def write_devices(
     """Write devices/part-000000.parquet and return what it holds."""
     table = device_table(plan, finals)
     folder = directory / "devices"
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     with replacing(folder / "part-000000.parquet") as hidden:
         pq.write_table(table, hidden, compression="zstd")
     return table

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from loadgen import PROGRAM
 from loadgen.control.disk import disk_errors
 from loadgen.control.redaction import printable, redact_command
-from loadgen.control.rundir import numbered, require_free, write_atomically, write_json
+from loadgen.control.rundir import make_folder, numbered, require_free, write_atomically, write_json
 from loadgen.errors import RunDirectoryError
 
 Entry = TypeVar("Entry")
@@ -64,7 +64,7 @@ class Journal(Generic[Entry]):
         }
         try:
             with disk_errors(self.directory):
-                (self.directory / self.folder).mkdir(parents=True, exist_ok=True)
+                make_folder(self.directory / self.folder)
             self.rewrite(whole)
         except OSError as error:
             raise RunDirectoryError(

@@ -1,7 +1,7 @@
 """Sends the live figures of a run to an OpenTelemetry collector: OTLP over HTTP, by its SDK.
 
-Headers, certificates and compression are what the SDK reads from OTEL_EXPORTER_OTLP_*; their values
-pass through nothing of ours.
+Headers, certificates and compression are those of OpenTelemetry's own OTEL_EXPORTER_OTLP_*; headers
+may be a login and are given to no process that we start.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import Any
 from loadgen import __version__
 from loadgen.control.live_metrics import BOUNDS_S, Distribution, Figure, figures
 from loadgen.control.monitor import Monitor
+from loadgen.control.secrets import otlp_headers
 from loadgen.control.tasks import beside
 from loadgen.errors import CannotRunError
 from loadgen.workload.groups import RunPlan
@@ -25,6 +26,7 @@ try:
     from opentelemetry.sdk.metrics import export as sdk
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+    from opentelemetry.util.re import parse_env_headers
 except ImportError:
     raise CannotRunError(
         "--otlp needs the OpenTelemetry SDK; get it with pip install "
@@ -51,7 +53,8 @@ async def sent_metrics(
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     address = url.rstrip("/")
     endpoint = address if address.endswith(_PATH) else address + _PATH
-    exporter = OTLPMetricExporter(endpoint, timeout=_TIMEOUT_S)
+    headers = parse_env_headers(otlp_headers(), liberal=True)
+    exporter = OTLPMetricExporter(endpoint, headers=headers, timeout=_TIMEOUT_S)
     resource = Resource(
         {
             "service.name": "loadgen",

@@ -2,13 +2,18 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from urllib.parse import quote
 
 HIDDEN = "***"
 
-_LOGIN = re.compile(r"(?<=://)([^/@\s:]*):([^@\s]*)@")
-_SECRET_NAME = re.compile(r"password|secret|token", re.IGNORECASE)
-_SECRET_GIVEN = re.compile(rf"(?:[^=]*=)?[^=]*(?:{_SECRET_NAME.pattern})[^=]*=", re.IGNORECASE)
+_LOGIN = re.compile(r"(?<=://)([^/@\s:]*):([^@\s]+)@")
+_SECRET_NAME = re.compile(r"password|passphrase|secret|token|access[._-]?key", re.IGNORECASE)
+_SECRET_GIVEN = re.compile(
+    rf"(?:[\w-]+=)?[\w.-]*(?:{_SECRET_NAME.pattern})[\w.-]*=(?=.)", re.IGNORECASE
+)
 """NAME=, or OPTION=NAME=."""
+_SOURCE = re.compile(r"prompt|env:\w+|file:.+")
+"""Where a secret is, which is none (`workload.fields.Secret`)."""
 
 
 def printable(text: str, limit: int) -> str:
@@ -21,24 +26,36 @@ def printable(text: str, limit: int) -> str:
 
 
 def scrub(text: str, secrets: Iterable[str]) -> str:
-    """The text with every secret, and the password of every URL in it, replaced."""
+    """The text with every secret, and the password of every URL in it, replaced.
+
+    Secrets are found as they are, and as a URL, Python and JSON write them.
+    """
     for secret in secrets:
-        if secret:
-            text = text.replace(secret, HIDDEN)
+        forms = {secret, quote(secret, safe=""), repr(secret)[1:-1], ascii(secret)[1:-1]}
+        forms |= {form.replace('"', r"\"") for form in forms}
+        for form in sorted(filter(None, forms), key=len, reverse=True):
+            text = text.replace(form, HIDDEN)
     return _LOGIN.sub(rf"\1:{HIDDEN}@", text)
 
 
 def redact_command(argv: Sequence[str], secrets: Iterable[str] = ()) -> list[str]:
-    """A command line that may be kept: no password, whether in a URL, an option or a NAME=VALUE."""
+    """A command line that may be kept: no password, whether in a URL, an option or a NAME=VALUE.
+
+    One that has none stays as it is.
+    """
     secrets = tuple(secrets)
     shown: list[str] = []
     hide_next = False
     for argument in argv:
         given = _SECRET_GIVEN.match(argument)
-        if hide_next:
+        said = argument[given.end() :] if given is not None else argument
+        if _SOURCE.fullmatch(said):
+            shown.append(argument)
+            hide_next = False
+        elif hide_next:
             shown.append(HIDDEN)
             hide_next = False
-        elif given is not None and "://" not in given[0]:
+        elif given is not None:
             shown.append(f"{given[0]}{HIDDEN}")
         else:
             hide_next = argument.startswith("-") and bool(_SECRET_NAME.search(argument))

@@ -1,6 +1,9 @@
 """The run directory: claimed before a run, written so that a killed run stays readable.
 
 Every file is written under a hidden name and then renamed, except events.jsonl, which grows.
+
+A directory of results is made for its owner alone. One that was there keeps its mode; what is put
+into a directory is as private as that, and never less than the umask asks for.
 """
 
 import fcntl
@@ -28,6 +31,33 @@ KINDS = 200
 _DETAIL_CHARACTERS = 500
 
 
+def make_private(path: Path) -> None:
+    """Make a directory that its owner alone may enter, and what is missing above it."""
+    make_folder(path.parent)
+    path.mkdir(mode=0o700)
+
+
+def make_folder(path: Path) -> None:
+    """Make a directory as private as the one that it is in, where there is none."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(mode=_mode_in(path.parent, 0o777), exist_ok=True)
+
+
+def open_in_place(path: str | Path, flags: int) -> int:
+    """The descriptor of a file as private as its directory; an `opener` of `open`."""
+    return os.open(path, flags, _mode_in(Path(path).parent, 0o666))
+
+
+def appending(path: Path) -> IO[bytes]:
+    """The file, to add whole lines at its end."""
+    return open(path, "ab", buffering=0, opener=open_in_place)
+
+
+def _mode_in(directory: Path, most: int) -> int:
+    return (directory.stat().st_mode | 0o700) & most
+
+
 def numbered(path: Path) -> Path:
     """The path, with a number added where it exists."""
     found, number = path, 2
@@ -52,7 +82,7 @@ def new_directory(now: datetime, case: str) -> Iterator[Path]:
         path = default_directory(now, case)
         try:
             with disk_errors(path):
-                path.mkdir(parents=True)
+                make_private(path)
             break
         except FileExistsError:
             if not path.exists():
@@ -80,10 +110,10 @@ def exclusive(directory: Path) -> Iterator[None]:
     """
     made = not directory.exists()
     try:
-        with disk_errors(directory):
-            directory.mkdir(parents=True, exist_ok=True)
+        with disk_errors(directory), suppress(FileExistsError):
+            make_private(directory)
         lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    except FileExistsError:
+    except (FileExistsError, NotADirectoryError):
         raise _refused(directory, "is a file") from None
     except OSError as error:
         raise _refused(directory, f"cannot be written: {error.strerror}") from None
@@ -129,7 +159,9 @@ def claim(path: Path) -> Path:
     require_free(path)
     try:
         with disk_errors(path):
-            (path / "intervals").mkdir(parents=True)
+            with suppress(FileExistsError):
+                make_private(path)
+            (path / "intervals").mkdir(mode=_mode_in(path, 0o777))
     except OSError as error:
         raise _refused(path, f"cannot be written: {error.strerror}") from None
     return path
@@ -156,6 +188,7 @@ def replacing(path: Path) -> Iterator[Path]:
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with disk_errors(path):
+            os.close(open_in_place(hidden, os.O_WRONLY | os.O_CREAT))
             yield hidden
             hidden.replace(path)
     finally:
@@ -196,7 +229,7 @@ class EventLog:
     """Writes events.jsonl: one JSON object a line, bounded in number and length, escaped."""
 
     def __init__(self, directory: Path, secrets: Iterable[str] = ()) -> None:
-        self._file: IO[bytes] = (directory / "events.jsonl").open("ab", buffering=0)
+        self._file = appending(directory / "events.jsonl")
         self._secrets = tuple(secrets)
         self._counts: dict[str, int] = {}
 

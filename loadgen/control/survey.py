@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from loadgen.brokers.process import ServedBroker
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.control.preflight import check_host, wanted
+from loadgen.control.secrets import take_secrets, with_login, with_passphrase
 from loadgen.control.targets import plan_for
 from loadgen.errors import CannotRunError, ScenarioError
 from loadgen.mqtt.constants import VERSION_NAMES
@@ -66,8 +67,10 @@ async def survey(given: Mapping[str, Any], broker: ServedBroker) -> Survey:
     if broker.started_by_us:
         # By its name a case would have it started with what the case needs beside it.
         given = {**given, "broker": [one.redacted for one in broker.endpoints]}
+    take_secrets(given)
+    broker = with_login(broker, given)
     scenario = _scenario(next(iter(CASES.values())), given)
-    workload = resolve(scenario)
+    workload = with_passphrase(resolve(scenario))
     check_host(workload)
     asking = wanted(workload, await plan_for(workload, broker.endpoints), broker)
     endpoint, context = broker.endpoints[0], asking.tls_context
@@ -111,7 +114,7 @@ async def _prepared(
     try:
         scenario = _suited(case, given, greeting)
         mqtt = scenario.mqtt
-        workload = resolve(scenario)
+        workload = with_passphrase(resolve(scenario))
         asking = wanted(workload, await plan_for(workload, broker.endpoints), broker)
     except (CannotRunError, ScenarioError) as error:
         return CaseAnswer(None if mqtt is None else False, mqtt or "", (str(error),))

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.control.rundir import EventLog
+from loadgen.control.rundir import EventLog, appending
 from loadgen.errors import DiskError
 
 BROKER_FILE = "broker.jsonl"
@@ -60,7 +60,7 @@ async def watched_broker(
     if own_pids is None and len(endpoints) > 1:
         asked = ()
     left = MOST_RECORDS
-    with (directory / BROKER_FILE).open("ab", buffering=0) as file:
+    with appending(directory / BROKER_FILE) as file:
 
         def record(entry: dict[str, Any]) -> None:
             nonlocal left

@@ -74,10 +74,19 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
         else:
             context.load_default_certs()
         if tls.certificate_file is not None:
-            context.load_cert_chain(tls.certificate_file, tls.key_file)
-    except (OSError, KeyError) as error:
+            # Without one OpenSSL would ask at the terminal, in every worker.
+            context.load_cert_chain(
+                tls.certificate_file, tls.key_file, tls.passphrase or _no_passphrase
+            )
+    except (OSError, KeyError, ValueError) as error:
         raise UsageError(f"TLS cannot be set up: {error}; check the --tls options") from None
     return context
+
+
+def _no_passphrase() -> str:
+    raise UsageError(
+        "the private key of TLS is encrypted; say with --tls-passphrase where its passphrase is"
+    )
 
 
 class Handshakes:

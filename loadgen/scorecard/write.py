@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from loadgen.control.disk import disk_errors
-from loadgen.control.rundir import write_atomically
+from loadgen.control.rundir import make_folder, write_atomically
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard import page
 from loadgen.scorecard.compare import Comparison
@@ -88,7 +88,7 @@ def write_files(what: str, out_dir: Path, files: Mapping[str, bytes]) -> dict[st
     try:
         with disk_errors(out_dir):
             for folder in {(out_dir / name).parent for name in files}:
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folder(folder)
         for name, data in files.items():
             write_atomically(out_dir / name, data)
     except OSError as error:

@@ -288,6 +288,22 @@ def _line(value: object) -> str:
     return value
 
 
+_SOURCE = re.compile(r"prompt|env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
+
+
+class Secret(Text):
+    """Where a secret comes from; the secret itself is no value."""
+
+    metavar = "SOURCE"
+    allowed = "prompt, env:NAME or file:PATH, which say where the secret is"
+
+    def parse(self, value: object) -> str:
+        if not isinstance(value, str) or not _SOURCE.fullmatch(value):
+            # Not shown: it may be the secret.
+            raise ValueError("it does not say where the secret comes from")
+        return _line(value)
+
+
 class Texts(Text):
     """Several lines of text, each of an option of its own."""
 

@@ -11,7 +11,7 @@ topic are contiguous and a subscriber needs two numbers to know what it must rec
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Arrivals = Literal["constant", "uniform", "poisson"]
@@ -130,6 +130,7 @@ class Tls:
     ca_file: str | None = None
     certificate_file: str | None = None
     key_file: str | None = None
+    passphrase: str | None = field(default=None, repr=False)  # of an encrypted key
     verify: bool = True
     minimum: str | None = None
     maximum: str | None = None

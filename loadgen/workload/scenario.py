@@ -33,6 +33,7 @@ from loadgen.workload.fields import (
     Rate,
     RateSteps,
     Seconds,
+    Secret,
     Size,
     Text,
     Texts,
@@ -122,6 +123,16 @@ class Scenario(BaseModel):
         "reflector; several URLs are used round robin.",
         "URL",
     ).field(("auto",))
+    user: str | None = Secret(
+        "Where a broker's user name comes from that is a secret itself; else it is in the URL, as "
+        "mqtt://user@host.",
+        absent="that of the URL",
+    ).field()
+    password: str | None = Secret(
+        "Where the broker's password comes from: prompt asks for it, env:NAME is a variable of the "
+        "environment, file:PATH a file that only you may read.",
+        absent="none",
+    ).field()
     duration: float = DURATION.field(10.0)
     warmup: float = WARMUP.field(3.0)
     drain: float = DRAIN.field(10.0)
@@ -188,6 +199,10 @@ class Scenario(BaseModel):
         "Private key file of the client certificate.",
         "file",
         absent="in the certificate's file",
+    ).field()
+    tls_passphrase: str | None = Secret(
+        "Where the passphrase of that private key comes from: prompt, env:NAME or file:PATH.",
+        absent="the key is not encrypted",
     ).field()
     tls_verify: bool = Flag(
         "Verify the broker's certificate; the score card says where that is off."
@@ -305,6 +320,7 @@ class Scenario(BaseModel):
     def complaints(self) -> Iterator[str]:
         """Why fields do not fit together: `name: what is wrong; allowed: ...`."""
         yield from _broker_complaints(self.broker)
+        yield from self._login_complaints()
         yield from self._tls_complaints()
         if self.place and self.hosts == 1:
             yield "place: there is one host; allowed: with hosts above 1"
@@ -315,9 +331,21 @@ class Scenario(BaseModel):
         except ValueError:
             yield f"affinity: {shown(self.affinity)} is not a list; allowed: numbers as 0,2-5"
 
+    def _login_complaints(self) -> Iterator[str]:
+        for name in ("user", "password"):
+            if getattr(self, name) is None:
+                continue
+            if not any("://" in entry for entry in self.broker):
+                yield f"{name}: only a broker of yours asks for one; allowed: with a broker's URL"
+            urls = (*self.broker, *getattr(self, "backend", ()))
+            if any(has_login(url, name) for url in urls):
+                yield f"{name}: a broker's URL has one, too; allowed: one of them"
+
     def _tls_complaints(self) -> Iterator[str]:
         if self.tls_key is not None and self.tls_certificate is None:
             yield "tls_key: a key without a certificate; allowed: with tls_certificate"
+        if self.tls_passphrase is not None and self.tls_certificate is None:
+            yield "tls_passphrase: there is no key to read; allowed: with tls_certificate"
         if self.tls_ciphers is not None and self.tls_version == "1.3":
             yield "tls_ciphers: TLS 1.3 has its own ciphers; allowed: with tls_version 1.2"
         if self.tls_resume and "{device}" in (self.tls_certificate or ""):
@@ -569,6 +597,12 @@ def url_complaints(name: str, entry: str) -> Iterator[str]:
         yield f"{name}: {value} has an unknown scheme; allowed: {', '.join(BROKER_SCHEMES)}"
     elif not rest.rpartition("@")[2].strip("/") or any(c.isspace() for c in rest):
         yield f"{name}: {value} names no host; allowed: as mqtt://host:1883"
+
+
+def has_login(url: str, what: str) -> bool:
+    """Whether a broker's URL has a `user`, or a `password`."""
+    login, at, _ = url.partition("://")[2].rpartition("@")
+    return bool(at and (what == "user" or ":" in login))
 
 
 def _will_complaints(topic: str | None) -> Iterator[str]:

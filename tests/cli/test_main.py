@@ -95,11 +95,42 @@ def test_malformed_power_log_is_refused_before_the_run(capsys: Captured, tmp_pat
 
 def test_unreachable_broker_is_one_line_and_status_3(capsys: Captured, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    arguments = ("fanin", "--quiet", f"--out={out}", "--broker=mqtt://u:s3cret@127.0.0.1:1")
+    scenario = tmp_path / "scenario.toml"
+    scenario.write_text('broker = "mqtt://u:s3cret@127.0.0.1:1"')
+    scenario.chmod(0o600)
+    arguments = ("fanin", "--quiet", f"--out={out}", f"--scenario={scenario}")
     status, line = complaint(capsys, *arguments)
     assert status == 3
     assert "no broker at mqtt://u:***@127.0.0.1:1" in line
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("fanin", "--broker=mqtt://u:s3cret@h"),
+        ("fanin", "--broker", "mqtt://u:s3cret@h"),
+        ("probe", "--broker", "wss://u:s3cret@h"),
+        ("sweep", "fanin", "--set", "broker=mqtt://h,mqtt://u:s3cret@h"),
+        ("plan", "fanin", "--password", "s3cret"),
+        ("fanin", "--set", "tls_passphrase=s3cret"),
+        ("scorecard", "hdfs://u:s3cret@h/runs/a"),
+        ("fanin", "--spark-conf", "spark.authenticate.secret=s3cret"),
+        ("scorecard", "a", "--spark-conf=spark.hadoop.fs.s3a.access.key=s3cret"),
+    ],
+)
+def test_a_secret_on_the_command_line_is_refused(capsys: Captured, words: tuple[str, ...]) -> None:
+    status, line = complaint(capsys, *words)
+    assert status == 2
+    assert "all users of this host can read a command line" in line
+    assert "--password env:NAME" in line and "s3cret" not in line
+
+
+def test_what_only_looks_like_a_secret_is_none(capsys: Captured) -> None:
+    words = ("--broker", "mqtt://u:@127.0.0.1", "--broker-note", "with tokens: rate=5")
+    assert main(["plan", "fanin", *words]) == 0
+    assert main(["plan", "fanin", "--broker=mqtt://u@127.0.0.1", "--password", "env:SECRET"]) == 0
+    assert "workers" in capsys.readouterr().out
 
 
 def test_unexpected_error_is_one_line_with_the_place_of_its_traceback(

@@ -14,9 +14,11 @@ from loadgen.control.disk import disk_errors
 from loadgen.control.rundir import (
     EventLog,
     IntervalWriter,
+    appending,
     claim,
     default_directory,
     exclusive,
+    make_folder,
     new_directory,
     release,
     replacing,
@@ -32,6 +34,44 @@ NOON = datetime(2031, 5, 6, 12, 0, 1, tzinfo=UTC)
 
 def names(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
+
+
+def modes(path: Path) -> dict[str, str]:
+    """Permissions of a directory and of all that is in it."""
+    return {one.name: f"{one.stat().st_mode & 0o7777:o}" for one in (path, *path.rglob("*"))}
+
+
+def fill(directory: Path) -> None:
+    """What a run writes, in all the ways in which it does."""
+    claim(directory)
+    appending(directory / "a").close()
+    write_json(directory / "b", {})
+    make_folder(directory / "d")
+    write_json(directory / "d" / "e", {})
+
+
+def test_a_run_is_its_owners_alone(tmp_path: Path) -> None:
+    old = os.umask(0o022)
+    try:
+        fill(tmp_path / "runs" / "r")
+        with exclusive(tmp_path / "s"):
+            write_json(tmp_path / "s" / "f", {})
+        # Who makes the directory says who may read it.
+        (tmp_path / "o").mkdir()
+        fill(tmp_path / "o")
+        os.umask(0o277)
+        (tmp_path / "t").mkdir(0o700)
+        (tmp_path / "t").chmod(0o777)
+        write_json(tmp_path / "t" / "g", {})
+    finally:
+        os.umask(old)
+    private = {"intervals": "700", "a": "600", "b": "600", "d": "700", "e": "600"}
+    assert modes(tmp_path / "runs" / "r") == {"r": "700"} | private
+    assert f"{(tmp_path / 'runs').stat().st_mode & 0o777:o}" == "700"  # as pytest's own directory
+    assert modes(tmp_path / "s") == {"s": "700", "f": "600"}
+    public = {"intervals": "755", "a": "644", "b": "644", "d": "755", "e": "644"}
+    assert modes(tmp_path / "o") == {"o": "755"} | public
+    assert modes(tmp_path / "t") == {"t": "777", "g": "400"}
 
 
 def test_default_directory_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

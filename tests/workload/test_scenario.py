@@ -26,6 +26,7 @@ from loadgen.workload.fields import (
     Placement,
     RateSteps,
     Seconds,
+    Secret,
     Size,
     Table,
     Text,
@@ -267,6 +268,13 @@ class TestRefusals:
             ({"broker": ["auto", "mqtt://h"]}, "broker: 'auto' cannot be joined with others"),
             ({"broker": "mqtt://h", "tls_ca": "f"}, "tls_ca: the connection is not encrypted"),
             ({"tls_key": "k"}, "tls_key: a key without a certificate"),
+            ({"tls_passphrase": "prompt"}, "tls_passphrase: there is no key to read"),
+            ({"password": "prompt"}, "password: only a broker of yours asks for one"),
+            ({"user": "env:U", "broker": "mqtt://a@h"}, "user: a broker's URL has one, too"),
+            (
+                {"password": "env:P", "broker": "mqtt://a:b@h"},
+                "password: a broker's URL has one, too",
+            ),
             ({"tls_version": "1.3", "tls_ciphers": "x"}, "tls_ciphers: TLS 1.3"),
         ],
         ids=str,
@@ -321,6 +329,14 @@ class TestRefusals:
 
     def test_a_file_for_another_case(self) -> None:
         assert refused("fanin", {}, {"case": "fanout"}).startswith("case: the file is for 'fanout'")
+
+    @pytest.mark.parametrize("wrong", ["hunter2", "", 7, "env:", "env:a b", "file:", "env:1"])
+    def test_a_secret_in_the_place_of_its_source_is_refused_and_not_repeated(
+        self, wrong: object
+    ) -> None:
+        text = refused("fanin", {"broker": "mqtt://h", "password": wrong})
+        assert text.startswith("password: it does not say where the secret comes from; allowed:")
+        assert "hunter2" not in text
 
     def test_a_password_is_not_repeated(self) -> None:
         for url in (
@@ -382,6 +398,7 @@ def values_of(spec: Field) -> st.SearchStrategy[Any]:
     by_kind: dict[type[Field], st.SearchStrategy[Any]] = {
         Flag: st.booleans(),
         Text: TEXTS,
+        Secret: st.sampled_from(("prompt", "env:A_1", "file:/a b/ü")),
         Texts: st.lists(TEXTS, max_size=3),
         Table: st.dictionaries(
             st.sampled_from(("order", "1", "SM")), st.integers() | st.lists(st.booleans())
@@ -478,7 +495,11 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         given_fields.pop("place", None)
     if not given_fields.get("require"):
         given_fields.pop("abort_on_fail", None)
-    if "tls_key" in given_fields:
+    if case == "bridge" or not any("://" in url for url in given_fields["broker"]):  # type: ignore[attr-defined]
+        given_fields.pop("password", None)
+    if "password" not in given_fields or any("@" in url for url in given_fields["broker"]):  # type: ignore[attr-defined]
+        given_fields.pop("user", None)
+    if given_fields.keys() & {"tls_key", "tls_passphrase"}:
         given_fields.setdefault("tls_certificate", "c.pem")
     if "{device}" in str(given_fields.get("tls_certificate")):
         given_fields.pop("tls_resume", None)
