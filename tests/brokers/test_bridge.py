@@ -4,12 +4,8 @@ import pytest
 
 from loadgen.brokers.bridge import bridge_lines, require_forwarding, routes_of, serve_bridge
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
-
-needs_mosquitto = pytest.mark.skipif(
-    find_mosquitto() is None, reason="the program mosquitto is not installed"
-)
+from tests.needs import needs_mosquitto
 
 
 def test_one_route_a_topic() -> None:

@@ -12,13 +12,9 @@ from cryptography import x509
 
 from loadgen.brokers import certificates
 from loadgen.brokers.certificates import CertificateFiles, KeyKind, make_certificates
-from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.errors import CannotRunError, UsageError
+from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import TlsFiles, run_secured
-
-needs_mosquitto = pytest.mark.skipif(
-    find_mosquitto() is None, reason="the program mosquitto is not installed"
-)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ from loadgen.brokers import door
 from loadgen.brokers.client import open_socket
 from loadgen.brokers.door import Knock, admitted, ended
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.ports import free_port
 from loadgen.brokers.probe import connect_of
 from loadgen.errors import BrokerRefusedError, CannotRunError
@@ -26,6 +25,7 @@ from loadgen.mqtt.constants import MQTT_5
 from tests.brokers.full_listener import full_listener
 from tests.brokers.little_broker import LittleBroker, serving_little
 from tests.brokers.test_mosquitto import tls as tls
+from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import TlsFiles, run_secured
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -212,7 +212,7 @@ async def test_a_reason_string_is_shown_escaped() -> None:
     assert r"Not authorized (0x87): no\x1b[m; check user and password" in text
 
 
-@pytest.mark.skipif(find_mosquitto() is None, reason="the program mosquitto is not installed")
+@needs_mosquitto
 async def test_mosquitto_reached_in_other_ways(tls: TlsFiles) -> None:
     async with run_secured(tls=tls) as broker:
         secure = broker.endpoints[0]

@@ -8,18 +8,14 @@ import pytest
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.features import QUIET_S, TRIALS, Feature, trials_of
-from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.probe import greet
 from loadgen.brokers.reflector import run_reflector
 from loadgen.brokers.talk import Patience, in_turn
 from loadgen.mqtt.packets import PubAck, SubAck
 from loadgen.mqtt.properties import Properties
 from tests.brokers.little_broker import LittleBroker, serving_little
+from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import run_secured
-
-needs_mosquitto = pytest.mark.skipif(
-    find_mosquitto() is None, reason="the program mosquitto is not installed"
-)
 
 ABLE = {
     "maximum_qos": 2,

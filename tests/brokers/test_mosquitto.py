@@ -27,11 +27,8 @@ from loadgen.mqtt.packets import Publish
 from loadgen.mqtt.properties import Properties
 from loadgen.workload.accounts import Account
 from tests.brokers.conftest import ClientMaker
+from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import TlsFiles, run_secured
-
-needs_mosquitto = pytest.mark.skipif(
-    find_mosquitto() is None, reason="the program mosquitto is not installed"
-)
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ import uvloop
 from loadgen.brokers.amqtt_broker import run_amqtt
 from loadgen.brokers.door import Knock
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.ports import free_port
 from loadgen.brokers.probe import Greeting, greet, shown_version, version_of
 from loadgen.brokers.reflector import run_reflector
@@ -25,11 +24,8 @@ from loadgen.mqtt.packets import Connect
 from tests.brokers.conftest import run_local_reflector
 from tests.brokers.little_broker import LittleBroker, serving_little
 from tests.brokers.test_mosquitto import tls as tls
+from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import TlsFiles, run_secured
-
-needs_mosquitto = pytest.mark.skipif(
-    find_mosquitto() is None, reason="the program mosquitto is not installed"
-)
 
 
 @needs_mosquitto

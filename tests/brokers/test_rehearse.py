@@ -9,18 +9,14 @@ import pytest
 
 from loadgen.brokers.amqtt_broker import run_amqtt
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.process import ServedBroker
 from loadgen.brokers.reflector import run_reflector
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.control.preflight import check_broker
 from loadgen.control.targets import plan_for
 from loadgen.errors import BrokerRefusedError
+from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import run_secured
-
-needs_mosquitto = pytest.mark.skipif(
-    find_mosquitto() is None, reason="the program mosquitto is not installed"
-)
 
 
 async def checked(endpoint: Endpoint, case: str, **fields: Any) -> ServedBroker:

@@ -12,7 +12,7 @@ import pytest
 
 from loadgen.brokers.certificates import make_certificates
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.mosquitto import MosquittoSettings, find_mosquitto, run_mosquitto
+from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.errors import UsageError
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
@@ -21,6 +21,7 @@ from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.reason_codes import ReasonCode
 from tests.brokers.conftest import ClientMaker, LocalReflector, run_local_reflector
 from tests.brokers.full_listener import full_listener
+from tests.needs import needs_mosquitto
 from tests.relay import run_relay, serve
 
 LASTING = Properties(session_expiry_interval=3600)
@@ -302,7 +303,7 @@ async def test_a_relay_has_no_ceiling() -> None:
         run_relay(Endpoint("mqtt", "127.0.0.1", 1), "ceiling=5")
 
 
-@pytest.mark.skipif(find_mosquitto() is None, reason="the program mosquitto is not installed")
+@needs_mosquitto
 @pytest.mark.parametrize("encrypted", [False, True])
 @pytest.mark.parametrize("websocket", [False, True])
 async def test_in_front_of_mosquitto(

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -17,11 +16,7 @@ from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.brokers.ports import free_port
 from loadgen.errors import UsageError
 from tests.brokers.little_broker import LittleBroker, serving_little
-
-needs_mosquitto = pytest.mark.skipif(
-    shutil.which("mosquitto", path=os.environ["PATH"] + ":/usr/sbin") is None,
-    reason="no Mosquitto is installed",
-)
+from tests.needs import needs_mosquitto
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from loadgen.cases.registry import CASES
 from loadgen.cli.app import app, command_of
 from loadgen.cli.main import main
 from loadgen.errors import CannotRunError, RunDirectoryError
+from tests.run_files import manifest
 
 HEAVY = (
     *("numba", "numpy", "pyarrow", "pyspark", "pandas", "plotly"),
@@ -480,4 +481,4 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     card = json.loads(out)
     assert card["verdict"]["reasons"][0]["code"] == "INTERRUPTED"
     assert card["run"]["seconds"] < 600
-    assert json.loads((run / "run.json").read_text())["interrupted"] is True
+    assert manifest(run)["interrupted"] is True

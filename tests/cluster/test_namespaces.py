@@ -27,6 +27,7 @@ from loadgen.workload.search import aim_for, requirements
 from tests.cluster.networks import Network, namespaces_allowed, network, program, spark_cluster
 from tests.cluster.networks import until as wait_until
 from tests.cluster.processes import MARK, new_mark, processes
+from tests.run_files import manifest
 from tests.verdicts import faults, without_saturation
 
 pytestmark = pytest.mark.skipif(
@@ -105,7 +106,7 @@ async def test_hosts_together_play_what_one_plays(
                 directory = tmp_path / name
                 result = await run(scenario(name, broker, count), directory, hosts=hosts)
                 assert not faults(result.verdict.reasons), name
-                document = json.loads((directory / "run.json").read_text())
+                document = manifest(directory)
                 assert document["plan"]["hosts"] == count
                 used = {share["host"] for share in document["plan"]["shares"]}
                 assert used == set(range(count))

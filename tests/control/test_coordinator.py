@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.start import serve
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.control import forkserver_process, preflight
@@ -23,13 +22,13 @@ from loadgen.errors import (
 )
 from loadgen.scorecard.record import open_run
 from loadgen.workload.scenario import Scenario
+from tests.needs import needs_mosquitto
+from tests.run_files import manifest
 from tests.secured_mosquitto import run_secured
 
 TIMES = {"warmup": 0.1, "duration": 0.6, "settle": 0.1}
 FANIN = {"broker": "reflector", "devices": 100, "rate": 1000, **TIMES}
 SECRET = "correct-horse-battery"
-
-needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed")
 
 
 def fanin(**changed: object) -> Scenario:
@@ -62,11 +61,6 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
         )
 
     return fake
-
-
-def manifest(directory: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((directory / "run.json").read_text())
-    return document
 
 
 async def test_run_directory_of_an_ordinary_run(fake: Fake) -> None:

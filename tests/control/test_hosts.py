@@ -1,7 +1,6 @@
 """Runs on several hosts: agents are processes of this machine, each with workers of its own."""
 
 import asyncio
-import json
 import shutil
 import signal
 import subprocess
@@ -9,12 +8,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import psutil
-import pyarrow.parquet as pq
 import pytest
 
 from loadgen.brokers.mosquitto import find_mosquitto
@@ -37,14 +34,14 @@ from loadgen.scorecard.summary import summarize_run
 from loadgen.workload.search import Aim, Require
 from tests.cluster.networks import Network, namespaces_allowed, network
 from tests.control.agents import Agents, agents
+from tests.needs import needs_mosquitto
+from tests.run_files import manifest, rows
 from tests.verdicts import faults
 
 PROMISED_S = 10.0
 """Within which everything stops when a host is lost."""
 TIMES = {"warmup": 0.5, "duration": 1.5, "settle": 0.1}
 LONG = {"warmup": 0.2, "duration": 60, "broker": "reflector"}
-
-needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed")
 
 
 def has_time_namespaces() -> bool:
@@ -64,16 +61,6 @@ async def play(
     count = 1 if hosts is None else len(hosts.agents)
     scenario = build_scenario(case, None, {**fields, "hosts": count, "workers": 2})
     return await run(scenario, directory, hosts=hosts, progress=progress)
-
-
-def document(directory: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((directory / "run.json").read_text())
-    return found
-
-
-def rows(directory: Path) -> list[dict[str, Any]]:
-    files = sorted(directory.glob("intervals/*.parquet"))
-    return [row for file in files for row in pq.read_table(file).to_pylist()]
 
 
 def descendants(process: asyncio.subprocess.Process) -> list[psutil.Process]:
@@ -117,7 +104,7 @@ async def test_two_hosts_count_what_one_counts(tmp_path: Path) -> None:
             assert two.facts.ledger == one.facts.ledger, case
             assert two.facts.proven and not two.facts.imbalances
             assert {row["host"] for row in rows(two.directory)} == {0, 1}
-            said = document(two.directory)
+            said = manifest(two.directory)
             assert [host["host"] for host in said["hosts"]] == [0, 1]
             assert all(host["environment"]["kernel"] for host in said["hosts"])
             assert said["network"].keys() == said["hosts"][0]["network"].keys() != set()
@@ -157,7 +144,7 @@ async def test_a_search_goes_through_its_steps_with_the_same_agents(tmp_path: Pa
     async with agents(2) as found:
         result = await search(what, tmp_path / "search", hosts=found.hosts)
         assert len(result.steps) >= 2
-        steps = [document(tmp_path / "search" / str(step.run)) for step in result.steps]
+        steps = [manifest(tmp_path / "search" / str(step.run)) for step in result.steps]
         assert all(step["hosts"] for step in steps)
         assert steps[1]["connect"].get("kept_from") == steps[0]["id"]
 
@@ -171,7 +158,7 @@ async def test_a_clock_that_is_a_day_ahead_changes_no_latency(tmp_path: Path) ->
         result = await play(tmp_path / "run", "fanin", fields, found.hosts)
     assert faults(result.verdict.reasons) == ()
     assert (result.facts.ledger.lost, result.facts.ledger.expected) == (0, 750)
-    here, there = (host["clock"] for host in document(result.directory)["hosts"])
+    here, there = (host["clock"] for host in manifest(result.directory)["hosts"])
     assert abs(here["offset_ns"]) <= here["bound_ns"]
     assert abs(there["offset_ns"] + ahead_s * 10**9) <= there["bound_ns"]
     seconds = {row["second"] for row in rows(result.directory)}
@@ -285,7 +272,7 @@ async def test_a_delay_on_one_way_is_inside_the_bound(
         result = await play(tmp_path / "run", "fanin", fields, found.hosts)
     server.close()
     # In truth both clocks are one.
-    clock = document(result.directory)["hosts"][1]["clock"]
+    clock = manifest(result.directory)["hosts"][1]["clock"]
     assert slow_s / 2 <= clock["bound_ns"] / 1e9
     assert abs(clock["offset_ns"]) <= clock["bound_ns"]
     assert abs(clock["offset_ns"]) / 1e9 > slow_s * 0.4

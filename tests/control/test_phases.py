@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import pyarrow.parquet as pq
 import pytest
 
 from loadgen.control.interrupt import Interrupt
@@ -38,6 +37,7 @@ from loadgen.workload.groups import (
 from loadgen.workload.thresholds import parse_threshold
 from loadgen.workload.traffic import MEASURE, WARMUP
 from loadgen.workload.workload import PhasePlan
+from tests.run_files import events, rows
 
 ENTRY = "tests.control.fake_worker:run_worker"
 PHASES = PhasePlan(warmup_s=0.1, duration_s=0.6, drain_s=3.0)
@@ -80,14 +80,11 @@ class Played:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        files = sorted(self.directory.glob("intervals/*.parquet"))
-        return [row for file in files for row in pq.read_table(file).to_pylist()]
+        return rows(self.directory)
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        return [
-            json.loads(line) for line in (self.directory / "events.jsonl").read_text().splitlines()
-        ]
+        return events(self.directory)
 
 
 Play = Callable[..., Any]

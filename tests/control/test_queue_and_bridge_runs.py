@@ -1,7 +1,6 @@
 """QUEUE and BRIDGE played against real Mosquittos, small."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from loadgen.brokers.bridge import bridge_lines, routes_of
-from loadgen.brokers.mosquitto import MosquittoSettings, find_mosquitto, run_mosquitto
+from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.cases.registry import build_scenario
 from loadgen.control import forkserver_process
 from loadgen.control.coordinator import run
@@ -19,9 +18,9 @@ from loadgen.control.progress import Snapshot
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
 from loadgen.scorecard.summary import summarize_run
 from loadgen.workload.scenario import Scenario
+from tests.needs import needs_mosquitto
+from tests.run_files import manifest
 from tests.verdicts import faults
-
-needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed")
 
 TIMES = {"warmup": 0.2, "duration": 1.2, "settle": 0.2}
 QUEUE = {"queues": 3, "consumers": 2, "rate": 900, "batch": 1000, **TIMES}
@@ -37,8 +36,7 @@ def bridge(**changed: object) -> Scenario:
 
 
 def observed(directory: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((directory / "run.json").read_text())
-    seen: dict[str, Any] = document["observed"]
+    seen: dict[str, Any] = manifest(directory)["observed"]
     return seen
 
 

@@ -1,7 +1,6 @@
 """Runs played one after the other on one stage: what stays, and what must not."""
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.reflector import ErringBroker, run_reflector
 from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import RunResult, run
@@ -20,11 +18,11 @@ from loadgen.control.stage import Stage
 from loadgen.metrics.interval import CONNECT_SERIES
 from loadgen.scorecard.summary import summarize_run
 from loadgen.workload.scenario import Scenario
+from tests.needs import needs_mosquitto
+from tests.run_files import manifest
 from tests.verdicts import faults
 
 TIMES = {"warmup": 0.2, "duration": 0.6, "settle": 0.1, "drain": 1}
-
-needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="Mosquitto is not installed")
 
 
 def fanin(broker: str, **changed: object) -> Scenario:
@@ -32,13 +30,8 @@ def fanin(broker: str, **changed: object) -> Scenario:
     return build_scenario("fanin", None, fields)
 
 
-def manifest(result: RunResult) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((result.directory / "run.json").read_text())
-    return document
-
-
 def is_kept(result: RunResult) -> bool:
-    return "kept_from" in manifest(result)["connect"]
+    return "kept_from" in manifest(result.directory)["connect"]
 
 
 class Theatre:
@@ -88,7 +81,7 @@ async def test_runs_that_differ_in_their_rate_share_connections(
     second = await theatre.play(fanin("mosquitto", rate=900, **secured))
     third = await theatre.play(fanin("mosquitto", rate=200, duration=0.8, **secured))
     assert [faults(one.verdict.reasons) for one in (first, second, third)] == [(), (), ()]
-    documents = [manifest(one) for one in (first, second, third)]
+    documents = [manifest(one.directory) for one in (first, second, third)]
     assert [one["connect"]["connected"] for one in documents] == [51, 51, 51]
     begun = documents[0]["id"]
     assert [one["connect"].get("kept_from") for one in documents] == [None, begun, begun]
@@ -136,7 +129,7 @@ async def test_slow_readers_are_connected_anew(theatre: Theatre, reflector: Erri
     for _ in range(2):
         result = await theatre.play(scenario)
         assert faults(result.verdict.reasons) == ()
-        ledger = manifest(result)["ledger"]["run"]
+        ledger = manifest(result.directory)["ledger"]["run"]
         assert ledger["intact"] == ledger["expected"]
         assert not is_kept(result)
 
@@ -170,5 +163,5 @@ async def test_interrupted_run_on_kept_connections_has_its_results(
     long = fanin(url_of(reflector), rate=1000, duration=60)
     cut = await theatre.play(long, progress=stop, interrupt=interrupt)
     assert (cut.exit_status, cut.measured, is_kept(cut)) == (130, True, True)
-    ledger = manifest(cut)["ledger"]["run"]
+    ledger = manifest(cut.directory)["ledger"]["run"]
     assert 0 < ledger["sent"] == ledger["intact"]

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from loadgen.brokers.mosquitto import MosquittoSettings, find_mosquitto, run_mosquitto
+from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.metrics.interval import PHASES, Interval
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import ConnAck, Disconnect, PubAck, PubComp
@@ -24,6 +24,7 @@ from tests.engine.harness import (
     publishers,
     subscribers,
 )
+from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import run_secured
 
 # --- a whole run ----------------------------------------------------------------------------------
@@ -137,7 +138,7 @@ async def test_interval_rows_follow_one_another_and_name_their_phase(
     assert max(row.connected for row in gauges) == 1
 
 
-@pytest.mark.skipif(find_mosquitto() is None, reason="no mosquitto")
+@needs_mosquitto
 @pytest.mark.parametrize(("version", "qos"), [(4, 0), (5, 1), (4, 2)])
 async def test_a_run_through_mosquitto_loses_nothing(
     driver: Driver, version: int, qos: int
@@ -170,7 +171,7 @@ async def test_a_run_through_mosquitto_loses_nothing(
     assert driver.counted("acknowledged") == (2000 if qos else 0)
 
 
-@pytest.mark.skipif(find_mosquitto() is None, reason="no mosquitto")
+@needs_mosquitto
 async def test_credentials_are_sent_and_a_refusal_is_reported(driver: Driver) -> None:
     async with run_secured(username="user", password="right") as broker:
         plan = one_worker_plan(

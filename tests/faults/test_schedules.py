@@ -6,11 +6,11 @@ import pytest
 
 from loadgen.brokers.certificates import CertificateFiles, make_certificates
 from loadgen.brokers.faults import COUNTED_AS, parse_faults
-from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.cases.registry import build_scenario, resolve
 from tests.faults.expected import differences, expected
 from tests.faults.play import play
 from tests.faults.schedules import CLIENT_ID, KINDS, MESSAGING, Action, Schedule, draw
+from tests.needs import needs_mosquitto
 
 SEEDS = range(1, 101)
 FLEET = {
@@ -123,7 +123,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> CertificateFiles:
     return make_certificates(made, ["127.0.0.1"], clients=0, key="ecdsa")
 
 
-@pytest.mark.skipif(find_mosquitto() is None, reason="the program mosquitto is not installed")
+@needs_mosquitto
 @pytest.mark.parametrize("schedule", PLAYED, ids=lambda one: one.kind)
 async def test_a_run_says_what_really_happened(
     schedule: Schedule, tmp_path: Path, certificates: CertificateFiles

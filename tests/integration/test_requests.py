@@ -12,6 +12,7 @@ from loadgen.cases.registry import build_scenario
 from loadgen.control.coordinator import RunResult, run
 from loadgen.scorecard.summary import summarize_run
 from tests.integration.listener import listening
+from tests.run_files import events
 from tests.secured_mosquitto import TlsFiles, run_secured
 
 SHORT = {"warmup": 0.2, "duration": 1.5, "drain": 3, "settle": 0.2}
@@ -76,8 +77,7 @@ async def test_a_window_too_small_for_the_responses_is_told(tmp_path: Path) -> N
         qos=1,
         max_unacknowledged=2,
     )
-    lines = (result.directory / "events.jsonl").read_text().splitlines()
-    told = [event for event in map(json.loads, lines) if event["kind"] == "unanswered"]
+    told = events(result.directory, "unanswered")
     assert told
     assert "--max-unacknowledged" in told[0]["detail"]
     assert summarize_run(result.directory).counts.sent < 600

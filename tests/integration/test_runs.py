@@ -17,6 +17,7 @@ from loadgen.control.coordinator import RunResult, run
 from loadgen.errors import BrokerRefusedError, ScenarioError
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.to_json import to_json
+from tests.run_files import events, manifest, rows
 from tests.schemas import errors
 from tests.secured_mosquitto import TlsFiles, run_secured
 from tests.verdicts import faults, without_saturation
@@ -29,26 +30,17 @@ async def play(tmp_path: Path, case: str, **fields: Any) -> RunResult:
     settle = {} if case == "connburst" else {"settle": 0.2}
     scenario = build_scenario(case, None, {**SHORT, **settle, **fields})
     result = await run(scenario, tmp_path / "run", command=("loadgen", case))
-    record = json.loads((result.directory / "run.json").read_text())
+    record = manifest(result.directory)
     assert errors(record, "run-1.schema.json") == []
     card = json.loads(to_json([summarize_run(result.directory)]))
     assert errors(card, "scorecard-1.schema.json") == []
+    files = list(result.directory.glob("intervals/*.parquet"))
+    assert len(files) == 1, "a run that has ended has one interval file"
     return result
 
 
-def rows(result: RunResult) -> list[dict[str, Any]]:
-    files = sorted(result.directory.glob("intervals/*.parquet"))
-    assert len(files) == 1, "a run that has ended has one interval file"
-    return [row for file in files for row in pq.read_table(file).to_pylist()]
-
-
 def total(result: RunResult, name: str, group: str | None = None) -> int:
-    return sum(row[name] for row in rows(result) if group in (None, row["group"]))
-
-
-def events(result: RunResult, kind: str) -> list[str]:
-    lines = (result.directory / "events.jsonl").read_text().splitlines()
-    return [event["detail"] for event in map(json.loads, lines) if event["kind"] == kind]
+    return sum(row[name] for row in rows(result.directory) if group in (None, row["group"]))
 
 
 async def test_churn_is_no_fault_and_its_waiting_messages_have_their_series(
@@ -62,7 +54,7 @@ async def test_churn_is_no_fault_and_its_waiting_messages_have_their_series(
     ), result.verdict
     assert result.facts.reconnects == result.facts.returned > 15
     assert result.facts.ledger.expected == result.facts.ledger.intact == 300
-    assert sum(row["count"] for row in rows(result) if row["series"] == "reconnect") > 0
+    assert sum(row["count"] for row in rows(result.directory) if row["series"] == "reconnect") > 0
 
 
 async def test_three_brokers_of_our_own_are_played_at_once(tmp_path: Path) -> None:
@@ -72,7 +64,7 @@ async def test_three_brokers_of_our_own_are_played_at_once(tmp_path: Path) -> No
     assert not faults(result.verdict.reasons)
     assert total(result, "received", "subscriber") == total(result, "expected", "publishers")
     assert total(result, "foreign") == 0
-    document = json.loads((result.directory / "run.json").read_text())
+    document = manifest(result.directory)
     assert len(set(document["broker"]["urls"])) == 3
     assert document["connect"]["connected"] == 34
 
@@ -89,14 +81,16 @@ async def test_a_broker_that_crashes_on_request_comes_back_and_so_do_the_devices
         crash_broker=0.5,
         drain=3,
     )
-    assert events(result, "broker_killed") == ["mosquitto was killed on request"]
-    assert events(result, "broker_started") == ["mosquitto was started again"]
+    (killed,) = events(result.directory, "broker_killed")
+    (started,) = events(result.directory, "broker_started")
+    assert killed["detail"] == "mosquitto was killed on request"
+    assert started["detail"] == "mosquitto was started again"
     assert result.facts.disconnects == result.facts.reconnects == 10
     assert "DISCONNECTED" not in result.verdict.codes
     # Whatever the broker lost of it: each message was sent, and acknowledged in the end.
     assert total(result, "sent") == total(result, "acknowledged") == 160
     assert result.facts.ledger.owed == 0
-    document = json.loads((result.directory / "run.json").read_text())
+    document = manifest(result.directory)
     recovery = document["observed"]["recovery"]
     assert 0.4 < recovery["crashed_s"] < 1
     assert 0 < recovery["first_back_s"] <= recovery["all_back_s"] <= recovery["drained_s"]
@@ -116,7 +110,7 @@ async def test_a_command_of_ones_own_crashes_a_broker_of_ones_own(tmp_path: Path
         result = await playing
     assert result.facts.disconnects == result.facts.reconnects == 6
     assert not result.facts.crash_failure
-    document = json.loads((result.directory / "run.json").read_text())
+    document = manifest(result.directory)
     assert 0.4 < document["observed"]["recovery"]["crashed_s"] < 1
 
 
@@ -145,7 +139,7 @@ async def test_devices_of_one_group_have_an_impaired_link(tmp_path: Path) -> Non
     (told,) = (one.detail for one in result.verdict.remarks if one.code == "IMPAIRED")
     assert told.startswith("impaired links of subscribers: 20 ms of delay, 5 ms of jitter, a cut")
     # There and back for the connect, one way for a message.
-    card = json.loads((result.directory / "run.json").read_text())
+    card = manifest(result.directory)
     assert card["plan"]["targets"][0] == card["broker"]["urls"][0]
     assert (summarize_run(result.directory).latency["transit"].p50 or 0) >= 15_000
 
@@ -307,7 +301,7 @@ async def test_every_device_has_a_user_of_its_own_over_tls(tmp_path: Path) -> No
         tmp_path, "fanin", devices=8, rate=80, qos=1, clients_file=str(clients), **fields
     )
     assert total(result, "received") == total(result, "expected") > 0
-    document = json.loads((result.directory / "run.json").read_text())
+    document = manifest(result.directory)
     assert document["broker"]["access_control"] == {"users": 10}
     assert document["broker"]["urls"][0].startswith("mqtts://loadgen:***@")
     assert document["observed"]["tls"]["connections"][0]["count"] == 9
@@ -345,7 +339,7 @@ async def test_a_private_broker_says_when_it_stores(
     tmp_path: Path, case: str, fields: dict[str, Any], said: str
 ) -> None:
     result = await play(tmp_path, case, broker="mosquitto", workers=1, rate=20, **fields)
-    broker = json.loads((result.directory / "run.json").read_text())["broker"]
+    broker = manifest(result.directory)["broker"]
     assert said in broker.get("storage", "") and broker.get("stored_first", False) is False
     assert bool(said) == ("storage" in broker)
 
@@ -372,7 +366,7 @@ async def test_the_system_under_test_is_described_in_the_run_and_refused_before_
     sut = tmp_path / "sut.toml"
     sut.write_text('[machine]\nos = "Debian 12"\n')
     result = await play(tmp_path, "fanin", broker="reflector", devices=2, workers=1, sut=str(sut))
-    document = json.loads((result.directory / "run.json").read_text())
+    document = manifest(result.directory)
     assert document["sut"] == {"machine": {"os": "Debian 12"}}
     for content, said in ((b"[machine]\nos = 3", "write it in quotes"), (b"\xff", "not UTF-8")):
         sut.write_bytes(content)
@@ -391,7 +385,7 @@ async def test_mqtt_3_1_is_played(tmp_path: Path, broker: str, qos: int) -> None
         tmp_path, "fanout", broker=broker, mqtt="3.1", topics=2, ratio=3, rate=40, qos=qos
     )
     assert total(result, "received") == total(result, "expected") > 0
-    document = json.loads((result.directory / "run.json").read_text())
+    document = manifest(result.directory)
     assert document["broker"]["protocol"] == "MQTT 3.1" and document["plan"]["mqtt"] == "3.1"
 
 
