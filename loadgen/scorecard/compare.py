@@ -57,9 +57,14 @@ _NOT_THE_LOAD = frozenset(
         "pdu_timezone",
         "pdu_columns",
         "pdu_offset",
+        "require",
+        "abort_on_fail",
+        "latency_bound",
+        "metrics",
+        "otlp",
     }
 )
-"""Fields of a scenario that do not change the load."""
+"""Fields of a scenario that do not change the load: how it is judged, watched and named."""
 
 _LOAD = frozenset(
     f"scenario.{key}"
@@ -89,6 +94,7 @@ _GATING = frozenset({"value", "avg", "p50", "p99"})
 
 _LONGEST_LABEL = 120
 _LONGEST_TWIN = 60
+_LONGEST_GONE = 300
 
 _SPREAD = {
     True: "more than the spread",
@@ -303,16 +309,20 @@ def _comparison(
         Side(_side_label(label, baseline, bool(marked)), tuple(runs), baseline)
         for label, ((baseline, _), runs) in zip(labels, groups.items(), strict=True)
     )
+    lines = _lines(cards, sides, bounds if marked else None)
     valid = [all(cards[run].verdict.valid for run in side.runs) for side in sides]
     return Comparison(
         case=case,
         sides=sides,
-        lines=_lines(cards, sides, bounds if marked else None),
+        lines=lines,
         bound=bounds.default if marked else None,
         invalid=tuple(
             place for place in range(1, len(sides)) if marked and valid[0] and not valid[place]
         ),
-        remarks=tuple(_remarks([[_facts(cards[run]) for run in side.runs] for side in sides])),
+        remarks=(
+            *_remarks([[_facts(cards[run]) for run in side.runs] for side in sides]),
+            *_not_compared(lines),
+        ),
     )
 
 
@@ -328,7 +338,7 @@ def _facts(card: ScoreCard) -> _Facts:
     """What makes two runs repetitions of each other."""
     run = card.run
     # What a run of an older version does not know is as good as empty.
-    scenario = [item for item in run.scenario.items() if item[1] not in ([], {}, ())]
+    scenario = [item for item in run.scenario.items() if item[1] not in (None, [], {}, ())]
     # A broker started for the run has another port each time.
     urls = [] if run.broker.get("started_by_us") else map(str, run.broker.get("urls") or ())
     ends = [found.groups("") for url in urls if (found := _URL.fullmatch(url))]
@@ -389,6 +399,20 @@ def _remarks(sides: Sequence[Sequence[_Facts]]) -> Iterable[str]:
     other = [key for key in differing if key in _SETUP]
     if len(sides) > 1 and other:
         yield f"The sides differ in {_listed(other)}: a difference may come from there."
+
+
+def _not_compared(lines: Sequence[Line]) -> Iterable[str]:
+    """What a gate is to look at, and cannot: the baseline has it, and a side has not."""
+    gone = [
+        f"{line.name} {line.column}"
+        for line in lines
+        if line.bound is not None and line.cells[0] is not None and None in line.cells
+    ]
+    if gone:
+        yield (
+            f"Not compared, for the baseline has a figure and a run has none: "
+            f"{name(', '.join(gone), _LONGEST_GONE)}."
+        )
 
 
 def _listed(keys: Sequence[str]) -> str:

@@ -27,6 +27,16 @@ COMPARISONS: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
     }
 )
 STATISTICS = ("avg", "min", "p50", "p90", "p99", "p99.9", "max", "stdev")
+SENDERS_STATES = (
+    "intended",
+    "sent",
+    "owed",
+    "acknowledged",
+    "refused",
+    "unacknowledged",
+    "given_up",
+)
+"""States of messages to be sent; others are of deliveries."""
 STATES = ("intended", *(state.name for state in fields(Ledger)))
 BETWEEN_HOSTS = ("end_to_end", "transit", "reconnect")
 """Series that begin at one device and end at another."""
@@ -49,7 +59,7 @@ _THRESHOLD = re.compile(r"\s*([a-z0-9_.]+)\s*(<=|>=|==|<|>)\s*(\S+)\s*", re.ASCI
 @dataclass(frozen=True, slots=True)
 class Threshold:
     """`figure comparison bound`; the bound is in µs of a latency, in messages or messages a second,
-    or, with `share`, in parts of the deliveries expected."""
+    or, with `share`, in parts of the messages intended, or of the deliveries expected."""
 
     text: str
     figure: str
@@ -98,7 +108,18 @@ class Measured:
         state: int | None = getattr(self.ledger, threshold.figure)
         if state is None or not threshold.share:
             return state
-        return state / self.ledger.expected if self.ledger.expected else None
+        ledger = self.ledger
+        whole = ledger.intended if threshold.figure in SENDERS_STATES else ledger.expected
+        return state / whole if whole else None
+
+    def missing(self, threshold: Threshold) -> str:
+        """Why there is no such figure."""
+        series, _, statistic = threshold.figure.partition(".")
+        found = self.latencies.get(series)
+        if not threshold.is_latency or found is None or not found.count:
+            return "nothing was measured of it"
+        many = f"its {found.count:,} values are" if found.count > 1 else "its one value is"
+        return f"{many} too few for {statistic}; .max is {found.max:,.6g} µs"
 
 
 def is_threshold(text: str) -> bool:
@@ -137,7 +158,7 @@ def missed(thresholds: Iterable[Threshold], measured: Measured) -> tuple[str, ..
     for threshold in thresholds:
         value = measured.figure(threshold)
         if value is None:
-            found.append(f"{threshold.text}: nothing was measured of it")
+            found.append(f"{threshold.text}: {measured.missing(threshold)}")
         elif not all(map(threshold.holds, values := measured.may_be(threshold, value))):
             clocks = f", give or take {measured.apart_us:,.6g} µs of two clocks"
             said = _written(value, threshold) + (clocks if len(values) > 1 else "")

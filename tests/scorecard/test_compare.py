@@ -18,6 +18,7 @@ from loadgen.scorecard.compare import (
     compare,
     difference_text,
     half_width,
+    load_of,
     regressions,
 )
 from loadgen.scorecard.model import ScoreCard
@@ -221,8 +222,29 @@ def test_three_repetitions_excuse_what_is_within_their_spread(card: ScoreCard) -
 
 
 def test_a_field_that_older_runs_lack_makes_no_other_side(card: ScoreCard) -> None:
-    (comparison,) = compare([run_at(card, 100), run_at(card, 100, require=[], place={})])
+    (comparison,) = compare([run_at(card, 100), run_at(card, 100, place={}, impair=None)])
     assert len(comparison.sides) == 1
+
+
+def test_how_a_run_is_judged_and_watched_makes_no_other_side(card: ScoreCard) -> None:
+    """A gate that is made sharper still has its history."""
+    judged = {"require": ["lost==0"], "abort_on_fail": True, "latency_bound": 0.5}
+    other = run_at(card, 100, **judged, metrics=":9464", otlp="http://x")
+    (comparison,) = compare([run_at(card, 100), other])
+    assert len(comparison.sides) == 1
+    assert load_of(run_at(card, 100)) == load_of(other) != load_of(run_at(card, 100, qos=1))
+
+
+def test_a_figure_that_a_gate_cannot_look_at_is_told(card: ScoreCard) -> None:
+    """A withheld figure is no pass."""
+    none = replace(card, rows=tuple(replace(row, value=None) for row in card.rows))
+    (gate,) = compare([card, none], [True, False])
+    assert len(gate.remarks) == 1
+    assert gate.remarks[0].startswith("Not compared, for the baseline has a figure and a run has n")
+    assert "PERSISTENT VALUE" in gate.remarks[0]
+    # Without a gate, and where the baseline has none, nothing is missed.
+    assert [one.remarks for one in compare([card, none])] == [()]
+    assert [one.remarks for one in compare([none, card], [True, False])] == [()]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_what_holds_is_not_told(text: str) -> None:
         ("lost==0", "it was 1"),
         ("lost<0.1%", "it was 0.1%"),
         ("received_rate>=500", "it was 499.5"),
-        ("end_to_end.p90<5ms", "nothing was measured of it"),  # too few latencies for it
+        ("end_to_end.p90<5ms", "its 100 values are too few for p90; .max is 5,200 µs"),
         ("acknowledge.p50<5ms", "nothing was measured of it"),  # none at QoS 0
         ("lost_acknowledged==0", "nothing was measured of it"),  # not known
     ],
@@ -51,6 +51,14 @@ def test_share_of_nothing_expected_was_not_measured() -> None:
     nothing = replace(MEASURED, ledger=Ledger())
     assert unmet("lost<1%", measured=nothing) == ("lost<1%: nothing was measured of it",)
     assert unmet("lost==0", measured=nothing) == ()
+
+
+def test_a_share_is_one_of_the_messages_or_of_their_deliveries() -> None:
+    """A tenth of the messages refused, and each of the others delivered to a hundred."""
+    fanned = Ledger(sent=100, refused=10, acknowledged=90, expected=9000, intact=9000)
+    measured = replace(MEASURED, ledger=fanned)
+    assert unmet("refused<1%", measured=measured) == ("refused<1%: it was 10%",)
+    assert unmet("acknowledged>=90%", "lost==0%", "intact==100%", measured=measured) == ()
 
 
 @pytest.mark.parametrize(
