@@ -230,11 +230,6 @@ def open_run(directory: Path, url: str = "", digests: Mapping[str, str] | None =
     )
 
 
-def open_runs(directories: Iterable[Path]) -> list[RunFiles]:
-    """`open_run` for each; refuses as well to take none, or the same run twice."""
-    return different(map(open_run, directories))
-
-
 def different(opened: Iterable[RunFiles]) -> list[RunFiles]:
     """The runs, if there are some, and none twice; raises RunDirectoryError."""
     runs: dict[str, RunFiles] = {}

@@ -20,8 +20,6 @@ BACKGROUND = "background"
 TOTALS_BY = ("run", "group", "phase", "series")
 """Keys of the totals; series "" holds the counters."""
 
-TOTALS_SCHEMA = reduced_schema(TOTALS_BY)
-
 _TIMED_SERIES = ("end_to_end", "connect")
 """Series whose course over time is drawn, beside the counters."""
 
@@ -84,16 +82,29 @@ def parts_of(intervals: pa.Table, background: Collection[str]) -> Parts:
 
     `background` are the groups whose latencies are not the case's result.
     """
+    of_groups = pc.not_equal(intervals["group"], "")
+    counted = pc.equal(intervals["series"], "")
+    timed = pc.is_in(intervals["series"], pa.array(_TIMED_SERIES))
+    # A worker writes its gauges in the row of each phase: one of them counts.
+    counters = reduce_table(intervals.filter(pc.and_(of_groups, counted)), _COUNTERS_BY)
+    latencies = _by_class(intervals.filter(pc.and_(of_groups, timed)), background)
+    processes = intervals.filter(pc.and_(pc.invert(of_groups), counted))
     return Parts(
         totals_of(intervals),
-        *_course_parts(intervals, background),
-        reduce_table(intervals.filter(_of_processes(intervals)), _PROCESS_BY),
+        counters,
+        reduce_table(latencies, _COURSE_BY),
+        reduce_table(processes, _PROCESS_BY),
     )
 
 
 def views_of(intervals: pa.Table, background: Collection[str]) -> Views:
     """All three views of a table of INTERVAL_SCHEMA with all rows of a run."""
-    return Views(totals_of(intervals), course_of(intervals, background), processes_of(intervals))
+    parts = parts_of(intervals, background)
+    return Views(
+        parts.totals,
+        course_of_parts(parts.counters, parts.latencies, background),
+        processes_of_parts(parts.processes),
+    )
 
 
 def totals_of(intervals: pa.Table) -> pa.Table:
@@ -101,18 +112,13 @@ def totals_of(intervals: pa.Table) -> pa.Table:
     return reduce_table(intervals, TOTALS_BY)
 
 
-def course_of(intervals: pa.Table, background: Collection[str]) -> pa.Table:
-    """Counters, gauges and percentiles second by second, over all workers and phases.
-
-    All rows of a second must be in the table.
-    """
-    return course_of_parts(*_course_parts(intervals, background), background)
-
-
 def course_of_parts(
     counters: pa.Table, latencies: pa.Table, background: Collection[str]
 ) -> pa.Table:
-    """The course from what `parts_of` left, put together, of all rows of some seconds."""
+    """Counters, gauges and percentiles second by second, over all workers and phases.
+
+    From what `parts_of` left, put together, of all rows of some seconds.
+    """
     counters = _by_class(reduce_table(counters, _COUNTERS_BY), background)
     merged = pa.concat_tables(
         [
@@ -128,30 +134,9 @@ def course_of_parts(
     return pa.table([columns[name] for name in COURSE_SCHEMA.names], schema=COURSE_SCHEMA)
 
 
-def _course_parts(intervals: pa.Table, background: Collection[str]) -> tuple[pa.Table, pa.Table]:
-    of_groups = pc.not_equal(intervals["group"], "")
-    counted = pc.and_(of_groups, pc.equal(intervals["series"], ""))
-    timed = pc.and_(of_groups, pc.is_in(intervals["series"], pa.array(_TIMED_SERIES)))
-    latencies = _by_class(intervals.filter(timed), background)
-    # A worker writes its gauges in the row of each phase: one of them counts.
-    return (
-        reduce_table(intervals.filter(counted), _COUNTERS_BY),
-        reduce_table(latencies, _COURSE_BY),
-    )
-
-
-def processes_of(intervals: pa.Table) -> pa.Table:
-    """Processor time and memory of every worker, second by second."""
-    return processes_of_parts(intervals.filter(_of_processes(intervals)))
-
-
 def processes_of_parts(processes: pa.Table) -> pa.Table:
-    """The same from what `parts_of` left, put together."""
+    """Processor time and memory of every worker, second by second, from what `parts_of` left."""
     return reduce_table(processes, _PROCESS_BY).select(PROCESS_SCHEMA.names)
-
-
-def _of_processes(intervals: pa.Table) -> pa.ChunkedArray:
-    return pc.and_(pc.equal(intervals["group"], ""), pc.equal(intervals["series"], ""))
 
 
 def _rates(counters: pa.Table, merged: pa.Table) -> dict[str, pa.Array]:

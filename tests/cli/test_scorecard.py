@@ -22,7 +22,7 @@ from loadgen.control.seal import seal
 from loadgen.errors import PowerLogError, RunDirectoryError, ScenarioError
 from loadgen.scorecard.compare import Bounds
 from loadgen.scorecard.model import ScoreCard
-from loadgen.scorecard.record import open_runs
+from loadgen.scorecard.record import different, open_run
 from loadgen.scorecard.summary import summarize_run
 from loadgen.spark import job
 
@@ -45,7 +45,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         assert master == "local[*]"
         del more["progress"], more["then"], more["spark"]
         runs = [Path(run) for run in runs]
-        open_runs(runs)
+        different(map(open_run, runs))
         return [summarize_run(run, logs, timezone, rack_units, **more) for run in runs]
 
     monkeypatch.setattr(job, "make_scorecards", cards)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadgen.errors import RunDirectoryError
-from loadgen.scorecard.record import load_intervals, open_run, open_runs, parse_run
+from loadgen.scorecard.record import different, load_intervals, open_run, parse_run
 from loadgen.scorecard.summary import summarize_run
 
 
@@ -151,9 +151,9 @@ def test_a_damaged_manifest(
 def test_the_same_run_twice(make: ModuleType, tmp_path: Path) -> None:
     runs = [make.fabricate(tmp_path / name, run="same") for name in ("a", "b")]
     with pytest.raises(RunDirectoryError, match="hold the same run"):
-        open_runs(runs)
+        different(map(open_run, runs))
     with pytest.raises(RunDirectoryError, match="no run directory"):
-        open_runs([])
+        different([])
 
 
 def test_only_id_and_case_must_be_there() -> None:

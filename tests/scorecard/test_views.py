@@ -32,7 +32,7 @@ def test_a_worker_that_was_held_up_does_not_slow_down_the_others() -> None:
         replace(ROW, worker=0, sent=100, received=50),
         replace(ROW, worker=1, sent=300, span_ns=3 * 10**9),
     ]
-    row = only(views.course_of(to_table(rows), ()))
+    row = only(views.views_of(to_table(rows), ()).course)
     assert row["sent_per_s"] == pytest.approx(200.0)
     assert row["received_per_s"] == pytest.approx(50.0)
     assert row["sent"] == 400
@@ -44,7 +44,7 @@ def test_gauges_add_over_workers_but_not_over_phases() -> None:
         for worker in (0, 1)
         for phase in ("measure", "drain")
     ]
-    row = only(views.course_of(to_table(rows), ()))
+    row = only(views.views_of(to_table(rows), ()).course)
     assert (row["connected"], row["owed"]) == (21, 1)
 
 
@@ -55,7 +55,7 @@ def test_groups_are_timed_or_background(make: ModuleType) -> None:
         bucket=bucket, bucket_count=bucket_count,
     )  # fmt: skip
     rows = [timed, replace(timed, group="h"), replace(timed, group="i")]
-    course = views.course_of(to_table(rows), frozenset({"g", "j"}))
+    course = views.views_of(to_table(rows), frozenset({"g", "j"})).course
     assert course.schema == views.COURSE_SCHEMA
     found = [(row["run"], row["group"], row["count"]) for row in course.to_pylist()]
     assert found == [("r", views.BACKGROUND, 2), ("r", views.TIMED, 4)]
@@ -63,18 +63,17 @@ def test_groups_are_timed_or_background(make: ModuleType) -> None:
 
 
 def test_series_that_are_not_drawn_are_left_out(make: ModuleType) -> None:
-    course = views.course_of(to_table(make.rows_of()), ())
+    course = views.views_of(to_table(make.rows_of()), ()).course
     assert set(course["series"].to_pylist()) == {"", "end_to_end", "connect"}
 
 
 def test_processes_are_one_row_a_worker_and_second(make: ModuleType) -> None:
-    processes = views.processes_of(to_table(make.rows_of(seconds=4)))
+    processes = views.views_of(to_table(make.rows_of(seconds=4)), ()).processes
     assert processes.schema == views.PROCESS_SCHEMA
     assert processes.num_rows == 2 * 8
     assert pc.min(processes["cpu_ns"]).as_py() > 0
 
 
 def test_nothing_gives_nothing() -> None:
-    empty = to_table([])
-    assert views.course_of(empty, ()).num_rows == 0
-    assert views.processes_of(empty).num_rows == views.totals_of(empty).num_rows == 0
+    nothing = views.views_of(to_table([]), ())
+    assert nothing.totals.num_rows == nothing.course.num_rows == nothing.processes.num_rows == 0
