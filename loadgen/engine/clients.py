@@ -87,8 +87,7 @@ def connect_of(
         client, user_name, password = clients[device]
     properties, will = NO_PROPERTIES, None
     if group.will is not None:
-        topic = group.will.topic.replace("{device}", str(device))
-        will = packets.Will(topic, group.will.payload.encode(), group.will.qos, group.will.retain)
+        will = packets.Will(group.will.replace("{device}", str(device)), b"")
     if plan.version == 5 and not clean_start:
         properties = Properties(session_expiry_interval=_SESSION_EXPIRY_S)
     return packets.Connect(

@@ -76,7 +76,7 @@ def _publishes(plan: RunPlan, group: DeviceGroup, device: int) -> tuple[str, ...
         first, count = streams_received(plan, group, device)
         topics += [f"{group.responds.topic_prefix}/{n}" for n in range(first, first + count)]
     if group.will is not None:
-        topics.append(group.will.topic.replace("{device}", str(device)))
+        topics.append(group.will.replace("{device}", str(device)))
     return tuple(topics)
 
 

@@ -81,22 +81,13 @@ class Responds:
 
 
 @dataclass(frozen=True, slots=True)
-class Will:
-    """Will Message of a device; `topic` may hold `{device}`, its number."""
-
-    topic: str
-    payload: str = ""
-    qos: int = 0
-    retain: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceGroup:
     """Devices that differ only by their number.
 
     `timed` marks the group whose latencies are the case's result; the series of other groups are
-    reported as background. `clean_start` False asks the broker to keep the session. With
-    `targets`, numbers of the plan's targets, the devices use these in turn and no others.
+    reported as background. `clean_start` False asks the broker to keep the session. `will` is the
+    topic of a Will Message and may hold `{device}`, the device's number. With `targets`, numbers of
+    the plan's targets, the devices use these in turn and no others.
 
     For the planner: `cores`, what one device takes of a processor, and `parts`, into how many parts
     of neighbouring devices the group may be divided among workers; both follow from rates and
@@ -112,7 +103,7 @@ class DeviceGroup:
     timed: bool = True
     clean_start: bool = True
     keep_alive_s: int = 300
-    will: Will | None = None
+    will: str | None = None
     targets: tuple[int, ...] = ()
     cores: float | None = None
     parts: int | None = None

@@ -17,7 +17,6 @@ from loadgen.workload.groups import (
     Reconnect,
     Tls,
     Version,
-    Will,
 )
 from loadgen.workload.impairment import Impairment, parse_impairment
 from loadgen.workload.rate_steps import RateStep, mean_share, rate_steps
@@ -341,7 +340,7 @@ def _finished(
                 count=workload.brokers.apart if group.each_broker else group.count,
                 publishes=publishes,
                 keep_alive_s=round(scenario.keep_alive),
-                will=Will(topic) if topic is not None and not finished else None,
+                will=None if finished else topic,
                 clean_start=group.clean_start and not keeps,
             )
         )

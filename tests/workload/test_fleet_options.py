@@ -153,9 +153,7 @@ def test_identifiers_and_wills_are_those_of_the_pattern() -> None:
     senders, readers = plan.groups
     assert client_id(plan, senders, 7) == "m-0-7"
     assert client_id(plan, readers, 0) == "m-1-0"
-    assert senders.will is not None
-    assert senders.will.topic == "dead/{device}"
-    assert readers.will is None
+    assert (senders.will, readers.will) == ("dead/{device}", None)
 
 
 def test_workers_take_processors_in_turn() -> None:
