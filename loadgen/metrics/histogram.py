@@ -127,11 +127,6 @@ def merge(parts: Sequence[Sparse]) -> Sparse:
 # --- statistics -----------------------------------------------------------------------------
 
 
-def percentile(counts: ArrayLike, p: float, bucket: ArrayLike | None = None) -> int:
-    """The library's `get_value_at_percentile(p)` in nanoseconds; see `percentiles`."""
-    return percentiles(counts, (p,), bucket)[0]
-
-
 def percentiles(
     counts: ArrayLike, ps: Sequence[float], bucket: ArrayLike | None = None
 ) -> list[int]:
@@ -232,7 +227,7 @@ def log_interval(counts: Int64Array, offset_ns: int, span_ns: int, tag: str = ""
     if len(tag) > _LONGEST_TAG:
         raise UsageError(f"tag of {len(tag)} characters is longer than {_LONGEST_TAG}")
     label = f"Tag={quote(tag, safe='/:+=@._-~')}," if tag else ""
-    highest_ns = percentile(counts, 100.0)
+    (highest_ns,) = percentiles(counts, (100.0,))
     return (
         f"{label}{_seconds(offset_ns)},{_seconds(span_ns)},{highest_ns / 1e6:.3f},"
         f"{encode(counts).decode('ascii')}\n"

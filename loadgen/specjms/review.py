@@ -38,7 +38,6 @@ def supply_seen(
     progress_s: float,
     clock_ms: float = 0.0,
     recovery: audit.Recovery | None = None,
-    notes: Sequence[str] = (),
 ) -> audit.Observed:
     """What a run showed.
 
@@ -48,7 +47,7 @@ def supply_seen(
     """
     start_ns, end_ns = windows.get("measure", (0, 0))
     warm_ns, warmed_ns = windows.get("warmup", (0, 0))
-    destinations, more = _destinations(model, answers, silent)
+    destinations, notes = _destinations(model, answers, silent)
     return audit.Observed(
         window_s=(end_ns - start_ns) / NS,
         warmup_s=(warmed_ns - warm_ns) / NS,
@@ -61,7 +60,7 @@ def supply_seen(
         recovery=recovery,
         workers_silent=silent,
         progress_s=progress_s,
-        notes=[*more, *notes],
+        notes=notes,
         **{name: sum(int(one.get(name, 0)) for one in answers) for name in _ADDED},
     )
 

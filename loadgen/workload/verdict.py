@@ -246,7 +246,6 @@ class RunFacts:
     latency_bound_us: float | None = None  # None where latency is not judged
     thresholds_missed: tuple[str, ...] = ()  # of those that the user set, with what was measured
     clock_bound_ns: int = 0  # by how much the clocks of two hosts differed, at most; 0 on one host
-    clock_limit_ns: int = CLOCK_LIMIT_NS
     timed_between_hosts: bool = False  # whether latencies of the result are measured by two clocks
     workers_lost: tuple[int, ...] = ()  # numbers of those that ended or fell silent before the stop
     hosts_of_lost: tuple[str, ...] = ()  # names of theirs, but for the coordinator's own
@@ -653,11 +652,11 @@ def _service(facts: RunFacts) -> Iterator[Reason]:
             f"p99 latency is {p99_us:,.1f} µs{clocks}, above the bound of {bound_us:,.6g} µs",
         )
     yield from (Reason("THRESHOLD", text) for text in facts.thresholds_missed)
-    if facts.clock_bound_ns > facts.clock_limit_ns:
+    if facts.clock_bound_ns > CLOCK_LIMIT_NS:
         yield Reason(
             "CLOCK",
             f"clocks of two hosts may differ by {facts.clock_bound_ns / 1e6:,.1f} ms, above "
-            f"{facts.clock_limit_ns / 1e6:,.1f} ms",
+            f"{CLOCK_LIMIT_NS / 1e6:,.1f} ms",
         )
 
 

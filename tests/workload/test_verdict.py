@@ -480,7 +480,6 @@ class TestLatencyBound:
 def test_clock_on_both_sides() -> None:
     assert codes(changed(SOUND, clock_bound_ns=100_000_000)) == ()
     assert reason(changed(SOUND, clock_bound_ns=100_000_001)).code == "CLOCK"
-    assert codes(changed(SOUND, clock_bound_ns=100_000_001, clock_limit_ns=200_000_000)) == ()
 
 
 def test_a_latency_between_hosts_must_hold_its_bound_whatever_the_clocks_say() -> None:
