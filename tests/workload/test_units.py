@@ -1,6 +1,7 @@
 """Numbers, times and sizes as people write them."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -14,94 +15,43 @@ from loadgen.workload.units import (
     shown,
 )
 
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        (1000, 1000),
-        (0.25, 0.25),
-        ("0", 0),
-        ("10k", 10_000),
-        ("10K", 10_000),
-        ("2.5M", 2_500_000),
-        ("1G", 10**9),
-        ("1e6", 1_000_000),
-        ("10_000", 10_000),
-        (" 7 ", 7),
-    ],
-)
-def test_numbers_with_multiples(text: object, number: float) -> None:
-    assert parse_number(text) == number
+NUMBERS = {
+    1000: 1000, 0.25: 0.25, "0": 0, "10k": 10_000, "10K": 10_000, "2.5M": 2_500_000,
+    "1G": 10**9, "1e6": 1_000_000, "10_000": 10_000, " 7 ": 7,
+}  # fmt: skip
+TIMES = {
+    10: 10, 1.5: 1.5, "10": 10, "0": 0, "500ms": 0.5, "250us": 250e-6, "250µs": 250e-6,
+    "5m": 300, "5min": 300, "1h": 3600, "2d": 172_800,
+}  # fmt: skip
+SIZES = {
+    32: (32, 32), "32": (32, 32), "32-256": (32, 256), " 32 - 256 ": (32, 256),
+    "1KiB": (1024, 1024), "1k-1KiB": (1000, 1024), "1MB": (1_000_000, 1_000_000),
+    "64KiB-2MiB": (65_536, 2_097_152), (32, 256): (32, 256), ("32", "64"): (32, 64),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
+    ("parse", "given", "value"),
     [
-        (10, 10),
-        (1.5, 1.5),
-        ("10", 10),
-        ("500ms", 0.5),
-        ("250us", 250e-6),
-        ("250µs", 250e-6),
-        ("5m", 300),
-        ("5min", 300),
-        ("1h", 3600),
-        ("2d", 172_800),
-        ("0", 0),
+        (parse, given, value)
+        for parse, values in ((parse_number, NUMBERS), (parse_seconds, TIMES), (parse_size, SIZES))
+        for given, value in values.items()
     ],
 )
-def test_times_with_units(text: object, seconds: float) -> None:
-    assert parse_seconds(text) == seconds
+def test_quantities_as_people_write_them(
+    parse: Callable[[object], object], given: object, value: object
+) -> None:
+    assert parse(given) == value
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        (32, (32, 32)),
-        ("32", (32, 32)),
-        ("32-256", (32, 256)),
-        (" 32 - 256 ", (32, 256)),
-        ("1KiB", (1024, 1024)),
-        ("1k-1KiB", (1000, 1024)),
-        ("1MB", (1_000_000, 1_000_000)),
-        ("64KiB-2MiB", (65_536, 2_097_152)),
-        ([32, 256], (32, 256)),
-        (("32", "64"), (32, 64)),
-    ],
-)
-def test_sizes_and_ranges(text: object, size: tuple[int, int]) -> None:
-    assert parse_size(text) == size
+def test_a_range_may_be_a_list() -> None:
+    assert parse_size([32, 256]) == (32, 256)
 
 
 REFUSED: list[object] = [
-    None,
-    True,
-    "",
-    "   ",
-    "-1",
-    -1,
-    "- 5",
-    "-.5",
-    "nan",
-    "NaN",
-    "inf",
-    "-inf",
-    math.nan,
-    math.inf,
-    -math.inf,
-    "1e99",
-    10**400,
-    "9" * 5000,
-    "ten",
-    "1,5",
-    "1.2.3",
-    "10 000",
-    "0x10",
-    "١٢",
-    "1__\n2",
-    [1],
-    {},
-    b"1",
+    *(None, True, "", "   ", "-1", -1, "- 5", "-.5", "nan", "NaN", "inf", "-inf"),
+    *(math.nan, math.inf, -math.inf, "1e99", 10**400, "9" * 5000, "ten", "1,5", "1.2.3"),
+    *("10 000", "0x10", "١٢", "1__\n2", [1], {}, b"1"),
 ]
 
 
