@@ -207,16 +207,13 @@ class Comparison:
 
 
 def compare(
-    cards: Sequence[ScoreCard], baselines: Sequence[bool] = (), bounds: Bounds | float = Bounds()
+    cards: Sequence[ScoreCard], baselines: Sequence[bool] = (), bounds: Bounds = Bounds()
 ) -> list[Comparison]:
     """One comparison a case that has several runs, in the order of the cards.
 
-    `baselines` says of each card whether it belongs to the baseline; a number is the bound of every
-    figure. Raises RunDirectoryError where a case has runs but no baseline, or the other way round,
-    while others have.
+    `baselines` says of each card whether it belongs to the baseline. Raises RunDirectoryError where
+    a case has runs but no baseline, or the other way round, while others have.
     """
-    if not isinstance(bounds, Bounds):
-        bounds = Bounds(bounds)
     marks = list(baselines) or [False] * len(cards)
     cases: dict[str, list[int]] = {}
     for place, card in enumerate(cards):

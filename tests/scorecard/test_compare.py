@@ -195,7 +195,7 @@ def test_a_regression_is_beyond_the_bound_for_the_worse(
     card: ScoreCard, rate: float, bound: float, worse: bool
 ) -> None:
     cards = [run_at(card, 100), run_at(card, rate)]
-    comparisons = compare(cards, [True, False], bound)
+    comparisons = compare(cards, [True, False], Bounds(bound))
     told = regressions(comparisons)
     if worse:
         assert told == [
@@ -298,9 +298,9 @@ def test_a_slower_run_is_worse_by_its_latency(card: ScoreCard) -> None:
     timed = card.latency["end_to_end"]
     assert timed.p99 is not None
     slow = replace(card, latency={"end_to_end": replace(timed, p99=2 * timed.p99)})
-    (told,) = regressions(compare([card, slow], [True, False], 0.5))
+    (told,) = regressions(compare([card, slow], [True, False], Bounds(0.5)))
     assert told.startswith("end_to_end 99P: ") and "+100.0 %, a regression beyond 50 %; too" in told
-    assert regressions(compare([slow, card], [True, False], 0.5)) == []
+    assert regressions(compare([slow, card], [True, False], Bounds(0.5))) == []
 
 
 def test_an_invalid_run_is_worse_than_a_valid_one(card: ScoreCard) -> None:
