@@ -632,15 +632,17 @@ def processors_of(affinity: str | None) -> tuple[int, ...]:
 # Scenario files -----------------------------------------------------------------------------------
 
 
-def read_toml(text: str) -> dict[str, object]:
-    """Keys and values of a scenario file's text; raises ScenarioError when it is not TOML."""
-    if len(text) > FILE_LIMIT_CHARACTERS:
-        raise ScenarioError(f"the scenario file has more than {FILE_LIMIT_CHARACTERS:,} characters")
+def read_toml(
+    text: str, what: str = "the scenario file", most: int = FILE_LIMIT_CHARACTERS
+) -> dict[str, object]:
+    """Keys and values of a file's text; raises ScenarioError when it is not TOML."""
+    if len(text) > most:
+        raise ScenarioError(f"{what} has more than {most:,} characters")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         problem = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ScenarioError(f"the scenario file is not TOML: {shown(problem, 120)}") from None
+        raise ScenarioError(f"{what} is not TOML: {shown(problem, 120)}") from None
 
 
 def to_toml(scenario: Scenario, only: Collection[str] = ()) -> str:

@@ -5,12 +5,12 @@ somebody's word: it is bounded, kept in run.json and shown on the score card, an
 concluded from it but rack units and what is stored first.
 """
 
-import tomllib
 from collections.abc import Mapping
 from typing import Any, Final
 
 from loadgen.errors import ScenarioError
 from loadgen.workload.fields import did_you_mean
+from loadgen.workload.scenario import read_toml
 from loadgen.workload.units import shown
 
 Description = Mapping[str, Mapping[str, Any]]
@@ -62,13 +62,7 @@ _KIND: Final[Mapping[str, type]] = {"count": int, "rack_units": float, "stored_f
 
 def read_description(text: str) -> dict[str, dict[str, Any]]:
     """The description in a file's text; raises ScenarioError, one line that names part and line."""
-    if len(text) > FILE_LIMIT_CHARACTERS:
-        raise ScenarioError(f"sut: the file has more than {FILE_LIMIT_CHARACTERS:,} characters")
-    try:
-        tables = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        problem = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ScenarioError(f"sut: the file is not TOML: {shown(problem, 120)}") from None
+    tables = read_toml(text, "sut: the file", FILE_LIMIT_CHARACTERS)
     if not tables:
         raise ScenarioError(f"sut: the file describes nothing; allowed: {', '.join(PARTS)}")
     return {part: _part(part, table) for part, table in tables.items()}
