@@ -181,20 +181,21 @@ async def search(
     journal = journal_of(directory)
     with exclusive(directory):
         document = _opened(what, journal, command)
-        async with staged(stage, keeps=True) as on:
+        interrupt = interrupt or Interrupt()
+        async with staged(stage, keeps=True, interrupt=interrupt) as on:
             play = partial(
                 run,
-                interrupt=interrupt or Interrupt(),
+                interrupt=interrupt,
                 command=command,
                 faults=what.faults,
                 hosts=hosts,
                 stage=on,
             )
             result = await _through_steps(what, journal, play, watch, on)
-        if result.limit is not None:
-            shows = None if result.best is None else result.best.run
-            limit = asdict(result.limit) | {"own": result.limit.own, "run": shows}
-            journal.rewrite(document | {"limit": limit})
+            if result.limit is not None:
+                shows = None if result.best is None else result.best.run
+                limit = asdict(result.limit) | {"own": result.limit.own, "run": shows}
+                journal.rewrite(document | {"limit": limit})
     return result
 
 

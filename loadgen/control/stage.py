@@ -14,9 +14,11 @@ from loadgen.brokers.process import ServedBroker
 from loadgen.control.broker_provider import trusting
 from loadgen.control.hosts import Hosts
 from loadgen.control.impaired import Links
+from loadgen.control.interrupt import Interrupt
 from loadgen.control.phases import Kept, stop_timeout_s
 from loadgen.control.progress import Progress, Snapshot, silent
 from loadgen.control.targets import plan_for
+from loadgen.control.tasks import finished_or
 from loadgen.control.worker_pool import WorkerPool
 from loadgen.errors import LoadgenError
 from loadgen.workload.groups import RunPlan, without_rates
@@ -36,10 +38,14 @@ class Cast:
 
 
 class Stage:
-    """What runs share one after the other; `stack` ends it."""
+    """What runs share one after the other; `stack` ends it.
 
-    def __init__(self, *, keeps: bool) -> None:
+    Who insists on an end by `interrupt` need not wait for devices to disconnect.
+    """
+
+    def __init__(self, *, keeps: bool, interrupt: Interrupt | None = None) -> None:
         self.keeps = keeps
+        self._interrupt = interrupt or Interrupt()
         self.stack = AsyncExitStack()
         self._left: Cast | None = None
 
@@ -80,7 +86,9 @@ class Stage:
         left, self._left = self._left, None
         if left is not None and left.pool is not None:
             progress(Snapshot("leave"))
-            await left.pool.stop(stop_timeout_s(left.plan))
+            stop = left.pool.stop(stop_timeout_s(left.plan))
+            if (await finished_or(stop, self._interrupt.insisted)).cancelled():
+                left.pool.close_grace_s = 0.0
         await self.stack.aclose()
 
 
@@ -91,6 +99,8 @@ def _way_in(workload: Workload) -> tuple[object, ...]:
     return workload.brokers, workload.tls, *pace
 
 
-def staged(stage: Stage | None, *, keeps: bool) -> AbstractAsyncContextManager[Stage]:
+def staged(
+    stage: Stage | None, *, keeps: bool, interrupt: Interrupt | None = None
+) -> AbstractAsyncContextManager[Stage]:
     """The stage of whoever plays several runs, or one for the length of the block."""
-    return Stage(keeps=keeps) if stage is None else nullcontext(stage)
+    return Stage(keeps=keeps, interrupt=interrupt) if stage is None else nullcontext(stage)

@@ -216,13 +216,14 @@ async def sweep(
     holds something else or another process is in it.
     """
     points = points_of(what)
-    same = {"interrupt": interrupt or Interrupt(), "command": command, "hosts": hosts}
+    interrupt = interrupt or Interrupt()
+    same = {"interrupt": interrupt, "command": command, "hosts": hosts}
     journal = journal_of(directory)
     repetitions = range(1, what.repeat + 1)
     turns = [(point, repetition) for repetition in repetitions for point in points]
     async with AsyncExitStack() as stack:
         stack.enter_context(exclusive(directory))
-        stage = await stack.enter_async_context(Stage(keeps=True))
+        stage = await stack.enter_async_context(Stage(keeps=True, interrupt=interrupt))
         kept = _opened(what, points, journal, command)
         interrupted, last_repetition = False, 0
         for number, (point, repetition) in enumerate(turns, start=1):

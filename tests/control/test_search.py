@@ -22,6 +22,7 @@ from loadgen.control.search import (
     step_scenario,
     vary,
 )
+from loadgen.control.stage import Stage
 from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError, ScenarioError
 from loadgen.workload.ledger import Ledger
 from loadgen.workload.scenario import Scenario
@@ -122,6 +123,18 @@ async def test_finds_the_ceiling_and_leaves_it_in_the_directory(
     assert states[-1].limit == result.limit
     assert any(state.snapshot is not None for state in states)
     assert states[-1].bracket == (result.limit.load, result.limit.above)
+
+
+async def test_what_was_found_is_written_before_devices_disconnect(
+    runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lose_the_broker(*_: object) -> None:
+        raise BrokerUnreachableError("gone")
+
+    monkeypatch.setattr(Stage, "__aexit__", lose_the_broker)
+    with pytest.raises(BrokerUnreachableError):
+        await search(wanted(), tmp_path / "s")
+    assert json.loads((tmp_path / "s" / "search.json").read_text())["limit"]["ended"] == "confirmed"
 
 
 async def test_every_step_is_written_before_the_next_one_begins(

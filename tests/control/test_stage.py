@@ -165,3 +165,22 @@ async def test_interrupted_run_on_kept_connections_has_its_results(
     assert (cut.exit_status, cut.measured, is_kept(cut)) == (130, True, True)
     ledger = manifest(cut.directory)["ledger"]["run"]
     assert 0 < ledger["sent"] == ledger["intact"]
+
+
+async def test_who_insists_does_not_wait_for_a_worker_that_hangs(
+    tmp_path: Path, reflector: ErringBroker
+) -> None:
+    interrupt = Interrupt()
+    async with Stage(keeps=True, interrupt=interrupt) as stage:
+        await Theatre(tmp_path, stage).play(fanin(url_of(reflector)))
+        cast = stage._left
+        assert cast is not None
+        assert cast.pool is not None
+        (worker,) = cast.pool.pids
+        os.kill(worker, signal.SIGSTOP)
+        interrupt.request()
+        interrupt.request()
+        async with asyncio.timeout(5):  # a worker has ten seconds to disconnect
+            await stage.clear()
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
