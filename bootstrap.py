@@ -25,6 +25,8 @@ LOCK = ROOT / "requirements.lock"
 STAMP = ENVIRONMENT / "installed"
 
 Command = Sequence[str | Path]
+BYTECODE: Command = [PYTHON, "-m", "compileall", "-q", "loadgen"]
+"""Else each start compiles the package again where PYTHONDONTWRITEBYTECODE is set."""
 KERNELS: Command = [PYTHON, "-m", "loadgen.engine.warm"]
 CHECKS: Sequence[Command] = [
     [TOOLS / "ruff", "check", "."],
@@ -59,7 +61,7 @@ def install(newest: bool = False) -> int:
     else:
         steps += [[*pip, "--require-hashes", "--requirement", LOCK]]
         steps += [[*pip, "--no-deps", "--editable", "."]]
-    for step in [*steps, KERNELS]:
+    for step in [*steps, BYTECODE, KERNELS]:
         status = run(step)
         if status:
             return status

@@ -140,6 +140,7 @@ def main(arguments: list[str]) -> int:
     def report(count: int, total: int) -> None:
         control.send(orjson.dumps({"compiled": count, "of": total}))
 
+    sys.modules.setdefault("coverage", None)  # type: ignore[arg-type]  # numba would import it
     gc.disable()  # little of what is loaded is garbage: to look for it takes a quarter of the time
     try:
         worker = _load(arguments[1], arguments[2], report)

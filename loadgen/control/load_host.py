@@ -203,6 +203,7 @@ class LocalHost:
             async with asyncio.timeout(grace_s):
                 await self._until(lambda: all(row in self._exits for row in started))
         asyncio.get_running_loop().remove_reader(self._server.control)
+        self._server.control.close()  # it ends while others work, and is waited for later
         # Whoever still waits for workers to be made hears no more.
         self._failure = self._failure or "they were to end before they were there"
         self._news.set()

@@ -35,7 +35,11 @@ def prepare() -> None:
     The process does without pandas from here on where it has not imported it.
     """
     _spare_pandas()
-    page.prepare("base.html.j2", "page.html.j2")
+    # What pyarrow imports for its first array of numpy's and its first join.
+    import numpy.ma  # noqa: F401
+    import pyarrow.acero  # noqa: F401
+
+    page.prepare("base.html.j2", "page.html.j2", "macros.html.j2", "run.html.j2")
 
 
 def _spare_pandas() -> None:
