@@ -173,64 +173,46 @@ async def test_traceback_of_a_worker_stays_off_the_screen(
     assert capfd.readouterr() == ("", "")
 
 
-def test_script_without_main_guard_runs_once(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
+def run_script(directory: Path, *with_pool: str) -> subprocess.CompletedProcess[str]:
+    """What came of a script without a main guard that does this with three workers."""
+    script = directory / "script.py"
+    lines = textwrap.indent("\n".join(with_pool), " " * 8)
     script.write_text(
-        textwrap.dedent(
-            """
-            import asyncio
-            from loadgen.control.worker_pool import start_workers
+        f"""
+import asyncio, os, signal
+from loadgen.control.worker_pool import start_workers
 
-            print("script")
+print("script", flush=True)
 
-            entry = "tests.control.echo_worker:run_worker"
+async def main():
+    async with start_workers(3, print, entry="{ENTRY}") as pool:
+{lines}
 
-            async def main():
-                async with start_workers(3, print, entry=entry) as pool:
-                    print(len(await pool.ask_all("echo", text="x")))
-
-            asyncio.run(main())
-            """
-        )
+asyncio.run(main())
+"""
     )
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, str(script)],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": ROOT},
         check=False,
     )
+
+
+def test_script_without_main_guard_runs_once(tmp_path: Path) -> None:
+    done = run_script(tmp_path, 'print(len(await pool.ask_all("echo", text="x")))')
     assert (done.stdout, done.stderr, done.returncode) == ("script\n3\n", "", 0)
 
 
 def test_workers_die_with_a_killed_coordinator(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        textwrap.dedent(
-            """
-            import asyncio, os, signal
-            from loadgen.control.worker_pool import start_workers
-
-            entry = "tests.control.echo_worker:run_worker"
-
-            async def main():
-                async with start_workers(3, print, entry=entry) as pool:
-                    await pool.ask(1, "deaf")
-                    print(*pool.pids, flush=True)
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-            asyncio.run(main())
-            """
-        )
+    done = run_script(
+        tmp_path,
+        'await pool.ask(1, "deaf")',
+        "print(*pool.pids, flush=True)",
+        "os.kill(os.getpid(), signal.SIGKILL)",
     )
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": ROOT},
-        check=False,
-    )
-    pids = [int(pid) for pid in done.stdout.split()]
+    pids = [int(pid) for pid in done.stdout.split()[1:]]
     assert len(pids) == 3
     for pid in pids:
         while running(pid):  # the suite's own limit ends a wait that never does
