@@ -2,7 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    suppress,
+)
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +20,7 @@ from loadgen.brokers.faults import Counts
 from loadgen.mqtt import packets
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
+from tests import relay
 
 
 class GoneError(Exception):
@@ -159,8 +165,52 @@ async def run_local_reflector(
 ) -> AsyncIterator[LocalReflector]:
     config = {"host": "127.0.0.1", "port": 0, "faults": faults, "record": str(record)}
     serving = await reflector_server.serve(config)
-    yield LocalReflector(serving)
-    serving.close()
+    try:
+        yield LocalReflector(serving)
+    finally:
+        serving.close()
+
+
+@asynccontextmanager
+async def relayed(
+    faults: str = "none", *, record: Path | str = "", behind: str = "none"
+) -> AsyncIterator[tuple[LocalReflector, LocalReflector]]:
+    """A relay on the test's own loop, and the reflector behind it."""
+    async with run_local_reflector(behind) as reflector:
+        (broker,) = reflector.endpoints
+        serving = await relay.serve(
+            {
+                "host": "127.0.0.1",
+                "port": 0,
+                "broker": [broker.host, broker.port],
+                "certificate": [],
+                "websocket": False,
+                "faults": faults,
+                "record": str(record),
+            }
+        )
+        try:
+            yield LocalReflector(serving), reflector
+        finally:
+            serving.close()
+
+
+@asynccontextmanager
+async def run_local_relay(
+    faults: str = "none", record: Path | str = ""
+) -> AsyncIterator[LocalReflector]:
+    async with relayed(faults, record=record) as (one, _):
+        yield one
+
+
+Erring = Callable[..., AbstractAsyncContextManager[LocalReflector]]
+
+
+@pytest.fixture(params=[run_local_reflector, run_local_relay], ids=["reflector", "relay"])
+def erring(request: pytest.FixtureRequest) -> Erring:
+    """`async with erring("lose=1/2", record) as broker`: who errs, on the test's own loop."""
+    chosen: Erring = request.param
+    return chosen
 
 
 ClientMaker = Callable[..., Coroutine[Any, Any, Client]]
