@@ -251,23 +251,7 @@ def _parse_time_ns(value: str) -> int:
 
 _MAX_TIME_NS: Final = 3_600_000_000_000
 
-ON_DELIVERIES: Final = (
-    "lose",
-    "repeat",
-    "reorder",
-    "corrupt",
-    "misroute",
-    "mislabel",
-    "foreign",
-    "downgrade",
-    "alias",
-)
-"""Faults of single deliveries, in the order in which they are tried."""
-
-ON_PUBLISHES: Final = ("reject", "withhold", "unsolicited", "drop")
-"""Faults of single messages on their way to the broker."""
-
-COUNTED_AS: Final = {
+ON_DELIVERIES: Final = {
     "lose": "lost",
     "repeat": "repeated",
     "reorder": "reordered",
@@ -277,11 +261,21 @@ COUNTED_AS: Final = {
     "foreign": "injected",
     "downgrade": "downgraded",
     "alias": "aliased",
-    "delay": "delayed",
+}
+"""Faults of single deliveries, in the order in which they are tried, and the count of each."""
+
+ON_PUBLISHES: Final = {
     "reject": "rejected",
     "withhold": "withheld",
     "unsolicited": "unsolicited",
     "drop": "dropped",
+}
+"""Faults of single messages on their way to the broker, and the count of each."""
+
+COUNTED_AS: Final = {
+    **ON_DELIVERIES,
+    **ON_PUBLISHES,
+    "delay": "delayed",
     "reset": "dropped",
     "refuse": "refused",
     "close": "dropped",
