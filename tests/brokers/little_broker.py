@@ -12,6 +12,7 @@ from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_5
 from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.topics import filter_matches, split_shared
+from tests.servers import closed, talking
 
 Answer = packets.Packet | None  # None closes the connection
 
@@ -141,15 +142,11 @@ class _Client:
 @asynccontextmanager
 async def serving_little(broker: LittleBroker) -> AsyncIterator[Endpoint]:
     """The broker, at a port of its own for the length of the block."""
-    tasks: set[asyncio.Task[None]] = set()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
         client, received = _Client(broker, writer), b""
         broker.connected.add(client)
-        with suppress(OSError, RemoteProtocolError, asyncio.CancelledError):
+        with suppress(OSError, RemoteProtocolError):
             while data := await reader.read(1 << 20):
                 received += data
                 while found := decode(received, 0, len(received), client.version, 1 << 20):
@@ -160,13 +157,7 @@ async def serving_little(broker: LittleBroker) -> AsyncIterator[Endpoint]:
         if broker._away.get(client.client_id) is not client:
             with suppress(ValueError):
                 broker._subscribers.remove(client)
-        writer.close()
+        await closed(writer)
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    try:
-        yield Endpoint("mqtt", "127.0.0.1", server.sockets[0].getsockname()[1])
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with talking(talk) as port:
+        yield Endpoint("mqtt", "127.0.0.1", port)

@@ -5,8 +5,8 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,7 @@ from tests.brokers.little_broker import LittleBroker, serving_little
 from tests.brokers.test_mosquitto import tls as tls
 from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import TlsFiles, run_secured
-
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+from tests.servers import Talk, talking
 
 SECRET = "hunter22"
 CONNECT_3_1_1 = b"\x04MQTT\x04"
@@ -37,24 +36,8 @@ CONNECT_3_1_1 = b"\x04MQTT\x04"
 @asynccontextmanager
 async def serving(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[Endpoint]:
     """A little server, at a port of its own."""
-    talks = []
-
-    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        talks.append(asyncio.current_task())
-        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            await talk(reader, writer)
-        writer.transport.abort()
-
-    server = await asyncio.start_server(one, "127.0.0.1", 0, ssl=tls)
-    port = server.sockets[0].getsockname()[1]
-    try:
+    async with talking(talk, tls) as port:
         yield Endpoint("mqtt", "127.0.0.1", port, "user", SECRET)
-    finally:
-        server.close()
-        for task in talks:
-            assert task is not None
-            task.cancel()
-        await asyncio.gather(*filter(None, talks), return_exceptions=True)
 
 
 def answering(answer: bytes, *, after: bytes = b"") -> Talk:

@@ -1,12 +1,10 @@
 import asyncio
-import base64
 import gc
-import hashlib
 import itertools
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
@@ -26,6 +24,7 @@ from tests.brokers.little_broker import LittleBroker, serving_little
 from tests.brokers.test_mosquitto import tls as tls
 from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import TlsFiles, run_secured
+from tests.servers import Talk, closed, talking, upgraded
 
 
 @needs_mosquitto
@@ -82,69 +81,30 @@ async def test_nobody_listens() -> None:
         await greet(Endpoint("mqtt", "no-such-host.invalid", 1883), timeout_s=2)
 
 
-@asynccontextmanager
-async def _server(answer: bytes, *, close: bool) -> AsyncIterator[Endpoint]:
-    talks = []
-
+def _answering(answer: bytes, *, close: bool) -> Talk:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        talks.append(asyncio.current_task())
         writer.write(answer)
-        with suppress(OSError):
-            if not close:
-                await reader.read()
-            writer.close()
-            await writer.wait_closed()
+        if not close:
+            await reader.read()
+        await closed(writer)
 
-    port = free_port("127.0.0.1")
-    server = await asyncio.start_server(talk, "127.0.0.1", port)
-    yield Endpoint("mqtt", "127.0.0.1", port)
-    server.close()
-    await asyncio.gather(*filter(None, talks))
+    return talk
+
+
+@asynccontextmanager
+async def _talking(talk: Talk, scheme: str = "mqtt") -> AsyncIterator[Endpoint]:
+    async with talking(talk) as port:
+        yield Endpoint(scheme, "127.0.0.1", port, path="/m" if scheme == "ws" else "")
 
 
 @pytest.mark.parametrize(
     ("answer", "close"), [(b"", True), (b"SSH-2.0-OpenSSH_9.2\r\n", True), (b"", False)]
 )
 async def test_no_mqtt_there(answer: bytes, close: bool) -> None:
-    async with _server(answer, close=close) as endpoint:
+    async with _talking(_answering(answer, close=close)) as endpoint:
         with pytest.raises((BrokerRefusedError, BrokerUnreachableError)) as caught:
             await greet(endpoint, timeout_s=0.5)
     assert "\n" not in str(caught.value)
-
-
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-@asynccontextmanager
-async def _talking(talk: Talk, scheme: str = "mqtt") -> AsyncIterator[Endpoint]:
-    talks = []
-
-    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        talks.append(asyncio.current_task())
-        with suppress(OSError, asyncio.IncompleteReadError):
-            await talk(reader, writer)
-        writer.transport.abort()
-
-    port = free_port("127.0.0.1")
-    server = await asyncio.start_server(one, "127.0.0.1", port)
-    yield Endpoint(scheme, "127.0.0.1", port, path="/m" if scheme == "ws" else "")
-    server.close()
-    await asyncio.gather(*filter(None, talks))
-
-
-async def _upgraded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    request = (await reader.readuntil(b"\r\n\r\n")).decode()
-    (key,) = (
-        line.split(": ")[1]
-        for line in request.splitlines()
-        if line.lower().startswith("sec-websocket-key")
-    )
-    guid = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-    accept = base64.b64encode(hashlib.sha1((key + guid).encode()).digest())
-    writer.write(
-        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Accept: " + accept + b"\r\n\r\n"
-    )
 
 
 async def _endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -162,7 +122,7 @@ def _polite_at_first() -> Talk:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if next(numbers) > 0:
             return await _endless(reader, writer)
-        await _upgraded(reader, writer)
+        await upgraded(reader, writer)
         await reader.read()
         return None
 
@@ -216,9 +176,7 @@ async def test_upgrade_refused_with_the_reason(answer: bytes, said: str) -> None
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
+        await closed(writer)
 
     async with _talking(talk, "ws") as endpoint:
         with pytest.raises(BrokerRefusedError) as caught:
@@ -234,7 +192,7 @@ async def test_close_frame_leaves_no_unread_exception(accepts: bool) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await _upgraded(reader, writer)
+        await upgraded(reader, writer)
         await reader.read(1)
         if accepts:
             writer.write(b"\x82\x05\x20\x03\x00\x00\x00")
@@ -272,7 +230,7 @@ async def test_missing_client_certificate_is_named(tls: TlsFiles, websocket: boo
 async def test_only_a_wrong_login_is_about_the_password(
     answer: bytes, said: str, login: bool
 ) -> None:
-    async with _server(answer, close=False) as endpoint:
+    async with _talking(_answering(answer, close=False)) as endpoint:
         with pytest.raises(BrokerRefusedError, match=said) as caught:
             await greet(endpoint, timeout_s=2)
     assert ("password" in str(caught.value)) == login

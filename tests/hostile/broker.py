@@ -7,13 +7,14 @@ device that connects. `everyone` harms all, those too that ask before the load.
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import ConnAck, Publish, SubAck
 from loadgen.mqtt.properties import Properties
+from tests.servers import closed, talking
 
 VICTIM = re.compile(rb"lg[0-9a-f]{8}[a-z]0-1(?![0-9])")
 """The second device of a run's first group."""
@@ -135,25 +136,16 @@ class HostileBroker:
     everyone: bool = False
     harmed: int = 0
     devices: int = 0
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self.tasks.add(task)
         victim = Victim(reader, writer)
-        try:
-            # A task that is cancelled would be told of by the server.
-            with suppress(OSError, asyncio.CancelledError):
-                if self.misdeed.when == AT_ONCE and (
-                    self.everyone or (self.devices == 1 and not self.harmed)
-                ):
-                    await self._harm(victim)
-                else:
-                    await self._pass_on(victim)
-        finally:
-            writer.close()
-            self.tasks.discard(task)
+        if self.misdeed.when == AT_ONCE and (
+            self.everyone or (self.devices == 1 and not self.harmed)
+        ):
+            await self._harm(victim)
+        else:
+            await self._pass_on(victim)
+        await closed(writer)
 
     async def _harm(self, victim: Victim) -> None:
         self.harmed += 1
@@ -203,14 +195,8 @@ async def hostile(
 ) -> AsyncIterator[tuple[HostileBroker, int]]:
     """The broker that does this, and its port."""
     broker = HostileBroker(MISDEEDS[name], behind, everyone)
-    server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
-    try:
-        yield broker, server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for task in list(broker.tasks):
-            task.cancel()
-        await asyncio.gather(*broker.tasks, return_exceptions=True)
+    async with talking(broker.serve) as port:
+        yield broker, port
 
 
 def names(when: str) -> Iterator[str]:

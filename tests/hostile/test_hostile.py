@@ -1,15 +1,13 @@
 """A broker that means harm costs a connection an error: no crash, no hang, no memory."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from itertools import count
 from pathlib import Path
 from typing import Literal
 
 import pytest
-from websockets.http11 import Request
-from websockets.server import ServerProtocol
 
 from loadgen.brokers.client import PacketStream
 from loadgen.mqtt.codec import encode
@@ -18,6 +16,7 @@ from loadgen.workload.groups import Target
 from tests.engine.conftest import driver, forkserver
 from tests.engine.harness import Driver, one_worker_plan, publishers
 from tests.hostile.broker import AFTER_CONNACK, AT_ONCE, FOR_CONNACK, MISDEEDS, Harm, Victim, names
+from tests.servers import closed, talking, upgraded
 
 __all__ = ["driver", "forkserver"]
 
@@ -33,30 +32,15 @@ def _private_kb(pid: int) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private"))
 
 
-@asynccontextmanager
-async def _serving(*harms: Harm) -> AsyncIterator[int]:
+def _serving(*harms: Harm) -> AbstractAsyncContextManager[int]:
     """The port of a server that does something else to each connection."""
     number = count()
-    tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        harm = harms[next(number) % len(harms)]
-        # A task that is cancelled would be told of by the server.
-        with suppress(OSError, asyncio.CancelledError):
-            await harm(Victim(reader, writer))
-        writer.close()
+        await harms[next(number) % len(harms)](Victim(reader, writer))
+        await closed(writer)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    return talking(serve)
 
 
 async def _connected(driver: Driver, port: int, devices: int, transport: Transport = "tcp") -> int:
@@ -111,12 +95,7 @@ async def test_harm_behind_connack_ends_that_connection_and_takes_no_memory(
 
 def _upgraded(harm: Callable[[Victim], Awaitable[None]]) -> Harm:
     async def upgrade(victim: Victim) -> None:
-        framing = ServerProtocol(subprotocols=["mqtt"])  # type: ignore[list-item]
-        framing.receive_data(await victim.reader.read(1 << 16))
-        (request,) = framing.events_received()
-        assert isinstance(request, Request)
-        framing.send_response(framing.accept(request))
-        await victim.say(b"".join(framing.data_to_send()))
+        await upgraded(victim.reader, victim.writer)
         await harm(victim)
 
     return upgrade
