@@ -86,15 +86,14 @@ class Timeline:
 
         return marked
 
-    def around(self, serve: Callable[..., int]) -> Callable[..., int]:
-        def timed(fleet: Fleet, linger_ns: int) -> int:
+    def around(self, serve: Callable[..., None]) -> Callable[..., None]:
+        def timed(fleet: Fleet, linger_ns: int) -> None:
             if self.left_ns and self.count < _TURNS_MOST:
                 self.turns[self.count] = self.left_ns, time.monotonic_ns(), self.kind
                 self.count += 1
             self.kind = 0
-            segments = serve(fleet, linger_ns)
+            serve(fleet, linger_ns)
             self.left_ns = time.monotonic_ns()
-            return segments
 
         return timed
 

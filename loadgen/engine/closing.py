@@ -1,7 +1,6 @@
 """What a worker finds in its own structures when a run has ended: a witness beside its counters."""
 
 import fcntl
-import struct
 import termios
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -26,12 +25,8 @@ LOST_LIMIT = 100
 _NO_BYTES = bytes(4)
 
 
-def closing_statement(
-    fleet: Fleet, refusal: str, violation: str, streamed: Iterable[int] = ()
-) -> Header:
+def closing_statement(fleet: Fleet, refusal: str, violation: str) -> Header:
     """What the run came to by the structures, all phases together.
-
-    `streamed` are the descriptors of connections that go through a transport.
 
     in_flight   handshakes that are not finished
     distinct    messages noted as received, by pair; `damaged` of them came damaged
@@ -46,20 +41,16 @@ def closing_statement(
         "distinct": int(received_on(fleet.pairs, fleet.gaps).sum()),
         "damaged": totals.damaged,
         "publishes": totals.publishes,
-        "unread": _unread([*fleet.devices["descriptor"].tolist(), *streamed]),
+        "unread": sum(map(has_unread, fleet.devices["descriptor"].tolist())),
         "refusals": {str(code): int(refused[code]) for code in np.flatnonzero(refused)},
         "refusal": refusal,
         "violation": violation,
     }
 
 
-def _unread(descriptors: Iterable[int]) -> int:
-    found = 0
-    for descriptor in descriptors:
-        if descriptor >= 0:
-            waiting = fcntl.ioctl(descriptor, termios.FIONREAD, _NO_BYTES)
-            found += struct.unpack("i", waiting)[0] > 0
-    return found
+def has_unread(descriptor: int) -> bool:
+    """Whether a socket holds bytes; -1 for none."""
+    return descriptor >= 0 and fcntl.ioctl(descriptor, termios.FIONREAD, _NO_BYTES) != _NO_BYTES
 
 
 def sent_by_streams(fleet: Fleet) -> int:

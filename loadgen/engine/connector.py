@@ -2,7 +2,7 @@
 
 Owns the queue of devices that wait to be connected. One queue and one tick serve all devices of a
 worker; no device has a timer or a task of its own. Where no pace is asked for, the kernels take
-plain connections from the queue themselves, as soon as others are accepted.
+devices from the queue themselves, as soon as others are accepted.
 """
 
 import asyncio
@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from loadgen.engine.clock import clock_ns
 from loadgen.engine.reactor import connect_some
-from loadgen.engine.streams import Streams
 from loadgen.workload.device import AWAIT_CONNACK, CONNECTING
 from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import Reconnect
@@ -40,7 +39,6 @@ class Connector:
         self,
         fleet: Fleet,
         loop: asyncio.AbstractEventLoop,
-        streams: Streams | None,
         on_events: Callable[[], None],
         lost: Callable[[int, str], None],
     ) -> None:
@@ -53,7 +51,6 @@ class Connector:
             fleet.held["connects"][name] for name in ("first", "count", "in_flight")
         )
         self._loop = loop
-        self._streams = streams
         self._on_events = on_events
         self._lost = lost
         self._returning: list[tuple[float, int]] = []
@@ -92,7 +89,7 @@ class Connector:
 
     def _bound(self, in_flight: int) -> None:
         self._in_flight = in_flight
-        self._kept_under_way[0] = in_flight if self._streams is None and not self._rate else 0
+        self._kept_under_way[0] = 0 if self._rate else in_flight
 
     def _enqueue(self, connections: Sequence[int]) -> None:
         waiting, count = self._fleet.waiting, len(connections)
@@ -158,14 +155,9 @@ class Connector:
         count = self._allowed()
         if count > 0:
             self._allowance -= count
-            connections = self._dequeue(count)
-            if self._streams is None:
-                connect_some(self._fleet, connections)
-                if self._events[0]:
-                    self._loop.call_soon(self._on_events)
-                return
-            for connection in connections.tolist():
-                self._streams.connect(connection)
+            connect_some(self._fleet, self._dequeue(count))
+            if self._events[0]:
+                self._loop.call_soon(self._on_events)
         elif self._done is not None and not (
             self._count[0] or self._connecting[0] or self._done.done()
         ):

@@ -35,7 +35,6 @@ from loadgen.workload.fleet import (
     Group,
     Refusal,
     Run,
-    Segment,
     Sent,
     Stat,
 )
@@ -429,7 +428,6 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, page: LivePage | None = None)
         out=np.zeros(out_bytes, np.uint8),
         partial=_mapped(count, whole_bytes + _BODY_STATE_BYTES),
         batch=Sent.rows(BATCH_LIMIT),
-        segments=Segment.rows(4096),
         events=Event.rows(EVENT_LIMIT + _SPARE_EVENTS),
         control=np.zeros(4 * max(buffer_bytes, out_bytes), np.uint8),
         ready=np.zeros(max(count, 1) + EVENTS_AT_ONCE, np.int64),

@@ -63,13 +63,13 @@ class Lifecycle:
 
     def __init__(self, behaviour: Behaviour, loop: WorkerLoop, reporter: Reporter) -> None:
         fleet, kernels = behaviour.fleet, behaviour.kernels
+        self.poller = Poller(fleet, loop, kernels, self._handle_events)
+        self.outgoing = Outgoing(fleet)
         self.streams: Streams | None = None
         if fleet.plan.targets[0].transport != "tcp":
             receive = kernels.receive
-            self.streams = Streams(fleet, loop, self._on_events, self._stream_failed, receive)
-        self.poller = Poller(fleet, loop, kernels, self.streams, self._handle_events)
-        self.outgoing = Outgoing(fleet, self.streams)
-        self.connector = Connector(fleet, loop, self.streams, self._on_events, self.lost)
+            self.streams = Streams(fleet, self.outgoing, self._handle_events, self.lost, receive)
+        self.connector = Connector(fleet, loop, self._on_events, self.lost)
         packets = behaviour.subscribe_packets
         self.subscriptions = Subscriptions(fleet, reporter, self.outgoing, packets)
         self.keep_alive_ns = np.array([group.keep_alive_s for group in fleet.plan.groups], np.int64)
@@ -107,8 +107,10 @@ class Lifecycle:
                 self.outgoing.keep_body(connection, value, value + length)
         for kind, connection, value, offset, length, moment_ns in rows:
             match kind:
+                case traffic.READY if self.streams is not None:
+                    self.streams.serve(connection, value, moment_ns)
                 case traffic.UNSENT | traffic.UNSENT_BODY:
-                    pass
+                    self.outgoing.go_on(connection)
                 case traffic.CONTROL_PACKET:
                     self._on_control(connection, data[offset : offset + length], moment_ns)
                 case traffic.WRITABLE:
@@ -192,7 +194,7 @@ class Lifecycle:
             # That counts, not the one in CONNECT (MQTT 5, 3.2.2.3.14).
             self.keep_alive_ns[fleet.group[connection]] = server_keep_alive_s * 1_000_000_000
         self._set_receive_maximum(connection, packet.properties.receive_maximum)
-        if not packet.session_present and self.streams is None:
+        if not packet.session_present:
             self._note_usual(connection, data)
         if self.connector.came_back(connection) or fleet.devices["returned_ns"][connection]:
             self._resume(connection, packet.session_present)
@@ -260,8 +262,8 @@ class Lifecycle:
         device.pinged_ns = 0
         device.flags &= ~BLOCKED
         self.outgoing.discard(connection)
-        if self.streams is not None:
-            self.streams.close(connection)
+        if self.streams is not None and self.streams.close(connection):
+            device.descriptor = -1
         elif device.descriptor >= 0:
             os.close(device.descriptor)
             device.descriptor = -1
@@ -273,11 +275,6 @@ class Lifecycle:
         fleet.counters[fleet.devices[connection].group, phase].disconnects += 1
         self._report("disconnect", connection, reason)
         self.subscriptions.settle(connection, reason)
-
-    def _stream_failed(self, connection: int, reason: str) -> None:
-        """A streamed connection could not be made, or ended."""
-        self.lost(connection, reason)
-        self.connector.more()
 
     def leave(self, connection: int) -> None:
         """Disconnect a device that is to come back."""

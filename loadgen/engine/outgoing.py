@@ -6,28 +6,38 @@ batch which does not fill.
 
 import os
 from collections import deque
-from contextlib import suppress
+from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 
 from loadgen.engine.clock import clock_ns
-from loadgen.engine.streams import Streams, unblock
 from loadgen.workload.device import AWAIT_CONNACK, BLOCKED, CONNECTED
 from loadgen.workload.fleet import Fleet
-from loadgen.workload.traffic import release_held
+from loadgen.workload.traffic import release_held, requeue
 
 _STALE_S = 0.1
 """How long an acknowledgement waits for others of its batch."""
 
 
-class Outgoing:
-    """Keeps the order of what a connection writes; `streams` takes that of streamed ones."""
+class Writer(Protocol):
+    """What bytes go through on their way to a socket.
 
-    def __init__(self, fleet: Fleet, streams: Streams | None) -> None:
+    Bytes that it did not take are given again before any others, and no fewer of them.
+    """
+
+    def send(self, data: memoryview, /) -> int: ...
+
+
+class Outgoing:
+    """Keeps the order of what a connection writes."""
+
+    def __init__(self, fleet: Fleet) -> None:
         self.pending: dict[int, deque[memoryview]] = {}
+        self.links: Mapping[int, Writer] = {}
+        """Those of streamed connections; others write straight to their descriptors."""
         self._fleet = fleet
         self._body = memoryview(fleet.body.data).toreadonly()
-        self._streams = streams
         self._held_before = fleet.devices["held"].copy()
 
     def write(self, connection: int, data: bytes, body_bytes: int = 0) -> None:
@@ -35,16 +45,10 @@ class Outgoing:
 
         `body_bytes` of the body follow them.
         """
-        device = self._fleet.devices[connection]
-        device.written_ns = clock_ns()
-        if self._streams is not None:
-            self._streams.write(connection, data)
-            self._streams.write_body(connection, body_bytes)
-            return
+        self._fleet.devices["written_ns"][connection] = clock_ns()
         self.keep(connection, data)
         self.keep_body(connection, 0, body_bytes)
-        if not device.flags & BLOCKED and not self._is_drained(connection):
-            device.flags |= BLOCKED
+        self.go_on(connection)
 
     def keep(self, connection: int, data: bytes | memoryview) -> None:
         """Add bytes that wait until the socket is writable."""
@@ -65,25 +69,35 @@ class Outgoing:
 
     def flush(self, connection: int) -> None:
         """A blocked connection takes bytes: first what was begun, then what is due."""
-        if self._streams is not None:
-            self._streams.flush(connection)
-            return
-        state = self._fleet.devices[connection].state
-        if state in (AWAIT_CONNACK, CONNECTED) and self._is_drained(connection):
-            unblock(self._fleet, connection)
+        device = self._fleet.devices[connection]
+        if device.state in (AWAIT_CONNACK, CONNECTED) and self._is_drained(connection):
+            device.flags &= ~BLOCKED
+            requeue(self._fleet, connection)
+
+    def go_on(self, connection: int) -> None:
+        """Write what waits, unless the connection is blocked."""
+        flags = self._fleet.devices["flags"]
+        if not flags[connection] & BLOCKED and not self._is_drained(connection):
+            flags[connection] |= BLOCKED
 
     def _is_drained(self, connection: int) -> bool:
         """Write what waits for the socket; whether nothing of it is left."""
         pending = self.pending.get(connection, ())
+        link = self.links.get(connection)
         while pending:
-            written = 0
-            # A short write arms the edge again; a closed connection has an event of its own.
-            with suppress(OSError):
-                written = os.write(self._fleet.devices[connection].descriptor, pending[0])
-            if written < len(pending[0]):
-                pending[0] = pending[0][written:]
+            data = pending[0]
+            # What fails arms the edge again; a closed connection has an event of its own.
+            try:
+                if link is None:
+                    written = os.write(self._fleet.devices[connection].descriptor, data)
+                else:
+                    written = link.send(data)
+            except OSError:
                 return False
-            pending.popleft()
+            if written < len(data):
+                pending[0] = data[written:]
+            else:
+                pending.popleft()
         self.pending.pop(connection, None)
         return True
 

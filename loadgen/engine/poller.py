@@ -1,6 +1,6 @@
 """Lets the kernels read and send whenever a socket or the schedule has something for them.
 
-Owns the epoll set of the plain connections and the timers in it.
+Owns the epoll set of the connections and the timers in it.
 """
 
 import asyncio
@@ -15,7 +15,6 @@ from loadgen.engine.attendance import Attendance
 from loadgen.engine.clock import clock_ns
 from loadgen.engine.loop import WorkerLoop
 from loadgen.engine.reactor import CHANNEL, LINGER, TIMER, EntryPoints
-from loadgen.engine.streams import Streams
 from loadgen.engine.syscalls import EPOLLET, EPOLLIN, arm_timer, make_timer, watch
 from loadgen.workload.device import LISTED
 from loadgen.workload.fleet import Fleet
@@ -42,14 +41,12 @@ class Poller:
         fleet: Fleet,
         loop: WorkerLoop,
         kernels: EntryPoints,
-        streams: Streams | None,
         handle_events: Callable[[], None],
     ) -> None:
         self.epoll = selectors.EpollSelector()
         self._fleet = fleet
         self._loop = loop
         self._kernels = kernels
-        self._streams = streams
         self._handle_events = handle_events
         self._attendance: Attendance | None = None
         self._stalls = fleet.held["attention"]["stalls"]
@@ -73,12 +70,12 @@ class Poller:
         self._attendance = attendance
 
     def on_ready(self) -> None:
-        """Plain connections have something, or messages are due."""
-        stay_ns = 0 if self._streams is not None else self._loop.until_due_ns()
+        """Connections have something, or messages are due."""
+        stay_ns = self._loop.until_due_ns()
         self._serve(max(stay_ns, _LEAST_STAY_NS) if stay_ns else 0)
 
     def _serve(self, stay_ns: int) -> None:
-        self._write_segments(self._kernels.serve(self._fleet, stay_ns))
+        self._kernels.serve(self._fleet, stay_ns)
         if self._stalls[0] and self._attendance is not None:
             self._attendance.tell()
         self.on_events()
@@ -126,13 +123,9 @@ class Poller:
 
     def pump(self) -> None:
         """Send what is due."""
-        self._write_segments(self._kernels.pump(self._fleet))
+        self._kernels.pump(self._fleet)
         if self._events[0]:
             self._handle_events()
-
-    def _write_segments(self, segments: int) -> None:
-        if segments and self._streams is not None:
-            self._streams.write_segments(segments)
 
     async def read_rest(self, limit_s: float) -> None:
         """Read what the sockets hold, at most for so long: what came in time is not lost."""
@@ -140,7 +133,7 @@ class Poller:
         handled = -1
         while handled != self._fleet.totals.publishes or self._ready[0]:
             handled = self._fleet.totals.publishes
-            self._serve(0 if self._streams is not None else _REST_NS)
+            self._serve(_REST_NS)
             await asyncio.sleep(0)
             if clock_ns() > end_ns:
                 return

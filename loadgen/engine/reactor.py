@@ -1,9 +1,9 @@
 """The hot path's two steps in compiled code, straight on the sockets.
 
 `poll` reads every connection that has something, hands the bytes to `receive_packets` and writes
-the acknowledgements. `pump` sends what is due. The epoll set of all plain connections and the
-timer is itself one descriptor of the worker's uvloop loop, whose callback serves it; what needs
-Python (a CONNACK unlike the last one, a broken connection) is queued as events.
+the acknowledgements. `pump` sends what is due. The epoll set of all connections and the timer is
+itself one descriptor of the worker's uvloop loop, whose callback serves it; what needs Python (a
+CONNACK unlike the last one, a broken connection, TLS and WebSocket) is queued as events.
 
 Descriptors are edge-triggered, so no connection costs a call to change what is waited for.
 """
@@ -80,6 +80,7 @@ from loadgen.workload.traffic import (
     EVENT_LIMIT,
     MEASURE,
     MESSAGING,
+    READY,
     S_OWN_DELAY,
     S_TCP,
     UNSENT,
@@ -110,7 +111,7 @@ _MESSAGES_AT_ONCE = 2000
 _BYTES_LIKE_A_MESSAGE = 4096  # of a body that is sent apart
 _EAGAIN = errno.EAGAIN
 _PACKET_TOO_LARGE = int(ReasonCode.PACKET_TOO_LARGE)
-_ENDED = EPOLLERR | EPOLLHUP | EPOLLRDHUP
+ENDED = EPOLLERR | EPOLLHUP | EPOLLRDHUP
 TIMER = -1
 """What the timer is called in the epoll set, where connections have their row."""
 LINGER = -2
@@ -126,8 +127,8 @@ ReceiveKernel = Callable[[Fleet, int, int, int], tuple[int, int]]
 class EntryPoints(NamedTuple):
     """The kernels of a worker that Python calls, compiled for the handlers of its case."""
 
-    serve: Callable[[Fleet, int], int]
-    pump: Callable[[Fleet], int]
+    serve: Callable[[Fleet, int], None]
+    pump: Callable[[Fleet], None]
     receive: ReceiveKernel
     redeliver: Callable[[Fleet, int, bool, Table, int, int], tuple[int, int, int]]
 
@@ -172,21 +173,27 @@ def _serve_device(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Ha
     """Do what the edge of one descriptor asks for."""
     device = fleet.devices[row]
     state = device.state
-    if state == CONNECTING:
+    if state == CONNECTING and device.tcp_ns < device.syn_ns:
         if not flags & (EPOLLOUT | EPOLLERR | EPOLLHUP) or not _begin_session(fleet, row):
             return
         # The same edge may announce bytes, or the end: a peer that speaks or leaves first.
     elif state in (IDLE, CLOSED, REFUSED):
         return
+    if device.flags & STREAMED:
+        if room_for_events(fleet, 0):
+            push_event(fleet, READY, row, flags, monotonic_ns(fleet.clock))
+        elif not device.flags & LISTED:
+            _list(fleet, row)
+        return
     if flags & EPOLLOUT and device.flags & BLOCKED:
         push_event(fleet, WRITABLE, row, 0, monotonic_ns(fleet.clock))
-    if flags & (EPOLLIN | _ENDED) and not device.flags & LISTED:
+    if flags & (EPOLLIN | ENDED) and not device.flags & LISTED:
         _read(fleet, row, flags, listed, handlers)
 
 
 @compiled
 def _begin_session(fleet: Fleet, row: int) -> bool:
-    """TCP is there, or not: send CONNECT; whether that went well."""
+    """TCP is there, or not: send CONNECT, if nothing comes before it; whether that went well."""
     device = fleet.devices[row]
     now_ns = monotonic_ns(fleet.clock)
     error = socket_error(device.descriptor, fleet.words)
@@ -195,6 +202,8 @@ def _begin_session(fleet: Fleet, row: int) -> bool:
         return False
     record(fleet, slot_of(device.group, S_TCP, CONNECT_PHASE), now_ns - device.syn_ns)
     device.tcp_ns = now_ns
+    if device.flags & STREAMED:
+        return True
     device.written_ns = now_ns
     transition(fleet, row, OPEN)
     start = fleet.connect_ends[row]
@@ -248,11 +257,17 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
             continue  # to the list
         # A read that is not full took all there was, but the end of the stream has no edge of
         # its own when it came with the last bytes.
-        if end < len(buffer) and not flags & _ENDED:
+        if end < len(buffer) and not flags & ENDED:
             return
+    _list(fleet, row)
+
+
+@compiled
+def _list(fleet: Fleet, row: int) -> None:
+    """Have the device served again although its descriptor has no edge."""
     fleet.ready[fleet.totals.ready] = row
     fleet.totals.ready += 1
-    device.flags |= LISTED
+    fleet.devices[row].flags |= LISTED
 
 
 @compiled
@@ -330,17 +345,14 @@ def _answer(fleet: Fleet, row: int, end: int, now_ns: int) -> None:
 
 
 @compiled
-def pump_due(fleet: Fleet, handlers: Handlers) -> int:
+def pump_due(fleet: Fleet, handlers: Handlers) -> None:
     """Send what is due and arm the timer for what comes next.
 
     With a send tick that is what was due when it began: what becomes due meanwhile goes out at the
-    next one, with others. Messages of streamed connections stay in `out`, one row of `segments` a
-    batch, for the caller to write; returns the number of such rows.
+    next one, with others.
     """
     totals = fleet.totals
     heap = fleet.heap
-    position = 0
-    segments = 0
     messages = 0
     totals.rearm = 0
     tick_ns = fleet.run.tick_ns
@@ -350,7 +362,6 @@ def pump_due(fleet: Fleet, handlers: Handlers) -> int:
         totals.heap_size > 0
         and heap[0].due_ns <= begun_ns
         and messages < _MESSAGES_AT_ONCE
-        and segments < len(fleet.segments)
         and room_for_events(fleet, len(fleet.out))
     ):
         number = heap[0].publisher
@@ -359,26 +370,12 @@ def pump_due(fleet: Fleet, handlers: Handlers) -> int:
         if device.flags & (BLOCKED | WINDOW_FULL) or device.state != CONNECTED:
             _wait(fleet, row)
             continue
-        start = position
-        end, count = send_due(fleet, number, begun_ns, now_ns, BATCH_LIMIT, start, handlers)
-        due_ns = fleet.publishers[number].due_ns
-        if count == 0 and not device.flags & WINDOW_FULL and due_ns < fleet.run.end_ns:
-            break  # `out` is full of streamed messages
+        end, count = send_due(fleet, number, begun_ns, now_ns, BATCH_LIMIT, 0, handlers)
         sent = count
-        if device.flags & STREAMED:
-            segment = fleet.segments[segments]
-            segment.device = row
-            segment.start = start
-            segment.end = end
-            segment.body_bytes = fleet.batch[0].body_bytes if count > 0 else 0
-            segments += 1
-            position = end
-        elif count > 0:
-            sent = _send_batch(fleet, row, start, end, count, now_ns)
-        messages += count
         if count > 0:
-            messages += fleet.batch[0].body_bytes // _BYTES_LIKE_A_MESSAGE
-        record_sent(fleet, number, count, sent, now_ns, start, handlers)
+            sent = _send_batch(fleet, row, end, count, now_ns)
+            messages += count + fleet.batch[0].body_bytes // _BYTES_LIKE_A_MESSAGE
+        record_sent(fleet, number, count, sent, now_ns, 0, handlers)
         _next_turn(fleet, number, row)
         now_ns = monotonic_ns(fleet.clock)
         if tick_ns == 0:
@@ -390,7 +387,6 @@ def pump_due(fleet: Fleet, handlers: Handlers) -> int:
         moment_ns = max(due_ns, now_ns if due_ns <= begun_ns else begun_ns + tick_ns)
     fleet.attention.alarm_ns = moment_ns
     arm_timer(fleet.run.timer, moment_ns, fleet.clock)
-    return segments
 
 
 @compiled
@@ -416,42 +412,47 @@ def _next_turn(fleet: Fleet, number: int, row: int) -> None:
 
 
 @compiled
-def _send_batch(fleet: Fleet, row: int, start: int, end: int, count: int, now_ns: int) -> int:
-    """Write out[start:end] to the socket; how many of its messages are on their way."""
+def _send_batch(fleet: Fleet, row: int, end: int, count: int, now_ns: int) -> int:
+    """Write out[:end] to the socket; how many of its messages are on their way."""
     device = fleet.devices[row]
-    done = send_from(device.descriptor, fleet.out, start, end)
     body_bytes = fleet.batch[0].body_bytes
-    if done == end - start:
+    if device.flags & STREAMED:
+        push_bytes(fleet, UNSENT, row, 0, now_ns, fleet.out, 0, end)
+        _leave_body(fleet, row, 0, body_bytes, now_ns)
+        return count
+    done = send_from(device.descriptor, fleet.out, 0, end)
+    if done == end:
         if body_bytes > 0:
             done = max(send_from(device.descriptor, fleet.body, 0, body_bytes), 0)
-            _leave_body(fleet, row, done, body_bytes, now_ns)
+            if done < body_bytes:
+                device.flags |= BLOCKED
+                _leave_body(fleet, row, done, body_bytes, now_ns)
         return count
     device.flags |= BLOCKED
-    sent = _whole_messages(fleet.batch, count, start, max(done, 0))
+    sent = _whole_messages(fleet.batch, count, max(done, 0))
     if sent > 0:
         begun_end = fleet.batch[sent - 1].end
-        if begun_end - start > done:
-            push_bytes(fleet, UNSENT, row, 0, now_ns, fleet.out, start + done, begun_end)
+        if begun_end > done:
+            push_bytes(fleet, UNSENT, row, 0, now_ns, fleet.out, done, begun_end)
         _leave_body(fleet, row, 0, body_bytes, now_ns)
     return sent
 
 
 @compiled
 def _leave_body(fleet: Fleet, row: int, start: int, end: int, now_ns: int) -> None:
-    """Leave the part of a body that the socket did not take for Python to write."""
+    """Leave a part of a body for Python to write."""
     if start < end:
-        fleet.devices[row].flags |= BLOCKED
         event = fleet.events[fleet.totals.events]
         push_event(fleet, UNSENT_BODY, row, start, now_ns)
         event.length = end - start
 
 
 @compiled
-def _whole_messages(batch: Rows[Sent], count: int, start: int, done: int) -> int:
+def _whole_messages(batch: Rows[Sent], count: int, done: int) -> int:
     """Messages of the batch of which at least one byte was sent: they are on their way."""
     sent = 0
-    before = start
-    while sent < count and before - start < done:
+    before = 0
+    while sent < count and before < done:
         before = batch[sent].end
         sent += 1
     return sent
@@ -461,14 +462,13 @@ def _whole_messages(batch: Rows[Sent], count: int, start: int, done: int) -> int
 
 
 @compiled
-def serve_devices(fleet: Fleet, linger_ns: int, handlers: Handlers) -> int:
+def serve_devices(fleet: Fleet, linger_ns: int, handlers: Handlers) -> None:
     """Poll and pump, again and again, until Python is needed or `linger_ns` are over.
 
     The worker waits here and not in its loop, for as long as that has nothing to do. A timeout of
     each wait would have the kernel program a timer each time, which costs more than the wait; so
     the linger timer of the epoll set is armed for the tick or the end of the stay (-1 for none).
-    It stays armed for the tick when the stay ends. Returns the number of segments that `pump` left
-    for streamed connections.
+    It stays armed for the tick when the stay ends.
     """
     totals, attention = fleet.totals, fleet.attention
     now_ns = monotonic_ns(fleet.clock)
@@ -484,13 +484,11 @@ def serve_devices(fleet: Fleet, linger_ns: int, handlers: Handlers) -> int:
                 _tick(fleet, now_ns)
             until_ns = _arm_linger(fleet, end_ns, now_ns)
         if totals.rearm:
-            segments = pump_due(fleet, handlers)
-            if segments > 0:
-                return segments
+            pump_due(fleet, handlers)
         if fleet.connects.count > 0:
             _connect_waiting(fleet)
         if totals.events > 0 or attention.stalls > 0 or attention.called > 0 or now_ns >= end_ns:
-            return 0
+            return
         asked_ns = wake_ns(fleet, until_ns)
         timeout_ms = -1
         if fleet.run.linger_timer < 0:
@@ -521,12 +519,12 @@ def entry_points(handlers: Handlers) -> EntryPoints:
     """The kernels of a worker whose devices handle messages in this way."""
 
     @compiled
-    def serve(fleet: Fleet, linger_ns: int) -> int:
-        return serve_devices(fleet, linger_ns, handlers)
+    def serve(fleet: Fleet, linger_ns: int) -> None:
+        serve_devices(fleet, linger_ns, handlers)
 
     @compiled
-    def pump(fleet: Fleet) -> int:
-        return pump_due(fleet, handlers)
+    def pump(fleet: Fleet) -> None:
+        pump_due(fleet, handlers)
 
     @compiled
     def receive(fleet: Fleet, row: int, end: int, now_ns: int) -> tuple[int, int]:

@@ -1,19 +1,14 @@
-"""Connections whose bytes do not go straight to a socket: TLS and WebSocket, through transports.
+"""Connections with something between packets and socket: TLS, WebSocket, or both.
 
-The same kernels handle their packets; only reading and writing differ. One protocol object a
-connection, which holds its row and, for WebSocket, the framing of the websockets library.
+The epoll set, the kernels and the queue of what a socket did not take are those of all connections;
+Python opens, reads and writes these. A device has an SSLSocket or a WebSocket, and no more.
 """
 
-import asyncio
 import errno
-import os
 import socket
 import ssl
-import sys
-from collections import deque
-from collections.abc import Callable
-from contextlib import ExitStack
-from typing import cast
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake
@@ -23,109 +18,28 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from loadgen.engine.clock import clock_ns
+from loadgen.engine.closing import has_unread
 from loadgen.engine.endings import ending
-from loadgen.engine.reactor import ReceiveKernel, keep_partial
-from loadgen.engine.syscalls import open_socket
+from loadgen.engine.outgoing import Outgoing
+from loadgen.engine.reactor import ENDED, ReceiveKernel, keep_partial
 from loadgen.engine.tls import Handshakes
 from loadgen.errors import UsageError
 from loadgen.workload import traffic
 from loadgen.workload.device import (
     AWAIT_CONNACK,
     BLOCKED,
-    BODY,
-    CONNECT,
+    CONNECTED,
+    CONNECTING,
+    LISTED,
     OPEN,
-    RETRY,
     transition,
 )
 from loadgen.workload.fleet import Fleet
 from loadgen.workload.groups import Target, Tls
 
 _PIECE_BYTES = 64 * 1024
-
-
-def unblock(fleet: Fleet, connection: int) -> None:
-    """The device may write again."""
-    fleet.devices[connection].flags &= ~BLOCKED
-    traffic.requeue(fleet, connection)
-
-
-class _Stream(asyncio.BaseProtocol):
-    """One streamed connection."""
-
-    __slots__ = ("connection", "streams", "transport", "waiting")
-
-    def __init__(self, streams: "Streams", connection: int) -> None:
-        self.streams = streams
-        self.connection = connection
-        self.transport: asyncio.Transport | None = None
-        self.waiting: deque[memoryview] | tuple[()] = ()
-        """What the transport is given when it has written what it has."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports do not inherit from asyncio's.
-        self.transport = cast("asyncio.Transport", transport)
-
-    async def opened(self) -> None:
-        """Wait until MQTT may begin."""
-
-    def write(self, data: bytes) -> None:
-        if self.transport is not None:
-            self.transport.write(data)
-
-    def write_later(self, data: memoryview) -> None:
-        """Write bytes of which the transport shall not hold more than a piece."""
-        self.waiting = self.waiting or deque()
-        self.waiting.append(data)
-        self._write_waiting()
-
-    def _write_waiting(self) -> None:
-        device = self.streams.fleet.devices[self.connection]
-        while self.waiting and not device.flags & BLOCKED:
-            data = self.waiting.popleft()
-            if len(data) > _PIECE_BYTES:
-                self.waiting.appendleft(data[_PIECE_BYTES:])
-            self.write(bytes(data[:_PIECE_BYTES]))
-
-    def pause_writing(self) -> None:
-        self.streams.fleet.devices[self.connection].flags |= BLOCKED
-
-    def resume_writing(self) -> None:
-        self.go_on()
-        self.streams.on_events()
-
-    def go_on(self) -> None:
-        """Write what waits, and when all of it is out let the device write again."""
-        device = self.streams.fleet.devices[self.connection]
-        device.flags &= ~BLOCKED
-        self._write_waiting()
-        if not device.flags & BLOCKED:
-            unblock(self.streams.fleet, self.connection)
-
-    def close(self, *, unused: bool = False) -> None:
-        """Close it for good, unreported; what MQTT has written still goes out."""
-        transport, self.transport = self.transport, None
-        if transport is not None:
-            (transport.abort if unused else transport.close)()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self.transport is not None:
-            self.transport = None
-            self.streams.failed(self.connection, ending(0) if error is None else _reason(error))
-
-
-class _TlsStream(_Stream, asyncio.BufferedProtocol):
-    """One connection over TLS, read straight into the kernels' buffer."""
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self.streams.get_buffer(self.connection)
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.streams.received(self.connection, nbytes)
-
-    def eof_received(self) -> bool:
-        return False
-
+_READS_AT_ONCE = 16
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 MQTT = Subprotocol("mqtt")
 """What a WebSocket connection asks for (MQTT 5, section 6)."""
@@ -137,250 +51,259 @@ def websocket_uri(target: Target) -> str:
     return f"{target.transport}://{host}:{target.port}{target.path}"
 
 
-class _WebSocketStream(_Stream, asyncio.Protocol):
-    """One connection over WebSocket (MQTT 5, section 6): binary frames carry the byte stream."""
+class WebSocket:
+    """The frames of one connection (MQTT 5, section 6): binary ones carry the byte stream.
 
-    def __init__(self, streams: "Streams", connection: int) -> None:
-        super().__init__(streams, connection)
-        uri = parse_uri(websocket_uri(streams.target_of(connection)))
-        self.framing = ClientProtocol(uri, subprotocols=[MQTT])
-        self.answered: asyncio.Future[None] = streams.loop.create_future()
+    Reads and writes like its socket, but a write is a frame that must go out whole.
+    """
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self.framing.send_request(self.framing.connect())
+    __slots__ = ("_answered", "_framed", "_framed_bytes", "_framing", "_received", "sock")
+
+    def __init__(self, sock: socket.socket, uri: str) -> None:
+        self.sock = sock
+        self._framing = ClientProtocol(parse_uri(uri), subprotocols=[MQTT])
+        self._framing.send_request(self._framing.connect())
+        self._answered = False
+        self._received = b""
+        self._framed = b""
+        self._framed_bytes = 0
+        """So many of the bytes that `send` was given are in the frame that is on its way."""
+
+    def upgrade(self) -> None:
+        """Ask, and read the answer; raises InvalidHandshake when it is no."""
         self._flush()
+        while not self._answered and self._framing.handshake_exc is None:
+            if not self._read():
+                raise ConnectionResetError(errno.ECONNRESET, "closed")
+        if self._framing.handshake_exc is not None:
+            raise InvalidHandshake(str(self._framing.handshake_exc))
 
-    async def opened(self) -> None:
-        """Wait for the answer to the upgrade; raises InvalidHandshake when it is refused."""
-        await self.answered
-        if self.framing.handshake_exc is not None:
-            raise InvalidHandshake(str(self.framing.handshake_exc))
-
-    def data_received(self, data: bytes) -> None:
-        self.framing.receive_data(data)
-        for event in self.framing.events_received():
-            if isinstance(event, Response):
-                if not self.answered.done():
-                    self.answered.set_result(None)
-            elif isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT):
-                self.streams.take(self.connection, bytes(event.data))
+    def send(self, data: bytes | memoryview, /) -> int:
+        if not (data or self._framed):
+            return self.sock.send(data)
+        if data and not self._framed_bytes:
+            piece = bytes(data[:_PIECE_BYTES])
+            self._framing.send_binary(piece)
+            self._framed_bytes = len(piece)
         self._flush()
-        if self.framing.close_expected() and self.transport is not None:
-            self.transport.close()
+        sent, self._framed_bytes = self._framed_bytes, 0
+        return sent
 
-    def write(self, data: bytes) -> None:
-        if self.transport is not None:
-            self.framing.send_binary(data)
+    def recv_into(self, view: memoryview, /) -> int:
+        with suppress(*_NOT_NOW):
             self._flush()
+        while not self._received:
+            if len(self._framed) > _PIECE_BYTES:
+                raise BlockingIOError  # who asks for answers has to read them first
+            if self._framing.close_expected() or not self._read():
+                return 0
+            with suppress(*_NOT_NOW):
+                self._flush()
+        count = min(len(view), len(self._received))
+        view[:count], self._received = self._received[:count], self._received[count:]
+        return count
+
+    def pending(self) -> int:
+        return len(self._received)
 
     def _flush(self) -> None:
-        for data in self.framing.data_to_send():
-            if data:
-                super().write(data)
+        self._framed += b"".join(self._framing.data_to_send())
+        while self._framed:
+            self._framed = self._framed[self.sock.send(self._framed) :]
 
-    def connection_lost(self, error: Exception | None) -> None:
-        if self.answered.done():
-            super().connection_lost(error)
-        else:
-            self.answered.set_exception(ConnectionResetError(errno.ECONNRESET, "closed"))
-            self.answered.exception()
+    def _read(self) -> bool:
+        data = self.sock.recv(_PIECE_BYTES)
+        self._framing.receive_data(data)
+        for event in self._framing.events_received():
+            if isinstance(event, Response):
+                self._answered = True
+            elif isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT):
+                self._received += event.data
+        return bool(data)
+
+
+Link = ssl.SSLSocket | WebSocket
 
 
 class Streams:
     """The streamed connections of a worker.
 
-    `failed(connection, reason)` is called for one that could not be made, or ended; `on_events`
-    when a kernel may have left something for Python; `kernel` handles what a device received.
+    `failed(connection, reason)` is called for one that could not be made, or ended;
+    `handle_events` when the kernel left something for Python; `kernel` handles what a device
+    received.
     """
 
     def __init__(
         self,
         fleet: Fleet,
-        loop: asyncio.AbstractEventLoop,
-        on_events: Callable[[], None],
+        outgoing: Outgoing,
+        handle_events: Callable[[], None],
         failed: Callable[[int, str], None],
         kernel: ReceiveKernel,
     ) -> None:
         self.fleet = fleet
-        self.loop = loop
-        self.on_events = on_events
-        self.failed = failed
         self.handshakes = Handshakes(fleet.plan.tls or Tls())
+        self._outgoing = outgoing
+        self._links: dict[int, Link] = {}
+        outgoing.links = self._links
+        self._opening: dict[int, Iterator[None]] = {}
+        self._handle_events = handle_events
+        self._failed = failed
         self._kernel = kernel
         self._view = memoryview(fleet.buffer.data)
         self._out = memoryview(fleet.out.data)
-        self._body = memoryview(fleet.body.data).toreadonly()
-        self._protocols: dict[int, _Stream] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        # A column is many times cheaper than a field of a record.
+        names = ("state", "flags", "partial_bytes", "descriptor", "syn_ns")
+        columns = (fleet.devices[name] for name in names)
+        self._state, self._flags, self._kept, self._descriptor, self._syn_ns = columns
+        self._events, self._ready = (fleet.held["totals"][name] for name in ("events", "ready"))
+
+    def serve(self, connection: int, flags: int, moment_ns: int) -> None:
+        """Something happened to a socket at that moment: open the connection, write, read."""
+        state = self._state[connection]
+        if moment_ns < self._syn_ns[connection]:
+            return  # it was another connection's
+        try:
+            if state == CONNECTING:
+                self._go_on_opening(connection)
+            elif state in (AWAIT_CONNACK, CONNECTED) and self._flags[connection] & BLOCKED:
+                self._outgoing.flush(connection)
+            if connection in self._links:
+                self._read(connection, flags)
+        except _NOT_NOW:
+            pass
+        except (OSError, InvalidHandshake, UsageError) as error:
+            self._failed(connection, _reason(error))
 
     # --- connecting ---------------------------------------------------------------------------
 
-    def connect(self, connection: int) -> None:
-        """Begin to connect a device: TCP, then TLS and WebSocket, then CONNECT."""
-        device = self.fleet.devices[connection]
-        transition(self.fleet, connection, RETRY)
-        transition(self.fleet, connection, CONNECT)
-        device.syn_ns = clock_ns()
-        device.partial_bytes = 0
-        device.flags &= ~BODY
-        self._tasks[connection] = self.loop.create_task(self._connect(connection))
+    def _go_on_opening(self, connection: int) -> None:
+        opening = self._opening.get(connection)
+        if opening is None:
+            opening = self._opening[connection] = self._open(connection)
+        if next(opening, self) is self:
+            del self._opening[connection]
 
-    async def _connect(self, connection: int) -> None:
-        try:
-            protocol = await self._open(connection)
-        except (OSError, InvalidHandshake, UsageError) as error:
-            self.failed(connection, _reason(error))
-            return
-        finally:
-            if self._tasks.get(connection) is asyncio.current_task():
-                del self._tasks[connection]
+    def _open(self, connection: int) -> Iterator[None]:
+        """Do what comes between TCP and CONNECT; yields where the peer has to answer."""
         fleet = self.fleet
-        device = fleet.devices[connection]
-        self._protocols[connection] = protocol
-        device.tcp_ns = device.written_ns = clock_ns()
+        device, target = fleet.devices[connection], self._target_of(connection)
+        sock = socket.socket(fileno=int(device.descriptor))
+        try:
+            sock.setblocking(False)
+            context = self.context_of(connection)
+            if context is not None:
+                sock = secured = self.handshakes.wrap(sock, context, target.name or target.host)
+                yield from _until_done(secured.do_handshake)
+                slot = traffic.slot_of(device.group, traffic.S_TLS, traffic.CONNECT_PHASE)
+                traffic.record(fleet, slot, clock_ns() - device.tcp_ns)
+                self.handshakes.count(secured)
+            if target.transport == "tls":
+                link: Link = secured
+            else:
+                link = websocket = WebSocket(sock, websocket_uri(target))
+                yield from _until_done(websocket.upgrade)
+        except BaseException:
+            sock.close()
+            raise
+        self._links[connection] = link
+        device.tcp_ns = clock_ns()
         transition(fleet, connection, OPEN)
         start, end = fleet.connect_ends[connection : connection + 2].tolist()
-        self.write(connection, fleet.connect_packets[start:end].tobytes())
+        self._outgoing.write(connection, fleet.connect_packets[start:end].tobytes())
 
-    async def _open(self, connection: int) -> _Stream:
-        """A connection over which MQTT may begin; nothing of it is left when that fails."""
-        device = self.fleet.devices[connection]
-        target = self.target_of(connection)
-        stream = _WebSocketStream if target.transport in ("ws", "wss") else _TlsStream
-        family, address = _socket_name(self.fleet.addresses[device.target].tobytes())
-        with ExitStack() as undo:
-            sock = _open_socket(family, self.fleet)
-            undo.callback(sock.close)
-            device.syn_ns = clock_ns()
-            await self.loop.sock_connect(sock, address)
-            tcp_ns = clock_ns()
-            self._record(connection, traffic.S_TCP, tcp_ns - device.syn_ns)
-            context = self.context_of(connection)
-            transport, protocol = await self.loop.create_connection(
-                lambda: stream(self, connection),
-                sock=sock,
-                ssl=context,
-                server_hostname=None if context is None else target.name or target.host,
-            )
-            undo.callback(protocol.close, unused=True)
-            if context is not None:
-                self._record(connection, traffic.S_TLS, clock_ns() - tcp_ns)
-                self.handshakes.count(transport.get_extra_info("ssl_object"))
-            await protocol.opened()
-            undo.pop_all()
-        return protocol
-
-    def target_of(self, connection: int) -> Target:
+    def _target_of(self, connection: int) -> Target:
         return self.fleet.plan.targets[self.fleet.devices[connection].target]
 
     def context_of(self, connection: int) -> ssl.SSLContext | None:
         """The TLS context of a device; None without encryption."""
-        if self.target_of(connection).transport not in ("tls", "wss"):
+        if self._target_of(connection).transport not in ("tls", "wss"):
             return None
         return self.handshakes.context_of(int(self.fleet.device[connection]))
 
-    def _record(self, connection: int, series: int, value_ns: int) -> None:
-        fleet = self.fleet
-        slot = traffic.slot_of(int(fleet.group[connection]), series, traffic.CONNECT_PHASE)
-        traffic.record(fleet, slot, value_ns)
-
     # --- reading ------------------------------------------------------------------------------
 
-    def take(self, connection: int, data: bytes) -> None:
-        """Handle bytes that came out of WebSocket frames."""
-        position = 0
-        while position < len(data):
-            view = self.get_buffer(connection)
-            part = data[position : position + len(view)]
-            view[: len(part)] = part
-            position += len(part)
-            self.received(connection, len(part))
+    def _read(self, connection: int, flags: int) -> None:
+        """Read what a connection has, a few times; `ready` lists it when that was not all."""
+        fleet, link = self.fleet, self._links[connection]
+        for _ in range(_READS_AT_ONCE):
+            view, kept = self._view, int(self._kept[connection])
+            if kept:
+                fleet.buffer[:kept] = fleet.partial[connection, :kept]
+                view = view[kept:]
+            try:
+                count = link.recv_into(view)
+            except _NOT_NOW:
+                self._give_back(connection, link)
+                return
+            if count == 0:
+                self._failed(connection, ending(0))
+                return
+            self._received(connection, kept + count)
+            if self._links.get(connection) is not link:
+                return
+            # The end of the stream has no edge of its own when it came with the last bytes.
+            descriptor = int(self._descriptor[connection])
+            if not (link.pending() or flags & ENDED or has_unread(descriptor)):
+                return
+        if not self._flags[connection] & LISTED:
+            self._flags[connection] |= LISTED
+            fleet.ready[self._ready[0]] = connection
+            self._ready[0] += 1
 
-    def get_buffer(self, connection: int) -> memoryview:
-        """The shared buffer, behind the connection's part of a packet."""
-        kept = self.fleet.devices[connection].partial_bytes
-        if kept:
-            self.fleet.buffer[:kept] = self.fleet.partial[connection, :kept]
-        return self._view[kept:]
-
-    def received(self, connection: int, count: int) -> None:
-        """Handle `count` bytes that came into the buffer given before."""
-        fleet = self.fleet
-        device = fleet.devices[connection]
-        end = device.partial_bytes + count
-        now_ns = clock_ns()
-        if device.state == AWAIT_CONNACK:
-            self.handshakes.keep_session(self._protocols[connection].transport)
+    def _received(self, connection: int, end: int) -> None:
+        """Handle the bytes before `end` of the shared buffer."""
+        fleet, now_ns = self.fleet, clock_ns()
+        if self._state[connection] == AWAIT_CONNACK:
+            link = self._links[connection]
+            self.handshakes.keep_session(_socket_of(link))
+            self._give_back(connection, link)
         position, written = self._kernel(fleet, connection, end, now_ns)
         keep_partial(fleet, connection, fleet.buffer, position, end, now_ns)
         if written:
-            self.write(connection, bytes(self._out[:written]))
-            device.written_ns = now_ns
-        self.on_events()
+            self._outgoing.write(connection, bytes(self._out[:written]))
+        if self._events[0]:
+            self._handle_events()
 
-    # --- writing ------------------------------------------------------------------------------
+    def _give_back(self, connection: int, link: Link) -> None:
+        """Have OpenSSL free the 16 KB that it took for an answer to a session ticket.
 
-    def write(self, connection: int, data: bytes) -> None:
-        """Hand bytes to the transport, if there is still one, in order with what waits for it."""
-        protocol = self._protocols.get(connection)
-        if protocol is None:
-            return
-        if protocol.waiting:
-            protocol.write_later(memoryview(data))
+        It has none, and frees what it writes from when something is written: no bytes will do.
+        """
+        if not self._flags[connection] & BLOCKED:
+            with suppress(*_NOT_NOW):
+                link.send(b"")
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def close(self, connection: int) -> bool:
+        """Close a connection for good, or give up making it; False if its socket is not ours."""
+        opening = self._opening.pop(connection, None)
+        link = self._links.pop(connection, None)
+        if opening is not None:
+            opening.close()  # type: ignore[attr-defined]
+        elif link is not None:
+            sock = _socket_of(link)
+            if isinstance(sock, ssl.SSLSocket):
+                with suppress(OSError, ValueError):
+                    sock.unwrap()  # says that this is the end, and is not told that it was heard
+            sock.close()
+        return opening is not None or link is not None
+
+
+def _socket_of(link: Link) -> socket.socket:
+    return link.sock if isinstance(link, WebSocket) else link
+
+
+def _until_done(step: Callable[[], object]) -> Iterator[None]:
+    """Try a step again whenever something has happened to its socket."""
+    while True:
+        try:
+            step()
+        except _NOT_NOW:
+            yield
         else:
-            protocol.write(data)
-
-    def write_segments(self, count: int) -> None:
-        """Write what `pump` left in `out`: one write a batch."""
-        for connection, start, end, body_bytes in self.fleet.segments[:count].tolist():
-            self.write(connection, bytes(self._out[start:end]))
-            self.write_body(connection, body_bytes)
-
-    def write_body(self, connection: int, length: int) -> None:
-        """Write so much of the body, in pieces while the transport takes them."""
-        protocol = self._protocols.get(connection)
-        if protocol is not None and length:
-            protocol.write_later(self._body[:length])
-
-    def flush(self, connection: int) -> None:
-        """The device may write: first what waits, then what is due."""
-        protocol = self._protocols.get(connection)
-        if protocol is not None:
-            protocol.go_on()
-
-    def descriptors(self) -> list[int]:
-        """Those of the connections that are open."""
-        open_ = (p.transport for p in self._protocols.values() if p.transport is not None)
-        sockets = (transport.get_extra_info("socket") for transport in open_)
-        return [sock.fileno() for sock in sockets if sock is not None]
-
-    def close(self, connection: int) -> None:
-        """Close a connection for good, or give up making it."""
-        task = self._tasks.pop(connection, None)
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
-        protocol = self._protocols.pop(connection, None)
-        if protocol is not None:
-            protocol.close()
-
-
-def _open_socket(family: int, fleet: Fleet) -> socket.socket:
-    """A socket as those of plain connections are."""
-    descriptor = open_socket(family, fleet.source, fleet.words)
-    if descriptor < 0:
-        raise OSError(-descriptor, os.strerror(-descriptor))
-    return socket.socket(family, socket.SOCK_STREAM, fileno=descriptor)
-
-
-def _socket_name(address: bytes) -> tuple[int, tuple[str, int] | tuple[str, int, int, int]]:
-    """Family and Python's form of a `struct sockaddr` of `fleet.socket_address`."""
-    family = int.from_bytes(address[:2], sys.byteorder)
-    port = int.from_bytes(address[2:4], "big")
-    if family == socket.AF_INET:
-        return family, (socket.inet_ntop(family, address[4:8]), port)
-    scope = int.from_bytes(address[24:28], sys.byteorder)
-    return family, (socket.inet_ntop(family, address[8:24]), port, 0, scope)
+            return
 
 
 def _reason(error: Exception) -> str:
@@ -389,6 +312,8 @@ def _reason(error: Exception) -> str:
         return str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return ending(0)
     if isinstance(error, ssl.SSLError):
         return f"TLS: {error.reason or 'handshake failed'}"
     if isinstance(error, InvalidHandshake):

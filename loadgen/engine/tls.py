@@ -1,10 +1,9 @@
 """TLS of a worker's connections: contexts, resumed sessions, and what the handshakes agreed on."""
 
-import asyncio
+import socket
 import ssl
 from collections import Counter, deque
 from dataclasses import replace
-from typing import Any
 
 from loadgen.engine.frames import Header
 from loadgen.errors import UsageError
@@ -14,33 +13,6 @@ _SESSIONS_KEPT = 64
 _MOST_NEGOTIATED = 32
 """Different pairs of version and cipher that are counted apart."""
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
-
-
-class _ResumingContext(ssl.SSLContext):
-    """A context whose connections resume a session of an earlier one, if it has one.
-
-    A ticket speaks for the server, not for the device: any of the last ones will do.
-    """
-
-    sessions: deque[ssl.SSLSession]
-
-    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
-        if self.sessions and options.get("session") is None:
-            options["session"] = self.sessions[0]
-            self.sessions.rotate(1)
-        return super().wrap_bio(*arguments, **options)
-
-    def keep(self, wrapped: ssl.SSLObject) -> None:
-        """Take the session of a connection that has heard from its server, if one is wanted.
-
-        A connection that resumed one shows that those here are still good, and a session is a
-        copy that costs as much as a handshake saves.
-        """
-        if wrapped.session_reused and len(self.sessions) == _SESSIONS_KEPT:
-            return
-        session = wrapped.session
-        if session is not None and session.has_ticket:
-            self.sessions.append(session)
 
 
 def tls_of_device(tls: Tls, device: int) -> Tls:
@@ -56,9 +28,6 @@ def tls_of_device(tls: Tls, device: int) -> Tls:
 def tls_context(tls: Tls) -> ssl.SSLContext:
     """The client context of a run; raises UsageError for files or ciphers that do not load."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if tls.resume:
-        context = _ResumingContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.sessions = deque(maxlen=_SESSIONS_KEPT)
     try:
         if tls.minimum is not None:
             context.minimum_version = _VERSIONS[tls.minimum]
@@ -96,6 +65,9 @@ class Handshakes:
         self._tls = tls
         each_its_own = "{device}" in (tls.certificate_file or "")
         self._context = None if each_its_own else tls_context(tls)
+        self._sessions: deque[ssl.SSLSession] = deque(maxlen=_SESSIONS_KEPT)
+        """Of earlier connections, to be resumed: a ticket speaks for the server and not for the
+        device, so any of the last ones will do."""
         self._negotiated: Counter[tuple[str, str]] = Counter()
         self._resumed = 0
 
@@ -103,15 +75,32 @@ class Handshakes:
         """The context that all devices share, or one of its own for a certificate of its own."""
         return self._context or tls_context(tls_of_device(self._tls, device))
 
-    def keep_session(self, transport: asyncio.Transport | None) -> None:
-        """Let later connections resume the session of this one, where that is wanted."""
-        if transport is not None and isinstance(self._context, _ResumingContext):
-            self._context.keep(transport.get_extra_info("ssl_object"))
+    def wrap(self, sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
+        """A connection over TLS, its handshake still to be done."""
+        session = self._sessions[0] if self._sessions else None
+        self._sessions.rotate(1)
+        return context.wrap_socket(
+            sock, do_handshake_on_connect=False, server_hostname=host, session=session
+        )
 
-    def count(self, wrapped: ssl.SSLObject | None) -> None:
+    def keep_session(self, wrapped: socket.socket) -> None:
+        """Let later connections resume the session of one that has heard from its server.
+
+        A connection that resumed one shows that those here are still good, and a session is a
+        copy that costs as much as a handshake saves.
+        """
+        if not (self._tls.resume and self._context and isinstance(wrapped, ssl.SSLSocket)):
+            return
+        if wrapped.session_reused and len(self._sessions) == _SESSIONS_KEPT:
+            return
+        session = wrapped.session
+        if session is not None and session.has_ticket:
+            self._sessions.append(session)
+
+    def count(self, wrapped: ssl.SSLSocket) -> None:
         """Note what a handshake ended with, once a connection."""
-        cipher = None if wrapped is None else wrapped.cipher()
-        if wrapped is None or cipher is None:
+        cipher = wrapped.cipher()
+        if cipher is None:
             return
         kind = (wrapped.version() or "", cipher[0])
         if kind not in self._negotiated and len(self._negotiated) >= _MOST_NEGOTIATED:

@@ -216,12 +216,7 @@ class Worker:
         await self.lifecycle.poller.read_rest(_READ_REST_S)
         # Nothing may be handled between the last rows and the witness of their sums.
         self.reporter.enter("stop")
-        closing = closing_statement(
-            fleet,
-            self.lifecycle.refusal,
-            self.lifecycle.violation,
-            () if streams is None else streams.descriptors(),
-        )
+        closing = closing_statement(fleet, self.lifecycle.refusal, self.lifecycle.violation)
         closing["scheduled"] = self.behaviour.scheduled()
         closing["discarded"] = self.behaviour.discarded()
         return {

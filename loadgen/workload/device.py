@@ -49,7 +49,7 @@ _IS_CONNECTED = np.array([0, 0, 0, 1, 0, 0], np.int64)
 # Bits of `flags`.
 BLOCKED = 1  # the socket takes no more for now
 WINDOW_FULL = 2  # as many messages unacknowledged as allowed
-STREAMED = 4  # bytes go through an asyncio transport (TLS, WebSocket), not straight to a socket
+STREAMED = 4  # Python reads and writes: TLS or WebSocket is between packets and socket
 WAITING = 8  # the publisher is not in the heap
 SHARED = 16  # one of several consumers of a queue: order is between them, not of one
 LISTED = 32  # the device is in `ready`, where it must be only once

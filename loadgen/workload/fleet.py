@@ -190,15 +190,6 @@ class Sent(Record):
     destination: Int64
 
 
-class Segment(Record):
-    """Messages in `out` that a streamed device must write, and how much of `body` after them."""
-
-    device: Int64
-    start: Int64
-    end: Int64
-    body_bytes: Int64
-
-
 class Fleet(Arrays):
     """The devices of one worker: `group` and `device` name each row, the rest is for kernels."""
 
@@ -254,7 +245,6 @@ class Fleet(Arrays):
     """By device: the begin of a packet that has not come whole. Where only its head is kept, what
     is still to come and the CRC-32 so far stand at `run.whole_limit`, 4 bytes each."""
     batch: Rows[Sent]
-    segments: Rows[Segment]
     events: Rows[Event]
     control: Bytes
     ready: Int64s

@@ -112,6 +112,7 @@ REFUSED_PACKET = 7  # the first acknowledgement with a failure code, the value; 
 UNANSWERED = 8  # a request for whose response the window had no room
 VIOLATION = 9  # the first of its kind; the value is the number in `violations.WORDS`
 UNSENT_BODY = 10  # `length` bytes of `body`, from the value on, must follow what was written
+READY = 11  # something happened to the socket of a streamed connection; the value is epoll's flags
 
 EVENT_LIMIT = 4096
 BATCH_LIMIT = 1024

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from loadgen.brokers.ports import free_port
@@ -89,17 +90,18 @@ class Bench:
         loop: Any = self.clock
         monkeypatch.setattr(connector_module, "clock_ns", lambda: int(loop.now_s * 1e9))
         self.expired: list[tuple[float, int]] = []
-        streams: Any = SimpleNamespace(connect=self.begin)
-        self.connector = Connector(self.fleet, loop, streams, lambda: None, self.expire)
+        monkeypatch.setattr(connector_module, "connect_some", self.begin)
+        self.connector = Connector(self.fleet, loop, lambda: None, self.expire)
         self.policy = Reconnect()
 
-    def begin(self, connection: int) -> None:
-        self.begun.append((self.clock.now_s, connection))
-        self.fleet.devices[connection].syn_ns = int(self.clock.now_s * 1e9)
-        if self.answers(connection):
-            self.connector.came_back(connection)
-        else:
-            self.clock.call_later(0.0, partial(self.lose, connection))
+    def begin(self, _fleet: Fleet, connections: npt.NDArray[np.int64]) -> None:
+        for connection in connections.tolist():
+            self.begun.append((self.clock.now_s, connection))
+            self.fleet.devices[connection].syn_ns = int(self.clock.now_s * 1e9)
+            if self.answers(connection):
+                self.connector.came_back(connection)
+            else:
+                self.clock.call_later(0.0, partial(self.lose, connection))
 
     def expire(self, connection: int, reason: str) -> None:
         assert reason == "no answer in time"

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from zoneinfo import ZoneInfo
 import orjson
 import tomli_w
 from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidHandshake
 from websockets.frames import OP_BINARY, OP_CLOSE, OP_CONT, OP_PING, OP_TEXT, Frame
 from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
@@ -31,7 +33,7 @@ from loadgen.engine.frames import FrameReader, encode_frame
 from loadgen.engine.lifecycle import Lifecycle
 from loadgen.engine.loop import WorkerLoop
 from loadgen.engine.reporter import Reporter
-from loadgen.engine.streams import _WebSocketStream
+from loadgen.engine.streams import WebSocket
 from loadgen.errors import (
     CannotRunError,
     LoadgenError,
@@ -47,7 +49,6 @@ from loadgen.mqtt.properties import Properties
 from loadgen.scorecard.power_logs import parse_power_log
 from loadgen.scorecard.summary import summarize_run
 from loadgen.workload.device import AWAIT_CONNACK, CONNECTED
-from loadgen.workload.groups import Target as BrokerTarget
 from loadgen.workload.scenario import read_toml
 from tests.fuzz.kernels import messaging_player
 from tests.fuzz.mutate import changed, changed_document
@@ -292,34 +293,32 @@ def _websocket_corpus() -> Sequence[bytes]:
     return [answer, *(answer + frame for frame in frames), answer + b"".join(frames)]
 
 
-class _Streams:
-    """Of a worker's, what a WebSocket connection hands its bytes to."""
+class _Socket:
+    """Gives what it was given, piece by piece, and then the end."""
 
-    loop = _LOOP
-    taken = 0
+    def __init__(self, *parts: bytes) -> None:
+        self.parts = list(parts)
+        self.written = 0
 
-    def target_of(self, _row: int) -> BrokerTarget:
-        return BrokerTarget("h", 1, "ws")
+    def recv(self, _size: int) -> bytes:
+        return self.parts.pop(0) if self.parts else b""
 
-    def take(self, _row: int, data: bytes) -> None:
-        self.taken += len(data)
-
-    def failed(self, _row: int, _why: str) -> None:
-        pass
+    def send(self, data: bytes) -> int:
+        self.written += len(data)
+        return len(data)
 
 
 def _play_websocket(data: bytes) -> None:
-    stream = _WebSocketStream(_Streams(), 0)  # type: ignore[arg-type]
-    stream.framing = _client_framing()
-    transport = _Transport()
-    stream.connection_made(transport)
     cut = len(data) // 2
-    for part in (data[:cut], data[cut:]):
-        if not transport.closed:
-            stream.data_received(part)
-    assert transport.written < 1 << 20
-    if not stream.answered.done():
-        stream.connection_lost(None)
+    sock = _Socket(*filter(None, (data[:cut], data[cut:])))
+    websocket = WebSocket(sock, "ws://h/mqtt")  # type: ignore[arg-type]
+    websocket._framing = _client_framing()
+    room = memoryview(bytearray(64))
+    with suppress(ConnectionResetError, InvalidHandshake):
+        websocket.upgrade()
+        while websocket.recv_into(room):
+            pass
+    assert sock.written < 1 << 20
 
 
 class _Inner(asyncio.BufferedProtocol):
