@@ -298,12 +298,10 @@ def _socket_of(link: Link) -> socket.socket:
 def _until_done(step: Callable[[], object]) -> Iterator[None]:
     """Try a step again whenever something has happened to its socket."""
     while True:
-        try:
+        with suppress(*_NOT_NOW):
             step()
-        except _NOT_NOW:
-            yield
-        else:
             return
+        yield
 
 
 def _reason(error: Exception) -> str:
