@@ -45,7 +45,7 @@ def rows_of(fleet: Fleet, now_ns: int, reported: Grid[Counts] | None = None) -> 
     """As the coordinator sees them, after a trip through JSON."""
     reported = Counts.grid(*fleet.counters.shape) if reported is None else reported
     frames = [recorder.take_intervals(fleet, reported, now_ns)]
-    more = len(frames[0][0])
+    more = 1
     while more:
         rows, block, more = recorder.take_latencies(fleet, 0)
         frames.append((rows, block))
@@ -105,6 +105,24 @@ def test_every_count_and_latency_is_in_one_row_and_starts_again() -> None:
     assert [(r.group, r.phase, r.received) for r in third if r.received] == [
         ("publishers", "measure", 3)
     ]
+
+
+def test_histograms_for_which_there_is_no_room_come_in_the_next_frame() -> None:
+    fleet = make_fleet()
+    hour_ns = 3_600 * S
+    for slot in (3, 5):
+        traffic.record(fleet, slot, 0)
+        traffic.record(fleet, slot, hour_ns)
+        fleet.histograms[slot, : bucket_index(hour_ns) + 1] = slot
+        fleet.stats[slot].count = slot * (bucket_index(hour_ns) + 1)
+    _, block, more = recorder.take_latencies(fleet, 0)
+    assert more == 5
+    assert np.frombuffer(block, np.int64, offset=len(block) // 3).tolist() == [3] * (
+        bucket_index(hour_ns) + 1
+    )
+    rows, _, more = recorder.take_latencies(fleet, more)
+    assert (rows[0]["max_ns"], len(rows), more) == (hour_ns, 1, 0)
+    assert not fleet.histograms.any()
 
 
 @pytest.mark.parametrize(
