@@ -101,7 +101,7 @@ _OUTLET_KEYS = ("id", "number", "no", "nr", "num", "index", "", "name", "label")
 _STATISTIC = _words(
     "max maximum peak min minimum low high limit threshold rated rating nominal capacity budget "
     "warning critical alarm allocated cost available stdev deviation std cap headroom setpoint "
-    "target price tariff preis kosten"
+    "target price tariff preis kosten eur usd gbp chf"
 )
 _NEITHER = _words(
     "apparent reactive factor voltage volts current amps frequency temperature humidity state "

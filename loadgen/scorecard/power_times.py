@@ -29,7 +29,7 @@ _TEXT = re.compile(
     r"(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*\.?,?\s+)?"
     rf"(?P<date>{_DATE})(?:\s*[T_,]\s*|\s+|(?<=^\d{{8}}))"
     r"(?P<hour>\d{1,2}):?(?P<minute>\d\d)(?::?(?P<second>\d\d)(?:[.,:](?P<fraction>\d{1,9})\d*)?)?"
-    r"\s*(?P<half>[ap]\.?m\.?)?"
+    r"\s*(?P<half>[ap]\.?m\.?(?![a-z]))?"
     r"\s*\(?(?P<zone>[a-z_]+/[a-z_/+-]+|[a-z]{1,5}|(?:utc|gmt)?\s?[+-]\d\d?(?::?\d\d)?)?\)?",
     re.IGNORECASE,
 )

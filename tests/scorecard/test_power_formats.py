@@ -351,6 +351,13 @@ def test_a_copy_of_a_log_is_not_added_to_it(tmp_path: Path) -> None:
     require_usable(outlets[:1], "run")
 
 
+def test_a_zone_that_begins_like_a_half_of_the_day() -> None:
+    text = "Time [America/New_York],W,EUR/kWh\n2013-04-26 06:04:05,135,0.29991\n"
+    assert parsed(text, zone="America/New_York") == {"": ONE[:1]}
+    samples = parse_power_log(text.encode(), "p", ZoneInfo("America/New_York"))
+    assert samples["kwh"].isna().all()  # a price is no counter
+
+
 def test_a_zone_by_name_is_that_of_the_option() -> None:
     text = "time,W\n2013-04-26 03:04:05 PDT,135\n2013-04-26 03:05:05 PDT,139\n"
     assert parsed(text, zone="America/Los_Angeles") == {"": ONE[:2]}
