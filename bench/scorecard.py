@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -163,29 +163,49 @@ def document_of(run: str, seconds: int, seed: int) -> dict[str, Any]:
     }
 
 
-def sample(root: psutil.Process, cpu_s: dict[int, float]) -> int:
-    """Proportional set size of a process and all it started, in bytes.
+KINDS = ("program", "Java", "Python in tasks")
 
-    Keeps in `cpu_s` the processor time of each, by pid, also of those that have ended.
+
+def sample(root: psutil.Process, cpu_s: dict[int, tuple[str, float]]) -> dict[str, int]:
+    """Proportional set size of a process and all it started, by kind, in bytes.
+
+    Keeps in `cpu_s` kind and processor time of each, by pid, also of those that have ended.
     """
-    total = 0
+    found = dict.fromkeys(KINDS, 0)
     try:
         processes = [root, *root.children(recursive=True)]
     except psutil.Error:
-        return 0
+        return found
+    java: set[int] = set()
     for process in processes:
         try:
+            # Below Java are the processes of its tasks.
+            below, name = process.ppid() in java, process.name()
             text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
             times = process.cpu_times()
         except (OSError, psutil.Error):
             continue
-        cpu_s[process.pid] = times.user + times.system
-        total += int(text.partition("\nPss:")[2].split()[0]) * 1024 if "\nPss:" in text else 0
-    return total
+        if below or name == "java":
+            java.add(process.pid)
+        kind = "Python in tasks" if below else "Java" if name == "java" else "program"
+        cpu_s[process.pid] = kind, times.user + times.system
+        found[kind] += int(text.partition("\nPss:")[2].split()[0]) * 1024 if "\nPss:" in text else 0
+    return found
 
 
-def measure(runs: Sequence[Path], out: Path, master: str) -> tuple[float, float, int]:
-    """Seconds, processor seconds and greatest memory in bytes of one `loadgen scorecard`."""
+@dataclass(frozen=True)
+class Cost:
+    """Of one `loadgen scorecard`: seconds; of each kind processor seconds, and the memory of the
+    moment at which all together had most, and the most that it ever had."""
+
+    seconds: float
+    cpu_s: dict[str, float]
+    at_peak: dict[str, int]
+    most: dict[str, int]
+
+
+def measure(runs: Sequence[Path], out: Path, master: str) -> Cost:
+    """What one `loadgen scorecard` costs, all its processes together."""
     command = [sys.executable, "-m", "loadgen", "scorecard", *map(str, runs)]
     began = time.monotonic()
     program = subprocess.Popen(
@@ -194,14 +214,19 @@ def measure(runs: Sequence[Path], out: Path, master: str) -> tuple[float, float,
         cwd=Path(__file__).parents[1],
     )
     root = psutil.Process(program.pid)
-    peak = 0
-    cpu_s: dict[int, float] = {}
+    samples = [dict.fromkeys(KINDS, 0)]
+    cpu_s: dict[int, tuple[str, float]] = {}
     while program.poll() is None:
-        peak = max(peak, sample(root, cpu_s))
+        samples.append(sample(root, cpu_s))
         time.sleep(0.25)
     if program.returncode:
         raise SystemExit(f"loadgen scorecard ended with {program.returncode}")
-    return time.monotonic() - began, sum(cpu_s.values()), peak
+    return Cost(
+        time.monotonic() - began,
+        {kind: sum(s for own, s in cpu_s.values() if own == kind) for kind in KINDS},
+        max(samples, key=lambda one: sum(one.values())),
+        {kind: max(one[kind] for one in samples) for kind in KINDS},
+    )
 
 
 def check(run: Path, series: str, told: dict[str, float]) -> int:
@@ -251,12 +276,19 @@ def main() -> None:
         )
         for count in sizes:
             out = base / f"card-{count}"
-            seconds, cpu_s, peak = measure(runs[:count], out, given.master)
+            cost = measure(runs[:count], out, given.master)
+            cpu_s, peak = sum(cost.cpu_s.values()), sum(cost.at_peak.values())
             page = (out / "scorecard.html").stat().st_size
             print(
-                f"{count * given.rows:>10,} rows: {seconds:6.1f} s, "
+                f"{count * given.rows:>10,} rows: {cost.seconds:6.1f} s, "
                 f"processor {cpu_s:6.1f} s, {1e6 * cpu_s / (count * given.rows):5.1f} µs a row, "
                 f"memory {peak / 1e9:.2f} GB, page {page / 1e6:.1f} MB",
+                *(
+                    f"  {kind}: processor {cost.cpu_s[kind]:.1f} s, "
+                    f"{cost.at_peak[kind] / 1e9:.2f} GB of it, most {cost.most[kind] / 1e9:.2f} GB"
+                    for kind in KINDS
+                ),
+                sep="\n",
                 flush=True,
             )
         document = orjson.loads((base / f"card-{sizes[-1]}" / "scorecard.json").read_bytes())

@@ -19,7 +19,9 @@
 
   // What charts draw, and the library that draws it, are packed; nothing is unpacked but what is shown.
   const unpack = (element) => {
-    const bytes = Uint8Array.from(atob(element.textContent), (one) => one.charCodeAt(0));
+    const text = atob(element.textContent);
+    const bytes = new Uint8Array(text.length);
+    for (let place = 0; place < text.length; place++) bytes[place] = text.charCodeAt(place);
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Response(stream).text();
   };
@@ -38,10 +40,6 @@
   });
 
   const figures = new Map();
-  const prepare = async (plot) => {
-    await library(document.getElementById("plotly"));
-    figures.set(plot, await figureOf(plot));
-  };
   const draw = (plot) => {
     const figure = themed(figures.get(plot), null);
     const narrow = plot.clientWidth < 520;
@@ -60,25 +58,30 @@
   };
 
   // Of many runs each is folded: its charts are drawn when it is opened.
-  const shown = () => [...document.querySelectorAll(".plot")]
-    .filter((plot) => !plot.closest("details:not([open])"));
-  const redraw = () => Promise.all(shown().filter((plot) => figures.has(plot)).map(draw));
+  const folded = (one) => one.closest("details:not([open])");
+  const shown = (what) => [...document.querySelectorAll(what)].filter((one) => !folded(one));
+  const redraw = () => Promise.all(shown(".plot").filter((plot) => figures.has(plot)).map(draw));
+  // One after another: between two of them the browser shows what there is, and hears the reader.
+  const drawOne = once(async (plot) => {
+    await library(document.getElementById("plotly"));
+    figures.set(plot, await figureOf(plot));
+    await draw(plot);
+    await new Promise((turn) => setTimeout(turn));
+  });
   const drawAll = async () => {
-    await Promise.all(shown().map(prepare));
-    await redraw();
-    root.dataset.drawn = String(shown().length);
+    for (const plot of shown(".plot")) if (!folded(plot)) await drawOne(plot);
+    root.dataset.drawn = String(figures.size);
     sayWhatScrolls();
   };
   const sayWhatScrolls = () => {
-    for (const wide of document.querySelectorAll(".wide")) {
-      wide.classList.toggle("scrolls", wide.scrollWidth > wide.clientWidth + 1);
-    }
+    const scrolls = shown(".wide").map((wide) => [wide, wide.scrollWidth > wide.clientWidth + 1]);
+    for (const [wide, told] of scrolls) wide.classList.toggle("scrolls", told);
   };
   sayWhatScrolls();
   addEventListener("resize", sayWhatScrolls);
   drawAll();
-  for (const folded of document.querySelectorAll("details")) {
-    folded.addEventListener("toggle", drawAll);
+  for (const fold of document.querySelectorAll("details")) {
+    fold.addEventListener("toggle", drawAll);
   }
   for (const button of document.querySelectorAll("button.download")) {
     button.addEventListener("click", async () => {
@@ -92,8 +95,8 @@
   }
   const follow = () => {
     const target = location.hash && document.getElementById(location.hash.slice(1));
-    const folded = target && target.querySelector("details.run");
-    if (folded && !folded.open) { folded.open = true; target.scrollIntoView(); }
+    const fold = target && target.querySelector("details.run");
+    if (fold && !fold.open) { fold.open = true; target.scrollIntoView(); }
   };
   addEventListener("hashchange", follow);
   follow();
