@@ -24,6 +24,7 @@ from loadgen.scorecard.model import (
     Connecting,
     Counts,
     NodePower,
+    PackedCurves,
     Power,
     Run,
     ScoreCard,
@@ -54,6 +55,8 @@ from loadgen.workload.verdict import Reason, Remark, Verdict
 
 _MOST_REMARKS = 3
 """So many of each kind are shown at a row; the table of outlets has them all."""
+
+_LISTS = ["bucket", "bucket_count"]
 
 _SERIES_ORDER = ("end_to_end", "transit", "send_delay", "own_delay", "acknowledge", *CONNECT_SERIES)
 
@@ -150,7 +153,7 @@ def build(
         | observed_details(record)
         | tls_details(record)
         | system_details(record),
-        curves=curves,
+        packed_curves=PackedCurves(curves),
     )
 
 
@@ -270,7 +273,12 @@ def _latency_rows(totals: pa.Table, background: frozenset[str]) -> dict[str, dic
         ("", rows.filter(pc.invert(is_background))),
         (f"{BACKGROUND}.", rows.filter(is_background)),
     ):
-        found = {row["series"]: row for row in reduce_table(part, ("series",)).to_pylist()}
+        table = reduce_table(part, ("series",))
+        found = {row["series"]: row for row in table.drop_columns(_LISTS).to_pylist()}
+        for name in _LISTS:
+            # As arrays: lists of integers would take six times their room.
+            for row, cell in zip(found.values(), table[name], strict=True):
+                row[name] = pa.array(cell.values.to_numpy().copy())
         ordered = (*filter(found.get, _SERIES_ORDER), *sorted(found.keys() - {*_SERIES_ORDER}))
         merged |= {f"{prefix}{name}": found[name] for name in ordered}
     return merged

@@ -51,7 +51,8 @@ _MIB = 1 << 20
 
 def charts_of(card: ScoreCard) -> list[Chart]:
     """The charts of one run; those without data are left out."""
-    curves = card.curves.distribution
+    kept = card.curves  # unpacked once for all charts
+    curves = kept.distribution
     of_connects = [c for c in curves if c.series.rpartition(".")[2] in CONNECT_SERIES]
     charts = [
         _distribution(

@@ -18,7 +18,15 @@ from loadgen.errors import RunDirectoryError
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.scorecard.compare import load_of
 from loadgen.scorecard.figures import COLORS, Chart, axis, chart, layout, line
-from loadgen.scorecard.model import LATENCY_FIGURES, Connecting, Counts, Curves, Run, ScoreCard
+from loadgen.scorecard.model import (
+    LATENCY_FIGURES,
+    Connecting,
+    Counts,
+    Curves,
+    PackedCurves,
+    Run,
+    ScoreCard,
+)
 from loadgen.scorecard.page import render
 from loadgen.scorecard.rows import FIGURES, Row
 from loadgen.scorecard.text import name
@@ -43,7 +51,7 @@ table is divided by `case` and `month` (2026-11).
 """
 
 _MONTH = re.compile(r"\d{4}-\d{2}")
-_NO_CURVES = Curves(0, {}, (), (), pa.table({}), (), (), pa.table({}), ())
+_NO_CURVES = PackedCurves(Curves(0, {}, (), (), pa.table({}), (), (), pa.table({}), ()))
 _KEPT = ("run", "verdict", "rows", "counts", "latency")
 _SCHEMA = 1
 
@@ -115,7 +123,7 @@ def past_card(text: str, shown: str = "the history") -> ScoreCard:
             connect=Connecting(0, {}, None),
             network=MappingProxyType({}),
             rates=MappingProxyType({}),
-            curves=_NO_CURVES,
+            packed_curves=_NO_CURVES,
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"[:200]

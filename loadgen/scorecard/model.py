@@ -3,9 +3,11 @@
 What only pages need is in `Curves` and stays out of the JSON.
 """
 
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import ref
 
 import pyarrow as pa
 
@@ -144,7 +146,7 @@ class GroupTotals:
     counters: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Curves:
     """What pages draw and exports hold beside the numbers.
 
@@ -176,6 +178,32 @@ class Curves:
     groups: tuple[GroupTotals, ...]
 
 
+class PackedCurves:
+    """Curves of one of a thousand runs, a tenth as large as they are."""
+
+    __slots__ = ("_packed", "_size", "_unpacked")
+
+    def __init__(self, curves: Curves) -> None:
+        plain = pickle.dumps(curves, pickle.HIGHEST_PROTOCOL)
+        self._size = len(plain)
+        self._packed: bytes = pa.compress(plain, codec="zstd", asbytes=True)
+        self._unpacked = ref(curves)
+
+    def unpacked(self) -> Curves:
+        """The curves; the same ones as long as somebody keeps them."""
+        curves = self._unpacked()
+        if curves is None:
+            plain = pa.decompress(self._packed, self._size, codec="zstd", asbytes=True)
+            curves = pickle.loads(plain)
+            self._unpacked = ref(curves)
+        return curves
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PackedCurves) and self.unpacked() == other.unpacked()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @dataclass(frozen=True, slots=True)
 class ScoreCard:
     """One run's result: scorecard.json, schema 1, and the curves beside it."""
@@ -190,7 +218,7 @@ class ScoreCard:
     network: Mapping[str, int]
     rates: Mapping[str, float]
     """Messages a second, of those intended in the window: sent, expected, received."""
-    curves: Curves
+    packed_curves: PackedCurves
     audit: Mapping[str, Any] | None = None
     ledger: Mapping[str, Any] | None = None
     """Where every message ended (`scorecard.ledger`), None for a run without any."""
@@ -201,3 +229,8 @@ class ScoreCard:
     """What only some cases have, under the names that scorecard.json gives it."""
     broker: BrokerLoad | None = None
     integrity: Integrity = Integrity("unsealed", {})  # noqa: RUF009 (frozen, never changed)
+
+    @property
+    def curves(self) -> Curves:
+        """Whoever looks more than once keeps them meanwhile: each time they are unpacked."""
+        return self.packed_curves.unpacked()

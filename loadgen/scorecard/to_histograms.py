@@ -49,6 +49,9 @@ HISTOGRAM_SCHEMA = pa.schema(
     },
 )
 
+_CARDS_AT_ONCE = 50
+"""Their histograms are unpacked: some 50 MB, and a row group."""
+
 _TAG_CHARACTERS = 300
 _BUCKETS, _SUB_BUCKETS = 32, 2048
 """Of the library's layout (`metrics.histogram`)."""
@@ -56,15 +59,27 @@ _BUCKETS, _SUB_BUCKETS = 32, 2048
 
 def to_parquet(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> bytes:
     """A table of HISTOGRAM_SCHEMA."""
-    rows = [
-        {**row, "run": card.run.id, "case": card.run.case, "series": series}
-        for card in cards
-        for series, row in card.curves.histograms.items()
-    ]
     out = io.BytesIO()
-    table = pa.Table.from_pylist(rows, schema=HISTOGRAM_SCHEMA)
-    pq.write_table(table, out, compression="zstd")
+    with pq.ParquetWriter(out, HISTOGRAM_SCHEMA, compression="zstd") as writer:
+        for first in range(0, len(cards), _CARDS_AT_ONCE):
+            rows = [
+                {**row, "run": card.run.id, "case": card.run.case, "series": series}
+                for card in cards[first : first + _CARDS_AT_ONCE]
+                for series, row in card.curves.histograms.items()
+            ]
+            writer.write_table(
+                pa.table([_column(rows, one) for one in HISTOGRAM_SCHEMA], schema=HISTOGRAM_SCHEMA)
+            )
     return out.getvalue()
+
+
+def _column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> pa.Array:
+    values = [row[field.name] for row in rows]
+    if not pa.types.is_list(field.type):
+        return pa.array(values, field.type)
+    offsets = pa.array(np.cumsum([0, *map(len, values)]), pa.int32())
+    empty = pa.array([], field.type.value_type)
+    return pa.ListArray.from_arrays(offsets, pa.concat_arrays([empty, *values]))
 
 
 MOST_RUNS_PLOTTED = 20

@@ -60,13 +60,13 @@ def make_scorecards(
         views = views_of_runs(used, runs)
         outlets = {}
         if settings is not None:
-            windows = {run.record.id: wall_window(run.record, views[run.record.id]) for run in runs}
+            windows = {run.record.id: wall_window(run.record, views(run.record.id)) for run in runs}
             outlets = outlets_of_runs(used, windows, settings)
             for run, measured in outlets.items():
                 require_usable(measured, run)
         progress("making the score card ...")
         cards = [
-            build(run, views[run.record.id], outlets.get(run.record.id), rack_units) for run in runs
+            build(run, views(run.record.id), outlets.get(run.record.id), rack_units) for run in runs
         ]
         if then is not None:
             then(used, cards)

@@ -12,7 +12,7 @@ from hdrh.log import HistogramLogReader
 
 from loadgen.metrics.histogram import HIGHEST_NS, lowest_values
 from loadgen.metrics.reducer import LatencySummary
-from loadgen.scorecard.model import ScoreCard
+from loadgen.scorecard.model import PackedCurves, ScoreCard
 from loadgen.scorecard.summary import summarize_run
 from loadgen.scorecard.to_histograms import HISTOGRAM_SCHEMA, to_hgrm, to_hlog, to_parquet
 
@@ -65,7 +65,9 @@ def test_tags_of_several_runs_name_the_run_and_stay_one_word(
     other = replace(
         card,
         run=replace(card.run, id="b, c\n=1"),
-        curves=replace(card.curves, wall_start_ns=card.curves.wall_start_ns - 10**9),
+        packed_curves=PackedCurves(
+            replace(card.curves, wall_start_ns=card.curves.wall_start_ns - 10**9)
+        ),
     )
     found = read_log(to_hlog([card, other]), tmp_path / "a.hlog")
     tags = [tag for tag, _ in found]
@@ -108,7 +110,7 @@ def test_distributions_are_the_librarys_own(card: ScoreCard) -> None:
     for series, row in card.curves.histograms.items():
         library = HdrHistogram(1, HIGHEST_NS, 3)
         for value, count in zip(
-            lowest_values(row["bucket"]).tolist(), row["bucket_count"], strict=True
+            lowest_values(row["bucket"]).tolist(), row["bucket_count"].to_pylist(), strict=True
         ):
             library.record_value(value, count)
         out = io.BytesIO()
