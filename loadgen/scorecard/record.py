@@ -6,8 +6,9 @@ ever written or repaired.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -169,14 +170,16 @@ _RECORD = TypeAdapter(RunRecord)
 class RunFiles:
     """A run directory that can be read: its record and interval files, in the order written.
 
-    `intervals` is where their directory is, as Spark is told. `integrity` is what the run's seal
-    says, `broker` what broker.jsonl holds, None without one.
+    `intervals` is where their directory is, as Spark is told; `apart` where it is known that no
+    second has rows in two files. `integrity` is what the run's seal says, `broker` what
+    broker.jsonl holds, None without one.
     """
 
     directory: Path
     record: RunRecord
     files: tuple[Path, ...]
     intervals: str
+    apart: bool
     integrity: Integrity
     broker: BrokerRecords | None = None
 
@@ -218,13 +221,13 @@ def open_run(directory: Path, url: str = "", digests: Mapping[str, str] | None =
     )
     if not files:
         raise RunDirectoryError(f"{where} has no interval files; the run measured nothing")
-    for path in files if digests is None else ():
-        _check_footer(path, record.id, where)
+    spans = [_check_footer(path, record.id, where) for path in files if digests is None]
     return RunFiles(
         directory,
         record,
         files,
         intervals=f"{url or f'file://{directory.resolve()}'}/intervals",
+        apart=len(files) == 1 or (digests is None and _are_apart(spans)),
         integrity=verify(directory, document, digests),
         broker=read_broker(directory),
     )
@@ -302,10 +305,35 @@ def _least_seconds(file: pq.ParquetFile) -> list[float]:
     place = file.schema_arrow.get_field_index("second")
     if place < 0:
         raise KeyError("second")
+    return [least for least, _ in _seconds(file.metadata, place)]
+
+
+def _seconds(metadata: pq.FileMetaData, place: int) -> list[tuple[float, float]]:
+    """The least and the greatest second of each row group; infinite where the file does not say."""
+    unknown = (-math.inf, math.inf)
+    return [(float(low), float(high)) for low, high in _bounds(metadata, place, unknown)]
+
+
+def _bounds(
+    metadata: pq.FileMetaData, place: int, unknown: tuple[Any, Any]
+) -> list[tuple[Any, Any]]:
+    """The least and the greatest value of a column in each row group.
+
+    The columns before the lists have a leaf each: their place is the schema's.
+    """
     found = [
-        file.metadata.row_group(n).column(place).statistics for n in range(file.num_row_groups)
+        metadata.row_group(number).column(place).statistics
+        for number in range(metadata.num_row_groups if place >= 0 else 0)
     ]
-    return [float(one.min) if one is not None and one.has_min_max else -math.inf for one in found]
+    return [(one.min, one.max) if one is not None and one.has_min_max else unknown for one in found]
+
+
+def _are_apart(spans: Iterable[Sequence[tuple[float, float]]]) -> bool:
+    """Whether the seconds of these files, given by row group, do not overlap."""
+    sorted_spans = sorted(
+        (min(low for low, _ in one), max(high for _, high in one)) for one in spans if one
+    )
+    return all(before[1] < after[0] for before, after in pairwise(sorted_spans))
 
 
 def parse_run(document: object, where: str) -> RunRecord:
@@ -341,19 +369,19 @@ def shown(path: Path) -> str:
     return (text if text.isprintable() else ascii(text))[:_LONGEST_SHOWN]
 
 
-def _check_footer(path: Path, run: str, where: str) -> None:
-    """Raises RunDirectoryError where a file is damaged, lacks columns or has rows of others."""
+def _check_footer(path: Path, run: str, where: str) -> list[tuple[float, float]]:
+    """The least and the greatest second of each row group.
+
+    Raises RunDirectoryError where a file is damaged, lacks columns or has rows of others.
+    """
     seen: set[object] = set()
     try:
         with pq.ParquetFile(path) as file:
             schema, metadata = file.schema_arrow, file.metadata
-            place = schema.get_field_index("run")
-            for number in range(metadata.num_row_groups if place >= 0 else 0):
-                # The columns before the lists have a leaf each: their place is the schema's.
-                statistics = metadata.row_group(number).column(place).statistics
-                if statistics is not None and statistics.has_min_max:
-                    seen |= {statistics.min, statistics.max} - {run}
-    except _DAMAGE as error:
+            for bounds in _bounds(metadata, schema.get_field_index("run"), (run, run)):
+                seen |= {*bounds} - {run}
+            seconds = _seconds(metadata, schema.get_field_index("second"))
+    except (*_DAMAGE, TypeError) as error:
         raise RunDirectoryError(
             f"{where}: {path.name} is cut off or damaged: {_line(error)}"
         ) from None
@@ -364,6 +392,7 @@ def _check_footer(path: Path, run: str, where: str) -> None:
     seen |= {named} - {run}
     if seen:
         raise mixed(f"{where}: {path.name}", seen, run)
+    return seconds
 
 
 def mixed(where: str, ids: Iterable[object], run: str) -> RunDirectoryError:

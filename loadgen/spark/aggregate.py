@@ -100,7 +100,7 @@ def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> Callable[[
 
     backgrounds = {run.record.id: run.record.background for run in runs}
     owners = {run.intervals: run.record.id for run in runs}
-    whole = frozenset(run.record.id for run in runs if len(run.files) == 1)
+    apart = frozenset(run.record.id for run in runs if run.apart)
     spark = own_settings(spark, _SETTINGS)
     files = (
         spark.read.format("binaryFile")
@@ -112,10 +112,10 @@ def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> Callable[[
     try:
         found = (
             files.mapInArrow(
-                _left_of(owners, backgrounds, whole, _BLOCK_SECONDS, _BATCH_ROWS), left
+                _left_of(owners, backgrounds, apart, _BLOCK_SECONDS, _BATCH_ROWS), left
             )
             .groupBy("run", "block")
-            .applyInArrow(_views_of(backgrounds, whole), left)
+            .applyInArrow(_views_of(backgrounds, apart), left)
             .toArrow()
         )
     except (PySparkException, Py4JError) as error:
@@ -127,13 +127,13 @@ def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> Callable[[
 def _left_of(
     owners: Mapping[str, str],
     backgrounds: Backgrounds,
-    whole: Collection[str],
+    apart: Collection[str],
     block_seconds: int,
     batch_rows: int,
 ) -> Callable[..., Iterator[pa.RecordBatch]]:
     """For `mapInArrow`: interval files, as Spark reads them, to what is left of their rows.
 
-    `owners` are as in `_tables_in`, `whole` the runs that have one file.
+    `owners` are as in `_tables_in`, `apart` the runs that have no second in two files.
     """
 
     def left(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -143,7 +143,7 @@ def _left_of(
                     own = _rows_of(run, rows, backgrounds)
                     made = (
                         _made(own, run, backgrounds, block_seconds)
-                        if run in whole
+                        if run in apart
                         else _left(own, run, backgrounds, block_seconds)
                     )
                     yield from made.to_batches()
@@ -216,7 +216,7 @@ def _left(rows: pa.Table, run: str, backgrounds: Backgrounds, block_seconds: int
     return _packed(run, told)
 
 
-def _views_of(backgrounds: Backgrounds, whole: Collection[str]) -> Callable[..., pa.Table]:
+def _views_of(backgrounds: Backgrounds, apart: Collection[str]) -> Callable[..., pa.Table]:
     """For `applyInArrow`: what is left of a run's block, or of all its seconds, to views of it."""
 
     def views(key: tuple[Any, ...], left: pa.Table) -> pa.Table:
@@ -224,7 +224,7 @@ def _views_of(backgrounds: Backgrounds, whole: Collection[str]) -> Callable[...,
         known = left.column("part").to_pylist()
         if "error" in known:
             return left.slice(known.index("error"), 1)
-        if known == ["totals"] or (run in whole and block != _ALL_SECONDS):
+        if known == ["totals"] or (run in apart and block != _ALL_SECONDS):
             return left
         try:
             parts = _parts(left)

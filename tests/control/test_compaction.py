@@ -55,6 +55,30 @@ def test_row_groups_are_bounded_and_ordered(run: Path, monkeypatch: pytest.Monke
         assert seconds == sorted(seconds)
 
 
+@pytest.mark.parametrize("late_s", [0, 2])
+def test_files_are_bounded_and_no_second_is_in_two(
+    run: Path, monkeypatch: pytest.MonkeyPatch, late_s: int
+) -> None:
+    """A worker that was late by a second; where nobody waits for it, the card is the same."""
+    monkeypatch.setattr(compaction, "ROW_GROUP_ROWS", 20)
+    monkeypatch.setattr(compaction, "LARGEST_FILE_BYTES", 1000)
+    monkeypatch.setattr(compaction, "_LATE_S", late_s)
+    for second in (2, 5, 7):
+        part = run / "intervals" / f"part-{second:06d}.parquet"
+        half = pq.read_table(part)
+        pq.write_table(half.slice(0, len(half) // 2), part)
+        pq.write_table(
+            half.slice(len(half) // 2), part.with_name(f"part-{second + 1:06d}5.parquet")
+        )
+    before, rows = summarize_run(run), load_intervals(open_run(run)).num_rows
+    compact(run)
+    assert len(parts(run)) > 2
+    opened = open_run(run)
+    assert opened.apart == bool(late_s)
+    assert load_intervals(opened).num_rows == rows
+    assert summarize_run(run) == before
+
+
 def test_what_cannot_be_put_together_stays_as_it_is(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from loadgen.control import compaction
 from loadgen.control.compaction import compact
+from loadgen.errors import CannotRunError
 from loadgen.metrics.interval import LATER
 from loadgen.scorecard.summary import summarize_run
 from loadgen.spark import aggregate
@@ -51,6 +52,26 @@ def test_the_cuts_do_not_show(
     (runs[1] / "intervals" / ".part-000009.parquet.17").write_bytes(b"half written")
     cards = make_scorecards(runs, spark=spark)
     assert cards == [summarize_run(run) for run in runs]
+
+
+def test_a_run_of_more_than_a_file_may_be(
+    make: ModuleType, tmp_path: Path, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark takes no file of 2 GB; here, none of a whole run."""
+    monkeypatch.setattr(compaction, "ROW_GROUP_ROWS", 40)
+    monkeypatch.setattr(compaction, "_LATE_S", 1)
+    one, several = (make.fabricate(tmp_path / name, name, seconds=8) for name in ("a", "b"))
+    compact(one)
+    size = (one / "intervals" / "part-000000.parquet").stat().st_size
+    settings = aggregate._SETTINGS | {"spark.sql.sources.binaryFile.maxLength": str(size - 1)}
+    monkeypatch.setattr(aggregate, "_SETTINGS", settings)
+    with pytest.raises(CannotRunError, match=r"FAILED_READ_FILE.*part-000000"):
+        make_scorecards([one], spark=spark)
+    # Most of so small a file is its footer, which is written last.
+    monkeypatch.setattr(compaction, "LARGEST_FILE_BYTES", size // 9)
+    compact(several)
+    assert len(list((several / "intervals").iterdir())) == 2
+    assert make_scorecards([several], spark=spark) == [summarize_run(several)]
 
 
 def test_a_run_of_an_older_version(make: ModuleType, tmp_path: Path, spark: "SparkSession") -> None:
