@@ -1,7 +1,8 @@
-"""How we talk to a broker before and beside a run, when speed does not matter.
+"""How we talk to a broker before a run, when speed does not matter.
 
-A `PacketStream` sends and receives single packets, also with peers that may not speak MQTT at all.
-It can be cancelled at any moment and starts no thread.
+A `PacketStream` sends and receives single packets, also with peers that may not speak MQTT at all:
+what libraries do not show, like the properties of CONNACK. It can be cancelled at any moment and
+starts no thread.
 """
 
 import asyncio

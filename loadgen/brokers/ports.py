@@ -1,14 +1,20 @@
-"""Listening ports that no outgoing connection can take.
+"""Addresses of this host, who listens at them, and ports that no outgoing connection can take.
 
 A listener inside `net.ipv4.ip_local_port_range` may find its port used as the local port of some
 connection, and a restarted broker then cannot come back to it. So ports are chosen outside.
 """
 
 import errno
+import ipaddress
+import os
 import random
 import socket
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+import psutil
 
 from loadgen.errors import HostLimitError
 
@@ -16,6 +22,7 @@ _RANGE_FILE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _DEFAULT_RANGE: Final = range(32768, 61000)
 _ATTEMPTS: Final = 200
 _FIRST_PREFERRED_PORT: Final = 10_000
+_LISTEN: Final = " 0A "  # the state in a line of /proc/net/tcp
 
 
 def ephemeral_ports() -> range:
@@ -72,3 +79,46 @@ def free_port(host: str) -> int:
     with listen(host) as listener:
         port: int = listener.getsockname()[1]
     return port
+
+
+def is_local(host: str) -> bool:
+    """Whether a host name or address is this host's; a name is looked up."""
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return False
+    own = {a.address.partition("%")[0] for links in psutil.net_if_addrs().values() for a in links}
+    return any(
+        address in own or ipaddress.ip_address(str(address).partition("%")[0]).is_loopback
+        for address in map(str, found)
+    )
+
+
+def listening_pids(port: int) -> tuple[int, ...]:
+    """Processes of this host that listen on a TCP port, as far as this user may see.
+
+    Straight from /proc: psutil makes an object of every connection, of which there may be a
+    million.
+    """
+    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
+    return tuple(sorted(pid for pid in psutil.pids() if _has_open(pid, sockets)))
+
+
+def _listening_inodes(port: int) -> Iterable[str]:
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError), Path(table).open(encoding="ascii") as lines:
+            for line in lines:
+                if f":{port:04X} " in line and _LISTEN in line:
+                    _, address, _, state, *_, inode = line.split()[:10]
+                    if state == _LISTEN.strip() and address.endswith(f":{port:04X}"):
+                        yield inode
+
+
+def _has_open(pid: int, files: Collection[str]) -> bool:
+    """Whether one of a process's descriptors is one of these files, by the names of their links."""
+    with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
+        for descriptor in descriptors:
+            with suppress(OSError):
+                if os.readlink(descriptor.path) in files:  # noqa: PTH115  # of many, and quick
+                    return True
+    return False

@@ -22,29 +22,21 @@ watcher itself has had from it by then.
 """
 
 import asyncio
-import ipaddress
 import itertools
-import os
 import re
-import socket
 import ssl
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
+import aiomqtt
 import psutil
 
-from loadgen.brokers.client import PacketStream, client_identifier
-from loadgen.brokers.door import KEEP_ALIVE_S, Knock, refusal, silence
+from loadgen.brokers.client import client_identifier, tls_context_of
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.probe import connect_of
-from loadgen.errors import CannotRunError, RemoteProtocolError, UsageError
-from loadgen.mqtt.constants import MQTT_3_1_1
-from loadgen.mqtt.packets import Disconnect, Packet, PingReq, Publish, Subscribe, Subscription
+from loadgen.errors import UsageError
 from loadgen.mqtt.topics import filter_matches
 
 Record = dict[str, Any]
@@ -55,11 +47,9 @@ _CLOSE_SAMPLES: Final = 3000
 _INTERVAL_S: Final = 1.0
 _CPUCLOCK_SCHED: Final = 2
 _AGAIN_S: Final = 2.0
-_ANSWER_S: Final = 10.0
 _LONGEST_TOPIC: Final = 200
 _LONGEST_NUMBER: Final = 30
 _LARGEST: Final = 1 << 62
-_LISTEN: Final = " 0A "  # the state in a line of /proc/net/tcp
 
 COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
     # Mosquitto (mosquitto(8)); amqtt; EMQX (documentation, metrics); VerneMQ (documentation).
@@ -158,49 +148,6 @@ def _cpu_ns(pid: int) -> int:
     return time.clock_gettime_ns((~pid << 3) | _CPUCLOCK_SCHED)
 
 
-def is_local(host: str) -> bool:
-    """Whether a host name or address is this host's; a name is looked up."""
-    try:
-        found = {info[4][0] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-    except OSError:
-        return False
-    own = {a.address.partition("%")[0] for links in psutil.net_if_addrs().values() for a in links}
-    return any(
-        address in own or ipaddress.ip_address(str(address).partition("%")[0]).is_loopback
-        for address in map(str, found)
-    )
-
-
-def listening_pids(port: int) -> tuple[int, ...]:
-    """Processes of this host that listen on a TCP port, as far as this user may see.
-
-    Straight from /proc: psutil makes an object of every connection, of which there may be a
-    million.
-    """
-    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
-    return tuple(sorted(pid for pid in psutil.pids() if _has_open(pid, sockets)))
-
-
-def _listening_inodes(port: int) -> Iterable[str]:
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with suppress(OSError), Path(table).open(encoding="ascii") as lines:
-            for line in lines:
-                if f":{port:04X} " in line and _LISTEN in line:
-                    _, address, _, state, *_, inode = line.split()[:10]
-                    if state == _LISTEN.strip() and address.endswith(f":{port:04X}"):
-                        yield inode
-
-
-def _has_open(pid: int, files: Collection[str]) -> bool:
-    """Whether one of a process's descriptors is one of these files, by the names of their links."""
-    with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
-        for descriptor in descriptors:
-            with suppress(OSError):
-                if os.readlink(descriptor.path) in files:  # noqa: PTH115  # of many, and quick
-                    return True
-    return False
-
-
 # --- $SYS -----------------------------------------------------------------------------------
 
 
@@ -268,23 +215,47 @@ def _record_load(load: ProcessLoad, record: Recorder) -> None:
         record({"time_ns": time_ns, "process": found})
 
 
+def mqtt_client(
+    endpoint: Endpoint,
+    role: str,
+    *,
+    version: int = 4,
+    tls_context: ssl.SSLContext | None = None,
+    timeout_s: float = 10.0,
+) -> aiomqtt.Client:
+    """A client of this broker, not yet connected; `role` is part of its Client Identifier.
+
+    `tls_context` is used for mqtts and wss (the system's trust when None).
+    """
+    return aiomqtt.Client(
+        endpoint.host,
+        endpoint.port,
+        username=endpoint.username,
+        password=endpoint.password,
+        identifier=client_identifier(role),
+        protocol=aiomqtt.ProtocolVersion(version),
+        transport="websockets" if endpoint.websocket else "tcp",
+        websocket_path=endpoint.path if endpoint.websocket else None,
+        tls_context=tls_context_of(endpoint, tls_context),
+        timeout=timeout_s,
+    )
+
+
 async def _subscribe(
     place: int, endpoint: Endpoint, record: Recorder, tls_context: ssl.SSLContext | None
 ) -> None:
     reported = False
     watched = 0
-    topics = tuple(Subscription(topic) for names in COUNTS.values() for topic in names)
     while True:
+        client = mqtt_client(endpoint, "watch", tls_context=tls_context)
         try:
-            async with _connected(endpoint, tls_context) as stream:
-                stream.send(Subscribe(1, topics))
-                while True:
-                    packet = await _next(stream)
-                    if not isinstance(packet, Publish):
-                        continue
+            async with client:
+                topics = [(topic, 0) for names in COUNTS.values() for topic in names]
+                await client.subscribe(topics)
+                async for message in client.messages:
                     watched += 1
-                    topic = packet.topic_name[:_LONGEST_TOPIC]
-                    count, value = count_of(topic), _number(packet.payload)
+                    topic = str(message.topic)[:_LONGEST_TOPIC]
+                    count, value = count_of(topic), _number(message.payload)
                     if count is not None and value is not None:
                         record(
                             {
@@ -296,45 +267,9 @@ async def _subscribe(
                                 "watched": watched,
                             }
                         )
-        except (CannotRunError, RemoteProtocolError, OSError) as error:
+        except (aiomqtt.MqttError, OSError, ValueError) as error:
             if not reported:
                 reported = True
                 words = str(error).partition("\n")[0][:_LONGEST_TOPIC]
                 record({"time_ns": time.monotonic_ns(), "trouble": f"$SYS: {words}"})
         await asyncio.sleep(_AGAIN_S)
-
-
-@asynccontextmanager
-async def _connected(
-    endpoint: Endpoint, tls_context: ssl.SSLContext | None
-) -> AsyncIterator[PacketStream]:
-    """A connection for the length of the block; the error of one that is not made is not explained.
-
-    To explain it takes more connections (`door.admitted`), and the broker is being measured.
-    """
-    connect = replace(connect_of(endpoint, MQTT_3_1_1), client_id=client_identifier("watch"))
-    knock = Knock(endpoint, connect, tls_context)
-    try:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_ANSWER_S):
-                await knock.run()
-        if knock.stream is None or knock.connack is None:
-            raise knock.error or silence(knock, _ANSWER_S)
-        if knock.connack.reason_code:
-            raise refusal(endpoint, knock.connack, connect.protocol_version)
-        try:
-            yield knock.stream
-        finally:
-            knock.stream.send(Disconnect())
-    finally:
-        await knock.close()
-
-
-async def _next(stream: PacketStream) -> Packet:
-    """The next packet but answers to our PINGREQ; OSError where one is not answered."""
-    for _ in range(2):
-        with suppress(TimeoutError):
-            async with asyncio.timeout(KEEP_ALIVE_S / 2):
-                return await stream.receive()
-        stream.send(PingReq())
-    raise TimeoutError("the broker does not answer PINGREQ")

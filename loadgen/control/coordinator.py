@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from loadgen.brokers.ports import is_local
 from loadgen.brokers.process import ServedBroker
-from loadgen.brokers.watch import is_local
 from loadgen.cases.registry import resolve
 from loadgen.control.bridge_load import Loads, loads_of
 from loadgen.control.broker_provider import provided, trusting

@@ -42,7 +42,8 @@ async def watched_broker(
     broker that forwards to others counts more. Several endpoints that were not started here may
     be one broker, so their counts are not asked for. Raises UsageError for a pid without a process.
     """
-    from loadgen.brokers.watch import is_local, listening_pids, require_process, watching
+    from loadgen.brokers.ports import is_local, listening_pids
+    from loadgen.brokers.watch import require_process, watching
 
     pids: Callable[[], Iterable[int]] = own_pids or tuple
     if broker_pid is not None:

@@ -6,6 +6,7 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import aiomqtt
@@ -22,6 +23,7 @@ from loadgen.brokers.mosquitto import (
 )
 from loadgen.brokers.ports import ephemeral_ports, listen
 from loadgen.brokers.start import serve
+from loadgen.brokers.watch import mqtt_client
 from loadgen.errors import CannotRunError, MissingProgramError, UsageError
 from loadgen.mqtt.packets import Publish
 from loadgen.mqtt.properties import Properties
@@ -233,12 +235,8 @@ async def test_encrypted_with_users_who_have_their_own_topics(tmp_path: Path) ->
         assert "key" not in (directory / "passwords").read_text().replace(":", " ").split()
 
         def client(user: str, password: str) -> aiomqtt.Client:
-            return aiomqtt.Client(
-                *(endpoint.host, endpoint.port),
-                username=user,
-                password=password,
-                tls_context=context,
-            )
+            login = replace(endpoint, username=user, password=password)
+            return mqtt_client(login, "test", tls_context=context)
 
         for user, password in (("ann", "b"), ("eve", "a"), ("ann", "")):
             with pytest.raises(aiomqtt.MqttError):

@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from loadgen.brokers.ports import ephemeral_ports, free_port, listen
+from loadgen.brokers.ports import ephemeral_ports, free_port, is_local, listen
 from loadgen.errors import HostLimitError
 
 
@@ -43,3 +43,9 @@ def test_a_port_is_free_again_once_closed() -> None:
 def _accept(listener: socket.socket) -> socket.socket:
     listener.setblocking(True)
     return listener.accept()[0]
+
+
+def test_this_host_and_another() -> None:
+    assert is_local("127.0.0.1") and is_local("localhost") and is_local("::1")
+    assert not is_local("192.0.2.1")
+    assert not is_local("no.such.host.invalid")

@@ -5,12 +5,12 @@ import json
 import ssl
 from pathlib import Path
 
-import aiomqtt
 import pytest
 
 from loadgen.brokers.certificates import make_certificates
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
+from loadgen.brokers.watch import mqtt_client
 from loadgen.errors import UsageError
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import MQTT_5
@@ -225,12 +225,8 @@ async def test_in_front_of_mosquitto(
         run_relay(
             mosquitto.endpoints[0], "repeat=1/2", certificate=files, websocket=websocket
         ) as relay,
-        aiomqtt.Client(
-            *(relay.endpoints[0].host, relay.endpoints[0].port),
-            protocol=aiomqtt.ProtocolVersion.V5,
-            transport="websockets" if websocket else "tcp",
-            websocket_path="/mqtt" if websocket else None,
-            tls_context=context,
+        mqtt_client(
+            relay.endpoints[0], "c", version=MQTT_5, tls_context=context, timeout_s=10
         ) as one,
     ):
         await one.subscribe("t", qos=2)

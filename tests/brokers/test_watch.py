@@ -13,9 +13,8 @@ import pytest
 from loadgen.brokers import watch
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
-from loadgen.brokers.ports import free_port
+from loadgen.brokers.ports import free_port, listening_pids
 from loadgen.errors import UsageError
-from tests.brokers.little_broker import LittleBroker, serving_little
 from tests.needs import needs_mosquitto
 
 
@@ -97,12 +96,6 @@ def children_of(pid: int) -> list[int]:
     return [child.pid for child in psutil.Process(pid).children()]
 
 
-def test_this_host_and_another() -> None:
-    assert watch.is_local("127.0.0.1") and watch.is_local("localhost") and watch.is_local("::1")
-    assert not watch.is_local("192.0.2.1")
-    assert not watch.is_local("no.such.host.invalid")
-
-
 @needs_mosquitto
 async def test_a_brokers_counts_and_load_are_recorded() -> None:
     """Thirty messages to a broker that tells its counts every second."""
@@ -110,7 +103,7 @@ async def test_a_brokers_counts_and_load_are_recorded() -> None:
     settings = MosquittoSettings(more_lines=("sys_interval 1",))
     async with run_mosquitto(settings) as broker:
         (endpoint,) = broker.endpoints
-        assert watch.listening_pids(endpoint.port) == (broker.pid,)
+        assert listening_pids(endpoint.port) == (broker.pid,)
         async with watch.watching(
             [endpoint], lambda: (broker.pid,), records.append, interval_s=0.1
         ):
@@ -150,35 +143,6 @@ async def test_a_broker_that_is_not_there_is_no_error() -> None:
         await until(lambda: records)
     (record,) = records
     assert record["trouble"].startswith("$SYS: ")
-
-
-async def test_a_broker_that_stops_answering_is_asked_again_and_told_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(watch, "KEEP_ALIVE_S", 0.2)
-    monkeypatch.setattr(watch, "_AGAIN_S", 0.01)
-    records: list[dict[str, Any]] = []
-    broker = LittleBroker()  # which knows no PINGREQ
-    async with (
-        serving_little(broker) as endpoint,
-        watch.watching([endpoint], lambda: (), records.append),
-    ):
-        await until(lambda: len(broker.connects) == 3)
-    (record,) = records
-    assert record["trouble"] == "$SYS: the broker does not answer PINGREQ"
-    assert len({one.client_id for one in broker.connects}) == 3
-
-
-async def test_a_refusal_is_told_without_asking_further() -> None:
-    records: list[dict[str, Any]] = []
-    broker = LittleBroker(versions=(5,))
-    async with (
-        serving_little(broker) as endpoint,
-        watch.watching([endpoint], lambda: (), records.append),
-    ):
-        await until(lambda: records)
-    assert "does not speak MQTT 3.1.1" in records[0]["trouble"]
-    assert len(broker.connects) == 1
 
 
 async def test_a_record_that_cannot_be_written_is_told() -> None:
