@@ -152,7 +152,7 @@ class Connector:
 
     def more(self) -> None:
         """Begin as many connects as pace and bound allow; wanted again whenever one has ended."""
-        count = self._allowed()
+        count = self._allowed() if self._count[0] else 0
         if count > 0:
             self._allowance -= count
             connect_some(self._fleet, self._dequeue(count))

@@ -83,6 +83,9 @@ class Lifecycle:
         self._fleet = fleet
         self._reporter = reporter
         self._report = reporter.event
+        # A column is many times cheaper than a field of a record.
+        names = ("events", "control_bytes")
+        self._events, self._control_bytes = (fleet.held["totals"][name] for name in names)
         self._left: set[int] = set()
         self._redeliver_some = kernels.redeliver
 
@@ -94,11 +97,9 @@ class Lifecycle:
     def _handle_events(self) -> None:
         """Look at every event that the kernels queued."""
         fleet = self._fleet
-        totals = fleet.totals
-        rows = fleet.events[: totals.events].tolist()
-        data = fleet.control[: totals.control_bytes].tobytes()
-        totals.events = 0
-        totals.control_bytes = 0
+        rows = fleet.events[: self._events[0]].tolist()
+        data = fleet.control[: self._control_bytes[0]].tobytes()
+        self._events[0] = self._control_bytes[0] = 0
         # First what must follow bytes that are already out: all else may write, unblock or close.
         for kind, connection, value, offset, length, _ in rows:
             if kind == traffic.UNSENT:

@@ -38,6 +38,7 @@ class Outgoing:
         """Those of streamed connections; others write straight to their descriptors."""
         self._fleet = fleet
         self._body = memoryview(fleet.body.data).toreadonly()
+        self._flags, self._written_ns = (fleet.devices[name] for name in ("flags", "written_ns"))
         self._held_before = fleet.devices["held"].copy()
 
     def write(self, connection: int, data: bytes, body_bytes: int = 0) -> None:
@@ -45,7 +46,7 @@ class Outgoing:
 
         `body_bytes` of the body follow them.
         """
-        self._fleet.devices["written_ns"][connection] = clock_ns()
+        self._written_ns[connection] = clock_ns()
         self.keep(connection, data)
         self.keep_body(connection, 0, body_bytes)
         self.go_on(connection)
@@ -76,9 +77,8 @@ class Outgoing:
 
     def go_on(self, connection: int) -> None:
         """Write what waits, unless the connection is blocked."""
-        flags = self._fleet.devices["flags"]
-        if not flags[connection] & BLOCKED and not self._is_drained(connection):
-            flags[connection] |= BLOCKED
+        if not self._flags[connection] & BLOCKED and not self._is_drained(connection):
+            self._flags[connection] |= BLOCKED
 
     def _is_drained(self, connection: int) -> bool:
         """Write what waits for the socket; whether nothing of it is left."""

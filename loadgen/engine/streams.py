@@ -239,7 +239,7 @@ class Streams:
             if count == 0:
                 self._failed(connection, ending(0))
                 return
-            self._received(connection, kept + count)
+            self._received(connection, kept, kept + count)
             if self._links.get(connection) is not link:
                 return
             # The end of the stream has no edge of its own when it came with the last bytes.
@@ -251,15 +251,16 @@ class Streams:
             fleet.ready[self._ready[0]] = connection
             self._ready[0] += 1
 
-    def _received(self, connection: int, end: int) -> None:
-        """Handle the bytes before `end` of the shared buffer."""
+    def _received(self, connection: int, kept: int, end: int) -> None:
+        """Handle the bytes before `end` of the shared buffer, of which some had been kept."""
         fleet, now_ns = self.fleet, clock_ns()
         if self._state[connection] == AWAIT_CONNACK:
             link = self._links[connection]
             self.handshakes.keep_session(_socket_of(link))
             self._give_back(connection, link)
         position, written = self._kernel(fleet, connection, end, now_ns)
-        keep_partial(fleet, connection, fleet.buffer, position, end, now_ns)
+        if kept or position < end:
+            keep_partial(fleet, connection, fleet.buffer, position, end, now_ns)
         if written:
             self._outgoing.write(connection, bytes(self._out[:written]))
         if self._events[0]:
