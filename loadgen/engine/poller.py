@@ -71,14 +71,22 @@ class Poller:
 
     def on_ready(self) -> None:
         """Connections have something, or messages are due."""
+        end_ns = clock_ns() + _LEAST_STAY_NS
         stay_ns = self._loop.until_due_ns()
-        self._serve(max(stay_ns, _LEAST_STAY_NS) if stay_ns else 0)
+        while self._serve(max(stay_ns, _LEAST_STAY_NS) if stay_ns else 0):
+            # A turn of the loop between two messages over TLS would cost as much as one of them.
+            stay_ns = self._loop.until_due_ns()
+            if not stay_ns or clock_ns() > end_ns:
+                return
 
-    def _serve(self, stay_ns: int) -> None:
+    def _serve(self, stay_ns: int) -> bool:
+        """Stay in compiled code for so long, or until Python is needed; whether it was."""
         self._kernels.serve(self._fleet, stay_ns)
         if self._stalls[0] and self._attendance is not None:
             self._attendance.tell()
+        needed = bool(self._events[0])
         self.on_events()
+        return needed
 
     def on_events(self) -> None:
         """Handle the events of a kernel, and send when a publisher became free."""
