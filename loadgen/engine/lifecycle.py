@@ -263,11 +263,10 @@ class Lifecycle:
         device.pinged_ns = 0
         device.flags &= ~BLOCKED
         self.outgoing.discard(connection)
-        if self.streams is not None and self.streams.close(connection):
-            device.descriptor = -1
-        elif device.descriptor >= 0:
+        closed = self.streams is not None and self.streams.close(connection)
+        if device.descriptor >= 0 and not closed:
             os.close(device.descriptor)
-            device.descriptor = -1
+        device.descriptor = -1
 
     def _count_disconnect(self, connection: int, reason: str) -> None:
         fleet = self._fleet

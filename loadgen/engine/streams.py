@@ -7,7 +7,7 @@ Python opens, reads and writes these. A device has an SSLSocket or a WebSocket, 
 import errno
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 
 from websockets.client import ClientProtocol
@@ -146,7 +146,7 @@ class Streams:
         self._outgoing = outgoing
         self._links: dict[int, Link] = {}
         outgoing.links = self._links
-        self._opening: dict[int, Iterator[None]] = {}
+        self._opening: dict[int, Generator[None, None, None]] = {}
         self._handle_events = handle_events
         self._failed = failed
         self._kernel = kernel
@@ -184,7 +184,7 @@ class Streams:
         if next(opening, self) is self:
             del self._opening[connection]
 
-    def _open(self, connection: int) -> Iterator[None]:
+    def _open(self, connection: int) -> Generator[None, None, None]:
         """Do what comes between TCP and CONNECT; yields where the peer has to answer."""
         fleet = self.fleet
         device, target = fleet.devices[connection], self._target_of(connection)
@@ -282,7 +282,7 @@ class Streams:
         opening = self._opening.pop(connection, None)
         link = self._links.pop(connection, None)
         if opening is not None:
-            opening.close()  # type: ignore[attr-defined]
+            opening.close()
         elif link is not None:
             sock = _socket_of(link)
             if isinstance(sock, ssl.SSLSocket):
@@ -296,7 +296,7 @@ def _socket_of(link: Link) -> socket.socket:
     return link.sock if isinstance(link, WebSocket) else link
 
 
-def _until_done(step: Callable[[], object]) -> Iterator[None]:
+def _until_done(step: Callable[[], object]) -> Generator[None, None, None]:
     """Try a step again whenever something has happened to its socket."""
     while True:
         with suppress(*_NOT_NOW):
