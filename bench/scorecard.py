@@ -6,19 +6,22 @@ Makes up runs of a fan-in (through the schema, histogram and writer of real ones
 and the seal), and has `loadgen scorecard` make one card of the first 25, of the first 50 and of
 all, each in a fresh process tree whose memory is sampled (proportional set size, so that pages
 which processes share count once). Then the percentiles of two runs are held against the
-hdrhistogram library with its histograms merged one by one. Takes some 300 MB of disk and five
-minutes on two cores; --runs 1000 --sizes 10,100,1000 makes ten million rows, in ten times of both.
-What it made up is removed at the end.
+hdrhistogram library with its histograms merged one by one, and each page is opened in Chromium,
+where there is one. Takes some 300 MB of disk and five minutes on two cores; --runs 1000 --sizes
+10,100,1000 makes ten million rows, in ten times of both. What it made up is removed at the end.
 """
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +232,48 @@ def measure(runs: Sequence[Path], out: Path, master: str) -> Cost:
     )
 
 
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+TELL = b"""
+(() => {
+  const readable = performance.now();
+  const root = document.documentElement;
+  new MutationObserver((_, seen) => {
+    seen.disconnect();
+    const elements = document.getElementsByTagName("*").length;
+    requestAnimationFrame(() => setTimeout(() =>
+      console.log(["opened", readable, performance.now(), elements].join(" "))));
+  }).observe(root, { attributes: true, attributeFilter: ["data-drawn"] });
+})();
+"""
+
+
+def opened(page: Path) -> tuple[float, float, int] | None:
+    """Milliseconds after which a page is read in and those after which its charts are drawn, the
+    better of three times, and how many elements it has; None without a Chromium."""
+    if CHROMIUM is None:
+        return None
+    told = page.read_bytes().replace(b"</main>", b"</main><script>" + TELL + b"</script>", 1)
+    allowed = b"script-src 'sha256-" + b64encode(sha256(TELL).digest()) + b"' "
+    found = []
+    for _ in range(3):
+        with tempfile.TemporaryDirectory(prefix="loadgen-bench-") as home:
+            (Path(home) / "page.html").write_bytes(told.replace(b"script-src ", allowed, 1))
+            options = ("--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr")
+            address = (Path(home) / "page.html").as_uri()
+            own = (f"--user-data-dir={home}/profile", "--remote-debugging-port=0", address)
+            with subprocess.Popen(
+                ["timeout", "60", CHROMIUM, *options, *own], stderr=subprocess.PIPE, text=True
+            ) as browser:
+                said = (re.search(r"opened ([\d. ]+)", line) for line in browser.stderr or ())
+                found.append(next((one[1].split() for one in said if one), None))
+                browser.terminate()
+    if None in found:
+        return None
+    readable, drawn = (min(float(one[n]) for one in found if one) for n in (0, 1))
+    return readable, drawn, int(found[0][2]) if found[0] else 0
+
+
 def check(run: Path, series: str, told: dict[str, float]) -> int:
     """Hold a series against the library, merged one by one; returns how many histograms."""
     whole = HdrHistogram(1, HIGHEST_NS, 3)
@@ -279,6 +324,7 @@ def main() -> None:
             cost = measure(runs[:count], out, given.master)
             cpu_s, peak = sum(cost.cpu_s.values()), sum(cost.at_peak.values())
             page = (out / "scorecard.html").stat().st_size
+            shown = opened(out / "scorecard.html")
             print(
                 f"{count * given.rows:>10,} rows: {cost.seconds:6.1f} s, "
                 f"processor {cpu_s:6.1f} s, {1e6 * cpu_s / (count * given.rows):5.1f} µs a row, "
@@ -288,6 +334,10 @@ def main() -> None:
                     f"{cost.at_peak[kind] / 1e9:.2f} GB of it, most {cost.most[kind] / 1e9:.2f} GB"
                     for kind in KINDS
                 ),
+                f"  page: read in {shown[0]:.0f} ms, its charts drawn after {shown[1]:.0f} ms, "
+                f"{shown[2]:,} elements"
+                if shown
+                else "  page: no Chromium opened it",
                 sep="\n",
                 flush=True,
             )
