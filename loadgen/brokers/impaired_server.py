@@ -159,6 +159,7 @@ class Link:
             _, end = await self._loop.create_connection(lambda: End(self, client), *self._broker)
         except OSError:
             client.cut()
+            self.ends.discard(client)
         else:
             client.joined(end)
 

@@ -10,6 +10,7 @@ one topic goes to its subscribers as it came, in one write; everything else goes
 
 import asyncio
 import json
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,7 @@ from loadgen.brokers.clients import FOREVER, Connection, Session
 from loadgen.brokers.erring import REJECTED, ErringHost
 from loadgen.brokers.faults import Counts, Faults, parse_faults
 from loadgen.brokers.messages import Message, Outgoing, refusal
+from loadgen.brokers.ports import users_at
 from loadgen.brokers.scan import ACK, MORE, RUN, SINGLE, next_item
 from loadgen.errors import RemoteProtocolError, UsageError
 from loadgen.mqtt import packets
@@ -257,7 +259,7 @@ class Reflector(ErringHost):
             connection.answer(PUBACK if qos == 1 else PUBREC, packet_id, code, REJECTED)
             return
         if route.control:
-            self._control(route.text, message.payload)
+            self._control(connection, route.text, message.payload)
         else:
             self.notes.counts.received += 1
             self.publish(route, item, connection)
@@ -545,10 +547,14 @@ class Reflector(ErringHost):
     def _on_unexpected(self, connection: Connection, session: Session, packet: Any) -> None:
         raise _protocol_error(f"unexpected {type(packet).__name__}")
 
-    def _control(self, topic: str, payload: bytes) -> None:
+    def _control(self, connection: Connection, topic: str, payload: bytes) -> None:
+        near, far = (connection.transport.get_extra_info(n) for n in ("sockname", "peername"))
         try:
             if topic != FAULTS_TOPIC:
                 raise UsageError("unknown control topic")
+            # Whoever is on this host can reach its loopback. Other hosts, only if it was opened to.
+            if not users_at(far[1], near[1]) <= {os.geteuid(), 0}:
+                raise UsageError("another user's reflector")
             self.set_faults(parse_faults(payload.decode("utf-8", "replace")))
         except UsageError as error:
             raise RemoteProtocolError(

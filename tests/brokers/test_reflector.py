@@ -1,5 +1,7 @@
 import asyncio
 import json
+import os
+import sys
 from collections.abc import AsyncIterator
 
 import aiomqtt
@@ -16,6 +18,7 @@ from loadgen.brokers.reflector_server import (
     VERSION_TOPIC,
 )
 from loadgen.errors import CannotRunError, UsageError
+from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
 from loadgen.mqtt.packets import (
     Connect,
@@ -492,6 +495,37 @@ async def test_bad_control_message_ends_its_sender(
     await other.subscribe("t")
     await other.publish("t", b"x")
     assert len(other.messages) == 1
+
+
+STRANGER = """
+import encodings.idna, os, socket, sys
+os.setgid(65534)
+os.setuid(65534)
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as broker:
+    broker.sendall(bytes.fromhex(sys.argv[2]))
+    broker.settimeout(10)
+    said = b""
+    while data := broker.recv(4096):
+        said += data
+print(said.hex())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+async def test_another_user_changes_no_faults(
+    reflector: LocalReflector, client: ClientMaker
+) -> None:
+    (endpoint,) = reflector.endpoints
+    words = encode(Connect("stranger"), 5) + encode(Publish(FAULTS_TOPIC, b"lose=1/1"), 5)
+    program = (sys.executable, "-I", "-S", "-c", STRANGER, str(endpoint.port), words.hex())
+    stranger = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
+    said, _ = await stranger.communicate()
+    refused = encode(Disconnect(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR), 5)
+    assert bytes.fromhex(said.decode()).endswith(refused)
+    one = await client(endpoint, "s")
+    await one.subscribe("t")
+    await one.publish("t", b"x")
+    assert len(one.messages) == 1
 
 
 async def test_in_a_process_of_its_own(client: ClientMaker) -> None:
