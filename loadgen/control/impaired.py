@@ -3,14 +3,15 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
-from loadgen.brokers.child import ChildBroker
+from loadgen.brokers.child import ChildBroker, Json
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import running
 from loadgen.control.bridge_load import Loads, loads_of
 from loadgen.control.rundir import EventLog
+from loadgen.errors import CannotRunError
 from loadgen.workload.case import busy_shares
 from loadgen.workload.groups import RunPlan
 from loadgen.workload.verdict import ImpairedFacts
@@ -41,24 +42,26 @@ class Links:
     async def play(self, window_began: asyncio.Event, events: EventLog) -> None:
         """Stall and cut by the schedule of the impairment, within the window."""
         await window_began.wait()
-        for relay in self.relays:
-            await relay.ask(begin=True)
-        if self.relays:
+        if await self._asked(begin=True):
             detail = str(self.workload.impairment)
             events.write(time.monotonic_ns(), "impaired", f"stalls and cuts begin: {detail}")
             await asyncio.sleep(self.workload.phases.duration_s)
-            await self.end()
+            await self._asked(end=True)
 
-    async def end(self) -> list[dict[str, int]]:
-        """No stall and no cut from now on; what each relay did."""
-        return [await relay.ask(end=True) for relay in self.relays]
+    async def _asked(self, **question: bool) -> list[Json]:
+        """What those relays answer that have not ended."""
+        answers = []
+        for relay in self.relays:
+            with suppress(CannotRunError):  # the verdict says it
+                answers.append(await relay.ask(**question))
+        return answers
 
     async def facts(self, window: tuple[int, int]) -> ImpairedFacts | None:
         """What the links were like in the window; None where none was impaired."""
         impairment = self.workload.impairment
         if impairment is None or self.loads is None:
             return None
-        counts = await self.end()
+        counts = await self._asked(end=True)
         whom = impairment.group or "all devices"
         cut = sum(one["connections_cut"] for one in counts)
         shares = filter(None, busy_shares(self.loads, window))
@@ -66,6 +69,7 @@ class Links:
             f"of {whom}: {impairment}",
             cut,
             max(shares, default=0.0),
+            relays_ended=len(self.relays) - len(counts),
             excuses_all=not self.workload.back_from_cuts,
         )
 

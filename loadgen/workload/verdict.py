@@ -135,6 +135,7 @@ class ImpairedFacts:
     link: str  # whose they were, and how
     cut: int  # connections that were cut
     busy_share: float  # of the busiest relay, over the window
+    relays_ended: int = 0  # that should have lasted
     excuses_all: bool = True  # whether devices were to come back from other losses, too
 
 
@@ -423,7 +424,13 @@ def _connections(facts: RunFacts) -> Iterator[Reason]:
     missing = facts.disconnects - (facts.reconnects - facts.returned)
     impaired = facts.impaired
     beside = 0 if impaired is None or impaired.excuses_all else others - impaired.cut
-    if others > 0 and not facts.disconnects_planned:
+    if impaired is not None and impaired.relays_ended:
+        yield Reason(
+            "DISCONNECTED",
+            f"our relay of the impaired links ended before the run, and {others:,} connections "
+            "with it: the broker is not to blame",
+        )
+    elif others > 0 and not facts.disconnects_planned:
         which = by_backend(facts.backends, lambda b: b.disconnects, "of them to")
         why = f"; the first: {facts.disconnect}" if facts.disconnect and others == lost else ""
         yield Reason(

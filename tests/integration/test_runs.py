@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -142,6 +143,35 @@ async def test_devices_of_one_group_have_an_impaired_link(tmp_path: Path) -> Non
     card = manifest(result.directory)
     assert card["plan"]["targets"][0] == card["broker"]["urls"][0]
     assert (summarize_run(result.directory).latency["transit"].p50 or 0) >= 15_000
+
+
+async def test_a_relay_that_is_killed_is_a_verdict_of_its_own(tmp_path: Path) -> None:
+    fields = {"broker": "mosquitto", "devices": 4, "rate": 40, "drain": 1, "impair": "delay=1ms"}
+    playing = asyncio.create_task(play(tmp_path, "fanin", **fields))
+    intervals = tmp_path / "run" / "intervals"
+    while not list(intervals.glob("*.parquet")) and not playing.done():
+        await asyncio.sleep(0.05)
+    for child in psutil.Process().children(recursive=True):
+        if "loadgen.brokers.impaired_server" in child.cmdline():
+            child.kill()
+    result = await playing
+    assert result.exit_status == 1
+    (told,) = (r.detail for r in result.verdict.reasons if r.code == "DISCONNECTED")
+    assert told.startswith(
+        "our relay of the impaired links ended before the run, and 5 connections"
+    )
+
+
+async def test_websocket_over_tls_passes_an_impaired_link(
+    tmp_path: Path, tls: TlsFiles, certificates: CertificateFiles
+) -> None:
+    async with run_secured(websocket=True, tls=tls) as broker:
+        url = f"wss://localhost:{broker.endpoints[0].port}/mqtt"
+        fields = {"tls_ca": str(certificates.authority), "devices": 3, "rate": 30, "qos": 1}
+        link = "delay=2ms,stall=50ms@600ms"
+        result = await play(tmp_path, "fanin", broker=url, impair=link, **fields)
+    assert not faults(result.verdict.reasons)
+    assert result.facts.ledger.intact == result.facts.ledger.sent == 45
 
 
 async def test_slow_subscribers_wait_and_the_others_do_not(tmp_path: Path) -> None:

@@ -55,6 +55,12 @@ def seen_of(process: psutil.Process) -> dict[str, bytes]:
             for name in ("cmdline", "environ")[: 1 if one is process else 2]:
                 with suppress(OSError):
                     found[f"{one.pid} {name}"] = Path(f"/proc/{one.pid}/{name}").read_bytes()
+            # Where somebody could connect: ports, and unix sockets with a name.
+            for held in one.net_connections("all"):
+                if held.status == psutil.CONN_LISTEN or (
+                    isinstance(held.laddr, str) and held.laddr
+                ):
+                    found[f"listens {held.laddr}"] = b""
     return found
 
 
@@ -165,7 +171,9 @@ async def test_nothing_that_a_run_leaves_or_shows_has_a_secret(
     assert document["broker"]["urls"][0].startswith("mqtts://***:***@localhost:")
     assert document["scenario"]["password"].startswith("file:")
     assert document["command"][document["command"].index("--user") + 1] == "env:LOADGEN_TEST_USER"
-    # Nobody else can look.
+    # Nobody else can look, or connect to any of us.
+    listens = {name for name in (*seen, *around) if name.startswith("listens")}
+    assert len(listens) == 1 and f"port={port})" in listens.pop()
     modes = {path: path.stat().st_mode & 0o777 for path in (out, *out.rglob("*"))}
     assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
     assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}

@@ -580,6 +580,8 @@ def test_a_relay_that_is_busy_is_ours_and_a_cut_is_said() -> None:
     assert told.code == "IMPAIRED" and "7 connections were cut" in told.detail
     lost = replace(changed(SOUND, received=9_999), impaired=impaired)
     assert "no session may have been kept" in reason(lost).detail
+    ended = replace(facts, impaired=replace(impaired, relays_ended=1), disconnects=3)
+    assert codes(ended) == ("DISCONNECTED",)
     busy = replace(facts, impaired=replace(impaired, busy_share=0.97))
     assert reason(busy).code == "GENERATOR_SATURATED"
 
