@@ -34,8 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _leave(main(sys.argv[1:]))
     words = _spelled_out(arguments)
     if words == ["--version"]:
-        print(PROGRAM)
-        return 0
+        with suppress(BrokenPipeError):
+            print(PROGRAM, flush=True)
+            return 0
+        return _FAILED_STATUS
     gc.disable()  # nothing of what is imported is garbage
     from loadgen.cli.app import Aborted, WrongUsage, command_of
     from loadgen.control.disk import disk_errors
@@ -59,6 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail("interrupted", _INTERRUPTED_STATUS)
     except BrokenPipeError:
         _let_go_of_stdout()
+        return _FAILED_STATUS
+    except SystemExit as ended:
+        # Where the reader of stdout went away, click says 1, which is an INVALID run here.
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
         return _FAILED_STATUS
     except Exception as error:
         return _fail(_unexpected(error), _FAILED_STATUS)

@@ -152,6 +152,20 @@ def test_unexpected_error_is_one_line_with_the_place_of_its_traceback(
     assert "s3cret" not in text
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("--version",), ("--help",), ("plan", "fanin"), ("tune", "script", "--profile", "load-host")],
+)
+def test_a_reader_that_went_away_is_a_known_end(words: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [sys.executable, "-m", "loadgen", *words], stdout=writing, stderr=subprocess.PIPE
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (3, b"")
+
+
 def test_error_of_the_tree_ends_with_its_status(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,13 +43,15 @@ COMMAND = (
 
 @dataclass(slots=True)
 class Playing:
-    """A run under way, on a terminal whose other end is `terminal`, which says what it says."""
+    """A run under way, on a terminal whose other end is `terminal`, which says what it says; its
+    results go into a pipe whose other end is `reader`."""
 
     process: "subprocess.Popen[bytes]"
     directory: Path
     mark: str
     scratch: Path
     terminal: int
+    reader: int
     said: bytes = b""
     hold: list[Callable[[], object]] = field(default_factory=list)
     """What gives back what was taken from the host."""
@@ -64,6 +66,11 @@ class Playing:
         if self.terminal >= 0:
             os.close(self.terminal)
             self.terminal = -1
+
+    def reader_gone(self) -> None:
+        if self.reader >= 0:
+            os.close(self.reader)
+            self.reader = -1
 
     def descendants(self) -> dict[int, str]:
         """Processes of this run but the first, by their names."""
@@ -129,6 +136,7 @@ FAILURES: dict[str, Failure] = {
     "TERM": _signals(signal.SIGTERM),
     "HUP": _signals(signal.SIGHUP),
     "terminal gone": Playing.terminal_gone,
+    "reader gone": Playing.reader_gone,
     "worker killed": _kill_worker,
     "disk full": _fill_disk,
     "descriptors": _limit(resource.RLIMIT_NOFILE, False, _descriptors),
@@ -169,6 +177,13 @@ def _await(playing: Playing, phase: str) -> bool:
     return False
 
 
+def _on_terminal() -> None:
+    """Have the standard input as the terminal of this session, and keep the standard output."""
+    results = os.dup(1)
+    os.login_tty(os.dup(0))
+    os.dup2(results, 1)
+
+
 @contextmanager
 def _started(scratch: Path, arguments: Sequence[str]) -> Iterator[Playing]:
     """The command in a session of its own, on a terminal of its own."""
@@ -177,13 +192,15 @@ def _started(scratch: Path, arguments: Sequence[str]) -> Iterator[Playing]:
     (scratch / "tmp").mkdir()
     environment = os.environ | dict([mark.split("=")]) | {"TMPDIR": str(scratch / "tmp")}
     master, slave = pty.openpty()
+    reader, results = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-m", "loadgen", *arguments, "--out", str(directory)],
-        stdin=slave, stdout=slave, stderr=slave,
-        env=environment, preexec_fn=lambda: os.login_tty(os.dup(0)),
+        stdin=slave, stdout=results, stderr=slave,
+        env=environment, preexec_fn=_on_terminal,
     )  # fmt: skip
     os.close(slave)
-    playing = Playing(process, directory, mark, scratch, master)
+    os.close(results)
+    playing = Playing(process, directory, mark, scratch, master, reader)
     listening = threading.Thread(target=playing.listen, daemon=True)
     listening.start()
     try:
@@ -196,6 +213,7 @@ def _started(scratch: Path, arguments: Sequence[str]) -> Iterator[Playing]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         playing.terminal_gone()
+        playing.reader_gone()
 
 
 @dataclass(frozen=True, slots=True)
