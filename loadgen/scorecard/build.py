@@ -292,8 +292,8 @@ def _power(
         nodes.setdefault(outlet.node, []).append(outlet)
     watts = sum(outlet.watts for outlet in outlets)
     withheld = [outlet.withheld for outlet in outlets if outlet.withheld]
-    remarks = [outlet.remark for outlet in outlets if outlet.remark]
-    remark = "; ".join([*withheld[:_MOST_REMARKS], *remarks[:_MOST_REMARKS]])
+    remarks = dict.fromkeys(remark for outlet in outlets for remark in outlet.remarks)
+    remark = "; ".join([*withheld[:_MOST_REMARKS], *list(remarks)[:_MOST_REMARKS]])
     return Power(
         outlets=tuple(outlets),
         nodes=tuple(

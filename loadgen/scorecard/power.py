@@ -70,6 +70,7 @@ class OutletPower:
 
     `watts` is the time-weighted mean over the covered part, `samples` how many of them hold in
     the window, `inside` how many were taken in it, `coverage` the covered share of it, 0 to 1.
+    `assumed_zone` is the zone in which its times were read though nobody named one, else "".
     `curve` is the covered course: from and until (seconds since the window's start) and watts.
     """
 
@@ -82,6 +83,7 @@ class OutletPower:
     node: str = ""
     energy: EnergyCheck | None = None
     inside: int = 0
+    assumed_zone: str = ""
 
     @property
     def name(self) -> str:
@@ -107,12 +109,17 @@ class OutletPower:
         return ""
 
     @property
-    def remark(self) -> str:
-        """What must be known of these watts; "" for nothing."""
+    def remarks(self) -> tuple[str, ...]:
+        """What must be known of these watts."""
         told = []
         if self.inside < LEAST_SAMPLES:
             taken = f"{self.inside} sample{'' if self.inside == 1 else 's'}"
             told.append(f"{self.name} has {taken} inside the window")
+        if self.assumed_zone:
+            told.append(
+                f"the times of {self.log} were read as those of {self.assumed_zone}, the zone of "
+                "this host (--pdu-timezone names another)"
+            )
         energy = self.energy
         if energy is not None and energy.result == "reset":
             told.append(f"the counter of {self.name} was reset in the window")
@@ -120,7 +127,7 @@ class OutletPower:
             share = energy.resolution_kwh / energy.counter_kwh
             if share > _NOTABLE:
                 told.append(f"a step of the counter of {self.name} is {share:.1%} of its energy")
-        return "; ".join(told)
+        return tuple(told)
 
 
 def outlets_over(settings: LogSettings, start_ns: int, end_ns: int) -> list[OutletPower]:
@@ -140,6 +147,7 @@ def outlets_of_log(
     for window in windows:
         require_no_clock_change(log, samples, settings, window)
     outlets = list(samples.groupby("outlet", sort=False))
+    assumed = settings.zone.key if samples["local"].any() and not settings.zone_given else ""
     return [
         [
             outlet_power(
@@ -148,6 +156,7 @@ def outlets_of_log(
                 window,
                 outlet=str(name),
                 node=log.node,
+                assumed_zone=assumed,
             )
             for name, own in outlets
         ]
@@ -191,6 +200,7 @@ def outlet_power(
     *,
     outlet: str = "",
     node: str = "",
+    assumed_zone: str = "",
 ) -> OutletPower:
     """Time-weighted mean of one outlet's samples, which have `_COLUMNS`, over a window.
 
@@ -235,6 +245,7 @@ def outlet_power(
         node=node,
         energy=energy,
         inside=int(((moments >= start_ns) & (moments < end_ns)).sum()),
+        assumed_zone=assumed_zone,
     )
 
 

@@ -45,14 +45,15 @@ class PduLog:
 class LogSettings:
     """The logs of a run and how to read them.
 
-    `zone` is that of times without an offset of their own, `offset_ns` how far the PDU's clock is
-    ahead of the host's.
+    `zone` is that of times without an offset of their own, and `zone_given` whether the user named
+    it; `offset_ns` is how far the PDU's clock is ahead of the host's.
     """
 
     logs: tuple[PduLog, ...]
     zone: ZoneInfo
     columns: Columns = field(default_factory=dict)
     offset_ns: int = 0
+    zone_given: bool = True
 
 
 def log_settings(
@@ -65,7 +66,9 @@ def log_settings(
     offset_ns = parse_offset(offset) if offset else 0
     named = parse_columns(columns) if columns else {}
     distinct = distinct_logs(logs)
-    return LogSettings(distinct, time_zone(timezone), named, offset_ns) if distinct else None
+    if not distinct:
+        return None
+    return LogSettings(distinct, time_zone(timezone), named, offset_ns, timezone is not None)
 
 
 def parse_offset(text: str) -> int:

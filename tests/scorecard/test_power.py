@@ -459,7 +459,7 @@ def test_watts_against_the_counter(counter: list[float], result: str | None) -> 
     outlet = power_of("a", times, [600.0] * 3, 0, 3600 * SECOND_NS, counter, step_kwh)
     assert (outlet.energy and outlet.energy.result) == result
     assert bool(outlet.withheld) is (result == "disagrees")
-    assert ("was reset in the window" in outlet.remark) is (result == "reset")
+    assert ("was reset in the window" in str(outlet.remarks)) is (result == "reset")
     if outlet.energy is not None and counter == sorted(counter):
         assert outlet.energy.watts_kwh == pytest.approx(0.6)
         assert outlet.energy.counter_kwh == pytest.approx(counter[-1] - counter[0])

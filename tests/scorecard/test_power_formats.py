@@ -524,7 +524,7 @@ def test_a_counter_that_agrees_and_one_that_does_not(tmp_path: Path) -> None:
     fine = outlet_of(tmp_path, counted())
     assert fine.energy is not None and fine.energy.result == "agrees"
     assert fine.energy.watts_kwh == pytest.approx(0.12) == fine.energy.counter_kwh
-    assert (fine.withheld, fine.remark) == ("", "")
+    assert (fine.withheld, fine.remarks) == ("", ())
     for text in (counted(unit="mW"), counted(watts=700), counted(wh=11)):
         wrong = outlet_of(tmp_path, text)
         assert "kWh, and the watts meanwhile make" in wrong.withheld
@@ -536,7 +536,7 @@ def test_a_counter_that_agrees_and_one_that_does_not(tmp_path: Path) -> None:
 def test_a_reset_is_told_as_a_reset(tmp_path: Path) -> None:
     outlet = outlet_of(tmp_path, counted(reset=6))
     assert outlet.energy is not None and outlet.energy.result == "reset"
-    assert "was reset in the window" in outlet.remark and not outlet.withheld
+    assert "was reset in the window" in str(outlet.remarks) and not outlet.withheld
     # Beside a reset, watts that are wrong are still wrong.
     assert outlet_of(tmp_path, counted(reset=6, watts=900)).withheld
 
@@ -554,14 +554,14 @@ def test_a_counter_alone_gives_the_mean(tmp_path: Path) -> None:
     few = "\n".join(["time,Energy (Wh)", lines[0], lines[6], lines[12]])
     sparse = outlet_of(tmp_path, few)
     assert sparse.watts == pytest.approx(600.0) and sparse.coverage == 1.0
-    assert "has 2 samples inside the window" in sparse.remark
+    assert "has 2 samples inside the window" in str(sparse.remarks)
     # A reset leaves a minute out.
     reset = [
         line if place < 6 else f"{1366970645 + 60 * place},{5 * (place - 6):.1f}"
         for place, line in enumerate(lines)
     ]
     again = outlet_of(tmp_path, "\n".join(["time,Energy (Wh)", *reset]))
-    assert again.coverage == pytest.approx(11 / 12) and "was reset" in again.remark
+    assert again.coverage == pytest.approx(11 / 12) and "was reset" in str(again.remarks)
     assert again.watts == pytest.approx((5 * 900 + 6 * 300) / 11)
 
 
@@ -569,7 +569,7 @@ def test_a_counter_alone_that_is_too_coarse_or_none(tmp_path: Path) -> None:
     lines = [f"{1366970645 + 60 * place},{5000 + 3 * place}" for place in range(13)]
     log = "\n".join(["time,Energy (kWh)", *lines])
     whole = outlet_of(tmp_path, log)
-    assert whole.withheld == "" and "is 2.8% of its energy" in whole.remark
+    assert whole.withheld == "" and "is 2.8% of its energy" in str(whole.remarks)
     assert "too coarse for a mean" in outlet_of(tmp_path, log, minutes=6).withheld
     # Energy of each interval goes up and down: it is no counter.
     each = "\n".join(
@@ -607,3 +607,28 @@ def test_the_row_says_what_is_wrong_with_its_watts(make: ModuleType, tmp_path: P
     for name in ("PERSISTENT.MPW", "PERSISTENT.JPM"):
         value, remark = wrong[name]
         assert value is None and remark.startswith("Withheld: the counter of ")
+
+
+def test_the_row_says_in_which_zone_bare_times_were_read(
+    make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two outlets of one log, whose times say no zone: one sentence, unless the user named it."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": minute(0) - 3 * 10**9}
+    run = make.fabricate(tmp_path / "run", case="persistent", clock=clock)
+    start = datetime.fromtimestamp(minute(0) / 1e9, tz=ZoneInfo("Europe/Berlin"))
+
+    def remark(zone: str, timezone: str | None) -> str:
+        times = [start + timedelta(seconds=tenth / 10) for tenth in range(-30, 80)]
+        lines = [
+            f"{time:%Y-%m-%d %H:%M:%S.%f}{zone},{outlet},50" for time in times for outlet in "AB"
+        ]
+        (tmp_path / "pdu.csv").write_text("\n".join(["time,outlet,Power (W)", *lines]))
+        card = summarize_run(run, [tmp_path / "pdu.csv"], timezone)
+        (row,) = (row for row in card.rows if row.name == "PERSISTENT.MPW")
+        assert row.value == 5.0
+        return row.remark
+
+    told = remark("", None)
+    assert told.count("were read as those of Europe/Berlin, the zone of this host") == 1
+    assert remark("", "Europe/Berlin") == remark("+02:00", None) == ""
