@@ -16,9 +16,11 @@ from loadgen.api import read
 from loadgen.cases.registry import CASES
 from loadgen.cli.app import app, command_of
 from loadgen.cli.main import main
+from loadgen.control import secrets
 from loadgen.errors import CannotRunError, RunDirectoryError
 from tests.run_files import manifest
 
+TAKEN = "taken'\"ü\\"
 HEAVY = (
     *("numba", "numpy", "pyarrow", "pyspark", "pandas", "plotly"),
     *("asyncio", "rich", "loadgen.engine", "loadgen.control.coordinator"),
@@ -138,18 +140,19 @@ def test_unexpected_error_is_one_line_with_the_place_of_its_traceback(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def fail(name: str, host: str, port: int, faults: str) -> None:
-        raise RuntimeError("first\nsecond mqtt://me:s3cret@h")
+        raise RuntimeError(f"first\nsecond mqtt://me:s3cret@h {[TAKEN]}")
 
+    monkeypatch.setattr(secrets, "_taken", {("password", "env:P"): TAKEN})
     monkeypatch.setattr("loadgen.brokers.start.serve_forever", fail)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     status, line = complaint(capsys, "broker", "auto")
     assert status == 3
-    assert "RuntimeError: first second mqtt://me:***@h" in line
+    assert "RuntimeError: first second mqtt://me:***@h" in line and "taken" not in line
     (saved,) = tmp_path.iterdir()
     assert str(saved) in line
     text = saved.read_text()
     assert "Traceback" in text
-    assert "s3cret" not in text
+    assert "s3cret" not in text and "taken" not in text
 
 
 @pytest.mark.parametrize(
