@@ -37,6 +37,11 @@ class Channel(asyncio.Protocol):
         assert self._transport is not None
         return int(self._transport.get_extra_info("socket").fileno())
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether something that was sent has not left, for which the loop is needed."""
+        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+
     async def obey(self, sock: socket.socket, commands: Mapping[str, Command]) -> None:
         """Carry out what arrives on `sock` until it closes; an unforeseen error is raised."""
         self.commands = commands

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from loadgen.engine.attendance import Attendance
+from loadgen.engine.channel import Channel
 from loadgen.engine.clock import clock_ns
 from loadgen.engine.loop import WorkerLoop
 from loadgen.engine.reactor import CHANNEL, LINGER, TIMER, EntryPoints
@@ -48,6 +49,7 @@ class Poller:
         self._loop = loop
         self._kernels = kernels
         self._handle_events = handle_events
+        self._channel: Channel | None = None
         self._attendance: Attendance | None = None
         self._stalls = fleet.held["attention"]["stalls"]
         columns = (fleet.held["totals"][name] for name in ("events", "rearm", "ready"))
@@ -64,20 +66,27 @@ class Poller:
             watch(run.epoll, timer, EPOLLIN | EPOLLET, name, fleet.words)
         loop.add_reader(run.epoll, self.on_ready)
 
-    def heed(self, channel: int, attendance: Attendance) -> None:
-        """Leave compiled code when the coordinator speaks, on `channel`, and to tell of stalls."""
-        watch(self._fleet.run.epoll, channel, EPOLLIN, CHANNEL, self._fleet.words)
+    def heed(self, channel: Channel, attendance: Attendance) -> None:
+        """Leave compiled code for the coordinator, and to tell it of stalls."""
+        watch(self._fleet.run.epoll, channel.descriptor, EPOLLIN, CHANNEL, self._fleet.words)
+        self._channel = channel
         self._attendance = attendance
 
     def on_ready(self) -> None:
         """Connections have something, or messages are due."""
         end_ns = clock_ns() + _LEAST_STAY_NS
+        stay_ns = self._may_stay_ns()
+        # A turn of the loop between two messages over TLS would cost as much as one of them. What
+        # the loop was asked for has one first, and to ask it again would forget that.
+        while self._serve(stay_ns) and stay_ns and clock_ns() <= end_ns:
+            stay_ns = self._may_stay_ns()
+
+    def _may_stay_ns(self) -> int:
+        """How long compiled code may stay; 0 where the loop has something to do first."""
+        if self._channel is not None and self._channel.is_writing:
+            return 0
         stay_ns = self._loop.until_due_ns()
-        while self._serve(max(stay_ns, _LEAST_STAY_NS) if stay_ns else 0):
-            # A turn of the loop between two messages over TLS would cost as much as one of them.
-            stay_ns = self._loop.until_due_ns()
-            if not stay_ns or clock_ns() > end_ns:
-                return
+        return max(stay_ns, _LEAST_STAY_NS) if stay_ns else 0
 
     def _serve(self, stay_ns: int) -> bool:
         """Stay in compiled code for so long, or until Python is needed; whether it was."""
