@@ -147,13 +147,14 @@ class Poller:
     async def read_rest(self, limit_s: float) -> None:
         """Read what the sockets hold, at most for so long: what came in time is not lost."""
         end_ns = clock_ns() + int(limit_s * 1e9)
-        handled = -1
-        while handled != self._fleet.totals.publishes or self._ready[0]:
-            handled = self._fleet.totals.publishes
-            self._serve(_REST_NS)
+        is_quiet = False
+        while not is_quiet and clock_ns() < end_ns:
+            handled, since_ns = self._fleet.totals.publishes, clock_ns()
+            needed = self._serve(_REST_NS) or self._ready[0]
+            # Compiled code is left before that for an event, the coordinator or a stall.
+            is_quiet = not needed and clock_ns() - since_ns >= _REST_NS
+            is_quiet = is_quiet and handled == self._fleet.totals.publishes
             await asyncio.sleep(0)
-            if clock_ns() > end_ns:
-                return
 
     def begin_schedule(self, start_ns: int) -> None:
         """Send by the schedule from `start_ns` on."""

@@ -1,5 +1,6 @@
-"""When a worker leaves compiled code for its loop."""
+"""When a worker leaves compiled code for its loop, and when it has read all that came."""
 
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +14,7 @@ from loadgen.engine.channel import Channel
 from loadgen.engine.poller import Poller
 from loadgen.engine.reactor import EntryPoints
 from loadgen.engine.syscalls import close_descriptor
+from tests.engine.harness import HANG_S
 
 MS = 1_000_000
 
@@ -40,6 +42,8 @@ class Scene:
 
     def serve(self, _fleet: object, stay_ns: int) -> None:
         self.stays_ns.append(stay_ns)
+        if not self.found:
+            time.sleep(stay_ns / 1e9)
         what = self.found.pop(0) if self.found else ""
         self.events[0] = what in ("message", "acknowledgement")
         self.publishes += what == "message"
@@ -79,7 +83,7 @@ def test_messages_that_python_reads_need_no_turn_of_the_loop(
     scenes: list[Scene], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(poller_module, "_LEAST_STAY_NS", 500 * MS)
-    scenes.append(scene := Scene("message", "message"))
+    scenes.append(scene := Scene("message", "message", "called"))
     scene.poller.on_ready()
     assert scene.stays_ns == [1000 * MS] * 3
 
@@ -90,3 +94,10 @@ def test_what_the_channel_has_not_taken_needs_the_loop(scenes: list[Scene]) -> N
     scene.channel.is_writing = True
     scene.poller.on_ready()
     assert scene.stays_ns == [0]
+
+
+@pytest.mark.parametrize("before", ["acknowledgement", "called"])
+async def test_what_interrupts_the_rest_does_not_end_it(scenes: list[Scene], before: str) -> None:
+    scenes.append(scene := Scene(before, before, "message"))
+    await scene.poller.read_rest(HANG_S)
+    assert (scene.publishes, scene.found) == (1, [])
