@@ -14,6 +14,7 @@ from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
+from websockets.protocol import State
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
@@ -82,6 +83,8 @@ class WebSocket:
         if not (data or self._framed):
             return self.sock.send(data)
         if data and not self._framed_bytes:
+            if self._framing.state is not State.OPEN:
+                raise BrokenPipeError(errno.EPIPE, "closed")
             piece = bytes(data[:_PIECE_BYTES])
             self._framing.send_binary(piece)
             self._framed_bytes = len(piece)
@@ -103,8 +106,9 @@ class WebSocket:
         view[:count], self._received = self._received[:count], self._received[count:]
         return count
 
-    def pending(self) -> int:
-        return len(self._received)
+    def pending(self) -> bool:
+        """Whether there is more to read without the socket: bytes, or the end."""
+        return bool(self._received) or self._framing.close_expected()
 
     def _flush(self) -> None:
         self._framed += b"".join(self._framing.data_to_send())

@@ -1,12 +1,16 @@
 """Devices over TLS: the same exchange, the same accounts, and what only TLS can do wrong."""
 
 import asyncio
+import socket
 import ssl
 from typing import Any
 
 import pytest
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
 
 from loadgen.brokers.certificates import CertificateFiles
+from loadgen.engine.streams import MQTT, WebSocket
 from loadgen.mqtt.packets import Disconnect
 from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes, Target, Tls
 from tests.engine.harness import (
@@ -270,3 +274,34 @@ async def test_the_last_answer_says_what_was_negotiated(
     assert (entry["version"], entry["count"]) == (version, 10)
     assert entry["cipher"] == (cipher or "TLS_AES_256_GCM_SHA384")
     assert 5 <= said["resumed"] < 10
+
+
+@pytest.mark.parametrize("last", [(), (b"\x30\x03\x00\x01t",)], ids=["alone", "behind a packet"])
+def test_a_websocket_that_the_broker_closes_ends_and_takes_nothing_more(
+    last: tuple[bytes, ...],
+) -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        near.setblocking(False)
+        device = WebSocket(near, "ws://broker:1/mqtt")
+        with pytest.raises(BlockingIOError):
+            device.upgrade()
+        broker = ServerProtocol(subprotocols=[MQTT])
+        broker.receive_data(far.recv(1 << 16))
+        (request,) = broker.events_received()
+        assert isinstance(request, Request)
+        broker.send_response(broker.accept(request))
+        far.sendall(b"".join(broker.data_to_send()))
+        device.upgrade()
+        for data in last:
+            broker.send_binary(data)
+        broker.send_close()
+        far.sendall(b"".join(broker.data_to_send()))
+        view = memoryview(bytearray(100))
+        for data in last:
+            assert view[: device.recv_into(view)] == data
+            # What the broker is owed cannot go out, and that is for the reader to notice.
+            with pytest.raises(BrokenPipeError):
+                device.send(b"acknowledged")
+            assert device.pending()
+        assert device.recv_into(view) == 0
