@@ -101,17 +101,21 @@ class Lifecycle:
         data = fleet.control[: self._control_bytes[0]].tobytes()
         self._events[0] = self._control_bytes[0] = 0
         # First what must follow bytes that are already out: all else may write, unblock or close.
+        # Messages over TLS bear their send time already: a read before them would seem transit.
         for kind, connection, value, offset, length, _ in rows:
             if kind == traffic.UNSENT:
                 self.outgoing.keep(connection, data[offset : offset + length])
             elif kind == traffic.UNSENT_BODY:
                 self.outgoing.keep_body(connection, value, value + length)
+            else:
+                continue
+            self.outgoing.go_on(connection)
         for kind, connection, value, offset, length, moment_ns in rows:
             match kind:
                 case traffic.READY if self.streams is not None:
                     self.streams.serve(connection, value, moment_ns)
                 case traffic.UNSENT | traffic.UNSENT_BODY:
-                    self.outgoing.go_on(connection)
+                    pass
                 case traffic.CONTROL_PACKET:
                     self._on_control(connection, data[offset : offset + length], moment_ns)
                 case traffic.WRITABLE:

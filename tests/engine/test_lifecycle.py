@@ -5,11 +5,15 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from loadgen.engine.lifecycle import Lifecycle
 from loadgen.mqtt import packets
 from loadgen.mqtt.codec import encode
+from loadgen.workload import traffic
 from loadgen.workload.groups import Reconnect
 from tests.engine.harness import (
     Driver,
@@ -357,3 +361,26 @@ async def test_devices_come_back_however_often_they_fail(
     assert driver.counted("connects") == 2
     assert driver.counted("connect_failures") == 3
     assert driver.counted("disconnects") == 1
+
+
+def test_messages_over_tls_leave_before_others_are_read() -> None:
+    """They are stamped as sent: what is done before would count as the broker's time."""
+    done: list[tuple[str, int]] = []
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda connection=0, *_: done.append((name, connection))
+
+    rows = [(traffic.READY, 1, 1, 0, 0, 5), (traffic.UNSENT, 2, 0, 0, 3, 5)]
+    stage = Lifecycle.__new__(Lifecycle)
+    parts = {
+        "_fleet": SimpleNamespace(events=np.array(rows), control=np.zeros(3, np.uint8)),
+        "_events": np.array([2]),
+        "_control_bytes": np.array([3]),
+        "streams": SimpleNamespace(serve=note("read")),
+        "outgoing": SimpleNamespace(keep=note("keep"), go_on=note("write")),
+        "connector": SimpleNamespace(more=note("connect")),
+    }
+    for name, part in parts.items():
+        setattr(stage, name, part)
+    stage._handle_events()
+    assert done == [("keep", 2), ("write", 2), ("read", 1), ("connect", 0)]
