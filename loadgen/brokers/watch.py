@@ -47,6 +47,7 @@ _CLOSE_SAMPLES: Final = 3000
 _INTERVAL_S: Final = 1.0
 _CPUCLOCK_SCHED: Final = 2
 _AGAIN_S: Final = 2.0
+_CANCEL_AGAIN_S: Final = 0.1
 _LONGEST_TOPIC: Final = 200
 _LONGEST_NUMBER: Final = 30
 _LARGEST: Final = 1 << 62
@@ -192,13 +193,16 @@ async def watching(
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
+        while not all(task.done() for task in tasks):
+            # Again, because one that comes together with an answer is lost in `asyncio.wait_for`
+            # of Python 3.11, by which aiomqtt waits.
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
         _record_load(load, record)
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
 
 
 async def _sample(load: ProcessLoad, record: Recorder, interval_s: float | None) -> None:

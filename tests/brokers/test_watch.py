@@ -154,3 +154,26 @@ async def test_a_record_that_cannot_be_written_is_told() -> None:
     with pytest.raises(OSError, match="no space left"):
         async with watch.watching([], lambda: (os.getpid(),), full):
             await asyncio.sleep(0.05)
+
+
+async def test_a_cancellation_that_was_lost_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost: list[bool] = []
+    records: list[dict[str, Any]] = []
+
+    async def subscribe(*_: object) -> None:
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if lost:
+                    raise
+                lost.append(True)
+
+    monkeypatch.setattr(watch, "_subscribe", subscribe)
+    endpoint = Endpoint("mqtt", "127.0.0.1", 1883)
+    async with asyncio.timeout(30):
+        async with watch.watching([endpoint], lambda: (), records.append):
+            await asyncio.sleep(0)
+    assert lost
