@@ -109,8 +109,8 @@ def _by_form(texts: "pd.Series[str]", form: str) -> Times:
     try:
         read = pd.to_datetime(texts, format=form, errors="coerce", utc=True)
     except ValueError:  # not a format
-        read = pd.Series(pd.NaT, texts.index)
-    clock = read.dt.tz_convert(None) if read.notna().any() else read
+        read = pd.Series(pd.NaT, texts.index, dtype="datetime64[ns, UTC]")
+    clock = read.dt.tz_convert(None)
     fine = read.notna().to_numpy(bool)
     return Times(
         clock.fillna(pd.Timestamp(0)).astype("datetime64[ns]").to_numpy(np.int64), fine, zones
