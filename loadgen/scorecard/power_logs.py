@@ -277,7 +277,8 @@ def _table(lines: "pd.Series[str]", columns: Columns) -> _Table | None:
             except HeaderError as error:
                 unclear = unclear or error
                 continue
-            if layout is None:
+            # What a line of samples is above others does not name columns.
+            if layout is None or _has_time(head[first - 1], layout, separator, columns):
                 continue
             if not layout.zone:
                 layout = replace(layout, zone=zone_above(head[:first]))
@@ -457,8 +458,11 @@ def _times(
     form = columns.get("format", "")
     told = texts
     if layout.zone and not form:
-        # A number counts from 1970 anyway.
-        own = r"(?:[zZ]|:\d\d.*[+-]\d\d?(?::?\d\d)?|[A-Za-z]{3,5}|/[A-Za-z_]+)$|^[\d.,]+$"
+        # A number counts from 1970 anyway, but 20130426100405 does not.
+        own = (
+            r"(?:[zZ]|:\d\d.*[+-]\d\d?(?::?\d\d)?|[A-Za-z]{3,5}|/[A-Za-z_]+)$"
+            r"|^(?!20\d{12}$)[\d.,]+$"
+        )
         bare = ~texts.str.contains(own, regex=True)
         told = texts.where(~bare, texts + f" {layout.zone}")
     try:

@@ -18,10 +18,10 @@ _OTHER = (
 _OTHER_UNIT = re.compile(_OTHER, re.IGNORECASE)
 _OF_ANOTHER_SIZE = re.compile(
     r"\b(?:ten|hundred|thousand)ths?\b|\b(?:zehn|hundert|tausend)stel\b"
-    r"|(?:[x×*/]|\b10\^)\s*(?:-\d|0[.,]0*1\b|10+\b)",
+    r"|(?:(?<!\d)[x×*/]|\b10\^)\s*(?:-\d|0[.,]0*1\b|10+\b)|\b1\s?/\s?10+\s?[km]?W",
     re.IGNORECASE,
 )
-"""A factor beside a unit: "tenths of W", "W x10", "kW * 0.01"."""
+"""A factor beside a unit: "tenths of W", "W x10", "1/100 kWh"; not a number, as "Outlet 4/10"."""
 _DIVIDED = re.compile(r"\s*(?:/|per\b)\s*\w", re.IGNORECASE)
 """What follows a unit that is a part of another one: "W/m", "kWh per day"."""
 _IN_BRACKETS = re.compile(r"[(\[]\s*([^()\[\]]*?)\s*[)\]]")

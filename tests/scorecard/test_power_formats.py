@@ -229,6 +229,8 @@ def test_every_outlet_of_a_log_counts_once(tmp_path: Path) -> None:
             "several columns of power ('a W', 'b W')",
         ),
         ("time,W,kW\n1366970645,2,3\n", None, "several columns that count the same ('W', 'kW')"),
+        # The second line names no columns, though these would differ with it.
+        ("time,W,W\n1366970645,2,3\n1366970646,2,3\n", None, "count the same ('W', 'W')"),
         ("time,W\n2013-04-26 10:04:05 PDT,2\n", None, "is not in UTC; give --pdu-timezone"),
         ("time,W\n2013-04-26 10:04:05 CET,2\n", "unit=W", "is not in UTC; give --pdu-timezone"),
     ],
@@ -274,6 +276,7 @@ def test_what_is_given_settles_it(text: str, columns: str, watts: float) -> None
         ("time,W", "2013-04-26 12:04:05 UTC+2,135", 135.0),
         ("Time (UTC+2),W", "2013-04-26 12:04:05,135", 135.0),
         ("Time zone: UTC\nTime,W", "2013-04-26 10:04:05,135", 135.0),
+        ("Time (UTC+2),W", "20130426120405,135", 135.0),
     ],
 )
 def test_what_a_header_says_besides(header: str, line: str, watts: float) -> None:
@@ -296,6 +299,7 @@ def test_what_a_header_says_besides(header: str, line: str, watts: float) -> Non
         # Not a unit, but a part or a multiple of one.
         ("time,Power (tenths of W)\n1366970645,2\n", None, "else convert it"),
         ("time,Power*10 (W)\n1366970645,2\n", None, "what does 'Power*10 (W)' count?"),
+        ("time,Power in 1/10 W\n1366970645,2\n", None, "what does 'Power in 1/10 W' count?"),
         ("time,Energy (kWh/day)\n1366970645,2\n", None, "what does 'Energy (kWh/day)' count?"),
         # A zone that is not the one given.
         ("Time (CEST),W\n2013-04-26 12:04:05,2\n", None, "12:04:05 CEST' is not in UTC"),
@@ -312,6 +316,13 @@ def test_what_would_be_a_wrong_figure_is_refused(
     with pytest.raises(PowerLogError) as refused:
         over(tmp_path, text, columns=columns)
     assert says in str(refused.value)
+
+
+def test_a_number_with_a_stroke_is_no_factor() -> None:
+    assert parsed("time,Rack 4/10 Power (W),Rack 4/11 Power (W)\n1366970645,2,3\n") == {
+        "Rack 4/10": [2.0],
+        "Rack 4/11": [3.0],
+    }
 
 
 @pytest.mark.parametrize("column", ["Device", "Node", "Gerät", "MAC"])
