@@ -203,6 +203,10 @@ class PackedCurves:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __reduce__(self) -> tuple[type["PackedCurves"], tuple[Curves]]:
+        # A reference to what may be gone cannot go to another process.
+        return PackedCurves, (self.unpacked(),)
+
 
 @dataclass(frozen=True, slots=True)
 class ScoreCard:

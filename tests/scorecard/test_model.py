@@ -1,5 +1,6 @@
 """The numbers of a score card, against the rows that they come from."""
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,11 @@ def wide(make: ModuleType) -> Any:
         }
 
     return columns
+
+
+def test_a_card_goes_to_another_process(make: ModuleType, tmp_path: Path) -> None:
+    card = card_of(make, tmp_path / "run", "fanin")
+    assert pickle.loads(pickle.dumps(card)) == card
 
 
 def test_fanin(make: ModuleType, tmp_path: Path) -> None:
