@@ -27,10 +27,12 @@
   };
   const once = (make) => {
     const made = new Map();
-    return (element) => {
+    const get = (element) => {
       if (!made.has(element)) made.set(element, make(element));
       return made.get(element);
     };
+    get.forget = (element) => made.delete(element);
+    return get;
   };
   const figureOf = once(async (plot) => JSON.parse(await unpack(plot.nextElementSibling)));
   const library = once(async (element) => {
@@ -81,7 +83,11 @@
   addEventListener("resize", sayWhatScrolls);
   drawAll();
   for (const fold of document.querySelectorAll("details")) {
-    fold.addEventListener("toggle", drawAll);
+    fold.addEventListener("toggle", () => {
+      // Theme and width may change meanwhile: what is opened again is drawn again.
+      if (!fold.open) fold.querySelectorAll(".plot").forEach(drawOne.forget);
+      drawAll();
+    });
   }
   for (const button of document.querySelectorAll("button.download")) {
     button.addEventListener("click", async () => {

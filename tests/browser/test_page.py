@@ -215,6 +215,45 @@ def test_many_runs_are_folded_and_drawn_when_opened(
     assert visit.dom.count('<details class="run" open') == 1
 
 
+def test_what_is_opened_again_is_drawn_again(
+    make: ModuleType, tmp_path: Path, browse: Browse
+) -> None:
+    """The page had become narrower while its charts were out of sight."""
+    cards = [
+        summarize_run(make.fabricate(tmp_path / f"{n}", f"run-{n}", "connburst")) for n in range(7)
+    ]
+    (said,) = browse(with_script(to_html(cards), REOPEN), anchor="#run-3").console
+    found = re.search("widths ([0-9 ]+)", said)
+    assert found is not None
+    before, after, room = map(int, found[1].split())
+    assert after <= room < before
+
+
+REOPEN = b"""
+const run = document.querySelector("details.run[open]") ?? document.querySelector("details.run");
+const width = () => Math.round(run.querySelector(".plot svg").getBoundingClientRect().width);
+const later = () => new Promise((turn) => setTimeout(turn, 1000));
+(async () => {
+  run.open = true;
+  await later();
+  const before = width();
+  run.open = false;
+  await later();
+  document.querySelector("main").style.width = "400px";
+  run.open = true;
+  await later();
+  console.log(["widths", before, width(), run.querySelector(".plot").clientWidth].join(" "));
+})();
+"""
+
+
+def with_script(page: bytes, script: bytes) -> bytes:
+    """A page that allows this script and has it at its end."""
+    policy = b"'sha256-" + b64encode(sha256(script).digest()) + b"'"
+    page = page.replace(b"</main>", b"</main><script>" + script + b"</script>")
+    return page.replace(b"script-src ", b"script-src " + policy + b" ", 1)
+
+
 @pytest.mark.parametrize("width", [400, 1280])
 def test_nothing_is_wider_than_the_page(
     make: ModuleType, page: bytes, tmp_path: Path, browse: Browse, width: int
@@ -225,10 +264,7 @@ def test_nothing_is_wider_than_the_page(
     long = replace(table.rows[0], valid=False, told=("WORKER_LOST: " + "and so on, " * 20,))
     sweep = to_sweep_page(replace(table, rows=(long, *table.rows[1:])))
     for name, one in (("card.html", page), ("sweep.html", sweep)):
-        measured = one.replace(b"</main>", b"</main><script>" + MEASURE + b"</script>")
-        policy = b"'sha256-" + b64encode(sha256(MEASURE).digest()) + b"'"
-        measured = measured.replace(b"script-src ", b"script-src " + policy + b" ", 1)
-        (tmp_path / name).write_bytes(measured)
+        (tmp_path / name).write_bytes(with_script(one, MEASURE))
         # A window has a least width, a frame has none.
         frame = f'<iframe src="{name}" width="{width}" height="900" style="border: 0">'
         (said,) = browse(frame.encode(), name="frame.html").console
