@@ -24,7 +24,7 @@ from loadgen.brokers.clients import FOREVER, Connection, Session
 from loadgen.brokers.erring import REJECTED, ErringHost
 from loadgen.brokers.faults import Counts, Faults, parse_faults
 from loadgen.brokers.messages import Message, Outgoing, refusal
-from loadgen.brokers.ports import users_at
+from loadgen.brokers.ports import is_local, users_at
 from loadgen.brokers.scan import ACK, MORE, RUN, SINGLE, next_item
 from loadgen.errors import RemoteProtocolError, UsageError
 from loadgen.mqtt import packets
@@ -548,18 +548,29 @@ class Reflector(ErringHost):
         raise _protocol_error(f"unexpected {type(packet).__name__}")
 
     def _control(self, connection: Connection, topic: str, payload: bytes) -> None:
-        near, far = (connection.transport.get_extra_info(n) for n in ("sockname", "peername"))
         try:
             if topic != FAULTS_TOPIC:
                 raise UsageError("unknown control topic")
-            # Whoever is on this host can reach its loopback. Other hosts, only if it was opened to.
-            if not users_at(far[1], near[1]) <= {os.geteuid(), 0}:
+            if not _may_steer(connection):
                 raise UsageError("another user's reflector")
             self.set_faults(parse_faults(payload.decode("utf-8", "replace")))
         except UsageError as error:
             raise RemoteProtocolError(
                 str(error), ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
             ) from None
+
+
+def _may_steer(connection: Connection) -> bool:
+    """Whether its other end is this user's, or on a host that this one was opened to.
+
+    Whoever is on this host can reach its loopback, and whose a closed connection was is not known.
+    """
+    near, far = (connection.transport.get_extra_info(n) for n in ("sockname", "peername"))
+    if far is None:  # reset
+        return False
+    users = users_at(far[1], near[1])
+    address = far[0].removeprefix("::ffff:")  # IPv4, told by a socket of IPv6
+    return users <= {os.geteuid(), 0} and (bool(users) or not is_local(address))
 
 
 def _protocol_error(detail: str) -> RemoteProtocolError:

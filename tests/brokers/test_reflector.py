@@ -505,23 +505,25 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as broker:
     broker.sendall(bytes.fromhex(sys.argv[2]))
     broker.settimeout(10)
     said = b""
-    while data := broker.recv(4096):
+    while sys.argv[3] == "stays" and (data := broker.recv(4096)):
         said += data
 print(said.hex())
 """
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.parametrize("how", ["stays", "leaves"])
 async def test_another_user_changes_no_faults(
-    reflector: LocalReflector, client: ClientMaker
+    reflector: LocalReflector, client: ClientMaker, how: str
 ) -> None:
     (endpoint,) = reflector.endpoints
     words = encode(Connect("stranger"), 5) + encode(Publish(FAULTS_TOPIC, b"lose=1/1"), 5)
-    program = (sys.executable, "-I", "-S", "-c", STRANGER, str(endpoint.port), words.hex())
+    program = (sys.executable, "-I", "-S", "-c", STRANGER, str(endpoint.port), words.hex(), how)
     stranger = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
     said, _ = await stranger.communicate()
     refused = encode(Disconnect(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR), 5)
-    assert bytes.fromhex(said.decode()).endswith(refused)
+    if how == "stays":
+        assert bytes.fromhex(said.decode()).endswith(refused)
     one = await client(endpoint, "s")
     await one.subscribe("t")
     await one.publish("t", b"x")
