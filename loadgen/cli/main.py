@@ -74,14 +74,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _require_no_secret(words: Sequence[str]) -> None:
     """Refuse what every user of this host can read, in the list of processes."""
-    from loadgen.control.redaction import redact_command
+    from loadgen.control.redaction import HIDDEN, redact_command
     from loadgen.errors import UsageError
 
     shown = redact_command(words)
-    for given, kept in zip(words, shown, strict=True):
+    for place, (given, kept) in enumerate(zip(words, shown, strict=True)):
         if given != kept:
+            what = f"{shown[place - 1]} {kept}" if kept == HIDDEN else kept
             raise UsageError(
-                f"{kept}: all users of this host can read a command line; leave the secret out and "
+                f"{what}: all users of this host can read a command line; leave the secret out and "
                 "add --password prompt, --password env:NAME or --password file:PATH (a collector's "
                 "is set in OTEL_EXPORTER_OTLP_HEADERS, Spark's in spark-defaults.conf)"
             )

@@ -58,6 +58,7 @@ def redact_command(argv: Sequence[str], secrets: Iterable[str] = ()) -> list[str
         elif given is not None:
             shown.append(f"{given[0]}{HIDDEN}")
         else:
-            hide_next = argument.startswith("-") and bool(_SECRET_NAME.search(argument))
+            option, _, value = argument.partition("=")
+            hide_next = option[:1] == "-" and not value and bool(_SECRET_NAME.search(option))
             shown.append(scrub(argument, secrets))
     return shown

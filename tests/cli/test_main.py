@@ -127,11 +127,13 @@ def test_a_secret_on_the_command_line_is_refused(capsys: Captured, words: tuple[
     assert status == 2
     assert "all users of this host can read a command line" in line
     assert "--password env:NAME" in line and "s3cret" not in line
+    assert not line.startswith("loadgen: ***")
 
 
 def test_what_only_looks_like_a_secret_is_none(capsys: Captured) -> None:
     words = ("--broker", "mqtt://u:@127.0.0.1", "--broker-note", "with tokens: rate=5")
     assert main(["plan", "fanin", *words]) == 0
+    assert main(["plan", "fanin", "--broker-note=by-token", "--devices", "10"]) == 0
     assert main(["plan", "fanin", "--broker=mqtt://u@127.0.0.1", "--password", "env:SECRET"]) == 0
     assert "workers" in capsys.readouterr().out
 

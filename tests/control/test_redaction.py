@@ -32,6 +32,8 @@ def test_scrubbed_text_is_without_the_secret(secret: str, before: str, after: st
         (["--broker=mqtts://me:a:b@h"], ["--broker=mqtts://me:***@h"]),
         (["--password", "s3cret", "x"], ["--password", "***", "x"]),
         (["--password=s3cret"], ["--password=***"]),
+        (["--password=", "s3cret"], ["--password=", "***"]),
+        (["--out=runs/token", "--devices"], ["--out=runs/token", "--devices"]),
         (["--set", "password=s3cret"], ["--set", "password=***"]),
         (["--set", "rate=10"], ["--set", "rate=10"]),
         (["plain-s3cret-inside"], ["plain-***-inside"]),
