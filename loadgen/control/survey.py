@@ -64,12 +64,13 @@ async def survey(given: Mapping[str, Any], broker: ServedBroker) -> Survey:
     from loadgen.brokers.probe import greet, version_of
     from loadgen.brokers.talk import Patience, in_turn
 
+    first = next(iter(CASES.values()))
+    take_secrets(_scenario(first, given).plain())
     if broker.started_by_us:
         # By its name a case would have it started with what the case needs beside it.
         given = {**given, "broker": [one.redacted for one in broker.endpoints]}
-    take_secrets(given)
     broker = with_login(broker, given)
-    scenario = _scenario(next(iter(CASES.values())), given)
+    scenario = _scenario(first, given)
     workload = with_passphrase(resolve(scenario))
     check_host(workload)
     asking = wanted(workload, await plan_for(workload, broker.endpoints), broker)
