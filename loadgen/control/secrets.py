@@ -40,12 +40,12 @@ _withheld: dict[str, str] = {}
 def take_secrets(given: Mapping[str, object]) -> None:
     """Read the secrets that these fields of a scenario name; each source is read once a process.
 
-    Their variables leave the environment, so that no child has them: call this before one starts.
-    Raises ScenarioError where one cannot be had.
+    Variables leave the environment, so that no child has them: call this before one starts. One
+    that was set again is read again. Raises ScenarioError where one cannot be had.
     """
     for name in _NAMES:
         source = given.get(name)
-        if isinstance(source, str) and (name, source) not in _taken:
+        if isinstance(source, str) and (source[:4] == "env:" or (name, source) not in _taken):
             _taken[name, source] = _read(name, source)
     if given.get("otlp"):
         for variable in _OTLP_HEADERS:

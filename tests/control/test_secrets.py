@@ -57,6 +57,11 @@ def test_user_and_password_reach_every_endpoint(tmp_path: Path) -> None:
     assert "TESTED_USER" not in os.environ
     take_secrets(given)
     assert with_login(served, {}) == served
+    # One that was set again is another secret.
+    os.environ["TESTED_USER"] = "other"
+    take_secrets(given)
+    assert {one.username for one in with_login(served, given).endpoints} == {"other"}
+    assert "TESTED_USER" not in os.environ
 
 
 @pytest.mark.parametrize(
