@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 
 from loadgen.control.disk import disk_errors
-from loadgen.control.rundir import make_folder, write_atomically
+from loadgen.control.rundir import make_folder, make_private, write_atomically
 from loadgen.errors import RunDirectoryError
 from loadgen.scorecard import page
 from loadgen.scorecard.compare import Comparison
@@ -81,16 +82,24 @@ def write_renderings(
         raise ValueError("no score card to write")
     rendered = {name: render(cards, comparisons, about) for name, render in RENDERINGS.items()}
     rendered |= to_hgrm(cards, comparisons)
-    return write_files("score card", out_dir, rendered)
+    return write_files("score card", out_dir, rendered, make_private)
 
 
-def write_files(what: str, out_dir: Path, files: Mapping[str, bytes]) -> dict[str, Path]:
+def write_files(
+    what: str,
+    out_dir: Path,
+    files: Mapping[str, bytes],
+    make: Callable[[Path], None] = make_folder,
+) -> dict[str, Path]:
     """Write each, replacing older ones, under a hidden name that is then changed; name to path.
 
-    Raises RunDirectoryError where the directory cannot be written.
+    `make` makes the directory where there is none. Raises RunDirectoryError where it cannot be
+    written.
     """
     try:
         with disk_errors(out_dir):
+            with suppress(FileExistsError):
+                make(out_dir)
             for folder in {(out_dir / name).parent for name in files}:
                 make_folder(folder)
         for name, data in files.items():

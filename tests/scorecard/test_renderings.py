@@ -371,6 +371,7 @@ def test_numbers(value: float | None, text: str) -> None:
 
 def test_every_rendering_is_written(cards: list[ScoreCard], tmp_path: Path) -> None:
     out = tmp_path / "new" / "out"
+    tmp_path.chmod(0o755)
     paths = write_renderings(cards, out)
     assert sorted(p.name for p in out.iterdir()) == sorted(
         [
@@ -379,7 +380,12 @@ def test_every_rendering_is_written(cards: list[ScoreCard], tmp_path: Path) -> N
         ]
     )
     assert paths["scorecard.json"].read_bytes() == to_json(cards)
+    # As private as the runs that it shows.
+    assert out.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in paths.values()} == {0o600}
+    out.chmod(0o755)
     write_renderings(cards[:1], out)
+    assert out.stat().st_mode & 0o777 == 0o755
     assert paths["scorecard.json"].read_bytes() == to_json(cards[:1])
 
 
