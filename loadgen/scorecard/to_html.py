@@ -105,8 +105,8 @@ def _told(row: Row) -> str:
 
 def _run(card: ScoreCard, line: Mapping[str, Any]) -> dict[str, Any]:
     """What the template shows of a whole run, beside its line."""
-    run = card.run
-    groups = card.curves.groups if any(any(g.counters.values()) for g in card.curves.groups) else ()
+    run, curves = card.run, card.curves  # unpacked once, for the charts too
+    groups = curves.groups if any(any(g.counters.values()) for g in curves.groups) else ()
     return {
         **line,
         "counts": [
