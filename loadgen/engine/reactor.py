@@ -44,8 +44,6 @@ from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.workload.arrays import Rows, copy_bytes
 from loadgen.workload.attention import (
     NEVER_NS,
-    STALL_FLOOR_NS,
-    attend,
     attend_reading,
     loop_wake_ns,
     tick_or,
@@ -546,15 +544,17 @@ def entry_points(handlers: Handlers) -> EntryPoints:
 
 @compiled
 def _record_streamed(fleet: Fleet, row: int, messages: int, now_ns: int) -> None:
-    """Count how long the messages of a read waited that the loop made: known after a stall only."""
+    """Count how long the messages of a read waited, while Python read what was ready with them.
+
+    The last look found them, or the stall before it held them back.
+    """
     attention = fleet.attention
-    if now_ns - attention.seen_ns > STALL_FLOOR_NS:
-        attend(fleet, now_ns, loop_wake_ns(fleet))
     slot = _own_delay_slot(fleet, row, now_ns)
-    if now_ns - attention.stall_end_ns < STALL_FLOOR_NS:
-        _record_evenly(fleet, slot, messages, 0, now_ns - attention.stall_start_ns)
+    waited_ns = now_ns - attention.seen_ns
+    if attention.missed_ns > 0:
+        _record_evenly(fleet, slot, messages, waited_ns, now_ns - attention.missed_ns)
     elif messages > 0:
-        record_many(fleet, slot, 0, messages)
+        record_many(fleet, slot, waited_ns, messages)
 
 
 MESSAGING_ENTRY_POINTS = entry_points(MESSAGING)

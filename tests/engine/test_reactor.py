@@ -728,6 +728,30 @@ def test_what_came_during_a_stall_waited_for_the_worker(make_rig: Any) -> None:
     assert end_ns >= now_ns
 
 
+@pytest.mark.parametrize("stall_s", [0.0, 0.05], ids=["busy", "after a stall"])
+def test_what_python_reads_late_waited_for_the_worker(make_rig: Any, stall_s: float) -> None:
+    """A message over TLS that is read after others which were ready with it."""
+    rig = make_rig()
+    f, row = rig.fleet, rig.subscriber
+    rig.start(time.monotonic_ns())
+    f.run.measure_ns = 1
+    f.devices[row].flags |= device.STREAMED
+    rig.events()
+    rig.far[row].sendall(publish(0))
+    f.attention.tick_ns = time.monotonic_ns()
+    f.attention.tick_every_ns = S
+    time.sleep(stall_s)
+    rig.until(lambda: f.totals.events)
+    assert [kind for kind, *_ in rig.events()] == [traffic.READY]
+    time.sleep(0.015)
+    data = rig.near[row].recv(100)
+    f.buffer[: len(data)] = np.frombuffer(data, np.uint8)
+    reactor.MESSAGING_ENTRY_POINTS.receive(f, row, len(data), time.monotonic_ns())
+    count, least_ns, _ = stat(f, 1, "own_delay")
+    assert count == 1
+    assert least_ns >= 15_000_000
+
+
 def test_what_a_full_window_held_back_is_the_brokers(make_rig: Any) -> None:
     rig = make_rig(publishers=1, qos=1, rate=1000.0)
     f = rig.fleet
