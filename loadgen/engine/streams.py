@@ -95,13 +95,15 @@ class WebSocket:
     def recv_into(self, view: memoryview, /) -> int:
         with suppress(*_NOT_NOW):
             self._flush()
-        while not self._received:
+        if not self.pending():
             if len(self._framed) > _PIECE_BYTES:
                 raise BlockingIOError  # who asks for answers has to read them first
-            if self._framing.close_expected() or not self._read():
+            if not self._read():
                 return 0
             with suppress(*_NOT_NOW):
                 self._flush()
+            if not self.pending():
+                raise InterruptedError  # that was a control frame, or part of another
         count = min(len(view), len(self._received))
         view[:count], self._received = self._received[:count], self._received[count:]
         return count
@@ -237,6 +239,8 @@ class Streams:
                 view = view[kept:]
             try:
                 count = link.recv_into(view)
+            except InterruptedError:
+                continue
             except _NOT_NOW:
                 self._give_back(connection, link)
                 return

@@ -3,15 +3,19 @@
 import asyncio
 import socket
 import ssl
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from loadgen.brokers.certificates import CertificateFiles
-from loadgen.engine.streams import MQTT, WebSocket
+from loadgen.engine import streams
+from loadgen.engine.streams import MQTT, Streams, WebSocket
 from loadgen.mqtt.packets import Disconnect
+from loadgen.workload.device import LISTED
 from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes, Target, Tls
 from tests.engine.harness import (
     MS,
@@ -276,23 +280,29 @@ async def test_the_last_answer_says_what_was_negotiated(
     assert 5 <= said["resumed"] < 10
 
 
+def upgraded(near: socket.socket, far: socket.socket) -> tuple[WebSocket, ServerProtocol]:
+    """Both ends of a WebSocket, whose broker's frames are still to be sent."""
+    near.setblocking(False)
+    device = WebSocket(near, "ws://broker:1/mqtt")
+    with pytest.raises(BlockingIOError):
+        device.upgrade()
+    broker = ServerProtocol(subprotocols=[MQTT])
+    broker.receive_data(far.recv(1 << 16))
+    (request,) = broker.events_received()
+    assert isinstance(request, Request)
+    broker.send_response(broker.accept(request))
+    far.sendall(b"".join(broker.data_to_send()))
+    device.upgrade()
+    return device, broker
+
+
 @pytest.mark.parametrize("last", [(), (b"\x30\x03\x00\x01t",)], ids=["alone", "behind a packet"])
 def test_a_websocket_that_the_broker_closes_ends_and_takes_nothing_more(
     last: tuple[bytes, ...],
 ) -> None:
     near, far = socket.socketpair()
     with near, far:
-        near.setblocking(False)
-        device = WebSocket(near, "ws://broker:1/mqtt")
-        with pytest.raises(BlockingIOError):
-            device.upgrade()
-        broker = ServerProtocol(subprotocols=[MQTT])
-        broker.receive_data(far.recv(1 << 16))
-        (request,) = broker.events_received()
-        assert isinstance(request, Request)
-        broker.send_response(broker.accept(request))
-        far.sendall(b"".join(broker.data_to_send()))
-        device.upgrade()
+        device, broker = upgraded(near, far)
         for data in last:
             broker.send_binary(data)
         broker.send_close()
@@ -305,3 +315,25 @@ def test_a_websocket_that_the_broker_closes_ends_and_takes_nothing_more(
                 device.send(b"acknowledged")
             assert device.pending()
         assert device.recv_into(view) == 0
+
+
+def test_a_broker_that_sends_control_frames_without_end_does_not_keep_the_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams, "_PIECE_BYTES", 100)
+    near, far = socket.socketpair()
+    with near, far:
+        device, broker = upgraded(near, far)
+        for _ in range(2000):
+            broker.send_pong(b"")
+        broker.send_binary(b"data")
+        far.sendall(b"".join(broker.data_to_send()))
+        served = Streams.__new__(Streams)
+        served.fleet = cast("Any", SimpleNamespace(ready=np.full(1, -1)))
+        served._links, served._view = {0: device}, memoryview(bytearray(100))
+        served._kept, served._flags, served._ready = (np.zeros(1, np.int64) for _ in range(3))
+        served._read(0, 0)
+        # The others have their turn, and then this one again.
+        assert (served._flags[0], served._ready[0], served.fleet.ready[0]) == (LISTED, 1, 0)
+        with pytest.raises(InterruptedError):
+            device.recv_into(memoryview(bytearray(100)))
