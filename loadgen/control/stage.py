@@ -93,10 +93,11 @@ class Stage:
 
 
 def _way_in(workload: Workload) -> tuple[object, ...]:
-    """The broker that a run asks for, how it is reached, and how fast devices connect."""
+    """The broker that a run asks for, how it is reached, as whom, and how fast devices connect."""
     phases = workload.phases
     pace = phases.connect_rate, phases.in_flight, phases.timeout_s
-    return workload.brokers, workload.tls, *pace
+    login = workload.given.get("user"), workload.given.get("password")
+    return workload.brokers, workload.tls, *pace, *login
 
 
 def staged(

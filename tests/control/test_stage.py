@@ -101,13 +101,15 @@ async def test_runs_that_differ_in_their_rate_share_connections(
 
 
 async def test_what_differs_in_more_than_rates_is_connected_anew(
-    theatre: Theatre, reflector: ErringBroker
+    theatre: Theatre, reflector: ErringBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = url_of(reflector)
     await theatre.play(fanin(url))
     told: list[str] = []
     paced = await theatre.play(fanin(url, connect_rate=2000), lambda seen: told.append(seen.phase))
     assert told[0] == "leave" and "broker" in told
+    monkeypatch.setenv("TESTED_OTHER_USER", "other")
+    other_user = await theatre.play(fanin(url, connect_rate=2000, user="env:TESTED_OTHER_USER"))
     larger = await theatre.play(fanin(url, size=100))
     await reflector.drop_connections(1)
     await asyncio.sleep(0.3)
@@ -118,7 +120,7 @@ async def test_what_differs_in_more_than_rates_is_connected_anew(
     os.kill(cast.pool.pids[0], signal.SIGKILL)
     await cast.pool.lost.wait()
     after_death = await theatre.play(fanin(url, size=100, rate=700))
-    for result in (paced, larger, after_loss, after_death):
+    for result in (paced, other_user, larger, after_loss, after_death):
         assert not is_kept(result)
         assert faults(result.verdict.reasons) == ()
 
