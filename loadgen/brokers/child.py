@@ -29,6 +29,9 @@ READY_TIMEOUT_S: Final = 300.0
 """How long a child may take to serve. Compiling the kernels once takes a minute on a slow host;
 a child that fails says so, or closes the channel, long before."""
 
+ANSWER_TIMEOUT_S: Final = 30.0
+"""How long one that serves may take for an answer; then it hangs, and is killed."""
+
 _MAX_LINE_BYTES: Final = 1 << 20
 _MAX_SHOWN_CHARACTERS: Final = 300
 _LAST_WORDS_POLLS: Final = 200
@@ -80,8 +83,7 @@ class ChildBroker(process.BrokerProcess):
         self._opened.push_async_callback(_close, self._writer)
         where = {"host": self._endpoint.host, "port": self._endpoint.port}
         try:
-            async with asyncio.timeout(READY_TIMEOUT_S):
-                greeting = await self.ask(**where, **self._config)
+            greeting = await self._answer({**where, **self._config}, READY_TIMEOUT_S)
         except TimeoutError:
             raise CannotRunError(
                 f"{self.name} did not start within {READY_TIMEOUT_S:.0f} s; is this host "
@@ -90,9 +92,16 @@ class ChildBroker(process.BrokerProcess):
         self._endpoint = replace(self._endpoint, port=greeting["port"])
 
     async def ask(self, **question: Any) -> Json:
-        """What it answers to one question; CannotRunError when it has ended or refuses."""
+        """What it answers to one question; CannotRunError when it has ended, hangs or refuses."""
+        try:
+            return await self._answer(question, ANSWER_TIMEOUT_S)
+        except TimeoutError:
+            self.process.kill()
+            raise CannotRunError(f"{self.name} did not answer and was killed") from None
+
+    async def _answer(self, question: Json, timeout_s: float) -> Json:
         child = self.process
-        async with self._lock:
+        async with self._lock, asyncio.timeout(timeout_s):
             try:
                 self._writer.write(json.dumps(question).encode() + b"\n")
                 await self._writer.drain()

@@ -6,11 +6,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from loadgen.brokers import process
+from loadgen.brokers import child, process
 from loadgen.brokers.child import ChildBroker
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.errors import CannotRunError
@@ -106,7 +107,7 @@ def test_dies_with_its_parent(kind: str, tmp_path: Path) -> None:
     pytest.fail(f"{kind} outlived its parent")
 
 
-def _child(module: str, **config: str) -> contextlib.AbstractAsyncContextManager[ChildBroker]:
+def _child(module: str, **config: Any) -> contextlib.AbstractAsyncContextManager[ChildBroker]:
     endpoint = Endpoint("mqtt", "127.0.0.1", 0)
     return process.running(
         ChildBroker("thing", "1", f"loadgen.brokers.{module}", endpoint, **config)
@@ -133,3 +134,14 @@ async def test_nothing_is_left_open() -> None:
             await _child("reflector_server").__aenter__()
     assert set(psutil.Process().children()) == children
     assert _descriptors() == before
+
+
+async def test_a_child_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "ANSWER_TIMEOUT_S", 0.1)
+    config: dict[str, Any] = {"broker": ["127.0.0.1", 1], "impairment": "delay=1ms"}
+    async with asyncio.timeout(60), _child("impaired_server", **config) as relay:
+        os.kill(relay.pid, signal.SIGSTOP)
+        with pytest.raises(CannotRunError, match="did not answer and was killed"):
+            await relay.ask(end=True)
+        with pytest.raises(CannotRunError, match="ended unexpectedly"):
+            await relay.ask(end=True)
