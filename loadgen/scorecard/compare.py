@@ -358,9 +358,11 @@ _URL = re.compile(r"((?:\w+://)?[^/]*?)(?::(\d+))?(/.*)?", re.DOTALL)
 def load_of(card: ScoreCard) -> str:
     """Digest of what was asked for, and of whom: whoever shares it can be followed over weeks.
 
-    Broker, its version and that of this program are left open: what they change is looked for.
+    Broker, its version and that of this program are left open: what they change is looked for. An
+    option that is off or 0 counts as one that an older version did not have.
     """
-    known = {key: value for key, value in _facts(card).items() if key.startswith("scenario.")}
+    asked = {key: value for key, value in _facts(card).items() if key.startswith("scenario.")}
+    known = {key: value for key, value in asked.items() if value}
     environment = card.run.environment
     host = {key: environment.get(key) for key in ("host", "cpu_model", "cores")}
     return digest_of(known | host | {"protocol": card.run.protocol, "hosts": card.run.hosts})

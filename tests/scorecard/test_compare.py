@@ -235,6 +235,12 @@ def test_how_a_run_is_judged_and_watched_makes_no_other_side(card: ScoreCard) ->
     assert load_of(run_at(card, 100)) == load_of(other) != load_of(run_at(card, 100, qos=1))
 
 
+def test_an_option_of_a_later_version_that_is_off_leaves_a_history_whole(card: ScoreCard) -> None:
+    later = run_at(card, 100, new_switch=False, new_delay=0)
+    assert load_of(run_at(card, 100)) == load_of(later)
+    assert load_of(run_at(card, 100)) != load_of(run_at(card, 100, new_switch=True))
+
+
 def test_a_figure_that_a_gate_cannot_look_at_is_told(card: ScoreCard) -> None:
     """A withheld figure is no pass."""
     none = replace(card, rows=tuple(replace(row, value=None) for row in card.rows))
