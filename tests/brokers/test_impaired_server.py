@@ -17,7 +17,13 @@ async def _repeat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
             writer.write(data)
             await writer.drain()
         writer.write(b"end")
+    await _closed(writer)
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
     writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
 
 
 @asynccontextmanager
@@ -25,6 +31,7 @@ async def linked(
     impairment: str, connections: int = 1
 ) -> AsyncIterator[tuple[Serving, list[Streams]]]:
     """The link, and clients at its near end."""
+    before = asyncio.all_tasks()
     server = await asyncio.start_server(_repeat, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     config = {"host": "127.0.0.1", "port": 0, "broker": ["127.0.0.1", port]}
@@ -35,11 +42,12 @@ async def linked(
         async with asyncio.timeout(10):
             yield serving, clients
     finally:
-        for _, writer in clients:
-            writer.close()
         serving.close()
         server.close()
-        await asyncio.sleep(0.05)  # every end sees that it is over
+        for _, writer in clients:
+            await _closed(writer)
+        while not asyncio.all_tasks() <= before:  # every end sees that it is over
+            await asyncio.sleep(0.01)
 
 
 async def echo(client: Streams, data: bytes) -> float:
