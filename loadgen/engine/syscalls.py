@@ -283,15 +283,16 @@ def make_timer() -> int:
 
 @compiled
 def arm_timer(timer: int, moment_ns: int, scratch: Table) -> int:
-    """Let the timer become readable at `moment_ns` of the run's clock, 0 for never.
+    """Make the timer readable at `moment_ns` of the run's clock, or disarm it if that is 0.
 
+    A moment may be negative, as the run's clock can count from a later start than this host's.
     `scratch` is that of `monotonic_ns`.
 
-    Arming takes back an expiry that was not read, so the timer is never read.
+    Arming discards an expiry that was not read, so the timer is never read.
     """
     scratch[0] = 0
     scratch[1] = 0
-    if moment_ns > 0:
+    if moment_ns != 0:
         moment_ns = max(moment_ns - scratch[CLOCK_OFFSET], 1)
     scratch[2] = moment_ns // 1_000_000_000
     scratch[3] = moment_ns % 1_000_000_000
