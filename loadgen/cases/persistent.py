@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
-from loadgen.errors import ScenarioError
 from loadgen.workload.case import Case, ChartStyle, RowSpec
 from loadgen.workload.fields import Count, Ratio, Seconds, Text
 from loadgen.workload.groups import DeviceGroup, Subscribes
@@ -113,10 +112,6 @@ def _groups(scenario: Persistent) -> tuple[DeviceGroup, ...]:
 
 
 def _resolve(scenario: Persistent, workload: Workload) -> Workload:
-    impairment = workload.impairment
-    if impairment is not None and impairment.cut_s and scenario.crash_command is not None:
-        # The crash is known by the first connection lost.
-        raise ScenarioError("impair: a cut looks like the crash; allowed: with no crash_command")
     return replace(
         workload,
         brokers=replace(workload.brokers, stores=True, save_each=scenario.save_each),

@@ -16,6 +16,7 @@ import loadgen.cases
 from loadgen.errors import ScenarioError
 from loadgen.workload.case import Case, ChartStyle
 from loadgen.workload.fields import Field, did_you_mean
+from loadgen.workload.removed import removal
 from loadgen.workload.scenario import Scenario
 from loadgen.workload.units import shown
 from loadgen.workload.workload import Workload
@@ -97,6 +98,8 @@ def _underscored(keys: Mapping[str, object]) -> dict[str, object]:
 
 
 def _not_understood(case: Case[Any], name: str) -> str:
+    if removed := removal(name, "field"):
+        return f"{name}: {removed}"
     owners = [other.name for other in CASES.values() if name in other.scenario.fields()]
     if owners:
         return f"{name}: {case.name} does not understand it; allowed: with {', '.join(owners)}"

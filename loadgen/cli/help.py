@@ -23,7 +23,7 @@ PANELS = {
     ),
     "Broker": (
         *("broker", "user", "password", "mqtt", "anyway"),
-        *("broker_name", "broker_note", "broker_pid", "sut", "impair"),
+        *("broker_name", "broker_note", "broker_pid", "sut"),
         *("instances", "separate_brokers", "access_control", "save_each"),
         *("crash_broker", "crash_command"),
     ),

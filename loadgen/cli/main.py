@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from loadgen.cli.app import Aborted, WrongUsage, command_of
     from loadgen.control.disk import disk_errors
     from loadgen.errors import LoadgenError
+    from loadgen.workload.removed import removal
 
     try:
         with disk_errors():
@@ -55,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _let_go_of_stdout()
         return _fail(str(error), error.exit_status)
     except WrongUsage as error:
+        option = getattr(error, "option_name", "")
+        if removed := removal(option.removeprefix("--").replace("-", "_"), "field", "argument"):
+            return _fail(f"{option}: {removed}", _USAGE_STATUS)
         text = error.format_message() if hasattr(error, "format_message") else str(error)
         return _fail(f"{text.rstrip('. ')}; see loadgen --help", _USAGE_STATUS)
     except (KeyboardInterrupt, Aborted):

@@ -25,7 +25,6 @@ from loadgen.control.disk import disk_errors
 from loadgen.control.facts import facts_of, rate_step_verdicts
 from loadgen.control.forkserver_process import Forkserver, forkserver
 from loadgen.control.hosts import Hosts
-from loadgen.control.impaired import Links, impaired
 from loadgen.control.interrupt import Interrupt, RunInterruptedError
 from loadgen.control.monitor import Monitor, Record
 from loadgen.control.phases import Kept, PhaseRunner
@@ -107,7 +106,6 @@ class RunContext:
     monitor: Monitor
     pool: WorkerPool
     loads: Loads
-    links: Links
     request: RunRequest
     kept: Kept | None = None
     broken: dict[str, Any] = field(default_factory=dict)
@@ -159,8 +157,7 @@ async def run(
             if kept is None:
                 await on.clear()
             else:
-                workload, links = context.workload, context.links
-                on.leave(Cast(workload, context.plan, context.broker, links, context.pool, kept))
+                on.leave(Cast(context.workload, context.plan, context.broker, context.pool, kept))
         # Nothing of the results is written from here on.
         await asyncio.to_thread(_close, directory)
     return result
@@ -225,7 +222,7 @@ async def startup(request: RunRequest, stack: AsyncExitStack) -> RunContext:
     pool.on_frame = monitor.on_frame
     stack.callback(pool.deafen)
     return RunContext(
-        *(workload, plan, broker, directory, document, events, monitor, pool, loads, cast.links),
+        *(workload, plan, broker, directory, document, events, monitor, pool, loads),
         request,
         cast.kept,
     )
@@ -239,16 +236,11 @@ async def _new_cast(request: RunRequest) -> Cast:
     broker = await request.stage.stack.enter_async_context(provider)
     broker = with_login(broker, workload.given)
     workload = trusting(workload, broker.authority)
-    links = await request.stage.stack.enter_async_context(impaired(workload, broker.endpoints))
-    workload = links.workload
-    plan = await plan_for(workload, links.endpoints, None if hosts is None else hosts.offers)
-    plan = links.named(plan)
-    own = broker.endpoints
-    broker = await check_broker(workload, plan, replace(broker, endpoints=links.brokers))
-    broker = replace(broker, endpoints=own)
+    plan = await plan_for(workload, broker.endpoints, None if hosts is None else hosts.offers)
+    broker = await check_broker(workload, plan, broker)
     if hosts is not None:
         await hosts.reach(plan)
-    return Cast(workload, plan, broker, links)
+    return Cast(workload, plan, broker)
 
 
 def _watched(
@@ -277,7 +269,6 @@ async def main_loop(context: RunContext) -> Kept | None:
         context.document.write_unfinished(context.monitor.state)
         window_began.set()
 
-    spoiled = context.workload.crash or context.workload.impairment
     phases = PhaseRunner(
         context.plan,
         context.workload.phases,
@@ -287,13 +278,11 @@ async def main_loop(context: RunContext) -> Kept | None:
         measuring,
         context.request.settling,
         context.kept,
-        keeps=context.request.stage.keeps and not spoiled,
+        keeps=context.request.stage.keeps and not context.workload.crash,
     )
     context.document.write_begun(connects=context.kept is None)
     try:
-        async with beside(
-            _crash(context, window_began), context.links.play(window_began, context.events)
-        ):
+        async with beside(_crash(context, window_began)):
             return await phases.play()
     except LoadgenError:
         if not context.monitor.state.measured:
@@ -334,7 +323,6 @@ async def shutdown(context: RunContext) -> RunResult:
         await asyncio.to_thread(write_devices, context.directory, plan, state.finals)
     held = int(context.broken.get("held", 0))
     facts = facts_of(workload, plan, state, lost, held)
-    facts = replace(facts, impaired=await context.links.facts(state.result_window))
     facts = replace(facts, crash_failure=_crash_failure(workload, facts, context.broken))
     evidence = Evidence(
         workload=workload,
@@ -374,7 +362,7 @@ def _crash_failure(workload: Workload, facts: RunFacts, broken: Mapping[str, Any
         return ""
     if "started_ns" not in broken:
         return str(broken.get("failure") or "the run ended before the broker served again")
-    if facts.disconnects <= (0 if facts.impaired is None else facts.impaired.cut):
+    if not facts.disconnects:
         return "no device lost its connection: was it the broker that they were connected to?"
     return ""
 

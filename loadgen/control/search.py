@@ -31,6 +31,7 @@ from loadgen.control.seal import digest_of
 from loadgen.control.stage import Stage, staged
 from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError
 from loadgen.workload.case import Case
+from loadgen.workload.removed import with_removed_fields
 from loadgen.workload.scenario import Scenario
 from loadgen.workload.search import (
     Aim,
@@ -75,6 +76,7 @@ class Search:
     def digest(self) -> str:
         """What makes two searches the same one: all but how many steps it may take."""
         document = self.document()
+        document["scenario"] = with_removed_fields(self.scenario.plain())
         del document["aim"]["most_steps"]
         return digest_of(document)
 

@@ -13,7 +13,6 @@ from typing import Self
 from loadgen.brokers.process import ServedBroker
 from loadgen.control.broker_provider import trusting
 from loadgen.control.hosts import Hosts
-from loadgen.control.impaired import Links
 from loadgen.control.interrupt import Interrupt
 from loadgen.control.phases import Kept, stop_timeout_s
 from loadgen.control.progress import Progress, Snapshot, silent
@@ -32,7 +31,6 @@ class Cast:
     workload: Workload
     plan: RunPlan
     broker: ServedBroker
-    links: Links
     pool: WorkerPool | None = None
     kept: Kept | None = None
 
@@ -67,7 +65,7 @@ class Stage:
         if left.pool.lost.is_set() or not left.kept.complete:
             return None
         workload = trusting(workload, left.broker.authority)
-        if workload.impairment or _way_in(workload) != _way_in(left.workload):
+        if _way_in(workload) != _way_in(left.workload):
             return None
         first_tag = left.plan.run_tag if left.plan.connected_by is None else left.plan.connected_by
         offers = None if hosts is None else hosts.offers
@@ -78,8 +76,7 @@ class Stage:
         if without_rates(plan) != without_rates(left.plan):
             return None
         plan = replace(plan, run_tag=secrets.randbits(32), connected_by=first_tag)
-        links = replace(left.links, workload=workload)
-        return replace(left, workload=workload, plan=plan, links=links)
+        return replace(left, workload=workload, plan=plan)
 
     async def clear(self, progress: Progress = silent) -> None:
         """Let everything end; `progress` is told where devices are still to disconnect."""

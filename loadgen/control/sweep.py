@@ -30,6 +30,7 @@ from loadgen.control.search import Search, SearchResult, SearchState, search, st
 from loadgen.control.stage import Stage
 from loadgen.errors import LoadgenError, ScenarioError
 from loadgen.workload.fields import Texts, redact_url
+from loadgen.workload.removed import with_removed_fields
 from loadgen.workload.scenario import Scenario
 from loadgen.workload.search import PRECISION, Aim, Limit, Probe
 
@@ -190,7 +191,7 @@ def _shown(name: str, value: str) -> str:
 
 def _key(scenario: Scenario, wanted: Search | None, faults: str) -> str:
     document = {
-        "scenario": scenario.plain(),
+        "scenario": with_removed_fields(scenario.plain()),
         "search": None if wanted is None else wanted.digest,
         "faults": faults,
     }

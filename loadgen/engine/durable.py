@@ -62,7 +62,7 @@ async def _connect_once(
         finally:
             link.transport.close()  # DISCONNECT said it all
         return
-    name = None if context is None else target.name or target.host
+    name = None if context is None else target.host
     reader, writer = await asyncio.open_connection(
         target.host, target.port, ssl=context, server_hostname=name
     )

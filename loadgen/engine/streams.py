@@ -47,8 +47,7 @@ MQTT = Subprotocol("mqtt")
 
 
 def websocket_uri(target: Target) -> str:
-    host = target.name or target.host
-    host = f"[{host}]" if ":" in host else host
+    host = f"[{target.host}]" if ":" in target.host else target.host
     return f"{target.transport}://{host}:{target.port}{target.path}"
 
 
@@ -199,7 +198,7 @@ class Streams:
             sock.setblocking(False)
             context = self.context_of(connection)
             if context is not None:
-                sock = secured = self.handshakes.wrap(sock, context, target.name or target.host)
+                sock = secured = self.handshakes.wrap(sock, context, target.host)
                 yield from _until_done(secured.do_handshake)
                 slot = traffic.slot_of(device.group, traffic.S_TLS, traffic.CONNECT_PHASE)
                 traffic.record(fleet, slot, clock_ns() - device.tcp_ns)

@@ -19,7 +19,6 @@ from pydantic import GetCoreSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
-from loadgen.workload.impairment import FORM, parse_impairment
 from loadgen.workload.rate_steps import read_steps
 from loadgen.workload.thresholds import FORMS, parse_threshold
 from loadgen.workload.units import parse_count, parse_number, parse_seconds, parse_size, shown
@@ -396,17 +395,6 @@ class Placement(Texts):
             if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*=[0-9]{1,4}(,[0-9]{1,4})*", entry):
                 raise ValueError(f"{shown(entry)} does not say on which hosts a group is")
         return tuple(entries)
-
-
-class Link(Text):
-    """What is wrong with a link."""
-
-    allowed = FORM
-
-    def parse(self, value: object) -> str:
-        text = _line(value)
-        parse_impairment(text)
-        return text
 
 
 class RateSteps(Text):

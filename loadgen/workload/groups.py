@@ -150,7 +150,6 @@ class Target:
     port: int
     transport: Literal["tcp", "tls", "ws", "wss"] = "tcp"
     path: str = "/mqtt"
-    name: str = ""  # that a certificate and an HTTP header must match, "" for the host
 
 
 _SCHEMES = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}

@@ -27,7 +27,6 @@ from loadgen.workload.fields import (
     Endpoint,
     Field,
     Flag,
-    Link,
     Networks,
     Placement,
     Rate,
@@ -272,12 +271,6 @@ class Scenario(BaseModel):
         "What else a reader should know of the broker, as 'one node', for the score card.",
         absent="nothing",
     ).field()
-    impair: str | None = Link(
-        "Relay connections over a link with these faults, as delay=20ms,jitter=5ms,rate=1mbit,"
-        "stall=2s@10s,cut=30s; group=NAME for those of one group of devices.",
-        "link",
-        absent="devices connect to the broker itself",
-    ).field()
     anyway: bool = Flag(
         "Run though the broker lacks what the case needs; what that is becomes a remark."
     ).field(False)
@@ -324,8 +317,6 @@ class Scenario(BaseModel):
         yield from self._tls_complaints()
         if self.place and self.hosts == 1:
             yield "place: there is one host; allowed: with hosts above 1"
-        if self.impair is not None and self.hosts > 1:
-            yield "impair: the relay is on this host alone; allowed: with hosts 1"
         try:
             processors_of(self.affinity)
         except ValueError:
@@ -416,7 +407,7 @@ class FleetScenario(Scenario):
         "attempt that fails and varied by half.",
         0.01,
         3_600,
-        absent="they stay away; 0.1 s with crash_broker or a cut by impair",
+        absent="they stay away; 0.1 s with crash_broker",
     ).field()
     reconnect_max: float = Seconds(
         "Longest wait before a device tries to come back.", 0.01, 3_600

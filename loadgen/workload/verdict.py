@@ -55,7 +55,6 @@ RemarkCode = Literal[
     "CLOCK",
     "BROKER",
     "OWN_DELAY",
-    "IMPAIRED",
     "SLOW",
     "STANDSTILL",
     "REPEATED",
@@ -126,17 +125,6 @@ class LostRange:
     def __str__(self) -> str:
         which = f"{self.first:,}" if self.first == self.last else f"{self.first:,}-{self.last:,}"
         return f"{which} of stream {self.stream:,} to {self.group} {self.device:,}"
-
-
-@dataclass(frozen=True, slots=True)
-class ImpairedFacts:
-    """The links of devices that were impaired on request."""
-
-    link: str  # whose they were, and how
-    cut: int  # connections that were cut
-    busy_share: float  # of the busiest relay, over the window
-    relays_ended: int = 0  # that should have lasted
-    excuses_all: bool = True  # whether devices were to come back from other losses, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +243,6 @@ class RunFacts:
     abandoned: bool = False  # whether nobody waited for what was under way at the end
     backends: tuple[BackendFacts, ...] = ()  # of a bridge, each by itself
     lost_named: tuple[LostRange, ...] = ()  # the first of the run's lost and acknowledged messages
-    impaired: ImpairedFacts | None = None
     slow: SlowFacts | None = None
     crash_failure: str = ""  # why the broker did not crash as asked, "" where it did
     held_when_cut: int = 0  # messages that a consumer had not acknowledged when it was cut off
@@ -422,15 +409,7 @@ def _connections(facts: RunFacts) -> Iterator[Reason]:
     others = lost - facts.closed_at_subscribe
     # Of those that come back, slow ones must, too: nobody knows whose reconnects these are.
     missing = facts.disconnects - (facts.reconnects - facts.returned)
-    impaired = facts.impaired
-    beside = 0 if impaired is None or impaired.excuses_all else others - impaired.cut
-    if impaired is not None and impaired.relays_ended:
-        yield Reason(
-            "DISCONNECTED",
-            f"our relay of the impaired links ended before the run, and {others:,} connections "
-            "with it: the broker is not to blame",
-        )
-    elif others > 0 and not facts.disconnects_planned:
+    if others > 0 and not facts.disconnects_planned:
         which = by_backend(facts.backends, lambda b: b.disconnects, "of them to")
         why = f"; the first: {facts.disconnect}" if facts.disconnect and others == lost else ""
         yield Reason(
@@ -440,22 +419,11 @@ def _connections(facts: RunFacts) -> Iterator[Reason]:
         yield Reason(
             "DISCONNECTED", f"{missing:,} of {facts.disconnects:,} devices did not come back"
         )
-    elif beside > 0:
-        yield Reason(
-            "DISCONNECTED",
-            f"{beside:,} connections were lost beside those that were cut on request",
-        )
 
 
 def _generator(facts: RunFacts) -> Iterator[Reason]:
     if saturated := _saturated(facts):
         yield Reason("GENERATOR_SATURATED", saturated)
-    elif facts.impaired is not None and facts.impaired.busy_share > BUSY_SHARE_LIMIT:
-        yield Reason(
-            "GENERATOR_SATURATED",
-            f"the relay of the impaired links was busy for {facts.impaired.busy_share:.0%} of the "
-            "window: lower the load",
-        )
     elif facts.unread:
         yield Reason(
             "GENERATOR_SATURATED",
@@ -597,12 +565,10 @@ def _missing(facts: RunFacts) -> Iterator[Reason]:
             if facts.lost_named:
                 first = ", ".join(map(str, facts.lost_named[:LOST_SHOWN]))
                 known += f", the first: {first}"
-        cut = facts.impaired is not None and facts.impaired.cut > 0
-        why = "; links were cut on request, and no session may have been kept" if cut else ""
         yield Reason(
             "LOST",
             f"{ledger.lost:,} of {ledger.expected:,} deliveries did not arrive {share}{known}"
-            f"{which}{why}",
+            f"{which}",
         )
     elif missing > 0:
         yield Reason(
@@ -718,13 +684,6 @@ def _remarks(facts: RunFacts) -> Iterator[Remark]:
             f"{slow.expected:,} {slow.dropped:,} never came, and {slow.disconnects:,} of their "
             f"connections were lost. Of {ledger.expected - slow.expected:,} deliveries to the "
             f"others {others:,} were lost",
-        )
-    if (impaired := facts.impaired) is not None:
-        cut = f"; {impaired.cut:,} connections were cut on request" if impaired.cut else ""
-        yield Remark(
-            "IMPAIRED",
-            f"impaired links {impaired.link}{cut}; our relay was busy for "
-            f"{impaired.busy_share:.0%} of the window",
         )
     if (own := remark(facts.own_delay, _bounds(facts))) and not _saturated(facts):
         yield Remark("OWN_DELAY", own)

@@ -4,7 +4,7 @@
 `Workload`, and nobody goes back to the scenario.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -14,11 +14,9 @@ from loadgen.workload.case import Case
 from loadgen.workload.groups import (
     DeviceConduct,
     DeviceGroup,
-    Reconnect,
     Tls,
     Version,
 )
-from loadgen.workload.impairment import Impairment, parse_impairment
 from loadgen.workload.rate_steps import RateStep, mean_share, rate_steps
 from loadgen.workload.scenario import (
     FleetScenario,
@@ -28,7 +26,6 @@ from loadgen.workload.scenario import (
     processors_of,
 )
 from loadgen.workload.thresholds import Threshold, parse_threshold
-from loadgen.workload.units import shown
 
 S = TypeVar("S", bound=Scenario)
 
@@ -172,8 +169,6 @@ class Workload(DeviceConduct):
     crash_after_s: float | None = None  # into the window, None for its middle
     crash_command: str | None = None  # that kills and restarts the brokers; None: we do ours
     recovery_s: float | None = None  # within which a killed broker must be back, where it counts
-    impairment: Impairment | None = None  # of the links to the broker
-    back_from_cuts: bool = False  # whether devices come back because links are cut, and not else
     report_every_s: float | None = None  # how often events tell where the run stands, None: never
     model: Any = None  # what the case's own `plan` and `review` work with
 
@@ -218,7 +213,6 @@ def resolve(case: Case[S], scenario: S) -> Workload:
         latency_bound_us=None if bound_s is None else bound_s * 1e6,
         thresholds=tuple(map(parse_threshold, scenario.require)),
         sut_file=scenario.sut,
-        impairment=None if scenario.impair is None else parse_impairment(scenario.impair),
         **{name: getattr(scenario, name) for name in _AS_GIVEN if name in scenario.fields()},
     )
     if isinstance(scenario, PublishingScenario):
@@ -228,9 +222,7 @@ def resolve(case: Case[S], scenario: S) -> Workload:
     if isinstance(scenario, MessagingScenario):
         workload = _messaging(workload, scenario)
     workload = case.resolve(scenario, workload)
-    groups = case.groups(scenario)
-    workload = _impaired(workload, [group.name for group in groups])
-    workload = replace(workload, groups=_finished(groups, workload, scenario))
+    workload = replace(workload, groups=_finished(case.groups(scenario), workload, scenario))
     returns = workload.reconnect is not None or workload.churn_per_s > 0
     if version == 3 and returns and not all(group.clean_start for group in workload.groups):
         raise ScenarioError(
@@ -238,28 +230,6 @@ def resolve(case: Case[S], scenario: S) -> Workload:
             "returns; allowed: 3.1.1 or 5 with reconnect, churn or a crash"
         )
     return workload
-
-
-def _impaired(workload: Workload, groups: Sequence[str]) -> Workload:
-    """The workload, whose devices come back where their link is cut."""
-    impairment = workload.impairment
-    if impairment is None:
-        return workload
-    if impairment.group and impairment.group not in groups:
-        raise ScenarioError(
-            f"impair: there is no group {shown(impairment.group)}; allowed: {', '.join(groups)}"
-        )
-    if impairment.group and workload.brokers.apart > 1:
-        raise ScenarioError("impair: each broker has devices of its own; allowed: without group")
-    for name, every_s in (("stall", impairment.stall_every_s), ("cut", impairment.cut_s)):
-        if every_s >= workload.phases.duration_s and every_s:
-            raise ScenarioError(
-                f"impair: the first {name} would come after {every_s:g} s, when the window of "
-                f"{workload.phases.duration_s:g} s is over; allowed: within the duration"
-            )
-    if not impairment.cut_s or workload.reconnect is not None:
-        return workload
-    return replace(workload, reconnect=Reconnect(0.1, 1.0), back_from_cuts=True)
 
 
 def _tls(scenario: Scenario) -> Tls:

@@ -55,6 +55,8 @@ def complaint(capsys: Captured, *arguments: str) -> tuple[int, str]:
         (["fanin", "--ratio=3"], "--ratio"),
         (["fanin", "--set", "ratio=3"], "does not understand it"),
         (["fanin", "--set", "devises=3"], "unknown key"),
+        (["fanin", "--impair", "delay=20ms"], "--impair: removed; impair the network itself"),
+        (["fanin", "--set", "impair=delay=20ms"], "impair: removed; impair the network itself"),
         (["fanin", "--crash-broker"], "--crash-broker"),
         (["fanout", "--topics=0"], "too small"),
         (["persistent", "--qos=0"], "not stored"),

@@ -7,7 +7,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -129,51 +128,6 @@ async def test_a_crash_that_did_not_happen_proves_nothing(tmp_path: Path) -> Non
     assert "ended with status 3: not today" in found["CRASH"]
 
 
-async def test_devices_of_one_group_have_an_impaired_link(tmp_path: Path) -> None:
-    fields = {"topics": 1, "ratio": 3, "rate": 50, "qos": 1, "durable": True}
-    impair = "delay=20ms,jitter=5ms,cut=600ms,group=subscribers"
-    result = await play(tmp_path, "fanout", broker="mosquitto", impair=impair, drain=3, **fields)
-    # What was planned is no fault: the devices came back to their sessions.
-    assert not faults(result.verdict.reasons)
-    impaired = result.facts.impaired
-    assert impaired is not None and impaired.cut == result.facts.disconnects == 6
-    (told,) = (one.detail for one in result.verdict.remarks if one.code == "IMPAIRED")
-    assert told.startswith("impaired links of subscribers: 20 ms of delay, 5 ms of jitter, a cut")
-    # There and back for the connect, one way for a message.
-    card = manifest(result.directory)
-    assert card["plan"]["targets"][0] == card["broker"]["urls"][0]
-    assert (summarize_run(result.directory).latency["transit"].p50 or 0) >= 15_000
-
-
-async def test_a_relay_that_is_killed_is_a_verdict_of_its_own(tmp_path: Path) -> None:
-    fields = {"broker": "mosquitto", "devices": 4, "rate": 40, "drain": 1, "impair": "delay=1ms"}
-    playing = asyncio.create_task(play(tmp_path, "fanin", **fields))
-    intervals = tmp_path / "run" / "intervals"
-    while not list(intervals.glob("*.parquet")) and not playing.done():
-        await asyncio.sleep(0.05)
-    for child in psutil.Process().children(recursive=True):
-        if "loadgen.brokers.impaired_server" in child.cmdline():
-            child.kill()
-    result = await playing
-    assert result.exit_status == 1
-    (told,) = (r.detail for r in result.verdict.reasons if r.code == "DISCONNECTED")
-    assert told.startswith(
-        "our relay of the impaired links ended before the run, and 5 connections"
-    )
-
-
-async def test_websocket_over_tls_passes_an_impaired_link(
-    tmp_path: Path, tls: TlsFiles, certificates: CertificateFiles
-) -> None:
-    async with run_secured(websocket=True, tls=tls) as broker:
-        url = f"wss://localhost:{broker.endpoints[0].port}/mqtt"
-        fields = {"tls_ca": str(certificates.authority), "devices": 3, "rate": 30, "qos": 1}
-        link = "delay=2ms,stall=50ms@600ms"
-        result = await play(tmp_path, "fanin", broker=url, impair=link, **fields)
-    assert not faults(result.verdict.reasons)
-    assert result.facts.ledger.intact == result.facts.ledger.sent == 45
-
-
 async def test_slow_subscribers_wait_and_the_others_do_not(tmp_path: Path) -> None:
     fields = {"topics": 2, "ratio": 5, "slow_subscribers": 1, "read_rate": "2k"}
     result = await play(tmp_path, "fanout", broker="mosquitto", rate=400, size=500, **fields)
@@ -189,23 +143,6 @@ async def test_slow_subscribers_wait_and_the_others_do_not(tmp_path: Path) -> No
     assert (waited.p50 or 0) > 500_000 > (fast.p50 or 0)
     (told,) = (one.detail for one in result.verdict.remarks if one.code == "SLOW")
     assert "2 slow subscribers read 2,000 bytes/s at most" in told
-
-
-async def test_a_relay_is_no_other_name_to_a_certificate(
-    tmp_path: Path, tls: TlsFiles, certificates: CertificateFiles
-) -> None:
-    async with run_secured(tls=tls) as broker:
-        result = await play(
-            tmp_path,
-            "fanin",
-            broker=f"mqtts://localhost:{broker.endpoints[0].port}",
-            tls_ca=str(certificates.authority),
-            devices=3,
-            rate=30,
-            impair="rate=10mbit",
-        )
-    assert not faults(result.verdict.reasons)
-    assert result.facts.ledger.intact == result.facts.ledger.sent == 45
 
 
 async def test_a_broker_that_hangs_is_found_out_by_devices_that_only_keep_alive(

@@ -21,7 +21,6 @@ from loadgen.workload.fields import (
     Endpoint,
     Field,
     Flag,
-    Link,
     Networks,
     Placement,
     RateSteps,
@@ -407,7 +406,6 @@ def values_of(spec: Field) -> st.SearchStrategy[Any]:
         Thresholds: st.just(("end_to_end.p99<5ms", "lost<0.1%", "sent_rate>=9.9k")),
         Endpoint: st.sampled_from((":9464", "0.0.0.0:1", "[::1]:65535")),
         Collector: st.sampled_from(("http://127.0.0.1:4318", "https://[::1]/otlp")),
-        Link: st.sampled_from(("delay=20ms,jitter=5ms", "rate=1mbit,stall=2s@10s")),
         Placement: st.just(("publishers=0", "subscribers=1,2")),
         RateSteps: st.sampled_from(("50%", "50%,75%:20s,100%", "0.5%:500ms")),
     }
@@ -450,8 +448,6 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         given_fields["will"] = re.sub("[+#{}]", "/", str(given_fields["will"])) + "{device}"
     if case == "request" and str(given_fields.get("qos", 0)) != "2":
         given_fields.pop("churn", None)
-    if given_fields.get("hosts", 1) != 1:
-        given_fields.pop("impair", None)
     if "affinity" in given_fields:
         given_fields["affinity"] = draw(st.sampled_from(("0", "0,2-5", "7-7")))
     if "instances" in given_fields and any("://" in url for url in given_fields["broker"]):  # type: ignore[attr-defined]

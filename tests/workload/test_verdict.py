@@ -572,20 +572,6 @@ def test_the_first_lost_messages_are_named() -> None:
     assert told + "9-1,200 of stream 3" in reason(facts).detail
 
 
-def test_a_relay_that_is_busy_is_ours_and_a_cut_is_said() -> None:
-    impaired = verdict.ImpairedFacts("of all devices: a cut every 1 s", 7, 0.5)
-    facts = replace(SOUND, impaired=impaired)
-    assert verdict.judge(facts).valid
-    (told,) = verdict.judge(facts).remarks
-    assert told.code == "IMPAIRED" and "7 connections were cut" in told.detail
-    lost = replace(changed(SOUND, received=9_999), impaired=impaired)
-    assert "no session may have been kept" in reason(lost).detail
-    ended = replace(facts, impaired=replace(impaired, relays_ended=1), disconnects=3)
-    assert codes(ended) == ("DISCONNECTED",)
-    busy = replace(facts, impaired=replace(impaired, busy_share=0.97))
-    assert reason(busy).code == "GENERATOR_SATURATED"
-
-
 @pytest.mark.parametrize(
     ("qos", "received", "by_slow", "disconnects", "found"),
     [
@@ -616,13 +602,3 @@ def test_no_slow_subscriber_that_comes_back_stands_in_for_another_that_does_not(
     facts = replace(SOUND, slow=slow, disconnects=4, reconnects=3, disconnects_planned=True)
     assert reason(facts).detail == "1 of 4 devices did not come back"
     assert codes(replace(facts, reconnects=4)) == ()
-
-
-def test_a_broker_does_not_hide_behind_cuts_on_request() -> None:
-    impaired = verdict.ImpairedFacts("of all devices: a cut every 1 s", 7, 0.5, excuses_all=False)
-    facts = replace(SOUND, impaired=impaired, disconnects_planned=True)
-    assert codes(replace(facts, disconnects=7, reconnects=7)) == ()
-    found = replace(facts, disconnects=8, reconnects=8)
-    assert reason(found).detail == "1 connections were lost beside those that were cut on request"
-    asked = replace(found, impaired=replace(impaired, excuses_all=True))
-    assert codes(asked) == ()

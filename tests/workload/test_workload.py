@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from loadgen.cases.registry import CASES, build_scenario, resolve
-from loadgen.errors import ScenarioError
 from loadgen.workload.workload import ROOT, Workload, rooted
 
 
@@ -73,20 +72,6 @@ def test_who_is_cut_off_comes_back(case: str, fields: dict[str, Any], crash: str
     assert found.crash == crash and found.reconnect is not None
     assert found.reconnect.delay_s == 0.1
     assert workload(case).crash == "" and workload(case).reconnect is None
-
-
-@pytest.mark.parametrize("part", ["stall=1s@10s", "cut=10s"])
-def test_a_link_whose_faults_would_come_after_the_window_is_refused(part: str) -> None:
-    assert workload("fanin", impair=part, duration=10.1).impairment is not None
-    with pytest.raises(ScenarioError, match=f"the first {part.partition('=')[0]} would come after"):
-        workload("fanin", impair=part, duration=10)
-
-
-def test_a_cut_is_not_taken_for_the_crash_of_a_command() -> None:
-    crash = {"crash_broker": 5, "crash_command": "true", "broker": "mqtt://h"}
-    assert workload("persistent", impair="delay=1ms", **crash).crash == "broker"
-    with pytest.raises(ScenarioError, match=r"^impair: a cut looks like the crash; allowed: "):
-        workload("persistent", impair="cut=2s", **crash)
 
 
 def test_what_a_broker_must_be_able_to_do() -> None:

@@ -1,0 +1,42 @@
+"""Names that were removed, and what to do instead."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["field", "argument", "broker"]
+"""A field of the scenario, any other option or argument, or a name for `--broker`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedName:
+    """A name of an earlier version. `unset` is the value of a field that was not set."""
+
+    name: str
+    kind: Kind
+    instead: str
+    unset: object = None
+
+
+REMOVED = (
+    RemovedName(
+        "impair", "field", "impair the network itself with netem, as docs/impaired-links.md does"
+    ),
+)
+
+
+def removal(name: str, *kinds: Kind) -> str | None:
+    """Return what to do instead of a removed name of one of these kinds, None for other names."""
+    for removed in REMOVED:
+        if removed.name == name and removed.kind in kinds:
+            return f"removed; {removed.instead}"
+    return None
+
+
+def with_removed_fields(scenario: Mapping[str, object]) -> dict[str, object]:
+    """Return a scenario's plain fields and the removed ones, unset.
+
+    A digest of the result is that of earlier versions, so that searches and sweeps that they began
+    can be continued.
+    """
+    return {one.name: one.unset for one in REMOVED if one.kind == "field"} | dict(scenario)
