@@ -27,7 +27,7 @@ STAMP = ENVIRONMENT / "installed"
 Command = Sequence[str | Path]
 BYTECODE: Command = [PYTHON, "-m", "compileall", "-q", "loadgen"]
 """Else each start compiles the package again where PYTHONDONTWRITEBYTECODE is set."""
-KERNELS: Command = [PYTHON, "-m", "loadgen.engine.warm"]
+KERNELS: Command = [PYTHON, "-m", "loadgen.worker.warm"]
 CHECKS: Sequence[Command] = [
     [TOOLS / "ruff", "check", "."],
     [TOOLS / "ruff", "format", "--check", "."],

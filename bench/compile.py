@@ -21,7 +21,7 @@ from typing import Any
 
 from numba.core import event
 
-from loadgen.engine.warm import BEHAVIOURS, warm
+from loadgen.worker.warm import BEHAVIOURS, warm
 
 
 class OwnTimes(event.Listener):

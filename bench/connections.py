@@ -33,10 +33,10 @@ import pyarrow.parquet as pq
 
 from bench import floor
 from loadgen.cases.registry import build_scenario
-from loadgen.control.coordinator import run
-from loadgen.control.progress import Snapshot
 from loadgen.errors import LoadgenError
-from loadgen.workload.units import parse_count
+from loadgen.plan.units import parse_count
+from loadgen.run.coordinator import run
+from loadgen.run.progress import Snapshot
 
 SINK_SPARE = 200
 """Descriptors of a sink that are not devices: its own files, and the probe before the run."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import floor, player
-from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes
+from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes
 
 RATE = 10_000
 CONNECTIONS = 1_000

@@ -12,7 +12,7 @@ from time import process_time_ns
 import numpy as np
 from hdrh.histogram import HdrHistogram
 
-from loadgen.compiled import compiled
+from loadgen.kernels.compiled import compiled
 from loadgen.metrics.histogram import (
     HIGHEST_NS,
     SIGNIFICANT_DIGITS,

@@ -24,17 +24,17 @@ from typing import Any
 from pyarrow.parquet import read_metadata
 
 from loadgen.cases.registry import build_scenario
-from loadgen.control.agent import Agent, Playing
-from loadgen.control.coordinator import run
-from loadgen.control.environment import environment, host_of, machine_identity
-from loadgen.control.host_watch import HostSample, take_sample
-from loadgen.control.hosts import Hosts, listening
-from loadgen.control.link import Link
-from loadgen.control.load_host import Header, Listener
-from loadgen.control.tasks import beside
-from loadgen.engine.frames import FrameReader
-from loadgen.engine.live import LivePage
-from tests.control.fake_worker import FakeWorker
+from loadgen.run.coordinator import run
+from loadgen.run.environment import environment, host_of, machine_identity
+from loadgen.run.host_watch import HostSample, take_sample
+from loadgen.run.hosts.agent import Agent, Playing
+from loadgen.run.hosts.link import Link
+from loadgen.run.hosts.load_host import Header, Listener
+from loadgen.run.hosts.remote_host import Hosts, listening
+from loadgen.run.tasks import beside
+from loadgen.worker.frames import FrameReader
+from loadgen.worker.shared_counts import LivePage
+from tests.run.fake_worker import FakeWorker
 
 TICK_S = 0.1
 WINDOW_S = 10.0

@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadgen.engine.frames import FrameReader, encode_frame
-from loadgen.engine.live import LivePage, create_live_page
-from loadgen.engine.recorder import decode_intervals
-from loadgen.engine.worker import run_worker, warm
 from loadgen.metrics.interval import Interval, to_table
 from loadgen.metrics.reducer import LatencySummary, reduce_table, summarize
-from loadgen.workload.groups import DeviceGroup, RunPlan, Share, Target, WorkerPlan
+from loadgen.plan.groups import DeviceGroup, RunPlan, Share, Target, WorkerPlan
+from loadgen.worker.frames import FrameReader, encode_frame
+from loadgen.worker.recorder import decode_intervals
+from loadgen.worker.shared_counts import LivePage, create_live_page
+from loadgen.worker.worker import run_worker, warm
 
 __all__ = ["Played", "play"]
 

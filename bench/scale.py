@@ -25,12 +25,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench import floor
-from loadgen.control.play import play
 from loadgen.errors import LoadgenError
 from loadgen.metrics.reducer import reduce_table, summarize
-from loadgen.workload.groups import DeviceGroup, Publishes, RunPlan, Share, Target, WorkerPlan
-from loadgen.workload.units import parse_count, parse_number
-from loadgen.workload.workload import PhasePlan
+from loadgen.plan.groups import DeviceGroup, Publishes, RunPlan, Share, Target, WorkerPlan
+from loadgen.plan.units import parse_count, parse_number
+from loadgen.plan.workload import PhasePlan
+from loadgen.run.play import play
 
 SPARE = 300
 """Descriptors of a worker or a sink that are not devices."""

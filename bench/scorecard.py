@@ -32,12 +32,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hdrh.histogram import HdrHistogram
 
-from loadgen.control.compaction import ROW_GROUP_ROWS, WRITE_OPTIONS
-from loadgen.control.rundir import write_json
-from loadgen.control.seal import seal
 from loadgen.metrics.histogram import HIGHEST_NS, bucket_index, dense, lowest_values, sparse
 from loadgen.metrics.interval import HISTOGRAM, INTERVAL_SCHEMA, RUN_METADATA_KEY
-from loadgen.workload.groups import DeviceGroup, Publishes, Subscribes
+from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes
+from loadgen.run.compaction import ROW_GROUP_ROWS, WRITE_OPTIONS
+from loadgen.run.rundir import write_json
+from loadgen.run.seal import seal
 
 NS = 1_000_000_000
 ANCHOR_NS = 1000 * NS

@@ -16,9 +16,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from loadgen.cases.registry import build_scenario
-from loadgen.control.coordinator import run
+from loadgen.run.coordinator import run
+from loadgen.specjms.build_model import Choices, model_of
 from loadgen.specjms.expected import group_rates
-from loadgen.specjms.options import Choices, model_of
 
 BAR_US = 30.0
 TARGET_BASE = 500

@@ -25,14 +25,14 @@ import numpy as np
 import numpy.typing as npt
 
 from bench import cost, floor, player
-from loadgen.compiled import compiled
-from loadgen.engine import behaviour, reporter, worker
-from loadgen.engine.reactor import entry_points
-from loadgen.workload import traffic
-from loadgen.workload.arrays import Arrays, Bytes, Int64Rows, Int64s, pointer_to
-from loadgen.workload.fleet import Fleet
-from loadgen.workload.groups import DeviceGroup, Subscribes
-from loadgen.workload.payload import read_i64, send_offset_ns
+from loadgen.kernels import traffic
+from loadgen.kernels.arrays import Arrays, Bytes, Int64Rows, Int64s, pointer_to
+from loadgen.kernels.compiled import compiled
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.payload import read_i64, send_offset_ns
+from loadgen.kernels.reactor import entry_points
+from loadgen.plan.groups import DeviceGroup, Subscribes
+from loadgen.worker import behaviour, reporter, worker
 
 _TURNS_MOST = 1_000_000
 Numbers = npt.NDArray[Any]

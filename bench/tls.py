@@ -25,11 +25,11 @@ from tempfile import TemporaryDirectory
 
 from loadgen.brokers.certificates import make_certificates
 from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
-from loadgen.control.play import play
 from loadgen.errors import LoadgenError
-from loadgen.workload.groups import DeviceGroup, Publishes, RunPlan, Share, Target, Tls, WorkerPlan
-from loadgen.workload.units import parse_count
-from loadgen.workload.workload import PhasePlan
+from loadgen.plan.groups import DeviceGroup, Publishes, RunPlan, Share, Target, Tls, WorkerPlan
+from loadgen.plan.units import parse_count
+from loadgen.plan.workload import PhasePlan
+from loadgen.run.play import play
 
 FEW = 100
 IN_FLIGHT = 64

@@ -23,18 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from loadgen.cases.registry import build_scenario
-from loadgen.control.coordinator import run as _play
-from loadgen.control.devices import read_devices
-from loadgen.control.hosts import Hosts
-from loadgen.control.interrupt import Interrupt, RunInterruptedError
-from loadgen.control.progress import Progress, Snapshot, silent
-from loadgen.control.rundir import directory_or_new
-from loadgen.control.search import Search, SearchResult, SearchState
-from loadgen.control.search import search as _search
-from loadgen.control.secrets import take_secrets
-from loadgen.control.sweep import Sweep, SweepResult, SweepState
-from loadgen.control.sweep import sweep as _sweep
-from loadgen.control.worker_pool import WorkerLostError
 from loadgen.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -52,16 +40,28 @@ from loadgen.errors import (
     UsageError,
     in_python,
 )
+from loadgen.judge.next_step import Limit, aim_for, requirements
+from loadgen.judge.verdict import Reason, Remark
 from loadgen.metrics.reducer import LatencySummary
-from loadgen.scorecard.model import Counts, ScoreCard
-from loadgen.scorecard.record import load_intervals, open_run
-from loadgen.scorecard.summary import summarize_run
-from loadgen.scorecard.sweep_renderings import write_sweep
-from loadgen.scorecard.sweep_table import SweepTable, table_of
-from loadgen.spark.hosts import Cluster, hosts_of_cluster
-from loadgen.workload.scenario import Scenario, read_toml
-from loadgen.workload.search import Limit, aim_for, requirements
-from loadgen.workload.verdict import Reason, Remark
+from loadgen.plan.scenario import Scenario, read_toml
+from loadgen.report.build.summary import summarize_run
+from loadgen.report.build.sweep_table import SweepTable, table_of
+from loadgen.report.model import Counts, ScoreCard
+from loadgen.report.record import load_intervals, open_run
+from loadgen.report.render.sweep_renderings import write_sweep
+from loadgen.run.coordinator import run as _play
+from loadgen.run.devices_file import read_devices
+from loadgen.run.hosts.remote_host import Hosts
+from loadgen.run.hosts.worker_pool import WorkerLostError
+from loadgen.run.interrupt import Interrupt, RunInterruptedError
+from loadgen.run.progress import Progress, Snapshot, silent
+from loadgen.run.rundir import directory_or_new
+from loadgen.run.search.search import Search, SearchResult, SearchState
+from loadgen.run.search.search import search as _search
+from loadgen.run.search.sweep import Sweep, SweepResult, SweepState
+from loadgen.run.search.sweep import sweep as _sweep
+from loadgen.run.secrets import take_secrets
+from loadgen.spark.agents import Cluster, hosts_of_cluster
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -159,7 +159,7 @@ class Result:
     @in_python()
     def devices(self) -> "pa.Table":
         """A row a device at the end of a run with `per_device` (schema:
-        `loadgen.control.devices.DEVICE_SCHEMA`); raises RunDirectoryError where it has none."""
+        `loadgen.run.devices_file.DEVICE_SCHEMA`); raises RunDirectoryError where it has none."""
         return read_devices(self.directory)
 
 

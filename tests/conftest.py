@@ -6,11 +6,11 @@ from types import ModuleType
 import pytest
 from hypothesis import HealthCheck, settings
 
-from loadgen.compiled.cache import cache_directory
+from loadgen.kernels.compiled.cache import cache_directory
 
 SATURATING = (
-    *("tests/control/test_calibrate.py", "tests/integration/test_search.py"),
-    *("tests/control/test_hosts.py", "tests/cluster/"),
+    *("tests/run/test_calibrate.py", "tests/integration/test_search.py"),
+    *("tests/run/hosts/test_remote_host.py", "tests/cluster/"),
 )
 """Tests that look for a host's limit, or play several hosts on it: one at a time."""
 
@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "PYTEST_XDIST_WORKER"
     )
     if is_controller and os.environ.get("NUMBA_DISABLE_JIT") != "1":
-        from loadgen.engine.warm import BEHAVIOURS, warm
+        from loadgen.worker.warm import BEHAVIOURS, warm
 
         for behaviour in BEHAVIOURS:
             warm(behaviour)
@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
 @pytest.fixture(scope="session")
 def make() -> ModuleType:
     """The module that makes up run directories."""
-    from tests.scorecard import fabricate
+    from tests.report import fabricate
 
     return fabricate
 
@@ -55,6 +55,6 @@ def make() -> ModuleType:
 @pytest.fixture
 def stand_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that play without compiled kernels."""
-    from loadgen.control import forkserver_process
+    from loadgen.run.hosts import forkserver_process
 
-    monkeypatch.setattr(forkserver_process, "WORKER_ENTRY", "tests.control.fake_worker:run_worker")
+    monkeypatch.setattr(forkserver_process, "WORKER_ENTRY", "tests.run.fake_worker:run_worker")

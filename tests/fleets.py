@@ -3,10 +3,10 @@
 from typing import Any
 
 from loadgen.cases.registry import resolve
-from loadgen.engine.fleet import build_fleet
-from loadgen.workload.fleet import Fleet
-from loadgen.workload.groups import DeviceGroup, RunPlan, Share, Target, WorkerPlan
-from loadgen.workload.workload import rooted
+from loadgen.kernels.fleet import Fleet
+from loadgen.plan.groups import DeviceGroup, RunPlan, Share, Target, WorkerPlan
+from loadgen.plan.workload import rooted
+from loadgen.worker.build_fleet import build_fleet
 
 
 def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:

@@ -3,9 +3,9 @@
 from dataclasses import fields, replace
 from typing import Any
 
+from loadgen.judge.ledger import Counted, ledger_of
+from loadgen.judge.verdict import RunFacts
 from loadgen.metrics.interval import COUNTERS
-from loadgen.workload.ledger import Counted, ledger_of
-from loadgen.workload.verdict import RunFacts
 
 _MESSAGES = set(COUNTERS) - {field.name for field in fields(RunFacts)}
 

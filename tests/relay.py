@@ -15,20 +15,21 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from loadgen.brokers.child import Json, Serving, run_child
-from loadgen.brokers.clients import Connection
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.erring import REJECTED, ErringHost
 from loadgen.brokers.faults import Faults, parse_faults
-from loadgen.brokers.messages import (
+from loadgen.brokers.process import running
+from loadgen.brokers.reflector import ErringBroker
+from loadgen.brokers.reflector_clients import Connection
+from loadgen.brokers.reflector_packets import (
     Message,
     Outgoing,
     acknowledgement,
     publish_packet,
     refusal,
 )
-from loadgen.brokers.process import running
-from loadgen.brokers.reflector import ErringBroker
 from loadgen.errors import RemoteProtocolError, UsageError
+from loadgen.kernels.packet_bytes import INCOMPLETE, OK, ack_fields, frame, publish_fields
 from loadgen.mqtt import packets
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import (
@@ -44,7 +45,6 @@ from loadgen.mqtt.constants import (
     SUBSCRIBE,
     UNSUBSCRIBE,
 )
-from loadgen.mqtt.kernels import INCOMPLETE, OK, ack_fields, frame, publish_fields
 from loadgen.mqtt.packets import Subscription
 from loadgen.mqtt.reason_codes import ReasonCode, is_failure
 from loadgen.mqtt.topics import filter_matches

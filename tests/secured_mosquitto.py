@@ -14,7 +14,7 @@ from loadgen.brokers.mosquitto import (
     password_line,
 )
 from loadgen.brokers.process import running
-from loadgen.workload.accounts import Account
+from loadgen.plan.accounts import Account
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ import pytest
 
 import loadgen
 from loadgen import api
-from loadgen.control import rundir
 from loadgen.errors import LoadgenError, RunDirectoryError, ScenarioError, python_words
 from loadgen.metrics.interval import INTERVAL_SCHEMA
-from loadgen.workload.scenario import Scenario
+from loadgen.plan.scenario import Scenario
+from loadgen.run import rundir
 from tests.verdicts import faults, without_saturation
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from loadgen.compiled.digest import Digest
+from loadgen.kernels.compiled.digest import Digest
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
@@ -31,7 +31,7 @@ class Colour(IntEnum):
     RED = 5
 """,
     "calls.py": """
-from loadgen.compiled import compiled
+from loadgen.kernels.compiled import compiled
 from .constants import NUMBER
 def plain(x):
     return x + 1
@@ -79,7 +79,7 @@ def seven(context):
     "layout.py": 'LAYOUT = {"field": 100}\n',
     "kernels.py": """
 import numpy as np
-from loadgen.compiled import compiled
+from loadgen.kernels.compiled import compiled
 from . import calls, constants, extension
 from .constants import Colour, TABLE
 from .extension import pointer, seven, size_of

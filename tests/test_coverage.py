@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from loadgen.cases.registry import CASES
+from loadgen.plan.case import Case
 from loadgen.specjms.audit import Audit, Observed
 from loadgen.specjms.report import PUBLISHED
 from loadgen.specjms.rules import Circumstances, run_rules
-from loadgen.workload.case import Case
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs/coverage.md").read_text("utf-8")

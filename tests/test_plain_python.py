@@ -29,13 +29,13 @@ QUICK = " and ".join(
 @pytest.mark.parametrize(
     "files",
     [
-        ("mqtt/test_kernels.py", "mqtt/test_in_flight.py"),
+        ("kernels/test_packet_bytes.py", "kernels/test_in_flight.py"),
         (
-            *("workload/test_accounting.py", "workload/test_pacer.py", "workload/test_payload.py"),
-            "workload/test_traffic.py",
+            *("kernels/test_accounting.py", "kernels/test_pacer.py", "kernels/test_payload.py"),
+            "kernels/test_traffic.py",
         ),
     ],
-    ids=["mqtt", "workload"],
+    ids=["packets", "messages"],
 )
 def test_the_same_holds_with_numba_switched_off(files: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", QUICK]

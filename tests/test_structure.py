@@ -54,8 +54,8 @@ def test_directories_of_results_are_made_in_one_place() -> None:
     package = ROOT / "loadgen"
     makers = {
         str(path.relative_to(package))
-        for layer in ("control", "scorecard", "cli")
+        for layer in ("run", "report", "cli")
         for path in (package / layer).rglob("*.py")
         if re.search(r"\bmkdir\(|\bmakedirs\(", path.read_text())
     }
-    assert makers == {"control/rundir.py"}
+    assert makers == {"run/rundir.py"}

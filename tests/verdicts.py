@@ -6,7 +6,7 @@ and no test of anything else.
 
 from collections.abc import Iterable
 
-from loadgen.workload.verdict import Reason
+from loadgen.judge.verdict import Reason
 
 HOST = "GENERATOR_SATURATED"
 

@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-from loadgen.workload.case import Case, RowSpec
-from loadgen.workload.fields import Count
-from loadgen.workload.groups import DeviceGroup, Subscribes
-from loadgen.workload.scenario import MAX_UNACKNOWLEDGED, TOTAL_RATE, MessagingScenario
-from loadgen.workload.workload import ROOT
+from loadgen.plan.case import Case, RowSpec
+from loadgen.plan.fields import Count
+from loadgen.plan.groups import DeviceGroup, Subscribes
+from loadgen.plan.scenario import MAX_UNACKNOWLEDGED, TOTAL_RATE, MessagingScenario
+from loadgen.plan.workload import ROOT
 
 
 class Broadcast(MessagingScenario):

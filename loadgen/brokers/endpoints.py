@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from loadgen.errors import UsageError
-from loadgen.workload.units import shown
+from loadgen.plan.units import shown
 
 DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 """Port of each scheme when the URL names none (IANA; RFC 6455 for the WebSocket schemes)."""

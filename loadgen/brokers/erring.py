@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 
 from loadgen.brokers.child import Json
-from loadgen.brokers.clients import Connection, Host
 from loadgen.brokers.faults import COUNTED_AS, Counts, Dice, Faults, parse_faults
-from loadgen.brokers.messages import Outgoing, subscribe_refusal
 from loadgen.brokers.mischief import Mischief, Receiver
+from loadgen.brokers.reflector_clients import Connection, Host
+from loadgen.brokers.reflector_packets import Outgoing, subscribe_refusal
 from loadgen.brokers.transcript import Transcript
 from loadgen.mqtt.constants import MQTT_5, PUBACK
 from loadgen.mqtt.packets import Subscribe

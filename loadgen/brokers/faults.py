@@ -13,7 +13,7 @@ from typing import Final
 from loadgen.errors import UsageError
 from loadgen.mqtt.constants import MQTT_3_1_1
 from loadgen.mqtt.topics import topic_filter_fault
-from loadgen.workload.units import parse_number, parse_seconds
+from loadgen.plan.units import parse_number, parse_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from loadgen.brokers.talk import Client, Patience, Talk
 from loadgen.errors import CannotRunError
 from loadgen.mqtt.packets import Connect, Publish, Will
 from loadgen.mqtt.properties import Properties
-from loadgen.workload.groups import DeviceGroup
-from loadgen.workload.rehearsal import ASKED, Publication, Role
+from loadgen.plan.groups import DeviceGroup
+from loadgen.plan.rehearsal import ASKED, Publication, Role
 
 TRIAL_S: Final = 10.0
 """The longest that a trial may take, whatever is heard."""

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from loadgen.brokers.clients import Notes
 from loadgen.brokers.faults import ON_DELIVERIES, Dice, Faults
-from loadgen.brokers.messages import Outgoing
+from loadgen.brokers.reflector_clients import Notes
+from loadgen.brokers.reflector_packets import Outgoing
 from loadgen.mqtt.constants import MQTT_5
 from loadgen.mqtt.packets import Subscription
 

@@ -24,7 +24,7 @@ from loadgen.brokers import process
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.ports import free_port
 from loadgen.errors import CannotRunError, MissingProgramError, UsageError
-from loadgen.workload.accounts import Account
+from loadgen.plan.accounts import Account
 
 # Debian puts the broker where only root's PATH looks.
 _EXTRA_DIRECTORIES: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/snap/bin")

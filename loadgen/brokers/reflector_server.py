@@ -20,13 +20,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from loadgen.brokers.child import Json, Serving, run_child
-from loadgen.brokers.clients import FOREVER, Connection, Session
 from loadgen.brokers.erring import REJECTED, ErringHost
 from loadgen.brokers.faults import Counts, Faults, parse_faults
-from loadgen.brokers.messages import Message, Outgoing, refusal
 from loadgen.brokers.ports import is_local, users_at
-from loadgen.brokers.scan import ACK, MORE, RUN, SINGLE, next_item
+from loadgen.brokers.reflector_clients import FOREVER, Connection, Session
+from loadgen.brokers.reflector_packets import Message, Outgoing, refusal
 from loadgen.errors import RemoteProtocolError, UsageError
+from loadgen.kernels.scan import ACK, MORE, RUN, SINGLE, next_item
 from loadgen.mqtt import packets
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5, PUBACK, PUBLISH, PUBREC

@@ -24,7 +24,7 @@ from loadgen.mqtt.packets import ConnAck, Connect, PubAck, Publish, PubRec
 from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.reason_codes import is_failure
 from loadgen.mqtt.topics import is_wild
-from loadgen.workload.rehearsal import ASKED, Delivery, Publication, Role, deliveries_of
+from loadgen.plan.rehearsal import ASKED, Delivery, Publication, Role, deliveries_of
 
 ANSWER_S: Final = 5.0
 """For a SUBACK or an acknowledgement."""

@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 
 from loadgen.brokers.child import ChildBroker, Json, Serving, run_child
-from loadgen.brokers.clients import BUFFER_BYTES, Connection, Host
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import running
-from loadgen.brokers.scan import OTHER, sink_items
+from loadgen.brokers.reflector_clients import BUFFER_BYTES, Connection, Host
 from loadgen.errors import RemoteProtocolError
+from loadgen.kernels.scan import OTHER, sink_items
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_5
 from loadgen.mqtt.packets import (

@@ -25,7 +25,7 @@ from loadgen.brokers.process import BrokerProcess, ServedBroker
 from loadgen.brokers.reflector import run_reflector
 from loadgen.brokers.sink import run_sink
 from loadgen.errors import UsageError
-from loadgen.workload.accounts import Account
+from loadgen.plan.accounts import Account
 
 if TYPE_CHECKING:
     from loadgen.brokers.certificates import CertificateFiles

@@ -2,7 +2,7 @@
 
 One JSON array a line, `[kind, moment_ns, ...]`, appended with one write each, so that a killed
 process leaves all that it saw. Moments are CLOCK_MONOTONIC. A message is told by its header
-(`workload/payload.py`): `[run tag, stream, sequence, intended_ns, sent_ns, 1 for a copy]`, null
+(`kernels/payload.py`): `[run tag, stream, sequence, intended_ns, sent_ns, 1 for a copy]`, null
 where it is too short.
 
     connect    client, clean start, session present, reason code
@@ -23,9 +23,9 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from loadgen.brokers.messages import Outgoing
+from loadgen.brokers.reflector_packets import Outgoing
+from loadgen.kernels.payload import HEADER_BYTES
 from loadgen.mqtt.packets import Subscription
-from loadgen.workload.payload import HEADER_BYTES
 
 _HEADER: Final = struct.Struct("<IIqqfI")
 _MARK: Final = 27

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from loadgen.workload.case import (
+from loadgen.judge.published import Conditions, PublishedFigure
+from loadgen.judge.verdict import BackendFacts, Verdict, backlog_growth
+from loadgen.plan.case import (
     Case,
     ChartStyle,
     Conclusion,
@@ -17,10 +19,9 @@ from loadgen.workload.case import (
     RowSpec,
     busy_shares,
 )
-from loadgen.workload.fields import Count, Flag, Text, Texts, redact_url
-from loadgen.workload.groups import DeviceGroup, Subscribes, target_url
-from loadgen.workload.published import Conditions, PublishedFigure
-from loadgen.workload.scenario import (
+from loadgen.plan.fields import Count, Flag, Text, Texts, redact_url
+from loadgen.plan.groups import DeviceGroup, Subscribes, target_url
+from loadgen.plan.scenario import (
     ACKNOWLEDGE_EVERY,
     DEVICES_LIMIT,
     MAX_UNACKNOWLEDGED,
@@ -31,9 +32,8 @@ from loadgen.workload.scenario import (
     url_complaints,
     withheld_complaints,
 )
-from loadgen.workload.units import shown
-from loadgen.workload.verdict import BackendFacts, Verdict, backlog_growth
-from loadgen.workload.workload import Bridge, Workload
+from loadgen.plan.units import shown
+from loadgen.plan.workload import Bridge, Workload
 
 BUSY_SHARE = 0.9
 """A broker process without a tenth of its time idle is what limits a rate that was missed."""

@@ -3,18 +3,18 @@
 from dataclasses import replace
 from typing import Literal
 
-from loadgen.workload.case import Case, ChartStyle, RowSpec
-from loadgen.workload.fields import Count, Flag, Rate, Seconds
-from loadgen.workload.groups import DeviceGroup, Subscribes
-from loadgen.workload.published import Conditions, PublishedFigure
-from loadgen.workload.scenario import (
+from loadgen.judge.published import Conditions, PublishedFigure
+from loadgen.plan.case import Case, ChartStyle, RowSpec
+from loadgen.plan.fields import Count, Flag, Rate, Seconds
+from loadgen.plan.groups import DeviceGroup, Subscribes
+from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     DRAIN,
     DURATION_LIMIT_S,
     RATE_LIMIT,
     FleetScenario,
 )
-from loadgen.workload.workload import ROOT, Workload
+from loadgen.plan.workload import ROOT, Workload
 
 
 class Connburst(FleetScenario):

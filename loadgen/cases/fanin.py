@@ -8,18 +8,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
-from loadgen.workload.case import Case, ChartStyle, RowSpec
-from loadgen.workload.fields import Count, Flag
-from loadgen.workload.groups import DeviceGroup, Subscribes
-from loadgen.workload.published import PUBLISHED_TLS, Conditions, PublishedFigure
-from loadgen.workload.scenario import (
+from loadgen.judge.published import PUBLISHED_TLS, Conditions, PublishedFigure
+from loadgen.plan.case import Case, ChartStyle, RowSpec
+from loadgen.plan.fields import Count, Flag
+from loadgen.plan.groups import DeviceGroup, Subscribes
+from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     MAX_UNACKNOWLEDGED,
     RATE_BY_DEVICES,
     MessagingScenario,
     durable_complaints,
 )
-from loadgen.workload.workload import ROOT, Workload
+from loadgen.plan.workload import ROOT, Workload
 
 
 class Fanin(MessagingScenario):

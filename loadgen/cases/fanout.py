@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
-from loadgen.workload.case import Case, ChartStyle, RowSpec
-from loadgen.workload.fields import Count, Flag, Rate
-from loadgen.workload.groups import DeviceGroup, Subscribes
-from loadgen.workload.published import PUBLISHED_TLS, Conditions, PublishedFigure
-from loadgen.workload.scenario import (
+from loadgen.judge.published import PUBLISHED_TLS, Conditions, PublishedFigure
+from loadgen.plan.case import Case, ChartStyle, RowSpec
+from loadgen.plan.fields import Count, Flag, Rate
+from loadgen.plan.groups import DeviceGroup, Subscribes
+from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     MAX_UNACKNOWLEDGED,
     TOTAL_RATE,
@@ -16,7 +16,7 @@ from loadgen.workload.scenario import (
     durable_complaints,
     published_row,
 )
-from loadgen.workload.workload import ROOT
+from loadgen.plan.workload import ROOT
 
 
 class Fanout(MessagingScenario):

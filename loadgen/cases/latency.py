@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from loadgen.workload.case import Case, ChartStyle, RowSpec
-from loadgen.workload.fields import Count, Rate
-from loadgen.workload.groups import DeviceGroup, Subscribes
-from loadgen.workload.published import Conditions, PublishedFigure
-from loadgen.workload.scenario import (
+from loadgen.judge.published import Conditions, PublishedFigure
+from loadgen.plan.case import Case, ChartStyle, RowSpec
+from loadgen.plan.fields import Count, Rate
+from loadgen.plan.groups import DeviceGroup, Subscribes
+from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     DURATION,
     MAX_UNACKNOWLEDGED,
     RATE_LIMIT,
     MessagingScenario,
 )
-from loadgen.workload.workload import ROOT
+from loadgen.plan.workload import ROOT
 
 SEND_DELAY_LIMIT_US = 20_000
 """The result contains the send delay; several scheduler slices of a shared core."""

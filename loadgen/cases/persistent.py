@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
-from loadgen.workload.case import Case, ChartStyle, RowSpec
-from loadgen.workload.fields import Count, Ratio, Seconds, Text
-from loadgen.workload.groups import DeviceGroup, Subscribes
-from loadgen.workload.published import Conditions, PublishedFigure
-from loadgen.workload.rate_steps import rate_steps
-from loadgen.workload.scenario import (
+from loadgen.judge.published import Conditions, PublishedFigure
+from loadgen.plan.case import Case, ChartStyle, RowSpec
+from loadgen.plan.fields import Count, Ratio, Seconds, Text
+from loadgen.plan.groups import DeviceGroup, Subscribes
+from loadgen.plan.rate_steps import rate_steps
+from loadgen.plan.scenario import (
     ACKNOWLEDGE_EVERY,
     DURATION_LIMIT_S,
     MAX_UNACKNOWLEDGED,
@@ -22,7 +22,7 @@ from loadgen.workload.scenario import (
     save_each_complaints,
     withheld_complaints,
 )
-from loadgen.workload.workload import ROOT, Workload
+from loadgen.plan.workload import ROOT, Workload
 
 
 class Persistent(MessagingScenario):

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from loadgen.workload.case import (
+from loadgen.judge.published import Conditions, PublishedFigure
+from loadgen.judge.verdict import Verdict
+from loadgen.plan.case import (
     Case,
     ChartStyle,
     Conclusion,
@@ -13,10 +15,9 @@ from loadgen.workload.case import (
     Review,
     RowSpec,
 )
-from loadgen.workload.fields import Count, Flag
-from loadgen.workload.groups import DeviceGroup, RunPlan, Subscribes
-from loadgen.workload.published import Conditions, PublishedFigure
-from loadgen.workload.scenario import (
+from loadgen.plan.fields import Count, Flag
+from loadgen.plan.groups import DeviceGroup, RunPlan, Subscribes
+from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     PRODUCERS,
     PROTOCOL,
@@ -26,8 +27,7 @@ from loadgen.workload.scenario import (
     durable_complaints,
     published_row,
 )
-from loadgen.workload.verdict import Verdict
-from loadgen.workload.workload import ROOT, Workload
+from loadgen.plan.workload import ROOT, Workload
 
 QUEUES_SHOWN = 100
 """Queues that are listed one by one; of more, the first."""

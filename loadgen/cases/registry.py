@@ -14,13 +14,13 @@ from pydantic import ValidationError
 
 import loadgen.cases
 from loadgen.errors import ScenarioError
-from loadgen.workload.case import Case, ChartStyle
-from loadgen.workload.fields import Field, did_you_mean
-from loadgen.workload.removed import removal
-from loadgen.workload.scenario import Scenario
-from loadgen.workload.units import shown
-from loadgen.workload.workload import Workload
-from loadgen.workload.workload import resolve as resolve_case
+from loadgen.plan.case import Case, ChartStyle
+from loadgen.plan.fields import Field, did_you_mean
+from loadgen.plan.removed import removal
+from loadgen.plan.scenario import Scenario
+from loadgen.plan.units import shown
+from loadgen.plan.workload import Workload
+from loadgen.plan.workload import resolve as resolve_case
 
 RENAMED: Mapping[str, str] = MappingProxyType({"inflight_window": "max_unacknowledged"})
 """What fields were called, and their names now: the old ones are read until version 1.0."""

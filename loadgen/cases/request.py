@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from loadgen.workload.case import Case, RowSpec
-from loadgen.workload.fields import Count
-from loadgen.workload.groups import DeviceGroup, Responds, Subscribes
-from loadgen.workload.scenario import (
+from loadgen.plan.case import Case, RowSpec
+from loadgen.plan.fields import Count
+from loadgen.plan.groups import DeviceGroup, Responds, Subscribes
+from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     MAX_UNACKNOWLEDGED,
     RATE_BY_DEVICES,
     WHOLE_SIZE,
     MessagingScenario,
 )
-from loadgen.workload.workload import ROOT
+from loadgen.plan.workload import ROOT
 
 
 class Request(MessagingScenario):

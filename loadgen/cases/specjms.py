@@ -10,18 +10,11 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Literal
 
 from loadgen.errors import ScenarioError
-from loadgen.specjms.model import (
-    NOTICE,
-    Model,
-    highest_qos,
-    shares_queues,
-    stores,
-    uses_wildcards,
-)
-from loadgen.workload.case import Case, ChartStyle, Conclusion, Evidence, Review, RowSpec, Variants
-from loadgen.workload.fields import Choice, Count, Flag, Seconds, Table
-from loadgen.workload.groups import DeviceGroup, Reconnect, RunPlan
-from loadgen.workload.scenario import (
+from loadgen.judge.verdict import Verdict, with_reason
+from loadgen.plan.case import Case, ChartStyle, Conclusion, Evidence, Review, RowSpec, Variants
+from loadgen.plan.fields import Choice, Count, Flag, Seconds, Table
+from loadgen.plan.groups import DeviceGroup, Reconnect, RunPlan
+from loadgen.plan.scenario import (
     DRAIN,
     DURATION,
     MAX_UNACKNOWLEDGED,
@@ -31,13 +24,20 @@ from loadgen.workload.scenario import (
     PublishingScenario,
     save_each_complaints,
 )
-from loadgen.workload.verdict import Verdict, with_reason
-from loadgen.workload.workload import Workload
+from loadgen.plan.workload import Workload
+from loadgen.specjms.chain_model import (
+    NOTICE,
+    Model,
+    highest_qos,
+    shares_queues,
+    stores,
+    uses_wildcards,
+)
 
 if TYPE_CHECKING:
+    from loadgen.plan.rehearsal import Role
     from loadgen.specjms.audit import Audit
-    from loadgen.specjms.options import Choices
-    from loadgen.workload.rehearsal import Role
+    from loadgen.specjms.build_model import Choices
 
 
 class SupplyChain(PublishingScenario):
@@ -158,7 +158,7 @@ _TABLES = "locations", "agents", "connections", "interactions", "messages", "qua
 
 def choices_of(scenario: SupplyChain) -> "Choices":
     """What a scenario says of the supply chain, its tables read."""
-    from loadgen.specjms.options import Choices
+    from loadgen.specjms.build_model import Choices
 
     values = {field.name: getattr(scenario, field.name) for field in fields(Choices)}
     for name in _TABLES:
@@ -168,13 +168,13 @@ def choices_of(scenario: SupplyChain) -> "Choices":
 
 def model_of_scenario(scenario: SupplyChain) -> Model:
     """The model of a scenario; raises ScenarioError."""
-    from loadgen.specjms.options import model_of
+    from loadgen.specjms.build_model import model_of
 
     return model_of(choices_of(scenario))
 
 
 def _groups(scenario: SupplyChain) -> tuple[DeviceGroup, ...]:
-    from loadgen.specjms.plan import groups_of_model
+    from loadgen.specjms.chain_plan import groups_of_model
 
     model = model_of_scenario(scenario)
     return groups_of_model(model, scenario.arrivals, scenario.max_unacknowledged)
@@ -229,13 +229,13 @@ def _require_endpoints(model: Model, addresses: int) -> None:
 
 
 def _plan(workload: Workload, plan: RunPlan) -> RunPlan:
-    from loadgen.specjms.plan import supply_plan
+    from loadgen.specjms.chain_plan import supply_plan
 
     return supply_plan(plan, workload.model)
 
 
 def _roles(plan: RunPlan) -> "tuple[Role, ...]":
-    from loadgen.specjms.plan import roles_of_supply_chain
+    from loadgen.specjms.chain_plan import roles_of_supply_chain
 
     return roles_of_supply_chain(plan)
 
@@ -245,8 +245,8 @@ def _roles(plan: RunPlan) -> "tuple[Role, ...]":
 
 def _review(evidence: Evidence) -> Review:
     from loadgen.specjms.audit import audit
+    from loadgen.specjms.chain_plan import SupplyPlan, mixed_workers
     from loadgen.specjms.messages import FIRST_OF_INTERACTION
-    from loadgen.specjms.plan import SupplyPlan, mixed_workers
     from loadgen.specjms.report import FILE_NAME, OF_FILE_ALONE, audit_summary, report
     from loadgen.specjms.review import recovery_of, supply_seen, without_forgotten
     from loadgen.specjms.rules import Circumstances

@@ -26,7 +26,7 @@ from loadgen.cli.cases import case_command
 from loadgen.cli.help import add_plain_command
 from loadgen.cli.options import Words, add_command
 from loadgen.cli.variants import variants_app
-from loadgen.workload.case import Case
+from loadgen.plan.case import Case
 
 NOTHING_STATUS = 2
 """Exit status of a line that names no command."""

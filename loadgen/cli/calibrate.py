@@ -25,9 +25,9 @@ def command(
 
     Example: loadgen calibrate
     """
-    from loadgen.control.calibration import cache_path, kept
-    from loadgen.control.environment import identity
     from loadgen.errors import CannotRunError
+    from loadgen.run.calibration import cache_path, kept
+    from loadgen.run.environment import identity
 
     key = identity()
     if show:
@@ -45,11 +45,11 @@ def command(
 
 
 def _measured(key: dict[str, object], *, quiet: bool) -> dict[str, Any]:
-    from loadgen.control.calibrate import calibrate
-    from loadgen.control.calibration import keep
-    from loadgen.control.environment import host_of
-    from loadgen.control.interrupt import interruptible
-    from loadgen.control.progress import progress_on
+    from loadgen.run.calibrate import calibrate
+    from loadgen.run.calibration import keep
+    from loadgen.run.environment import host_of
+    from loadgen.run.interrupt import interruptible
+    from loadgen.run.progress import progress_on
 
     descriptors = host_of().descriptors
     with progress_on(sys.stderr, quiet=quiet) as progress:

@@ -18,13 +18,13 @@ from loadgen.cli.options import (
     with_options,
 )
 from loadgen.errors import LoadgenError, PowerLogError, RunDirectoryError
-from loadgen.workload.case import Case
-from loadgen.workload.scenario import Scenario
+from loadgen.plan.case import Case
+from loadgen.plan.scenario import Scenario
 
 if TYPE_CHECKING:
-    from loadgen.control.coordinator import RunResult
-    from loadgen.scorecard.model import ScoreCard
-    from loadgen.spark.hosts import Cluster
+    from loadgen.report.model import ScoreCard
+    from loadgen.run.coordinator import RunResult
+    from loadgen.spark.agents import Cluster
 
 
 def case_command(case: Case[Any]) -> Callable[..., int]:
@@ -57,17 +57,17 @@ def play(
     cluster: "Cluster | None" = None,
 ) -> "RunResult":
     """Run the scenario into `out`, with progress on stderr; Ctrl-C ends it in order."""
-    from loadgen.control.forkserver_process import forkserver
-    from loadgen.control.secrets import take_secrets
+    from loadgen.run.hosts.forkserver_process import forkserver
+    from loadgen.run.secrets import take_secrets
 
     take_secrets(scenario.plain())
     # It loads its kernels while this process imports what follows.
     here = forkserver(CASES[scenario.case].behaviour) if cluster is None else nullcontext()
     with here as server:
-        from loadgen.control.coordinator import run
-        from loadgen.control.interrupt import interruptible
-        from loadgen.control.progress import progress_on
-        from loadgen.control.rundir import directory_or_new
+        from loadgen.run.coordinator import run
+        from loadgen.run.interrupt import interruptible
+        from loadgen.run.progress import progress_on
+        from loadgen.run.rundir import directory_or_new
 
         words = command or ("loadgen", *sys.argv[1:])
         with (
@@ -88,8 +88,8 @@ def play(
 
 def _prepare_score_card() -> None:
     """Import and make ready what shows a result, while the run needs no processor."""
-    import loadgen.scorecard.summary  # noqa: F401
-    from loadgen.scorecard.write import prepare
+    import loadgen.report.build.summary  # noqa: F401
+    from loadgen.report.render.write import prepare
 
     prepare()
 
@@ -101,8 +101,8 @@ def check_power_logs(scenario: Scenario) -> None:
     """
     if not scenario.pdu:
         return
-    from loadgen.scorecard.power_logs import require_readable
-    from loadgen.scorecard.power_settings import log_settings
+    from loadgen.report.power.power_logs import require_readable
+    from loadgen.report.power.power_settings import log_settings
 
     settings = log_settings(
         scenario.pdu, scenario.pdu_timezone, scenario.pdu_columns, scenario.pdu_offset
@@ -113,8 +113,8 @@ def check_power_logs(scenario: Scenario) -> None:
 
 def score(directory: Path, scenario: Scenario) -> "ScoreCard":
     """The score card of a run directory, written into it in every rendering."""
-    from loadgen.scorecard.summary import summarize_run
-    from loadgen.scorecard.write import write_renderings
+    from loadgen.report.build.summary import summarize_run
+    from loadgen.report.render.write import write_renderings
 
     rack_units: Any = scenario.plain().get("rack_units")
     try:
@@ -147,9 +147,9 @@ def show(
     With `cards` the score card is added to them, and its JSON is left to the caller: one command
     that makes several runs still prints one document.
     """
+    from loadgen.cli.result_text import summary_lines
     from loadgen.cli.search_view import rate_step_lines
-    from loadgen.cli.summary import summary_lines
-    from loadgen.scorecard.to_json import to_json
+    from loadgen.report.render.to_json import to_json
 
     try:
         card = score(result.directory, scenario)

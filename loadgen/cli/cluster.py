@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from loadgen.cli.options import Flags
 from loadgen.errors import ScenarioError
-from loadgen.workload.scenario import Scenario
-from loadgen.workload.units import parse_seconds, shown
+from loadgen.plan.scenario import Scenario
+from loadgen.plan.units import parse_seconds, shown
 
 if TYPE_CHECKING:
-    from loadgen.control.interrupt import Interrupt
-    from loadgen.spark.hosts import Cluster
+    from loadgen.run.interrupt import Interrupt
+    from loadgen.spark.agents import Cluster
 
 T = TypeVar("T")
 
@@ -31,9 +31,9 @@ def cluster_of(scenario: Scenario, given: Flags) -> "Cluster | None":
             )
         return None
     from loadgen.cases.registry import resolve
-    from loadgen.spark.hosts import WAIT_S, Cluster
+    from loadgen.plan.plan import hosts_of_groups
+    from loadgen.spark.agents import WAIT_S, Cluster
     from loadgen.spark.ship import packed_environment
-    from loadgen.workload.plan import hosts_of_groups
 
     # Refused in a moment, and not when the agents have been started.
     hosts_of_groups(scenario.place, resolve(scenario).groups, scenario.hosts)
@@ -76,9 +76,9 @@ async def _on_hosts(
     *,
     interrupt: "Interrupt",
 ) -> T:
-    from loadgen.control.interrupt import RunInterruptedError
-    from loadgen.control.tasks import finished_or
-    from loadgen.spark.hosts import hosts_of_cluster
+    from loadgen.run.interrupt import RunInterruptedError
+    from loadgen.run.tasks import finished_or
+    from loadgen.spark.agents import hosts_of_cluster
 
     if not quiet:
         what = "an agent" if cluster.hosts == 1 else f"an agent on each of {cluster.hosts} hosts"

@@ -52,10 +52,10 @@ def command(
     """
     from loadgen.brokers.mosquitto import find_mosquitto
     from loadgen.cli.cases import play, score, tell
-    from loadgen.cli.summary import summary_lines
-    from loadgen.control.environment import host_of
-    from loadgen.control.rundir import default_directory, require_free
-    from loadgen.scorecard.write import write_renderings
+    from loadgen.cli.result_text import summary_lines
+    from loadgen.report.render.write import write_renderings
+    from loadgen.run.environment import host_of
+    from loadgen.run.rundir import default_directory, require_free
     from loadgen.spark.job import make_scorecards
 
     directory = default_directory(datetime.now(UTC), "demo") if out is None else out

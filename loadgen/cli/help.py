@@ -7,7 +7,7 @@ from typing import Any
 import typer
 import typer.core
 
-from loadgen.workload.scenario import Scenario
+from loadgen.plan.scenario import Scenario
 
 PANELS = {
     "Search": (),

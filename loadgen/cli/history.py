@@ -51,7 +51,7 @@ def add(
     Example: loadgen history add runs/20261120T233000Z-fanin
     """
     from loadgen.cli.cluster import spark_settings
-    from loadgen.spark.history import add_cards
+    from loadgen.spark.history_table import add_cards
     from loadgen.spark.session import open_session
 
     found = [one for path in cards for one in _documents(path)]
@@ -64,8 +64,8 @@ def add(
 
 def _documents(path: Path) -> list[tuple[str, dict[str, object]]]:
     from loadgen.errors import RunDirectoryError
-    from loadgen.scorecard.history import documents_in
-    from loadgen.scorecard.record import shown
+    from loadgen.report.history import documents_in
+    from loadgen.report.record import shown
 
     file = path / "scorecard.json" if path.is_dir() else path
     try:
@@ -104,12 +104,12 @@ def show(
     from dataclasses import asdict
 
     from loadgen.cli.cluster import spark_settings
-    from loadgen.scorecard.history import history_page, weeks_of
-    from loadgen.scorecard.rows import FIGURES
-    from loadgen.scorecard.text import name, number
-    from loadgen.scorecard.to_json import indented
-    from loadgen.scorecard.write import write_files
-    from loadgen.spark.history import courses_of
+    from loadgen.report.build.rows import FIGURES
+    from loadgen.report.history import history_page, weeks_of
+    from loadgen.report.render.text import name, number
+    from loadgen.report.render.to_json import indented
+    from loadgen.report.render.write import write_files
+    from loadgen.spark.history_table import courses_of
     from loadgen.spark.session import open_session
 
     print("starting Spark ...", file=sys.stderr)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from loadgen import PROGRAM
-from loadgen.compiled import leave_plain
+from loadgen.kernels.compiled import leave_plain
 
 _MESSAGE_CHARACTERS = 1_000
 _USAGE_STATUS = 2
@@ -40,9 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _FAILED_STATUS
     gc.disable()  # nothing of what is imported is garbage
     from loadgen.cli.app import Aborted, WrongUsage, command_of
-    from loadgen.control.disk import disk_errors
     from loadgen.errors import LoadgenError
-    from loadgen.workload.removed import removal
+    from loadgen.plan.removed import removal
+    from loadgen.run.disk import disk_errors
 
     try:
         with disk_errors():
@@ -78,8 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _require_no_secret(words: Sequence[str]) -> None:
     """Refuse what every user of this host can read, in the list of processes."""
-    from loadgen.control.redaction import HIDDEN, redact_command
     from loadgen.errors import UsageError
+    from loadgen.run.redaction import HIDDEN, redact_command
 
     shown = redact_command(words)
     for place, (given, kept) in enumerate(zip(words, shown, strict=True)):
@@ -94,7 +94,7 @@ def _require_no_secret(words: Sequence[str]) -> None:
 
 def _interrupted(_number: int, _frame: object) -> NoReturn:
     """As Ctrl-C, so that what was begun is undone and one line says it."""
-    from loadgen.control.interrupt import leave_terminal
+    from loadgen.run.interrupt import leave_terminal
 
     leave_terminal()
     raise KeyboardInterrupt
@@ -137,7 +137,7 @@ def _leave(status: int) -> NoReturn:
 
 
 def _fail(message: str, status: int) -> int:
-    from loadgen.control.redaction import printable
+    from loadgen.run.redaction import printable
 
     line = printable(_scrubbed(message).replace("\n", " "), _MESSAGE_CHARACTERS)
     with suppress(OSError):
@@ -147,9 +147,9 @@ def _fail(message: str, status: int) -> int:
 
 def _scrubbed(text: str) -> str:
     """The text without any secret that was read."""
-    from loadgen.control.redaction import scrub
+    from loadgen.run.redaction import scrub
 
-    read = sys.modules.get("loadgen.control.secrets")  # which few commands need
+    read = sys.modules.get("loadgen.run.secrets")  # which few commands need
     return scrub(text, () if read is None else read.known_secrets())
 
 

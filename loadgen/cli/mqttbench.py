@@ -27,8 +27,8 @@ from urllib.parse import quote
 from loadgen.cases.registry import CASES, build_scenario
 from loadgen.errors import ScenarioError
 from loadgen.mqtt.topics import filter_matches, is_wild, split_shared
-from loadgen.workload.scenario import Scenario, to_toml
-from loadgen.workload.units import shown
+from loadgen.plan.scenario import Scenario, to_toml
+from loadgen.plan.units import shown
 
 CLIENTS_LIMIT: Final = 10_000_000
 TOPIC_LIMIT: Final = 65_535

@@ -1,6 +1,6 @@
 """Command-line options made from the scenario's fields, and what they give back.
 
-One declaration of a field (`workload.scenario`) is its option, its key in a file and its help
+One declaration of a field (`plan.scenario`) is its option, its key in a file and its help
 text. Values stay text until the scenario reads them, so that every way to give one is judged by
 the same rule.
 """
@@ -17,11 +17,11 @@ import typer
 
 from loadgen.cases.registry import CASES, RENAMED, build_scenario
 from loadgen.cli.help import GroupedCommand, panel_of
-from loadgen.control.redaction import printable, scrub
 from loadgen.errors import ScenarioError, UsageError
-from loadgen.workload.case import Case
-from loadgen.workload.fields import Field, Flag
-from loadgen.workload.scenario import Scenario, read_toml
+from loadgen.plan.case import Case
+from loadgen.plan.fields import Field, Flag
+from loadgen.plan.scenario import Scenario, read_toml
+from loadgen.run.redaction import printable, scrub
 
 Words = Collection[str]
 """The words of a command line."""
@@ -262,7 +262,7 @@ def read_scenario(case: Case[Any], given: Flags) -> Scenario:
 
 def _warn_of_readers(path: Path) -> None:
     """Say where other users may read a file with passwords; scripts have made it so for long."""
-    from loadgen.control.secrets import readable_by_others
+    from loadgen.run.secrets import readable_by_others
 
     if readable_by_others(path):
         shown = printable(str(path), 200)
@@ -278,7 +278,7 @@ _SCENARIOS = "scenarios"
 def _file(path: Path) -> dict[str, object]:
     shown = ascii(str(path)[:200])
     if path.parts[:1] == (_SCENARIOS,) and not path.exists():
-        from loadgen.control.tuning import shipped
+        from loadgen.run.tuning.profile import shipped
 
         path = shipped(_SCENARIOS).joinpath(*path.parts[1:])
     try:

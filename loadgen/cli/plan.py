@@ -10,12 +10,12 @@ import typer
 from loadgen.cases.registry import resolve
 from loadgen.cli import options
 from loadgen.errors import HostLimitError, ScenarioError
-from loadgen.workload.case import Case
-from loadgen.workload.workload import Brokers
+from loadgen.plan.case import Case
+from loadgen.plan.workload import Brokers
 
 if TYPE_CHECKING:
     from loadgen.brokers.endpoints import Endpoint
-    from loadgen.workload.plan import Host
+    from loadgen.plan.plan import Host
 
 SUMMARY = "What a run would need: workers, descriptors, ports and memory. Runs nothing."
 
@@ -38,11 +38,11 @@ def _command(case: Case[Any]) -> Callable[..., int]:
     def command(given: options.Flags) -> int:
         import asyncio
 
-        from loadgen.control.environment import host_of
-        from loadgen.control.targets import plan_for
-        from loadgen.workload.groups import Target
-        from loadgen.workload.host_needs import fewest_hosts, host_needs
-        from loadgen.workload.plan import describe
+        from loadgen.plan.groups import Target
+        from loadgen.plan.host_needs import fewest_hosts, host_needs
+        from loadgen.plan.plan import describe
+        from loadgen.run.environment import host_of
+        from loadgen.run.targets import plan_for
 
         workload = resolve(options.read_scenario(case, given))
         host = _host(replace(host_of(), name="", addresses=()), given["each_host"])
@@ -74,7 +74,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
 
 
 def _host(host: "Host", text: str | None) -> "Host":
-    from loadgen.workload.host_needs import host_like
+    from loadgen.plan.host_needs import host_like
 
     try:
         return host if text is None else host_like(text, host)

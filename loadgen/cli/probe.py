@@ -11,10 +11,10 @@ from loadgen.cases.registry import CASES
 from loadgen.cli.help import panel_of
 from loadgen.cli.options import Flags, field_option, json_option, with_options
 from loadgen.mqtt.constants import VERSION_NAMES
-from loadgen.workload.fields import Field
+from loadgen.plan.fields import Field
 
 if TYPE_CHECKING:
-    from loadgen.control.survey import Survey
+    from loadgen.run.survey import Survey
 
 SUMMARY: Final = "Try what a broker can do, and ask which cases it can play. Puts no load on it."
 SCHEMA: Final = 1
@@ -62,7 +62,7 @@ def _probe(given: Flags) -> int:
 
 async def _survey(given: dict[str, Any]) -> "Survey":
     from loadgen.brokers.start import serve
-    from loadgen.control.survey import survey
+    from loadgen.run.survey import survey
 
     async with serve(given.get("broker", "auto")) as served:
         return await survey(given, served)

@@ -21,13 +21,13 @@ from loadgen.cli.options import (
     spark_conf_option,
     with_options,
 )
-from loadgen.workload.scenario import Scenario
+from loadgen.plan.scenario import Scenario
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from loadgen.scorecard.compare import Bounds, Comparison
-    from loadgen.scorecard.model import ScoreCard
+    from loadgen.report.build.compare import Bounds, Comparison
+    from loadgen.report.model import ScoreCard
 
 _DOC = """Make one score card of the results of one or more runs, by Spark.
 
@@ -116,8 +116,8 @@ _OPTIONS = (
 def parse_bounds(text: str) -> "Bounds":
     """Shares from `5%`, `99P=50%,FANIN=2%` or both; raises ScenarioError."""
     from loadgen.errors import ScenarioError
-    from loadgen.scorecard.compare import Bounds
-    from loadgen.workload.units import shown
+    from loadgen.plan.units import shown
+    from loadgen.report.build.compare import Bounds
 
     default: float | None = None
     named: dict[str, float] = {}
@@ -139,7 +139,7 @@ def parse_bounds(text: str) -> "Bounds":
 def _share(text: str) -> float:
     """A share from `5%` or `5`, both five percent; raises ScenarioError."""
     from loadgen.errors import ScenarioError
-    from loadgen.workload.units import parse_number, shown
+    from loadgen.plan.units import parse_number, shown
 
     try:
         percent = parse_number(text.strip().removesuffix("%"))
@@ -186,19 +186,19 @@ def _quiet(_what: str) -> None:
 
 def _make(given: Flags) -> int:
     from loadgen.cli.cluster import spark_settings
-    from loadgen.control.disk import disk_errors
     from loadgen.errors import ScenarioError
-    from loadgen.scorecard.compare import compare
-    from loadgen.scorecard.gate import to_junit
-    from loadgen.scorecard.model import About
-    from loadgen.scorecard.record import shown as directory_shown
-    from loadgen.scorecard.to_json import to_json
-    from loadgen.scorecard.to_markdown import to_markdown
-    from loadgen.scorecard.write import write_files, write_renderings
-    from loadgen.spark.history import past_comparisons
+    from loadgen.plan.units import shown
+    from loadgen.report.build.compare import compare
+    from loadgen.report.model import About
+    from loadgen.report.record import shown as directory_shown
+    from loadgen.report.render.gate import to_junit
+    from loadgen.report.render.to_json import to_json
+    from loadgen.report.render.to_markdown import to_markdown
+    from loadgen.report.render.write import write_files, write_renderings
+    from loadgen.run.disk import disk_errors
+    from loadgen.spark.history_table import past_comparisons
     from loadgen.spark.job import make_scorecards
     from loadgen.spark.remote import is_url
-    from loadgen.workload.units import shown
 
     runs, olds, units = given["runs"], given["baseline"] or [], given["rack_units"]
     if units is not None and not 0 < units <= 10_000:
@@ -266,8 +266,8 @@ def _wrong(
 
     A card stands with its run's directory; `asked` are those that are no baselines.
     """
-    from loadgen.scorecard.compare import regressions
-    from loadgen.scorecard.text import name
+    from loadgen.report.build.compare import regressions
+    from loadgen.report.render.text import name
 
     changed = [
         f"{directory} was changed since it ended: {'; '.join(card.integrity.changes)}"

@@ -14,9 +14,7 @@ from loadgen.cli import options
 from loadgen.cli.cases import score, tell
 from loadgen.cli.cluster import cluster_of, on_hosts
 from loadgen.errors import ScenarioError, UsageError
-from loadgen.workload.case import Case
-from loadgen.workload.scenario import Scenario
-from loadgen.workload.search import (
+from loadgen.judge.next_step import (
     AIMS,
     MOST_STEPS,
     PRECISION,
@@ -25,12 +23,14 @@ from loadgen.workload.search import (
     parse_share,
     requirements,
 )
-from loadgen.workload.thresholds import is_threshold
-from loadgen.workload.units import parse_count, parse_number
+from loadgen.plan.case import Case
+from loadgen.plan.scenario import Scenario
+from loadgen.plan.thresholds import is_threshold
+from loadgen.plan.units import parse_count, parse_number
 
 if TYPE_CHECKING:
-    from loadgen.control.search import Search, SearchResult
-    from loadgen.spark.hosts import Cluster
+    from loadgen.run.search.search import Search, SearchResult
+    from loadgen.spark.agents import Cluster
 
 
 SUMMARY = "The highest load that is still valid: raises it from below, closes in, confirms."
@@ -88,7 +88,7 @@ def with_thresholds(given: options.Flags) -> tuple[options.Flags, list[str]]:
 
 def searched(scenario: Scenario, given: options.Flags, what: str) -> "Search":
     """The search that the options ask for; raises ScenarioError."""
-    from loadgen.control.search import Search
+    from loadgen.run.search.search import Search
 
     bounds: dict[str, Any] = {
         argument: _read(name, reader, given[name])
@@ -134,8 +134,8 @@ def _read(name: str, reader: Callable[[str], float], text: str) -> float:
 
 def _command(case: Case[Any]) -> Callable[..., int]:
     def command(given: options.Flags) -> int:
-        from loadgen.control.rundir import directory_or_new
-        from loadgen.control.secrets import take_secrets
+        from loadgen.run.rundir import directory_or_new
+        from loadgen.run.secrets import take_secrets
 
         if given["for_"] is None:
             raise UsageError(f"--for: what is searched? allowed: {', '.join(AIMS)}")
@@ -162,9 +162,9 @@ def _played(
     what: "Search", directory: Path, quiet: bool, cluster: "Cluster | None"
 ) -> "SearchResult":
     from loadgen.cli.search_view import search_progress
-    from loadgen.control.interrupt import interruptible
-    from loadgen.control.search import search
-    from loadgen.scorecard.text import notice_for
+    from loadgen.report.render.text import notice_for
+    from loadgen.run.interrupt import interruptible
+    from loadgen.run.search.search import search
 
     words = ("loadgen", *sys.argv[1:])
     with search_progress(sys.stderr, quiet=quiet, notice=notice_for(what.scenario.case)) as watch:
@@ -174,7 +174,7 @@ def _played(
 
 def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:
     """Print what came of it, and leave a score card of the run at the limit."""
-    from loadgen.scorecard.text import notice_for
+    from loadgen.report.render.text import notice_for
 
     if result.limit is None:
         steps, out = len(result.steps), result.directory
@@ -199,7 +199,7 @@ def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:
 def result_lines(result: "SearchResult") -> Sequence[str]:
     """Limit, why the next load failed, and the steps; before them a notice that they need."""
     from loadgen.cli.search_view import step_line
-    from loadgen.scorecard.text import notice_for, notice_lines
+    from loadgen.report.render.text import notice_for, notice_lines
 
     assert result.limit is not None
     return [

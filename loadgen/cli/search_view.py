@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from loadgen.control.progress import describe, live_on
-from loadgen.scorecard.text import notice_lines
+from loadgen.report.render.text import notice_lines
+from loadgen.run.progress import describe, live_on
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from loadgen.control.search import SearchState, SearchStep
-    from loadgen.workload.rate_step_verdict import RateStepVerdict
+    from loadgen.judge.rate_step_verdict import RateStepVerdict
+    from loadgen.run.search.search import SearchState, SearchStep
 
 
 STEP_HEAD = ("", "step", "load", "sent/s", "received/s", "p99", "why it failed")

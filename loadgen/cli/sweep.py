@@ -20,12 +20,12 @@ from loadgen.cli.search import (
     with_thresholds,
 )
 from loadgen.errors import ScenarioError, UsageError
-from loadgen.workload.case import Case
-from loadgen.workload.units import parse_count
+from loadgen.plan.case import Case
+from loadgen.plan.units import parse_count
 
 if TYPE_CHECKING:
-    from loadgen.control.sweep import Sweep, SweepResult, SweepState
-    from loadgen.spark.hosts import Cluster
+    from loadgen.run.search.sweep import Sweep, SweepResult, SweepState
+    from loadgen.spark.agents import Cluster
 
 
 SUMMARY = "Every combination of some fields' values, in one table and chart."
@@ -61,7 +61,7 @@ def _axes(pairs: list[str]) -> Axes:
 
 def _wanted(case: Case[Any], given: options.Flags) -> "Sweep":
     """The sweep that the options ask for; raises ScenarioError."""
-    from loadgen.control.sweep import Sweep
+    from loadgen.run.search.sweep import Sweep
 
     axes = _axes(given["set_"] or [])
     if not axes:
@@ -83,7 +83,7 @@ def _wanted(case: Case[Any], given: options.Flags) -> "Sweep":
     alone = {**with_thresholds(given)[0], "set_": None}
     for name, values in axes:
         if name == "broker":
-            # What is encrypted has options that a plain connection refuses (`control.sweep`).
+            # What is encrypted has options that a plain connection refuses (`run.search.sweep`).
             encrypted = [url for url in values if url.startswith(("mqtts:", "wss:"))]
             alone["broker"] = (encrypted or list(values))[:1]
     return Sweep(
@@ -96,9 +96,9 @@ def _wanted(case: Case[Any], given: options.Flags) -> "Sweep":
 
 def _command(case: Case[Any]) -> Callable[..., int]:
     def command(given: options.Flags) -> int:
-        from loadgen.control.rundir import directory_or_new
-        from loadgen.control.secrets import take_secrets
-        from loadgen.control.sweep import points_of
+        from loadgen.run.rundir import directory_or_new
+        from loadgen.run.search.sweep import points_of
+        from loadgen.run.secrets import take_secrets
 
         what = _wanted(case, given)
         for point in points_of(what):
@@ -120,10 +120,10 @@ def _played(
     what: "Sweep", directory: Path, quiet: bool, cluster: "Cluster | None"
 ) -> "SweepResult":
     from loadgen.cli.search_view import search_progress
-    from loadgen.control.interrupt import interruptible
-    from loadgen.control.progress import progress_on
-    from loadgen.control.sweep import sweep
-    from loadgen.scorecard.text import notice_for, notice_lines
+    from loadgen.report.render.text import notice_for, notice_lines
+    from loadgen.run.interrupt import interruptible
+    from loadgen.run.progress import progress_on
+    from loadgen.run.search.sweep import sweep
 
     notice = notice_for(what.scenario.case)
     notices = iter(notice_lines(notice))
@@ -152,8 +152,8 @@ def _heading(state: "SweepState") -> str:
 
 
 def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
-    from loadgen.scorecard.sweep_renderings import table_notes, text_table, write_sweep
-    from loadgen.scorecard.sweep_table import table_of
+    from loadgen.report.build.sweep_table import table_of
+    from loadgen.report.render.sweep_renderings import table_notes, text_table, write_sweep
 
     if not result.measured:
         tell([f"loadgen: interrupted before anything was measured; see {result.directory}"])

@@ -14,10 +14,10 @@ from loadgen.cases.registry import CASES, resolve
 from loadgen.cli import options
 from loadgen.cli.help import add_plain_command
 from loadgen.cli.plan import planned_endpoints
-from loadgen.workload.case import Case
+from loadgen.plan.case import Case
 
 if TYPE_CHECKING:
-    from loadgen.control.tuning import Demand, Finding, Profile
+    from loadgen.run.tuning.profile import Demand, Finding, Profile
 
 
 SUMMARY = "Compare this host with a profile; print a script. Changes nothing."
@@ -64,7 +64,7 @@ def show(profile: _Profile = "load-host", json_: options.AsJson = False) -> int:
 
     Example: loadgen tune show --profile broker-host
     """
-    from loadgen.control.tuning import read_profile
+    from loadgen.run.tuning.profile import read_profile
 
     known = read_profile(profile)
     if json_:
@@ -90,8 +90,8 @@ def script(profile: _Profile = "load-host") -> int:
 
     Example: loadgen tune script --profile load-host > load-host.sh
     """
-    from loadgen.control.tuning import read_profile
-    from loadgen.control.tuning_script import render_script
+    from loadgen.run.tuning.profile import read_profile
+    from loadgen.run.tuning.tuning_script import render_script
 
     print(render_script(read_profile(profile), PROGRAM), end="")
     return 0
@@ -115,8 +115,8 @@ def _command(case: Case[Any]) -> Callable[..., int]:
     def command(given: options.Flags) -> int:
         import asyncio
 
-        from loadgen.control.targets import plan_for
-        from loadgen.control.tuning import demand_of
+        from loadgen.run.targets import plan_for
+        from loadgen.run.tuning.profile import demand_of
 
         workload = resolve(options.read_scenario(case, given))
         brokers = workload.brokers
@@ -134,8 +134,8 @@ def _command(case: Case[Any]) -> Callable[..., int]:
 
 
 def _compared(given: dict[str, Any], demand: "Demand | None") -> int:
-    from loadgen.control.tuning import compare, read_profile, tuning_record
-    from loadgen.control.tuning_host import interface_of, observe
+    from loadgen.run.tuning.profile import compare, read_profile, tuning_record
+    from loadgen.run.tuning.tuning_host import interface_of, observe
 
     profile = read_profile(given["profile"])
     interface = given["interface"] or interface_of()

@@ -28,11 +28,11 @@ from loadgen.cli.options import (
     with_options,
 )
 from loadgen.errors import RunDirectoryError
-from loadgen.workload.case import Case, Variants
+from loadgen.plan.case import Case, Variants
 
 if TYPE_CHECKING:
-    from loadgen.scorecard.model import ScoreCard
-    from loadgen.workload.scenario import Scenario
+    from loadgen.plan.scenario import Scenario
+    from loadgen.report.model import ScoreCard
 
 _REPEAT = option(
     "repeat",
@@ -70,9 +70,9 @@ def _command(case: Case[Any], field: str, value: str, doc: str) -> Callable[...,
 
 def _twice(scenario: "Scenario", given: Flags) -> int:
     """A run and its repetition, each with its score card, and how the two compare."""
-    from loadgen.control.disclosure import repeat_directory
-    from loadgen.control.rundir import default_directory, require_free
-    from loadgen.scorecard.to_json import to_json_array
+    from loadgen.report.render.to_json import to_json_array
+    from loadgen.run.archive import repeat_directory
+    from loadgen.run.rundir import default_directory, require_free
 
     directory = given["out"] or default_directory(datetime.now(UTC), scenario.case)
     again = repeat_directory(directory)
@@ -103,7 +103,7 @@ def _twice(scenario: "Scenario", given: Flags) -> int:
 
 def _compared(directory: Path, again: Path) -> list[str]:
     """The run and its repetition side by side, as one short paragraph."""
-    from loadgen.control.disclosure import read_played
+    from loadgen.run.archive import read_played
     from loadgen.specjms.repetition import comparison
 
     try:
@@ -139,7 +139,7 @@ def bundle(
 
     Example: loadgen specjms bundle runs/20261120T233000Z-specjms
     """
-    from loadgen.control.disclosure import write_bundle
+    from loadgen.run.archive import write_bundle
 
     print(write_bundle(run, repeat, out))
     return 0

@@ -21,8 +21,8 @@ import numpy as np
 from hdrh.histogram import HdrHistogram
 from numpy.typing import ArrayLike, NDArray
 
-from loadgen.compiled import compiled
 from loadgen.errors import UsageError
+from loadgen.kernels.compiled import compiled
 
 Int64Array = NDArray[np.int64]
 Int32Array = NDArray[np.int32]

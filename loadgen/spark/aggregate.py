@@ -1,8 +1,8 @@
-"""The views of `scorecard.views` over the interval table of many runs, by Spark.
+"""The views of `report.views` over the interval table of many runs, by Spark.
 
 Spark reads the files wherever its file systems reach and hands them whole to Python, where pyarrow
 unpacks them at a third of what Spark's own way with their long lists costs. Every batch of rows is
-reduced where it was read, by the functions that the summary of one run uses (`scorecard.views`).
+reduced where it was read, by the functions that the summary of one run uses (`report.views`).
 What is left of the batches, some thousandth of them, travels as Arrow in one binary column to the
 task that has the same run and block of seconds, where it is put together: a second has all its
 rows, wherever they were read. No task holds more than a file and a batch, or what is left of a
@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loadgen.control.redaction import printable
 from loadgen.errors import CannotRunError, RunDirectoryError
 from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.metrics.reducer import reduced_schema
-from loadgen.scorecard.record import RunFiles, mixed, row_groups
-from loadgen.scorecard.views import (
+from loadgen.report.record import RunFiles, mixed, row_groups
+from loadgen.report.views import (
     COURSE_SCHEMA,
     PROCESS_SCHEMA,
     TOTALS_BY,
@@ -34,6 +33,7 @@ from loadgen.scorecard.views import (
     totals_of,
     views_of,
 )
+from loadgen.run.redaction import printable
 from loadgen.spark.session import own_settings, reason_in
 
 if TYPE_CHECKING:

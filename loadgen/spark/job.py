@@ -5,13 +5,13 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.scorecard.build import build, wall_window
-from loadgen.scorecard.model import ScoreCard
-from loadgen.scorecard.power import require_usable
-from loadgen.scorecard.power_settings import PduLog, log_settings
-from loadgen.scorecard.record import different, open_run
+from loadgen.report.build.card import build, wall_window
+from loadgen.report.model import ScoreCard
+from loadgen.report.power.power import require_usable
+from loadgen.report.power.power_settings import PduLog, log_settings
+from loadgen.report.record import different, open_run
 from loadgen.spark.aggregate import PYTHON_SETTINGS, views_of_runs
-from loadgen.spark.power import outlets_of_runs
+from loadgen.spark.power_job import outlets_of_runs
 from loadgen.spark.remote import is_url, open_remote
 from loadgen.spark.session import NO_OPTIONS, Progress, open_session, silent, watched
 
@@ -36,7 +36,7 @@ def make_scorecards(
 
     A directory may be at a URL that Spark's file systems can read, as hdfs://host/runs/a.
     `pdu_logs` must cover every run; they and what says how to read them are as in
-    `scorecard.summary.summarize_run`. `spark` is a session to use, or what to set in a new
+    `report.build.summary.summarize_run`. `spark` is a session to use, or what to set in a new
     one on `master`, `progress` hears what is done, `then` gets session and cards before it ends.
     What can be refused without Spark is refused before it starts. Raises RunDirectoryError,
     PowerLogError, MissingProgramError and CannotRunError.

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.control.redaction import printable
-from loadgen.control.seal import SUMS, covered
 from loadgen.errors import CannotRunError, RunDirectoryError
-from loadgen.scorecard import broker
-from loadgen.scorecard.record import LARGEST_MANIFEST_BYTES, RunFiles, open_run
+from loadgen.report.build import broker_section as broker
+from loadgen.report.record import LARGEST_MANIFEST_BYTES, RunFiles, open_run
+from loadgen.run.redaction import printable
+from loadgen.run.seal import SUMS, covered
 from loadgen.spark.session import own_settings, reason_in
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from loadgen.control.interrupt import RunInterruptedError, ending_signals
-from loadgen.control.redaction import printable
 from loadgen.errors import CannotRunError, MissingProgramError
+from loadgen.run.interrupt import RunInterruptedError, ending_signals
+from loadgen.run.redaction import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

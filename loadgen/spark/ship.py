@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from loadgen.control.redaction import printable
 from loadgen.errors import CannotRunError, MissingProgramError
+from loadgen.run.redaction import printable
 
 
 def packed_environment() -> Path:

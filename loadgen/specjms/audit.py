@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
+from loadgen.specjms.chain_model import Model, answers_to_calls, enabled_types, interactions_on
 from loadgen.specjms.destinations import consumed_at, destination_name
 from loadgen.specjms.expected import interaction_messages
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES
-from loadgen.specjms.model import Model, answers_to_calls, enabled_types, interactions_on
 
 TOLERANCE_PERCENT: Final = 5
 """Input rate and number of messages: how far from what the topology asks for."""

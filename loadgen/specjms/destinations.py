@@ -19,8 +19,8 @@ SET a SUBSCRIBE for each, and IN a single filter for all families, the receiver 
 from dataclasses import dataclass
 from typing import Final
 
+from loadgen.specjms.chain_model import Model, Target, families_at, handlers_of
 from loadgen.specjms.messages import MESSAGES, Kind
-from loadgen.specjms.model import Model, Target, families_at, handlers_of
 
 _LEVELS: Final = ("LocationType", "TargetLocationID", "MessageType")
 _FAMILY: Final = "ProductFamily"

@@ -10,7 +10,7 @@ from typing import Any, Final
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from loadgen.specjms.model import NOTICE
+from loadgen.specjms.chain_model import NOTICE
 from loadgen.specjms.repetition import Played, shortfalls, valid, verdict_of
 from loadgen.specjms.report import TRANSACTIONS
 from loadgen.specjms.rules import REPETITION

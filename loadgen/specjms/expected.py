@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from loadgen.specjms.chain_model import Model, answers_to_calls, mean_received_by
 from loadgen.specjms.messages import GROUPS, INTERACTIONS, MESSAGES, Group, Kind, group_of
-from loadgen.specjms.model import Model, answers_to_calls, mean_received_by
 
 
 @dataclass(frozen=True, slots=True)

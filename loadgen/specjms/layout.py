@@ -20,10 +20,31 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from loadgen.kernels.accounting import make_pairs
+from loadgen.kernels.arrays import Rows
+from loadgen.kernels.payload import HEADER_BYTES
 from loadgen.metrics.histogram import highest_values
 from loadgen.specjms.audit import DELIVERY_LIMIT_MS, DELIVERY_PERCENTILE
 from loadgen.specjms.bodies import body_of
-from loadgen.specjms.chains import (
+from loadgen.specjms.chain_model import (
+    Model,
+    destinations_of,
+    drivers_of,
+    enabled_types,
+    families_at,
+    handlers_of,
+    interactions_on,
+    producers_of,
+    received_by,
+)
+from loadgen.specjms.destinations import (
+    Subscriptions,
+    properties_of,
+    selector_of,
+    subscriptions_of,
+    topic_of,
+)
+from loadgen.specjms.kernels.chains import (
     ALL,
     COARSE_BITS,
     FAMILIES,
@@ -42,36 +63,15 @@ from loadgen.specjms.chains import (
     Term,
     Transaction,
 )
-from loadgen.specjms.destinations import (
-    Subscriptions,
-    properties_of,
-    selector_of,
-    subscriptions_of,
-    topic_of,
-)
-from loadgen.specjms.joins import make_joins
+from loadgen.specjms.kernels.joins import make_joins
+from loadgen.specjms.kernels.trailer import TRAILER_BYTES, Note
 from loadgen.specjms.messages import (
     FIRST_OF_INTERACTION,
     MESSAGES,
     Kind,
     outputs_of,
 )
-from loadgen.specjms.model import (
-    Model,
-    destinations_of,
-    drivers_of,
-    enabled_types,
-    families_at,
-    handlers_of,
-    interactions_on,
-    producers_of,
-    received_by,
-)
 from loadgen.specjms.topology import suppliers_of
-from loadgen.specjms.trailer import TRAILER_BYTES, Note
-from loadgen.workload.accounting import make_pairs
-from loadgen.workload.arrays import Rows
-from loadgen.workload.payload import HEADER_BYTES
 
 Table = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

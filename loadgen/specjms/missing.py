@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.specjms.chains import Chains
+from loadgen.kernels.accounting import Gap
+from loadgen.kernels.arrays import Rows
+from loadgen.specjms.chain_model import Model, producers_of
 from loadgen.specjms.destinations import location_name
+from loadgen.specjms.kernels.chains import Chains
 from loadgen.specjms.layout import (
     destination_of_stream,
     first_destinations,
     first_streams,
 )
 from loadgen.specjms.messages import MESSAGES
-from loadgen.specjms.model import Model, producers_of
 from loadgen.specjms.topology import suppliers_of
-from loadgen.workload.accounting import Gap
-from loadgen.workload.arrays import Rows
 
 Table = npt.NDArray[np.int64]
 Range = tuple[int, int, int, int]

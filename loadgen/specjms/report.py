@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from loadgen.specjms import audit, expected
 from loadgen.specjms.bodies import CONTENTS
+from loadgen.specjms.build_model import changed_options
+from loadgen.specjms.chain_model import NOTICE, Model, enabled_types, interactions_on
 from loadgen.specjms.destinations import (
     consumed_at,
     destination_name,
@@ -18,8 +20,6 @@ from loadgen.specjms.destinations import (
     topic_of,
 )
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, GROUPS, MESSAGES, Group, Kind
-from loadgen.specjms.model import NOTICE, Model, enabled_types, interactions_on
-from loadgen.specjms.options import changed_options
 from loadgen.specjms.rules import Circumstances, run_rules
 
 FILE_NAME: Final = "specjms.json"

@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from loadgen.judge.ledger import Ledger
+from loadgen.judge.verdict import RunFacts
 from loadgen.metrics.reducer import summarize
 from loadgen.specjms import audit
-from loadgen.specjms.chains import Seen
+from loadgen.specjms.chain_model import Model
+from loadgen.specjms.kernels.chains import Seen
 from loadgen.specjms.layout import first_destinations, parts_of
 from loadgen.specjms.messages import MESSAGES, TYPES
 from loadgen.specjms.missing import name_missing, type_at
-from loadgen.specjms.model import Model
-from loadgen.workload.ledger import Ledger
-from loadgen.workload.verdict import RunFacts
 
 NS = 1_000_000_000
 

@@ -27,7 +27,7 @@ from loadgen.brokers.watch import mqtt_client
 from loadgen.errors import CannotRunError, MissingProgramError, UsageError
 from loadgen.mqtt.packets import Publish
 from loadgen.mqtt.properties import Properties
-from loadgen.workload.accounts import Account
+from loadgen.plan.accounts import Account
 from tests.brokers.conftest import ClientMaker
 from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import TlsFiles, run_secured

@@ -12,9 +12,9 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import ServedBroker
 from loadgen.brokers.reflector import run_reflector
 from loadgen.cases.registry import CASES, build_scenario, resolve
-from loadgen.control.preflight import check_broker
-from loadgen.control.targets import plan_for
 from loadgen.errors import BrokerRefusedError
+from loadgen.run.preflight import check_broker
+from loadgen.run.targets import plan_for
 from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import run_secured
 

@@ -21,16 +21,16 @@ from typing import Any
 import orjson
 import pytest
 
-from loadgen.scorecard.compare import compare
-from loadgen.scorecard.page import LARGEST_BYTES
-from loadgen.scorecard.summary import summarize_run
-from loadgen.scorecard.sweep_renderings import to_html as to_sweep_page
-from loadgen.scorecard.sweep_table import table_of
-from loadgen.scorecard.to_html import to_html
-from tests.scorecard.test_sweep_table import swept
+from loadgen.report.build.compare import compare
+from loadgen.report.build.summary import summarize_run
+from loadgen.report.build.sweep_table import table_of
+from loadgen.report.render.page import LARGEST_BYTES
+from loadgen.report.render.sweep_renderings import to_html as to_sweep_page
+from loadgen.report.render.to_html import to_html
+from tests.report.build.test_sweep_table import swept
 
 CASES = ("fanin", "fanout", "persistent", "latency", "connburst")
-PDU = Path(__file__).parents[1] / "scorecard" / "pdu"
+PDU = Path(__file__).parents[1] / "report" / "power" / "pdu"
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 CHROMIUM = next((path for name in _NAMES if (path := shutil.which(name))), None)

@@ -92,19 +92,19 @@ def test_a_run_and_its_score_card_follow(tmp_path: Path) -> None:
 # What a name in quotes may still be outside of `loadgen.cases`: a word of its own, or another
 # program's.
 WORDS = {
-    "scorecard/to_json.py": {"latency"},  # a key of scorecard.json
-    "scorecard/history.py": {"latency"},
-    "scorecard/rows.py": {"latency"},  # a measure
-    "scorecard/build.py": {"latency"},
-    "scorecard/outages.py": {"latency"},
-    "scorecard/observed.py": {"queue"},  # the number of one
-    "scorecard/ceiling.py": {"latency"},  # a key of calibration
-    "control/calibrate.py": {"latency"},
+    "report/render/to_json.py": {"latency"},  # a key of scorecard.json
+    "report/history.py": {"latency"},
+    "report/build/rows.py": {"latency"},  # a measure
+    "report/build/card.py": {"latency"},
+    "report/build/outages.py": {"latency"},
+    "report/build/observed.py": {"queue"},  # the number of one
+    "report/build/ceiling.py": {"latency"},  # a key of calibration
+    "run/calibrate.py": {"latency"},
     "cli/calibrate.py": {"latency"},
-    "control/tuning.py": {"latency"},  # what a setting of the host touches
-    "control/tuning_host.py": {"latency"},  # a file of sysfs
-    "workload/case.py": {"latency"},  # a measure
-    "specjms/options.py": {"queue", "persistent"},  # options of a message type
+    "run/tuning/profile.py": {"latency"},  # what a setting of the host touches
+    "run/tuning/tuning_host.py": {"latency"},  # a file of sysfs
+    "plan/case.py": {"latency"},  # a measure
+    "specjms/build_model.py": {"queue", "persistent"},  # options of a message type
     "specjms/report.py": {"queue"},
     "cli/mqttbench.py": {"fanin", "fanout", "persistent", "queue", "connburst"},  # what lists are
     "api.py": {"fanin"},  # an example

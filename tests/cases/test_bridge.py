@@ -3,7 +3,7 @@
 import pytest
 
 from loadgen.cases.bridge import bottleneck_of
-from loadgen.workload.verdict import BackendFacts, by_backend, judge
+from loadgen.judge.verdict import BackendFacts, by_backend, judge
 from tests.ledgers import changed, facts_with
 
 ONE = BackendFacts(1, "mqtt://a:1", 5, expected=100, received=100, busy_share=0.3)

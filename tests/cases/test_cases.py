@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.cases.registry import CASES, build_scenario
-from loadgen.workload.groups import (
+from loadgen.plan.groups import (
     DeviceGroup,
     RunPlan,
     streams_received,
@@ -13,7 +13,7 @@ from loadgen.workload.groups import (
     topic_name,
     topic_number,
 )
-from loadgen.workload.scenario import Scenario
+from loadgen.plan.scenario import Scenario
 from tests.fleets import groups_of
 
 GROUPS = {

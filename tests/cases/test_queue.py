@@ -6,8 +6,8 @@ import pytest
 
 from loadgen.cases.queue import spread_of
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.workload.groups import RunPlan, Target
-from loadgen.workload.plan import Host, plan_run
+from loadgen.plan.groups import RunPlan, Target
+from loadgen.plan.plan import Host, plan_run
 
 
 def plan(workers: int = 2) -> RunPlan:

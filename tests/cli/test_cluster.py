@@ -11,7 +11,7 @@ from loadgen.cli.cluster import cluster_of
 from loadgen.cli.main import _spelled_out, main
 from loadgen.errors import CannotRunError, MissingProgramError, UsageError
 from loadgen.spark import ship
-from loadgen.spark.hosts import Cluster
+from loadgen.spark.agents import Cluster
 
 NOTHING: dict[str, Any] = {
     "spark_master": None,

@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.cases.registry import build_scenario
 from loadgen.cli.main import main
-from loadgen.workload.scenario import read_toml
+from loadgen.plan.scenario import read_toml
 
 EXAMPLE = Path(__file__).parent / "mqttbench" / "fanin-q1.json"
 

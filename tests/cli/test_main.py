@@ -16,14 +16,14 @@ from loadgen.api import read
 from loadgen.cases.registry import CASES
 from loadgen.cli.app import app, command_of
 from loadgen.cli.main import main
-from loadgen.control import secrets
 from loadgen.errors import CannotRunError, RunDirectoryError
+from loadgen.run import secrets
 from tests.run_files import manifest
 
 TAKEN = "taken'\"ü\\"
 HEAVY = (
     *("numba", "numpy", "pyarrow", "pyspark", "pandas", "plotly"),
-    *("asyncio", "rich", "loadgen.engine", "loadgen.control.coordinator"),
+    *("asyncio", "rich", "loadgen.worker", "loadgen.run.coordinator"),
 )
 
 Captured = pytest.CaptureFixture[str]
@@ -268,7 +268,7 @@ def test_help_and_wrong_options_import_nothing_heavy(
 def test_a_run_does_without_numba_in_the_process_that_conducts_it() -> None:
     code = (
         "import atexit, importlib, sys; from loadgen.cli.main import main;"
-        "modules = 'loadgen.control.coordinator', 'loadgen.scorecard.summary';"
+        "modules = 'loadgen.run.coordinator', 'loadgen.report.build.summary';"
         "atexit.register(lambda: [*map(importlib.import_module, modules),"
         "print('numba' in sys.modules)]); main()"
     )

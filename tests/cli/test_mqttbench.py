@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from loadgen.cases.registry import build_scenario
 from loadgen.cli.mqttbench import import_clients, without_comments
 from loadgen.errors import ScenarioError
-from loadgen.workload.scenario import read_toml
+from loadgen.plan.scenario import read_toml
 
 EXAMPLE = Path(__file__).parent / "mqttbench" / "fanin-q1.json"
 SECRET = "correct-horse-battery"

@@ -18,15 +18,15 @@ import typer
 from typer.testing import CliRunner
 
 from loadgen.cli.scorecard import command, parse_bounds
-from loadgen.control.seal import seal
 from loadgen.errors import PowerLogError, RunDirectoryError, ScenarioError
-from loadgen.scorecard.compare import Bounds
-from loadgen.scorecard.model import ScoreCard
-from loadgen.scorecard.record import different, open_run
-from loadgen.scorecard.summary import summarize_run
+from loadgen.report.build.compare import Bounds
+from loadgen.report.build.summary import summarize_run
+from loadgen.report.model import ScoreCard
+from loadgen.report.record import different, open_run
+from loadgen.run.seal import seal
 from loadgen.spark import job
 
-PDU = Path(__file__).parents[1] / "scorecard" / "pdu"
+PDU = Path(__file__).parents[1] / "report" / "power" / "pdu"
 IN_THE_TABLES = 1_366_970_765  # 2013-04-26T10:06:05Z
 
 Captured = pytest.CaptureFixture[str]

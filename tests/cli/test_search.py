@@ -12,13 +12,13 @@ from loadgen.cli.search_view import (
     search_progress,
     step_line,
 )
-from loadgen.control.progress import Snapshot
-from loadgen.control.search import Search, SearchState, SearchStep
-from loadgen.specjms.model import NOTICE
-from loadgen.workload.rate_step_verdict import judge_rate_step
-from loadgen.workload.rate_steps import RateStep
-from loadgen.workload.search import Limit, Probe, Tried, aim_for, requirements
-from loadgen.workload.verdict import Reason
+from loadgen.judge.next_step import Limit, Probe, Tried, aim_for, requirements
+from loadgen.judge.rate_step_verdict import judge_rate_step
+from loadgen.judge.verdict import Reason
+from loadgen.plan.rate_steps import RateStep
+from loadgen.run.progress import Snapshot
+from loadgen.run.search.search import Search, SearchState, SearchStep
+from loadgen.specjms.chain_model import NOTICE
 from tests.ledgers import facts_with
 
 HOSTILE = "[red]x[/red]"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.control import coordinator
-from loadgen.control.coordinator import RunResult, run
 from loadgen.errors import BrokerUnreachableError
+from loadgen.run import coordinator
+from loadgen.run.coordinator import RunResult, run
 
 QUICK = (
     *("specjms", "horizontal", "--repeat", "--broker=reflector", "--base=5", "--handlers=1"),

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.control import targets, tuning_host
-from loadgen.control.tuning import Profile, read_profile
-from loadgen.workload.plan import Host
+from loadgen.plan.plan import Host
+from loadgen.run import targets
+from loadgen.run.tuning import tuning_host
+from loadgen.run.tuning.profile import Profile, read_profile
 
 
 def host(monkeypatch: pytest.MonkeyPatch, **different: str) -> None:

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 from loadgen.cases.registry import build_scenario
-from loadgen.control.coordinator import run
-from loadgen.control.search import Search, search
-from loadgen.scorecard.summary import summarize_run
-from loadgen.spark.hosts import Cluster, hosts_of_cluster
-from loadgen.workload.search import aim_for, requirements
+from loadgen.judge.next_step import aim_for, requirements
+from loadgen.report.build.summary import summarize_run
+from loadgen.run.coordinator import run
+from loadgen.run.search.search import Search, search
+from loadgen.spark.agents import Cluster, hosts_of_cluster
 from tests.cluster.networks import Network, namespaces_allowed, network, program, spark_cluster
 from tests.cluster.networks import until as wait_until
 from tests.cluster.processes import MARK, new_mark, processes

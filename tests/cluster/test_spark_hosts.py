@@ -14,10 +14,10 @@ import pytest
 
 from loadgen import PROGRAM
 from loadgen.cases.registry import build_scenario
-from loadgen.control.coordinator import run
 from loadgen.errors import CannotRunError, LoadgenError, UsageError
-from loadgen.scorecard.summary import summarize_run
-from loadgen.spark.hosts import Cluster, _settings, hosts_of_cluster, problem_in
+from loadgen.report.build.summary import summarize_run
+from loadgen.run.coordinator import run
+from loadgen.spark.agents import Cluster, _settings, hosts_of_cluster, problem_in
 from tests.cluster.networks import until
 from tests.cluster.processes import MARK, new_mark, processes
 from tests.verdicts import faults
@@ -119,7 +119,7 @@ async def test_executors_play_and_nothing_is_left(
     """What is counted is what one host counts, and the secret is in no command or environment."""
     mark, secret = new_mark(), "5ec2e7" * 10 + "5ec2"
     monkeypatch.setenv(MARK, mark)
-    monkeypatch.setattr("loadgen.control.hosts.secrets.token_hex", lambda count: secret)
+    monkeypatch.setattr("loadgen.run.hosts.remote_host.secrets.token_hex", lambda count: secret)
     flags = {"devices": 40, "duration": 3, "warmup": 1, "broker": "reflector"}
     await run(build_scenario("fanin", None, flags), tmp_path / "alone")
     both = build_scenario("fanin", None, flags | {"hosts": 2})

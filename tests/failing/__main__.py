@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadgen.errors import LoadgenError
-from loadgen.scorecard.summary import summarize_run
+from loadgen.report.build.summary import summarize_run
 
 PHASES = ("starting", "connect", "subscribe", "warm-up", "measure", "drain", "stop", "score card")
 _LONGEST_S = 90.0

@@ -17,17 +17,17 @@ from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.brokers.process import BrokerProcess
 from loadgen.brokers.reflector import ErringBroker, run_reflector
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.control.coordinator import (
+from loadgen.run.coordinator import (
     RunContext,
     RunRequest,
     main_loop,
     shutdown,
     startup,
 )
-from loadgen.control.interrupt import Interrupt
-from loadgen.control.progress import silent
-from loadgen.control.seal import seal
-from loadgen.control.tasks import beside
+from loadgen.run.interrupt import Interrupt
+from loadgen.run.progress import silent
+from loadgen.run.seal import seal
+from loadgen.run.tasks import beside
 from tests.faults.schedules import Action, Schedule
 from tests.faults.truth import Truth, read_truth
 from tests.relay import run_relay

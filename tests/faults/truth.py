@@ -17,7 +17,7 @@ Message = tuple[int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The header of a message, as `workload/payload.py` writes it."""
+    """The header of a message, as `kernels/payload.py` writes it."""
 
     tag: int
     stream: int

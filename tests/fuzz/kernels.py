@@ -16,12 +16,26 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.compiled import compiled
-from loadgen.engine.fleet import build_fleet, plan_schedule
-from loadgen.engine.reactor import keep_partial
+from loadgen.kernels.arrays import copy_bytes
+from loadgen.kernels.compiled import compiled
+from loadgen.kernels.crc import crc32
+from loadgen.kernels.device import AWAIT_CONNACK, BLOCKED, BODY, CONNECTED, WAITING, WINDOW_FULL
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.handlers import Handlers
+from loadgen.kernels.in_flight import set_capacity
+from loadgen.kernels.payload import HEADER_BYTES, stamp
+from loadgen.kernels.reactor import keep_partial
+from loadgen.kernels.traffic import (
+    BATCH_LIMIT,
+    BROKEN,
+    MESSAGING,
+    receive_packets,
+    record_sent,
+    room_for_events,
+    send_due,
+)
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import PUBREL
-from loadgen.mqtt.in_flight import set_capacity
 from loadgen.mqtt.packets import (
     ConnAck,
     Disconnect,
@@ -34,25 +48,11 @@ from loadgen.mqtt.packets import (
     SubAck,
 )
 from loadgen.mqtt.properties import Properties
-from loadgen.specjms.kernels import SUPPLY_CHAIN
-from loadgen.specjms.options import Choices, model_of
-from loadgen.workload.arrays import copy_bytes
-from loadgen.workload.crc import crc32
-from loadgen.workload.device import AWAIT_CONNACK, BLOCKED, BODY, CONNECTED, WAITING, WINDOW_FULL
-from loadgen.workload.fleet import Fleet
-from loadgen.workload.groups import DeviceGroup, RunPlan, Share, Target, WorkerPlan
-from loadgen.workload.handlers import Handlers
-from loadgen.workload.payload import HEADER_BYTES, stamp
-from loadgen.workload.traffic import (
-    BATCH_LIMIT,
-    BROKEN,
-    MESSAGING,
-    receive_packets,
-    record_sent,
-    room_for_events,
-    send_due,
-)
-from loadgen.workload.workload import rooted
+from loadgen.plan.groups import DeviceGroup, RunPlan, Share, Target, WorkerPlan
+from loadgen.plan.workload import rooted
+from loadgen.specjms.build_model import Choices, model_of
+from loadgen.specjms.kernels.interactions import SUPPLY_CHAIN
+from loadgen.worker.build_fleet import build_fleet, plan_schedule
 from tests.specjms.harness import World
 
 Bytes = npt.NDArray[np.uint8]

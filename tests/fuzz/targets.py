@@ -27,13 +27,6 @@ from websockets.uri import parse_uri
 
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.cli.mqttbench import import_clients, without_comments
-from loadgen.control.link import Link
-from loadgen.engine.behaviour import Behaviour
-from loadgen.engine.frames import FrameReader, encode_frame
-from loadgen.engine.lifecycle import Lifecycle
-from loadgen.engine.loop import WorkerLoop
-from loadgen.engine.reporter import Reporter
-from loadgen.engine.streams import WebSocket
 from loadgen.errors import (
     CannotRunError,
     LoadgenError,
@@ -43,16 +36,23 @@ from loadgen.errors import (
     RunDirectoryError,
     ScenarioError,
 )
+from loadgen.kernels.device import AWAIT_CONNACK, CONNECTED
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import Auth, Connect, PingReq, PubAck, Subscribe, Subscription, UnsubAck
 from loadgen.mqtt.properties import Properties
-from loadgen.scorecard.power_logs import parse_power_log
-from loadgen.scorecard.summary import summarize_run
-from loadgen.workload.device import AWAIT_CONNACK, CONNECTED
-from loadgen.workload.scenario import read_toml
+from loadgen.plan.scenario import read_toml
+from loadgen.report.build.summary import summarize_run
+from loadgen.report.power.power_logs import parse_power_log
+from loadgen.run.hosts.link import Link
+from loadgen.worker.behaviour import Behaviour
+from loadgen.worker.frames import FrameReader, encode_frame
+from loadgen.worker.lifecycle import Lifecycle
+from loadgen.worker.loop import WorkerLoop
+from loadgen.worker.reporter import Reporter
+from loadgen.worker.streams import WebSocket
 from tests.fuzz.kernels import messaging_player
 from tests.fuzz.mutate import changed, changed_document
-from tests.scorecard.fabricate import fabricate
+from tests.report.fabricate import fabricate
 from tests.websocket_server import WebSocketServer
 
 ROOT = Path(__file__).parents[2]
@@ -409,7 +409,7 @@ _POWER_LOGS = (
 
 
 def _power_logs() -> Sequence[bytes]:
-    pdu = ROOT / "tests/scorecard/pdu"
+    pdu = ROOT / "tests/report/power/pdu"
     logs = (b"\n".join(path.read_bytes().splitlines()[:12]) for path in sorted(pdu.glob("*.log")))
     return [*logs, *_POWER_LOGS]
 

@@ -12,11 +12,11 @@ import pytest
 from loadgen.brokers.client import PacketStream
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import ConnAck, PingResp
-from loadgen.workload.groups import Target
-from tests.engine.conftest import driver, forkserver
-from tests.engine.harness import Driver, one_worker_plan, publishers
+from loadgen.plan.groups import Target
 from tests.hostile.broker import AFTER_CONNACK, AT_ONCE, FOR_CONNACK, MISDEEDS, Harm, Victim, names
 from tests.servers import closed, talking, upgraded
+from tests.worker.conftest import driver, forkserver
+from tests.worker.harness import Driver, one_worker_plan, publishers
 
 __all__ = ["driver", "forkserver"]
 

@@ -6,8 +6,8 @@ import pytest
 
 from loadgen.brokers.certificates import CertificateFiles
 from loadgen.brokers.mosquitto import find_mosquitto
-from tests.engine.conftest import certificates, driver, forkserver, start_broker
 from tests.secured_mosquitto import TlsFiles
+from tests.worker.conftest import certificates, driver, forkserver, start_broker
 
 __all__ = ["certificates", "driver", "forkserver", "start_broker"]
 

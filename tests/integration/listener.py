@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import aiomqtt
 
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.workload.rehearsal import ASKED
+from loadgen.plan.rehearsal import ASKED
 
 HANG_S = 30.0
 

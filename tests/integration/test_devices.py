@@ -20,9 +20,9 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.brokers.start import serve
 from loadgen.mqtt.packets import ConnAck, Publish
-from loadgen.workload import groups
-from tests.engine.harness import HANG_S, Driver, FakeBroker, Gone, Session, one_worker_plan, until
+from loadgen.plan import groups
 from tests.secured_mosquitto import TlsFiles, run_secured
+from tests.worker.harness import HANG_S, Driver, FakeBroker, Gone, Session, one_worker_plan, until
 
 StartBroker = Callable[..., Awaitable[FakeBroker]]
 

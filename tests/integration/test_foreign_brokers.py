@@ -14,10 +14,10 @@ from loadgen.api import run_async, scenario
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import ServedBroker
 from loadgen.cases.registry import CASES, build_scenario, resolve
-from loadgen.control.preflight import check_broker
-from loadgen.control.survey import Survey, survey
-from loadgen.control.targets import plan_for
 from loadgen.errors import BrokerRefusedError, ScenarioError
+from loadgen.run.preflight import check_broker
+from loadgen.run.survey import Survey, survey
+from loadgen.run.targets import plan_for
 from tests.relay import run_relay
 from tests.verdicts import faults
 

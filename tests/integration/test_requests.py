@@ -9,8 +9,8 @@ import pytest
 from loadgen.brokers.certificates import CertificateFiles
 from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.cases.registry import build_scenario
-from loadgen.control.coordinator import RunResult, run
-from loadgen.scorecard.summary import summarize_run
+from loadgen.report.build.summary import summarize_run
+from loadgen.run.coordinator import RunResult, run
 from tests.integration.listener import listening
 from tests.run_files import events
 from tests.secured_mosquitto import TlsFiles, run_secured

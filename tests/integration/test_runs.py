@@ -13,10 +13,10 @@ import pytest
 from loadgen.brokers.certificates import CertificateFiles
 from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.cases.registry import build_scenario
-from loadgen.control.coordinator import RunResult, run
 from loadgen.errors import BrokerRefusedError, ScenarioError
-from loadgen.scorecard.summary import summarize_run
-from loadgen.scorecard.to_json import to_json
+from loadgen.report.build.summary import summarize_run
+from loadgen.report.render.to_json import to_json
+from loadgen.run.coordinator import RunResult, run
 from tests.run_files import events, manifest, rows
 from tests.schemas import errors
 from tests.secured_mosquitto import TlsFiles, run_secured

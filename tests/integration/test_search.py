@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from loadgen.cases.registry import build_scenario
-from loadgen.control.coordinator import run
-from loadgen.control.search import Search, SearchState, search
-from loadgen.workload.scenario import Scenario
-from loadgen.workload.search import aim_for, limit_sentence, requirements
+from loadgen.judge.next_step import aim_for, limit_sentence, requirements
+from loadgen.plan.scenario import Scenario
+from loadgen.run.coordinator import run
+from loadgen.run.search.search import Search, SearchState, search
 
 CEILING = 3_000
 
@@ -57,7 +57,7 @@ def workers() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.Error):
-            if "loadgen.control.forkserver" in child.cmdline():
+            if "loadgen.run.hosts.forkserver" in child.cmdline():
                 found += child.children()
     return found
 

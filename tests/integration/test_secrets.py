@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import serialization
 
 from loadgen.brokers.certificates import CertificateFiles
 from loadgen.brokers.ports import free_port
-from tests.control.test_otlp import Receiver, receiver
+from tests.run.test_otlp import Receiver, receiver
 from tests.secured_mosquitto import SecuredMosquitto, TlsFiles, run_secured
 
 __all__ = ["receiver"]

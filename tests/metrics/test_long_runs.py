@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadgen.control.rundir import IntervalWriter
 from loadgen.errors import RunDirectoryError
+from loadgen.kernels.accounting import NEW, Gap, GapPool, account, make_pairs
+from loadgen.kernels.payload import HEADER_BYTES, is_intact, read_i64, stamp
 from loadgen.metrics.histogram import BUCKETS, bucket_index
 from loadgen.metrics.interval import Interval, to_table
 from loadgen.metrics.reducer import reduce_table
-from loadgen.workload.accounting import NEW, Gap, GapPool, account, make_pairs
-from loadgen.workload.payload import HEADER_BYTES, is_intact, read_i64, stamp
+from loadgen.run.rundir import IntervalWriter
 
 SECONDS = 10 * 3600
 RATE = 1_000_000

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from loadgen.control import compaction
-from loadgen.control.compaction import compact
 from loadgen.errors import CannotRunError
 from loadgen.metrics.interval import LATER
-from loadgen.scorecard.summary import summarize_run
+from loadgen.report.build.summary import summarize_run
+from loadgen.run import compaction
+from loadgen.run.compaction import compact
 from loadgen.spark import aggregate
 from loadgen.spark.job import make_scorecards
 

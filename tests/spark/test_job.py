@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from loadgen.errors import PowerLogError, RunDirectoryError
-from loadgen.scorecard.summary import summarize_run
-from loadgen.scorecard.to_html import to_html
-from loadgen.scorecard.to_json import to_json
+from loadgen.report.build.summary import summarize_run
+from loadgen.report.render.to_html import to_html
+from loadgen.report.render.to_json import to_json
 from loadgen.spark.job import make_scorecards
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CASES = ("connburst", "latency", "persistent", "fanout", "fanin")
-PDU = Path(__file__).parents[1] / "scorecard" / "pdu"
+PDU = Path(__file__).parents[1] / "report" / "power" / "pdu"
 LOGS = [PDU / "power_supply_1.log", PDU / "power_supply_2.log"]
 IN_THE_TABLES = 1_366_970_765  # 2013-04-26T10:06:05Z
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from loadgen.control.compaction import compact
-from loadgen.control.seal import seal
 from loadgen.errors import RunDirectoryError
-from loadgen.scorecard.summary import summarize_run
+from loadgen.report.build.summary import summarize_run
+from loadgen.run.compaction import compact
+from loadgen.run.seal import seal
 from loadgen.spark.job import make_scorecards
 
 if TYPE_CHECKING:

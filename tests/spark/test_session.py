@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from loadgen.control.interrupt import RunInterruptedError
+from loadgen.run.interrupt import RunInterruptedError
 from loadgen.spark import session
 from loadgen.spark.session import find_java_home, java_shim, reason_in
 

@@ -10,21 +10,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadgen.engine.fleet import build_fleet
-from loadgen.engine.supply_chain import SUPPLY_ENTRY_POINTS, equip
+from loadgen.kernels import traffic
+from loadgen.kernels.device import CONNECTED
+from loadgen.kernels.pacer import begin_schedule
+from loadgen.kernels.payload import read_u32
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
+from loadgen.plan.groups import Share, Target, WorkerPlan
+from loadgen.specjms.chain_model import Model
+from loadgen.specjms.chain_plan import SupplyPlan, groups_of_model
+from loadgen.specjms.kernels.trailer import TRAILER_BYTES, Note, read_note
 from loadgen.specjms.layout import parts_of, subscriptions_at
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES, TYPES
-from loadgen.specjms.model import Model
-from loadgen.specjms.plan import SupplyPlan, groups_of_model
-from loadgen.specjms.trailer import TRAILER_BYTES, Note, read_note
-from loadgen.workload import traffic
-from loadgen.workload.device import CONNECTED
-from loadgen.workload.groups import Share, Target, WorkerPlan
-from loadgen.workload.pacer import begin_schedule
-from loadgen.workload.payload import read_u32
-from tests.kernels import begin_interactions, fill, record_interactions
+from loadgen.worker.build_fleet import build_fleet
+from loadgen.worker.supply_chain import SUPPLY_ENTRY_POINTS, equip
+from tests.kernel_calls import begin_interactions, fill, record_interactions
 
 
 def filter_matches(pattern: str, topic: str) -> bool:

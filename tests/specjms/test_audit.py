@@ -16,10 +16,10 @@ from loadgen.specjms.audit import (
     TypeCount,
     audit,
 )
+from loadgen.specjms.build_model import Choices, model_of
+from loadgen.specjms.chain_model import destinations_of, enabled_types
 from loadgen.specjms.expected import type_rates
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES, number_of
-from loadgen.specjms.model import destinations_of, enabled_types
-from loadgen.specjms.options import Choices, model_of
 
 MODEL = model_of(Choices(base=15))
 WINDOW_S = 100.0

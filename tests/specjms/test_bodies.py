@@ -5,11 +5,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from loadgen.kernels.payload import HEADER_BYTES
 from loadgen.specjms.bodies import CONTENTS, body_of
+from loadgen.specjms.kernels.trailer import TRAILER_BYTES
 from loadgen.specjms.messages import TYPES, number_of
 from loadgen.specjms.sizes import message_sizes
-from loadgen.specjms.trailer import TRAILER_BYTES
-from loadgen.workload.payload import HEADER_BYTES
 
 ARTICLE = {
     "object": {"order", "orderConf", "shipConf", "statInfoSM"},

@@ -5,6 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.mqtt.topics import filter_matches
+from loadgen.specjms.build_model import Choices, model_of
+from loadgen.specjms.chain_model import (
+    SUBSCRIPTION_TYPES,
+    TARGETS,
+    Model,
+    Selectors,
+    destinations_of,
+    families_at,
+)
 from loadgen.specjms.destinations import (
     Selector,
     destination_name,
@@ -15,15 +24,6 @@ from loadgen.specjms.destinations import (
     user_property,
 )
 from loadgen.specjms.messages import MESSAGES, number_of
-from loadgen.specjms.model import (
-    SUBSCRIPTION_TYPES,
-    TARGETS,
-    Model,
-    Selectors,
-    destinations_of,
-    families_at,
-)
-from loadgen.specjms.options import Choices, model_of
 
 ORDER, CALL, PRICE = (number_of(n) for n in ("order", "callForOffers", "priceUpdate"))
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from loadgen.specjms.build_model import Choices, model_of
 from loadgen.specjms.expected import (
     Rate,
     group_rates,
@@ -10,7 +11,6 @@ from loadgen.specjms.expected import (
     rates_at,
 )
 from loadgen.specjms.messages import GROUPS, MESSAGES, Group, Kind
-from loadgen.specjms.options import Choices, model_of
 
 MODELS = [
     model_of(Choices(base=100)),

@@ -15,6 +15,8 @@ from loadgen.specjms.audit import (
     TypeCount,
     audit,
 )
+from loadgen.specjms.build_model import Choices, model_of
+from loadgen.specjms.chain_model import NOTICE, Model
 from loadgen.specjms.disclosure import (
     FILL_IN,
     Disclosed,
@@ -24,8 +26,6 @@ from loadgen.specjms.disclosure import (
 )
 from loadgen.specjms.expected import type_rates
 from loadgen.specjms.messages import MESSAGES, number_of
-from loadgen.specjms.model import NOTICE, Model
-from loadgen.specjms.options import Choices, model_of
 from loadgen.specjms.repetition import Played
 from loadgen.specjms.report import audit_summary, report
 from loadgen.specjms.rules import Circumstances

@@ -2,9 +2,9 @@
 
 import pytest
 
+from loadgen.specjms.build_model import Choices, model_of
 from loadgen.specjms.expected import type_rates
 from loadgen.specjms.messages import TYPES, number_of
-from loadgen.specjms.options import Choices, model_of
 from loadgen.specjms.sizes import DEFAULT_QUANTITIES, message_sizes
 
 

@@ -1,0 +1,166 @@
+"""A front broker that forwards to backends: started here from Mosquittos, or only checked.
+
+A `Route` maps one topic of the front to one of a backend, as a destination mapping rule of the
+published report does ("appliance topic to MQ topic"); a bridge is any number of them.
+"""
+
+import contextlib
+import ssl
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.mosquitto import (
+    MosquittoSettings,
+    default_memory_limit_bytes,
+    run_mosquitto,
+)
+from loadgen.brokers.probe import connect_of
+from loadgen.brokers.process import ServedBroker
+from loadgen.brokers.talk import Client, Talk
+from loadgen.errors import BrokerRefusedError
+from loadgen.mqtt.packets import Publish
+from loadgen.plan.units import listed
+
+FORWARD_TIMEOUT_S: Final = 10.0
+"""A bridge that has not connected by then has not been set up, or cannot reach its backend."""
+_AGAIN_S: Final = 0.25
+_RESTART_S: Final = 1
+_MAX_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A topic of the front and what the backend with this number (from 0) calls it."""
+
+    backend: int
+    front_topic: str
+    backend_topic: str
+
+
+def routes_of(backends: int, topics: int, front_root: str, backend_root: str) -> tuple[Route, ...]:
+    """One route a topic: `FRONT_ROOT/B/T` to `BACKEND_ROOT/B/T`, B from 1 and T from 0 on."""
+    return tuple(
+        Route(number, f"{front_root}/{number + 1}/{topic}", f"{backend_root}/{number + 1}/{topic}")
+        for number in range(backends)
+        for topic in range(topics)
+    )
+
+
+def bridge_lines(
+    routes: Iterable[Route], backends: Sequence[Endpoint], qos: int
+) -> tuple[str, ...]:
+    """The lines of mosquitto.conf that make these routes, one connection a backend."""
+    lines: list[str] = []
+    chosen = list(routes)
+    for number, endpoint in enumerate(backends):
+        lines += [
+            f"connection loadgen-{number + 1}",
+            f"address {endpoint.host}:{endpoint.port}",
+            f"remote_clientid loadgen-bridge-{number + 1}",
+            # A session of the bridge outlives a lost connection: with QoS 1 and 2 its queue stays.
+            f"cleansession {'false' if qos else 'true'}",
+            "bridge_protocol_version mqttv311",
+            "start_type automatic",
+            f"restart_timeout {_RESTART_S}",
+            "notifications false",
+        ]
+        for route in chosen:
+            if route.backend == number:
+                front, _, front_end = route.front_topic.rpartition("/")
+                back, _, back_end = route.backend_topic.rpartition("/")
+                if front_end != back_end:
+                    raise ValueError(f"Mosquitto maps prefixes only, not {route}")
+                lines.append(f"topic {front_end} out {qos} {front}/ {back}/")
+    return tuple(lines)
+
+
+@contextlib.asynccontextmanager
+async def serve_bridge(
+    routes: Sequence[Route], backends: int, qos: int, *, persistence: bool = False
+) -> AsyncIterator[ServedBroker]:
+    """A front Mosquitto that forwards these routes to private backends, for the block's length.
+
+    The front is the first of its brokers. With `persistence` all of them keep their sessions on
+    disk. Raises MissingProgramError, CannotRunError, and BrokerRefusedError where a route does
+    not carry.
+    """
+    settings = MosquittoSettings(
+        persistence=persistence,
+        memory_limit_bytes=default_memory_limit_bytes(backends + 1),
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        behind = [await stack.enter_async_context(run_mosquitto(settings)) for _ in range(backends)]
+        lines = bridge_lines(routes, [broker.endpoints[0] for broker in behind], qos)
+        front = await stack.enter_async_context(run_mosquitto(replace(settings, more_lines=lines)))
+        brokers = (front, *behind)
+        where = tuple(broker.endpoints[0] for broker in brokers)
+        yield ServedBroker(front.name, front.version, where, brokers)
+
+
+async def require_forwarding(
+    fronts: Sequence[Endpoint],
+    backends: Sequence[Endpoint],
+    routes: Sequence[Route],
+    *,
+    version: int = 4,
+    tls_context: ssl.SSLContext | None = None,
+    timeout_s: float = FORWARD_TIMEOUT_S,
+) -> None:
+    """Send a message along every route, from each front; wait until all have arrived.
+
+    A message sent before the bridge stands is lost with QoS 0, so each is sent again until it
+    arrives. Raises BrokerRefusedError that names a route that carries nothing, and what `admitted`
+    does.
+    """
+    for front in fronts:
+        token = f"loadgen-route-{uuid.uuid4().hex[:12]}".encode()
+        missing = {(route.backend, route.backend_topic): route for route in routes}
+        async with Talk(tls_context) as talk:
+            sender, *receivers = [
+                await talk.join(one, connect_of(one, version)) for one in (front, *backends)
+            ]
+            for number, receiver in enumerate(receivers):
+                topics = [route.backend_topic for route in routes if route.backend == number]
+                await talk.subscribed(receiver, topics, 1, timeout_s)
+            await _send_until_arrived(talk, sender, receivers, token, missing, timeout_s)
+        if missing:
+            raise BrokerRefusedError(_not_carried(front, backends, missing))
+
+
+async def _send_until_arrived(
+    talk: Talk,
+    sender: Client,
+    receivers: Sequence[Client],
+    token: bytes,
+    missing: dict[tuple[int, str], Route],
+    timeout_s: float,
+) -> None:
+    def all_arrived() -> bool:
+        for number, receiver in enumerate(receivers):
+            for message in receiver.inbox:
+                if message.payload == token:
+                    missing.pop((number, message.topic_name), None)
+        return not missing
+
+    end_s = time.monotonic() + timeout_s
+    while missing and time.monotonic() < end_s:
+        for route in missing.values():
+            sender.publish(Publish(route.front_topic, token))
+        await talk.until(all_arrived, _AGAIN_S)
+
+
+def _not_carried(
+    front: Endpoint, backends: Sequence[Endpoint], missing: Mapping[tuple[int, str], Route]
+) -> str:
+    shown = [
+        f"{route.front_topic} to {backends[route.backend].redacted} as {route.backend_topic}"
+        for route in missing.values()
+    ]
+    return (
+        f"{front.redacted} does not forward {listed(shown, _MAX_SHOWN, 'more topics')}: map the "
+        "topics there, or name them with --front-root and --backend-root"
+    )

@@ -1,0 +1,1 @@
+"""Ledger, own delay and verdict: pure functions of counts."""

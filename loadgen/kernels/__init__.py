@@ -1,0 +1,1 @@
+"""Everything that numba compiles, and the records and constants that it reads."""

@@ -1,0 +1,223 @@
+"""What numba makes of the arrays of a worker (arrays.py): their types, and bytes read at once."""
+
+# mypy: disable-error-code="no-untyped-call,untyped-decorator,override"
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from llvmlite import ir
+from numba import from_dtype, types
+from numba.core.cgutils import do_boundscheck, raw_memcpy
+from numba.core.extending import intrinsic
+from numba.core.imputils import lower_getattr_generic
+from numba.core.typing.templates import AttributeTemplate, infer_getattr
+from numba.extending import NativeValue, models, register_model, unbox
+from numba.np.arrayobj import make_array, populate_array, record_getattr
+
+if TYPE_CHECKING:
+    from loadgen.kernels.arrays import Arrays, Field
+
+
+class RowType(types.Record):
+    """Numba's type of a `Record`: a field with a narrow number is read as 64 bits.
+
+    So a kernel is compiled once, whatever field its argument comes from.
+    """
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        plain = from_dtype(dtype)
+        fields = [(name, field._asdict()) for name, field in plain.fields.items()]
+        super().__init__(fields, plain.size, plain.aligned)
+        self.name = f"Row{self.name}"
+
+    def can_convert_to(self, _context: Any, _other: types.Type) -> None:
+        """A row is never taken for another record with the same fields."""
+
+
+register_model(RowType)(models.RecordModel)
+
+
+@infer_getattr
+class _Fields(AttributeTemplate):
+    key = RowType
+
+    def generic_resolve(self, of: RowType, name: str) -> Any:
+        found = of.typeof(name)
+        return types.int64 if isinstance(found, types.Integer) else found
+
+
+@lower_getattr_generic(RowType)
+def _read_field(context: Any, builder: Any, of: RowType, row: Any, name: str) -> Any:
+    value = record_getattr(context, builder, of, row, name)
+    found = of.typeof(name)
+    if isinstance(found, types.Integer):
+        return context.cast(builder, value, found, types.int64)
+    return value
+
+
+def _type_of(field: "Field") -> types.Type:
+    kind = field.dtype.type
+    is_record = issubclass(kind, np.void) and kind is not np.void
+    element = RowType(field.dtype) if is_record else from_dtype(field.dtype)
+    return types.Array(element, field.dimensions, "C") if field.dimensions else element
+
+
+class ArraysType(types.Type):
+    """Numba's type of a pointer to the arrays of a class.
+
+    Its name says what the class names, so that nothing compiled for another table is used.
+    """
+
+    def __init__(self, layout: "type[Arrays]") -> None:
+        self.layout = layout
+        self.parts = {name: _type_of(field) for name, field in layout.fields.items()}
+        named = [f"{name}@{layout.entry(name)}:{kind}" for name, kind in self.parts.items()]
+        super().__init__(f"{layout.__name__}({', '.join(named)})")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _found_again, (self.layout, self.name)
+
+
+def _found_again(layout: "type[Arrays]", name: str) -> types.Type:
+    """The type that a cached kernel was compiled for, another one when the class changed since."""
+    return layout.compiled if layout.compiled.name == name else types.Opaque(name)
+
+
+@register_model(ArraysType)
+class _AddressModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, of: ArraysType) -> None:
+        super().__init__(manager, of, ir.IntType(64))
+
+
+@unbox(ArraysType)
+def _unbox(_type: ArraysType, value: Any, c: Any) -> NativeValue:
+    address = c.pyapi.object_getattr_string(value, "address")
+    number = c.pyapi.long_as_longlong(address)
+    c.pyapi.decref(address)
+    return NativeValue(number)
+
+
+@infer_getattr
+class _Attributes(AttributeTemplate):
+    key = ArraysType
+
+    def generic_resolve(self, of: ArraysType, name: str) -> Any:
+        if name == "own":
+            return types.int64
+        return of.parts.get(name)
+
+
+@lower_getattr_generic(ArraysType)
+def _read(context: Any, builder: Any, of: ArraysType, table: Any, name: str) -> Any:
+    """The array or record `name`, put together from its entry in the table."""
+    word = ir.IntType(64)
+
+    def load(offset: int) -> Any:
+        address = builder.add(table, word(offset))
+        value = builder.load(builder.inttoptr(address, word.as_pointer()))
+        value.set_metadata("invariant.load", builder.module.add_metadata([]))
+        return value
+
+    if name == "own":
+        return load(of.layout.entry())
+    field = of.layout.fields[name]
+    base = of.layout.entry(name)
+    if not field.dimensions:
+        return builder.inttoptr(load(base), context.get_value_type(of.parts[name]))
+    array = make_array(of.parts[name])(context, builder)
+    shape = [load(base + 8 * (1 + axis)) for axis in range(field.dimensions)]
+    item_bytes = context.get_constant(types.intp, field.dtype.itemsize)
+    strides = [item_bytes]
+    for length in shape[:0:-1]:
+        strides.insert(0, builder.mul(strides[0], length))
+    populate_array(
+        array,
+        data=builder.inttoptr(load(base), array.data.type),
+        shape=shape,
+        strides=strides,
+        itemsize=item_bytes,
+        meminfo=None,
+    )
+    return array._getvalue()
+
+
+def pointer_to(layout: "type[Arrays]") -> Any:
+    """A function of compiled code: the pointer to `own` arrays of that class."""
+
+    def pointer(_context: Any, own: Any) -> Any:
+        def generate(_c: Any, _b: Any, _s: Any, arguments: Any) -> Any:
+            return arguments[0]
+
+        return layout.compiled(types.int64), generate
+
+    return intrinsic(pointer)
+
+
+def _address(context: Any, builder: Any, kind: Any, array: Any, position: Any, size: Any) -> Any:
+    """The address of array[position : position + size]; a negative position is none from the end.
+
+    With NUMBA_BOUNDSCHECK=1 what is not within the array raises IndexError, as for any index.
+    """
+    found = make_array(kind)(context, builder, array)
+    if context.enable_boundscheck:
+        length = builder.extract_value(found.shape, 0)
+        with builder.if_then(builder.icmp_signed("!=", size, size.type(0))):
+            last = builder.add(position, builder.sub(size, size.type(1)))
+            for place in (position, last):
+                do_boundscheck(context, builder, place, length)
+    return builder.gep(found.data, [position])
+
+
+def reader(size_bytes: int) -> Any:
+    """A function that reads buffer[position : position + size_bytes], least byte first, at once.
+
+    Put together from bytes the number costs several times as much where LLVM does not see through.
+    """
+
+    def read(_context: Any, buffer: Any, _position: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            word = ir.IntType(8 * size_bytes)
+            array, position = arguments
+            size = ir.IntType(64)(size_bytes)
+            address = _address(context, builder, signature.args[0], array, position, size)
+            number = builder.load(builder.bitcast(address, word.as_pointer()), align=1)
+            return number if size_bytes == 8 else builder.zext(number, ir.IntType(64))
+
+        return types.int64(buffer, types.int64), generate
+
+    return intrinsic(read)
+
+
+def writer(size_bytes: int) -> Any:
+    """A function that writes a number to buffer[position : position + size_bytes] in one store."""
+
+    def write(_context: Any, buffer: Any, _position: Any, _value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            word = ir.IntType(8 * size_bytes)
+            array, position, value = arguments
+            size = ir.IntType(64)(size_bytes)
+            address = _address(context, builder, signature.args[0], array, position, size)
+            number = value if size_bytes == 8 else builder.trunc(value, word)
+            builder.store(number, builder.bitcast(address, word.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(buffer, types.int64, types.int64), generate
+
+    return intrinsic(write)
+
+
+def copier() -> Any:
+    """`copy_bytes`, as numba makes some thousand instructions of a slice that is assigned."""
+
+    def copy(_context: Any, target: Any, _at: Any, source: Any, _start: Any, _count: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            to, at, of, start, count = arguments
+            target_address = _address(context, builder, signature.args[0], to, at, count)
+            source_address = _address(context, builder, signature.args[2], of, start, count)
+            raw_memcpy(builder, target_address, source_address, count, 1)
+            return context.get_dummy_value()
+
+        where = (target, types.int64, source, types.int64, types.int64)
+        return types.void(*where), generate
+
+    return intrinsic(copy)

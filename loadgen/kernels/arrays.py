@@ -1,0 +1,275 @@
+"""The arrays of a worker as one argument of compiled code.
+
+A class derived from `Arrays` names the arrays, each with its type, and that is the only list of
+them: an object of the class holds them, and a table of their addresses and shapes; compiled code
+gets the address of that table as a typed pointer whose attributes read it.
+
+    class Fleet(Arrays):
+        devices: Rows[Device]        records, one a row
+        run: Run                     one record
+        topics: Bytes                numbers
+
+    @njit
+    def idle(fleet, row):
+        return fleet.devices[row].state == IDLE
+
+Without compilation (NUMBA_DISABLE_JIT) the object itself serves: its attributes are the arrays.
+
+The table is marked as unchanging for LLVM, so that reading an attribute costs nothing within a
+kernel. Handing an object over from Python costs 0.4 µs, however many arrays it names.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.kernels.compiled import is_plain
+
+if not is_plain():
+    from loadgen.kernels import array_types
+
+Int16 = Annotated[int, np.int16]
+Int32 = Annotated[int, np.int32]
+Int64 = Annotated[int, np.int64]
+Float64 = Annotated[float, np.float64]
+Bytes = Annotated[npt.NDArray[np.uint8], np.uint8, 1]
+ByteRows = Annotated[npt.NDArray[np.uint8], np.uint8, 2]
+Int32s = Annotated[npt.NDArray[np.int32], np.int32, 1]
+Int64s = Annotated[npt.NDArray[np.int64], np.int64, 1]
+Int64Rows = Annotated[npt.NDArray[np.int64], np.int64, 2]
+CountRows = Annotated[npt.NDArray[np.uint32], np.uint32, 2]
+
+_DIMENSIONS = 3
+
+if TYPE_CHECKING:
+
+    class _Void:
+        def item(self) -> tuple[Any, ...]: ...
+else:
+    _Void = np.void
+
+
+class Record(_Void):
+    """A row with named fields, which a derived class declares with the types above.
+
+    In plain Python, too, a field is an attribute, even where numpy has one of that name, and its
+    value a number without a width: as in compiled code, where the narrow field becomes 64 bits.
+    """
+
+    layout: ClassVar[np.dtype[np.void]]
+
+    def __init_subclass__(cls) -> None:
+        hints = get_type_hints(cls, include_extras=True)
+        fields = [(name, *get_args(hint)[1:]) for name, hint in hints.items() if name != "layout"]
+        cls.layout = np.dtype((cls, np.dtype(fields, align=True)))
+
+    @classmethod
+    def rows(cls, count: int) -> "Rows[Self]":
+        """Zeroed records."""
+        return cast("Rows[Self]", np.zeros(count, cls.layout))
+
+    @classmethod
+    def of(cls, values: Iterable[tuple[Any, ...]]) -> "Rows[Self]":
+        """Records with the values of the tuples."""
+        return cast("Rows[Self]", np.array(list(values), cls.layout))
+
+    @classmethod
+    def grid(cls, rows: int, columns: int) -> "Grid[Self]":
+        """Zeroed records in rows and columns."""
+        return cast("Grid[Self]", np.zeros((rows, columns), cls.layout))
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The fields, in order."""
+        return cls.layout.names or ()
+
+    if not TYPE_CHECKING:
+
+        def __getattribute__(self, name):
+            fields = type(self).layout.fields
+            if name not in fields:
+                return np.void.__getattribute__(self, name)
+            value = np.void.__getitem__(self, name)
+            return value.item() if isinstance(value, np.generic) else value
+
+        def __setattr__(self, name, value):
+            np.void.__setitem__(self, name, value)
+
+
+R = TypeVar("R")
+At = TypeVar("At")
+
+
+class Records(Protocol, Generic[R, At]):  # type: ignore[misc]
+    """An array of records; `At` says which one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[R]: ...
+    def tolist(self) -> list[Any]: ...
+    def copy(self) -> Self: ...
+    @overload
+    def __getitem__(self, at: At, /) -> R: ...
+    @overload
+    def __getitem__(self, at: str, /) -> npt.NDArray[Any]: ...
+    @overload
+    def __getitem__(self, at: Any, /) -> Any: ...
+    def __setitem__(self, at: Any, value: Any, /) -> None: ...
+
+
+Rows = Records[R, int]
+Grid = Records[R, tuple[int, int]]
+
+
+class Field(NamedTuple):
+    """One entry of the table of addresses; no dimension for one record."""
+
+    at: int
+    dtype: np.dtype[Any]
+    dimensions: int
+
+
+def _fields_of(layout: type) -> dict[str, Field]:
+    fields: dict[str, Field] = {}
+    for name, hint in get_type_hints(layout, include_extras=True).items():
+        kind: Any = get_origin(hint) or hint
+        if kind is Annotated:
+            _, dtype, dimensions = get_args(hint)
+        elif kind is Records:
+            row, at = get_args(hint)
+            dtype, dimensions = row.layout, 1 if at is int else 2
+        elif isinstance(kind, type) and issubclass(kind, Record):
+            dtype, dimensions = kind.layout, 0
+        else:
+            continue
+        dtype = np.dtype(dtype)
+        fields[name] = Field(len(fields), dtype, dimensions)
+    return fields
+
+
+class Arrays:
+    """Base of a class that names arrays; other attributes are not for compiled code.
+
+    `own` are the arrays of what builds on these, such as those of a case: compiled code gets a
+    number that `pointer_to` makes a pointer.
+    """
+
+    fields: ClassVar[dict[str, Field]]
+    compiled: ClassVar[Any]
+    _numba_type_: ClassVar[Any]
+
+    own: "Arrays | None" = None
+
+    def __init_subclass__(cls) -> None:
+        cls.fields = _fields_of(cls)
+        if not is_plain():
+            # By this name numba asks an object for its type, three times as fast as by its own way.
+            cls.compiled = cls._numba_type_ = array_types.ArraysType(cls)
+
+    @classmethod
+    def entry(cls, name: str = "own") -> int:
+        """Where in the table the entry of an array begins, in bytes."""
+        at = len(cls.fields) if name == "own" else cls.fields[name].at
+        return 8 * (1 + _DIMENSIONS) * at
+
+    def __init__(self, **values: Any) -> None:
+        """All that the class names; one record as an array with one row."""
+        self.__dict__["table"] = np.zeros((len(self.fields) + 1, 1 + _DIMENSIONS), np.int64)
+        self.__dict__["address"] = int(self.__dict__["table"].ctypes.data)
+        self.__dict__["held"] = {}
+        if missing := self.fields.keys() - values.keys():
+            raise TypeError(f"{type(self).__name__} without {sorted(missing)}")
+        self.replace(**values)
+
+    def replace(self, **values: Any) -> None:
+        """Put other arrays in place, one record as an array with one row."""
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        field = self.fields.get(name)
+        if field is not None:
+            fits = value.dtype == field.dtype and value.ndim == max(field.dimensions, 1)
+            if not fits or not value.flags.c_contiguous:
+                raise ValueError(f"{name} is not what {type(self).__name__} says")
+            self.held[name] = value
+            entry = self.table[field.at]
+            entry[0] = value.ctypes.data
+            entry[1 : 1 + value.ndim] = value.shape
+            if not field.dimensions:
+                value = value[0]
+        elif name == "own":
+            self.table[-1, 0] = 0 if value is None else value.address
+        self.__dict__[name] = value
+
+    held: dict[str, npt.NDArray[Any]]
+    """The arrays, one with one row where the attribute is a record."""
+    table: npt.NDArray[np.int64]
+    address: int
+
+
+def pointer_to(layout: type[Arrays]) -> Any:
+    """A function of compiled code: the pointer to `own` arrays of that class."""
+    return (lambda own: own) if is_plain() else array_types.pointer_to(layout)
+
+
+def plain_reader(size_bytes: int) -> Callable[[npt.NDArray[np.uint8], int], int]:
+    """As `reader` of array_types.py, in plain Python."""
+    signed = size_bytes == 8
+
+    def read(buffer: npt.NDArray[np.uint8], position: int) -> int:
+        data = buffer[position : position + size_bytes].tobytes()
+        return int.from_bytes(data, "little", signed=signed)
+
+    return read
+
+
+def plain_writer(size_bytes: int) -> Callable[[npt.NDArray[np.uint8], int, int], None]:
+    """As its `writer`, in plain Python."""
+    mask = (1 << 8 * size_bytes) - 1
+
+    def write(buffer: npt.NDArray[np.uint8], position: int, value: int) -> None:
+        data = (int(value) & mask).to_bytes(size_bytes, "little")
+        buffer[position : position + size_bytes] = np.frombuffer(data, np.uint8)
+
+    return write
+
+
+def plain_copy(
+    target: npt.NDArray[np.uint8], at: int, source: npt.NDArray[np.uint8], start: int, count: int
+) -> None:
+    """As `copy_bytes`, in plain Python."""
+    target[at : at + count] = source[start : start + count]
+
+
+read_4_bytes = plain_reader(4) if is_plain() else array_types.reader(4)
+"""(buffer, position) to an unsigned number; the caller keeps within the buffer."""
+read_8_bytes = plain_reader(8) if is_plain() else array_types.reader(8)
+"""The same, to a signed number."""
+write_4_bytes = plain_writer(4) if is_plain() else array_types.writer(4)
+"""(buffer, position, value): its low 32 bits, least byte first; the caller keeps within."""
+write_8_bytes = plain_writer(8) if is_plain() else array_types.writer(8)
+"""The same, of 64 bits."""
+copy_bytes = plain_copy if is_plain() else array_types.copier()
+"""(target, at, source, start, count): target[at : at + count] = source[start : start + count].
+
+The caller keeps within both, which are not the same bytes.
+"""

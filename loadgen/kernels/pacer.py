@@ -1,0 +1,239 @@
+"""When each message is due: a schedule fixed by the scenario, whatever happens to the sender.
+
+Streams are laid out in *load time*, which runs at the scenario's nominal rate: message k of a
+stream is due at `phase + k * period` (constant arrivals), at a random moment of that period
+(uniform), or an exponential gap after message k - 1 (Poisson). A *program* of rate steps maps
+load time to the clock; changing the rate appends a step, so the schedule is extended and nothing
+owed is forgiven. Random choices hash the seed, the stream and k, so a schedule does not depend on
+how devices are spread over workers.
+
+The publishers of a worker wait in one binary heap ordered by due time.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.kernels.arrays import Float64, Int32, Int64, Record, Rows
+from loadgen.kernels.compiled import compiled
+
+Numbers = npt.NDArray[Any]
+
+CONSTANT, UNIFORM, POISSON = 0, 1, 2
+ARRIVALS = {"constant": CONSTANT, "uniform": UNIFORM, "poisson": POISSON}
+
+_PPM = 1_000_000
+_MASK = 0xFFFFFFFF
+_NEVER_NS = 1 << 61  # seventy years: later than any schedule ends, and sums with it fit
+
+
+class Publisher(Record):
+    """A stream and its next message."""
+
+    sequence: Int64
+    sent: Int64
+    """Messages that are out; `sequence` is ahead of it while more are laid out."""
+    due_ns: Int64
+    load_ns: Int64
+    phase_ns: Int64
+    """Load time of message 0 of a constant stream."""
+    period_ns: Float64
+    stream: Int64
+    arrival: Int32
+    device: Int32
+    """Row of the device that publishes it."""
+
+
+class ProgramStep(Record):
+    """From `clock_ns`, load time `load_ns`, the rate is `ppm` millionths of the nominal one."""
+
+    clock_ns: Int64
+    load_ns: Int64
+    ppm: Int64
+
+
+class Due(Record):
+    """An entry of the heap: a publisher and when its next message is due."""
+
+    due_ns: Int64
+    publisher: Int64
+
+
+@compiled
+def random_unit(seed: int, stream: int, number: int) -> float:
+    """A number in (0, 1), the same for the same three integers; 32 random bits."""
+    value = 0x9E3779B9
+    # One after the other: mixed at once, another seed would only number the same draws anew.
+    for part in (seed, stream, number):
+        value = (value ^ part ^ ((part >> 32) * 0x61C88647)) & _MASK
+        value ^= value >> 16
+        value = (value * 0x7FEB352D) & _MASK
+        value ^= value >> 15
+        value = (value * 0x2C1B3C6D) & _MASK
+        value ^= value >> 16
+    return (value + 0.5) / 4294967296.0
+
+
+def make_program(start_ns: int) -> Rows[ProgramStep]:
+    """The program that runs at the nominal rate from `start_ns` on."""
+    return ProgramStep.of([(start_ns, 0, _PPM)])
+
+
+def with_rate(program: Rows[ProgramStep], at_ns: int, factor: float) -> Rows[ProgramStep]:
+    """The program with the rate `factor` times the nominal one from `at_ns` on.
+
+    The least factor is a millionth, at which a schedule as good as stands still. Raises ValueError
+    for a negative one.
+    """
+    if factor < 0:
+        raise ValueError(f"a rate cannot be {factor} times the nominal one")
+    ppm = max(round(factor * _PPM), 1)
+    earlier = program[program["clock_ns"] < at_ns]
+    if len(earlier) == 0:
+        return ProgramStep.of([(program[0].clock_ns, 0, ppm)])
+    return ProgramStep.of([*earlier.tolist(), (at_ns, int(load_time_of(earlier, at_ns)), ppm)])
+
+
+@compiled
+def clock_of(program: Rows[ProgramStep], load_ns: int) -> int:
+    """Clock (ns) at which the load time `load_ns` is reached."""
+    step = len(program) - 1
+    # A step that begins exactly there is not needed yet: what was due before it stays so.
+    while step > 0 and program[step].load_ns >= load_ns:
+        step -= 1
+    begun = program[step]
+    ahead_ns = load_ns - begun.load_ns
+    if begun.ppm != _PPM:
+        stretched_ns = ahead_ns * (np.float64(_PPM) / begun.ppm)
+        ahead_ns = int(min(stretched_ns, np.float64(_NEVER_NS)))
+    return int(begun.clock_ns + ahead_ns)
+
+
+@compiled
+def load_time_of(program: Rows[ProgramStep], clock_ns: int) -> int:
+    """Load time (ns) at `clock_ns`."""
+    step = len(program) - 1
+    while step > 0 and program[step].clock_ns > clock_ns:
+        step -= 1
+    begun = program[step]
+    ahead_ns = clock_ns - begun.clock_ns
+    if begun.ppm != _PPM:
+        ahead_ns = int(ahead_ns * (begun.ppm / np.float64(_PPM)))
+    return int(begun.load_ns + ahead_ns)
+
+
+@compiled
+def _load_of_message(publisher: Publisher, sequence: int, seed: int) -> int:
+    """Load time of message `sequence`; for Poisson the one after the publisher's current one."""
+    if publisher.arrival == CONSTANT:
+        return int(publisher.phase_ns + np.int64(sequence * publisher.period_ns))
+    unit = random_unit(seed, publisher.stream, sequence)
+    if publisher.arrival == UNIFORM:
+        return int(publisher.phase_ns + np.int64((sequence + unit) * publisher.period_ns))
+    return int(publisher.load_ns + np.int64(-math.log(unit) * publisher.period_ns))
+
+
+@compiled
+def advance(publisher: Publisher, program: Rows[ProgramStep], seed: int) -> int:
+    """Step the publisher to its next message; the moment (ns) at which that one is due."""
+    sequence = publisher.sequence + 1
+    load_ns = _load_of_message(publisher, sequence, seed)
+    publisher.sequence = sequence
+    publisher.load_ns = load_ns
+    publisher.due_ns = clock_of(program, load_ns)
+    return int(publisher.due_ns)
+
+
+def make_publishers(
+    devices: Numbers, streams: Numbers, phases: Numbers, periods_ns: Numbers, arrivals: Numbers
+) -> Rows[Publisher]:
+    """Publishers that stand before their message 0; the arrays have one entry for each.
+
+    Constant streams begin at phase · period of load time, `phases` in [0, 1); random ones need no
+    phase.
+    """
+    publishers = Publisher.rows(len(streams))
+    publishers["device"] = devices
+    publishers["stream"] = streams
+    publishers["arrival"] = arrivals
+    publishers["period_ns"] = periods_ns
+    publishers["phase_ns"] = np.where(arrivals == CONSTANT, phases * periods_ns, 0.0)
+    publishers["sequence"] = -1
+    return publishers
+
+
+@compiled
+def begin_schedule(publishers: Rows[Publisher], program: Rows[ProgramStep], seed: int) -> None:
+    """Let every publisher wait for its message 0."""
+    for row in range(len(publishers)):
+        advance(publishers[row], program, seed)
+
+
+@compiled
+def owed_messages(publisher: Publisher, program: Rows[ProgramStep], now_ns: int) -> int:
+    """Messages of the publisher due at or before `now_ns` and not sent.
+
+    Exact for constant arrivals, the expected number for random ones.
+    """
+    if publisher.due_ns > now_ns:
+        return 0
+    ahead_ns = load_time_of(program, now_ns) - publisher.load_ns
+    owed = 1 + int(np.int64(max(ahead_ns, 0) / publisher.period_ns))
+    if publisher.arrival == CONSTANT:
+        # Moments are whole nanoseconds, so the quotient may be off by a message or two.
+        current = publisher.sequence
+        while owed > 1 and now_ns < _due_ns_of(publisher, program, current + owed - 1):
+            owed -= 1
+        while now_ns >= _due_ns_of(publisher, program, current + owed):
+            owed += 1
+    return owed
+
+
+@compiled
+def _due_ns_of(publisher: Publisher, program: Rows[ProgramStep], sequence: int) -> int:
+    """When message `sequence` of a constant stream is due."""
+    return clock_of(program, _load_of_message(publisher, sequence, 0))
+
+
+@compiled
+def heap_push(heap: Rows[Due], size: int, due_ns: int, publisher: int) -> int:
+    """Add an entry to heap[:size]; the new size."""
+    position = size
+    while position > 0:
+        parent = (position - 1) >> 1
+        if heap[parent].due_ns <= due_ns:
+            break
+        heap[position] = heap[parent]
+        position = parent
+    heap[position].due_ns = due_ns
+    heap[position].publisher = publisher
+    return size + 1
+
+
+@compiled
+def heap_replace(heap: Rows[Due], size: int, due_ns: int, publisher: int) -> None:
+    """Replace the earliest entry of heap[:size]."""
+    position = 0
+    while True:
+        child = 2 * position + 1
+        if child >= size:
+            break
+        if child + 1 < size and heap[child + 1].due_ns < heap[child].due_ns:
+            child += 1
+        if heap[child].due_ns >= due_ns:
+            break
+        heap[position] = heap[child]
+        position = child
+    heap[position].due_ns = due_ns
+    heap[position].publisher = publisher
+
+
+@compiled
+def heap_pop(heap: Rows[Due], size: int) -> int:
+    """Remove the earliest entry of heap[:size]; the new size."""
+    if size > 1:
+        last = heap[size - 1]
+        heap_replace(heap, size - 1, last.due_ns, last.publisher)
+    return size - 1

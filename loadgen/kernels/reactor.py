@@ -1,0 +1,642 @@
+"""The hot path's two steps in compiled code, straight on the sockets.
+
+`poll` reads every connection that has something, hands the bytes to `receive_packets` and writes
+the acknowledgements. `pump` sends what is due. The epoll set of all connections and the timer is
+itself one descriptor of the worker's uvloop loop, whose callback serves it; what needs Python (a
+CONNACK unlike the last one, a broken connection, TLS and WebSocket) is queued as events.
+
+Descriptors are edge-triggered, so no connection costs a call to change what is waited for.
+"""
+
+import errno
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.kernels.arrays import Rows, copy_bytes
+from loadgen.kernels.attention import (
+    NEVER_NS,
+    attend_reading,
+    loop_wake_ns,
+    tick_or,
+    wake_ns,
+)
+from loadgen.kernels.compiled import compiled
+from loadgen.kernels.device import (
+    BLOCKED,
+    BODY,
+    CLOSED,
+    CONNECT,
+    CONNECTED,
+    CONNECTING,
+    IDLE,
+    LISTED,
+    OPEN,
+    REFUSED,
+    RETRY,
+    STREAMED,
+    WAITING,
+    WINDOW_FULL,
+    transition,
+)
+from loadgen.kernels.fleet import Fleet, Sent
+from loadgen.kernels.handlers import Handlers
+from loadgen.kernels.pacer import heap_pop, heap_replace
+from loadgen.kernels.syscalls import (
+    EPOLLERR,
+    EPOLLET,
+    EPOLLHUP,
+    EPOLLIN,
+    EPOLLOUT,
+    EPOLLRDHUP,
+    EVENT_DATA,
+    EVENT_WORDS,
+    age_ns,
+    arm_timer,
+    connect_socket,
+    keep_few_bytes,
+    monotonic_ns,
+    open_socket,
+    processor_times,
+    receive_into,
+    receive_timed,
+    send_from,
+    socket_error,
+    stamp_arrivals,
+    wait_events,
+    watch,
+)
+from loadgen.kernels.traffic import (
+    BATCH_LIMIT,
+    BROKEN,
+    CLOSED_BY_PEER,
+    CONNECT_FAILED,
+    CONNECT_PHASE,
+    EVENT_LIMIT,
+    MEASURE,
+    MESSAGING,
+    READY,
+    S_OWN_DELAY,
+    S_TCP,
+    UNSENT,
+    UNSENT_BODY,
+    WRITABLE,
+    phase_of,
+    push_bytes,
+    push_event,
+    receive_packets,
+    record,
+    record_many,
+    record_sent,
+    redeliver_some,
+    room_for_events,
+    send_due,
+    slot_of,
+)
+from loadgen.mqtt.reason_codes import ReasonCode
+
+Bytes = npt.NDArray[np.uint8]
+Table = npt.NDArray[np.int64]
+
+EVENTS_AT_ONCE = 256
+_READS_AT_ONCE = 4
+READS_PER_TIMED = 7
+"""Of so many reads one is timed by the kernel's clock, and its delay counts for all; no round
+number, or with as many subscribers of one topic it would always be the same one's turn."""
+_MESSAGES_AT_ONCE = 2000
+_BYTES_LIKE_A_MESSAGE = 4096  # of a body that is sent apart
+_EAGAIN = errno.EAGAIN
+_PACKET_TOO_LARGE = int(ReasonCode.PACKET_TOO_LARGE)
+ENDED = EPOLLERR | EPOLLHUP | EPOLLRDHUP
+TIMER = -1
+"""What the timer is called in the epoll set, where connections have their row."""
+LINGER = -2
+"""The timer of the tick, and of the end of a stay in compiled code; its expiry is all it says."""
+CHANNEL = -3
+"""The coordinator."""
+
+
+ReceiveKernel = Callable[[Fleet, int, int, int], tuple[int, int]]
+"""(fleet, row, end, now_ns): `receive_packets` of fleet.buffer[:end]."""
+
+
+class EntryPoints(NamedTuple):
+    """The kernels of a worker that Python calls, compiled for the handlers of its case."""
+
+    serve: Callable[[Fleet, int], None]
+    pump: Callable[[Fleet], None]
+    receive: ReceiveKernel
+    redeliver: Callable[[Fleet, int, bool, Table, int, int], tuple[int, int, int]]
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+@compiled
+def poll(fleet: Fleet, timeout_ms: int, asked_ns: int, handlers: Handlers) -> int:
+    """Wait at most `timeout_ms` and serve what is ready; the moment (ns) at which the wait ended.
+
+    `asked_ns` is when something is armed to end it. After the call `totals.events` events wait for
+    Python, `totals.ready` devices were not read to the end and want another call, and with
+    `totals.rearm` `pump` has something to do.
+    """
+    totals = fleet.totals
+    again = totals.ready
+    totals.ready = 0
+    epoll_events = fleet.epoll_events
+    wait_ms = 0 if again else timeout_ms
+    found = wait_events(fleet.run.epoll, epoll_events, EVENTS_AT_ONCE, wait_ms)
+    now_ns = monotonic_ns(fleet.clock)
+    attend_reading(fleet, now_ns, asked_ns)
+    for index in range(again):
+        row = fleet.ready[index]
+        fleet.devices[row].flags &= ~LISTED
+        _serve_device(fleet, row, EPOLLIN | EPOLLRDHUP, True, handlers)
+    for index in range(max(found, 0)):
+        base = index * EVENT_WORDS
+        row = int(np.int64(epoll_events[base + EVENT_DATA]))
+        if row >= 0:
+            _serve_device(fleet, row, int(np.int64(epoll_events[base])), False, handlers)
+        elif row == TIMER:
+            totals.rearm = 1
+        elif row == CHANNEL:
+            fleet.attention.called = 1
+    return now_ns
+
+
+@compiled
+def _serve_device(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) -> None:
+    """Do what the edge of one descriptor asks for."""
+    device = fleet.devices[row]
+    state = device.state
+    if state == CONNECTING and device.tcp_ns < device.syn_ns:
+        if not flags & (EPOLLOUT | EPOLLERR | EPOLLHUP) or not _begin_session(fleet, row):
+            return
+        # The same edge may announce bytes, or the end: a peer that speaks or leaves first.
+    elif state in (IDLE, CLOSED, REFUSED):
+        return
+    if device.flags & STREAMED:
+        if room_for_events(fleet, 0):
+            push_event(fleet, READY, row, flags, monotonic_ns(fleet.clock))
+        elif not device.flags & LISTED:
+            _list(fleet, row)
+        return
+    if flags & EPOLLOUT and device.flags & BLOCKED:
+        push_event(fleet, WRITABLE, row, 0, monotonic_ns(fleet.clock))
+    if flags & (EPOLLIN | ENDED) and not device.flags & LISTED:
+        _read(fleet, row, flags, listed, handlers)
+
+
+@compiled
+def _begin_session(fleet: Fleet, row: int) -> bool:
+    """TCP is there, or not: send CONNECT, if nothing comes before it; whether that went well."""
+    device = fleet.devices[row]
+    now_ns = monotonic_ns(fleet.clock)
+    error = socket_error(device.descriptor, fleet.words)
+    if error != 0:
+        push_event(fleet, CONNECT_FAILED, row, error, now_ns)
+        return False
+    record(fleet, slot_of(device.group, S_TCP, CONNECT_PHASE), now_ns - device.syn_ns)
+    device.tcp_ns = now_ns
+    if device.flags & STREAMED:
+        return True
+    device.written_ns = now_ns
+    transition(fleet, row, OPEN)
+    start = fleet.connect_ends[row]
+    end = fleet.connect_ends[row + 1]
+    written = send_from(device.descriptor, fleet.connect_packets, start, end)
+    if written != end - start:
+        push_event(fleet, CLOSED_BY_PEER, row, -written if written < 0 else _EAGAIN, now_ns)
+        return False
+    return True
+
+
+@compiled
+def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) -> None:
+    """Read what a device has, a few times; `ready` lists it when that was not all."""
+    device = fleet.devices[row]
+    buffer = fleet.buffer
+    # What a slow reader leaves in its socket waits on request, and is no delay of ours.
+    most = fleet.groups[device.group].read_most
+    for turn in range(_READS_AT_ONCE):
+        if not room_for_events(fleet, len(fleet.out)):
+            break
+        kept = device.partial_bytes
+        if kept > 0:
+            copy_bytes(buffer, 0, fleet.partial[row], 0, kept)
+        limit = len(buffer) if most == 0 else min(len(buffer), kept + most)
+        timed = most == 0 and _is_timed(fleet)
+        if timed:
+            got = receive_timed(device.descriptor, buffer, kept, limit, fleet.message)
+        else:
+            got = receive_into(device.descriptor, buffer, kept, limit)
+        now_ns = monotonic_ns(fleet.clock)
+        if got == -_EAGAIN and kept > 0 and listed and turn == 0:
+            got = 0  # what is kept may be whole packets for which events had no room
+        elif got <= 0:
+            if got != -_EAGAIN:
+                push_event(fleet, CLOSED_BY_PEER, row, -got, now_ns)
+            return
+        end = kept + got
+        before = fleet.totals.publishes
+        waited_ns = age_ns(fleet.message) if timed else 0
+        position, written = receive_packets(fleet, row, buffer, end, now_ns, handlers)
+        if timed:
+            _record_own_delay(fleet, row, fleet.totals.publishes - before, waited_ns, now_ns)
+        if not keep_partial(fleet, row, buffer, position, end, now_ns):
+            return
+        if written > 0:
+            _answer(fleet, row, written, now_ns)
+        if most > 0:
+            return
+        if end > position and not room_for_events(fleet, len(fleet.out)):
+            continue  # to the list
+        # A read that is not full took all there was, but the end of the stream has no edge of
+        # its own when it came with the last bytes.
+        if end < len(buffer) and not flags & ENDED:
+            return
+    _list(fleet, row)
+
+
+@compiled
+def _list(fleet: Fleet, row: int) -> None:
+    """Have the device served again although its descriptor has no edge."""
+    fleet.ready[fleet.totals.ready] = row
+    fleet.totals.ready += 1
+    fleet.devices[row].flags |= LISTED
+
+
+@compiled
+def _is_timed(fleet: Fleet) -> bool:
+    """Whether it is this read's turn; all of them after a stall are timed."""
+    attention = fleet.attention
+    attention.untimed_reads += 1
+    timed = attention.missed_ns > 0
+    if timed or attention.untimed_reads == READS_PER_TIMED:
+        attention.untimed_reads = 0
+        timed = True
+    return bool(timed)
+
+
+@compiled
+def _record_own_delay(fleet: Fleet, row: int, messages: int, waited_ns: int, now_ns: int) -> None:
+    """Count how long the messages of a timed read waited for it.
+
+    `waited_ns` is how long the last of them did, -1 where that is not known. After a stall they
+    came while nobody looked, the last then and the others evenly before it; else all came together,
+    and stand for those of the reads that were not timed.
+    """
+    attention = fleet.attention
+    slot = _own_delay_slot(fleet, row, now_ns)
+    if attention.missed_ns > 0:
+        _record_evenly(fleet, slot, messages, max(waited_ns, 0), now_ns - attention.missed_ns)
+    elif messages > 0 and waited_ns >= 0:
+        record_many(fleet, slot, waited_ns, messages * READS_PER_TIMED)
+
+
+@compiled
+def _own_delay_slot(fleet: Fleet, row: int, now_ns: int) -> int:
+    """What arrives after the window was late for it."""
+    phase = min(phase_of(fleet.run, now_ns), MEASURE)
+    return slot_of(fleet.devices[row].group, S_OWN_DELAY, phase)
+
+
+@compiled
+def _record_evenly(fleet: Fleet, slot: int, messages: int, least_ns: int, most_ns: int) -> None:
+    for place in range(messages):
+        record(fleet, slot, least_ns + (most_ns - least_ns) * place // messages)
+
+
+@compiled
+def keep_partial(fleet: Fleet, row: int, buffer: Bytes, start: int, end: int, now_ns: int) -> bool:
+    """Keep buffer[start:end], a packet that has not come whole; False when it is too large.
+
+    Where a body streams through, its head is kept already.
+    """
+    if fleet.devices[row].flags & BODY:
+        return True
+    if end - start > fleet.run.whole_limit:
+        push_event(fleet, BROKEN, row, _PACKET_TOO_LARGE, now_ns)
+        return False
+    fleet.devices[row].partial_bytes = end - start
+    if end > start:
+        copy_bytes(fleet.partial[row], 0, buffer, start, end - start)
+    return True
+
+
+@compiled
+def _answer(fleet: Fleet, row: int, end: int, now_ns: int) -> None:
+    """Send acknowledgements; what the socket does not take follows through Python."""
+    device = fleet.devices[row]
+    sent = 0
+    if not device.flags & BLOCKED:
+        sent = max(send_from(device.descriptor, fleet.out, 0, end), 0)
+        device.written_ns = now_ns
+    if sent < end:
+        device.flags |= BLOCKED
+        push_bytes(fleet, UNSENT, row, 0, now_ns, fleet.out, sent, end)
+
+
+# --- sending -----------------------------------------------------------------------------------
+
+
+@compiled
+def pump_due(fleet: Fleet, handlers: Handlers) -> None:
+    """Send what is due and arm the timer for what comes next.
+
+    With a send tick that is what was due when it began: what becomes due meanwhile goes out at the
+    next one, with others.
+    """
+    totals = fleet.totals
+    heap = fleet.heap
+    messages = 0
+    totals.rearm = 0
+    tick_ns = fleet.run.tick_ns
+    now_ns = monotonic_ns(fleet.clock)
+    begun_ns = now_ns
+    while (
+        totals.heap_size > 0
+        and heap[0].due_ns <= begun_ns
+        and messages < _MESSAGES_AT_ONCE
+        and room_for_events(fleet, len(fleet.out))
+    ):
+        number = heap[0].publisher
+        row = fleet.publishers[number].device
+        device = fleet.devices[row]
+        if device.flags & (BLOCKED | WINDOW_FULL) or device.state != CONNECTED:
+            _wait(fleet, row)
+            continue
+        end, count = send_due(fleet, number, begun_ns, now_ns, BATCH_LIMIT, 0, handlers)
+        sent = count
+        if count > 0:
+            sent = _send_batch(fleet, row, end, count, now_ns)
+            messages += count + fleet.batch[0].body_bytes // _BYTES_LIKE_A_MESSAGE
+        record_sent(fleet, number, count, sent, now_ns, 0, handlers)
+        _next_turn(fleet, number, row)
+        now_ns = monotonic_ns(fleet.clock)
+        if tick_ns == 0:
+            begun_ns = now_ns
+    moment_ns = 0
+    if totals.heap_size > 0:
+        due_ns = heap[0].due_ns
+        # What was due already, and too much for one go, does not wait for the next tick.
+        moment_ns = max(due_ns, now_ns if due_ns <= begun_ns else begun_ns + tick_ns)
+    fleet.attention.alarm_ns = moment_ns
+    arm_timer(fleet.run.timer, moment_ns, fleet.clock)
+
+
+@compiled
+def _wait(fleet: Fleet, row: int) -> None:
+    """Take the first publisher, that of the device, out of the heap until it may send."""
+    totals = fleet.totals
+    fleet.devices[row].flags |= WAITING
+    totals.heap_size = heap_pop(fleet.heap, totals.heap_size)
+
+
+@compiled
+def _next_turn(fleet: Fleet, number: int, row: int) -> None:
+    """Put the publisher that has sent where its next message belongs."""
+    totals = fleet.totals
+    due_ns = fleet.publishers[number].due_ns
+    if fleet.devices[row].flags & (BLOCKED | WINDOW_FULL):
+        _wait(fleet, row)
+    elif due_ns >= fleet.run.end_ns:
+        totals.scheduled -= 1
+        totals.heap_size = heap_pop(fleet.heap, totals.heap_size)
+    else:
+        heap_replace(fleet.heap, totals.heap_size, due_ns, number)
+
+
+@compiled
+def _send_batch(fleet: Fleet, row: int, end: int, count: int, now_ns: int) -> int:
+    """Write out[:end] to the socket; how many of its messages are on their way."""
+    device = fleet.devices[row]
+    body_bytes = fleet.batch[0].body_bytes
+    if device.flags & STREAMED:
+        push_bytes(fleet, UNSENT, row, 0, now_ns, fleet.out, 0, end)
+        _leave_body(fleet, row, 0, body_bytes, now_ns)
+        return count
+    done = send_from(device.descriptor, fleet.out, 0, end)
+    if done == end:
+        if body_bytes > 0:
+            done = max(send_from(device.descriptor, fleet.body, 0, body_bytes), 0)
+            if done < body_bytes:
+                device.flags |= BLOCKED
+                _leave_body(fleet, row, done, body_bytes, now_ns)
+        return count
+    device.flags |= BLOCKED
+    sent = _whole_messages(fleet.batch, count, max(done, 0))
+    if sent > 0:
+        begun_end = fleet.batch[sent - 1].end
+        if begun_end > done:
+            push_bytes(fleet, UNSENT, row, 0, now_ns, fleet.out, done, begun_end)
+        _leave_body(fleet, row, 0, body_bytes, now_ns)
+    return sent
+
+
+@compiled
+def _leave_body(fleet: Fleet, row: int, start: int, end: int, now_ns: int) -> None:
+    """Leave a part of a body for Python to write."""
+    if start < end:
+        event = fleet.events[fleet.totals.events]
+        push_event(fleet, UNSENT_BODY, row, start, now_ns)
+        event.length = end - start
+
+
+@compiled
+def _whole_messages(batch: Rows[Sent], count: int, done: int) -> int:
+    """Messages of the batch of which at least one byte was sent: they are on their way."""
+    sent = 0
+    before = 0
+    while sent < count and before < done:
+        before = batch[sent].end
+        sent += 1
+    return sent
+
+
+# --- both --------------------------------------------------------------------------------------
+
+
+@compiled
+def serve_devices(fleet: Fleet, linger_ns: int, handlers: Handlers) -> None:
+    """Poll and pump, again and again, until Python is needed or `linger_ns` are over.
+
+    The worker waits here and not in its loop, for as long as that has nothing to do. A timeout of
+    each wait would have the kernel program a timer each time, which costs more than the wait; so
+    the linger timer of the epoll set is armed for the tick or the end of the stay (-1 for none).
+    It stays armed for the tick when the stay ends.
+    """
+    totals, attention = fleet.totals, fleet.attention
+    now_ns = monotonic_ns(fleet.clock)
+    end_ns = now_ns + linger_ns
+    asked_ns = loop_wake_ns(fleet)
+    timeout_ms = 0
+    attention.called = 0
+    until_ns = _arm_linger(fleet, end_ns, now_ns)
+    while True:
+        now_ns = poll(fleet, timeout_ms, asked_ns, handlers)
+        if now_ns >= until_ns:
+            if 0 < attention.tick_ns <= now_ns:
+                _tick(fleet, now_ns)
+            until_ns = _arm_linger(fleet, end_ns, now_ns)
+        if totals.rearm:
+            pump_due(fleet, handlers)
+        if fleet.connects.count > 0:
+            _connect_waiting(fleet)
+        if totals.events > 0 or attention.stalls > 0 or attention.called > 0 or now_ns >= end_ns:
+            return
+        asked_ns = wake_ns(fleet, until_ns)
+        timeout_ms = -1
+        if fleet.run.linger_timer < 0:
+            timeout_ms = (max(until_ns - now_ns, 0) + 999_999) // 1_000_000
+
+
+@compiled
+def _arm_linger(fleet: Fleet, end_ns: int, now_ns: int) -> int:
+    """Be woken by the tick, or at `end_ns` if that comes first and is not over; when that is."""
+    until_ns = tick_or(fleet, end_ns if end_ns > now_ns else NEVER_NS)
+    if fleet.run.linger_timer >= 0:
+        arm_timer(fleet.run.linger_timer, until_ns if until_ns < NEVER_NS else 0, fleet.clock)
+    return until_ns
+
+
+@compiled
+def _tick(fleet: Fleet, now_ns: int) -> None:
+    """Note what the scheduler has given the worker, to tell of a stall from now on what it was."""
+    attention = fleet.attention
+    attention.tick_ns = now_ns + attention.tick_every_ns
+    if attention.stalls == 0:
+        busy_ns, waited_ns = processor_times(fleet.run.account, fleet.buffer)
+        attention.busy_ns = busy_ns
+        attention.waited_ns = waited_ns
+
+
+def entry_points(handlers: Handlers) -> EntryPoints:
+    """The kernels of a worker whose devices handle messages in this way."""
+
+    @compiled
+    def serve(fleet: Fleet, linger_ns: int) -> None:
+        serve_devices(fleet, linger_ns, handlers)
+
+    @compiled
+    def pump(fleet: Fleet) -> None:
+        pump_due(fleet, handlers)
+
+    @compiled
+    def receive(fleet: Fleet, row: int, end: int, now_ns: int) -> tuple[int, int]:
+        # Not of an array that Python hands over: its references would be counted, message by
+        # message, which costs more than the message.
+        before = fleet.totals.publishes
+        position, written = receive_packets(fleet, row, fleet.buffer, end, now_ns, handlers)
+        _record_streamed(fleet, row, fleet.totals.publishes - before, now_ns)
+        return position, written
+
+    @compiled
+    def redeliver(
+        fleet: Fleet, row: int, session_present: bool, slots: Table, count: int, now_ns: int
+    ) -> tuple[int, int, int]:
+        return redeliver_some(fleet, row, session_present, slots, count, now_ns, handlers)
+
+    return EntryPoints(serve, pump, receive, redeliver)
+
+
+@compiled
+def _record_streamed(fleet: Fleet, row: int, messages: int, now_ns: int) -> None:
+    """Count how long the messages of a read waited, while Python read what was ready with them.
+
+    The last look found them, or the stall before it held them back.
+    """
+    attention = fleet.attention
+    slot = _own_delay_slot(fleet, row, now_ns)
+    waited_ns = now_ns - attention.seen_ns
+    if attention.missed_ns > 0:
+        _record_evenly(fleet, slot, messages, waited_ns, now_ns - attention.missed_ns)
+    elif messages > 0:
+        record_many(fleet, slot, waited_ns, messages)
+
+
+MESSAGING_ENTRY_POINTS = entry_points(MESSAGING)
+
+
+# --- connecting --------------------------------------------------------------------------------
+
+
+@compiled
+def connect_some(fleet: Fleet, rows: Table) -> None:
+    """Begin to connect the devices in `rows`."""
+    for row in rows:
+        _connect_device(fleet, row)
+
+
+@compiled
+def _connect_waiting(fleet: Fleet) -> None:
+    """Begin as many connects as may be under way, where they have no pace to keep."""
+    connects, totals = fleet.connects, fleet.totals
+    while (
+        connects.count > 0
+        and totals.connecting < connects.in_flight
+        and totals.events < EVENT_LIMIT
+    ):
+        row = int(np.int64(fleet.waiting[connects.first]))
+        connects.first = (connects.first + 1) % len(fleet.waiting)
+        connects.count -= 1
+        _connect_device(fleet, row)
+
+
+@compiled
+def _connect_device(fleet: Fleet, row: int) -> None:
+    device = fleet.devices[row]
+    transition(fleet, row, RETRY)
+    address = fleet.addresses[device.target, : fleet.address_bytes[device.target]]
+    descriptor = open_socket(address[0] | address[1] << 8, fleet.source, fleet.words)
+    now_ns = monotonic_ns(fleet.clock)
+    if descriptor < 0:
+        push_event(fleet, CONNECT_FAILED, row, -descriptor, now_ns)
+        return
+    stamp_arrivals(descriptor, fleet.words)
+    flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
+    if fleet.groups[device.group].read_most > 0:
+        keep_few_bytes(descriptor, fleet.words)
+        flags = EPOLLOUT | EPOLLRDHUP | EPOLLET  # `Poller.read_slowly` says when
+    device.descriptor = descriptor
+    device.partial_bytes = 0
+    device.flags &= ~BODY
+    device.syn_ns = now_ns
+    transition(fleet, row, CONNECT)
+    result = connect_socket(descriptor, address)
+    if result == 0:
+        result = watch(fleet.run.epoll, descriptor, flags, row, fleet.words)
+    if result < 0:
+        push_event(fleet, CONNECT_FAILED, row, -result, now_ns)
+
+
+@compiled
+def ping_idle(fleet: Fleet, now_ns: int, keep_alive_ns: Table, pingreq: Bytes, due: Table) -> int:
+    """Send PINGREQ on plain connections that wrote nothing for most of their keep-alive.
+
+    That is half to three quarters of it, a share of each connection's own: devices that fell
+    silent together do not ping together. `keep_alive_ns` has one entry a group, 0 for no
+    keep-alive. Streamed or blocked connections are listed in `due` for the caller; returns their
+    number. `pinged_ns` holds the first PINGREQ that waits for its PINGRESP.
+    """
+    listed = 0
+    for row in range(len(fleet.devices)):
+        device = fleet.devices[row]
+        if device.state != CONNECTED:
+            continue
+        limit_ns = keep_alive_ns[device.group]
+        share = 512 + ((row * 0x9E3779B1 & 0xFFFFFFFF) >> 24)
+        if limit_ns == 0 or now_ns - device.written_ns < limit_ns // 1024 * share:
+            continue
+        if device.flags & (STREAMED | BLOCKED):
+            due[listed] = row
+            listed += 1
+        elif send_from(device.descriptor, pingreq, 0, 2) == 2:
+            device.written_ns = now_ns
+        else:
+            continue
+        if device.pinged_ns == 0:
+            device.pinged_ns = now_ns
+    return listed

@@ -1,0 +1,299 @@
+"""The system calls that the hot path makes straight from compiled code.
+
+A socket call through Python objects costs half as much again as the call itself; here it costs
+what it costs in C. Numba resolves each name in the C library of the process. Linux only: the
+numbers are those of <sys/epoll.h>, <sys/socket.h>, <netinet/in.h> and <sys/timerfd.h>, and the
+layout of `struct epoll_event`, which is packed on x86-64 alone.
+
+Every function returns the call's result, or minus errno.
+"""
+
+import errno
+import platform
+import socket
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import types
+from numba.core.extending import intrinsic
+
+from loadgen.kernels.compiled import compiled
+
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.int32]
+Table = npt.NDArray[np.int64]
+
+EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP = 0x1, 0x4, 0x8, 0x10, 0x2000
+EPOLLET = -0x80000000  # bit 31 of a signed word
+_EPOLL_CTL_ADD = 1
+
+_PACKED = platform.machine() in ("x86_64", "AMD64")
+EVENT_WORDS = 3 if _PACKED else 4
+"""32-bit words of one `struct epoll_event`."""
+EVENT_DATA = 1 if _PACKED else 2
+"""Word that holds the low half of its data."""
+
+ACCOUNT_BYTES = 64
+"""Three numbers, with room."""
+_CLOCK_REALTIME = 0
+_CLOCK_MONOTONIC = 1
+CLOCK_OFFSET = 4
+"""Where in the scratch of `monotonic_ns` stands how far the run's clock is ahead of this host's;
+before it is room for two `struct timespec`."""
+CLOCK_WORDS = CLOCK_OFFSET + 1
+_TFD_NONBLOCK_CLOEXEC = 0o4000 | 0o2000000
+_TFD_TIMER_ABSTIME = 1
+_MSG = 0x40 | 0x4000  # MSG_DONTWAIT | MSG_NOSIGNAL
+_SOCK_STREAM_FLAGS = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+_SOL_SOCKET = socket.SOL_SOCKET
+_SO_ERROR = socket.SO_ERROR
+_SO_RCVBUF = socket.SO_RCVBUF
+_FEW_BYTES = 2_048
+_TCP_MAXSEG = socket.TCP_MAXSEG
+_SEGMENT_BYTES = 1_448
+_SO_TIMESTAMPNS = 35
+_STAMP_BYTES = 32  # a control message with a struct timespec
+_STAMP_KIND = int(np.array([_SOL_SOCKET, _SO_TIMESTAMPNS], np.int32).view(np.int64)[0])
+# Where in the scratch of `receive_timed` its parts begin: struct msghdr (seven words, on every
+# 64-bit Linux), struct iovec, room for one control message, a struct timespec.
+_MESSAGE, _IOVEC, _CONTROL, _TIME = 0, 7, 9, 17
+_CONTROL_BYTES = 8 * (_TIME - _CONTROL)
+MESSAGE_WORDS = _TIME + 2
+"""64-bit words that `receive_timed` and `age_ns` need."""
+_IPPROTO_TCP = socket.IPPROTO_TCP
+_TCP_NODELAY = socket.TCP_NODELAY
+_IPPROTO_IP = 0
+_IP_BIND_ADDRESS_NO_PORT = 24
+_IP_LOCAL_PORT_RANGE = 51
+_WHOLE_RANGE = -65536  # 65535 << 16: no narrower than the host's
+_EINPROGRESS = errno.EINPROGRESS
+
+_address = types.uintp
+_int = types.int32
+_int_pointer: Any = types.CPointer(types.int32)  # type: ignore[no-untyped-call]
+
+
+def _external(name: str, result: Any, *arguments: Any) -> Any:
+    return types.ExternalFunction(name, result(*arguments))
+
+
+_errno_location = _external("__errno_location", _int_pointer)
+_epoll_wait = _external("epoll_wait", _int, _int, _address, _int, _int)
+_epoll_ctl = _external("epoll_ctl", _int, _int, _int, _int, _address)
+_pread = _external("pread", types.intp, _int, _address, types.uintp, types.int64)
+_recv = _external("recv", types.intp, _int, _address, types.uintp, _int)
+_recvmsg = _external("recvmsg", types.intp, _int, _address, _int)
+_send = _external("send", types.intp, _int, _address, types.uintp, _int)
+_socket = _external("socket", _int, _int, _int, _int)
+_bind = _external("bind", _int, _int, _address, types.uint32)
+_connect = _external("connect", _int, _int, _address, types.uint32)
+_close = _external("close", _int, _int)
+_getsockopt = _external("getsockopt", _int, _int, _int, _int, _address, _address)
+_setsockopt = _external("setsockopt", _int, _int, _int, _int, _address, types.uint32)
+_clock_gettime = _external("clock_gettime", _int, _int, _address)
+_timerfd_create = _external("timerfd_create", _int, _int, _int)
+_timerfd_settime = _external("timerfd_settime", _int, _int, _int, _address, _address)
+
+
+def _first_number(typing_context: Any, pointer: Any) -> Any:
+    """The 32-bit number at a C pointer."""
+    signature = types.int32(_int_pointer)
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.load(arguments[0])
+
+    return signature, generate
+
+
+_first: Any = intrinsic(_first_number)
+
+
+@compiled
+def _result(value: int) -> int:
+    if value < 0:
+        return -int(np.int64(_first(_errno_location())))
+    return int(np.int64(value))
+
+
+@compiled
+def monotonic_ns(scratch: Table) -> int:
+    """The run's clock (clock.py) in ns; `scratch` holds CLOCK_WORDS numbers."""
+    _clock_gettime(_CLOCK_MONOTONIC, scratch.ctypes.data)
+    return int(scratch[0] * 1_000_000_000 + scratch[1] + scratch[CLOCK_OFFSET])
+
+
+@compiled
+def wait_events(epoll: int, events: Words, limit: int, timeout_ms: int) -> int:
+    """epoll_wait: number of events, EVENT_WORDS words each."""
+    return _result(_epoll_wait(epoll, events.ctypes.data, limit, timeout_ms))
+
+
+@compiled
+def watch(epoll: int, descriptor: int, flags: int, data: int, scratch: Words) -> int:
+    """Add a descriptor to an epoll set; `scratch` holds EVENT_WORDS words."""
+    for word in range(EVENT_WORDS):
+        scratch[word] = 0
+    scratch[0] = flags
+    scratch[EVENT_DATA] = data
+    return _result(_epoll_ctl(epoll, _EPOLL_CTL_ADD, descriptor, scratch.ctypes.data))
+
+
+@compiled
+def receive_into(descriptor: int, buffer: Bytes, start: int, end: int) -> int:
+    """recv into buffer[start:end]."""
+    return _result(_recv(descriptor, buffer.ctypes.data + start, end - start, _MSG))
+
+
+@compiled
+def stamp_arrivals(descriptor: int, scratch: Words) -> int:
+    """Let the kernel note when it received what a socket has to read (SO_TIMESTAMPNS)."""
+    scratch[0] = 1
+    return _result(_setsockopt(descriptor, _SOL_SOCKET, _SO_TIMESTAMPNS, scratch.ctypes.data, 4))
+
+
+@compiled
+def receive_timed(descriptor: int, buffer: Bytes, start: int, end: int, scratch: Table) -> int:
+    """recvmsg into buffer[start:end]; `age_ns` then says how old the last of it is.
+
+    `scratch` holds MESSAGE_WORDS numbers.
+    """
+    address = scratch.ctypes.data
+    scratch[_MESSAGE] = 0
+    scratch[_MESSAGE + 1] = 0
+    scratch[_MESSAGE + 2] = address + 8 * _IOVEC
+    scratch[_MESSAGE + 3] = 1
+    scratch[_MESSAGE + 4] = address + 8 * _CONTROL
+    scratch[_MESSAGE + 5] = _CONTROL_BYTES
+    scratch[_MESSAGE + 6] = 0
+    scratch[_IOVEC] = buffer.ctypes.data + start
+    scratch[_IOVEC + 1] = end - start
+    scratch[_CONTROL + 1] = 0
+    return _result(_recvmsg(descriptor, address, _MSG))
+
+
+@compiled
+def age_ns(scratch: Table) -> int:
+    """Since when the last bytes of `receive_timed` were there; -1 where the kernel did not say.
+
+    Both moments are CLOCK_REALTIME, so that it need not be related to another clock.
+    """
+    if scratch[_MESSAGE + 5] < _STAMP_BYTES or scratch[_CONTROL + 1] != _STAMP_KIND:
+        return -1
+    _clock_gettime(_CLOCK_REALTIME, scratch.ctypes.data + 8 * _TIME)
+    seconds = scratch[_TIME] - scratch[_CONTROL + 2]
+    return int(max(seconds * 1_000_000_000 + scratch[_TIME + 1] - scratch[_CONTROL + 3], 0))
+
+
+@compiled
+def send_from(descriptor: int, buffer: Bytes, start: int, end: int) -> int:
+    """send buffer[start:end]."""
+    return _result(_send(descriptor, buffer.ctypes.data + start, end - start, _MSG))
+
+
+@compiled
+def close_descriptor(descriptor: int) -> int:
+    """close."""
+    return _result(_close(descriptor))
+
+
+@compiled
+def open_socket(family: int, source: Bytes, scratch: Words) -> int:
+    """A non-blocking TCP socket without Nagle's delay, bound to `source` if that is not empty.
+
+    `source` is a sockaddr with port 0; the port is chosen at connect, so that one address serves
+    as many connections as there are ports to each destination.
+
+    Without a port range of its own (ip(7), since Linux 6.3) a socket gets ports of one parity
+    first, and once these are used, after half of the range, each connect looks at all of them
+    again: 750 µs instead of 17. A kernel that does not know the option refuses it, and goes on.
+    """
+    descriptor = _result(_socket(family, _SOCK_STREAM_FLAGS, 0))
+    if descriptor < 0:
+        return descriptor
+    scratch[0] = 1
+    _setsockopt(descriptor, _IPPROTO_TCP, _TCP_NODELAY, scratch.ctypes.data, 4)
+    scratch[0] = _WHOLE_RANGE
+    _setsockopt(descriptor, _IPPROTO_IP, _IP_LOCAL_PORT_RANGE, scratch.ctypes.data, 4)
+    scratch[0] = 1
+    if len(source) > 0:
+        _setsockopt(descriptor, _IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, scratch.ctypes.data, 4)
+        bound = _result(_bind(descriptor, source.ctypes.data, len(source)))
+        if bound < 0:
+            _close(descriptor)
+            return bound
+    return descriptor
+
+
+@compiled
+def keep_few_bytes(descriptor: int, scratch: Words) -> None:
+    """Let the kernels at both ends hold little for this socket, before it connects.
+
+    Its own buffer is as small as can be. The sender's follows the largest segment, which on
+    loopback would be 64 KiB, and its buffer megabytes.
+    """
+    scratch[0] = _FEW_BYTES
+    _setsockopt(descriptor, _SOL_SOCKET, _SO_RCVBUF, scratch.ctypes.data, 4)
+    scratch[0] = _SEGMENT_BYTES
+    _setsockopt(descriptor, _IPPROTO_TCP, _TCP_MAXSEG, scratch.ctypes.data, 4)
+
+
+@compiled
+def connect_socket(descriptor: int, address: Bytes) -> int:
+    """Begin to connect; 0 when begun or done."""
+    result = _result(_connect(descriptor, address.ctypes.data, len(address)))
+    return 0 if result == -_EINPROGRESS else result
+
+
+@compiled
+def socket_error(descriptor: int, scratch: Words) -> int:
+    """Pending error of a socket (SO_ERROR), 0 for none."""
+    scratch[0] = 0
+    scratch[1] = 4
+    start = scratch.ctypes.data
+    _getsockopt(descriptor, _SOL_SOCKET, _SO_ERROR, start, start + 4)
+    return int(np.int64(scratch[0]))
+
+
+@compiled
+def processor_times(account: int, scratch: Bytes) -> tuple[int, int]:
+    """Of the thread whose /proc/.../schedstat is open: ns on a processor, and waiting for one.
+
+    `scratch` holds ACCOUNT_BYTES; (0, 0) where nothing can be read.
+    """
+    got = _result(_pread(account, scratch.ctypes.data, ACCOUNT_BYTES, 0))
+    busy_ns = 0
+    number = 0
+    for position in range(max(got, 0)):
+        figure = int(np.int64(scratch[position])) - 48
+        if figure >= 0:
+            number = number * 10 + figure
+        elif busy_ns > 0:
+            return busy_ns, number
+        else:
+            busy_ns, number = number, 0
+    return 0, 0
+
+
+@compiled
+def make_timer() -> int:
+    """A timer descriptor on CLOCK_MONOTONIC."""
+    return _result(_timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK_CLOEXEC))
+
+
+@compiled
+def arm_timer(timer: int, moment_ns: int, scratch: Table) -> int:
+    """Make the timer readable at `moment_ns` of the run's clock, or disarm it if that is 0.
+
+    A moment may be negative, as the run's clock can count from a later start than this host's.
+    `scratch` is that of `monotonic_ns`.
+
+    Arming discards an expiry that was not read, so the timer is never read.
+    """
+    scratch[0] = 0
+    scratch[1] = 0
+    if moment_ns != 0:
+        moment_ns = max(moment_ns - scratch[CLOCK_OFFSET], 1)
+    scratch[2] = moment_ns // 1_000_000_000
+    scratch[3] = moment_ns % 1_000_000_000
+    return _result(_timerfd_settime(timer, _TFD_TIMER_ABSTIME, scratch.ctypes.data, 0))

@@ -1,0 +1,88 @@
+"""Users with own passwords and topic rights, for a broker that is to know every device.
+
+User names and passwords follow from the device's number and one key of the run, so that a million
+of them need no file.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from loadgen.plan.groups import (
+    DeviceGroup,
+    RunPlan,
+    publishing_to,
+    streams_received,
+    topic_filter,
+    topic_name,
+    topic_number,
+)
+
+OPERATOR = "loadgen"
+"""The user that looks after the broker: everything is allowed to it."""
+
+ANY_ROOT = "+"
+"""For the first level of the run's own topics, which is not known before the broker is."""
+
+Login = tuple[str, str]
+"""User name and password."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user of the broker, and the topics that it may publish to and receive (Topic Filters)."""
+
+    user_name: str
+    password: str
+    publishes: tuple[str, ...] = ()
+    receives: tuple[str, ...] = ()
+
+
+def login_of(key: str, group: DeviceGroup, device: int) -> Login:
+    """User name and password of one device."""
+    user = f"{group.name}-{device}"
+    return user, hmac.new(key.encode(), user.encode(), hashlib.sha256).hexdigest()[:32]
+
+
+def accounts(
+    groups: tuple[DeviceGroup, ...], key: str, listed: Sequence[Login] = ()
+) -> Iterator[Account]:
+    """An account for each device, and one for the operator, whose password is the key.
+
+    `groups` are a workload's; `listed` are the logins that the first group's devices use instead of
+    their own.
+    """
+    yield Account(OPERATOR, key, ("#",), ("#", "$SYS/#"))
+    # Topics need the groups alone.
+    from loadgen.plan.workload import rooted  # and all cases' base; a worker only wants logins
+
+    plan = RunPlan(0, 0, 4, rooted(groups, ANY_ROOT), (), ())
+    for number, group in enumerate(plan.groups):
+        for device in range(group.count):
+            chosen = listed if number == 0 and listed else None
+            user, password = login_of(key, group, device) if chosen is None else chosen[device]
+            yield Account(
+                user, password, _publishes(plan, group, device), _receives(plan, group, device)
+            )
+
+
+def _publishes(plan: RunPlan, group: DeviceGroup, device: int) -> tuple[str, ...]:
+    topics: list[str] = []
+    if group.publishes is not None:
+        number = topic_number(device, group.count, group.publishes.topics)
+        topics.append(topic_name(group.publishes, number))
+    if group.responds is not None and publishing_to(group, plan.groups) is not None:
+        first, count = streams_received(plan, group, device)
+        topics += [f"{group.responds.topic_prefix}/{n}" for n in range(first, first + count)]
+    if group.will is not None:
+        topics.append(group.will.replace("{device}", str(device)))
+    return tuple(topics)
+
+
+def _receives(plan: RunPlan, group: DeviceGroup, device: int) -> tuple[str, ...]:
+    if group.subscribes is None:
+        return ()
+    asked = topic_filter(plan, group, device)
+    # The rights are those of the topics, whoever shares the subscription.
+    return (asked.split("/", 2)[2] if asked.startswith("$share/") else asked,)

@@ -1,0 +1,456 @@
+"""What a field of a scenario may hold: one small class for each kind of field.
+
+A kind reads a value however it was given, text from a command line or a number from TOML, bounds
+it, and says in one line what is allowed. A field of a scenario is declared with it:
+
+    topics: int = Count("Topics.", 1, 100_000).field(10)
+"""
+
+import difflib
+import ipaddress
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
+
+from pydantic import GetCoreSchemaHandler
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, core_schema
+
+from loadgen.plan.rate_steps import read_steps
+from loadgen.plan.thresholds import FORMS, parse_threshold
+from loadgen.plan.units import parse_count, parse_number, parse_seconds, parse_size, shown
+
+TEXT_LIMIT = 4096
+LIST_LIMIT = 1024
+
+
+@dataclass(frozen=True)
+class Field:
+    """What one scenario field means and what it may hold.
+
+    `absent` says what None means and is empty where None is not allowed. `name` and `default` are
+    filled in from the scenario class (`Scenario.fields`).
+    """
+
+    description: str
+    _: KW_ONLY
+    absent: str = ""
+    name: str = ""
+    default: object = None
+
+    repeatable: ClassVar[bool] = False
+    """Whether the option may be given several times."""
+
+    @property
+    def option(self) -> str:
+        """The command-line option of this field."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def metavar(self) -> str:
+        """What stands for the value in a help text."""
+        raise NotImplementedError
+
+    @property
+    def allowed(self) -> str:
+        """What the field may hold, as the end of a sentence."""
+        raise NotImplementedError
+
+    @property
+    def shown_default(self) -> str:
+        """The default as a help text shows it, "" for none."""
+        return self.absent if self.default is None else str(self.default)
+
+    def is_absent(self, value: object) -> bool:
+        """Whether the value says that the field is not given."""
+        return value is None
+
+    def read(self, value: object) -> object:
+        """The value as the scenario holds it; ValueError says in one line what is wrong with it."""
+        if not self.is_absent(value):
+            return self.parse(value)
+        if not self.absent:
+            raise ValueError("nothing is given")
+        return None
+
+    def parse(self, value: object) -> object:
+        """`read` of a value that is given."""
+        raise NotImplementedError
+
+    def field(self, default: object = None) -> Any:
+        """A scenario class's field of this kind; None where it may be absent."""
+        info = FieldInfo(default=default)
+        info.metadata.append(self)
+        return info
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.read, handler(source))
+
+
+# Numbers --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bounded(Field):
+    """A number from `minimum` to `maximum`; "auto" means that none is given."""
+
+    minimum: float = 0
+    maximum: float = 0
+
+    def is_absent(self, value: object) -> bool:
+        return value is None or (value == "auto" and bool(self.absent))
+
+    metavar = "N"
+
+    @property
+    def allowed(self) -> str:
+        return f"{self.range}, or auto" if self.absent else self.range
+
+    @property
+    def range(self) -> str:
+        """The bounds in words."""
+        return f"a number from {self.minimum:,g} to {self.maximum:,.0f}"
+
+    @property
+    def shown_default(self) -> str:
+        return f"{self.default:g}" if isinstance(self.default, float) else super().shown_default
+
+    def parse(self, value: object) -> float:
+        return self.bounded(value, parse_number(value))
+
+    def bounded(self, value: object, number: float) -> float:
+        """The number; raises ValueError where it is out of bounds."""
+        if number < self.minimum:
+            raise ValueError(f"{shown(value)} is too small")
+        if number > self.maximum:
+            raise ValueError(f"{shown(value)} is too large")
+        return number
+
+
+class Rate(Bounded):
+    """A number of something a second."""
+
+
+class Ratio(Bounded):
+    """A number that need not be whole."""
+
+
+@dataclass(frozen=True)
+class Count(Bounded):
+    """A whole number."""
+
+    minimum: float = 1
+    maximum: float = 1_000_000
+
+    @property
+    def range(self) -> str:
+        return f"a whole number from {self.minimum:,.0f} to {self.maximum:,.0f}"
+
+    def parse(self, value: object) -> int:
+        # Not through Decimal limits: a seed may use all 63 bits of a TOML integer.
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            number = value
+        elif isinstance(value, str) and re.fullmatch(r"[0-9]{1,20}", value):
+            number = int(value)
+        else:
+            number = parse_count(value)
+        self.bounded(value, number)
+        return number
+
+
+@dataclass(frozen=True)
+class Seconds(Bounded):
+    """A time in seconds, `whole` ones where it must be a whole number of them."""
+
+    _: KW_ONLY
+    whole: bool = False
+
+    metavar = "TIME"
+
+    @property
+    def shown_default(self) -> str:
+        return self.absent if self.default is None else f"{self.default:g} s"
+
+    @property
+    def range(self) -> str:
+        what = "whole seconds" if self.whole else "a time"
+        return f"{what} from {self.minimum:g} to {self.maximum:,.0f} s (10, 500ms, 5m)"
+
+    def parse(self, value: object) -> float:
+        seconds = self.bounded(value, parse_seconds(value))
+        if self.whole and seconds != int(seconds):
+            raise ValueError(f"{shown(value)} is not in whole seconds")
+        return seconds
+
+
+class Size(Bounded):
+    """Smallest and largest size in bytes."""
+
+    metavar = "BYTES"
+
+    @property
+    def range(self) -> str:
+        return f"{self.minimum:,.0f} to {self.maximum:,.0f} bytes, or MIN-MAX as 32-256"
+
+    @property
+    def shown_default(self) -> str:
+        assert isinstance(self.default, tuple)
+        low, high = self.default
+        return str(low) if low == high else f"{low}-{high}"
+
+    def parse(self, value: object) -> tuple[int, int]:  # type: ignore[override]
+        smallest, largest = parse_size(value)
+        self.bounded(value, smallest)
+        self.bounded(value, largest)
+        return smallest, largest
+
+
+# Words ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Choice(Field):
+    """One of a few words."""
+
+    _: KW_ONLY
+    choices: tuple[str, ...] = ()
+
+    @property
+    def metavar(self) -> str:
+        return "|".join(self.choices)
+
+    @property
+    def allowed(self) -> str:
+        return " or ".join(self.choices)
+
+    def parse(self, value: object) -> str:
+        text = str(value) if isinstance(value, (int, float)) and value is not True else value
+        if isinstance(text, str) and text in self.choices:
+            return text
+        raise ValueError(f"{shown(value)} is not one of them{did_you_mean(value, self.choices)}")
+
+
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+class Flag(Field):
+    """On or off."""
+
+    metavar = ""
+    allowed = "true or false"
+
+    @property
+    def shown_default(self) -> str:
+        return "on" if self.default else "off"
+
+    def parse(self, value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.lower() in _FLAGS:
+            return _FLAGS[value.lower()]
+        raise ValueError(f"{shown(value)} is neither true nor false")
+
+
+@dataclass(frozen=True)
+class Text(Field):
+    """One line of text; `word` stands for it in a help text."""
+
+    word: str = "text"
+
+    @property
+    def metavar(self) -> str:
+        return self.word.upper()
+
+    allowed = "text of one line"
+
+    def parse(self, value: object) -> object:
+        return _line(value)
+
+
+def _line(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not text")
+    if not value.strip():
+        raise ValueError("nothing is given")
+    if len(value) > TEXT_LIMIT:
+        raise ValueError(f"the text is longer than {TEXT_LIMIT} characters")
+    # A surrogate is an undecodable byte of the command line; neither fits into a TOML string.
+    if any(ord(character) < 32 or 0x7F <= ord(character) < 0xA0 for character in value) or any(
+        0xD800 <= ord(character) < 0xE000 for character in value
+    ):
+        raise ValueError(f"{shown(redact_url(value))} holds control or undecodable characters")
+    return value
+
+
+_SOURCE = re.compile(r"prompt|env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
+
+
+class Secret(Text):
+    """Where a secret comes from; the secret itself is no value."""
+
+    metavar = "SOURCE"
+    allowed = "prompt, env:NAME or file:PATH, which say where the secret is"
+
+    def parse(self, value: object) -> str:
+        if not isinstance(value, str) or not _SOURCE.fullmatch(value):
+            # Not shown: it may be the secret.
+            raise ValueError("it does not say where the secret comes from")
+        return _line(value)
+
+
+class Texts(Text):
+    """Several lines of text, each of an option of its own."""
+
+    repeatable = True
+
+    @property
+    def shown_default(self) -> str:
+        assert isinstance(self.default, tuple)
+        return ", ".join(self.default)
+
+    def parse(self, value: object) -> tuple[str, ...]:
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, (list, tuple)):
+            raise ValueError(f"{shown(value)} is neither text nor a list of texts")
+        if len(items) > LIST_LIMIT:
+            raise ValueError(f"{len(items)} entries are more than {LIST_LIMIT}")
+        return tuple(map(_line, items))
+
+
+class Thresholds(Texts):
+    """What figures must hold."""
+
+    allowed = FORMS
+
+    def parse(self, value: object) -> tuple[str, ...]:
+        texts = [part for text in super().parse(value) for part in text.split(",")]
+        return tuple(parse_threshold(text).text for text in texts)
+
+
+class Networks(Text):
+    """Local addresses: one network, or one for each host."""
+
+    allowed = "local addresses as 127.0.0.0/16 or 192.0.2.7, of several hosts separated by commas"
+
+    def parse(self, value: object) -> str:
+        networks = _line(value).split(",")
+        try:
+            return ",".join(str(ipaddress.ip_network(one.strip(), False)) for one in networks)
+        except ValueError:
+            raise ValueError(f"{shown(value)} is not an address or network") from None
+
+
+class Endpoint(Text):
+    """An address to listen at."""
+
+    allowed = "HOST:PORT with a port from 1 to 65535, as :9464, 0.0.0.0:9464 or [::]:9464"
+
+    def parse(self, value: object) -> str:
+        text = _line(value)
+        host, colon, port = text.rpartition(":")
+        if not colon or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65_536:
+            raise ValueError(f"{shown(value)} has no port")
+        if ":" in host and not (host[0] == "[" and host[-1] == "]"):
+            raise ValueError(f"{shown(value)} has an address without brackets")
+        return text
+
+
+_COLLECTOR = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[^/:\[\]\s]+)(:[0-9]{1,5})?(/\S*)?")
+
+
+class Collector(Text):
+    """Where figures are sent to."""
+
+    allowed = "http:// or https:// with host, port and perhaps a path, as http://127.0.0.1:4318"
+
+    def parse(self, value: object) -> str:
+        text = _line(value)
+        if "@" in text or "?" in text or "#" in text:
+            # Not shown: there may be a secret in it.
+            raise ValueError(
+                "a login or token has no place in the URL; set OTEL_EXPORTER_OTLP_HEADERS instead"
+            )
+        if not _COLLECTOR.fullmatch(text):
+            raise ValueError(f"{shown(text)} is not such a URL")
+        return text
+
+
+class Placement(Texts):
+    """Which groups of devices are on which hosts."""
+
+    allowed = "a group and its hosts, from 0 on, as publishers=0 subscribers=1,2"
+
+    @property
+    def shown_default(self) -> str:
+        return "every group on all hosts"
+
+    def parse(self, value: object) -> tuple[str, ...]:
+        entries = [entry for text in super().parse(value) for entry in text.split()]
+        for entry in entries:
+            if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*=[0-9]{1,4}(,[0-9]{1,4})*", entry):
+                raise ValueError(f"{shown(entry)} does not say on which hosts a group is")
+        return tuple(entries)
+
+
+class RateSteps(Text):
+    """Shares of the rate, one after the other."""
+
+    allowed = "shares of the rate, each with its time, as 50%,75%:20s,100%"
+
+    def parse(self, value: object) -> str:
+        return read_steps(value)
+
+
+class Table(Text):
+    """A table as canonical JSON text: equal tables are equal texts."""
+
+    allowed = "a table as TOML or JSON has it"
+
+    def parse(self, value: object) -> str:
+        if isinstance(value, str):
+            if len(value) > TEXT_LIMIT * 16:
+                raise ValueError("the text is too long")
+            value = _table_of_text(value)
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{shown(value)} is not a table")
+        try:
+            text = json.dumps(value, sort_keys=True, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            raise ValueError(
+                "it holds something other than text, numbers, lists and tables"
+            ) from None
+        if len(text) > TEXT_LIMIT * 16:
+            raise ValueError("the table is too large")
+        return text
+
+
+def _table_of_text(text: str) -> object:
+    """JSON, or the lines of a TOML table."""
+    for read in (json.loads, tomllib.loads):
+        try:
+            return read(text)
+        except (ValueError, RecursionError):
+            continue
+    raise ValueError(f"{shown(text)} is neither JSON nor TOML")
+
+
+# Messages -------------------------------------------------------------------------------------
+
+
+def did_you_mean(value: object, known: tuple[str, ...]) -> str:
+    """`; did you mean 'rate'?` where a known word is close, else ""."""
+    close = difflib.get_close_matches(str(value)[:TEXT_LIMIT], known, n=1) if value else []
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def redact_url(url: str) -> str:
+    """The URL without its password (`user:secret@` becomes `user@`); other text stays.
+
+    Greedy on purpose: a password that should have been percent-encoded must not show either.
+    """
+    return re.sub(r"^((?:[^:/]*://)?+[^:@]*):.*@", r"\1@", url, flags=re.DOTALL)

@@ -1,0 +1,134 @@
+"""What each of several hosts must give for a plan, how long it takes, and how few would do."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from loadgen.errors import LoadgenError
+from loadgen.plan.groups import RunPlan, Target
+from loadgen.plan.plan import Host, needs_of, plan_run
+from loadgen.plan.units import parse_bytes, parse_count
+from loadgen.plan.workload import Workload
+
+CONNECTS_PER_CORE_S = 10_000
+"""Half of what a core was measured to make (36 to 50 µs each): sockets cost the kernel as much."""
+BUSY_SHARE = 0.7
+"""Of a host's processors; above, a moment's delay shows in latencies."""
+MOST_HOSTS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class HostNeeds:
+    """What the fullest of a plan's hosts must give, and how long the run takes.
+
+    `connects_per_s` is what it has to make, or where nothing is asked for can make, and `cores` the
+    load of messages in processors. `fewest` hosts would do; `because` says what one fewer lacks.
+    """
+
+    hosts: int
+    devices: int
+    workers: int
+    source_addresses: int
+    ports_per_source_address: int
+    descriptors_per_worker: int
+    memory_bytes: int
+    cores: float
+    connects_per_s: float
+    connect_s: float
+    run_s: float
+    fewest: int
+    because: str
+
+
+def host_needs(workload: Workload, plan: RunPlan, host: Host) -> HostNeeds:
+    """What `plan` needs of each of its hosts, which are like `host`."""
+    needs = asdict(needs_of(plan))
+    connects = _connects_per_s(workload, host)
+    connect_s = needs["devices"] / connects
+    phases = workload.phases
+    fewest, because = fewest_hosts(workload, host, plan.targets)
+    del needs["host"]
+    return HostNeeds(
+        hosts=workload.hosts,
+        connects_per_s=connects,
+        connect_s=connect_s,
+        run_s=connect_s + phases.warmup_s + phases.duration_s + phases.drain_s,
+        fewest=fewest,
+        because=because,
+        **needs,
+    )
+
+
+def _connects_per_s(workload: Workload, host: Host) -> float:
+    """Connects a second of one host: its part of the rate that is asked for, or its best."""
+    wanted = workload.phases.connect_rate
+    best = float(CONNECTS_PER_CORE_S * host.cores)
+    return best if wanted is None else min(best, wanted / workload.hosts)
+
+
+def fewest_hosts(workload: Workload, host: Host, targets: tuple[Target, ...]) -> tuple[int, str]:
+    """The fewest hosts like this one that do, and why one fewer does not; 0 where none would."""
+
+    def lacking(hosts: int) -> str:
+        # Groups may be anywhere then, and each network is as large as the first.
+        network = workload.source_address
+        return _lacking(
+            replace(
+                workload,
+                hosts=hosts,
+                place=(),
+                source_address=None if network is None else network.partition(",")[0],
+            ),
+            host,
+            targets,
+        )
+
+    enough, short, why = 1, 0, ""
+    while reason := lacking(enough):
+        short, why, enough = enough, reason, enough * 2
+        if enough > MOST_HOSTS:
+            return 0, why
+    while enough - short > 1:
+        middle = (enough + short) // 2
+        if reason := lacking(middle):
+            short, why = middle, reason
+        else:
+            enough = middle
+    return enough, why
+
+
+def _lacking(workload: Workload, host: Host, targets: tuple[Target, ...]) -> str:
+    """Why hosts like this one do not do for a workload; "" where they do."""
+    try:
+        needs = needs_of(plan_run(workload, host, targets, 0))
+    except LoadgenError as error:
+        return str(error)
+    if needs.cores > BUSY_SHARE * host.cores:
+        return f"messages would take {needs.cores:.1f} of {host.cores} processors"
+    wanted = workload.phases.connect_rate or 0.0
+    if wanted / workload.hosts > CONNECTS_PER_CORE_S * host.cores:
+        return f"a host makes at most {CONNECTS_PER_CORE_S * host.cores:,} connects a second"
+    return ""
+
+
+_FIELDS: Mapping[str, str] = {
+    "cores": "cores",
+    "descriptors": "descriptors",
+    "memory": "memory_bytes",
+    "ports": "local_ports",
+}
+
+
+def host_like(text: str, host: Host) -> Host:
+    """`host` with what the text says otherwise, as cores=16,memory=64GiB; raises ValueError."""
+    changed: dict[str, Any] = {}
+    for entry in text.split(","):
+        name, equals, value = entry.strip().partition("=")
+        if not equals or name not in _FIELDS:
+            raise ValueError(
+                f"{entry[:60]!r} is not one of {', '.join(f'{own}=N' for own in _FIELDS)}"
+            )
+        changed[_FIELDS[name]] = parse_bytes(value) if name == "memory" else parse_count(value)
+    if not all(changed.values()):
+        raise ValueError("nothing may be 0")
+    return replace(host, **changed)

@@ -1,0 +1,653 @@
+"""What a user may say of a run: the fields of a scenario, and what does not fit together.
+
+A field is declared once, as type, kind (`plan.fields`) and default; its kind reads its values
+and gives a command line its option and help. `Scenario` has the fields of every case, the classes
+below it those that several cases share; each case adds its own in its module of `loadgen.cases`.
+
+Field names are the options' names with `-` written `_`. None means that the field was not given;
+`Field.absent` says what happens then. Times are in seconds, rates a second, sizes in bytes.
+"""
+
+import inspect
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from loadgen.errors import ScenarioError
+from loadgen.plan.fields import (
+    Choice,
+    Collector,
+    Count,
+    Endpoint,
+    Field,
+    Flag,
+    Networks,
+    Placement,
+    Rate,
+    RateSteps,
+    Seconds,
+    Secret,
+    Size,
+    Text,
+    Texts,
+    Thresholds,
+    did_you_mean,
+    redact_url,
+)
+from loadgen.plan.groups import Publishes, Reconnect
+from loadgen.plan.units import shown
+
+BROKER_NAMES = ("auto", "mosquitto", "amqtt", "reflector")
+BROKER_SCHEMES = ("mqtt", "mqtts", "ws", "wss")
+
+DEVICES_LIMIT = 1_000_000_000
+"""Five times the largest published test, and what fits into the 32 bits of a stream's number."""
+RATE_LIMIT = 100_000_000
+"""Six times the published egress of 15 M messages/s."""
+DURATION_LIMIT_S = 7 * 86_400
+SIZE_MINIMUM_BYTES = 32
+"""The header that every payload carries, and the size that the report measured."""
+SIZE_MAXIMUM_BYTES = 256_000_000
+"""MQTT allows 268,435,455 bytes with topic and properties (2.1.4)."""
+WHOLE_SIZE_MAXIMUM_BYTES = 256 * 1024
+"""Of messages that a worker must have as a whole, to fill or to answer them."""
+INSTANCES_LIMIT = 1_000
+FILE_LIMIT_CHARACTERS = 1 << 20
+
+# Fields whose default, or whose place among the fields, is each case's own ------------------------
+
+DURATION = Seconds("Length of the measurement window.", 0.1, DURATION_LIMIT_S)
+WARMUP = Seconds("Time at full rate before the measurement window.", 0, 86_400)
+DRAIN = Seconds(
+    "Longest wait after the window for messages under way; ends when all have arrived.", 0, 86_400
+)
+PROTOCOL = Choice("Protocol version of every device.", choices=("3.1", "3.1.1", "5"))
+TOTAL_RATE = Rate("Messages a second in total over all publishers.", 0.001, RATE_LIMIT)
+RATE_BY_DEVICES = replace(TOTAL_RATE, absent="one message a second for each device")
+SIZE = Size(
+    "Payload size, its 32-byte header included, as 100, 64KiB or 1MB; MIN-MAX draws each message's "
+    "size evenly.",
+    SIZE_MINIMUM_BYTES,
+    SIZE_MAXIMUM_BYTES,
+)
+WHOLE_SIZE = replace(SIZE, maximum=WHOLE_SIZE_MAXIMUM_BYTES)
+QOS = Choice("Quality of service of publications and subscriptions.", choices=("0", "1", "2"))
+MAX_UNACKNOWLEDGED = Count("Messages a publisher may have unacknowledged (QoS 1 and 2).", 1, 65_535)
+PRODUCERS = Count("Publishers of each topic or queue.")
+ACKNOWLEDGE_EVERY = Count(
+    "Acknowledgements that a subscriber withholds and sends together (QoS 1).", 1, 65_535
+)
+SAVE_EACH = Flag(
+    "The private Mosquitto writes its database to disk after each change instead of every 5 s; it "
+    "acknowledges first all the same."
+)
+
+_ONLY_MOSQUITTO = "allowed: with broker mosquitto"
+
+
+def published_row(*names: str, absent: str = "") -> Choice:
+    """Which published row a result is shown beside; the first where none is named."""
+    what = "Row of the published score card to show beside the result."
+    return Choice(what, choices=names, absent=absent or names[0])
+
+
+class Scenario(BaseModel):
+    """What every case understands."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        hide_input_in_errors=True,
+        # A program that shows its help needs the fields of all cases and builds none.
+        defer_build=True,
+    )
+
+    grows: ClassVar[str] = "devices"
+    """The field of which the case has more when it grows: what `search --for devices` raises."""
+    search_p99_s: ClassVar[float | None] = 0.1
+    """The p99 latency that a load must keep in a search, None for any. A message that is late by
+    this much has waited: whatever the window's length, a queue that grows shows. Stored messages
+    and connects take longer."""
+
+    case: str
+    broker: tuple[str, ...] = Texts(
+        "Broker as mqtt://, mqtts://, ws:// or wss:// URL, or auto, mosquitto, amqtt, "
+        "reflector; several URLs are used round robin.",
+        "URL",
+    ).field(("auto",))
+    user: str | None = Secret(
+        "Where a broker's user name comes from that is a secret itself; else it is in the URL, as "
+        "mqtt://user@host.",
+        absent="that of the URL",
+    ).field()
+    password: str | None = Secret(
+        "Where the broker's password comes from: prompt asks for it, env:NAME is a variable of the "
+        "environment, file:PATH a file that only you may read.",
+        absent="none",
+    ).field()
+    duration: float = DURATION.field(10.0)
+    warmup: float = WARMUP.field(3.0)
+    drain: float = DRAIN.field(10.0)
+    mqtt: Literal["3.1", "3.1.1", "5"] = PROTOCOL.field("3.1.1")
+    latency_bound: float | None = Seconds(
+        "The run is INVALID when the p99 latency is above this.",
+        1e-6,
+        3_600,
+        absent="latency is reported and not judged",
+    ).field()
+    require: tuple[str, ...] = Thresholds(
+        "What the run must hold, else it is INVALID: end_to_end.p99<5ms, lost==0, lost<0.1%, "
+        "received_rate>=9.9k, of any latency series and state of the ledger.",
+        "threshold",
+    ).field(())
+    in_flight: int = Count(
+        "Connects under way at one moment, over all workers; above the broker's listen "
+        "backlog SYNs are lost.",
+        1,
+        100_000,
+    ).field(64)
+    connect_timeout: float = Seconds(
+        "Longest wait for a device's CONNACK or SUBACK.", 0.1, 3_600
+    ).field(30.0)
+    keep_alive: int = Seconds(
+        "Keep Alive of CONNECT; 0 turns it off.", 0, 65_535, whole=True
+    ).field(300)
+    affinity: str | None = Text(
+        "Processors to pin workers to, one each in turn, as 0,2-5.",
+        "list",
+        absent="the scheduler places them",
+    ).field()
+    workers: int | None = Count(
+        "Load generating processes.",
+        1,
+        1_024,
+        absent="from devices, rates, descriptors and cores",
+    ).field()
+    source_address: str | None = Networks(
+        "Local addresses to connect from, one for each worker; of several hosts each takes those "
+        "that it has, or the network in its place where there is one for each: 10.1.0.0/24,"
+        "10.2.0.0/24.",
+        "CIDR",
+        absent="the system's choice; 127.1.0.0/16 where a broker on loopback runs out of ports",
+    ).field()
+    hosts: int = Count(
+        "Hosts of a Spark cluster to run on, each an executor (with --spark-master).", 1, 1_000
+    ).field(1)
+    place: tuple[str, ...] = Placement(
+        "Hosts, from 0 on, that play a group of devices: publishers=0 subscribers=1,2.",
+        "GROUP=HOST,...",
+    ).field(())
+    tls_ca: str | None = Text(
+        "File of certificate authorities that the broker's certificate must come from.",
+        "file",
+        absent="the system's authorities",
+    ).field()
+    tls_certificate: str | None = Text(
+        "Client certificate file; {device} in the name is the device's number.",
+        "file",
+        absent="none is presented",
+    ).field()
+    tls_key: str | None = Text(
+        "Private key file of the client certificate.",
+        "file",
+        absent="in the certificate's file",
+    ).field()
+    tls_passphrase: str | None = Secret(
+        "Where the passphrase of that private key comes from: prompt, env:NAME or file:PATH.",
+        absent="the key is not encrypted",
+    ).field()
+    tls_verify: bool = Flag(
+        "Verify the broker's certificate; the score card says where that is off."
+    ).field(True)
+    tls_version: Literal["1.2", "1.3"] | None = Choice(
+        "The only TLS version to offer.",
+        choices=("1.2", "1.3"),
+        absent="1.2 or 1.3, as the broker prefers",
+    ).field()
+    tls_resume: bool = Flag("Devices resume a TLS session of an earlier connection.").field(False)
+    tls_ciphers: str | None = Text(
+        "Ciphers to offer, in OpenSSL's notation; then TLS 1.2 alone is offered.",
+        "list",
+        absent="OpenSSL's default",
+    ).field()
+    pdu: tuple[str, ...] = Texts(
+        "Power log of an outlet; NODE=FILE names the machine it feeds, FILE#OUTLET,... the "
+        "outlets to take of a log of several.",
+        "log",
+    ).field(())
+    pdu_columns: str | None = Text(
+        "What a power log does not say itself, as watts=NAME,unit=kW: columns time, date, watts, "
+        "kwh, outlet; unit, counter_unit, decimal=point|comma, dates=dmy|mdy|ymd, format.",
+        "key=value,...",
+        absent="what the log says",
+    ).field()
+    pdu_offset: str | None = Text(
+        "How far the clock of the power logs is ahead of this host's, such as 1.5s or -2s.",
+        "time",
+        absent="0",
+    ).field()
+    pdu_timezone: str | None = Text(
+        "Time zone of the power logs, such as Europe/Berlin.",
+        "zone",
+        absent="this host's time zone",
+    ).field()
+    metrics: str | None = Endpoint(
+        "Address to serve live figures at, as :9464; without a host it is this machine alone. "
+        "/metrics is for Prometheus, / the score card's page so far, which takes over a second of "
+        "idle processor time every five while somebody looks.",
+        "host:port",
+        absent="none are served",
+    ).field()
+    otlp: str | None = Collector(
+        "OpenTelemetry collector to send live figures to by OTLP over HTTP, as "
+        "http://127.0.0.1:4318; needs the extra otlp of this package.",
+        "url",
+        absent="none are sent",
+    ).field()
+    sut: str | None = Text(
+        "TOML file, as sut.toml, that describes the system under test (broker, machine, network, "
+        "power, clients) for the score card.",
+        "file",
+        absent="nothing is said of it",
+    ).field()
+    broker_pid: int | None = Count(
+        "Process of the broker on this host, whose processor time and memory are watched.",
+        1,
+        2**31 - 1,
+        absent="that of a broker started here or listening on this host",
+    ).field()
+    broker_name: str | None = Text(
+        "Name and version of the broker, as 'RabbitMQ 3.10.8', for the score card.",
+        absent="what the broker says of itself",
+    ).field()
+    broker_note: str | None = Text(
+        "What else a reader should know of the broker, as 'one node', for the score card.",
+        absent="nothing",
+    ).field()
+    anyway: bool = Flag(
+        "Run though the broker lacks what the case needs; what that is becomes a remark."
+    ).field(False)
+    seed: int = Count("Same seed, same phases, sizes and arrivals.", 0, 2**63 - 1).field(1)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A field of the case's own class, for code that has a scenario of any case."""
+
+    @classmethod
+    @cache
+    def fields(cls) -> Mapping[str, Field]:
+        """The kinds of this class's fields by name, its own first and those of every case last."""
+        found: dict[str, Field] = {}
+        for owner in cls.__mro__:
+            for name in inspect.get_annotations(owner):
+                info = cls.model_fields.get(name)
+                kinds = info.metadata if info is not None else ()
+                for kind in (one for one in kinds if isinstance(one, Field)):
+                    assert info is not None
+                    found.setdefault(name, replace(kind, name=name, default=info.default))
+        return MappingProxyType(found)
+
+    def deliveries(self) -> float:
+        """Deliveries of each message, by which a search divides its first rate."""
+        return 1.0
+
+    def plain(self) -> dict[str, object]:
+        """The fields as plain JSON values, without any password; `build_scenario` reads them."""
+        values: dict[str, object] = {"case": self.case}
+        for name in self.fields():
+            value = getattr(self, name)
+            values[name] = list(value) if isinstance(value, tuple) else value
+        for name in ("broker", "backend"):
+            if name in values:
+                values[name] = [redact_url(entry) for entry in getattr(self, name)]
+        return values
+
+    def complaints(self) -> Iterator[str]:
+        """Why fields do not fit together: `name: what is wrong; allowed: ...`."""
+        yield from _broker_complaints(self.broker)
+        yield from self._login_complaints()
+        yield from self._tls_complaints()
+        if self.place and self.hosts == 1:
+            yield "place: there is one host; allowed: with hosts above 1"
+        try:
+            processors_of(self.affinity)
+        except ValueError:
+            yield f"affinity: {shown(self.affinity)} is not a list; allowed: numbers as 0,2-5"
+
+    def _login_complaints(self) -> Iterator[str]:
+        for name in ("user", "password"):
+            if getattr(self, name) is None:
+                continue
+            if not any("://" in entry for entry in self.broker):
+                yield f"{name}: only a broker of yours asks for one; allowed: with a broker's URL"
+            urls = (*self.broker, *getattr(self, "backend", ()))
+            if any(has_login(url, name) for url in urls):
+                yield f"{name}: a broker's URL has one, too; allowed: one of them"
+
+    def _tls_complaints(self) -> Iterator[str]:
+        if self.tls_key is not None and self.tls_certificate is None:
+            yield "tls_key: a key without a certificate; allowed: with tls_certificate"
+        if self.tls_passphrase is not None and self.tls_certificate is None:
+            yield "tls_passphrase: there is no key to read; allowed: with tls_certificate"
+        if self.tls_ciphers is not None and self.tls_version == "1.3":
+            yield "tls_ciphers: TLS 1.3 has its own ciphers; allowed: with tls_version 1.2"
+        if self.tls_resume and "{device}" in (self.tls_certificate or ""):
+            yield (
+                "tls_resume: a session belongs to one certificate and each device has its own; "
+                "allowed: with one tls_certificate for all"
+            )
+        if all(url.partition("://")[0] in ("mqtt", "ws") for url in self.broker):
+            for name, field in self.fields().items():
+                if name.startswith("tls_") and getattr(self, name) != field.default:
+                    yield (
+                        f"{name}: the connection is not encrypted; allowed: with mqtts:// or wss://"
+                    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for complaint in self.complaints():
+            raise ValueError(complaint)
+        return self
+
+
+class PublishingScenario(Scenario):
+    """What every case with a schedule of messages understands."""
+
+    abort_on_fail: bool = Flag(
+        "End the run in its window as soon as what was measured so far is above a bound of require."
+    ).field(False)
+    settle: float = Seconds(
+        "Wait for late repeats when all messages have come, as 500ms; part of the drain.", 0, 3_600
+    ).field(0.3)
+    steps: str | None = RateSteps(
+        "Steps of the rate, as 50%,75%,100%: each lasts the duration, or its own time as "
+        "75%:20s, and is judged on its own.",
+        "share,...",
+        absent="one rate",
+    ).field()
+    arrivals: Literal["constant", "uniform", "poisson"] = Choice(
+        "How a publisher's messages are spaced: evenly, by a uniform draw, or as a Poisson "
+        "process.",
+        choices=("constant", "uniform", "poisson"),
+    ).field("constant")
+    send_tick: float | None = Seconds(
+        "Longest time a due message may wait to be sent together with others; 0 sends each "
+        "at its own moment.",
+        0,
+        1,
+        absent="0 where the rate allows it, else up to 1 ms",
+    ).field()
+    connect_rate: float | None = Rate(
+        "Connects a second while the devices of a messaging case connect.",
+        0.001,
+        RATE_LIMIT,
+        absent="as fast as the broker takes them",
+    ).field()
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        if self.abort_on_fail and not self.require:
+            yield "abort_on_fail: nothing is required that could fail; allowed: with require"
+
+
+class FleetScenario(Scenario):
+    """What cases understand whose devices differ only by group and number."""
+
+    qos: int = QOS.field(0)
+    reconnect: float | None = Seconds(
+        "Devices that lose their connection come back: the first wait, doubled after each "
+        "attempt that fails and varied by half.",
+        0.01,
+        3_600,
+        absent="they stay away; 0.1 s with crash_broker",
+    ).field()
+    reconnect_max: float = Seconds(
+        "Longest wait before a device tries to come back.", 0.01, 3_600
+    ).field(30.0)
+    instances: int = Count(
+        "Private brokers to start, each a broker of its own (see separate_brokers).",
+        1,
+        INSTANCES_LIMIT,
+    ).field(1)
+    separate_brokers: bool = Flag(
+        "Several brokers do not know each other: topics are spread over them, and each has a "
+        "wildcard subscriber of its own; off, all URLs lead to one system."
+    ).field(False)
+    tls: bool = Flag(
+        "The private Mosquitto is encrypted, with an RSA key of 2,048 bits made for the run; of "
+        "another broker the URL says it."
+    ).field(False)
+    access_control: bool = Flag(
+        "Each device has a user, a password and rights to its own topics alone, and the private "
+        "Mosquitto knows them all; clients_file names those of the first group."
+    ).field(False)
+    client_id: str | None = Text(
+        "Client identifier with {device} for the device's number and {group} for its group's.",
+        "pattern",
+        absent="one that is unique to the run",
+    ).field()
+    clients_file: str | None = Text(
+        "CSV file with a header and the columns client_id, username, password, one row a "
+        "device of the case's first group.",
+        "file",
+        absent="identifiers from client_id, the broker URL's user",
+    ).field()
+    will: str | None = Text(
+        "Topic of a Will Message of every device of the case's first group; {device} is its "
+        "number.",
+        "topic",
+        absent="no will",
+    ).field()
+    per_device: bool = Flag(
+        "Write devices/*.parquet at the end: a row a device, with what it sent, received and lost."
+    ).field(False)
+
+    def group_count(self) -> int:
+        """How many groups of devices the case has."""
+        return 2
+
+    def reconnecting(self, *, always: bool = False) -> Reconnect | None:
+        """How devices come back that lose their connection; None where they stay away.
+
+        `always`: the run itself breaks connections.
+        """
+        if self.reconnect is None and not always:
+            return None
+        delay_s = 0.1 if self.reconnect is None else self.reconnect
+        return Reconnect(delay_s, max(delay_s, self.reconnect_max))
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        if self.instances > 1 and any("://" in entry for entry in self.broker):
+            yield (
+                "instances: brokers given by URL are not started here; allowed: with a broker's "
+                "name"
+            )
+        for name in ("tls", "access_control"):
+            if getattr(self, name) and self.broker not in (("auto",), ("mosquitto",)):
+                yield f"{name}: only a private Mosquitto can be started so; {_ONLY_MOSQUITTO}"
+        yield from self._pattern_complaints()
+        yield from _will_complaints(self.will)
+
+    def _pattern_complaints(self) -> Iterator[str]:
+        pattern = self.client_id
+        if pattern is None:
+            return
+        if "{device}" not in pattern:
+            yield (
+                f"client_id: {shown(pattern)} is the same for all devices; allowed: text with "
+                "{device}, and with {group} where a case has several groups"
+            )
+        # The first group's devices are named by the file of clients, if there is one.
+        named = self.group_count() - (self.clients_file is not None)
+        if "{group}" not in pattern and named > 1:
+            yield (
+                f"client_id: {shown(pattern)} is the same for devices of several groups, which "
+                f"throw each other out; allowed: with {{group}} for {self.case}"
+            )
+
+
+class MessagingScenario(PublishingScenario, FleetScenario):
+    """What every case understands in which like devices exchange messages."""
+
+    size: tuple[int, int] = SIZE.field((32, 32))
+    churn: float | None = Rate(
+        "Devices a second that leave in good order and return: publishers, and subscribers "
+        "whose session the broker keeps.",
+        0.001,
+        1_000_000,
+        absent="nobody leaves",
+    ).field()
+    away: float = Seconds(
+        "How long a device that left stays away, varied by half (with churn).", 0.01, 3_600
+    ).field(1.0)
+    payload: str | None = Text(
+        "File that follows the 32-byte header in every message; size is 32 and its length.",
+        "file",
+        absent="printable filler",
+    ).field()
+    payload_template: str | None = Text(
+        "File that follows the header, in which each message fills {device}, {sequence}, "
+        "{time_ms} and {random} with its own digits, as {sequence:9} or {device:07}.",
+        "file",
+        absent="the same in every message",
+    ).field()
+
+    def publishes(
+        self, topic_prefix: str, topics: int, rate: float, *, deliveries: int = 1, window: int
+    ) -> Publishes:
+        """What each device of a group sends, by the fields that all cases have."""
+        return Publishes(
+            topic_prefix=topic_prefix,
+            topics=topics,
+            first_stream=0,
+            rate=rate,
+            deliveries=deliveries,
+            qos=self.qos,
+            size_bytes=self.size,
+            arrivals=self.arrivals,
+            window=window,
+        )
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        if self.payload is not None and self.payload_template is not None:
+            yield "payload_template: there is a payload, too; allowed: one of them"
+
+
+# What several cases refuse ------------------------------------------------------------------------
+
+
+def durable_complaints(durable: bool, qos: int) -> Iterator[str]:
+    """A session that is kept has nothing to keep at QoS 0."""
+    if durable and qos == 0:
+        yield "durable: QoS 0 is not stored by a broker; allowed: with qos 1 or 2"
+
+
+def save_each_complaints(save_each: bool, broker: tuple[str, ...]) -> Iterator[str]:
+    """Only a private broker is configured here."""
+    if save_each and broker not in (("auto",), ("mosquitto",)):
+        yield f"save_each: only a private broker is configured here; {_ONLY_MOSQUITTO}"
+
+
+def withheld_complaints(acknowledge_every: int, qos: int) -> Iterator[str]:
+    """Only QoS 1 has one acknowledgement a message that can be withheld."""
+    if acknowledge_every > 1 and qos != 1:
+        yield f"acknowledge_every: QoS {qos} allows none; allowed: with qos 1"
+
+
+def _broker_complaints(broker: tuple[str, ...]) -> Iterator[str]:
+    if not broker:
+        yield "broker: nothing is given; allowed: auto, mosquitto, amqtt, reflector or a URL"
+    for entry in broker:
+        if entry not in BROKER_NAMES:
+            yield from url_complaints("broker", entry)
+        elif len(broker) > 1:
+            yield f"broker: {shown(entry)} cannot be joined with others; allowed: several URLs"
+
+
+def url_complaints(name: str, entry: str) -> Iterator[str]:
+    """What is wrong with a broker's URL in the field of this name."""
+    scheme, separator, rest = entry.partition("://")
+    value = shown(redact_url(entry))
+    if not separator:
+        hint = did_you_mean(entry, BROKER_NAMES) if name == "broker" else ""
+        if not hint and re.fullmatch(r"[A-Za-z0-9._\[\]:-]+", entry):
+            hint = f"; did you mean 'mqtt://{entry[:60]}'?"
+        what = "neither a name nor a URL" if name == "broker" else "not a URL"
+        yield f"{name}: {value} is {what}{hint}"
+    elif scheme not in BROKER_SCHEMES:
+        yield f"{name}: {value} has an unknown scheme; allowed: {', '.join(BROKER_SCHEMES)}"
+    elif not rest.rpartition("@")[2].strip("/") or any(c.isspace() for c in rest):
+        yield f"{name}: {value} names no host; allowed: as mqtt://host:1883"
+
+
+def has_login(url: str, what: str) -> bool:
+    """Whether a broker's URL has a `user`, or a `password`."""
+    login, at, _ = url.partition("://")[2].rpartition("@")
+    return bool(at and (what == "user" or ":" in login))
+
+
+def _will_complaints(topic: str | None) -> Iterator[str]:
+    if topic is None:
+        return
+    allowed = "allowed: a topic without + and #, with {device} for the device's number"
+    places = re.findall(r"\{[A-Za-z_]+(?::[0-9]+)?\}", topic.replace("{device}", ""))
+    if places:
+        yield f"will: {places[0][:40]} is not known; {allowed}"
+    longest = topic.replace("{device}", str(DEVICES_LIMIT)).encode("utf-8", "replace")
+    if "+" in topic or "#" in topic or "\0" in topic or len(longest) > 65_535:
+        yield f"will: {shown(topic)} is not a topic to publish to; {allowed}"
+
+
+def processors_of(affinity: str | None) -> tuple[int, ...]:
+    """Processor numbers of a list such as 0,2-5; raises ValueError for any other text."""
+    found: list[int] = []
+    for part in (affinity or "").split(",") if affinity else ():
+        first, _, last = part.partition("-")
+        start, stop = int(first), int(last or first)
+        if not 0 <= start <= stop < 8_192:
+            raise ValueError(part)
+        found.extend(range(start, stop + 1))
+    return tuple(found)
+
+
+# Scenario files -----------------------------------------------------------------------------------
+
+
+def read_toml(
+    text: str, what: str = "the scenario file", most: int = FILE_LIMIT_CHARACTERS
+) -> dict[str, object]:
+    """Keys and values of a file's text; raises ScenarioError when it is not TOML."""
+    if len(text) > most:
+        raise ScenarioError(f"{what} has more than {most:,} characters")
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        problem = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ScenarioError(f"{what} is not TOML: {shown(problem, 120)}") from None
+
+
+def to_toml(scenario: Scenario, only: Collection[str] = ()) -> str:
+    """The scenario as a TOML file that reads back equal, but for passwords, which are left out.
+
+    `only` names the fields to write; all that are given where it names none.
+    """
+    # A program that shows its help writes no TOML.
+    import tomli_w
+
+    return tomli_w.dumps(
+        {
+            name: int(value) if isinstance(value, float) and value.is_integer() else value
+            for name, value in scenario.plain().items()
+            if value is not None and (not only or name in only)
+        }
+    )

@@ -1,0 +1,1 @@
+"""Builders of a report from what runs recorded."""

@@ -1,0 +1,295 @@
+"""What a broker did meanwhile, from broker.jsonl: processor time, memory, its own counts.
+
+The broker's own counts are held against ours: between its first and its last word, how many
+PUBLISH packets did it receive and send, and how many did we send and receive? A generator that
+sends more than it says, or a broker that repeats or drops, shows here.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pydantic import AfterValidator, TypeAdapter
+
+from loadgen.errors import RunDirectoryError
+from loadgen.report.reading import at
+from loadgen.report.render.text import name
+
+FILE = "broker.jsonl"
+LARGEST_BYTES = 256 << 20
+_LATE_NS = 1_500_000_000
+"""A broker's word can be this old when it comes, and a process sample this far from a moment."""
+_LEAST_STEPS = 100
+"""A processor time of fewer steps of its clock is known to less than two digits."""
+_LEAST_MOMENT_NS = 900_000_000
+"""Samples closer than this are drawn as one moment."""
+_GRANTED = 0.001
+"""Share by which two counts may differ beside what was under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """Processor time since the processes started, and resident memory, at one moment.
+
+    `step_ns` is what the processor time is counted in; runs before it was recorded had the ticks
+    of /proc/PID/stat.
+    """
+
+    time_ns: int
+    cpu_ns: Annotated[int, at("process", "cpu_ns")]
+    resident_bytes: Annotated[int, at("process", "resident_bytes")]
+    step_ns: Annotated[int, at("process", "step_ns")] = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CountSample:
+    """A broker's own count since it started; `watched` of it went to our watcher."""
+
+    time_ns: int
+    topic: Annotated[str, AfterValidator(name)]
+    count: str
+    value: int
+    broker: int = 0
+    watched: int = 0
+
+
+_PROCESS, _COUNT = TypeAdapter(ProcessSample), TypeAdapter(CountSample)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRecords:
+    """broker.jsonl, in its order."""
+
+    processes: tuple[ProcessSample, ...] = ()
+    counts: tuple[CountSample, ...] = ()
+    troubles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerMoment:
+    """Processors in use by the broker (1.0 is one) from `at_s` on for `span_s`; memory after."""
+
+    at_s: float
+    span_s: float
+    used: float
+    resident_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountCheck:
+    """One count of the broker against ours, between two of its words.
+
+    `uncertain` is how many were under way at either word: so much may be counted on one side
+    only. `agrees` is whether the difference is within that and a thousandth.
+    """
+
+    count: str
+    topic: str
+    broker: int
+    ours: int
+    uncertain: int
+    agrees: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLoad:
+    """The broker over the measurement window.
+
+    `cpu_seconds` is the processor time it used, `messages_per_core_second` the messages into and
+    out of it for each of them; None where its process was not watched all the time. `withheld`
+    says why the processor time is too little to divide by.
+    """
+
+    cpu_seconds: float | None
+    cores: float | None
+    resident_bytes_max: int | None
+    messages_per_core_second: float | None
+    counts: tuple[CountCheck, ...] = ()
+    dropped: int | None = None
+    moments: tuple[BrokerMoment, ...] = ()
+    troubles: tuple[str, ...] = ()
+    withheld: str = ""
+
+
+def read_broker(run_dir: Path) -> BrokerRecords | None:
+    """The records of a run directory, None where there are none; raises RunDirectoryError."""
+    path = run_dir / FILE
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise RunDirectoryError(f"{path} is too large to be one")
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RunDirectoryError(f"{path} cannot be read: {error.strerror}") from None
+    processes, counts, troubles = [], [], []
+    for place, line in enumerate(lines, start=1):
+        try:
+            record = orjson.loads(line)
+            if "process" in record:
+                processes.append(_PROCESS.validate_python(record))
+            elif "count" in record:
+                counts.append(_COUNT.validate_python(record))
+            elif "trouble" in record:
+                troubles.append(name(record["trouble"]))
+        except (ValueError, TypeError) as error:
+            if place == len(lines):
+                break  # a killed run leaves half a line
+            raise RunDirectoryError(
+                f"{path}, line {place} is damaged: {type(error).__name__}"
+            ) from None
+    return BrokerRecords(tuple(processes), tuple(counts), tuple(troubles))
+
+
+def broker_load(
+    records: BrokerRecords, course: pa.Table, start_ns: int, end_ns: int, messages: int
+) -> BrokerLoad:
+    """The broker over a window; `messages` went into and out of it in the window.
+
+    `course` is of the whole run, of `views.COURSE_SCHEMA`.
+    """
+    cpu_s = _cpu_seconds(records.processes, start_ns, end_ns)
+    inside = [s for s in records.processes if start_ns <= s.time_ns <= end_ns]
+    withheld = "" if cpu_s is None else _too_coarse(cpu_s, records.processes)
+    return BrokerLoad(
+        cpu_seconds=cpu_s,
+        cores=None if cpu_s is None else cpu_s / ((end_ns - start_ns) / 1e9),
+        resident_bytes_max=max((s.resident_bytes for s in inside), default=None),
+        messages_per_core_second=messages / cpu_s if cpu_s and messages and not withheld else None,
+        counts=tuple(_checks(records.counts, course.filter(pc.equal(course["series"], "")))),
+        dropped=_dropped(records.counts),
+        moments=tuple(_moments(records.processes, start_ns)),
+        troubles=records.troubles,
+        withheld=withheld,
+    )
+
+
+# --- processor time -------------------------------------------------------------------------
+
+
+def _used_ns(samples: Sequence[ProcessSample]) -> NDArray[np.int64]:
+    """Processor time used since the first sample; a broker started anew starts from 0."""
+    cpu_ns = np.array([sample.cpu_ns for sample in samples], np.int64)
+    grown = np.diff(cpu_ns)
+    return np.cumsum(np.concatenate(([0], np.where(grown >= 0, grown, cpu_ns[1:]))))
+
+
+def _cpu_seconds(samples: Sequence[ProcessSample], start_ns: int, end_ns: int) -> float | None:
+    if (
+        len(samples) < 2
+        or samples[0].time_ns > start_ns + _LATE_NS
+        or samples[-1].time_ns < end_ns - _LATE_NS
+    ):
+        return None
+    # Relative to the window: nanoseconds since boot would lose digits as floats.
+    relative = np.array([sample.time_ns - start_ns for sample in samples], np.int64)
+    first, last = np.interp([0.0, float(end_ns - start_ns)], relative, _used_ns(samples))
+    return float(last - first) / 1e9
+
+
+def _too_coarse(cpu_s: float, samples: Sequence[ProcessSample]) -> str:
+    """Why so much processor time says nothing of the messages for each second of it; else ""."""
+    step_s = max(sample.step_ns for sample in samples) / 1e9
+    if cpu_s >= _LEAST_STEPS * step_s:
+        return ""
+    return (
+        f"Withheld: the broker used {cpu_s:.2g} s of processor time, counted in steps of "
+        f"{step_s:g} s; at least {_LEAST_STEPS * step_s:g} s are needed."
+    )
+
+
+def _moments(samples: Sequence[ProcessSample], start_ns: int) -> Iterable[BrokerMoment]:
+    samples = _apart(samples)
+    for (before, after), used_ns in zip(pairwise(samples), np.diff(_used_ns(samples)), strict=True):
+        span_ns = after.time_ns - before.time_ns
+        if span_ns > 0:
+            yield BrokerMoment(
+                at_s=(before.time_ns - start_ns) / 1e9,
+                span_s=span_ns / 1e9,
+                used=float(used_ns / span_ns),
+                resident_bytes=after.resident_bytes,
+            )
+
+
+def _apart(samples: Sequence[ProcessSample]) -> list[ProcessSample]:
+    """Those that are at least a moment apart."""
+    kept: list[ProcessSample] = []
+    for sample in samples:
+        if not kept or sample.time_ns - kept[-1].time_ns >= _LEAST_MOMENT_NS:
+            kept.append(sample)
+    return kept
+
+
+# --- counts ---------------------------------------------------------------------------------
+
+_OURS = {
+    "publish_received": ("sent",),
+    # What came more than once, damaged or from strangers came from the broker all the same.
+    "publish_sent": ("received", "duplicated", "corrupt", "foreign"),
+}
+"""The broker receives what we send."""
+
+
+def _checks(samples: Sequence[CountSample], counters: pa.Table) -> Iterable[CountCheck]:
+    """Counts of the broker beside ours, as if those of an interval came evenly over it."""
+    since_ns = counters["time_ns"].to_numpy()
+    length_ns = np.maximum(counters["span_ns"].to_numpy(), 1)
+    for count, ours in _OURS.items():
+        every = _spans(samples, count)
+        spans = [span for span in every if span is not None]
+        if not spans or len(spans) < len(every):
+            continue
+        passed = sum(counters[name].to_numpy() for name in ours)
+
+        def by(moment_ns: int, passed: NDArray[np.int64] = passed) -> float:
+            return float((np.clip((moment_ns - since_ns) / length_ns, 0.0, 1.0) * passed).sum())
+
+        # Several brokers report at different moments: between the first and the last of them.
+        first_ns, last_ns = min(s[0].time_ns for s in spans), max(s[1].time_ns for s in spans)
+        counted = sum(last.value - first.value for first, last in spans)
+        if count == "publish_sent":
+            counted -= sum(last.watched - first.watched for first, last in spans)
+        mine = by(last_ns) - by(first_ns)
+        uncertain = sum(by(end + _LATE_NS) - by(end - _LATE_NS) for end in (first_ns, last_ns))
+        yield CountCheck(
+            count=count,
+            topic=re.sub(r"\s", " ", spans[0][0].topic),
+            broker=counted,
+            ours=round(mine),
+            uncertain=round(uncertain),
+            agrees=abs(counted - mine) <= uncertain + _GRANTED * mine + 1,
+        )
+
+
+def _dropped(samples: Sequence[CountSample]) -> int | None:
+    known = [
+        last.value - first.value for first, last in filter(None, _spans(samples, "publish_dropped"))
+    ]
+    return sum(known) if known else None
+
+
+def _spans(
+    samples: Sequence[CountSample], count: str
+) -> list[tuple[CountSample, CountSample] | None]:
+    """The first and the last report of a count, by broker and topic.
+
+    None where there is only one, or the broker started anew between them.
+    """
+    topics: dict[tuple[int, str], list[CountSample]] = {}
+    for sample in samples:
+        if sample.count == count:
+            topics.setdefault((sample.broker, sample.topic), []).append(sample)
+    return [
+        (own[0], own[-1])
+        if len(own) > 1 and all(a.value <= b.value for a, b in pairwise(own))
+        else None
+        for own in topics.values()
+    ]

@@ -1,0 +1,54 @@
+"""How far a run is from what the harness itself can do on its host, where that was calibrated."""
+
+from collections.abc import Mapping
+
+from loadgen.metrics.reducer import LatencySummary
+from loadgen.report.build.sections import Cell, Section
+from loadgen.report.reading import figure, part
+from loadgen.report.record import RunRecord
+from loadgen.report.render.text import name
+
+
+def ceiling_of(
+    record: RunRecord, rates: Mapping[str, float], latency: Mapping[str, LatencySummary]
+) -> tuple[Section, ...]:
+    """The section that sets a run beside `environment.calibration`; none without a calibration.
+
+    `rates` are messages a second of the whole run, `latency` its series in µs.
+    """
+    found = part(record.environment, "calibration")
+    if not found:
+        return ()
+    workers = max(record.workers, 1)
+    rows: list[tuple[Cell, ...]] = []
+    for done, direction in (("sent", "send"), ("received", "receive")):
+        if rates.get(done):
+            ceilings = (
+                figure(part(found, direction, kind), "per_s") for kind in ("single", "batched")
+            )
+            what = f"messages {done} a second, a worker"
+            rows.append((what, rates[done] / workers, *ceilings))
+    if record.connected and record.connect_seconds:
+        each = record.connected / record.connect_seconds
+        rows.append(("connects a second", each, figure(part(found, "connect"), "per_s"), None))
+    for series, where in (
+        ("end_to_end", ("latency", "end_to_end_us")),
+        ("transit", ("latency", "transit_us")),
+        ("send_delay", ("send_delay", "single_us")),
+    ):
+        ours = latency.get(series)
+        if ours is not None:
+            harness = part(found, *where)
+            rows += [
+                (f"{series} 50P, µs", ours.p50, figure(harness, "p50"), None),
+                (f"{series} 99P, µs", ours.p99, figure(harness, "p99"), None),
+            ]
+    load = figure(found, "load_average_before")
+    busy = "" if load is None else f" (load average before it {load:g})"
+    note = (
+        f"loadgen calibrate of {name(found.get('made'))}{busy}, against instruments of our own "
+        "on this host: what one worker with a core to itself sends and receives, each message by "
+        "its own write or in batches; connects; the latency of one pair through the reflector."
+    )
+    header = ("", "this run", "harness", "harness, in batches")
+    return (Section("Beside the harness's own ceiling", note, header, tuple(rows)),) if rows else ()

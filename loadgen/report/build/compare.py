@@ -1,0 +1,534 @@
+"""Several runs of a case side by side: the difference, and whether it exceeds the spread. Pure.
+
+Runs of the same case, scenario and broker, made from the same host by the same version of this
+program, are repetitions: they make one *side*. Other sides are held against the first one, the
+baseline where one is named. Where sides differ in what is not the load, a remark says so.
+
+The statistics, for the means of two sides with n and m runs:
+
+- both have two runs or more: Welch's t interval at 95 %, degrees of freedom after Welch and
+  Satterthwaite, rounded down;
+- only one has: its standard deviation is taken for both, with its n - 1 degrees of freedom;
+- neither has: too few, nothing is said about the spread.
+
+A difference exceeds the spread where it is larger than the half width of that interval. A
+regression is a change for the worse by more than the bound; where a side has three runs or more, it
+must exceed the spread as well. Many lines are looked at, so one in twenty that exceeds may do so by
+chance.
+
+Sides of different loads have no shares: twice the rate is not 100 % better.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+from typing import Any, Literal
+
+from loadgen.errors import RunDirectoryError
+from loadgen.report.build.rows import FIGURES, keyed
+from loadgen.report.model import ScoreCard
+from loadgen.report.render.text import name, number
+from loadgen.run.seal import digest_of
+
+DEFAULT_BOUND = 0.05
+"""How much worse a run may be than its baseline, as a share of the baseline."""
+
+LEAST_REPETITIONS = 3
+"""So many runs of a side show a spread that excuses a difference."""
+
+_T_95 = {
+    1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306,
+    9: 2.262, 10: 2.228, 12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042, 60: 2.000, 120: 1.980,
+}  # fmt: skip
+"""Two-sided 95 % quantile of Student's t by degrees of freedom; between two, the lower counts."""
+
+_NOT_THE_LOAD = frozenset(
+    {
+        "broker",
+        "broker_name",
+        "broker_note",
+        "broker_pid",
+        "anyway",
+        "seed",
+        "pdu",
+        "pdu_timezone",
+        "pdu_columns",
+        "pdu_offset",
+        "require",
+        "abort_on_fail",
+        "latency_bound",
+        "metrics",
+        "otlp",
+    }
+)
+"""Fields of a scenario that do not change the load: how it is judged, watched and named."""
+
+_LOAD = frozenset(
+    f"scenario.{key}"
+    for key in (
+        *("rate", "background_rate", "connect_rate", "churn", "base", "size", "devices", "topics"),
+        *("ratio", "pairs", "queues", "consumers", "responders", "backends", "duration"),
+        *("topology", "headquarters", "locations", "quantities", "families"),
+        *("messages", "interactions"),
+    )
+)
+"""Fields of a scenario that say how much is asked of the broker, and by whom."""
+
+_OF_THE_HOST = ("host", "kernel", "cpu_model", "cores")
+"""Of a run's environment."""
+
+_SETUP = ("hosts", "endpoint", "port", *_OF_THE_HOST, "program")
+"""What is neither the load nor the broker, and still makes a difference."""
+
+_WORDS = {"cpu_model": "processor", "program": "program version"}
+
+_HIGHER = frozenset(
+    {"producers", "msgs/sec", "msgs/Watt", "msgs/sec/U", "msgs/core-sec", "devices/sec"}
+)
+_LOWER = frozenset({"seconds", "microseconds", "joules/msg"})
+_GATING = frozenset({"value", "avg", "p50", "p99"})
+"""Columns whose change can be a regression; a single worst value or a deviation cannot."""
+
+_LONGEST_LABEL = 120
+_LONGEST_TWIN = 60
+_LONGEST_GONE = 300
+
+_SPREAD = {
+    True: "more than the spread",
+    False: "within the spread",
+    None: "too few runs to know the spread",
+}
+"""`Difference.exceeds` in words."""
+
+Better = Literal["higher", "lower"]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Repetitions: `runs` are places in the list of cards."""
+
+    label: str
+    runs: tuple[int, ...]
+    baseline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one side has: the value of every run that has one, their mean and deviation.
+
+    `stdev` is that of the sample, None for a single run.
+    """
+
+    values: tuple[float, ...]
+    mean: float
+    stdev: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A side less the first one. `share` is of the first one, None where that is 0.
+
+    `half_width` is that of the 95 % interval, None where there are too few runs, and then
+    `exceeds` is None too.
+    """
+
+    absolute: float
+    share: float | None
+    half_width: float | None
+    exceeds: bool | None
+    regression: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much worse than its baseline a figure may be, as a share: by default, and of those named.
+
+    A name is that of a column, as 99P, of a row, as FANIN, or of both, as FANIN 99P; what says
+    more counts.
+    """
+
+    default: float = DEFAULT_BOUND
+    named: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, row: str, column: str) -> float:
+        """The bound of a row's figure; `column` is its title."""
+        return next((self.named[n] for n in _names(row, column) if n in self.named), self.default)
+
+    def unknown(self, comparisons: "Sequence[Comparison]") -> str:
+        """A name that no line of these has; "" where there is none."""
+        lines = [line for comparison in comparisons for line in comparison.lines]
+        known = {one for line in lines for one in _names(line.name, line.column)}
+        return next((name for name in self.named if name not in known), "")
+
+
+def _names(row: str, column: str) -> tuple[str, ...]:
+    """What a bound may call a row's figure, what says most first."""
+    # FANIN is short for "FANIN, Received rate" and its like.
+    short = row.partition(",")[0]
+    names = (f"{row} {column}", f"{short} {column}", row, short, column)
+    return tuple(map(str.casefold, names))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One number of the card over all sides; None for a side that lacks it.
+
+    `bound` is how much worse a side may be, None for a line that no gate looks at.
+    """
+
+    name: str
+    description: str
+    unit: str
+    column: str
+    better: Better | None
+    cells: tuple[Cell | None, ...]
+    differences: tuple[Difference | None, ...]
+    """One for each side after the first."""
+    bound: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The sides of one case; `bound` is None where no baseline is named.
+
+    `invalid` are the places of sides that worsened from VALID to INVALID.
+    """
+
+    case: str
+    sides: tuple[Side, ...]
+    lines: tuple[Line, ...]
+    bound: float | None
+    invalid: tuple[int, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """What makes the sides, or the runs of the baseline, hard to compare."""
+
+
+def compare(
+    cards: Sequence[ScoreCard], baselines: Sequence[bool] = (), bounds: Bounds = Bounds()
+) -> list[Comparison]:
+    """One comparison a case that has several runs, in the order of the cards.
+
+    `baselines` says of each card whether it belongs to the baseline. Raises RunDirectoryError where
+    a case has runs but no baseline, or the other way round, while others have.
+    """
+    marks = list(baselines) or [False] * len(cards)
+    cases: dict[str, list[int]] = {}
+    for place, card in enumerate(cards):
+        cases.setdefault(card.run.case, []).append(place)
+    found = []
+    for case, places in cases.items():
+        marked = [place for place in places if marks[place]]
+        if any(marks) and (not marked or len(marked) == len(places)):
+            what = "no baseline of" if not marked else "no run to compare with the baseline of"
+            raise RunDirectoryError(f"there is {what} case {name(case, 40)}")
+        if len(places) > 1:
+            found.append(_comparison(case, cards, places, set(marked), bounds))
+    return found
+
+
+def difference_text(difference: Difference | None) -> str:
+    """How much it is, as a share where there is one; "" for none."""
+    if difference is None:
+        return ""
+    if difference.share is None:
+        return number(difference.absolute)
+    return f"{100 * difference.share:+.1f} %"
+
+
+def spread_text(difference: Difference | None) -> str:
+    """Whether it exceeds the spread; "" for none."""
+    return "" if difference is None else _SPREAD[difference.exceeds]
+
+
+def regressions(comparisons: Sequence[Comparison]) -> list[str]:
+    """Each regression as one line for people."""
+    lines = []
+    for comparison in comparisons:
+        for place in comparison.invalid:
+            label = name(comparison.sides[place].label, _LONGEST_LABEL)
+            lines.append(f"{label}: INVALID, the baseline is VALID")
+        for line in comparison.lines:
+            for place, difference in enumerate(line.differences, start=1):
+                side = comparison.sides[place]
+                if difference is None or not difference.regression:
+                    continue
+                lines.append(
+                    f"{name(line.name, 140)} {line.column}: {regression_text(line, place)} "
+                    f"({name(side.label, _LONGEST_LABEL)})"
+                )
+    return lines
+
+
+def regression_text(line: Line, place: int) -> str:
+    """A line's figure of the side at a place that is a regression, beside the baseline's."""
+    first, other, difference = line.cells[0], line.cells[place], line.differences[place - 1]
+    return (
+        f"{number(other.mean if other else None)} {name(line.unit, 20)} against "
+        f"{number(first.mean if first else None)} of the baseline, {difference_text(difference)}, "
+        f"a regression beyond {100 * (line.bound or 0.0):g} %; {spread_text(difference)}"
+    )
+
+
+def half_width(first: Sequence[float], other: Sequence[float]) -> float | None:
+    """Half width of the 95 % interval of the difference of two means; None for too few values."""
+    n, m = len(first), len(other)
+    if n < 2 and m < 2:
+        return None
+    if n >= 2 and m >= 2:
+        a, b = stdev(first) ** 2 / n, stdev(other) ** 2 / m
+        error = a + b
+        freedom = error**2 / (a**2 / (n - 1) + b**2 / (m - 1)) if error else float(n + m - 2)
+    else:
+        many = first if n >= 2 else other
+        error = stdev(many) ** 2 * (1 / n + 1 / m)
+        freedom = float(len(many) - 1)
+    # Welch's degrees of freedom can round to just below a whole number.
+    known = max(known for known in _T_95 if known <= max(freedom + 1e-9, 1))
+    return _T_95[known] * math.sqrt(error)
+
+
+# --- sides ----------------------------------------------------------------------------------
+
+
+def _comparison(
+    case: str, cards: Sequence[ScoreCard], places: Sequence[int], marked: set[int], bounds: Bounds
+) -> Comparison:
+    groups: dict[tuple[bool, str], list[int]] = {}
+    # Baselines are one side, whatever they are of: somebody chose them to compare with.
+    for place in sorted(places, key=lambda place: place not in marked):
+        key = (True, "") if place in marked else (False, digest_of(_facts(cards[place])))
+        groups.setdefault(key, []).append(place)
+    labels = _labels([_facts(cards[runs[0]]) for runs in groups.values()])
+    sides = tuple(
+        Side(_side_label(label, baseline, bool(marked)), tuple(runs), baseline)
+        for label, ((baseline, _), runs) in zip(labels, groups.items(), strict=True)
+    )
+    lines = _lines(cards, sides, bounds if marked else None)
+    valid = [all(cards[run].verdict.valid for run in side.runs) for side in sides]
+    return Comparison(
+        case=case,
+        sides=sides,
+        lines=lines,
+        bound=bounds.default if marked else None,
+        invalid=tuple(
+            place for place in range(1, len(sides)) if marked and valid[0] and not valid[place]
+        ),
+        remarks=(
+            *_remarks([[_facts(cards[run]) for run in side.runs] for side in sides]),
+            *_not_compared(lines),
+        ),
+    )
+
+
+def _side_label(label: str, baseline: bool, against_baseline: bool) -> str:
+    role = "baseline" if baseline else "run" if against_baseline else ""
+    return f"{role} ({label})" if role and label else role or label or "all runs"
+
+
+_Facts = Mapping[str, Any]
+
+
+def _facts(card: ScoreCard) -> _Facts:
+    """What makes two runs repetitions of each other."""
+    run = card.run
+    # What a run of an older version does not know is as good as empty.
+    scenario = [item for item in run.scenario.items() if item[1] not in (None, [], {}, ())]
+    # A broker started for the run has another port each time.
+    urls = [] if run.broker.get("started_by_us") else map(str, run.broker.get("urls") or ())
+    ends = [found.groups("") for url in urls if (found := _URL.fullmatch(url))]
+    return {
+        "broker": run.broker_name,
+        "protocol": run.protocol,
+        **{f"scenario.{key}": value for key, value in scenario if key not in _NOT_THE_LOAD},
+        "hosts": run.hosts,
+        "endpoint": " ".join(before + path for before, _, path in ends) or None,
+        "port": " ".join(port for _, port, _ in ends) or None,
+        **{key: run.environment.get(key) for key in _OF_THE_HOST},
+        "program": run.program,
+    }
+
+
+_URL = re.compile(r"((?:\w+://)?[^/]*?)(?::(\d+))?(/.*)?", re.DOTALL)
+"""Any text: what is before the port, the port, and the path."""
+
+
+def load_of(card: ScoreCard) -> str:
+    """Digest of what was asked for, and of whom: whoever shares it can be followed over weeks.
+
+    Broker, its version and that of this program are left open: what they change is looked for. An
+    option that is off or 0 counts as one that an older version did not have.
+    """
+    asked = {key: value for key, value in _facts(card).items() if key.startswith("scenario.")}
+    known = {key: value for key, value in asked.items() if value}
+    environment = card.run.environment
+    host = {key: environment.get(key) for key in ("host", "cpu_model", "cores")}
+    return digest_of(known | host | {"protocol": card.run.protocol, "hosts": card.run.hosts})
+
+
+def _differing(facts: Sequence[_Facts]) -> list[str]:
+    """Keys of what is not the same in all of these; two brokers are at two ports anyway."""
+    keys = dict.fromkeys(key for one in facts for key in one)
+    found = [key for key in keys if len({digest_of(one.get(key)) for one in facts}) > 1]
+    return [key for key in found if key != "port" or "broker" not in found]
+
+
+def _labels(facts: Sequence[_Facts]) -> list[str]:
+    """In what the sides differ, such as "rate 1,000"."""
+    differing = _differing(facts)
+    return [
+        name(", ".join(_shown(key, one.get(key)) for key in differing), _LONGEST_LABEL)
+        for one in facts
+    ]
+
+
+def _remarks(sides: Sequence[Sequence[_Facts]]) -> Iterable[str]:
+    """What is said of sides that differ in more than their load and broker.
+
+    Only a baseline can hold runs that are no repetitions of each other.
+    """
+    if mixed := _differing(sides[0]):
+        yield (
+            f"The runs of the first side are no repetitions of each other: they differ in "
+            f"{_listed(mixed)}. Its mean and spread mix them."
+        )
+    differing = _differing([one for side in sides for one in side])
+    other = [key for key in differing if key in _SETUP]
+    if len(sides) > 1 and other:
+        yield f"The sides differ in {_listed(other)}: a difference may come from there."
+
+
+def _not_compared(lines: Sequence[Line]) -> Iterable[str]:
+    """What a gate is to look at, and cannot: the baseline has it, and a side has not."""
+    gone = [
+        f"{line.name} {line.column}"
+        for line in lines
+        if line.bound is not None and line.cells[0] is not None and None in line.cells
+    ]
+    if gone:
+        yield (
+            f"Not compared, for the baseline has a figure and a run has none: "
+            f"{name(', '.join(gone), _LONGEST_GONE)}."
+        )
+
+
+def _listed(keys: Sequence[str]) -> str:
+    words = [_WORDS.get(key, key.removeprefix("scenario.")) for key in keys]
+    return name(" and ".join(filter(None, (", ".join(words[:-1]), words[-1]))), _LONGEST_LABEL)
+
+
+def _shown(key: str, value: object) -> str:
+    shown = "not given" if value is None else str(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        shown = number(value)
+    short = _WORDS.get(key, key.removeprefix("scenario."))
+    return shown if key in ("broker", "protocol") and value else f"{short} {shown}"
+
+
+# --- lines ----------------------------------------------------------------------------------
+
+_Key = tuple[str, str, int, str]
+
+
+def _lines(
+    cards: Sequence[ScoreCard], sides: Sequence[Side], bounds: Bounds | None
+) -> tuple[Line, ...]:
+    numbers = {place: _numbers(cards[place]) for side in sides for place in side.runs}
+    # In the order of the card that has most of them.
+    keys = dict.fromkeys(
+        key for own in sorted(numbers.values(), key=len, reverse=True) for key in own
+    )
+    # FANOUT has two rows of one name and unit: their descriptions say which.
+    twins = Counter((title, unit, column) for title, unit, _, column in keys)
+    lines = []
+    loads = [
+        {key: value for key, value in _facts(cards[side.runs[0]]).items() if key in _LOAD}
+        for side in sides
+    ]
+    # A baseline is what somebody chose to hold the others against.
+    alike = [bounds is not None or not _differing([loads[0], load]) for load in loads[1:]]
+    for key in keys:
+        title, unit, _, column = key
+        description = next(own[key][1] for own in numbers.values() if key in own)
+        if twins[title, unit, column] > 1:
+            title = f"{title}, {name(description.partition('.')[0], _LONGEST_TWIN)}"
+        cells = tuple(
+            cell_of([numbers[run][key][0] for run in side.runs if key in numbers[run]])
+            for side in sides
+        )
+        better: Better | None = "higher" if unit in _HIGHER else "lower" if unit in _LOWER else None
+        gates = bounds.of(title, FIGURES[column]) if bounds and column in _GATING else None
+        lines.append(
+            Line(
+                name=title,
+                description=description,
+                unit=unit,
+                column=FIGURES[column],
+                better=better,
+                cells=cells,
+                differences=tuple(
+                    _difference(cells[0], cell, better if same else None, gates, shared=same)
+                    for cell, same in zip(cells[1:], alike, strict=True)
+                ),
+                bound=gates if better else None,
+            )
+        )
+    return tuple(lines)
+
+
+def _numbers(card: ScoreCard) -> dict[_Key, tuple[float, str]]:
+    """Every number of a card with its description, by name, unit, which of that name, column."""
+    numbers: dict[_Key, tuple[float, str]] = {}
+    for key, row in keyed(card.rows).items():
+        for column, value in zip(FIGURES, row.figures, strict=True):
+            if value is not None:
+                numbers[*key, column] = (float(value), row.description)
+    timed = card.latency.get("end_to_end")
+    if timed is not None and all(row.unit != "microseconds" for row in card.rows):
+        for column in ("p50", "p99"):
+            value = getattr(timed, column)
+            if value is not None:
+                text = "End-to-end latency."
+                numbers["end_to_end", "microseconds", 0, column] = (float(value), text)
+    numbers["lost", "messages", 0, "value"] = (
+        float(card.counts.lost),
+        "Deliveries of messages intended in the window that did not come.",
+    )
+    return numbers
+
+
+def cell_of(values: Sequence[float]) -> Cell | None:
+    """Mean and deviation of these; None for none."""
+    if not values:
+        return None
+    return Cell(tuple(values), fmean(values), stdev(values) if len(values) > 1 else None)
+
+
+def _difference(
+    first: Cell | None,
+    other: Cell | None,
+    better: Better | None,
+    bound: float | None,
+    *,
+    shared: bool,
+) -> Difference | None:
+    if first is None or other is None:
+        return None
+    absolute = other.mean - first.mean
+    share = absolute / abs(first.mean) if first.mean and shared else None
+    width = half_width(first.values, other.values)
+    exceeds = None if width is None else abs(absolute) > width
+    known = max(len(first.values), len(other.values)) >= LEAST_REPETITIONS
+    excused = known and exceeds is False
+    worse = share is not None and better is not None and (share < 0) == (better == "higher")
+    return Difference(
+        absolute=absolute,
+        share=share,
+        half_width=width,
+        exceeds=exceeds,
+        regression=bool(
+            bound is not None and worse and share is not None and abs(share) > bound and not excused
+        ),
+    )

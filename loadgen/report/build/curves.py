@@ -1,0 +1,173 @@
+"""What pages draw of a run beside the numbers, from its record and views; see `model.Curves`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from loadgen.errors import RunDirectoryError
+from loadgen.metrics.histogram import highest_values, percentiles
+from loadgen.metrics.interval import CONNECTED_AT, COUNTERS, PHASES
+from loadgen.metrics.reducer import reduce_table
+from loadgen.report.model import Curve, Curves, GroupTotals
+from loadgen.report.record import RunRecord
+from loadgen.report.views import TIMED, Views
+
+_CURVE_STEPS_A_DECADE = 24
+
+_CONNECTS_APART_NS, _CONNECT_POINTS = 1_000_000, 2_000
+"""Points of the connection curve are a millisecond apart, or further where they would be more."""
+
+_SHORTEST_COVERED_S = 0.1
+"""A shorter part of a second says nothing about a rate."""
+
+_COUNTS = ("connects", "connect_failures", "disconnects", "connected")
+
+
+def curves_of(
+    record: RunRecord,
+    views: Views,
+    in_window: pa.Table,
+    latency: Mapping[str, Mapping[str, Any]],
+    window: tuple[int, int],
+) -> Curves:
+    """The curves of a run over a measurement window on the monotonic clock.
+
+    `in_window` are the totals of counters in it, `latency` the merged row of each series.
+    """
+    start_ns, end_ns = window
+    return Curves(
+        wall_start_ns=record.wall_ns(start_ns),
+        histograms=latency,
+        phases=_phases(record, start_ns, end_ns),
+        distribution=tuple(_distribution(*series) for series in latency.items()),
+        connected=_connected(views.totals),
+        course=_course(record, views.course, start_ns, end_ns),
+        backlog=_backlog(record, start_ns),
+        processes=_processes(views.processes, start_ns),
+        groups=_groups(record, in_window),
+    )
+
+
+def _distribution(series: str, row: Mapping[str, Any]) -> Curve:
+    """Percentiles evenly spaced on the axis 1/(1-p), as far out as the count allows."""
+    count = int(row["count"])
+    ps = [0.0]
+    while (odds := 10 ** (len(ps) / _CURVE_STEPS_A_DECADE)) <= count:
+        ps.append(100.0 * (1.0 - 1.0 / odds))
+    values = percentiles(row["bucket_count"], ps, row["bucket"])
+    highest_us = row["max_ns"] / 1000
+    points = [(p, min(v / 1000, highest_us)) for p, v in zip(ps, values, strict=True)]
+    points[0] = (0.0, row["min_ns"] / 1000)
+    return Curve(series, count, (*points, (100.0, highest_us)))
+
+
+def _connected(totals: pa.Table) -> tuple[tuple[float, int], ...]:
+    """Seconds since the connect phase began, and devices connected until then.
+
+    Each point is a bucket, a millisecond wide after a second and ten after ten seconds; those that
+    lie nearer than a two-thousandth of the whole are one.
+    """
+    moments = totals.filter(pc.equal(totals["series"], CONNECTED_AT))
+    row = next(iter(reduce_table(moments, ("series",)).to_pylist()), {"count": 0})
+    if not row["count"]:
+        return ()
+    at_ns = np.minimum(highest_values(row["bucket"]), row["max_ns"])
+    counts = np.cumsum(row["bucket_count"])
+    apart_ns = max(_CONNECTS_APART_NS, row["max_ns"] // _CONNECT_POINTS)
+    last = np.append(np.diff(at_ns // apart_ns) > 0, True)
+    points = zip((at_ns[last] / 1e9).tolist(), counts[last].tolist(), strict=True)
+    return ((0.0, 0), *points)
+
+
+def _phases(record: RunRecord, start_ns: int, end_ns: int) -> tuple[tuple[str, float, float], ...]:
+    """Phase, its start and its end; one that was cut off ends with the window."""
+    known = [(phase, *record.windows[phase]) for phase in PHASES if phase in record.windows]
+    return tuple(
+        (phase, (begin - start_ns) / 1e9, ((end or end_ns) - start_ns) / 1e9)
+        for phase, begin, end in known
+    )
+
+
+def _course(record: RunRecord, course: pa.Table, start_ns: int, end_ns: int) -> pa.Table:
+    """The seconds of a run, all groups together; latencies are those of timed groups.
+
+    The first and the last of a schedule have the rate of their part in which messages were due.
+    Drawn as whole seconds they would dip where nothing dipped.
+    """
+    counters = course.filter(pc.equal(course["series"], ""))
+    added = ("sent_per_s", "received_per_s", *_COUNTS)
+    seconds = counters.group_by("second").aggregate(
+        [("time_ns", "min"), ("span_ns", "max"), *((name, "sum") for name in added)]
+    )
+    seconds = seconds.sort_by("time_ns_min")
+    timed = pc.and_(pc.equal(course["group"], TIMED), pc.equal(course["series"], "end_to_end"))
+    latency = {row["second"]: row for row in course.filter(timed).to_pylist() if row["count"]}
+    timings = [latency.get(second) for second in seconds["second"].to_pylist()]
+    at_s = (seconds["time_ns_min"].to_numpy() - start_ns) / 1e9
+    span_s = seconds["span_ns_max"].to_numpy() / 1e9
+    due_s = (record.windows.get("warmup", (start_ns,))[0] - start_ns) / 1e9
+    covered_at_s = np.maximum(at_s, due_s)
+    covered_s = np.minimum(at_s + span_s, (end_ns - start_ns) / 1e9) - covered_at_s
+    partly = (covered_s > 0) & (covered_s < span_s)
+    scale = np.divide(span_s, covered_s, out=np.ones_like(span_s), where=partly)
+    scale[partly & (covered_s < _SHORTEST_COVERED_S)] = np.nan
+    columns = {
+        "at_s": at_s,
+        "span_s": span_s,
+        "covered_at_s": np.where(partly, covered_at_s, at_s),
+        "covered_s": np.where(partly, covered_s, span_s),
+        "sent": pa.array(seconds["sent_per_s_sum"].to_numpy() * scale, from_pandas=True),
+        "received": pa.array(seconds["received_per_s_sum"].to_numpy() * scale, from_pandas=True),
+        **{name: seconds[f"{name}_sum"] for name in _COUNTS},
+        **{
+            f"{level}_us": [
+                # The highest value of a bucket can be above the greatest in it.
+                row and min(row[f"{level}_ns"], row["max_ns"]) / 1000
+                for row in timings
+            ]
+            for level in ("p50", "p99", "max")
+        },
+    }
+    return pa.table(columns)
+
+
+def _backlog(record: RunRecord, start_ns: int) -> tuple[tuple[float, int, int], ...]:
+    """Samples as run.json has them; raises RunDirectoryError for what is not a sample."""
+    samples: Iterable[Sequence[Any]] = record.observed.get("backlog_samples") or ()
+    try:
+        return tuple(((int(t) - start_ns) / 1e9, int(o), int(w)) for t, o, w in samples)
+    except (TypeError, ValueError) as error:
+        raise RunDirectoryError(
+            f"run {record.id[:80]}: run.json is damaged: backlog_samples: {error}"
+        ) from None
+
+
+def _processes(processes: pa.Table, start_ns: int) -> pa.Table:
+    names = zip(processes["host"].to_pylist(), processes["worker"].to_pylist(), strict=True)
+    span_ns = np.maximum(processes["span_ns"].to_numpy(), 1)
+    return pa.table(
+        {
+            "worker": [f"{host}/{worker}" for host, worker in names],
+            "at_s": (processes["time_ns"].to_numpy() - start_ns) / 1e9,
+            "used": processes["cpu_ns"].to_numpy() / span_ns,
+            "waited": processes["wait_ns"].to_numpy() / span_ns,
+            "resident_bytes": processes["resident_bytes"],
+        }
+    )
+
+
+def _groups(record: RunRecord, in_window: pa.Table) -> tuple[GroupTotals, ...]:
+    """The groups of the plan, then others that rows have."""
+    found = {row["group"]: row for row in reduce_table(in_window, ("group",)).to_pylist()}
+    devices = {group.name: group.count for group in record.groups}
+    return tuple(
+        GroupTotals(
+            name=name,
+            devices=devices.get(name, 0),
+            counters={counter: found.get(name, {}).get(counter, 0) for counter in COUNTERS},
+        )
+        for name in (*devices, *sorted(found.keys() - devices.keys()))
+    )

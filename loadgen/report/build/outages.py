@@ -1,0 +1,163 @@
+"""When devices lost their connections, how they came back, and which messages did not."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from loadgen.report.build.sections import Section
+from loadgen.report.reading import figure, figures, objects, part
+from loadgen.report.record import RunRecord
+from loadgen.report.render.text import name
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """From the second in which devices were lost to the one in which all were back.
+
+    Seconds after the window's start; `until_s` None where the run ended first. `lost` counts
+    disconnects, `away` is the most devices that were away at the end of a second, `most_connects`
+    the most that came back within one, as a rate.
+    """
+
+    from_s: float
+    until_s: float | None
+    lost: int
+    away: int
+    returned: int
+    failed_attempts: int
+    most_connects: float
+
+
+def outages_of(course: Iterable[Mapping[str, Any]]) -> tuple[Outage, ...]:
+    """The outages of a run, in order; `course` is in order, from after the connect phase on.
+
+    Its rows are those of `model.Curves.course`.
+
+    By what was counted, not by the gauge of connected devices: a worker that was late has no gauge
+    for some second.
+    """
+    found: list[Outage] = []
+    current: Outage | None = None
+    for second in course:
+        if current is None and not second["disconnects"]:
+            continue
+        current = current or Outage(second["at_s"], None, 0, 0, 0, 0, 0.0)
+        lost = current.lost + second["disconnects"]
+        returned = current.returned + second["connects"]
+        current = replace(
+            current,
+            lost=lost,
+            away=max(current.away, lost - returned),
+            returned=returned,
+            failed_attempts=current.failed_attempts + second["connect_failures"],
+            most_connects=max(
+                current.most_connects, second["connects"] / max(second["span_s"], 1e-3)
+            ),
+        )
+        if returned >= lost:
+            found.append(replace(current, until_s=second["at_s"] + second["span_s"]))
+            current = None
+    return (*found, *(() if current is None else (current,)))
+
+
+def outage_sections(
+    record: RunRecord, course: pa.Table, phases: Iterable[tuple[str, float, float]]
+) -> tuple[Section, ...]:
+    """The outages of a run; none where there was none, or devices left on request."""
+    if record.scenario.get("churn"):
+        return ()
+    bounds = {phase: (start_s, end_s) for phase, start_s, end_s in phases}
+    began_s = bounds.get("connect", (0.0, 0.0))[1]
+    ended_s = max((end_s for _, end_s in bounds.values()), default=0.0)
+    outages = outages_of(
+        second
+        for second in course.to_pylist()
+        if second["at_s"] + second["span_s"] > began_s and second["at_s"] < ended_s
+    )
+    if not outages:
+        return ()
+    asked = figure(record.scenario, "connect_rate")
+    rate = "no rate was" if asked is None else f"{asked:,g} connects a second were"
+    note = (
+        "From the second in which devices lost their connections to that in which all were back, "
+        f"in seconds after the window's start. When they came back, {rate} asked for; the most "
+        "within one second stands beside it."
+    )
+    if len(outages) > _SHOWN:
+        note += f" The first {_SHOWN} of {len(outages):,}."
+    header = (
+        "from s", "until s", "lasted s", "connections lost", "most devices away", "came back",
+        "attempts that failed", "most connects/s",
+    )  # fmt: skip
+    rows = tuple(
+        (
+            round(one.from_s, 1),
+            "not over" if one.until_s is None else f"{one.until_s:,.1f}",
+            None if one.until_s is None else round(one.until_s - one.from_s, 1),
+            one.lost,
+            one.away,
+            one.returned,
+            one.failed_attempts,
+            round(one.most_connects),
+        )
+        for one in outages[:_SHOWN]
+    )
+    return (Section("Outages", note, header, rows, texts=(1,)),)
+
+
+_MOMENTS = {
+    "first_back_s": "the first device was back after",
+    "all_back_s": "all devices after",
+    "first_delivery_s": "the first message came after",
+}
+
+
+def recovery_remarks(record: RunRecord) -> dict[str, str]:
+    """What must be said at the row of the recovery, by its measure; nothing without a crash."""
+    seen = part(record.observed, "recovery")
+    if not seen:
+        return {}
+    moments = zip(_MOMENTS.values(), figures(seen, *_MOMENTS), strict=True)
+    told = ", ".join(
+        f"{words} {seconds:.2f} s" for words, seconds in moments if seconds is not None
+    )
+    if figure(seen, "drained_s") is None:
+        told += f"{'; ' if told else ''}more waited to the end than before the crash"
+    return {"recovery_seconds": f"{told[0].upper()}{told[1:]}."} if told else {}
+
+
+def made_worse_remarks(record: RunRecord) -> dict[str, str]:
+    """What must be said at rows, by their measure, of links or subscribers slow on request."""
+    remarks = {}
+    if impair := record.scenario.get("impair"):
+        over = f"Over impaired links: {name(impair)}."
+        remarks = dict.fromkeys(("latency", "transit", "connect_latency", "connect_seconds"), over)
+    if waited := figure(part(record.observed, "slow"), "waited"):
+        remarks["egress_rate"] = (
+            f"{waited:,.0f} deliveries to slow subscribers waited when the window ended; those "
+            "that came later count, too."
+        )
+    return remarks
+
+
+def lost_sections(record: RunRecord) -> tuple[Section, ...]:
+    """Which messages were lost though the broker had acknowledged them."""
+    lost = part(record.observed, "lost")
+    rows = tuple(
+        (
+            *figures(one, "stream", "first", "last"),
+            f"{name(one.get('group'))} {one.get('device')}",
+        )
+        for one in objects(lost.get("named"))[:_SHOWN]
+    )
+    if not rows:
+        return ()
+    note = "The first that the broker had acknowledged; run.json has up to 100 ranges"
+    more = figure(lost, "more")
+    note += f", {more:,.0f} messages are not among them." if more else "."
+    header = ("stream", "from message", "to message", "not received by")
+    return (Section("Lost messages", note, header, rows, texts=(3,)),)

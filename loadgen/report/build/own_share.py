@@ -1,0 +1,44 @@
+"""How much of a latency is the generator's own: messages sent late, and read late. Pure.
+
+A latency counts from the moment at which a message should have been sent until it was read. What
+the generator added stands in two series: `transit` begins when it was really sent, `own_delay` is
+how long a message lay readable. Percentiles do not add up message by message, so a share of one is
+near, not exact; that of the average is exact but for `own_delay`, which is a sample.
+"""
+
+from collections.abc import Mapping
+
+from loadgen.metrics.reducer import LatencySummary
+from loadgen.report.render.text import number
+
+_MOSTLY = 0.5
+
+_TAIL = "p99"
+_SHOWN = {"p50": "50P", "p99": "99P", "avg": "AVG"}
+
+
+def own_share_remark(latency: Mapping[str, LatencySummary]) -> str:
+    """What of the end-to-end latency is our own: the figures that mostly are, else the tail's part.
+
+    "" where there is nothing to tell it from.
+    """
+    whole, transit, waited = (latency.get(s) for s in ("end_to_end", "transit", "own_delay"))
+    if whole is None or transit is None:
+        return ""
+    parts: dict[str, str] = {}
+    mostly = []
+    for key, title in _SHOWN.items():
+        total_us, sent_us = getattr(whole, key), getattr(transit, key)
+        if not total_us or sent_us is None:
+            continue
+        late_us = max(total_us - sent_us, 0.0)
+        read_us = min(getattr(waited, key, None) or 0.0, sent_us)
+        parts[key] = (
+            f"{title}, {number(late_us + read_us)} of {number(total_us)} µs "
+            f"(sent late {number(late_us)}, read late {number(read_us)})"
+        )
+        if late_us + read_us > _MOSTLY * total_us:
+            mostly.append(parts[key])
+    if mostly:
+        return f"Mostly the generator's own, not the broker's: {'; '.join(mostly)}."
+    return f"The generator's own part of {parts[_TAIL]}." if _TAIL in parts else ""

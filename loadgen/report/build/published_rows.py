@@ -1,0 +1,184 @@
+"""The published rows beside ours, and whether they may be compared."""
+
+from typing import Any
+
+from loadgen.cases.registry import CASES
+from loadgen.judge.published import (
+    PUBLISHED_SOURCE,
+    Conditions,
+    PublishedFigure,
+    counterparts,
+)
+from loadgen.plan.case import MEASURES
+from loadgen.report.build.encryption import negotiated
+from loadgen.report.build.rows import FIGURES, Facts, figures_of
+from loadgen.report.build.sections import Cell, Section
+from loadgen.report.build.system import stored_first
+from loadgen.report.record import RunRecord
+from loadgen.report.render.text import number
+
+_HIGH_WATER_MARK = "high_water_mark"
+_UPPER_BOUND = (
+    "here an upper bound: all that was under way to one subscription, in both kernels' buffers too"
+)
+_NEAR = 0.95
+_MADE_WORSE = {
+    "impair": "links were impaired here",
+    "slow_subscribers": "some subscribers read slowly here",
+    "crash_broker": "the broker crashed here",
+}
+"""Fields of a scenario with which a run is harder than any that is published."""
+
+_OWN_TITLES = {
+    "producers": "producers",
+    "connect_seconds": "seconds to connect all",
+    "messages_per_watt": "msgs/Watt",
+    "messages_per_rack_unit": "msgs/sec/U",
+}
+_ABSENT = {
+    "messages_per_watt": "here without power logs (--pdu)",
+    "messages_per_rack_unit": "here without rack units (--rack-units, --sut)",
+}
+
+
+def published_details(facts: Facts) -> dict[str, Any]:
+    """For scorecard.json: `published`, where the run stands beside a published row."""
+    ours = conditions_of(facts.record)
+    published = []
+    for figure in _figures(facts.record, ours):
+        found = figures_of(figure.measure, facts)
+        columns = {key: getattr(figure, key) for key in (*FIGURES, _HIGH_WATER_MARK)}
+        differences = _differences(figure, facts, ours)
+        published.append(
+            {
+                "row": facts.record.case.upper(),
+                "measure": figure.measure,
+                **found,
+                "published": {"name": figure.name, **columns, "less_than": list(figure.bounds)},
+                "relation": figure.relation,
+                "comparable": not differences,
+                "same_load": _same_load(figure, found["value"]),
+                "differences": list(differences),
+            }
+        )
+    return {"published": published} if published else {}
+
+
+def published_sections(facts: Facts) -> tuple[Section, ...]:
+    """Every published row of the run's case beside ours; nothing where none is published."""
+    ours = conditions_of(facts.record)
+    figures = _figures(facts.record, ours)
+    if not figures:
+        return ()
+    note = (
+        f"{PUBLISHED_SOURCE}: the limits of that report's appliance and network, a yardstick for "
+        "what the case is about. Ours is the rate that was played, a limit only where a search "
+        f"found it. {figures[0].relation}"
+    )
+    return (
+        Section(
+            "Beside the published score card",
+            note.strip(),
+            ("row", "figure", "published", "ours", "comparable"),
+            tuple(line for figure in figures for line in _lines(figure, facts, ours)),
+            texts=(0, 1, 4),
+        ),
+    )
+
+
+def conditions_of(record: RunRecord) -> Conditions:
+    """Under what a run was measured."""
+    case = CASES.get(record.case)
+    timed = [group for group in record.publishing if group.timed]
+    pair = case is not None and case.timed_pair
+    load = [group for group in record.publishing if group.timed != pair]
+    publishing = timed[0] if timed else None
+    producers = sum(group.count for group in load)
+    rate = sum(group.rate or 0.0 for group in load)
+    handshakes = tuple((version, cipher) for version, cipher, _ in negotiated(record)[0])
+    return Conditions(
+        qos=None if publishing is None else publishing.qos,
+        size_bytes=None if publishing is None else publishing.size_bytes,
+        topics=load[0].topics if load else None,
+        ratio=None if publishing is None else publishing.deliveries,
+        pair_rate=publishing.rate if pair and publishing is not None else None,
+        producers=producers,
+        producer_rate=rate / producers if producers else None,
+        devices=sum(group.count for group in record.groups),
+        handshakes=handshakes or (None if record.secure else ()),
+        access_control=record.broker.get("access_control") is not None,
+        stored_first=stored_first(record),
+    )
+
+
+def _differences(figure: PublishedFigure, facts: Facts, ours: Conditions) -> tuple[str, ...]:
+    """Why the figure and ours cannot be compared; none: they can."""
+    given = facts.record.scenario
+    # 0 s is a moment, too, and earlier runs have False.
+    worse = (
+        words
+        for key, words in _MADE_WORSE.items()
+        if (value := given.get(key)) is not None and value is not False
+    )
+    judged = () if facts.record.valid else ("this run is not VALID",)
+    return (*figure.conditions.differences(ours), *worse, *judged)
+
+
+def _figures(record: RunRecord, ours: Conditions) -> tuple[PublishedFigure, ...]:
+    case = CASES.get(record.case)
+    return counterparts(case.published, ours, record.scenario.get("published")) if case else ()
+
+
+def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tuple[Cell, ...]]:
+    """A line for each column that is published."""
+    found = figures_of(figure.measure, facts)
+    differences = "; ".join(_differences(figure, facts, ours))
+    says = f"not comparable because: {differences}" if differences else "yes"
+    of_load = says
+    if not differences and _same_load(figure, found["value"]) is False:
+        unit = MEASURES[figure.measure].unit
+        says = "yes, but a smaller load: ours was played, and is no limit"
+        of_load = (
+            f"not comparable because: {number(figure.value)} {unit} there, "
+            f"{number(found['value'])} here"
+        )
+    lines: list[tuple[Cell, ...]] = [
+        (
+            figure.name,
+            _title(figure.measure, "" if key == "value" else f" {title}"),
+            _published(figure, key),
+            found[key],
+            _ABSENT.get(figure.measure, says) if found[key] is None else says,
+        )
+        for key, title in FIGURES.items()
+        if getattr(figure, key) is not None
+    ]
+    if figure.high_water_mark is not None:
+        lines.append(
+            (
+                figure.name,
+                "high-water mark, messages",
+                _published(figure, _HIGH_WATER_MARK),
+                facts.subscription_high_water_mark,
+                f"{of_load}; {_UPPER_BOUND}",
+            )
+        )
+    return lines
+
+
+def _same_load(figure: PublishedFigure, ours: float | None) -> bool | None:
+    """Whether ours was as great a load as the published one; None for figures that are no load."""
+    if not MEASURES[figure.measure].load or figure.value is None:
+        return None
+    return ours is not None and ours >= _NEAR * figure.value
+
+
+def _title(measure: str, column: str) -> str:
+    """What a line is of: `egress rate, msgs/sec`, or the unit alone where that says it."""
+    unit = MEASURES[measure].unit
+    return _OWN_TITLES.get(measure, f"{measure.replace('_', ' ')}{column}, {unit}")
+
+
+def _published(figure: PublishedFigure, key: str) -> Cell:
+    value: float | None = getattr(figure, key)
+    return f"<{value:,g}" if key in figure.bounds else value

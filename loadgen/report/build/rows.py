@@ -1,0 +1,320 @@
+"""The rows of the published score card, filled with what a run measured.
+
+Which rows a case has, and their names, types and units, stand in its module of `loadgen.cases`;
+`_MEASURES` says what figures each measure gives. A row whose value or statistics the published card
+leaves empty has None there too. An unknown case gets its rates.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from loadgen.cases.registry import CASES
+from loadgen.judge.published import SECURED, Figures, plain_number
+from loadgen.metrics.reducer import LatencySummary
+from loadgen.plan.case import MEASURES, RowSpec
+from loadgen.report.reading import figure, part
+from loadgen.report.record import RunRecord
+
+TYPES = ("Throughput", "Latency", "Connection rate", "Data-center Efficiency")
+"""Groups of rows, in the order of the published card."""
+
+FIGURES = {
+    "value": "VALUE",
+    "avg": "AVG",
+    "p50": "50P",
+    "p99": "99P",
+    "max": "MAX",
+    "stdev": "STDV",
+}
+"""Figures of a row, and the published card's title of each column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row(Figures):
+    """One line: `value` in `unit`."""
+
+    type: str
+    name: str
+    description: str
+    unit: str
+    remark: str = ""
+    """What must be known of these figures, or why there is none."""
+
+    @property
+    def figures(self) -> tuple[float | None, ...]:
+        """In the order of `FIGURES`."""
+        return tuple(getattr(self, key) for key in FIGURES)
+
+
+RowKey = tuple[str, str, int]
+"""Name and unit of a row, and which of those with that name and unit."""
+
+
+def keyed(rows: Sequence[Row]) -> dict[RowKey, Row]:
+    """The rows of a run, so that those of another run of its case have the same keys."""
+    found: dict[RowKey, Row] = {}
+    alike: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        found[row.name, row.unit, alike[row.name, row.unit]] = row
+        alike[row.name, row.unit] += 1
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What rows are made of. Rates are messages a second of those intended in the window.
+
+    `remarks` are those of rows, by their measure; a row with one is there without a figure, too.
+    """
+
+    record: RunRecord
+    rates: Mapping[str, float]
+    latency: Mapping[str, LatencySummary]
+    connected: int
+    high_water_mark: int | None
+    subscription_high_water_mark: int | None
+    watts: float | None
+    rack_units: float | None
+    messages_per_core_second: float | None = None
+    remarks: Mapping[str, str] = field(default_factory=dict)
+
+
+_TRANSIT = ".TRANSIT"
+LARGE_MESSAGE_BYTES = 64 * 1024
+"""Of larger ones the bytes a second say more than the messages."""
+
+_UNKNOWN = (
+    RowSpec("{case}", "ingress_rate", "Ingress rate."),
+    RowSpec("{case}", "egress_rate", "Egress rate."),
+)
+"""Rows of a case that this program does not know."""
+
+
+_COMMON = {
+    part: RowSpec(f"{{case}}.{part}", measure, description)
+    for part, measure, description in (
+        ("MPW", "messages_per_watt", "Received rate divided by the mean watts of all outlets."),
+        (
+            "MPU",
+            "messages_per_rack_unit",
+            "Received rate divided by the {rack_units} rack units of the broker.",
+        ),
+        ("JPM", "joules_per_message", "Energy for each message received."),
+        (
+            "MPC",
+            "messages_per_core_second",
+            "Messages into and out of the broker for each second of its processor time.",
+        ),
+        (
+            "HWM",
+            "high_water_mark",
+            "The most messages under way to one subscription: an upper bound of what the broker "
+            "held for it.",
+        ),
+        (
+            "RECOVERY",
+            "recovery_seconds",
+            "From the crash until all devices were back and no more messages waited than before.",
+        ),
+        ("MBS", "payload_rate", "Payload out of the broker. Message size, {size} bytes."),
+    )
+}
+"""Rows that every case gets where there is such a figure: last part of the name."""
+
+
+def score_rows(facts: Facts) -> tuple[Row, ...]:
+    """The rows of a run's case, in the order of the published card."""
+    case = CASES.get(facts.record.case)
+    own = case.rows if case else _UNKNOWN
+    words = _Words(facts)
+    secured = SECURED if case and case.secured and facts.record.secure else ""
+    rows = [
+        _row(one, facts, words, secured)
+        for spec in own
+        for one in ((spec, _transit_of(spec)) if spec.measure == "latency" else (spec,))
+    ]
+    words["case"] += secured
+    measured = {spec.measure for spec in own}
+    rows += [_row(one, facts, words) for one in _COMMON.values() if one.measure not in measured]
+    return tuple(row for row in rows if row is not None)
+
+
+def figures_of(measure: str, facts: Facts) -> "_Found":
+    """What a run gives for a measure of `MEASURES`, by the keys of `FIGURES`."""
+    return dict.fromkeys(FIGURES) | _MEASURES[measure](facts)
+
+
+def _known_to(measure: str, figures: "_Found", record: RunRecord) -> str:
+    """How well a latency is known that two clocks measured; "" where one did."""
+    bound_ns = record.observed.get("clock_bound_ns")
+    between = record.observed.get("timed_between_hosts") is True
+    if measure not in ("latency", "transit") or not between or not isinstance(bound_ns, int):
+        return ""
+    bound_us = bound_ns / 1000
+    said = f"Between hosts, known to within {bound_us:,.1f} µs"
+    shares = {"p50": "median", "p99": "99th percentile"}
+    small = [name for key, name in shares.items() if (figures[key] or bound_us) < bound_us]
+    return f"{said}, which is more than the {' and the '.join(small)}." if small else f"{said}."
+
+
+def _transit_of(spec: RowSpec) -> RowSpec:
+    """The row beside that of a latency, which says what of it is not the generator's lateness."""
+    return RowSpec(
+        f"{spec.name}{_TRANSIT}",
+        "transit",
+        "The same from the moment of really sending: broker and network, without late sending.",
+    )
+
+
+def _row(spec: RowSpec, facts: Facts, words: "_Words", suffix: str = "") -> Row | None:
+    figures = _MEASURES[spec.measure](facts)
+    remark = facts.remarks.get(spec.measure, "") or _known_to(spec.measure, figures, facts.record)
+    nothing = all(value is None for value in figures.values())
+    if MEASURES[spec.measure].optional and nothing and not remark:
+        return None
+    title = spec.name.format_map(words)
+    name = f"{title.removesuffix(_TRANSIT)}{suffix}{_TRANSIT if title.endswith(_TRANSIT) else ''}"
+    about = spec.description.format_map(words)
+    return Row(spec.type, name, about, spec.unit, **figures, remark=remark)
+
+
+def in_report_order(runs: Sequence[Sequence[Row]]) -> list[tuple[int, Row]]:
+    """Rows of several runs as one card, each with its run's place.
+
+    Rows of the same name stay in the order given.
+    """
+    rows = [(place, row) for place, own in enumerate(runs) for row in own]
+    return sorted(rows, key=lambda one: _place(one[1]))
+
+
+def _place(row: Row) -> tuple[int, ...]:
+    """By type, then as the cases are ordered: secured ones after the others, unknown ones last."""
+    parts = [*_COMMON]
+    whole, _, part = row.name.rpartition(".")
+    title = whole if part in parts else row.name
+    title = title.removesuffix(_TRANSIT)
+    case = CASES.get(title.removesuffix(SECURED).lower())
+    own_type, place = (TYPES.index(case.rows[0].type), case.place) if case else (len(TYPES), 0)
+    return (
+        TYPES.index(row.type) if row.type in TYPES else len(TYPES),
+        case is None,
+        title.endswith(SECURED),
+        own_type,
+        place,
+        parts.index(part) if part in parts else -1,
+        row.name.endswith(_TRANSIT),
+    )
+
+
+# --- figures --------------------------------------------------------------------------------
+
+_Found = dict[str, float | None]
+
+
+def _rate(name: str) -> Callable[[Facts], _Found]:
+    return lambda facts: {"value": facts.rates[name]}
+
+
+def _share(dividend: float | None, divisor: float | None) -> _Found:
+    """A quotient; nothing where either is missing or 0."""
+    return {"value": dividend / divisor if dividend and divisor else None}
+
+
+def _distribution(series: str) -> Callable[[Facts], _Found]:
+    """The distribution of a latency; the published card leaves the value empty."""
+    return lambda facts: {k: getattr(facts.latency.get(series), k, None) for k in FIGURES}
+
+
+def _connect_seconds(facts: Facts) -> _Found:
+    """None where a device stayed away: then there is no time by which all were connected."""
+    devices = sum(group.count for group in facts.record.groups)
+    return {"value": facts.record.connect_seconds if facts.connected >= devices else None}
+
+
+def _payload_rate(facts: Facts) -> _Found:
+    """Megabytes a second out of the broker; None where messages are small or of several sizes."""
+    sizes = {group.size_bytes for group in facts.record.publishing}
+    (low, high) = sizes.pop() if len(sizes) == 1 else (0, 0)
+    if low != high or low <= LARGE_MESSAGE_BYTES:
+        return {"value": None}
+    return {"value": facts.rates["received"] * low / 1e6}
+
+
+def _base(facts: Facts) -> _Found:
+    """BASE of a supply chain; None where the workload is not scaled by it."""
+    base = facts.record.scenario.get("base")
+    freeform = facts.record.scenario.get("topology") == "freeform"
+    return {"value": float(base) if isinstance(base, int) and not freeform else None}
+
+
+_MEASURES: Mapping[str, Callable[[Facts], _Found]] = {
+    "producers": lambda facts: {"value": sum(g.count for g in facts.record.publishing) or None},
+    "ingress_rate": _rate("sent"),
+    "egress_rate": _rate("received"),
+    # Stored by the broker and handed on: what only went in may never have been stored.
+    "persistent_rate": _rate("received"),
+    "queue_rate": _rate("received"),
+    "forwarding_rate": _rate("received"),
+    "messages_per_watt": lambda facts: _share(facts.rates["received"], facts.watts),
+    "messages_per_rack_unit": lambda facts: _share(facts.rates["received"], facts.rack_units),
+    "joules_per_message": lambda facts: _share(facts.watts, facts.rates["received"]),
+    "messages_per_core_second": lambda facts: {"value": facts.messages_per_core_second},
+    # From the intended moment of sending, so that a late sender is charged.
+    "latency": _distribution("end_to_end"),
+    "transit": _distribution("transit"),
+    "connect_latency": _distribution("connect"),
+    "connect_seconds": _connect_seconds,
+    "base": _base,
+    "recovery_seconds": lambda facts: {
+        "value": figure(part(facts.record.observed, "recovery"), "drained_s")
+    },
+    "high_water_mark": lambda facts: {"value": facts.subscription_high_water_mark},
+    "payload_rate": _payload_rate,
+}
+
+# --- what descriptions say ------------------------------------------------------------------
+
+
+class _Words(dict[str, str]):
+    """Values for names and descriptions, taken from the groups that were really played.
+
+    A word that is not among them is the scenario's field of that name, "?" where it has none.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self._scenario = scenario = facts.record.scenario
+        publishing = facts.record.publishing
+        background = [group for group in publishing if not group.timed]
+        case = CASES.get(facts.record.case)
+        paired = case is not None and case.timed_pair
+        counted = background if paired else publishing or facts.record.groups
+        super().__init__(
+            case=facts.record.case.upper(),
+            devices=f"{sum(group.count for group in counted):,}",
+            background_rate=plain_number(sum(g.rate or 0.0 for g in background)),
+            rack_units=plain_number(facts.rack_units or 0.0),
+            subscribed=" and subscribed" if scenario.get("subscribe") is True else "",
+            topology=str(scenario.get("topology") or "").capitalize(),
+            backends=_text(scenario.get("backends") or len(scenario.get("backend") or ()) or 1),
+            durable=", durable consumers" if scenario.get("durable") is True else "",
+        )
+        for group in [group for group in publishing if group.timed][:1]:
+            low, high = group.size_bytes
+            self |= {
+                "qos": str(group.qos),
+                "size": f"{low:,}" if low == high else f"{low:,}-{high:,}",
+                "topics": f"{group.topics:,}",
+                "ratio": f"{group.deliveries:,}",
+                "pairs": f"{group.topics or group.count:,}",
+                "rate": plain_number(group.rate or 0.0),
+                "each": plain_number((group.rate or 0.0) / max(group.count, 1)),
+            }
+
+    def __missing__(self, key: str) -> str:
+        value = self._scenario.get(key)
+        return "?" if value is None else _text(value)
+
+
+def _text(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

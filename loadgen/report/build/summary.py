@@ -1,0 +1,43 @@
+"""The score card of one run without Spark: what a run prints when it ends."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from loadgen.report.build.card import build, wall_window
+from loadgen.report.model import ScoreCard
+from loadgen.report.power.power import outlets_over, require_usable
+from loadgen.report.power.power_settings import LogSettings, PduLog, log_settings
+from loadgen.report.record import RunFiles, load_intervals, open_run
+from loadgen.report.views import views_of
+
+
+def summarize_run(
+    run_dir: Path,
+    pdu_logs: Sequence[str | Path | PduLog] = (),
+    pdu_timezone: str | None = None,
+    rack_units: float | None = None,
+    *,
+    pdu_columns: str | None = None,
+    pdu_offset: str | None = None,
+) -> ScoreCard:
+    """Read a run directory and make its score card; nothing is written.
+
+    What `power_settings` takes of each: `pdu_logs` as `pdu_log`, `pdu_timezone` the IANA name of
+    the zone they are written in (None: this host's), `pdu_columns` as `parse_columns`, `pdu_offset`
+    how far the PDU's clock is ahead of the host's, such as 1.5s or -2s. Raises RunDirectoryError
+    and PowerLogError.
+    """
+    settings = log_settings(pdu_logs, pdu_timezone, pdu_columns, pdu_offset)
+    return summarize(open_run(run_dir), settings, rack_units)
+
+
+def summarize(
+    run: RunFiles, settings: LogSettings | None = None, rack_units: float | None = None
+) -> ScoreCard:
+    """The same of a run directory that was opened, its power logs as `settings` say."""
+    views = views_of(load_intervals(run), run.record.background)
+    outlets = None
+    if settings is not None:
+        outlets = outlets_over(settings, *wall_window(run.record, views))
+        require_usable(outlets, run.record.id)
+    return build(run, views, outlets, rack_units)

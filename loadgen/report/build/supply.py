@@ -1,0 +1,131 @@
+"""The tables of a supply chain: audit, message types, mix and run rules.
+
+Each is made of what specjms.json holds beside its destinations.
+"""
+
+from collections.abc import Mapping
+
+from loadgen.report.build.sections import Cell, Section
+from loadgen.report.reading import Object, figure, figures, objects, part, text
+
+_FAILED_SHOWN = 10
+
+
+def audit(document: Object) -> Section:
+    rows: list[tuple[Cell, ...]] = []
+    for test, result in part(document, "audit").items():
+        if not isinstance(result, Mapping):
+            continue
+        word = "PASS" if result.get("pass") is True else "FAIL"
+        rows.append((str(test), word, *figures(result, "passed", "failed"), "", ""))
+        wrong = [one for one in objects(result.get("findings")) if not one.get("pass")]
+        rows += [
+            ("", "FAIL", None, None, text(one, "subject"), _difference(one))
+            for one in wrong[:_FAILED_SHOWN]
+        ]
+    note = (
+        "Five tests of each interaction or destination (run rules, section 3.6); delivered is of "
+        "the whole run, the others are of the window. "
+        f"{text(document, 'transactions')}"
+    )
+    header = ("test", "", "passed", "failed", "where", "")
+    return Section("Audit", note, header, tuple(rows), texts=(0, 1, 4, 5))
+
+
+def _difference(finding: Object) -> str:
+    return f"expected {text(finding, 'expected')}, observed {text(finding, 'observed')}"
+
+
+def message_types(document: Object) -> Section:
+    rows = tuple(
+        (
+            f"{one.get('interaction')}.{one.get('message')}",
+            *figures(one, "sent", "received", "expected", "sent_per_s", "target_sent_per_s"),
+            *figures(one, "received_per_s", "target_received_per_s"),
+            *figures(part(one, "delivery_us"), "p50", "p90", "p99", "max"),
+            *figures(one, "handler_p90_us"),
+        )
+        for one in objects(document.get("types"))
+    )
+    places = part(document, "locations")
+    where = ", ".join(f"{count} {kind}" for kind, count in places.items())
+    options = [str(text) for text in document.get("changed_options") or ()]
+    changed = f" Not as SPECjms2007 has it: {'; '.join(options[:40])}." if options else ""
+    discarded = figure(document, "discarded")
+    refused = ""
+    if discarded:
+        megabytes = (figure(document, "discarded_bytes") or 0) / 1e6
+        refused = (
+            f" Selectors at the receivers discarded {discarded:,.0f} deliveries of these, "
+            f"{megabytes:,.1f} MB."
+        )
+    note = (
+        f"{text(document, 'topology').capitalize()} topology, BASE {document.get('base')}: "
+        f"{where}.{changed} Messages of interactions begun in the window. Delivery time in µs: of "
+        f"first messages from when they were due, of others from when they were sent.{refused}"
+    )
+    header = (
+        *("message", "sent", "received", "expected", "sent/s", "target", "received/s", "target"),
+        *("50P", "90P", "99P", "max", "90P, slowest handler"),
+    )
+    return Section("Message types", note, header, rows)
+
+
+def topics(document: Object) -> Section:
+    traffic = part(document, "traffic")
+    rows = tuple(
+        (text(one, "topic"), *figures(one, "message_types", "sent_per_s", "received_per_s"))
+        for one in objects(traffic.get("busiest"))
+    )
+    count, mean, most = figures(traffic, "topics", "sent_per_s_mean", "sent_per_s_most")
+    note = (
+        f"{count or 0:,.0f} topics, as they are at the broker and without the levels by which it "
+        f"selects; messages sent to one a second: {mean or 0:,.3f} in the mean, {most or 0:,.3f} "
+        "to the busiest. These are the busiest."
+    )
+    header = ("topic", "message types", "sent/s", "received/s")
+    return Section("Traffic by topic", note, header, rows)
+
+
+def message_mix(document: Object) -> Section:
+    keys = (
+        *("sent_per_s", "target_sent_per_s", "received_per_s", "target_received_per_s"),
+        *("percent", "target_percent"),
+    )
+    rows = tuple((_group(one), *figures(one, *keys)) for one in objects(document.get("groups")))
+    note = (
+        "By how the messages were played, where options were changed too. Shares are of messages "
+        "received, as the published 50/50 and 80/20 mixes are."
+    )
+    header = ("group", "sent/s", "target", "received/s", "target", "share, %", "target, %")
+    return Section("Message mix", note, header, rows)
+
+
+def _group(row: Object) -> str:
+    name = text(row, "name")
+    return f"{row.get('group')}: {name}" if name else str(row.get("group"))
+
+
+_KEPT = ((True, "kept"), (False, "NOT KEPT"))
+
+
+def run_rules(document: Object) -> Section:
+    rows = tuple(
+        (
+            text(one, "rule"),
+            next((word for kept, word in _KEPT if one.get("kept") is kept), "not judged"),
+            text(one, "observed"),
+        )
+        for one in objects(document.get("rules"))
+    )
+    words = [row[1] for row in rows]
+    result = "Every one was judged and kept: the run is compliant."
+    if document.get("compliant") is not True:
+        result = (
+            f"The run is not compliant: {words.count('kept')} are kept, "
+            f"{words.count('NOT KEPT')} are not, {words.count('not judged')} were not judged."
+        )
+    found = document.get("notes")
+    notes = [str(text)[:300] for text in found[:10]] if isinstance(found, list) else []
+    note = " ".join((result, *notes))
+    return Section("Run rules", note, ("rule", "", "observed"), rows, texts=(0, 1, 2))

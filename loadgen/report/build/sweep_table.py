@@ -1,0 +1,298 @@
+"""The table of a sweep: one row a combination, from the runs that its directory holds.
+
+The columns are those of the published tables: FANOUT by ratio with topics, consumers, producers,
+ingress and egress; LATENCY by background load. Of several repetitions a row shows the median and
+how far they lie apart.
+"""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loadgen.cases.registry import CASES, style_of
+from loadgen.errors import RunDirectoryError
+from loadgen.report.build.summary import summarize
+from loadgen.report.model import ScoreCard
+from loadgen.report.reading import figure, part
+from loadgen.report.record import RunRecord, open_run
+from loadgen.report.render.text import notice_for
+from loadgen.run.search.sweep import Measured, SweepPoint, SweepResult, standing_of
+
+Figures = Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of figures: key, title, and the unit of its numbers ("" for a count)."""
+
+    key: str
+    title: str
+    unit: str
+
+
+FIGURES: Mapping[str, Column] = {
+    column.key: column
+    for column in (
+        Column("ratio", "Fanout ratio 1:", ""),
+        Column("topics", "# of topics", ""),
+        Column("consumers", "# of consumers", ""),
+        Column("producers", "# of producers", ""),
+        Column("devices", "# of devices", ""),
+        Column("background", "Background", "msgs/sec"),
+        Column("ingress", "Ingress rate", "msgs/sec"),
+        Column("egress", "Egress rate", "msgs/sec"),
+        Column("high_water_mark", "High-water mark", "messages"),
+        Column("seconds", "Connected in", "seconds"),
+        Column("avg", "AVG", "µs"),
+        Column("p50", "50P", "µs"),
+        Column("p99", "99P", "µs"),
+        Column("max", "MAX", "µs"),
+        Column("stdev", "STDV", "µs"),
+        # Of a supply chain.
+        Column("delivery", "Mean delivery", "ms"),
+        Column("published_delivery", "Mean delivery, paper", "ms"),
+        Column("broker_per_base", "Broker processor per BASE", "% of all processors"),
+        Column("published_per_base", "Broker processor per BASE, paper", "% of 8 processors"),
+        Column("published_base", "Most BASE, paper", ""),
+        Column("used_topics", "Topics", ""),
+        Column("per_topic", "Sent to a topic", "msgs/sec"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRow:
+    """One combination. `values` are the swept fields as given, `numbers` as numbers where they are.
+
+    `figures` are medians over `runs` runs, `spread` the share of the median by which the main
+    figure's (of searches: the limit's) greatest and least lie apart (None for one run). `told` are
+    the reasons or errors, `limit` what a search found: field, load, above, stands (closed, not
+    closed, at least, nothing held: the first alone is a limit), ended, confirmed, own, codes.
+    `broker` (with its version) and `protocol` are those of its runs, all where they differ.
+    """
+
+    key: str
+    values: Mapping[str, str]
+    numbers: Mapping[str, float]
+    figures: Figures
+    runs: int
+    spread: float | None
+    valid: bool
+    told: tuple[str, ...] = ()
+    limit: Mapping[str, Any] | None = None
+    directories: tuple[str, ...] = ()
+    broker: str = ""
+    protocol: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepTable:
+    """A sweep's rows in the order of its grid, and the columns that they have."""
+
+    case: str
+    axes: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[SweepRow, ...]
+    searched: str = ""
+    broker: str = ""
+    protocol: str = ""
+    programs: tuple[str, ...] = field(default_factory=tuple)
+    notice: str = ""
+    """What must stand before any figure."""
+
+    @property
+    def repeated(self) -> bool:
+        return any(row.runs > 1 for row in self.rows)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether rows were measured on different brokers, versions or protocols.
+
+        Not only where brokers are swept: what was kept may be older than the broker of today.
+        """
+        return len({(row.broker, row.protocol) for row in self.rows if row.runs}) > 1
+
+
+def table_of(result: SweepResult) -> SweepTable:
+    """The table of a sweep that was played, as far as it came."""
+    axes = tuple(result.points[0].values) if result.points else ()
+    cards: dict[str, ScoreCard] = {}
+    rows = []
+    for point in result.points:
+        ones = [one for one in result.measured if one.key == point.key]
+        if ones:
+            rows.append(_row(result.directory, point, ones, cards))
+    case = result.points[0].scenario.case if result.points else ""
+    wanted = style_of(case).columns
+    return SweepTable(
+        case=case,
+        axes=axes,
+        columns=tuple(
+            FIGURES[key]
+            for key in wanted
+            if any(row.figures.get(key) is not None for row in rows) or not rows
+        ),
+        rows=tuple(rows),
+        searched=next((str(row.limit["field"]) for row in rows if row.limit), ""),
+        broker=_joined(card.run.broker_name for card in cards.values()),
+        protocol=_joined(card.run.protocol for card in cards.values()),
+        programs=tuple(dict.fromkeys(card.run.program for card in cards.values())),
+        # Of the case, not of a card: a limit is a figure too, where no run of it is left.
+        notice=notice_for(case),
+    )
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(filter(None, texts)))
+
+
+def _row(
+    directory: Path,
+    point: SweepPoint,
+    ones: Sequence[Measured],
+    cards: dict[str, ScoreCard],
+) -> SweepRow:
+    found: list[Figures] = []
+    played: list[ScoreCard] = []
+    told: dict[str, None] = {}
+    main = ""
+    for one in ones:
+        if one.error:
+            told[one.error] = None
+        if one.run is None:
+            continue
+        path = directory / one.run
+        try:
+            run = open_run(path)
+            card = summarize(run)
+        except RunDirectoryError as error:
+            told[str(error)] = None
+            continue
+        cards[one.run] = card
+        played.append(card)
+        main = style_of(run.record.case).main
+        found.append(figures_of(run.record, card))
+        if one.limit is None:
+            told |= dict.fromkeys(reason.code for reason in card.verdict.reasons)
+    figures = {key: _median([one[key] for one in found]) for key in FIGURES}
+    aim = None if point.search is None else point.search.aim
+    limits = [one.limit for one in ones if one.limit is not None]
+    limit = _limit([{**one, "stands": standing_of(one, aim)} for one in limits])
+    mains = [one["load"] for one in limits] or [one.get(main) for one in found]
+    return SweepRow(
+        key=ones[0].key,
+        values=point.values,
+        numbers=_numbers(point),
+        figures=figures,
+        runs=len(found),
+        spread=_spread([value for value in mains if value is not None]),
+        valid=all(one.valid for one in ones) and (limit is None or limit["stands"] == "closed"),
+        told=tuple(told),
+        limit=limit,
+        directories=tuple(one.run for one in ones if one.run is not None),
+        broker=_joined(card.run.broker_name for card in played),
+        protocol=_joined(card.run.protocol for card in played),
+    )
+
+
+_WEAKEST_FIRST = ("at least", "not closed", "closed")
+
+
+def _limit(limits: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Several searches of one combination as one: the median of the loads, all codes.
+
+    It stands as the weakest of them: where one is only a load that held, so is the median.
+    """
+    if not limits:
+        return None
+    codes = dict.fromkeys(reason["code"] for limit in limits for reason in limit["reasons"])
+    found = {limit["stands"] for limit in limits}
+    stands = next((one for one in _WEAKEST_FIRST if one in found), "nothing held")
+    return {
+        "field": limits[0]["field"],
+        "load": _median([limit["load"] for limit in limits]),
+        "above": None if stands == "at least" else _median([limit["above"] for limit in limits]),
+        "stands": stands,
+        "ended": tuple(dict.fromkeys(limit["ended"] for limit in limits)),
+        "confirmed": all(limit["confirmed"] for limit in limits),
+        "own": any(limit["own"] for limit in limits),
+        "codes": tuple(codes),
+    }
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return statistics.median(present) if present else None
+
+
+def _spread(values: Sequence[float]) -> float | None:
+    if len(values) < 2:
+        return None
+    median = statistics.median(values)
+    return (max(values) - min(values)) / median if median else None
+
+
+def _numbers(point: SweepPoint) -> dict[str, float]:
+    """Swept fields as numbers, of a range of sizes its middle.
+
+    They are the point's own: a row that was kept from a smaller grid knows less, and one that
+    could not be run has no record.
+    """
+    numbers = {}
+    for name in point.values:
+        value = getattr(point.scenario, name)
+        if isinstance(value, (list, tuple)) and all(
+            isinstance(item, (int, float)) for item in value
+        ):
+            value = sum(value) / max(1, len(value))
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            numbers[name] = float(value)
+    return numbers
+
+
+def figures_of(record: RunRecord, card: ScoreCard) -> dict[str, float | None]:
+    """The figures of one run by the keys of `FIGURES`; None where the run has none."""
+    case = CASES.get(record.case)
+    burst = case is not None and case.connects_only
+    axis = style_of(record.case).axis
+    background = [
+        group
+        for group in card.curves.groups
+        if group.name in record.background and any(p.name == group.name for p in record.publishing)
+    ]
+    sent = sum(group.counters["sent"] for group in background)
+    latency = card.latency.get("connect" if burst else "end_to_end")
+    ratio = record.scenario.get("ratio")
+    return {
+        "ratio": float(ratio) if isinstance(ratio, int) and axis == "ratio" else None,
+        "topics": sum(group.topics for group in record.publishing) or None,
+        "producers": sum(group.count for group in record.publishing) or None,
+        "consumers": sum(g.count for g in record.groups if g.rate is None and not burst) or None,
+        "devices": sum(group.count for group in record.groups),
+        "background": sent / card.run.seconds if axis == "background" else None,
+        "ingress": None if burst else card.rates["sent"],
+        "egress": None if burst else card.rates["received"],
+        "high_water_mark": card.counts.high_water_mark,
+        "seconds": card.connect.seconds if burst else None,
+        **{key: getattr(latency, key, None) for key in ("avg", "p50", "p99", "max", "stdev")},
+        "broker_per_base": _broker_per_base(record, card),
+        # What the case itself worked out.
+        **{key: figure(part(record.own, "figures"), key) for key in _OF_THE_CASE},
+    }
+
+
+_OF_THE_CASE = (
+    *("delivery", "published_delivery", "published_per_base", "published_base"),
+    *("used_topics", "per_topic"),
+)
+
+
+def _broker_per_base(record: RunRecord, card: ScoreCard) -> float | None:
+    """Share of this host's processors that the broker used, for each BASE, in per cent."""
+    base, cores = record.scenario.get("base"), record.environment.get("cores")
+    used = None if card.broker is None else card.broker.cores
+    if used is None or not isinstance(base, int) or not isinstance(cores, int) or not cores:
+        return None
+    return 100.0 * used / cores / base

@@ -1,0 +1,233 @@
+"""Score cards over weeks: a card's rows as a table, and past cards as a baseline. Pure.
+
+The table has a line for each row of each card. Cards of the same `load` (case, scenario, protocol,
+load host) are points of one course, whatever broker and version of this program they were of.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from loadgen.errors import RunDirectoryError
+from loadgen.judge.verdict import Reason, Verdict
+from loadgen.metrics.reducer import LatencySummary
+from loadgen.report.build.compare import load_of
+from loadgen.report.build.rows import FIGURES, Row
+from loadgen.report.model import (
+    LATENCY_FIGURES,
+    Connecting,
+    Counts,
+    Curves,
+    PackedCurves,
+    Run,
+    ScoreCard,
+)
+from loadgen.report.render.figures import COLORS, Chart, axis, chart, layout, line
+from loadgen.report.render.page import render
+from loadgen.report.render.text import name
+
+HISTORY_SCHEMA = pa.schema(
+    [
+        *((key, pa.string()) for key in ("run", "started", "load", "broker", "program")),
+        ("valid", pa.bool_()),
+        *((key, pa.string()) for key in ("name", "description", "unit")),
+        ("place", pa.int32()),
+        *((key, pa.float64()) for key in FIGURES),
+        ("card", pa.string()),
+        ("case", pa.string()),
+        ("month", pa.string()),
+    ]
+)
+"""A row of a card. `load` is `compare.load_of`, `place` that in the card, `started` in UTC.
+
+`card` is what a baseline needs of the card, as JSON, at its first row and null at the others. The
+table is divided by `case` and `month` (2026-11).
+"""
+
+_MONTH = re.compile(r"\d{4}-\d{2}")
+_NO_CURVES = PackedCurves(Curves(0, {}, (), (), pa.table({}), (), (), pa.table({}), ()))
+_KEPT = ("run", "verdict", "rows", "counts", "latency")
+_SCHEMA = 1
+
+
+def documents_in(data: bytes, shown: str) -> list[dict[str, Any]]:
+    """The cards of a scorecard.json; raises RunDirectoryError where it is none."""
+    try:
+        found = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise RunDirectoryError(f"{shown} is no scorecard.json: {error}") from None
+    several = found if isinstance(found, list) else None
+    if isinstance(found, dict):
+        several = found.get("runs", [found])
+    if not isinstance(several, list) or not all(isinstance(one, dict) for one in several):
+        raise RunDirectoryError(f"{shown} is no scorecard.json")
+    return several
+
+
+def entries_of(document: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
+    """The lines of a card, as mappings with the columns of HISTORY_SCHEMA."""
+    kept = {key: document.get(key) for key in _KEPT}
+    card = past_card(orjson.dumps(kept).decode(), shown)
+    if document.get("schema") != _SCHEMA:
+        raise RunDirectoryError(f"{shown} has schema {str(document.get('schema'))[:20]!r}, not 1")
+    run = card.run
+    about = {
+        "run": run.id,
+        "started": run.started,
+        "load": load_of(card),
+        "broker": run.broker_name,
+        "program": run.program,
+        "valid": card.verdict.valid,
+        "case": run.case,
+        "month": month[0] if (month := _MONTH.match(run.started)) else "unknown",
+    }
+    lines = [
+        {
+            **about,
+            **{key: getattr(row, key) for key in ("name", "description", "unit", *FIGURES)},
+            "place": place,
+            "card": None if place else orjson.dumps(kept).decode(),
+        }
+        for place, row in enumerate(_rows(card))
+    ]
+    try:
+        pa.Table.from_pylist(lines, HISTORY_SCHEMA)
+    except pa.ArrowException as error:
+        raise RunDirectoryError(f"{shown} is no scorecard.json: {error}") from None
+    return lines
+
+
+def past_card(text: str, shown: str = "the history") -> ScoreCard:
+    """A card as comparisons need it, from what was kept of it; raises RunDirectoryError."""
+    try:
+        kept = orjson.loads(text)
+        figures = {key.replace("_", "."): key for key in LATENCY_FIGURES}
+        return ScoreCard(
+            run=Run(**kept["run"]),
+            verdict=Verdict(
+                () if kept["verdict"]["valid"] else tuple(_reasons(kept["verdict"]["reasons"]))
+            ),
+            rows=tuple(Row(**row) for row in kept["rows"]),
+            counts=Counts(**kept["counts"]),
+            latency={
+                series: LatencySummary(**{figures[key]: value for key, value in told.items()})
+                for series, told in kept["latency"].items()
+            },
+            power=None,
+            connect=Connecting(0, {}, None),
+            network=MappingProxyType({}),
+            rates=MappingProxyType({}),
+            packed_curves=_NO_CURVES,
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"[:200]
+        raise RunDirectoryError(f"{shown} is no scorecard.json of this version: {reason}") from None
+
+
+def _reasons(reasons: Iterable[Mapping[str, Any]]) -> Iterator[Reason]:
+    found = [Reason(one["code"], one.get("detail") or "") for one in reasons]
+    # INVALID without a reason is INVALID all the same.
+    yield from found or [Reason("INTERRUPTED", "the card gives no reason")]
+
+
+def _rows(card: ScoreCard) -> list[Row]:
+    """The card's rows, and its latency where none of them is one: every case has one to follow."""
+    rows = list(card.rows)
+    timed = card.latency.get("end_to_end")
+    if timed is not None and all(row.unit != "microseconds" for row in rows):
+        figures = {key: getattr(timed, key) for key in FIGURES if key != "value"}
+        title = f"{card.run.case.upper()}.end_to_end"
+        about = "From the intended moment of sending to the receiver."
+        rows.append(Row("Latency", title, about, "microseconds", **figures))
+    return rows
+
+
+# --- trends ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One VALID run in a course; `before` is the mean of the runs before it, None for the first."""
+
+    started: str
+    run: str
+    broker: str
+    value: float
+    before: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A figure of a row over time, of runs of one load.
+
+    Rows may share a name, and their description tells them apart.
+    """
+
+    case: str
+    load: str
+    name: str
+    place: int
+    column: str
+    unit: str
+    description: str
+    points: tuple[Point, ...]
+
+
+COLUMNS = ("value", "p50", "p99")
+"""Figures that are followed."""
+
+
+def weeks_of(course: Course) -> list[tuple[str, int, float, float, float]]:
+    """For each week with runs: its Monday, how many runs, mean, least and greatest."""
+    weeks: dict[str, list[float]] = {}
+    for point in course.points:
+        weeks.setdefault(_monday(point.started), []).append(point.value)
+    return [
+        (week, len(found), sum(found) / len(found), min(found), max(found))
+        for week, found in weeks.items()
+    ]
+
+
+def _monday(started: str) -> str:
+    try:
+        day = datetime.fromisoformat(started).date()
+    except ValueError:
+        return "unknown"
+    return (day - timedelta(days=day.weekday())).isoformat()
+
+
+def history_page(courses: Sequence[Course], rolling: int) -> bytes:
+    """A page with one chart a row."""
+    return render(
+        "history.html.j2",
+        title="History",
+        charts=[_chart(course, rolling) for course in courses],
+    )
+
+
+def _chart(course: Course, rolling: int) -> Chart:
+    column = FIGURES[course.column]
+    points = [(point.started, point.value) for point in course.points]
+    before = [(point.started, point.before) for point in course.points]
+    hover = "%{y:,.4g} " + name(course.unit, 40)
+    label = f"{course.name} {column}"
+    return chart(
+        f"{label} ({course.load[:6]})",
+        f"{name(course.description, 200)} VALID runs of {course.case} of one load and load host, "
+        f"and the mean of up to {rolling} runs before each.",
+        [
+            line(label, points, COLORS[0], hover, marked=True),
+            line("mean before", before, COLORS[1], hover, dash="dot"),
+        ],
+        layout(xaxis=axis("started (UTC)", type="date"), yaxis=axis(course.unit)),
+        (
+            ("started", "run", "broker", course.unit, "mean before"),
+            [(p.started, p.run, p.broker, p.value, p.before) for p in course.points],
+        ),
+    )

@@ -1,0 +1,483 @@
+"""The formats of power logs: where a log's header says that times, outlets and figures stand.
+
+Most logs need no format of their own: a header names its columns, and a unit says what a figure
+counts. `FORMATS` has those whose headers say too little, and what their makers document. Columns
+are separated by commas, tabs, semicolons or bars.
+"""
+
+import csv
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from zoneinfo import available_timezones
+
+from loadgen.report.power.power_settings import Columns
+from loadgen.report.power.power_units import KILOWATT_HOUR, OTHER, UNITS, WATT, Unit, unit_in
+
+SEPARATORS = "\t;|,"
+
+OPTION = "--pdu-columns"
+
+
+class HeaderError(ValueError):
+    """A header that could be read in several ways; the text says what to give."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of numbers; `unit` is None where only its cells can tell."""
+
+    place: int
+    title: str
+    unit: Unit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outlet:
+    """The columns of one outlet: its watts, its counter of energy, or both."""
+
+    name: str
+    watts: Column | None
+    counter: Column | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How to read the lines of a log. Columns are numbered from 0.
+
+    `time` are the columns that make up the time: a date, a time, a zone; `order` how their dates
+    are written (dmy, mdy or ymd), "" for what the dates themselves say; `zone` is that of the
+    header, or above it, "" for none. `width` is the number of columns of a line, `numbers` further
+    columns that must be numbers, `others` those of other numbers, such as volts. Outlets have
+    columns of their own, or `outlet_column` names the outlet of a line; `unit_column` has the unit
+    of a line. `apart` is whether columns of power are known to be outlets, not only to have a unit.
+    Figures may be missing where `gaps`.
+    """
+
+    time: tuple[int, ...]
+    outlets: tuple[Outlet, ...]
+    width: int
+    order: str = ""
+    zone: str = ""
+    numbers: tuple[tuple[str, int], ...] = ()
+    outlet_column: int | None = None
+    unit_column: int | None = None
+    others: tuple[int, ...] = ()
+    apart: bool = True
+    gaps: bool = True
+
+
+IBM_DPI_COLUMNS = ("date", "time", "voltage", "current", "power factor", "watts", "cumulative kWh")
+
+IBM_DPI = Layout(
+    time=(0, 1),
+    outlets=(Outlet("", Column(5, "watts", WATT), Column(6, "cumulative kWh", KILOWATT_HOUR)),),
+    width=len(IBM_DPI_COLUMNS),
+    order="mdy",
+    numbers=(("voltage", 2), ("current", 3), ("power factor", 4)),
+    gaps=False,
+)
+"""IBM DPI, as the MessageSight v1.0 report prints it (section PERSISTENT.MPW): one outlet."""
+
+_DPI_DATE = re.compile(r"\d{1,2}/\d{1,2}/\d{4}")
+
+
+# --- what a header cell says ----------------------------------------------------------------
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_TIME = _words(
+    "time timestamp datetime yyyy zeit uhrzeit zeitstempel zeitpunkt heure horodatage hora"
+)
+_DATE = _words("date datum fecha")
+_NO_TIME = _words("offset left remaining elapsed duration interval up run on")
+_ZONES = _words("timezone zone zeitzone tz")
+_OUTLET = _words("outlet receptacle socket plug port channel circuit sensor steckdose prise")
+_OUTLET_KEYS = ("id", "number", "no", "nr", "num", "index", "", "name", "label")
+"""What stands beside the word for an outlet, what tells outlets apart best first."""
+_STATISTIC = _words(
+    "max maximum peak min minimum low high limit threshold rated rating nominal capacity budget "
+    "warning critical alarm allocated cost available stdev deviation std cap headroom setpoint "
+    "target price tariff preis kosten eur usd gbp chf"
+)
+_NEITHER = _words(
+    "apparent reactive factor voltage volts current amps frequency temperature humidity state "
+    "status percent crest apparente aparente reactiva réactive reattiva scheinleistung "
+    "blindleistung"
+)
+_POWER = _words("power watts leistung wirkleistung puissance potencia")
+_ENERGY = _words("energy energie arbeit wirkarbeit energia consumption verbrauch")
+_MEAN = _words("average avg mean mittelwert")
+_NOISE = (
+    _POWER
+    | _ENERGY
+    | _MEAN
+    | _words(
+        "active real true cumulative accumulated analog counter meter zähler reading value usage "
+        "used in of the group load"
+    )
+)
+"""Words that say what a column counts, and not of which outlet."""
+_VALUE = _words("value reading wert measurement")
+_UNITS = _words("unit units einheit uom")
+
+_SUMS = _words("total sum all overall aggregate gesamt summe totale")
+TOTALS = (
+    _SUMS,
+    _SUMS | _words("inlet input infeed feed unit pdu phase bank branch line mains"),
+)
+"""Words of what is the sum of other outlets, and of what may be."""
+
+_INDEX = re.compile(
+    r"(?:(?<![^\W\d_])[^\W\d_]{1,2})?\d+(?!\d|\s?(?:m?s|sec|m|min|h|hr|d)(?![^\W_]))|\b[^\W\d_]\b",
+    re.IGNORECASE,
+)
+"""What counts outlets in their names: 3, A, AA3; not a span of time, such as 5 min."""
+_QUANTILE = re.compile(r"p\d\d+", re.IGNORECASE)
+
+_ZONE = re.compile(
+    r"(?<![^\W_])(?:(?:utc|gmt)(?:\s?[+-]\d\d?(?::?\d\d)?)?|[a-z_]+/[a-z_/]+"
+    r"|(?:ce|ee|m|p|c|e|ae|nz)(?:s|d)t|cet|eet|bst|ist|msk|jst|kst|hkt|sgt)(?![^\W_])",
+    re.IGNORECASE,
+)
+_ZONE_LINE = re.compile(r"time\s?-?zone|zeitzone|times?\b.* in ", re.IGNORECASE)
+
+
+def zone_in(text: str) -> str:
+    """The zone that a text names, as UTC+02:00, CEST or Europe/Berlin; "" for none."""
+    found = (one[0] for one in _ZONE.finditer(text))
+    return next((one for one in found if "/" not in one or one in available_timezones()), "")
+
+
+def zone_above(lines: Sequence[str]) -> str:
+    """The zone that a line above a header names, as "Time zone: Europe/Berlin"; "" for none.
+
+    Not that of "(UTC+01:00) Amsterdam", which leaves open whether summer time is in it.
+    """
+    named = (zone_in(line) for line in lines if _ZONE_LINE.search(line))
+    return next((zone for zone in named if zone and not re.search(r"\d", zone)), "")
+
+
+def words_of(cell: str) -> list[str]:
+    """The words of a cell in small letters; activePower and active_power have two."""
+    apart = re.sub(r"(?<=[^\W\d_][^\W\d_])(?=[A-Z][a-zäöüé])|(?<=[a-zäöüé])(?=[A-Z])", " ", cell)
+    return [word.casefold() for word in re.findall(r"[^\W_]+", apart)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Heading:
+    """What a header cell says: `kind` of its column, its unit, and the outlet that it names."""
+
+    place: int
+    cell: str
+    kind: str
+    unit: Unit | None = None
+    outlet: str = ""
+    mean: bool = False
+
+
+def _heading(place: int, cell: str) -> _Heading:
+    try:
+        unit, rest = unit_in(cell)
+    except ValueError as error:
+        raise HeaderError(
+            f"column {cell[:80]!r} does not say its unit for certain ({error}); give {OPTION} "
+            f"watts=NAME,unit=W (or kW, mW) where that is its unit, else convert it"
+        ) from None
+    words = words_of(rest)
+    kind, known = "", frozenset(words)
+    if known & _STATISTIC:
+        kind = ""
+    elif known & _NEITHER or unit == OTHER:
+        kind = "other"
+    elif unit is not None:
+        kind = unit.kind
+    elif known & _ZONES or ("offset" in known and known & {"utc", "gmt"}):
+        kind = "zone"
+    elif known & (_TIME | _DATE) and not known & _NO_TIME:
+        kind = "time" if known & _TIME else "date"
+    elif known & _ENERGY:
+        kind = "energy"
+    elif known & _POWER:
+        kind = "power"
+    elif known & _OUTLET and len(words) <= 2:
+        kind = "outlet"
+    elif len(words) == 1 and known & _VALUE:
+        kind = "value"
+    elif len(words) == 1 and known & _UNITS:
+        kind = "unit"
+    return _Heading(place, cell, kind, unit, outlet_named(rest), bool(known & _MEAN))
+
+
+def outlet_named(rest: str) -> str:
+    """What is left of a header cell without the words that say what it counts."""
+    kept = [
+        piece
+        for piece in re.split(r"(\s+|(?<=[a-z])(?=[A-Z]))", re.sub(r"_+", " ", rest))
+        if not (words_of(piece) and set(words_of(piece)) <= _NOISE)
+    ]
+    return re.sub(r"\s+", " ", "".join(kept)).strip(" -:/|,.()[]#")
+
+
+# --- a layout from a header -----------------------------------------------------------------
+
+_NAMED_KINDS = {
+    "time": "time",
+    "date": "date",
+    "watts": "power",
+    "kwh": "energy",
+    "outlet": "outlet",
+}
+"""What the user names to the kind of its column."""
+
+_INSTEAD = ({"time", "date"}, {"power", "energy", "value"}, {"outlet"})
+"""Kinds of which only those that the user named count, where one of them is named."""
+
+
+def layout_of(lines: Sequence[Sequence[str]], columns: Columns) -> Layout | None:
+    """The layout of a log with this header, a line or several; None for what heads no such table.
+
+    `columns` are those that the user named. Raises HeaderError.
+    """
+    if not columns.keys() & _NAMED_KINDS.keys():
+        found = next((layout for fits in FORMATS.values() if (layout := fits(lines[0]))), None)
+        if found is not None:
+            return found
+    cells = [" ".join(filter(None, column)).strip() for column in zip(*lines, strict=True)]
+    named = _named(lines, columns)
+    if named is None:
+        return None
+    taken = {one.kind for one in named.values()}
+    dropped = set().union(*(kinds for kinds in _INSTEAD if kinds & taken))
+    read = (named.get(place) or _heading(place, cell) for place, cell in enumerate(cells))
+    headings = [one for one in read if one.place in named or one.kind not in dropped]
+    return _layout(headings, len(cells), columns)
+
+
+def _named(lines: Sequence[Sequence[str]], columns: Columns) -> dict[int, _Heading] | None:
+    """The columns that the user named, by place; None where one is not there, or there twice."""
+    named: dict[int, _Heading] = {}
+    for key, kind in _NAMED_KINDS.items():
+        wanted = columns.get(key)
+        if wanted is None:
+            continue
+        places = {
+            place
+            for line in lines
+            for place, cell in enumerate(line)
+            if cell.casefold() == wanted.casefold()
+        }
+        if len(places) != 1:
+            return None
+        (place,) = places
+        unit = None
+        if kind in ("power", "energy"):
+            unit = _stated_unit([line[place] for line in lines], kind)
+        named[place] = _Heading(place, wanted, kind, unit)
+    return named
+
+
+def _stated_unit(cells: Sequence[str], kind: str) -> Unit:
+    """The unit that a named column states; without one it is what its name in the option says."""
+    for cell in cells:
+        try:
+            unit, _ = unit_in(cell)
+        except ValueError:
+            unit = None
+        if unit is not None and unit.kind == kind:
+            return unit
+    return WATT if kind == "power" else KILOWATT_HOUR
+
+
+def _layout(headings: Sequence[_Heading], width: int, columns: Columns) -> Layout | None:
+    kinds: dict[str, list[_Heading]] = {}
+    for heading in headings:
+        kinds.setdefault(heading.kind, []).append(heading)
+    time = _time_columns(kinds.get("time", []), kinds.get("date", []))
+    powers, energies = _plain(kinds.get("power", [])), kinds.get("energy", [])
+    if not powers and not energies and len(kinds.get("value", [])) == 1:
+        powers = kinds["value"]
+    if not time or not (powers or energies):
+        return None
+    unit_column = None
+    if len(powers) == 1 and not energies:
+        unit_column = next((one.place for one in kinds.get("unit", [])), None)
+    powers = [_in_unit(one, "unit", columns) for one in powers]
+    energies = [_in_unit(one, "counter_unit", columns) for one in energies]
+    outlet = _outlet_column(kinds.get("outlet", []))
+    outlets = _outlets(powers, energies) if outlet is None else (_only_outlet(powers, energies),)
+    return Layout(
+        time=tuple(one.place for one in [*time, *kinds.get("zone", [])[:1]]),
+        outlets=outlets,
+        width=width,
+        order=columns.get("dates", ""),
+        zone=next(filter(None, (zone_in(one.cell) for one in time)), ""),
+        outlet_column=None if outlet is None else outlet.place,
+        unit_column=unit_column,
+        others=tuple(one.place for one in kinds.get("other", [])),
+        apart=len({_without_index(one.name) for one in outlets}) == 1,
+    )
+
+
+def _time_columns(times: Sequence[_Heading], dates: Sequence[_Heading]) -> list[_Heading]:
+    """The column of times, or that of dates and that of times; none where there is neither."""
+    whole = [one for one in times if {"timestamp", "datetime"} & set(words_of(one.cell))]
+    in_utc = [one for one in times if zone_in(one.cell)]
+    for found in (times, whole, in_utc):
+        if len(found) == 1:
+            alone = found is not times or len(dates) != 1 or {*words_of(times[0].cell)} & _DATE
+            return [found[0]] if alone or found[0] in whole else [dates[0], found[0]]
+    if not times and len(dates) == 1:
+        return [dates[0]]
+    if len(times) + len(dates) > 1:
+        raise HeaderError(
+            f"has several columns of time ({_titles([*times, *dates])}); {_give('time')}"
+        )
+    return []
+
+
+def _plain(powers: Sequence[_Heading]) -> list[_Heading]:
+    """Without means where the outlet has a column that is none."""
+    now = {one.outlet for one in powers if not one.mean}
+    return [one for one in powers if not one.mean or one.outlet not in now]
+
+
+def _in_unit(heading: _Heading, key: str, columns: Columns) -> _Heading:
+    """With the unit that the user gave; raises HeaderError where the column states another one."""
+    if key not in columns:
+        return heading
+    given = UNITS[columns[key]]
+    named = columns.get("watts" if key == "unit" else "kwh")
+    if heading.unit not in (None, given) and heading.cell != named:
+        raise HeaderError(
+            f"says the unit of its column {heading.cell[:60]!r} itself, and {OPTION} "
+            f"{key}={columns[key]} another one; leave {key} out"
+        )
+    return replace(heading, unit=given)
+
+
+def _outlet_column(found: Sequence[_Heading]) -> _Heading | None:
+    """What tells outlets apart best: an id before a name."""
+
+    def place(heading: _Heading) -> int:
+        keys = [word for word in words_of(heading.cell) if word not in _OUTLET]
+        known = [_OUTLET_KEYS.index(key) for key in keys or [""] if key in _OUTLET_KEYS]
+        return min(known, default=len(_OUTLET_KEYS))
+
+    return min(found, key=place, default=None)
+
+
+def _only_outlet(powers: Sequence[_Heading], energies: Sequence[_Heading]) -> Outlet:
+    """Of a table that names the outlet of each line."""
+    if len(powers) > 1:
+        raise HeaderError(f"has several columns of power ({_titles(powers)}); {_give('watts')}")
+    if len(energies) > 1:
+        raise HeaderError(f"has several columns of energy ({_titles(energies)}); {_give('kwh')}")
+    return Outlet("", _column(powers), _column(energies))
+
+
+def _outlets(powers: Sequence[_Heading], energies: Sequence[_Heading]) -> tuple[Outlet, ...]:
+    """Of a table with a column an outlet; a counter is that of the outlet with the same name."""
+    if len(powers) == len(energies) == 1:
+        return (Outlet(powers[0].outlet, _column(powers), _column(energies)),)
+    by_name: dict[str, tuple[list[_Heading], list[_Heading]]] = {}
+    for place, found in enumerate((powers, energies if not powers else [])):
+        for one in found:
+            by_name.setdefault(one.outlet, ([], []))[place].append(one)
+    for one in energies if powers else ():
+        if one.outlet in by_name:
+            by_name[one.outlet][1].append(one)
+    if len(by_name) > 1 and "" in by_name:
+        # What is without a name could not be chosen.
+        own, _ = by_name[""]
+        by_name = {own[0].cell if not name and own else name: v for name, v in by_name.items()}
+    for name, (own, counters) in by_name.items():
+        for found, key in ((own, "watts"), (counters, "kwh")):
+            if len(found) > 1:
+                of = f" of outlet {name!r}" if name else ""
+                raise HeaderError(
+                    f"has several columns{of} that count the same ({_titles(found)}); {_give(key)}"
+                )
+    return tuple(
+        Outlet(name, _column(own), _column(counters)) for name, (own, counters) in by_name.items()
+    )
+
+
+def _without_index(name: str) -> str:
+    """What names of outlets of one kind have alike: all up to what counts them."""
+    found = None if _QUANTILE.fullmatch(name) else _INDEX.search(name)
+    return (name if found is None else f"{name[: found.start()]}#").casefold()
+
+
+def _column(found: Sequence[_Heading]) -> Column | None:
+    return Column(found[0].place, found[0].cell, found[0].unit) if found else None
+
+
+def _titles(found: Sequence[_Heading]) -> str:
+    return ", ".join(repr(one.cell[:60]) for one in found[:4])
+
+
+def _give(key: str) -> str:
+    return f"name one with {OPTION} {key}=NAME"
+
+
+# --- formats of their own -------------------------------------------------------------------
+
+
+def outlet_columns(
+    header: Sequence[str], time: str, outlet: re.Pattern[str], kinds: Sequence[str]
+) -> Layout | None:
+    """A table of a column of times, first, and columns of watts, one an outlet.
+
+    `outlet` matches every other column and finds its `name` and `kind`; of the kinds an outlet
+    has, the first of `kinds` counts, and other kinds are passed over.
+    """
+    found = [outlet.fullmatch(cell) for cell in header[1:]]
+    if not header or header[0] != time or not all(found):
+        return None
+    columns = [(match["name"], match["kind"]) for match in found if match]
+    by_name = {name: [kind for own, kind in columns if own == name] for name, _ in columns}
+    outlets = [
+        Outlet(name, Column(columns.index((name, kind)) + 1, f"{name}({kind})", WATT))
+        for name, own in by_name.items()
+        if (kind := next((kind for kind in kinds if kind in own), None)) is not None
+    ]
+    return Layout((0,), tuple(outlets), width=len(header)) if outlets else None
+
+
+def _ibm_dpi(header: Sequence[str]) -> Layout | None:
+    names = {" ".join(words_of(cell)) for cell in header}
+    return IBM_DPI if {"log date", "log time"} <= names and len(header) == IBM_DPI.width else None
+
+
+FORMATS: Mapping[str, Callable[[Sequence[str]], Layout | None]] = {
+    "IBM DPI": _ibm_dpi,
+    # Fujitsu ServerView Resource Coordinator VE, Operation Guide, 13.3.
+    "ServerView": lambda header: outlet_columns(
+        header,
+        time="Time",
+        outlet=re.compile(r"(?P<name>.{1,200})\((?P<kind>power|power-average|energy)\)"),
+        kinds=("power", "power-average"),
+    ),
+}
+"""Format to the layout of a header of that format, None for another; tried in this order."""
+
+
+def layout_without_header(line: str) -> tuple[Layout, str] | None:
+    """The layout of a log of which only a line of data is known, and its separator."""
+    for separator in SEPARATORS:
+        cells = cells_of(line, separator)
+        if len(cells) == IBM_DPI.width and _DPI_DATE.fullmatch(cells[0]):
+            return IBM_DPI, separator
+    return None
+
+
+def cells_of(line: str, separator: str) -> list[str]:
+    """The cells of a line; a quoted one may hold the separator, and empty ones at the end go."""
+    cells = [cell.strip(" \"'#") for cell in next(csv.reader([line], delimiter=separator), [])]
+    while cells and not cells[-1]:
+        cells.pop()
+    return cells

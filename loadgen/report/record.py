@@ -1,0 +1,406 @@
+"""A run directory as its reader sees it: run.json checked and typed, and the interval files.
+
+Everything in here was written by another program, perhaps on another host, perhaps killed while
+writing: what cannot be used is one RunDirectoryError that names the directory, and nothing is
+ever written or repaired.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticUseDefault
+
+from loadgen.errors import RunDirectoryError
+from loadgen.judge.ledger import Ledger
+from loadgen.metrics.interval import INTERVAL_SCHEMA, LATER, RUN_METADATA_KEY, completed
+from loadgen.report.build.broker_section import BrokerRecords, read_broker
+from loadgen.report.reading import Object, at, part
+from loadgen.run.redaction import printable
+from loadgen.run.seal import Integrity, verify
+
+SCHEMA = 1
+"""Version of run.json that this program understands."""
+
+LARGEST_MANIFEST_BYTES = 64 << 20
+_DAMAGE = (OSError, ValueError, pa.ArrowException)
+"""What Arrow raises for a file that is damaged; ValueError where a name in it is no text."""
+_LONGEST_SHOWN = 200
+
+
+def _or_default(value: Any) -> Any:
+    if value is None:
+        raise PydanticUseDefault
+    return value
+
+
+_GIVEN = BeforeValidator(_or_default)
+"""A null is as good as nothing."""
+
+
+def _windows(value: Object) -> Any:
+    """One without bounds was never reached, one with a start alone was cut off."""
+    return {name: (*bounds, None)[:2] for name, bounds in value.items() if bounds}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of devices of the plan; rates in messages a second of the whole group.
+
+    `rate`, `qos`, `size_bytes` and `deliveries` are those of what it publishes, `rate` None for a
+    group that only subscribes.
+    """
+
+    name: str
+    count: int
+    timed: bool = True
+    rate: Annotated[float | None, at("publishes", "rate")] = None
+    qos: Annotated[int, at("publishes", "qos")] = 0
+    size_bytes: Annotated[tuple[int, int], at("publishes", "size_bytes")] = (0, 0)
+    deliveries: Annotated[int, at("publishes", "deliveries")] = 0
+    topics: Annotated[int, at("publishes", "topics")] = 0
+
+
+Text = Annotated[str, _GIVEN]
+Part = Annotated[Object, _GIVEN]
+Counts = Annotated[Mapping[str, int], _GIVEN]
+Number = Annotated[
+    int, _GIVEN, BeforeValidator(lambda value: len(value) if isinstance(value, list) else value)
+]
+"""A number, or a list of what is counted."""
+Sentences = Annotated[
+    tuple[tuple[str, str], ...],
+    BeforeValidator(lambda found: [(one["code"], one.get("detail") or "") for one in found]),
+    _GIVEN,
+]
+"""(code, detail) of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """run.json. Times are CLOCK_MONOTONIC nanoseconds; a window without an end was cut off.
+
+    Only id and case must be there: a run that was killed may have written nothing else.
+    """
+
+    id: Annotated[str, Field(min_length=1)]
+    case: Annotated[str, Field(min_length=1)]
+    program: Text = ""
+    started: Text = ""
+    command: Annotated[tuple[str, ...], _GIVEN] = ()
+    scenario: Part = field(default_factory=dict)
+    seed: int | None = None
+    workers: Annotated[Number, at("plan", "workers")] = 1
+    hosts: Annotated[Number, at("plan", "hosts")] = 1
+    urls: Annotated[tuple[str, ...], _GIVEN, at("broker", "urls")] = ()
+    tls: Annotated[bool, _GIVEN, at("plan", "tls")] = False
+    groups: Annotated[tuple[Group, ...], _GIVEN, at("plan", "groups")] = ()
+    environment: Part = field(default_factory=dict)
+    broker: Part = field(default_factory=dict)
+    sut: Part = field(default_factory=dict)
+    clock: Annotated[
+        tuple[int, int],
+        BeforeValidator(lambda clock: [clock.get(k) or 0 for k in ("monotonic_ns", "wall_ns")]),
+        _GIVEN,
+    ] = (0, 0)
+    """(monotonic_ns, wall_ns) of one moment."""
+    windows: Annotated[Mapping[str, tuple[int, int | None]], BeforeValidator(_windows), _GIVEN] = (
+        field(default_factory=dict)
+    )
+    connected: Annotated[int | None, at("connect", "connected")] = None
+    connect_seconds: Annotated[float | None, at("connect", "seconds")] = None
+    connect_failures: Annotated[Counts, at("connect", "failures")] = field(default_factory=dict)
+    network: Counts = field(default_factory=dict)
+    observed: Part = field(default_factory=dict)
+    audit: Part = field(default_factory=dict)
+    interrupted: Annotated[bool, _GIVEN] = False
+    valid: Annotated[bool | None, at("verdict", "valid")] = None
+    """None where the run ended before it was judged."""
+    reasons: Annotated[Sentences, at("verdict", "reasons")] = ()
+    remarks: Sentences = ()
+    ledger: Annotated[Ledger | None, at("ledger", "window")] = None
+    run_ledger: Annotated[Ledger | None, at("ledger", "run")] = None
+    refusals: Annotated[Counts, at("ledger", "refusals")] = field(default_factory=dict)
+    proven: Annotated[bool, _GIVEN, at("ledger", "proven")] = False
+    imbalances: Annotated[tuple[str, ...], _GIVEN, at("ledger", "imbalances")] = ()
+
+    @property
+    def secure(self) -> bool:
+        """Whether clients of the broker are: the case is then shown as a secured one."""
+        return any(url.startswith(("mqtts:", "wss:")) for url in self.urls)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether any connection was, one to a backend too."""
+        return self.secure or self.tls
+
+    @property
+    def own(self) -> Object:
+        """What its case observed (`plan.case.Conclusion.observed`), if anything."""
+        return part(self.observed, self.case)
+
+    @property
+    def background(self) -> frozenset[str]:
+        """Names of the groups whose latencies are not the case's result."""
+        return frozenset(group.name for group in self.groups if not group.timed)
+
+    def wall_ns(self, moment_ns: int) -> int:
+        """A moment in UTC nanoseconds since the epoch; 0 where the run has no wall clock."""
+        monotonic_ns, wall_ns = self.clock
+        return moment_ns - monotonic_ns + wall_ns if wall_ns else 0
+
+    @property
+    def publishing(self) -> tuple[Group, ...]:
+        return tuple(group for group in self.groups if group.rate is not None)
+
+
+_RECORD = TypeAdapter(RunRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """A run directory that can be read: its record and interval files, in the order written.
+
+    `intervals` is where their directory is, as Spark is told; `apart` where it is known that no
+    second has rows in two files. `integrity` is what the run's seal says, `broker` what
+    broker.jsonl holds, None without one.
+    """
+
+    directory: Path
+    record: RunRecord
+    files: tuple[Path, ...]
+    intervals: str
+    apart: bool
+    integrity: Integrity
+    broker: BrokerRecords | None = None
+
+    @property
+    def shown(self) -> str:
+        """Its name in messages."""
+        return self.intervals.removesuffix("/intervals").removeprefix("file://")
+
+
+def open_run(directory: Path, url: str = "", digests: Mapping[str, str] | None = None) -> RunFiles:
+    """Check a run directory without reading its rows; raises RunDirectoryError.
+
+    Looks at run.json and at the footer of every interval file: readable, of the interval table's
+    schema, and of this run, by the schema's metadata and by the statistics of the column `run`.
+    Every file is compared with the run's seal; one that was changed but can be read is not an
+    error here: the score card says so.
+
+    Of a run at a `url` the directory holds the documents alone, and `digests` those of its other
+    files: then whoever reads their rows looks at them.
+    """
+    where = f"run directory {printable(url, _LONGEST_SHOWN) or shown(directory)}"
+    if not directory.is_dir():
+        raise RunDirectoryError(f"{where} does not exist or is not a directory")
+    manifest = directory / "run.json"
+    try:
+        if manifest.stat().st_size > LARGEST_MANIFEST_BYTES:
+            raise RunDirectoryError(f"{where}: run.json is too large to be one")
+        document = orjson.loads(manifest.read_bytes())
+    except FileNotFoundError:
+        raise RunDirectoryError(f"{where} has no run.json; is it the directory of a run?") from None
+    except OSError as error:
+        raise RunDirectoryError(f"{where}: run.json cannot be read: {error.strerror}") from None
+    except orjson.JSONDecodeError as error:
+        raise RunDirectoryError(f"{where}: run.json is damaged: {error}") from None
+    record = parse_run(document, where)
+    found = directory.glob("intervals/*.parquet") if digests is None else map(Path, digests)
+    files = tuple(
+        sorted(p for p in found if p.match("intervals/*.parquet") and not p.name.startswith("."))
+    )
+    if not files:
+        raise RunDirectoryError(f"{where} has no interval files; the run measured nothing")
+    spans = [_check_footer(path, record.id, where) for path in files if digests is None]
+    return RunFiles(
+        directory,
+        record,
+        files,
+        intervals=f"{url or f'file://{directory.resolve()}'}/intervals",
+        apart=len(files) == 1 or (digests is None and _are_apart(spans)),
+        integrity=verify(directory, document, digests),
+        broker=read_broker(directory),
+    )
+
+
+def different(opened: Iterable[RunFiles]) -> list[RunFiles]:
+    """The runs, if there are some, and none twice; raises RunDirectoryError."""
+    runs: dict[str, RunFiles] = {}
+    for run in opened:
+        twin = runs.setdefault(run.record.id, run)
+        if twin is not run:
+            raise RunDirectoryError(
+                f"run directories {printable(twin.shown, _LONGEST_SHOWN)} and "
+                f"{printable(run.shown, _LONGEST_SHOWN)} hold the same run; name it once"
+            )
+    if not runs:
+        raise RunDirectoryError("no run directory is given")
+    return list(runs.values())
+
+
+def load_intervals(run: RunFiles) -> pa.Table:
+    """Every interval row of a run, as a table of INTERVAL_SCHEMA; raises RunDirectoryError."""
+    return load_files(run.files, run.record.id, str(run.directory))
+
+
+def load_files(files: Iterable[Path], run: str, directory: str) -> pa.Table:
+    """The rows of interval files of this run; errors name `directory`, wherever the files are."""
+    where = f"run directory {shown(Path(directory))}"
+    tables = [INTERVAL_SCHEMA.empty_table()]
+    tables += [rows for path in files for rows in row_groups(path, f"{where}: {path.name}")]
+    try:
+        # One chunk a column: the reducer handles a chunk at a time.
+        whole = pa.concat_tables(tables).combine_chunks()
+    except pa.ArrowException as error:
+        raise RunDirectoryError(f"{where}: interval files differ: {_line(error)}") from None
+    ids = set(whole["run"].unique().to_pylist())
+    if ids - {run}:
+        raise mixed(where, ids, run)
+    return whole
+
+
+def row_groups(file: Path | pa.Buffer, where: str) -> Iterator[pa.Table]:
+    """The rows of an interval file, a row group at a time, as tables of INTERVAL_SCHEMA.
+
+    No second is in two of them: the rows of one that goes on in a later group wait for it. `file`
+    is a path or what is in it. Raises RunDirectoryError, beginning with `where`.
+    """
+    source = pa.BufferReader(file) if isinstance(file, pa.Buffer) else file
+    waiting = INTERVAL_SCHEMA.empty_table()
+    try:
+        with pq.ParquetFile(source) as opened:
+            later = [*_least_seconds(opened)[1:], math.inf][: opened.num_row_groups]
+            for number, begin in enumerate(np.minimum.accumulate(later[::-1])[::-1]):
+                # Small files: threads for each would take longer than reading them.
+                rows = opened.read_row_group(
+                    number, columns=INTERVAL_SCHEMA.names, use_threads=False
+                )
+                rows.validate(full=True)
+                if any(column.null_count for column in rows.columns):
+                    raise ValueError("a value is missing")
+                rows = pa.concat_tables([waiting, completed(rows).cast(INTERVAL_SCHEMA)])
+                waiting = rows.slice(0, 0)
+                if (pc.max(rows["second"]).as_py() or 0) >= begin:
+                    over = pc.less(rows["second"], begin)
+                    waiting, rows = rows.filter(pc.invert(over)), rows.filter(over)
+                yield rows
+    except KeyError as error:
+        raise RunDirectoryError(f"{where} lacks the column {error}") from None
+    except (*_DAMAGE, TypeError) as error:
+        raise RunDirectoryError(f"{where} is damaged: {_line(error)}") from None
+
+
+def _least_seconds(file: pq.ParquetFile) -> list[float]:
+    """Of each row group; -infinity where the file does not say."""
+    place = file.schema_arrow.get_field_index("second")
+    if place < 0:
+        raise KeyError("second")
+    return [least for least, _ in _seconds(file.metadata, place)]
+
+
+def _seconds(metadata: pq.FileMetaData, place: int) -> list[tuple[float, float]]:
+    """The least and the greatest second of each row group; infinite where the file does not say."""
+    unknown = (-math.inf, math.inf)
+    return [(float(low), float(high)) for low, high in _bounds(metadata, place, unknown)]
+
+
+def _bounds(
+    metadata: pq.FileMetaData, place: int, unknown: tuple[Any, Any]
+) -> list[tuple[Any, Any]]:
+    """The least and the greatest value of a column in each row group.
+
+    The columns before the lists have a leaf each: their place is the schema's.
+    """
+    found = [
+        metadata.row_group(number).column(place).statistics
+        for number in range(metadata.num_row_groups if place >= 0 else 0)
+    ]
+    return [(one.min, one.max) if one is not None and one.has_min_max else unknown for one in found]
+
+
+def _are_apart(spans: Iterable[Sequence[tuple[float, float]]]) -> bool:
+    """Whether the seconds of these files, given by row group, do not overlap."""
+    sorted_spans = sorted(
+        (min(low for low, _ in one), max(high for _, high in one)) for one in spans if one
+    )
+    return all(before[1] < after[0] for before, after in pairwise(sorted_spans))
+
+
+def parse_run(document: object, where: str) -> RunRecord:
+    """run.json typed; raises RunDirectoryError, beginning with `where`."""
+    if not isinstance(document, dict):
+        raise RunDirectoryError(f"{where}: run.json is damaged: not an object")
+    if document.get("schema") != SCHEMA:
+        raise RunDirectoryError(
+            f"{where}: run.json has schema {str(document.get('schema'))[:20]!r}; "
+            f"this program understands {SCHEMA}"
+        )
+    for key in ("plan", "clock", "connect", "ledger", "verdict"):
+        if not isinstance(document.get(key), dict | None):
+            raise RunDirectoryError(f"{where}: run.json is damaged: {key} is not an object")
+    try:
+        return _RECORD.validate_python(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = first["loc"]
+        says = f"is damaged: {'.'.join(map(str, place))}: {first['msg']}"[:_LONGEST_SHOWN]
+        if first["type"] == "missing":
+            says = f"lacks {place[-1]!r}"
+        raise RunDirectoryError(f"{where}: run.json {says}") from None
+    except KeyError as error:
+        raise RunDirectoryError(f"{where}: run.json lacks {error}") from None
+    except (TypeError, AttributeError) as error:
+        raise RunDirectoryError(f"{where}: run.json is damaged: {_line(error)}") from None
+
+
+def shown(path: Path) -> str:
+    """A path fit for a one-line message."""
+    text = str(path)
+    return (text if text.isprintable() else ascii(text))[:_LONGEST_SHOWN]
+
+
+def _check_footer(path: Path, run: str, where: str) -> list[tuple[float, float]]:
+    """The least and the greatest second of each row group.
+
+    Raises RunDirectoryError where a file is damaged, lacks columns or has rows of others.
+    """
+    seen: set[object] = set()
+    try:
+        with pq.ParquetFile(path) as file:
+            schema, metadata = file.schema_arrow, file.metadata
+            for bounds in _bounds(metadata, schema.get_field_index("run"), (run, run)):
+                seen |= {*bounds} - {run}
+            seconds = _seconds(metadata, schema.get_field_index("second"))
+    except (*_DAMAGE, TypeError) as error:
+        raise RunDirectoryError(
+            f"{where}: {path.name} is cut off or damaged: {_line(error)}"
+        ) from None
+    missing = [name for name in INTERVAL_SCHEMA.names if name not in (*schema.names, *LATER)]
+    if missing:
+        raise RunDirectoryError(f"{where}: {path.name} lacks the column {missing[0]}")
+    named = (schema.metadata or {}).get(RUN_METADATA_KEY, run.encode()).decode(errors="replace")
+    seen |= {named} - {run}
+    if seen:
+        raise mixed(f"{where}: {path.name}", seen, run)
+    return seconds
+
+
+def mixed(where: str, ids: Iterable[object], run: str) -> RunDirectoryError:
+    """The error of rows of others among those of `run`; `ids` may have it, too."""
+    other = sorted(str(name)[:80] for name in ids if name != run)
+    return RunDirectoryError(f"{where} holds rows of another run: {other[0]!r}, not {run[:80]!r}")
+
+
+def _line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return printable(lines[0] if lines else type(error).__name__, _LONGEST_SHOWN)

@@ -1,0 +1,246 @@
+"""Plotly figures as plain data, with the look that all charts share.
+
+Colours are names such as "$blue" that the page replaces by its theme's, so that one figure serves
+light, dark and print. Texts that come from a run are escaped here: plotly reads a subset of HTML.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from loadgen.report.render.text import csv_of, name, number
+
+Figure = dict[str, Any]
+Table = tuple[Sequence[str], Iterable[Sequence[object]]]
+"""Header and rows."""
+
+COLORS = ("$blue", "$orange", "$aqua", "$violet", "$red", "$green", "$yellow", "$pink")
+
+SECONDS = "seconds since the measurement began"
+
+_NEAR, _FEW_DECADES = 4.0, 300.0
+"""Factors between the ends of a logarithmic axis up to which it has more ticks than decades."""
+
+_FEW_POINTS = 10
+"""So few are marked one by one."""
+
+_FAR = 20.0
+"""What was varied is on a logarithmic axis where it lies further apart than this factor."""
+
+_MOST_NAMED = 10
+"""So many values of what was varied are ticks of their own."""
+
+_LEGEND_IN_COLUMNS = 4
+"""A legend of more entries is set in columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A figure ({"data", "layout"} of plotly), how to read it, and its numbers as CSV."""
+
+    title: str
+    note: str
+    figure: Figure
+    table: str
+    height: int = 320
+
+
+def chart(
+    title: str,
+    note: str,
+    lines: Sequence[Figure],
+    layout: Figure,
+    *tables: Table,
+    height: int = 320,
+) -> Chart:
+    """A chart of these lines; the numbers of each table stand below one another in the CSV."""
+    figure = {"data": [*lines], "layout": layout}
+    return Chart(title, note, figure, "\r\n".join(csv_of(*table) for table in tables), height)
+
+
+def line(
+    label: str,
+    points: Iterable[tuple[object, float | None]],
+    color: str,
+    hover: str,
+    axis: str = "y",
+    *,
+    marked: bool | None = False,
+    **style: object,
+) -> Figure:
+    """A line through (x, y) points, with a gap where y is None.
+
+    Points are marked one by one where `marked`; None leaves that to their number. `style` is
+    plotly's for lines.
+    """
+    points = list(points)
+    if marked is None:
+        marked = len(points) <= _FEW_POINTS
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if marked else "lines",
+        "name": escape(name(label)),
+        "x": [round(x, 3) if isinstance(x, float) else x for x, _ in points],
+        "y": [None if y is None else round(y, 4) for _, y in points],
+        "yaxis": axis,
+        "hovertemplate": hover,
+        "line": {"color": color, "width": 2, **style},
+    }
+
+
+def axis(title: str, **more: object) -> Figure:
+    """An axis as all charts have it."""
+    return {
+        "title": {"text": escape(title), "font": {"size": 12}, "standoff": 8},
+        "gridcolor": "$grid",
+        "linecolor": "$axis",
+        "zeroline": False,
+        "automargin": True,
+        **more,
+    }
+
+
+def log_axis(
+    title: str,
+    values: Iterable[float | None],
+    shown: Callable[[float], str] = "{:,.10g}".format,
+    **more: object,
+) -> Figure:
+    """A logarithmic axis over these values, from tick to tick, each written out.
+
+    What is not above zero has no place on it.
+    """
+    positive = [value for value in values if value and value > 0] or [1.0]
+    low, high = min(positive), max(positive)
+    if low == high:
+        low, high = 0.9 * low, 1.1 * high
+    ticks = [float(f"{tick:.6g}") for tick in _ticks(low, high)]
+    return axis(
+        title,
+        type="log",
+        range=[round(math.log10(end), 6) for end in (ticks[0], ticks[-1])],
+        tickvals=ticks,
+        ticktext=[shown(tick) for tick in ticks],
+        **more,
+    )
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers from the last one below to the first one above.
+
+    They are a step apart, or at 1, 2 and 5 of each decade, or of many decades at 1.
+    """
+    if high < _NEAR * low:
+        step = _round_down((high - low) / 4)
+        return [step * n for n in range(math.floor(low / step), math.ceil(high / step - 1e-9) + 1)]
+    parts = (1, 2, 5) if high < _FEW_DECADES * low else (1,)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    all_ticks = [part * 10.0**decade for decade in decades for part in parts]
+    first = max(tick for tick in all_ticks if tick <= low * (1 + 1e-9))
+    last = min(tick for tick in all_ticks if tick >= high * (1 - 1e-9))
+    return [tick for tick in all_ticks if first <= tick <= last]
+
+
+def _round_down(value: float) -> float:
+    """1, 2 or 5 times a power of ten."""
+    decade = 10.0 ** math.floor(math.log10(value))
+    return max(part for part in (1, 2, 5) if part <= value / decade * (1 + 1e-9)) * decade
+
+
+def varied_axis(
+    title: str,
+    values: Iterable[float],
+    shown: Callable[[float], str] = number,
+    *,
+    log: bool = False,
+) -> Figure:
+    """An axis over what was varied: its values are the ticks, unless they are many.
+
+    Logarithmic where `log` says so, or values lie far apart; then each has room.
+    """
+    known = sorted(set(values))
+    low, high = known[0], known[-1]
+    log = low > 0 and (log or high > _FAR * low)
+    if not log:
+        return axis(title)
+    if len(known) > _MOST_NAMED:
+        return log_axis(title, known, shown)
+    margin = 0.04 * math.log10(high / low) or 0.3
+    return axis(
+        title,
+        type="log",
+        range=[round(math.log10(low) - margin, 6), round(math.log10(high) + margin, 6)],
+        tickvals=known,
+        ticktext=[shown(value) for value in known],
+    )
+
+
+def from_zero(title: str, **more: object) -> Figure:
+    """An axis that begins at 0."""
+    return axis(title, rangemode="tozero", **more)
+
+
+def layout(short_names: Sequence[Figure] = (), /, **more: object) -> Figure:
+    """A layout as all charts have it; by default hovering shows all lines at one x.
+
+    Of many lines with short names the legend is set in columns.
+    """
+    legend: Figure = {"orientation": "h", "x": 0, "y": 1.06, "yanchor": "bottom"}
+    if len(short_names) > _LEGEND_IN_COLUMNS:
+        legend |= {"entrywidth": 140, "entrywidthmode": "pixels"}
+    return {
+        "paper_bgcolor": "$surface",
+        "plot_bgcolor": "$surface",
+        "font": {"color": "$ink", "size": 12},
+        "margin": {"l": 56, "r": 16, "t": 44, "b": 44},
+        "legend": legend,
+        "hoverlabel": {"align": "left"},
+        "hovermode": "x",
+        **more,
+    }
+
+
+def phases_shaded(phases: Iterable[tuple[str, float, float]]) -> Figure:
+    """Shapes and annotations of a layout: phases shaded over all panels, named where room is."""
+    phases = list(phases)
+    whole = max((end for _, _, end in phases), default=0.0) - min(
+        (start for _, start, _ in phases), default=0.0
+    )
+    return {
+        "shapes": [
+            {
+                "type": "rect",
+                "xref": "x",
+                "yref": "paper",
+                "x0": start,
+                "x1": end,
+                "y0": 0,
+                "y1": 1,
+                "line": {"width": 0},
+                "fillcolor": "$measure" if phase == "measure" else "$phase",
+                "layer": "below",
+            }
+            for phase, start, end in phases
+        ],
+        "annotations": [
+            {
+                "xref": "x",
+                "yref": "paper",
+                "x": (start + end) / 2,
+                "y": 1,
+                "yanchor": "bottom",
+                "showarrow": False,
+                "text": escape(phase),
+                "font": {"size": 11, "color": "$muted"},
+            }
+            for phase, start, end in phases
+            if end - start > 0.08 * whole
+        ],
+    }
+
+
+def color_of(place: int) -> str:
+    """Colour of the place-th line of a chart with any number of them."""
+    return COLORS[place % len(COLORS)]

@@ -1,0 +1,36 @@
+"""The page of a run that goes on: `python -m loadgen.report.render.live RUN` writes it to stdout.
+
+It runs at the kernel's idle priority: it gets the time that no other process wants.
+"""
+
+import os
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+
+
+def page(directory: Path) -> bytes:
+    """The score card's page of what the run measured so far, or why there is nothing to show."""
+    from loadgen.errors import RunDirectoryError
+    from loadgen.judge.verdict import Reason, Verdict
+    from loadgen.report.build.summary import summarize
+    from loadgen.report.record import open_run
+    from loadgen.report.render.to_html import to_html
+
+    try:
+        run = open_run(directory)
+        card = summarize(run)
+    except RunDirectoryError as error:
+        return f"<!doctype html><p>Nothing to show yet: {escape(str(error))}</p>".encode()
+    if run.record.valid is None:
+        running = Reason("RUNNING", "Not judged yet; this is what it has measured until now.")
+        card = replace(card, verdict=Verdict((running,)))
+    return to_html([card])
+
+
+if __name__ == "__main__":
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    sys.stdout.buffer.write(page(Path(sys.argv[1])))

@@ -1,0 +1,368 @@
+"""A sweep's table as JSON, CSV, Markdown and a self-contained HTML page with its chart."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from loadgen.cases.registry import CASES, style_of
+from loadgen.report.build.sweep_table import Column, SweepRow, SweepTable
+from loadgen.report.render.figures import (
+    Chart,
+    Figure,
+    chart,
+    color_of,
+    from_zero,
+    layout,
+    line,
+    log_axis,
+    varied_axis,
+)
+from loadgen.report.render.page import render
+from loadgen.report.render.text import (
+    NOTICE_CHARACTERS,
+    csv_of,
+    name,
+    notice_lines,
+    number,
+    text_of,
+)
+from loadgen.report.render.to_json import indented
+from loadgen.report.render.to_markdown import escape, markdown_table
+from loadgen.report.render.write import write_files
+
+EGRESS_NOTE = (
+    "Egress counts what was delivered of the messages that were due in the window, also after its "
+    "end, by the seconds of the window: of a broker that falls behind it shows what was asked, not "
+    "what it can do."
+)
+VERDICT = "verdict"
+"""Title of the column before the figures."""
+
+
+def headings(table: SweepTable) -> tuple[str, ...]:
+    """Titles of the columns: what was swept, the limit, the verdict, then the figures."""
+    return tuple(title for title, _ in _columns(table))
+
+
+def cells(table: SweepTable, row: SweepRow) -> tuple[str, ...]:
+    """One row as text for `headings`."""
+    return tuple(text(row) for _, text in _columns(table))
+
+
+def _columns(table: SweepTable) -> list[tuple[str, Callable[[SweepRow], str]]]:
+    """The columns that people read: title, and a row's text."""
+
+    def swept(axis: str) -> Callable[[SweepRow], str]:
+        return lambda row: row.values[axis]
+
+    def figure(key: str) -> Callable[[SweepRow], str]:
+        return lambda row: text_of(_figure(table, row, key))
+
+    def limit(place: int) -> Callable[[SweepRow], str]:
+        return lambda row: "" if row.limit is None else limit_cells(row.limit)[place]
+
+    known = {column.key: column for column in table.columns}
+    columns = [
+        (_title(known[axis]), figure(axis)) if axis in known else (axis, swept(axis))
+        for axis in table.axes
+    ]
+    if table.mixed:
+        columns.append(("measured on", measured_on))
+    if table.searched:
+        titles = (f"limit: {table.searched}", "lowest that failed", "ended by")
+        columns += [(title, limit(place)) for place, title in enumerate(titles)]
+    columns.append((VERDICT, verdict_of))
+    columns += [(_title(one), figure(key)) for key, one in known.items() if key not in table.axes]
+    if table.repeated:
+        columns.append(("runs", lambda row: str(row.runs)))
+        columns.append(("spread", lambda row: "" if row.spread is None else f"{row.spread:.1%}"))
+    return columns
+
+
+def _title(column: Column) -> str:
+    return ", ".join(filter(None, (column.title, column.unit)))
+
+
+def _other_axes(table: SweepTable) -> list[str]:
+    """What was swept beside the figures that are columns anyway."""
+    return [axis for axis in table.axes if axis not in {column.key for column in table.columns}]
+
+
+def measured_on(row: SweepRow) -> str:
+    return " ".join(filter(None, (row.broker, row.protocol)))
+
+
+def _figure(table: SweepTable, row: SweepRow, key: str) -> float | str | None:
+    """A figure; for a row that could not be run the swept value, which says what row it is."""
+    if row.figures[key] is None and key in table.axes:
+        return row.numbers.get(key, row.values[key])
+    return row.figures[key]
+
+
+def limit_cells(limit: Mapping[str, Any]) -> tuple[str, str, str]:
+    """A search's limit, the lowest load that failed, and what ended it.
+
+    What was not closed in on is a load that held, and told so.
+    """
+    held = "at least " if limit["stands"] in ("at least", "not closed") else ""
+    told = ("confirmed", "nothing held")  # The verdict says so already.
+    ended = [] if limit["stands"] == "closed" else [e for e in limit["ended"] if e not in told]
+    codes = " ".join(limit["codes"]) + (" (the generator's own limit)" if limit["own"] else "")
+    return (
+        f"{held}{number(limit['load'])}",
+        number(limit["above"]),
+        "; ".join(filter(None, (codes, *ended))),
+    )
+
+
+def verdict_of(row: SweepRow) -> str:
+    """VALID, CONFIRMED for a limit that was closed in on and held twice, or what is wrong."""
+    if row.runs == 0:
+        return f"FAILED: {'; '.join(row.told)}" if row.told else "NOTHING HELD"
+    if row.limit is not None:
+        stands = row.limit["stands"]
+        if stands == "closed":
+            verdict = "CONFIRMED" if row.valid else "NOT CONFIRMED"
+        else:
+            verdict = stands.upper() + ("" if row.limit["confirmed"] else ", NOT CONFIRMED")
+        return f"{verdict}: {'; '.join(row.told)}" if row.told else verdict
+    return "VALID" if row.valid else f"INVALID: {' '.join(row.told)}"
+
+
+def text_table(table: SweepTable) -> list[str]:
+    """Columns side by side for a terminal, below the notice where the case needs one."""
+    lines = [headings(table), *(cells(table, row) for row in table.rows)]
+    widths = [max(len(name(line[at])) for line in lines) for at in range(len(lines[0]))]
+    words = headings(table).index(VERDICT)
+    return notice_lines(table.notice) + [
+        "  ".join(
+            name(text).ljust(width) if at == words else name(text).rjust(width)
+            for at, (text, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def table_notes(table: SweepTable) -> list[str]:
+    """What has to be known to read the figures."""
+    return [EGRESS_NOTE] if any(column.key == "egress" for column in table.columns) else []
+
+
+def to_json(table: SweepTable) -> bytes:
+    """The table with every figure, whatever columns are shown; a notice comes before them."""
+    fields = asdict(table)
+    notice = fields.pop("notice")
+    document = {"schema": 1, "kind": "sweep", **({"notice": notice} if notice else {}), **fields}
+    document["notes"] = table_notes(table)
+    return indented(document)
+
+
+def to_csv(table: SweepTable) -> bytes:
+    """Numbers in full precision, safe to open in a spreadsheet."""
+    axes, keys = _other_axes(table), [column.key for column in table.columns]
+    header = [*axes, *keys]
+    if table.searched:
+        header += ["limit", "limit_stands", "limit_above", "limit_own", "ended", "ended_by"]
+    header += ["runs", "spread", "measured_on", "protocol", "verdict"]
+    rows = []
+    for row in table.rows:
+        limit = row.limit or {}
+        found = [limit.get(key) for key in ("load", "stands", "above", "own")]
+        found += ["; ".join(limit.get("ended", ())), " ".join(limit.get("codes", ()))]
+        rows.append(
+            (
+                *(row.values[axis] for axis in axes),
+                *(_figure(table, row, key) for key in keys),
+                *(found if table.searched else ()),
+                *(row.runs, row.spread, row.broker, row.protocol, verdict_of(row)),
+            )
+        )
+    return csv_of(header, rows).encode()
+
+
+def to_markdown(table: SweepTable) -> bytes:
+    """A heading and the table; everything that a run brought along is escaped."""
+    about = " · ".join(escape(part) for part in _about(table))
+    notice = [escape(table.notice, NOTICE_CHARACTERS), ""] if table.notice else []
+    lines = [f"# Sweep: {escape(table.case.upper())}", "", *notice, about, ""]
+    lines += markdown_table(headings(table), (cells(table, row) for row in table.rows))
+    for note in table_notes(table):
+        lines += [escape(note), ""]
+    return "\n".join(lines).encode()
+
+
+def to_html(table: SweepTable) -> bytes:
+    """One file that opens offline."""
+    return render(
+        "sweep.html.j2",
+        title=f"Sweep: {name(table.case.upper())}",
+        about=" · ".join(name(part) for part in _about(table)),
+        notice=table.notice,
+        headings=headings(table),
+        verdict=headings(table).index(VERDICT),
+        rows=[
+            {"cells": cells(table, row), "valid": row.valid and row.runs > 0} for row in table.rows
+        ],
+        notes=table_notes(table),
+        chart=sweep_chart(table),
+    )
+
+
+def _about(table: SweepTable) -> list[str]:
+    searched = f"limit of {table.searched}" if table.searched else ""
+    return [part for part in (table.broker, table.protocol, searched, *table.programs) if part]
+
+
+SWEEP_RENDERINGS: Mapping[str, Callable[[SweepTable], bytes]] = {
+    "table.json": to_json,
+    "table.csv": to_csv,
+    "table.md": to_markdown,
+    "table.html": to_html,
+}
+
+
+def write_sweep(table: SweepTable, out_dir: Path) -> dict[str, Path]:
+    """Write every rendering, replacing older ones; file name to its path."""
+    rendered = {file: render(table) for file, render in SWEEP_RENDERINGS.items()}
+    return write_files("table", out_dir, rendered)
+
+
+# The chart ------------------------------------------------------------------------------------
+
+
+def sweep_chart(table: SweepTable) -> Chart | None:
+    """The case's figures, or the limits, over the first swept field that is a number and has
+    several values.
+
+    A line for each combination of the other fields. FANOUT has ingress on a logarithmic left axis
+    and egress on the right one, as in the published report. None where there is no such field.
+    """
+    rows = [row for row in table.rows if row.runs and (row.limit or not table.searched)]
+    swept = next((field for field in table.axes if _spans(rows, field)), None)
+    if swept is None:
+        return None
+    drawn = _lines(table)
+    two_axes = len(drawn) > 1 and style_of(table.case).two_axes
+    lines: list[Figure] = []
+    for place, (label, members) in enumerate(_combinations(table, rows, swept).items()):
+        for which, (key, title) in enumerate(drawn):
+            lines += _traces(
+                f"{title}{', ' if label else ''}{label}",
+                [row.numbers[swept] for row in members],
+                [(_plotted(row, key), _mark(row)) for row in members],
+                color_of(place * len(drawn) + which),
+                "y2" if two_axes and key == "egress" else "y",
+            )
+    xs = [row.numbers[swept] for row in rows]
+    axes = {"yaxis": from_zero(_unit(table))}
+    if two_axes:
+        axes = {
+            "yaxis": log_axis("ingress, msgs/s", [_plotted(row, "ingress") for row in rows]),
+            "yaxis2": from_zero("egress, msgs/s", overlaying="y", side="right", showgrid=False),
+        }
+    words = swept.replace("_", " ")
+    more = ("limit_above", "limit_stands") if table.searched else ()
+    numbers = [
+        (
+            *(row.values[field] for field in table.axes),
+            *(_plotted(row, key) for key, _ in drawn),
+            *((row.limit["above"], row.limit["stands"]) if row.limit else ()),
+            "true" if row.valid else "false",
+        )
+        for row in rows
+    ]
+    return chart(
+        f"{'Limit' if table.searched else 'Result'} by {words}",
+        _chart_note(table, {key for key, _ in drawn}),
+        lines,
+        layout(xaxis=varied_axis(words, xs, log=swept == "ratio"), **axes, showlegend=True),
+        ((*table.axes, *(key for key, _ in drawn), *more, "valid"), numbers),
+        height=360,
+    )
+
+
+def _combinations(
+    table: SweepTable, rows: Sequence[SweepRow], swept: str
+) -> dict[str, list[SweepRow]]:
+    """Rows that differ in the swept field alone, in its order, by what they have in common."""
+    others = [other for other in table.axes if other != swept]
+    groups: dict[str, list[SweepRow]] = {}
+    for row in sorted(rows, key=lambda row: row.numbers[swept]):
+        parts = [f"{other}={row.values[other]}" for other in others]
+        if table.mixed and not {"broker", "mqtt"} & {*others}:
+            # No line from one broker to another.
+            parts.append(measured_on(row))
+        groups.setdefault(", ".join(parts), []).append(row)
+    return groups
+
+
+def _lines(table: SweepTable) -> tuple[tuple[str, str], ...]:
+    """Key and name of what is drawn: the limit where one was searched, else figures."""
+    if table.searched:
+        return (("limit", f"limit: {table.searched}"),)
+    return style_of(table.case).lines
+
+
+def _plotted(row: SweepRow, key: str) -> float | None:
+    if key != "limit":
+        return row.figures[key]
+    return None if row.limit is None else row.limit["load"]
+
+
+def _mark(row: SweepRow) -> str:
+    """What a point that does not stand for itself is called, "" for one that does."""
+    if row.valid:
+        return ""
+    if row.limit is None:
+        return "INVALID"
+    return "NOT CONFIRMED" if row.limit["stands"] == "closed" else "at least"
+
+
+_SYMBOLS: Mapping[str, str] = {"INVALID": "x", "NOT CONFIRMED": "x", "at least": "triangle-up"}
+
+
+def _traces(
+    title: str,
+    xs: Sequence[float],
+    points: Sequence[tuple[float | None, str]],
+    color: str,
+    axis: str,
+) -> list[Figure]:
+    """A line through what is valid, with a gap where a point is not; those are marks beside it."""
+    traces = []
+    for mark in dict.fromkeys(("", *(mark for _, mark in points))):
+        ys = [value if mark == its else None for value, its in points]
+        if all(value is None for value in ys):
+            continue
+        label = f"{title}, {mark}" if mark else title
+        trace = line(label, zip(xs, ys, strict=True), color, "%{y:,.1f}", axis, marked=True)
+        if mark:
+            trace["mode"] = "markers"
+            trace["marker"] = {"symbol": _SYMBOLS[mark], "size": 10, "color": color}
+        traces.append(trace)
+    return traces
+
+
+def _chart_note(table: SweepTable, keys: set[str]) -> str:
+    """How the chart is read: what its marks are, and what egress counts."""
+    note = "A point for each combination; of several runs the median."
+    marks = {_mark(row) for row in table.rows if row.runs}
+    if marks & {"INVALID", "NOT CONFIRMED"}:
+        note += " A cross is INVALID, or a limit that did not hold twice, and no line goes there."
+    if "at least" in marks:
+        note += " A triangle is a load that held; the limit is above it."
+    return f"{note} {EGRESS_NOTE}" if "egress" in keys else note
+
+
+def _spans(rows: Sequence[SweepRow], axis: str) -> bool:
+    return all(axis in row.numbers for row in rows) and len({r.numbers[axis] for r in rows}) > 1
+
+
+def _unit(table: SweepTable) -> str:
+    if table.searched:
+        case = CASES.get(table.case)
+        unit = "connects/s" if case is not None and case.connects_only else "msgs/s"
+        return f"limit, {unit}" if table.searched == "rate" else f"limit: {table.searched}"
+    main = style_of(table.case).main
+    return {"avg": "µs", "seconds": "s"}.get(main, "msgs/s")

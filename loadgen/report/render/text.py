@@ -1,0 +1,81 @@
+"""Numbers and names as people read them, and what must stand before them."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from textwrap import wrap
+
+from loadgen.cases.registry import CASES
+from loadgen.run.redaction import printable
+
+NAME_CHARACTERS = 300
+"""Longest text of a broker, file or scenario that a rendering repeats."""
+
+NOTICE_CHARACTERS = 2000
+"""The same of a notice that must be shown whole, and of a sentence over a table."""
+
+COMMAND_CHARACTERS = 4000
+"""The same of a command line."""
+
+_WIDTH = 100
+
+
+def notice_for(case: str) -> str:
+    """What must stand before any figure of this case's runs; empty for a case that needs none."""
+    return CASES[case].notice if case in CASES else ""
+
+
+def notice_lines(notice: str) -> list[str]:
+    """The notice as the first lines of a text, with an empty one after it; none without."""
+    return [*wrap(notice, _WIDTH), ""] if notice else []
+
+
+def number(value: float | None) -> str:
+    """A number for a table: thousands apart, about four significant digits; "" for None."""
+    if value is None:
+        return ""
+    if isinstance(value, int) or float(value).is_integer() or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if abs(value) >= 1:
+        return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.2f}"
+    return f"{value:.3g}"
+
+
+# OWASP, "CSV Injection": a spreadsheet takes a cell that begins so for a formula; the wide forms
+# are what some of them make of the plain ones.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
+
+def text_of(value: str | float | None) -> str:
+    """A cell of a table as text."""
+    return number(value) if isinstance(value, (int, float)) else name(value or "")
+
+
+def cell(value: object) -> object:
+    """The value for a CSV cell: numbers as they are, texts so that none is taken for a formula."""
+    if value is None:
+        return ""
+    if isinstance(value, (int, float)):
+        return value
+    text = str(value)
+    # The first character that is not a blank decides, and control characters do not survive.
+    return f"'{name(text)}" if text.lstrip(" ").startswith(_FORMULA) else name(text)
+
+
+def csv_of(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table as CSV: CRLF, numbers in full precision, empty where there is none."""
+    table = io.StringIO()
+    writer = csv.writer(table)
+    writer.writerow(header)
+    writer.writerows([cell(value) for value in row] for row in rows)
+    return table.getvalue()
+
+
+def counted(count: int, noun: str) -> str:
+    """A number and its noun: 1 worker, 2 workers."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def name(text: object, limit: int = NAME_CHARACTERS) -> str:
+    """A text from outside in one printable, bounded line; a renderer escapes it on top."""
+    return printable(str(text), limit)

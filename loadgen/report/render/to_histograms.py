@@ -1,0 +1,154 @@
+"""The merged histograms of every card: as a Parquet table, and as a histogram log.
+
+histograms.parquet has a row a run and series, with the exact count, sum, least and greatest, and
+the buckets of `metrics.histogram` that are not empty; the schema's metadata says how a bucket's
+number follows from a value.
+
+histograms.hlog is a histogram log of format 1.3 with V2 compressed base64 histograms, which
+HdrHistogram's own tools read: a line a run and series, tagged with the series, or with run and
+series where there are several runs. Values are nanoseconds, its maxima milliseconds.
+"""
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from loadgen.metrics.histogram import (
+    dense,
+    highest_values,
+    log_header,
+    log_interval,
+    mean,
+    stdev,
+)
+from loadgen.report.build.compare import Comparison
+from loadgen.report.model import ScoreCard
+from loadgen.report.render.text import name
+
+HISTOGRAM_SCHEMA = pa.schema(
+    [
+        ("run", pa.string()),
+        ("case", pa.string()),
+        ("series", pa.string()),
+        ("count", pa.int64()),
+        ("sum_ns", pa.int64()),
+        ("min_ns", pa.int64()),
+        ("max_ns", pa.int64()),
+        ("bucket", pa.list_(pa.int32())),
+        ("bucket_count", pa.list_(pa.int64())),
+    ],
+    metadata={
+        b"loadgen.histogram": b"HdrHistogram of nanoseconds, lowest 1, highest 3600000000000, "
+        b"3 digits; b = max(bit_length(value) - 11, 0); bucket = (b << 10) + (value >> b)"
+    },
+)
+
+_CARDS_AT_ONCE = 50
+"""Their histograms are unpacked: some 50 MB, and a row group."""
+
+_TAG_CHARACTERS = 300
+_BUCKETS, _SUB_BUCKETS = 32, 2048
+"""Of the library's layout (`metrics.histogram`)."""
+
+
+def to_parquet(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> bytes:
+    """A table of HISTOGRAM_SCHEMA."""
+    out = io.BytesIO()
+    with pq.ParquetWriter(out, HISTOGRAM_SCHEMA, compression="zstd") as writer:
+        for first in range(0, len(cards), _CARDS_AT_ONCE):
+            rows = [
+                {**row, "run": card.run.id, "case": card.run.case, "series": series}
+                for card in cards[first : first + _CARDS_AT_ONCE]
+                for series, row in card.curves.histograms.items()
+            ]
+            writer.write_table(
+                pa.table([_column(rows, one) for one in HISTOGRAM_SCHEMA], schema=HISTOGRAM_SCHEMA)
+            )
+    return out.getvalue()
+
+
+def _column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> pa.Array:
+    values = [row[field.name] for row in rows]
+    if not pa.types.is_list(field.type):
+        return pa.array(values, field.type)
+    offsets = pa.array(np.cumsum([0, *map(len, values)]), pa.int32())
+    empty = pa.array([], field.type.value_type)
+    return pa.ListArray.from_arrays(offsets, pa.concat_arrays([empty, *values]))
+
+
+MOST_RUNS_PLOTTED = 20
+"""Of more runs there are no .hgrm files; HdrHistogram's tools make them from the log."""
+
+_TICKS = 5
+"""Lines for each half of the distance that is left to 100 %, as the library has it."""
+
+
+def to_hgrm(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> dict[str, bytes]:
+    """File name to text; none for more than MOST_RUNS_PLOTTED runs."""
+    if len(cards) > MOST_RUNS_PLOTTED:
+        return {}
+    found: dict[str, bytes] = {}
+    for card in cards:
+        for series, row in card.curves.histograms.items():
+            label = series if len(cards) == 1 else f"{card.run.id}.{series}"
+            plain = quote(name(label, _TAG_CHARACTERS), safe=".-_")
+            found[f"hgrm/{plain}.hgrm"] = distribution(row).encode()
+    return found
+
+
+def distribution(row: Mapping[str, Any]) -> str:
+    """The percentile distribution of a merged row in microseconds, as the library prints it.
+
+    But for its standard deviation, which the library leaves in nanoseconds beside microseconds.
+    """
+    bucket, counts = np.asarray(row["bucket"]), np.asarray(row["bucket_count"], np.int64)
+    running = np.cumsum(counts)
+    total = int(running[-1])
+    values_us = highest_values(bucket) / 1000
+    reached = 100.0 * running / total
+    lines = [f"{'Value':>12} {'Percentile':>14} {'TotalCount':>10} {'1/(1-Percentile)':>14}", ""]
+    level, place = 0.0, -1
+    while place < len(running) - 1:
+        place = int(np.searchsorted(reached, level))
+        share = level / 100
+        lines.append(
+            f"{values_us[place]:12.3f} {share:2.12f} {running[place]:10d} {1 / (1 - share):14.2f}"
+        )
+        half = math.pow(2, math.log(100 / (100.0 - level)) / math.log(2) + 1)
+        level += 100.0 / (_TICKS * half)
+    lines.append(f"{values_us[-1]:12.3f} {1:2.12f} {total:10d}")
+    average_us, deviation_us = mean(counts, bucket) / 1000, stdev(counts, bucket) / 1000
+    lines += [
+        f"#[Mean    = {average_us:12.3f}, StdDeviation   = {deviation_us:12.3f}]",
+        f"#[Max     = {values_us[-1]:12.3f}, TotalCount     = {total:12.3f}]",
+        f"#[Buckets = {_BUCKETS:12d}, SubBuckets     = {_SUB_BUCKETS:12d}]",
+        "#[Unit    = microseconds. A percentile p is the value of rank max(int(p/100 * TotalCount "
+        "+ 0.5), 1), as the highest of its bucket]",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def to_hlog(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> bytes:
+    """A histogram log; it starts where the first measurement window does."""
+    starts = [card.curves.wall_start_ns for card in cards]
+    base_ns = min(starts)
+    lines = []
+    for start_ns, place in sorted((start_ns, place) for place, start_ns in enumerate(starts)):
+        card = cards[place]
+        for series, row in card.curves.histograms.items():
+            tag = f"{card.run.id}/{series}" if len(cards) > 1 else series
+            lines.append(
+                log_interval(
+                    dense(row["bucket"], row["bucket_count"]),
+                    start_ns - base_ns,
+                    round(card.run.seconds * 1e9),
+                    name(tag, _TAG_CHARACTERS),
+                )
+            )
+    return (log_header(base_ns) + "".join(lines)).encode()

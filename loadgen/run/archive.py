@@ -1,0 +1,158 @@
+"""Puts a run of the supply chain, its repetition and the disclosure into one archive."""
+
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadgen.errors import DiskError, RunDirectoryError
+from loadgen.run.disk import disk_errors
+from loadgen.run.redaction import printable
+from loadgen.run.seal import verify
+from loadgen.specjms.diagram import diagram
+from loadgen.specjms.disclosure import (
+    Disclosed,
+    destination_setup,
+    server_setup,
+    submission,
+)
+from loadgen.specjms.repetition import Played, mismatch
+from loadgen.specjms.report import FILE_NAME
+
+_DRIVER_OUTPUT = ("events.jsonl", "broker.jsonl")
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # so that the same run gives the same archive
+_DAMAGED = (KeyError, TypeError, AttributeError, ValueError, IndexError)
+"""What a document raises that lacks parts which it should have: others may have written it."""
+
+
+def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None) -> Path:
+    """Write the archive (a ZIP, as a JAR is) and return its path.
+
+    `repeat` is the reproducibility run, RUN-repeat where that is a directory; `out` is
+    RUN.jar. Raises RunDirectoryError where a directory holds no audited run of a supply chain or
+    was changed since the run ended, the second run does not repeat the first, or the archive
+    exists or cannot be written.
+    """
+    main = read_played(run)
+    if repeat is None:
+        beside = repeat_directory(run)
+        repeat = beside if beside.is_dir() else None
+    again = None if repeat is None else read_played(repeat)
+    if repeat is not None and again is not None:
+        _require_repetition(run, main, repeat, again)
+    named = _named(run)
+    archive = named.parent / f"{named.name}.jar" if out is None else out
+    members: list[tuple[str, bytes | Path]] = [*_texts(run, Disclosed(main, again)).items()]
+    # Before there is an archive, which may be in the directory that it is made of.
+    for folder, directory in (("FinalRun", run), *([("RepeatRun", repeat)] if repeat else [])):
+        for path in _files(directory):
+            members.append((f"{folder}/{path.relative_to(directory).as_posix()}", path))
+            if path.name in _DRIVER_OUTPUT:
+                members.append((f"DriverOutput/{folder}-{path.name}", path))
+    try:
+        with disk_errors(archive):
+            jar = zipfile.ZipFile(archive, "x", zipfile.ZIP_DEFLATED)
+    except FileExistsError:
+        raise RunDirectoryError(f"{_shown(archive)} exists; name another with --out") from None
+    except OSError as error:
+        raise _unwritten(archive, error) from None
+    try:
+        with disk_errors(archive), jar:
+            for name, content in members:
+                data = content.read_bytes() if isinstance(content, Path) else content
+                jar.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
+    except (OSError, DiskError) as error:
+        # Half an archive would pass for a whole one, and stand in the way of the next.
+        archive.unlink(missing_ok=True)
+        if isinstance(error, DiskError):
+            raise
+        raise _unwritten(archive, error) from None
+    return archive
+
+
+def repeat_directory(run: Path) -> Path:
+    """Where the repetition of a run is kept unless it is named: RUN-repeat."""
+    named = _named(run)
+    return named.parent / f"{named.name}-repeat"
+
+
+def read_played(directory: Path) -> Played:
+    """The run of the supply chain in a directory; raises RunDirectoryError.
+
+    Every file of results is held against the run's seal: what was changed since the run ended is
+    refused, since it would be disclosed as measured.
+    """
+    run, supply = _document(directory, "run.json"), _document(directory, FILE_NAME)
+    integrity = verify(directory, run)
+    if integrity.state == "changed":
+        raise RunDirectoryError(
+            f"{_shown(directory)} was changed since the run ended: "
+            f"{'; '.join(integrity.changes)}; name the directory as the run left it"
+        )
+    return Played(run, supply, sealed=integrity.state == "intact")
+
+
+def _named(run: Path) -> Path:
+    """The run by a name that a file beside it can have, too; "." and ".." are not."""
+    return run if run.name not in ("", "..") else run.resolve()
+
+
+def _require_repetition(run: Path, main: Played, repeat: Path, again: Played) -> None:
+    try:
+        why = mismatch(main, again)
+    except _DAMAGED:
+        why = "run.json or specjms.json of one of them is damaged"
+    if why:
+        raise RunDirectoryError(
+            f"{_shown(repeat)} does not repeat {_shown(run)}: {printable(why, 500)}; "
+            "name one with --repeat-run"
+        )
+
+
+def _texts(run: Path, found: Disclosed) -> dict[str, bytes]:
+    """The files that are made, by their names in the archive."""
+    try:
+        scenario = orjson.dumps(found.run.get("scenario"), option=orjson.OPT_INDENT_2)
+        return {
+            "submission/submission.xml": submission(found).encode(),
+            "destinationSetup.txt": destination_setup(found).encode(),
+            "config/scenario.json": scenario,
+            "JMSServerConfig/serverSetup.txt": server_setup(found).encode(),
+            "ProviderModule/README.txt": b"No provider module: the harness speaks MQTT itself.\n",
+            "ConfigurationDiagram.svg": diagram(found.run, found.supply).encode(),
+        }
+    except _DAMAGED:
+        raise RunDirectoryError(
+            f"{_shown(run)}: run.json or {FILE_NAME}, there or in the repetition, is damaged"
+        ) from None
+
+
+def _unwritten(archive: Path, error: OSError) -> RunDirectoryError:
+    return RunDirectoryError(f"{_shown(archive)} cannot be written: {error.strerror or error}")
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    """Every file of a run directory but hidden ones, which are half written."""
+    for path in sorted(directory.rglob("*")):
+        if path.is_file() and not path.name.startswith("."):
+            yield path
+
+
+def _document(directory: Path, name: str) -> Mapping[str, Any]:
+    try:
+        found = orjson.loads((directory / name).read_bytes())
+    except OSError as error:
+        raise RunDirectoryError(
+            f"{_shown(directory)} has no {name} ({error.strerror}); name a run of loadgen specjms"
+        ) from None
+    except orjson.JSONDecodeError:
+        raise RunDirectoryError(f"{_shown(directory)}: {name} is damaged") from None
+    if not isinstance(found, dict) or found.get("schema") != 1:
+        raise RunDirectoryError(f"{_shown(directory)}: {name} is of another version")
+    return found
+
+
+def _shown(path: Path) -> str:
+    return printable(str(path), 200)

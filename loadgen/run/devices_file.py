@@ -1,0 +1,133 @@
+"""devices/*.parquet: one row a device at the end of a run, from the workers' last answers."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from loadgen.errors import RunDirectoryError
+from loadgen.plan.groups import RunPlan, client_id
+from loadgen.run.redaction import printable
+from loadgen.run.rundir import make_folder, replacing
+from loadgen.worker.device_rows import UNKNOWN
+from loadgen.worker.logins import read_clients
+
+DEVICE_SCHEMA = pa.schema(
+    [
+        pa.field("worker", pa.int32(), False),
+        pa.field("group", pa.dictionary(pa.int32(), pa.string()), False),
+        pa.field("device", pa.int64(), False),
+        pa.field("client_id", pa.string(), False),
+        pa.field("broker", pa.dictionary(pa.int32(), pa.string()), False),
+        pa.field("connected", pa.bool_(), False),
+        pa.field("sent", pa.int64()),
+        pa.field("expected", pa.int64()),
+        pa.field("received", pa.int64()),
+        pa.field("lost", pa.int64()),
+        pa.field("received_in_window", pa.int64()),
+    ]
+)
+"""`sent`, `expected`, `received` and `lost` count messages of all phases, and are null where they
+do not apply or cannot be known: `sent` of a device that does not publish; `expected` and `lost` of
+one that does not subscribe, shares a queue with others, or would receive from a worker that was
+lost. `connected` is as of the moment before the devices disconnect."""
+
+Column = npt.NDArray[np.int64]
+
+
+def device_table(plan: RunPlan, finals: Mapping[int, Mapping[str, Any]]) -> pa.Table:
+    """The rows of the workers that answered, in the order of workers (`DEVICE_SCHEMA`)."""
+    answers = {row: final["devices"] for row, final in sorted(finals.items()) if "devices" in final}
+
+    def joined(parts: Iterable[Sequence[int] | Column]) -> Column:
+        return np.concatenate([np.zeros(0, np.int64), *(np.asarray(p, np.int64) for p in parts)])
+
+    def column(name: str) -> Column:
+        return joined(answer[name] for answer in answers.values())
+
+    sent, received, streams = column("sent"), column("received"), column("streams")
+    expected = _expected(column("stream"), sent, column("first_stream"), streams)
+    expected[received == UNKNOWN] = UNKNOWN
+    received[streams == 0] = UNKNOWN
+    known = expected != UNKNOWN
+    group, device = column("group"), column("device")
+    names = [printable(f"{target.host}:{target.port}", 300) for target in plan.targets]
+    columns = {
+        "worker": joined(np.full(len(one["device"]), row) for row, one in answers.items()),
+        "group": _named(group, [of.name for of in plan.groups]),
+        "device": device,
+        "client_id": _client_ids(plan, group, device),
+        "broker": _named(column("target"), names),
+        "connected": column("connected") == 1,
+        "sent": _or_null(sent, sent != UNKNOWN),
+        "expected": _or_null(expected, known),
+        "received": _or_null(received, received != UNKNOWN),
+        "lost": _or_null(expected - received, known),
+        "received_in_window": _or_null(column("received_in_window"), streams > 0),
+    }
+    return pa.table(columns, schema=DEVICE_SCHEMA)
+
+
+def write_devices(
+    directory: Path, plan: RunPlan, finals: Mapping[int, Mapping[str, Any]]
+) -> pa.Table:
+    """Write devices/part-000000.parquet and return what it holds."""
+    table = device_table(plan, finals)
+    folder = directory / "devices"
+    make_folder(folder)
+    with replacing(folder / "part-000000.parquet") as hidden:
+        pq.write_table(table, hidden, compression="zstd")
+    return table
+
+
+def read_devices(directory: Path) -> pa.Table:
+    """What `write_devices` wrote; raises RunDirectoryError where it did not, or not whole."""
+    where = f"run directory {printable(str(directory), 200)}"
+    found = sorted((directory / "devices").glob("part-*.parquet"))
+    if not found:
+        raise RunDirectoryError(f"{where} has no rows of devices; run with per_device")
+    try:
+        return pa.concat_tables([pq.read_table(path) for path in found])
+    except (OSError, pa.ArrowInvalid) as error:
+        raise RunDirectoryError(f"{where}: devices cannot be read: {error}") from None
+
+
+def _expected(stream: Column, sent: Column, first: Column, streams: Column) -> Column:
+    """Messages that were sent of each device's streams; UNKNOWN where not all of these are known.
+
+    A stream has one sender; where that gave no answer, it is not known what was sent.
+    """
+    publishes = stream != UNKNOWN
+    length = int(max(stream.max(initial=-1) + 1, (first + streams).max(initial=0)))
+    of_stream = np.zeros(length, np.int64)
+    unknown = np.ones(length, np.int64)
+    of_stream[stream[publishes]] = sent[publishes]
+    unknown[stream[publishes]] = 0
+    before = np.concatenate([[0], np.cumsum(of_stream)])
+    unknown_before = np.concatenate([[0], np.cumsum(unknown)])
+    expected: Column = before[first + streams] - before[first]
+    missing = unknown_before[first + streams] > unknown_before[first]
+    expected[missing | (streams == 0)] = UNKNOWN
+    return expected
+
+
+def _client_ids(plan: RunPlan, group: Column, device: Column) -> list[str]:
+    listed = None if plan.clients_file is None else read_clients(Path(plan.clients_file))
+    return [
+        printable(listed[number][0], 300)
+        if listed is not None and index == 0
+        else client_id(plan, plan.groups[index], number)
+        for index, number in zip(group.tolist(), device.tolist(), strict=True)
+    ]
+
+
+def _named(numbers: Column, names: list[str]) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), pa.array(names))
+
+
+def _or_null(values: Column, known: npt.NDArray[np.bool_]) -> pa.Array:
+    return pa.array(values, pa.int64(), mask=~known)

@@ -1,0 +1,163 @@
+"""What kind of host a run was made on, as it is kept in run.json. Nothing of it is a secret."""
+
+import os
+import platform
+import re
+import resource
+import socket
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from loadgen import PROGRAM
+from loadgen.brokers.ports import ephemeral_ports
+from loadgen.plan.plan import Host
+from loadgen.run.calibration import kept
+from loadgen.run.redaction import printable
+from loadgen.run.tuning.profile import Demand, compare, read_profile, tuning_record
+from loadgen.run.tuning.tuning_host import observe
+
+_PACKAGES = ("loadgen", "numba", "numpy", "orjson", "pyarrow", "pydantic", "pyspark", "uvloop")
+
+_SYSCTL = (
+    "fs.file-max",
+    "kernel.pid_max",
+    "net.core.netdev_max_backlog",
+    "net.core.rmem_max",
+    "net.core.somaxconn",
+    "net.core.wmem_max",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_max_syn_backlog",
+    "net.ipv4.tcp_mem",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_tw_reuse",
+    "net.ipv4.tcp_wmem",
+    "vm.max_map_count",
+)
+
+_LIMITS = {
+    "descriptors": resource.RLIMIT_NOFILE,
+    "processes": resource.RLIMIT_NPROC,
+    "locked_memory_bytes": resource.RLIMIT_MEMLOCK,
+}
+
+
+def _read(path: str) -> str:
+    """The file's text without outer blanks; "" when it cannot be read."""
+    try:
+        return Path(path).read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+    except OSError:
+        return platform.system()
+
+
+def _cpu_model() -> str:
+    text = _read("/proc/cpuinfo")
+    found = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
+    return found.group(1) if found else platform.machine()
+
+
+def _packages() -> dict[str, str]:
+    versions: dict[str, str] = {}
+    for name in _PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
+
+
+def _virtual() -> str:
+    """What the host runs inside of, as far as can be seen; "" for nothing."""
+    if re.search(r"^flags\s*:.*\bhypervisor\b", _read("/proc/cpuinfo"), re.MULTILINE):
+        product = _read("/sys/class/dmi/id/product_name")
+        return printable(product, 100) or "hypervisor"
+    return ""
+
+
+def host_of() -> Host:
+    """What this host offers a run; workers raise their limit of descriptors to the hard one."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return Host(
+        cores=len(os.sched_getaffinity(0)),
+        descriptors=hard if hard != resource.RLIM_INFINITY else 1 << 20,
+        memory_bytes=psutil.virtual_memory().available,
+        local_ports=len(ephemeral_ports()),
+        name=socket.gethostname(),
+        addresses=tuple(
+            one.address.partition("%")[0]
+            for interface in psutil.net_if_addrs().values()
+            for one in interface
+            if one.family in (socket.AF_INET, socket.AF_INET6)
+        ),
+    )
+
+
+def machine_identity() -> str:
+    """What two processes have in common that share processors and addresses: kernel and network.
+
+    Two containers of one machine, each with a network of its own, differ in the second half.
+    """
+    boot = _read("/proc/sys/kernel/random/boot_id") or socket.gethostname()
+    try:
+        network = Path("/proc/self/ns/net").stat().st_ino
+    except OSError:
+        network = 0
+    return f"{boot}/{network}"
+
+
+def identity() -> dict[str, object]:
+    """What a calibration holds for: another host, kernel, processor or version has its own."""
+    return {
+        "host": socket.gethostname(),
+        "kernel": platform.release(),
+        "cpu_model": printable(_cpu_model(), 200),
+        "cores": len(os.sched_getaffinity(0)),
+        "program": PROGRAM,
+    }
+
+
+def environment(demand: Demand | None = None) -> dict[str, Any]:
+    """The record of this host; keys as run.json has them.
+
+    Given what a run demands, `tuning` says what each difference from the load host's profile costs.
+    `calibration` is what `loadgen calibrate` found here, if it was run.
+    """
+    profile = read_profile("load-host")
+    record: dict[str, Any] = {
+        "host": socket.gethostname(),
+        "os": _os_name(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "cpu_model": printable(_cpu_model(), 200),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "packages": _packages(),
+        "sysctl": {
+            name: text
+            for name in _SYSCTL
+            if (text := " ".join(_read(f"/proc/sys/{name.replace('.', '/')}").split()))
+        },
+        "limits": {name: list(resource.getrlimit(which)) for name, which in _LIMITS.items()},
+        "tuning": tuning_record(profile, compare(profile, observe(profile), demand)),
+    }
+    calibration = kept(identity())
+    if calibration is not None:
+        del calibration["key"]
+        record["calibration"] = calibration
+    nodes = sorted(Path("/sys/devices/system/node").glob("node[0-9]*"))
+    if nodes:
+        record["numa"] = {node.name: _read(f"{node}/cpulist") for node in nodes}
+    if virtual := _virtual():
+        record["virtual"] = virtual
+    return record

@@ -1,0 +1,212 @@
+"""The state of a run as the facts that the verdict is made of."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from loadgen.judge.ledger import (
+    LONGEST_TEXT,
+    Counted,
+    Witness,
+    imbalances,
+    ledgers_of,
+    with_acknowledged,
+    witness_of,
+)
+from loadgen.judge.rate_step_verdict import RateStepVerdict
+from loadgen.judge.verdict import RunFacts, SlowFacts
+from loadgen.plan.groups import (
+    RunPlan,
+    sent_qos,
+    sent_rate,
+    slow_group,
+    timed_between_hosts,
+    topics_of,
+)
+from loadgen.plan.thresholds import Measured, missed
+from loadgen.plan.workload import Workload
+from loadgen.run.hosts.worker_pool import Loss
+from loadgen.run.own_delay_facts import own_delay_of
+from loadgen.run.redaction import printable
+from loadgen.run.run_state import NS, Outcome, RunState
+
+
+def facts_of(
+    workload: Workload,
+    plan: RunPlan,
+    state: RunState,
+    losses: Sequence[Loss] = (),
+    held_when_cut: int = 0,
+) -> RunFacts:
+    """The facts of a run that was played to its end, or cut.
+
+    `held_when_cut` messages were in the hands of a consumer that was cut off on request.
+    """
+    start_ns, end_ns = state.result_window
+    result = ("measure", "end_to_end") if state.messages else ("connect", "connect")
+    connected, backlog = state.connected, state.backlog
+    connect_failures, connect_failure = _failures(connected)
+    subscribe_failures, subscribe_failure = _failures(state.subscribed)
+    window = _counted(plan, state, "measure", held_when_cut)
+    whole = _counted(plan, state, None, held_when_cut)
+    witness = _witness(plan, state)
+    unread = witness.unread if witness else 0
+    observed = not (losses or state.abandoned or unread)
+    ledger, run_ledger = with_acknowledged(
+        *ledgers_of(window, whole, observed=observed), state.lost_unacknowledged
+    )
+    facts = RunFacts(
+        qos=workload.needs.qos,
+        connects_only=workload.case.connects_only,
+        send_delay_limit_us=workload.case.send_delay_limit_us,
+        devices=sum(group.count for group in plan.groups),
+        connected=connected.done if connected else 0,
+        connect_failures=connect_failures,
+        connect_failure=connect_failure,
+        subscribe_failures=subscribe_failures,
+        subscribe_failure=subscribe_failure,
+        closed_at_subscribe=state.subscribed.closed if state.subscribed else 0,
+        lost_to_absent=state.lost_to_absent,
+        lost_named=state.lost_named,
+        disconnects=state.tally.total("disconnects"),
+        disconnect=state.disconnect_reason,
+        disconnects_planned=plan.reconnect is not None,
+        reconnects=state.tally.total("connects") - (connected.made if connected else 0),
+        returned=sum(final.get("returned") or 0 for final in state.finals.values()),
+        owed_by_leave=_owed_by_leave(plan),
+        connect_rate=workload.phases.connect_rate,
+        connect_seconds=connected.seconds if connected else 0.0,
+        window_s=(end_ns - start_ns) / NS,
+        target_rate=sum(one.publishes.rate for one in plan.groups if one.publishes is not None)
+        * workload.mean_share,
+        scheduled=_scheduled(plan, state),
+        arrivals_random=workload.arrivals_random,
+        publishers=sum(group.count for group in plan.groups if group.publishes is not None),
+        ledger=ledger,
+        run_ledger=run_ledger,
+        imbalances=imbalances(window, whole, witness, observed=observed),
+        proven=witness is not None or not state.messages,
+        refusals=witness.refusals if witness else {},
+        refusal=printable(witness.refusal, LONGEST_TEXT) if witness else "",
+        violation=printable(witness.violation, LONGEST_TEXT) if witness else "",
+        owed_at_window_end=state.owed_at_window_end,
+        busy_share=state.tally.busy_share_max(),
+        own_delay=own_delay_of(
+            state.stalls, state.hosts.values(), state.tally, state.result_window
+        ),
+        send_tick_us=plan.send_tick_us,
+        backlog=() if backlog is None else tuple(backlog.samples()),
+        standstills=() if backlog is None else backlog.standstills(),
+        latency_p99_us=state.tally.p99_us(*result),
+        latency_bound_us=workload.latency_bound_us,
+        workers_lost=tuple(loss.worker for loss in losses),
+        hosts_of_lost=tuple(dict.fromkeys(loss.host for loss in losses if loss.host)),
+        clock_bound_ns=state.clock_bound_ns,
+        timed_between_hosts=timed_between_hosts(plan),
+        interrupted=state.ending == "interrupted",
+        abandoned=state.abandoned,
+        unread=unread,
+        held_when_cut=held_when_cut,
+        slow=_slow(plan, state),
+    )
+    measured = Measured(
+        state.tally.latencies(), ledger, facts.begun, facts.window_s, facts.apart_us
+    )
+    ended_by = tuple(f"{text}, and the run was ended for it" for text in state.missed)
+    return replace(facts, thresholds_missed=ended_by or missed(workload.thresholds, measured))
+
+
+def _slow(plan: RunPlan, state: RunState) -> SlowFacts | None:
+    """What became of subscribers that read slowly on request; None where none did."""
+    slow = slow_group(plan.groups)
+    if slow is None or slow.subscribes is None:
+        return None
+    sent = state.tally.sent_by([slow.subscribes.publishers], "measure")
+    counted = partial(state.groups.total, slow.name)
+    return SlowFacts(
+        devices=slow.count,
+        bytes_per_s=slow.subscribes.read_rate,
+        expected=sent * slow.count // topics_of(slow, plan.groups),
+        received=counted("received", "measure") + counted("corrupt", "measure"),
+        waited=state.slow_waited,
+        disconnects=counted("disconnects"),
+    )
+
+
+def _failures(outcome: Outcome | None) -> tuple[int, str]:
+    """How many devices failed, and the reason of most of them."""
+    failures = outcome.failures if outcome is not None else {}
+    return sum(failures.values()), max(failures, key=lambda reason: failures[reason], default="")
+
+
+def _scheduled(plan: RunPlan, state: RunState) -> int | None:
+    """Messages of the window that no other message caused; None where none did."""
+    if not any(group.responds for group in plan.groups):
+        return None
+    publishing = [group.name for group in plan.groups if group.publishes is not None]
+    return state.tally.sent_by(publishing, "measure")
+
+
+def _counted(plan: RunPlan, state: RunState, phase: str | None, held: int) -> Counted:
+    """What was counted of the messages intended in a phase, or in the whole run."""
+    tally = state.tally
+    confirmed = [group.name for group in plan.groups if sent_qos(group) > 0]
+    return Counted(
+        counts=tally.totals() if phase is None else tally.counts[phase],
+        confirmed=tally.sent_by(confirmed, phase),
+        owed=state.owed_at_end,
+        held=held,
+    )
+
+
+def _witness(plan: RunPlan, state: RunState) -> Witness | None:
+    """What the workers found at the end; None unless every one of them said it."""
+    closings = [final["closing"] for final in state.finals.values() if final.get("closing")]
+    return witness_of(closings) if len(closings) == len(plan.workers) else None
+
+
+def _owed_by_leave(plan: RunPlan) -> float:
+    """Messages that publishers owe, at most, because churn sent them away."""
+    publishing = [group for group in plan.groups if group.publishes is not None]
+    devices = sum(group.count for group in publishing)
+    if not plan.churn_per_s or not devices:
+        return 0.0
+    longest_s = plan.away_s * 1.5
+    away = min(plan.churn_per_s * longest_s, devices)
+    return away * longest_s * sum(sent_rate(group, plan.groups) for group in publishing) / devices
+
+
+def handshakes_of(finals: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What TLS the connections of all workers had, the most first; None where none was encrypted.
+
+    `finals` are the last answers of the workers by row; one that was lost is missing.
+    """
+    kinds: Counter[tuple[str, str]] = Counter()
+    resumed = 0
+    for final in finals.values():
+        found = final.get("tls") or {"connections": [], "resumed": 0}
+        for one in found["connections"]:
+            kinds[one["version"], one["cipher"]] += one["count"]
+        resumed += found["resumed"]
+    if not kinds:
+        return None
+    return {
+        "connections": [
+            {"version": version, "cipher": cipher, "count": count}
+            for (version, cipher), count in sorted(kinds.items(), key=lambda k: (-k[1], k[0]))
+        ],
+        "resumed": resumed,
+    }
+
+
+def rate_step_verdicts(
+    state: RunState, plan: RunPlan, whole: RunFacts
+) -> tuple[RateStepVerdict, ...]:
+    """Each rate step that was played to its end; `whole` are the facts of the run."""
+    if state.rate_steps is None:
+        return ()
+    rate = sum(one.publishes.rate for one in plan.groups if one.publishes is not None)
+    own_delay = partial(own_delay_of, state.stalls, state.hosts.values())
+    return state.rate_steps.verdicts(whole, rate, own_delay)

@@ -1,0 +1,1 @@
+"""Workers of a run, on this host and on others."""

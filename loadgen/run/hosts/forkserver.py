@@ -1,0 +1,161 @@
+"""The process that worker processes are forked from.
+
+`python -m loadgen.run.hosts.forkserver FD MODULE:FUNCTION BEHAVIOUR` imports the worker and loads
+the kernels of its behaviour once. It then forks one child for each request that arrives on FD, so
+that all workers share the compiled kernels and the coordinator, which has a running event loop and
+perhaps threads, never forks.
+It is started by path and name, not by multiprocessing: a user's script is not imported again.
+
+Messages on FD (a SOCK_SEQPACKET pair) are JSON objects:
+
+    to the forkserver    {"start": row}           with the worker's end of its channel attached
+    from the forkserver  {"ready": pid}           imported and warm
+                         {"compiled": n, "of": n}  kernels, where they were not there yet
+                         {"started": row, "pid": pid}
+                         {"exited": row, "pid": pid, "status": int}   as waitstatus_to_exitcode
+                         {"failed": text}          the import failed; the forkserver ends
+
+When FD closes, the children that are left are killed and the forkserver ends.
+"""
+
+import ctypes
+import gc
+import importlib
+import os
+import resource
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+
+import orjson
+
+MESSAGE_LIMIT_BYTES = 8192
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+
+Worker = Callable[[socket.socket], None]
+
+
+def _prctl(option: int, value: int | bytes) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _load(entry: str, behaviour: str, report: Callable[[int, int], None]) -> Worker:
+    """The worker function MODULE:FUNCTION, whose module may have `warm(behaviour, report)`."""
+    module_name, _, function_name = entry.partition(":")
+    module = importlib.import_module(module_name)
+    worker: Worker = getattr(module, function_name)
+    warm = getattr(module, "warm", None)
+    if warm is not None:
+        warm(behaviour, report)
+    return worker
+
+
+def _child(worker: Worker, row: int, channel: socket.socket) -> None:
+    """Body of a forked worker; never returns."""
+    status = 1
+    try:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _prctl(_PR_SET_NAME, f"loadgen-{row}".encode())
+        worker(channel)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def serve(control: socket.socket, worker: Worker) -> None:
+    """Fork on request and report what ends, until `control` closes."""
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_read, False)
+    os.set_blocking(wake_write, False)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    rows: dict[int, int] = {}
+    selector = selectors.DefaultSelector()
+    selector.register(control, selectors.EVENT_READ)
+    selector.register(wake_read, selectors.EVENT_READ)
+
+    def tell(**message: int) -> None:
+        control.send(orjson.dumps(message))
+
+    try:
+        tell(ready=os.getpid())
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is control:
+                    data, descriptors, _, _ = socket.recv_fds(control, MESSAGE_LIMIT_BYTES, 1)
+                    if not data:
+                        return
+                    row = orjson.loads(data)["start"]
+                    pid = os.fork()
+                    if pid == 0:
+                        signal.set_wakeup_fd(-1)
+                        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                        control.close()
+                        selector.close()
+                        os.close(wake_read)
+                        os.close(wake_write)
+                        _child(worker, row, socket.socket(fileno=descriptors[0]))
+                    os.close(descriptors[0])
+                    rows[pid] = row
+                    tell(started=row, pid=pid)
+                else:
+                    with suppress(BlockingIOError):
+                        os.read(wake_read, 4096)
+                    while rows:
+                        pid, status = os.waitpid(-1, os.WNOHANG)
+                        if pid == 0:
+                            break
+                        tell(
+                            exited=rows.pop(pid), pid=pid, status=os.waitstatus_to_exitcode(status)
+                        )
+    except (BrokenPipeError, ConnectionResetError):
+        return
+    finally:
+        for pid in rows:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in rows:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point: descriptor of the control socket, worker's MODULE:FUNCTION, behaviour."""
+    control = socket.socket(fileno=int(arguments[0]))
+    # Ctrl-C is for the coordinator to hear; it then steps the workers down in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    def report(count: int, total: int) -> None:
+        control.send(orjson.dumps({"compiled": count, "of": total}))
+
+    sys.modules.setdefault("coverage", None)  # type: ignore[arg-type]  # numba would import it
+    gc.disable()  # little of what is loaded is garbage: to look for it takes a quarter of the time
+    try:
+        worker = _load(arguments[1], arguments[2], report)
+    except Exception as error:
+        traceback.print_exc()
+        text = f"{type(error).__name__}: {error}"[:1000]
+        control.send(orjson.dumps({"failed": text.encode("ascii", "backslashreplace").decode()}))
+        return 1
+    # What is there now is there for good: keep the collector from touching shared pages.
+    gc.freeze()
+    gc.enable()
+    serve(control, worker)
+    return 0
+
+
+if __name__ == "__main__":
+    # The coordinator waits for this end; an orderly one would forget every kernel first.
+    os._exit(main(sys.argv[1:]))

@@ -1,0 +1,263 @@
+"""The workers of one run on one host: starts their processes and carries frames to and from them.
+
+Workers are forked by a fresh interpreter (`forkserver.py`), so that this works inside any running
+event loop and in a script without a main guard. Each worker has one stream socket pair; its end of
+file and the forkserver's report are how a death is noticed. `LocalHost` has them on this machine;
+hosts.py has a host elsewhere, whose agent uses a `LocalHost` there.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+import orjson
+
+from loadgen import errors
+from loadgen.errors import CannotRunError, LoadgenError
+from loadgen.run.host_watch import HostSample, take_sample
+from loadgen.run.hosts.forkserver import MESSAGE_LIMIT_BYTES
+from loadgen.run.hosts.forkserver_process import Forkserver
+from loadgen.run.redaction import printable
+from loadgen.worker.frames import FrameReader, encode_frame
+from loadgen.worker.shared_counts import LivePage
+
+Header = dict[str, Any]
+
+_STATUS_WAIT_S = 0.3
+"""How long after a channel's end the forkserver's report of the exit status is waited for."""
+
+
+class Listener(Protocol):
+    """Who hears what becomes of a host's workers; rows are those of the run's plan."""
+
+    def started(self, row: int, pid: int) -> None:
+        """A worker is there."""
+
+    def heard(self, row: int, header: Header, block: bytes) -> None:
+        """A frame of a worker."""
+
+    def gone(self, row: int, detail: str) -> None:
+        """A worker ended; whether it was to end is the listener's to know."""
+
+    def compiled(self, count: int, total: int) -> None:
+        """Kernels are compiled before the first worker can start."""
+
+
+class LoadHost(Protocol):
+    """One host of a run."""
+
+    rows: Sequence[int]
+    """Of its workers."""
+    name: str
+
+    @property
+    def clock_bound_ns(self) -> int:
+        """How wrong the run's clock was on this host, at most."""
+
+    async def start(self, listener: Listener) -> None:
+        """Have the workers made; raises CannotRunError where that cannot be done."""
+
+    def begin(self, page: LivePage) -> None:
+        """A run begins, on whose page the totals of this host's workers are to stand."""
+
+    def send(
+        self, rows: Sequence[int], header: Header, each: Mapping[int, Header] | None = None
+    ) -> None:
+        """A frame to each of these workers, with `each[row]` added to the header."""
+
+    def sample(self) -> HostSample | None:
+        """What the host's kernel counts at this moment, or did lately."""
+
+    def last_words(self) -> str:
+        """Last line that its workers wrote to stderr, bounded and printable; "" for none."""
+
+    async def close(self, grace_s: float, waited_for: Collection[int]) -> None:
+        """End the workers; those of these rows have `grace_s` seconds to do it by themselves."""
+
+
+def error_from(described: Mapping[str, Any], where: str = "") -> LoadgenError:
+    """The error that a command was answered with, as an exception of the tree in errors.py."""
+    kind = getattr(errors, str(described.get("type")), CannotRunError)
+    if not (isinstance(kind, type) and issubclass(kind, LoadgenError)):
+        kind = CannotRunError
+    return kind(where + printable(str(described.get("message", "no reason was given")), 500))
+
+
+def _described(status: int) -> str:
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    hint = "; the kernel may have been short of memory" if status == -signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"
+
+
+class _Channel(asyncio.Protocol):
+    """This end of one worker's channel."""
+
+    def __init__(self, host: "LocalHost", row: int) -> None:
+        self.row = row
+        self.transport: asyncio.Transport | None = None
+        self._host = host
+        self._reader = FrameReader()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            frames = self._reader.feed(data)
+        except (LoadgenError, ValueError):
+            self._host.listener.gone(self.row, "sent something that is not a frame")
+            if self.transport is not None:
+                self.transport.abort()
+            return
+        for header, block in frames:
+            self._host.listener.heard(self.row, header, block)
+            # This ends the worker. If it closed its own end, the next beat would be written to
+            # nobody, and that error would come before what is still to be read.
+            if header.get("re") == "stop" and self.transport is not None:
+                self.transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.transport = None
+        self._host.channel_closed(self.row)
+
+
+class LocalHost:
+    """Workers on this machine, forked by `server`, which has made none yet."""
+
+    clock_bound_ns = 0
+
+    def __init__(self, server: Forkserver, rows: Sequence[int], name: str = "") -> None:
+        self.rows = rows
+        self.name = name
+        self.listener: Listener
+        self._server = server
+        self._channels: dict[int, _Channel] = {}
+        self._pids: dict[int, int] = {}
+        self._exits: dict[int, int] = {}
+        self._news = asyncio.Event()
+        self._asked_to_stop = False
+        self._closing = False
+        self._failure: str | None = None
+
+    async def start(self, listener: Listener) -> None:
+        """Have the workers forked, one after the other."""
+        self.listener = listener
+        control, loop = self._server.control, asyncio.get_running_loop()
+        loop.add_reader(control, self._hear)
+        await self._until(lambda: self._server.ready)
+        for row in self.rows:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                try:
+                    ours.setblocking(False)
+                    made = partial(_Channel, self, row)
+                    self._channels[row] = (await loop.create_unix_connection(made, sock=ours))[1]
+                except BaseException:
+                    ours.close()
+                    raise
+                socket.send_fds(control, [orjson.dumps({"start": row})], [theirs.fileno()])
+            await self._until(lambda row=row: row in self._pids)  # type: ignore[misc]
+
+    def send(
+        self, rows: Sequence[int], header: Header, each: Mapping[int, Header] | None = None
+    ) -> None:
+        self._asked_to_stop |= header.get("op") == "stop"
+        frame = encode_frame(header) if each is None else b""
+        for row in rows:
+            transport = self._channels[row].transport
+            if transport is not None:
+                transport.write(encode_frame({**header, **each[row]}) if each else frame)
+
+    def begin(self, page: LivePage) -> None:
+        """Nothing to do: the workers have the page mapped."""
+
+    def sample(self) -> HostSample:
+        ended = self._exits.keys()
+        return take_sample({row: pid for row, pid in self._pids.items() if row not in ended})
+
+    def last_words(self) -> str:
+        stderr = self._server.stderr.fileno()
+        size = os.fstat(stderr).st_size
+        tail = os.pread(stderr, 4096, max(0, size - 4096))
+        lines = tail.decode("utf-8", "replace").strip().splitlines()
+        return printable(lines[-1], 300) if lines else ""
+
+    async def close(self, grace_s: float, waited_for: Collection[int]) -> None:
+        self._closing = True
+        for channel in self._channels.values():
+            if channel.transport is not None:
+                channel.transport.close()
+        started = [row for row in waited_for if row in self._pids]
+        with suppress(TimeoutError, CannotRunError):
+            async with asyncio.timeout(grace_s):
+                await self._until(lambda: all(row in self._exits for row in started))
+        asyncio.get_running_loop().remove_reader(self._server.control)
+        self._server.control.close()  # it ends while others work, and is waited for later
+        # Whoever still waits for workers to be made hears no more.
+        self._failure = self._failure or "they were to end before they were there"
+        self._news.set()
+
+    def channel_closed(self, row: int) -> None:
+        """The worker's end closed; its exit status, a moment later, says more."""
+        if row in self._exits:
+            self.listener.gone(row, _described(self._exits[row]))
+        elif not self._closing:
+            asyncio.get_running_loop().call_later(_STATUS_WAIT_S, self._closed_alone, row)
+
+    def _closed_alone(self, row: int) -> None:
+        """No exit status came."""
+        if not self._closing:
+            self.listener.gone(row, "closed its channel")
+
+    def _hear(self) -> None:
+        """Take one message of the forkserver, or its end."""
+        try:
+            data = self._server.control.recv(MESSAGE_LIMIT_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._take(orjson.loads(data))
+        else:
+            asyncio.get_running_loop().remove_reader(self._server.control)
+            self._failure = self._failure or "the process that starts workers ended"
+            for row in self._channels:
+                self.listener.gone(row, "went with the process that started it")
+        self._news.set()
+
+    def _take(self, message: Header) -> None:
+        if "failed" in message:
+            self._failure = message["failed"]
+        elif "ready" in message:
+            self._server.ready = True
+        elif "compiled" in message:
+            self.listener.compiled(message["compiled"], message["of"])
+        elif "started" in message:
+            self._pids[message["started"]] = message["pid"]
+            self.listener.started(message["started"], message["pid"])
+        else:
+            row = message["exited"]
+            self._exits[row] = message["status"]
+            # A worker that was asked to stop ends well; whether it answered is on its channel.
+            if not (self._asked_to_stop and message["status"] == 0):
+                self.listener.gone(row, _described(message["status"]))
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for the forkserver's messages to make `condition` true; raises when it failed."""
+        while not condition():
+            if self._failure is not None:
+                raise CannotRunError(f"workers cannot be started: {self._failure}")
+            self._news.clear()
+            await self._news.wait()

@@ -1,0 +1,245 @@
+"""The workers of runs, on one host or on many: commands, answers, and who was lost.
+
+The hosts make the processes and carry the frames (load_host.py); here a row is a row, wherever its
+worker runs.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from loadgen.errors import CannotRunError
+from loadgen.run.host_watch import HostSample
+from loadgen.run.hosts.forkserver_process import Forkserver, forkserver
+from loadgen.run.hosts.load_host import Header, LoadHost, LocalHost, error_from
+from loadgen.worker.shared_counts import LivePage
+
+OnFrame = Callable[[int, Header, bytes], None]
+OnCompiled = Callable[[int, int], None]
+
+
+class WorkerLostError(CannotRunError):
+    """A worker process ended, or fell silent, before it was asked to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One worker that was lost and what is known of why; `host` is "" for the coordinator's."""
+
+    worker: int
+    detail: str
+    host: str = ""
+
+
+class WorkerPool:
+    """The workers, row 0 to count - 1; `hosts` have each row once.
+
+    `on_frame` takes what answers no command; whoever plays a run puts its own there. `lost` is set
+    as soon as one worker is gone that was not asked to stop; `losses` says which.
+    """
+
+    def __init__(
+        self, hosts: Sequence[LoadHost], on_frame: OnFrame, on_compiled: OnCompiled
+    ) -> None:
+        self.on_frame = on_frame
+        self.compiled = on_compiled
+        self.close_grace_s = 3.0
+        self.lost = asyncio.Event()
+        self.losses: list[Loss] = []
+        self.stopped: set[int] = set()
+        self._hosts = hosts
+        self._host_of = {row: number for number, host in enumerate(hosts) for row in host.rows}
+        self._pids = dict.fromkeys(sorted(self._host_of), 0)
+        self._waiting: dict[int, dict[str, asyncio.Future[Header]]] = {r: {} for r in self._pids}
+        self._closing = False
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process id of each worker on its host, by row."""
+        return tuple(self._pids.values())
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """Rows of the workers that are not lost."""
+        gone = {loss.worker for loss in self.losses}
+        return tuple(row for row in self._pids if row not in gone)
+
+    def host_of(self, worker: int) -> int:
+        """Number of the host that a worker runs on."""
+        return self._host_of[worker]
+
+    def last_words(self, worker: int) -> str:
+        """Last line that the workers of this one's host wrote to stderr; "" for none."""
+        return self._hosts[self._host_of[worker]].last_words()
+
+    def samples(self) -> dict[int, HostSample]:
+        """What the kernel of each host counts, by the host's number."""
+        found = {number: host.sample() for number, host in enumerate(self._hosts)}
+        return {number: sample for number, sample in found.items() if sample is not None}
+
+    def clock_bound_ns(self) -> int:
+        """By how much the clocks of two hosts differed in this run, at most."""
+        return sum(sorted(host.clock_bound_ns for host in self._hosts)[-2:])
+
+    def lose(self, worker: int, detail: str) -> None:
+        """Count this worker as lost, once, and fail what waits for it."""
+        if self._closing or worker in self.stopped or worker not in self.alive:
+            return
+        self.losses.append(Loss(worker, detail, self._hosts[self._host_of[worker]].name))
+        waiting = self._waiting[worker]
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(WorkerLostError(f"worker {worker} {detail}"))
+        waiting.clear()
+        self.lost.set()
+
+    def begin(self, page: LivePage) -> None:
+        """A run begins, with its live page: workers here have it mapped, others are copied."""
+        for host in self._hosts:
+            host.begin(page)
+
+    def deafen(self) -> None:
+        """Nobody hears any more what answers no command."""
+        self.on_frame = lambda *_: None
+
+    def tell_all(self, header: Header) -> None:
+        """Send a frame that nobody answers to every worker that is left."""
+        left = set(self.alive) - self.stopped
+        for host in self._hosts:
+            host.send([row for row in host.rows if row in left], header)
+
+    async def ask(self, worker: int, op: str, /, **fields: Any) -> Header:
+        """Send a command and wait for its answer.
+
+        Raises WorkerLostError when the worker ends first, or the error that it answers with.
+        """
+        if worker in self.stopped or worker not in self.alive:
+            raise WorkerLostError(f"worker {worker} is gone")
+        waiting = self._waiting[worker]
+        future: asyncio.Future[Header] = asyncio.get_running_loop().create_future()
+        waiting[op] = future
+        self._hosts[self._host_of[worker]].send((worker,), {"op": op, **fields})
+        try:
+            answer = await future
+        finally:
+            if waiting.get(op) is future:
+                del waiting[op]
+        if "error" in answer:
+            raise error_from(answer["error"])
+        return answer
+
+    async def ask_all(
+        self,
+        op: str,
+        /,
+        *,
+        each: Sequence[Header] | None = None,
+        at_once: int | None = None,
+        **fields: Any,
+    ) -> list[Header]:
+        """`ask` of every worker, `each[row]` added to the fields of that row's command.
+
+        At most `at_once` workers have it under way at a time, in the order of their rows; all when
+        it is None. Answers by row; the first error ends it.
+        """
+        own: Sequence[Header] = [{} for _ in self._pids] if each is None else each
+        free = asyncio.Semaphore(at_once or len(self._pids))
+
+        async def ask_in_turn(worker: int) -> Header:
+            async with free:
+                return await self.ask(worker, op, **fields, **own[worker])
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                asked = [group.create_task(ask_in_turn(row)) for row in self._pids]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [one.result() for one in asked]
+
+    async def stop(self, timeout_s: float) -> dict[int, Header]:
+        """Ask the workers that are left to close their connections and end; answers by row."""
+        return await self.ask_left("stop", timeout_s)
+
+    async def ask_left(self, op: str, timeout_s: float) -> dict[int, Header]:
+        """`ask` of the workers that are left: answers by row. Who gives none in time is lost."""
+        asked = {row: asyncio.ensure_future(self.ask(row, op)) for row in self.alive}
+        if asked:
+            await asyncio.wait(asked.values(), timeout=timeout_s)
+        answers: dict[int, Header] = {}
+        for row, one in asked.items():
+            if not one.done():
+                one.cancel()
+                self.lose(row, f"did not {op} within {timeout_s:g} s")
+            elif not one.cancelled() and one.exception() is None:
+                answers[row] = one.result()
+        await asyncio.gather(*asked.values(), return_exceptions=True)
+        return answers
+
+    async def start(self) -> None:
+        """Have every host make its workers."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for host in self._hosts:
+                    group.create_task(host.start(self))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def close(self, grace_s: float) -> None:
+        """Close every channel and give the workers `grace_s` seconds to end by themselves."""
+        self._closing = True
+        left = set(self.alive)
+        await asyncio.gather(*(h.close(grace_s, left.intersection(h.rows)) for h in self._hosts))
+
+    # What hosts tell: they know this as their Listener.
+
+    def started(self, row: int, pid: int) -> None:
+        self._pids[row] = pid
+
+    def heard(self, row: int, header: Header, block: bytes) -> None:
+        name = header.get("re")
+        if name is None:
+            self.on_frame(row, header, block)
+            return
+        future = self._waiting[row].pop(name, None)
+        if future is not None and not future.done():
+            future.set_result(header)
+        if name == "stop":
+            self.stopped.add(row)
+
+    def gone(self, row: int, detail: str) -> None:
+        self.lose(row, detail)
+
+
+@asynccontextmanager
+async def start_workers(
+    count: int,
+    on_frame: OnFrame,
+    *,
+    server: Forkserver | None = None,
+    entry: str | None = None,
+    on_compiled: OnCompiled = lambda *_: None,
+    hosts: Sequence[LoadHost] = (),
+) -> AsyncIterator[WorkerPool]:
+    """`count` worker processes, ready for their first command; all are gone at the end.
+
+    `on_frame(row, header, block)` is called for each frame that answers no command, and
+    `on_compiled(count, total)` while kernels are compiled first. `hosts` have the workers; without
+    any this machine has all of them: `server` is a forkserver that has made no workers yet; without
+    one, `entry` names the function that a worker runs. Raises CannotRunError when they cannot be
+    started.
+    """
+    with ExitStack() as stack:
+        if not hosts:
+            if server is None:
+                server = stack.enter_context(forkserver("messaging", entry))
+            hosts = (LocalHost(server, range(count)),)
+        pool = WorkerPool(hosts, on_frame, on_compiled)
+        grace_s = 0.5
+        try:
+            await pool.start()
+            yield pool
+            grace_s = pool.close_grace_s
+        finally:
+            await asyncio.shield(pool.close(grace_s))

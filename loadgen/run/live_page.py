@@ -1,0 +1,124 @@
+"""The live page in a browser: the score card's page of the run so far, beside its metrics.
+
+It is made from the run directory by another process of idle priority, on request and not more often
+than every few seconds, so that it takes nothing from the coordinator.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from html import escape
+from ipaddress import ip_address
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
+from threading import Lock
+from typing import Any
+from urllib.parse import urlsplit
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+_EVERY_S = 5
+_MAKE = [sys.executable, "-m", "loadgen.report.render.live"]
+
+_FRAME = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{run}</title>
+<style>
+:root {{ color-scheme: light dark }}
+html, body {{ height: 100%; margin: 0 }}
+body {{ display: flex; flex-direction: column; font: 15px/1.5 system-ui, sans-serif }}
+p {{ margin: 0; padding: 8px 16px; overflow-wrap: anywhere }}
+iframe {{ flex: 1; border: 0; width: 100% }}
+</style>
+</head>
+<body>
+<p id="state">{run}: running, not judged yet; read again every {every} s</p>
+<iframe title="score card"></iframe>
+<script>
+const frame = document.querySelector("iframe");
+const look = () => fetch("card").then(answer => {{
+  if (frame.src) frame.contentWindow.location.reload(); else frame.src = "card";
+  setTimeout(look, {every} * 1000);
+}}, () => {{
+  document.getElementById("state").textContent = {ended};
+}});
+look();
+</script>
+</body>
+</html>
+"""
+
+
+class LivePage:
+    """A WSGI application: / and /card of a run; every other path is for `others`.
+
+    One that is served to this host alone answers to no name but localhost: a page of a stranger in
+    a browser here could let a name of its own mean this host, and read what is served.
+    """
+
+    def __init__(
+        self, run: str, directory: Path, others: Callable[..., Any], *, to_this_host: bool
+    ) -> None:
+        self._to_this_host = to_this_host
+        self._directory = directory
+        self._others = others
+        ended = f"{run} has ended, or was stopped: its score card is {directory}/scorecard.html"
+        words = {"run": escape(run), "every": _EVERY_S, "ended": _script_text(ended)}
+        self._frame = _FRAME.format_map(words).encode()
+        self._card = b""
+        self._made_s = -float("inf")
+        self._lock = Lock()
+        self._ended = False
+        self._making: subprocess.Popen[bytes] | None = None
+
+    def __call__(self, request: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        if self._to_this_host and not _is_own(request.get("HTTP_HOST", "")):
+            start("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+            return [b"This is served to this host alone; ask 127.0.0.1 or localhost.\n"]
+        path = request.get("PATH_INFO", "/")
+        if path not in ("/", "/card"):
+            found: Iterable[bytes] = self._others(request, start)
+            return found
+        headers = [("Content-Type", "text/html; charset=utf-8"), ("Cache-Control", "no-store")]
+        start("200 OK", headers)
+        return [self._frame if path == "/" else self._newest()]
+
+    def close(self) -> None:
+        """Leave no process behind."""
+        self._ended = True
+        making = self._making  # the thread that makes a page may forget it meanwhile
+        if making is not None:
+            making.kill()
+
+    def _newest(self) -> bytes:
+        """The page, made again where it is older than a few seconds."""
+        with self._lock:
+            if time.monotonic() - self._made_s > _EVERY_S:
+                make = [*_MAKE, str(self._directory)]
+                with subprocess.Popen(make, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL) as making:
+                    self._making = making
+                    if self._ended:
+                        making.kill()
+                    made, _ = making.communicate()
+                self._making = None
+                self._card = made or self._card or b"The page cannot be made."
+                self._made_s = time.monotonic()
+            return self._card
+
+
+def _is_own(host: str) -> bool:
+    """Whether a Host header has an address, localhost or nothing."""
+    try:
+        name = urlsplit(f"//{host}").hostname or "localhost"
+        return name == "localhost" or bool(ip_address(name))
+    except ValueError:
+        return False
+
+
+def _script_text(text: str) -> str:
+    """A text as a string literal of a script in a page."""
+    return json.dumps(text).replace("<", "\\u003c")

@@ -1,0 +1,352 @@
+"""Watches the workers of one run: takes their frames, reads the live page, shows progress."""
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from loadgen.judge.ledger import Counted, ledger_of
+from loadgen.kernels.traffic import INTENDED_PHASES
+from loadgen.metrics.interval import COUNTERS, Interval
+from loadgen.plan.groups import RunPlan, slow_group, topics_of
+from loadgen.plan.thresholds import Measured, Threshold, hopeless
+from loadgen.run.backlog_watch import BacklogWatch, Sight
+from loadgen.run.host_watch import thinned
+from loadgen.run.hosts.worker_pool import WorkerPool
+from loadgen.run.own_delay_facts import Stall
+from loadgen.run.progress import Progress, Snapshot
+from loadgen.run.rate_step_watch import Mark
+from loadgen.run.recovery_watch import RecoveryWatch, Standing
+from loadgen.run.redaction import printable
+from loadgen.run.run_state import NS, state_before, timed_groups
+from loadgen.run.rundir import EventLog, IntervalWriter
+from loadgen.run.tally import p99_us
+from loadgen.run.tasks import beside
+from loadgen.worker.recorder import decode_intervals, numbers_of
+from loadgen.worker.shared_counts import private_page
+from loadgen.worker.subscription_marks import SubscriptionMarks
+
+SAMPLE_S = 0.01
+"""How often the live page is read for the high-water mark and the end of the drain."""
+ANSWERS = ("received", "corrupt", "duplicated", "misrouted", "acknowledged", "refused")
+"""Counters of what a broker does in answer to a message."""
+EXCEPTIONS = frozenset(("disconnect", "protocol", "refused", "subscribe", "unanswered"))
+"""Events that end a run which is to stop at its first exception."""
+PROGRESS_S = 0.25
+BEAT_S = 1.0
+_STALLS_LIMIT = 100_000
+"""Of a run: a host that makes more of them is judged by these."""
+_THRESHOLDS_S = 1.0
+"""Into the window, from when on thresholds are looked at: the workers have reported then."""
+_ROWS_S = 0.1
+"""After the full second, by when the workers' rows of it have come."""
+SILENCE_LIMIT_S = 20.0
+"""A worker whose live row stands still for this long, and a second for each worker a core has, is
+lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a run is written to: `anchor_ns` (CLOCK_MONOTONIC) is when its seconds begin."""
+
+    run: str
+    anchor_ns: int
+    events: EventLog
+    intervals: IntervalWriter
+
+
+class Monitor:
+    """What the workers of one run report, collected in `state`.
+
+    `page` is the live page, one without workers until they are configured.
+    """
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        record: Record,
+        progress: Progress,
+        abort_on: Sequence[Threshold] = (),
+    ) -> None:
+        self.state = state_before(plan)
+        self.record = record
+        self.page = private_page(0, 0)
+        self.marks: SubscriptionMarks | None = None
+        self.exception = asyncio.Event()
+        """Set by the first thing that went wrong at a device."""
+        self.window_ends: dict[int, tuple[int, int]] = {}
+        """Messages owed, and since when the oldest was due, as each worker's window ended."""
+        self.hopeless = asyncio.Event()
+        """Set when a threshold of `abort_on` cannot hold any more; `state.missed` says which."""
+        self._abort_on = abort_on
+        self._plan = plan
+        self._timed = timed_groups(plan)
+        self._progress = progress
+        self._publishing = [at for at, one in enumerate(plan.groups) if one.publishes is not None]
+        self._subscriptions = sum(one.count for one in plan.groups if one.subscribes is not None)
+        self._groups = {group.name: number for number, group in enumerate(plan.groups)}
+        slow = slow_group(plan.groups)
+        # Its number, and how many of its devices get each message.
+        self._slow = None
+        if slow is not None:
+            self._slow = self._groups[slow.name], slow.count / topics_of(slow, plan.groups)
+        self._reported = numbers_of(private_page(len(plan.workers), len(plan.groups)).counts)
+        self._fresh: list[Interval] = []
+        self._writing: asyncio.Future[None] | None = None
+        self.phase = "start"
+        self._phase_end_ns: int | None = None
+        self._sampling = False
+        self._p99_us: float | None = None
+        self._rates: deque[tuple[int, int, int]] = deque(maxlen=5)
+
+    def on_frame(self, row: int, header: dict[str, Any], block: bytes) -> None:
+        """Take a frame that answers no command; what is broken becomes an event."""
+        try:
+            if "interval" in header:
+                self._on_intervals(row, header, block)
+            elif "stalls" in header:
+                self._on_stalls(row, header["stalls"])
+            elif "event" in header:
+                self._on_event(row, header["event"])
+            elif "window_end" in header:
+                end = header["window_end"]
+                self.window_ends[row] = (int(end["owed"]), int(end.get("owed_oldest_ns") or 0))
+        except (KeyError, TypeError, ValueError) as error:
+            self.note("bad_frame", f"{type(error).__name__}: {error}", row)
+
+    def _on_intervals(self, row: int, header: dict[str, Any], block: bytes) -> None:
+        for interval in decode_intervals(header, block):
+            if interval.series == "" and interval.group:
+                place = self._groups[interval.group], INTENDED_PHASES.index(interval.phase)
+                self._reported[row][place] += [getattr(interval, name) for name in COUNTERS]
+            self._add(row, interval)
+
+    def _add(self, row: int, interval: Interval) -> None:
+        seen, record = self.state, self.record
+        host = self._plan.workers[row].host
+        known = replace(interval, run=record.run, host=host, worker=row)
+        for tally in (seen.tally, seen.rate_steps, seen.groups):
+            if tally is not None:
+                tally.add(known)
+        self._fresh.append(known)
+
+    def settle_lost(self, row: int) -> None:
+        """Add what a lost worker had counted and could not report; after its last frame.
+
+        Its latencies since its last report are gone with it.
+        """
+        if row >= self.page.workers:
+            return
+        counts = numbers_of(self.page.counts[row])
+        unreported = counts - self._reported[row]
+        self._reported[row] = counts
+        now_ns = time.monotonic_ns()
+        beat_ns = int(self.page.totals["beat_ns"][row]) or now_ns
+        moment = Interval(
+            second=(beat_ns - self.record.anchor_ns) // NS,
+            time_ns=beat_ns,
+            span_ns=now_ns - beat_ns,
+        )
+        for group, number in self._groups.items():
+            for phase, counted in zip(INTENDED_PHASES, unreported[number].tolist(), strict=True):
+                if any(counted):
+                    values = dict(zip(COUNTERS, counted, strict=True))
+                    self._add(row, replace(moment, group=group, phase=phase, **values))
+
+    def _on_stalls(self, row: int, stalls: list[list[int]]) -> None:
+        room = _STALLS_LIMIT - len(self.state.stalls)
+        self.state.stalls += [Stall(row, *map(int, times)) for times in stalls][:room]
+
+    def _on_event(self, row: int, event: dict[str, Any]) -> None:
+        detail = str(event.get("detail") or "")
+        if event["kind"] == "disconnect" and not self.state.disconnect_reason:
+            self.state.disconnect_reason = printable(detail, 100)
+        if event["kind"] in EXCEPTIONS:
+            self.exception.set()
+        self.record.events.write(
+            int(event["time_ns"]),
+            str(event["kind"]),
+            detail,
+            worker=row,
+            group=str(event.get("group") or ""),
+            device=event.get("device"),
+        )
+
+    def note(self, kind: str, detail: str, worker: int | None = None) -> None:
+        """Write an event of this moment."""
+        self.record.events.write(time.monotonic_ns(), kind, detail, worker=worker)
+
+    def enter(self, phase: str, end_ns: int | None = None) -> int:
+        """Note the phase, which is to end at `end_ns`; returns the moment."""
+        self.phase, self._phase_end_ns = phase, end_ns
+        now_ns = time.monotonic_ns()
+        self.record.events.write(now_ns, "phase", phase)
+        return now_ns
+
+    def watch_window(self, start_ns: int, end_ns: int) -> None:
+        """Sample what is owed and under way from now on, until the drain has ended."""
+        self.state.backlog = BacklogWatch(start_ns, end_ns)
+        self._sampling = True
+
+    def stop_sampling(self) -> None:
+        """After a last look: what is missing now is lost."""
+        if self._sampling:
+            self._look()
+        self._sampling = False
+
+    def watch_recovery(self, *, by_command: bool) -> None:
+        """From now on see how devices and messages come back from a crash."""
+        page, backlog = self.page, self.state.backlog
+        usual = 0 if backlog is None else backlog.high_water_mark
+        self.state.recovery = RecoveryWatch(
+            time.monotonic_ns(), page.total("connected"), usual, by_command=by_command
+        )
+
+    def devices_of(self, row: int) -> int:
+        """How many devices this worker plays."""
+        return sum(share.count for share in self._plan.workers[row].shares)
+
+    def mark(self) -> Mark:
+        """The live page at this moment."""
+        page = self.page
+        # Received first: what arrives while the page is read must not look like more than was due.
+        received = page.counted("received")
+        return Mark(
+            time_ns=time.monotonic_ns(),
+            begun=page.counted("sent", self._publishing),
+            sent=page.counted("sent"),
+            expected=page.counted("expected") + page.total("lined_up"),
+            received=received,
+            owed=page.total("owed"),
+        )
+
+    def watching(self, pool: WorkerPool) -> AbstractAsyncContextManager[None]:
+        """Watch these workers for the length of a block."""
+        return beside(self._beat(pool), self._show(), self._sample())
+
+    async def _beat(self, pool: WorkerPool) -> None:
+        """Each second: a sign of life to the workers, rows to the file, a look at silent rows."""
+        # Many workers on few cores are each heard less often.
+        limit_s = SILENCE_LIMIT_S + len(self._plan.workers) / (os.cpu_count() or 1)
+        while True:
+            pool.tell_all({"op": "beat"})
+            for host, sample in pool.samples().items():
+                self.state.hosts[host] = thinned([*self.state.hosts.get(host, ()), sample])
+            now_ns = time.monotonic_ns()
+            for row in pool.alive if self.page.workers and self.phase != "stop" else ():
+                beat_ns = int(self.page.totals["beat_ns"][row])
+                if beat_ns and now_ns - beat_ns > limit_s * NS:
+                    pool.lose(row, f"was silent for {limit_s:.0f} s")
+            await self.flush()
+            self._look_at_thresholds()
+            # With the seconds of the rows: a killed run has all but the last one or two.
+            since_s = (time.monotonic_ns() - self.record.anchor_ns) / NS
+            await asyncio.sleep(BEAT_S - (since_s - _ROWS_S) % BEAT_S)
+
+    async def flush(self) -> None:
+        """Write the rows that have come since the last time."""
+        # One write at a time, and none left behind: the beat is cancelled in the middle of its own.
+        await self._written()
+        rows, self._fresh = self._fresh, []
+        latest = [r for r in rows if r.series == "end_to_end" and r.group in self._timed]
+        if latest:
+            self._p99_us = p99_us(latest)
+        if rows:
+            second = (time.monotonic_ns() - self.record.anchor_ns) // NS
+            work = asyncio.to_thread(self.record.intervals.write, second, rows)
+            self._writing = asyncio.ensure_future(work)
+            await self._written()
+
+    def _look_at_thresholds(self) -> None:
+        """Give up a run that cannot hold what it must, in its window: later nothing is spared."""
+        if not self._abort_on or self.phase != "measure" or self.hopeless.is_set():
+            return
+        window_s = (time.monotonic_ns() - self.state.windows["measure"][0]) / NS
+        if window_s < _THRESHOLDS_S:
+            return
+        tally = self.state.tally
+        counted = ledger_of(Counted(tally.counts["measure"]), observed=False)
+        so_far = Measured(tally.latencies(), counted, None, window_s)
+        self.state.missed = hopeless(self._abort_on, so_far)
+        if self.state.missed:
+            self.hopeless.set()
+
+    async def _written(self) -> None:
+        """Wait for the write under way; a caller that is cancelled leaves it to the next one."""
+        if self._writing is None:
+            return
+        await asyncio.wait((self._writing,))
+        self._writing.result()
+
+    async def _sample(self) -> None:
+        while True:
+            if self._sampling:
+                self._look()
+            await asyncio.sleep(SAMPLE_S)
+
+    def _look(self) -> None:
+        """Sample for the high-water marks, the backlog and the rate steps."""
+        seen, page = self.state, self.page
+        # Answers first: what comes while the page is read must not look like more than was due.
+        answered = sum(map(page.counted, ANSWERS))
+        under_way, owed = page.under_way(), page.total("owed")
+        if self._slow is not None and seen.backlog is not None:
+            # What waits for slow subscribers does so on request. What they never get is in it, too,
+            # and the watch knows of the others what never came.
+            number, share = self._slow
+            waiting = round(page.counted("sent") * share) - page.counted("received", [number])
+            if time.monotonic_ns() <= seen.backlog.end_ns:
+                seen.slow_waited = max(waiting, 0)
+            under_way = max(page.outstanding() - waiting, 0)
+        due = page.counted("expected") + owed
+        if seen.backlog is not None:
+            most = self._most_under_way(under_way)
+            sight = Sight(time.monotonic_ns(), owed, under_way, due, answered, most)
+            seen.backlog.sample(sight)
+        if seen.recovery is not None:
+            moment = Standing(
+                time.monotonic_ns(),
+                page.total("connected"),
+                page.counted("received"),
+                owed + under_way,
+            )
+            seen.recovery.sample(moment)
+        if seen.rate_steps is not None:
+            seen.rate_steps.sample(self.mark())
+
+    def _most_under_way(self, in_all: int) -> int | None:
+        """To one subscription; None where that is not known now."""
+        if self._subscriptions == 1:
+            return in_all
+        return None if self.marks is None else self.marks.most()
+
+    async def _show(self) -> None:
+        devices = sum(map(self.devices_of, range(len(self._plan.workers))))
+        while True:
+            if self.page.workers:
+                self._progress(self._snapshot(devices))
+            await asyncio.sleep(PROGRESS_S)
+
+    def _snapshot(self, devices: int) -> Snapshot:
+        now_ns = time.monotonic_ns()
+        page = self.page
+        sent, received = page.counted("sent"), page.counted("received")
+        self._rates.append((now_ns, sent, received))
+        before_ns, sent_before, received_before = self._rates[0]
+        seconds = max((now_ns - before_ns) / NS, 1e-9)
+        left = self._phase_end_ns
+        return Snapshot(
+            phase=self.phase,
+            devices=devices,
+            connected=page.total("connected"),
+            failed=page.total("connect_failures"),
+            sent_per_s=(sent - sent_before) / seconds,
+            received_per_s=(received - received_before) / seconds,
+            backlog=page.total("owed") + page.under_way(),
+            p99_us=self._p99_us,
+            left_s=None if left is None else (left - now_ns) / NS,
+        )

@@ -1,0 +1,132 @@
+"""Sends the live figures of a run to an OpenTelemetry collector: OTLP over HTTP, by its SDK.
+
+Headers, certificates and compression are those of OpenTelemetry's own OTEL_EXPORTER_OTLP_*; headers
+may be a login and are given to no process that we start.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+from loadgen import __version__
+from loadgen.errors import CannotRunError
+from loadgen.plan.groups import RunPlan
+from loadgen.run.live_metrics import BOUNDS_S, Distribution, Figure, figures
+from loadgen.run.monitor import Monitor
+from loadgen.run.secrets import otlp_headers
+from loadgen.run.tasks import beside
+
+try:
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics import export as sdk
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+    from opentelemetry.util.re import parse_env_headers
+except ImportError:
+    raise CannotRunError(
+        "--otlp needs the OpenTelemetry SDK; get it with pip install "
+        "opentelemetry-exporter-otlp-proto-http"
+    ) from None
+
+_PATH = "/v1/metrics"
+_TIMEOUT_S = 5.0
+"""For one delivery with its repetitions."""
+_EVERY_MS = "OTEL_METRIC_EXPORT_INTERVAL"
+_DEFAULT_EVERY_S = 5.0
+
+
+@asynccontextmanager
+async def sent_metrics(
+    url: str, plan: RunPlan, monitor: Monitor, about: dict[str, str]
+) -> AsyncIterator[None]:
+    """Send the run's figures every few seconds while the block runs, and once more at its end.
+
+    `url` is the collector's, with or without the path of metrics. Raises CannotRunError where the
+    collector does not take the first ones; what it does not take later is an event of the run.
+    """
+    # What it logs is told in our words, and it may name what it sends.
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+    address = url.rstrip("/")
+    endpoint = address if address.endswith(_PATH) else address + _PATH
+    headers = parse_env_headers(otlp_headers(), liberal=True)
+    exporter = OTLPMetricExporter(endpoint, headers=headers, timeout=_TIMEOUT_S)
+    resource = Resource(
+        {
+            "service.name": "loadgen",
+            "service.version": __version__,
+            "service.instance.id": about["run"],
+            **{f"loadgen.{key}": value for key, value in about.items()},
+        }
+    )
+    began_ns = time.time_ns()
+
+    async def send() -> bool:
+        """Whether the collector took the figures of now."""
+        now_ns = time.time_ns()
+        known = (figure for figure in figures(plan, monitor) if figure.points)
+        metrics = [_metric(figure, began_ns, now_ns) for figure in known]
+        scope = sdk.ScopeMetrics(InstrumentationScope("loadgen", __version__), metrics, "")
+        data = sdk.MetricsData([sdk.ResourceMetrics(resource, [scope], "")])
+        return await asyncio.to_thread(exporter.export, data) is sdk.MetricExportResult.SUCCESS
+
+    async def keep_sending() -> None:
+        taken = True
+        while True:
+            await asyncio.sleep(_every_s())
+            before, taken = taken, await send()
+            if before and not taken:
+                monitor.note("otlp", f"{url} takes no figures")
+
+    try:
+        if not await send():
+            raise CannotRunError(
+                f"no live figures can be sent to {url}; check that a collector listens there for "
+                "OTLP over HTTP, and OTEL_EXPORTER_OTLP_HEADERS where it wants a login"
+            )
+        async with beside(keep_sending()):
+            yield
+        await send()
+    finally:
+        exporter.shutdown()
+
+
+def _every_s() -> float:
+    """Between two deliveries: what OpenTelemetry's own variable says, in milliseconds."""
+    given = os.environ.get(_EVERY_MS, "")
+    return max(int(given) / 1000, 0.1) if given.isdecimal() else _DEFAULT_EVERY_S
+
+
+def _metric(figure: Figure, began_ns: int, now_ns: int) -> Any:
+    """The figure as the SDK has it; sums and histograms since the run began."""
+    times = {"start_time_unix_nano": began_ns, "time_unix_nano": now_ns}
+    points = []
+    for values, value in figure.points.items():
+        about = {"attributes": dict(zip(figure.labels, values, strict=True)), **times}
+        if isinstance(value, Distribution):
+            counts = [after - before for before, after in pairwise((0, *value.up_to, value.count))]
+            points.append(
+                sdk.HistogramDataPoint(
+                    **about,
+                    count=value.count,
+                    sum=value.sum_s,
+                    min=value.min_s,
+                    max=value.max_s,
+                    bucket_counts=counts,
+                    explicit_bounds=BOUNDS_S,
+                )
+            )
+        else:
+            points.append(sdk.NumberDataPoint(**about, value=value))
+    since = sdk.AggregationTemporality.CUMULATIVE
+    unit = "s" if figure.kind == "histogram" else "1"
+    data = {
+        "gauge": lambda: sdk.Gauge(points),
+        "counter": lambda: sdk.Sum(points, since, is_monotonic=True),
+        "histogram": lambda: sdk.Histogram(points, since),
+    }[figure.kind]()
+    return sdk.Metric(figure.name, figure.meaning, unit, data)

@@ -1,0 +1,81 @@
+"""What the workers and the host say of a window, as the facts of the generator's own delay."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from loadgen.judge.own_delay import LongestStall, OwnDelay, TimeTaken
+from loadgen.run.host_watch import NS, HostSample, between
+from loadgen.run.tally import Tally
+
+PHASE = "measure"
+"""Whose messages count; what came late for the window is in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Time in which a worker did not look at its sockets (CLOCK_MONOTONIC).
+
+    For `busy_ns` of it the worker ran, for `waited_ns` it waited for a processor.
+    """
+
+    worker: int
+    start_ns: int
+    end_ns: int
+    busy_ns: int
+    waited_ns: int
+
+    def within(self, start_ns: int, end_ns: int) -> "Stall":
+        """The part of it in this time, which may be none."""
+        first_ns, last_ns = max(self.start_ns, start_ns), min(self.end_ns, end_ns)
+        part = max(last_ns - first_ns, 0) / (self.end_ns - self.start_ns)
+        busy_ns, waited_ns = int(self.busy_ns * part), int(self.waited_ns * part)
+        return Stall(self.worker, first_ns, last_ns, busy_ns, waited_ns)
+
+
+def own_delay_of(
+    stalls: Sequence[Stall],
+    hosts: Iterable[Sequence[HostSample]],
+    tally: Tally,
+    window: tuple[int, int],
+) -> OwnDelay:
+    """The facts of a window, whose messages `tally` has; `hosts` are the samples of each host.
+
+    What a host did is told of that on which the worker ran that stood longest.
+    """
+    by_worker: defaultdict[int, list[Stall]] = defaultdict(list)
+    for stall in stalls:
+        part = stall.within(*window)
+        if part.end_ns > part.start_ns:
+            by_worker[part.worker].append(part)
+    worst = max(by_worker.values(), key=_seconds, default=[])
+    longest = max(worst, key=lambda stall: stall.end_ns - stall.start_ns, default=None)
+    busy_s, waited_s = tally.busiest_s()
+    samples = _host_of(None if longest is None else longest.worker, hosts)
+    return OwnDelay(
+        stalled_s=_seconds(worst),
+        longest=None if longest is None else _longest(longest, window[0]),
+        in_stalls=TimeTaken(
+            *between(samples, [(stall.start_ns, stall.end_ns) for stall in worst]),
+            sum(stall.waited_ns for stall in worst) / NS,
+            sum(stall.busy_ns for stall in worst) / NS,
+        ),
+        in_window=TimeTaken(*between(samples, [window]), waited_s, busy_s),
+        read_p99_us=tally.p99_us(PHASE, "own_delay"),
+        send_p99_us=tally.own_send_p99_us(PHASE),
+    )
+
+
+def _host_of(worker: int | None, hosts: Iterable[Sequence[HostSample]]) -> Sequence[HostSample]:
+    """The samples of the only host, or of that on which the worker runs; none if not known."""
+    known = list(hosts)
+    own = (samples for samples in known if any(worker in one.workers for one in samples))
+    return known[0] if len(known) == 1 else next(own, ())
+
+
+def _longest(stall: Stall, begun_ns: int) -> LongestStall:
+    return LongestStall(stall.worker, (stall.start_ns - begun_ns) / NS, _seconds([stall]))
+
+
+def _seconds(stalls: Sequence[Stall]) -> float:
+    return sum(stall.end_ns - stall.start_ns for stall in stalls) / NS

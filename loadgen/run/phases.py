@@ -1,0 +1,519 @@
+"""Conducts the workers of one run through its phases.
+
+configure → connect → subscribe → warm-up → measure → drain → stop, each a method. A run on the
+connections of an earlier one (`Kept`) begins with the warm-up, and one that leaves such behind does
+not stop its workers. Whatever ends a run early, Ctrl-C or a lost worker, cuts the windows where
+they stand; the rest is as in a run that ended. This file knows plan and workers; scenario, broker
+and verdict are the coordinator's.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, LoadgenError
+from loadgen.judge.verdict import LostRange
+from loadgen.plan.groups import RunPlan, may_be_kept, sent_qos
+from loadgen.plan.workload import PhasePlan
+from loadgen.run.hosts.worker_pool import WorkerLostError, WorkerPool
+from loadgen.run.interrupt import Interrupt
+from loadgen.run.monitor import SAMPLE_S, Monitor
+from loadgen.run.rate_step_watch import RateStepWatch
+from loadgen.run.run_state import NS, Ending, Outcome, RunState, outcome_of, timed_groups
+from loadgen.run.tally import Tally
+from loadgen.run.tasks import finished_or
+from loadgen.worker.closing import LOST_LIMIT
+from loadgen.worker.shared_counts import LivePage, create_live_page
+from loadgen.worker.subscription_marks import SubscriptionMarks, open_marks
+
+T = TypeVar("T")
+
+_LEAD_S = 0.1
+_LEAD_EACH_S = 0.01
+_MOST_LEAD_S = 0.3
+STANDSTILL = 1e-6
+"""Rate factor that stops a schedule: its least step, at which the next message is days away."""
+CUT_LEAD_S = 0.05
+"""From the command that stops a schedule to the moment from which it holds."""
+CUT_DRAIN_S = 2.0
+"""How long a cut run waits for what is under way."""
+CUT_SETTLE_S = 0.2
+"""What it waits in any case: messages are sent until the schedule ends."""
+RETURN_S = 3.0
+"""How long after the drain a device that was cut off has to come back, at most."""
+QUESTION_TIMEOUT_S = 10.0
+QUESTION_MESSAGES = 100_000
+"""Messages without acknowledgement about which every worker is asked after the drain, at most."""
+STOP_TIMEOUT_S = 10.0
+"""For a worker to close its connections; a second for each thousand is added."""
+_REMAINS = ("corrupt", "duplicated", "misrouted", "foreign", "violations", "refused", "given_up")
+"""Counters of what makes it doubtful that nothing of a run will come in the next one."""
+_IN_FLIGHT_EACH = 64  # with more under way a worker has as many answers at each wake as it needs
+
+
+class _CutError(Exception):
+    """The run ends here, with what was measured."""
+
+
+def connecting_at_once(workers: int, phases: PhasePlan) -> int:
+    """How many workers connect their devices at the same time.
+
+    As fast as it goes, `in_flight` connects are divided among a few workers and the rest wait for
+    their turn: with one or two each, every answer would cost its worker a wake of its own. At a
+    rate all take part, or the last turn, with fewer workers than the others, would be slower.
+    """
+    if phases.connect_rate is not None:
+        return workers
+    most = max(os.cpu_count() or 1, phases.in_flight // _IN_FLIGHT_EACH, 1)
+    turns = -(-workers // most)
+    return -(-workers // max(turns, 1))
+
+
+def schedule_lead_s(workers: int, warmup_s: float) -> float:
+    """From the start command to the first intended message: every worker has it by then.
+
+    Before a warm-up it does not grow with the workers: a worker that has it later, on a host that
+    is busy, is late for messages that are not judged.
+    """
+    if warmup_s >= _MOST_LEAD_S:
+        return _LEAD_S
+    return min(_LEAD_S + _LEAD_EACH_S * (workers - 1), _MOST_LEAD_S)
+
+
+def stop_timeout_s(plan: RunPlan) -> float:
+    """How long all workers may take to close their connections."""
+    return STOP_TIMEOUT_S + sum(group.count for group in plan.groups) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Devices that a run left connected and subscribed, and where their workers count.
+
+    `run` is the one that connected them.
+    """
+
+    run: str
+    page: LivePage
+    marks: SubscriptionMarks | None
+    connected: Outcome
+    subscribed: Outcome | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of them are still there."""
+        return self.page.total("connected") == self.connected.done
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRunner:
+    """Plays the phases of one run; afterwards `monitor.state` says what happened.
+
+    `kept` are the devices that it is played with, None where it connects them itself; with `keeps`
+    it leaves its own where it can. `measuring` is called when the window begins, `settling` in a
+    thread when nothing is under way any more and only late repeats can come, or connections are no
+    longer held.
+    """
+
+    plan: RunPlan
+    phases: PhasePlan
+    pool: WorkerPool
+    monitor: Monitor
+    interrupt: Interrupt
+    measuring: Callable[[], None] = lambda: None
+    settling: Callable[[], None] = lambda: None
+    kept: Kept | None = None
+    keeps: bool = False
+
+    @property
+    def _state(self) -> RunState:
+        return self.monitor.state
+
+    async def play(self) -> Kept | None:
+        """Run all phases; returns the devices that are left for another run.
+
+        None where the workers were stopped. Raises LoadgenError when the run cannot go on in a way
+        that no verdict describes: nobody could connect, or a worker refused a command.
+        """
+        monitor, pool = self.monitor, self.pool
+        memory = "/dev/shm"  # the live page must not wait for a disk
+        directory = TemporaryDirectory(
+            prefix="loadgen-", dir=memory if os.access(memory, os.W_OK) else None
+        )
+        with directory:
+            async with monitor.watching(pool):
+                try:
+                    await self._through_phases(directory)
+                except _CutError:
+                    monitor.note("cut", self._state.ending or "")
+                except LoadgenError:
+                    await self._stop()
+                    raise
+                kept = await self._conclude()
+                if kept is None:
+                    await self._stop()
+        self._state.clock_bound_ns = pool.clock_bound_ns()
+        for loss in pool.losses:
+            monitor.settle_lost(loss.worker)
+        await monitor.flush()
+        for loss in pool.losses:
+            monitor.note("worker_lost", loss.detail, loss.worker)
+            words = pool.last_words(loss.worker)
+            if words:
+                monitor.note("worker_said", words, loss.worker)
+        return kept
+
+    async def _through_phases(self, directory: "TemporaryDirectory[str]") -> None:
+        if self.kept is not None:
+            await self._renew(self.kept)
+        else:
+            await self._configure(directory)
+            await self._connect()
+            if any(group.subscribes for group in self.plan.groups):
+                await self._subscribe()
+        if self._state.messages:
+            await self._exchange()
+        else:
+            await self._hold()
+
+    async def _configure(self, directory: "TemporaryDirectory[str]") -> None:
+        monitor, plan = self.monitor, self.plan
+        monitor.enter("configure")
+        path = Path(directory.name) / "live"
+        monitor.page = create_live_page(path, len(plan.workers), len(plan.groups))
+        self.pool.begin(monitor.page)
+        await self._step(
+            self.pool.ask_all(
+                "configure",
+                run=monitor.record.run,
+                workers=len(plan.workers),
+                anchor_ns=monitor.record.anchor_ns,
+                live=str(path),
+                plan=plan,
+                each=[{"worker": worker.worker} for worker in plan.workers],
+            )
+        )
+        monitor.marks = open_marks(path, len(plan.workers))
+        # Once every worker has opened it, the page needs no name, and a killed run leaves none.
+        # Until then it keeps it: a worker that is lost meanwhile must not take the others along.
+        directory.cleanup()
+
+    async def _renew(self, kept: Kept) -> None:
+        """Have the workers of an earlier run play this one."""
+        monitor, seen = self.monitor, self._state
+        now_ns = monitor.enter("configure")
+        self.pool.begin(kept.page)
+        anchor_ns = monitor.record.anchor_ns
+        answers = await self._step(self.pool.ask_all("renew", anchor_ns=anchor_ns, plan=self.plan))
+        monitor.page, monitor.marks = kept.page, kept.marks
+        done = sum(int(answer["connected"]) for answer in answers)
+        lost = kept.connected.done - done
+        failures = {"the connection was lost between two runs": lost} if lost else {}
+        seen.connected = Outcome(done, failures, now_ns, now_ns, kept_from=kept.run)
+        seen.subscribed = kept.subscribed and replace(kept.subscribed, kept_from=kept.run)
+        self._note_failures("connect_failed", seen.connected)
+
+    async def _connect(self) -> None:
+        monitor, seen, phases = self.monitor, self._state, self.phases
+        start_ns = monitor.enter("connect")
+        workers = len(self.plan.workers)
+        devices = [monitor.devices_of(row) for row in range(workers)]
+        at_once = connecting_at_once(workers, phases)
+        each = []
+        for count in devices:
+            share = count / sum(devices) if count else 0.0
+            rate = None if phases.connect_rate is None else phases.connect_rate * share
+            in_flight = max(1, round(phases.in_flight * share))
+            first = in_flight if at_once == workers else max(1, phases.in_flight // at_once)
+            each.append({"rate": rate, "in_flight": in_flight, "first_in_flight": first})
+        wait_s = phases.timeout_s
+        work = self.pool.ask_all(
+            "connect", timeout_s=wait_s, start_ns=start_ns, each=each, at_once=at_once
+        )
+        try:
+            answers = await self._step(work)
+        except _CutError:
+            # Nobody answers any more; the live page says how far they came.
+            failed = monitor.page.total("connect_failures")
+            failures = {"not reported": failed} if failed else {}
+            done, now_ns = monitor.page.total("connected"), time.monotonic_ns()
+            seen.connected = Outcome(done, failures, start_ns, now_ns)
+            seen.windows["connect"] = (start_ns, now_ns)
+            raise
+        seen.connected = outcome_of(answers, "connected", start_ns)
+        seen.windows["connect"] = (seen.connected.first_ns, seen.connected.last_ns)
+        self._note_failures("connect_failed", seen.connected)
+        if seen.connected.failures and not seen.connected.done:
+            raise _nobody(seen.connected.failures)
+
+    async def _subscribe(self) -> None:
+        start_ns = self.monitor.enter("subscribe")
+        work = self.pool.ask_all("subscribe", timeout_s=self.phases.timeout_s)
+        try:
+            answers = await self._step(work)
+        finally:
+            self._state.windows["subscribe"] = (start_ns, time.monotonic_ns())
+        self._state.subscribed = outcome_of(answers, "subscribed", start_ns)
+        self._note_failures("subscribe_failed", self._state.subscribed)
+
+    async def _exchange(self) -> None:
+        """Warm-up, measure and drain."""
+        phases = self.phases
+        lead_s = schedule_lead_s(len(self.plan.workers), phases.warmup_s)
+        start_ns = time.monotonic_ns() + int(lead_s * NS)
+        measure_ns = start_ns + int(phases.warmup_s * NS)
+        end_ns = measure_ns + int(phases.duration_s * NS)
+        self._state.abandoned = True
+        await self._schedule(start_ns, measure_ns, end_ns)
+        try:
+            await self._warm_up(start_ns, measure_ns)
+            await self._measure(measure_ns, end_ns)
+        except _CutError:
+            await self._cut(measure_ns, end_ns)
+            raise
+        await self._drain(end_ns, phases.drain_s)
+
+    async def _schedule(self, start_ns: int, measure_ns: int, end_ns: int) -> None:
+        """Give the workers the moments of the phases, and those at which the rate changes."""
+        pool, rates = self.pool, self.phases.rates
+        await self._step(
+            pool.ask_all("start", start_ns=start_ns, measure_ns=measure_ns, end_ns=end_ns)
+        )
+        if not rates:
+            return
+        timed = timed_groups(self.plan)
+        watch = RateStepWatch(rates, measure_ns, lambda: Tally(timed, ("measure",)))
+        self._state.rate_steps = watch
+        for at_ns, factor in watch.changes(measure_ns, start_ns):
+            await self._step(pool.ask_all("rate", at_ns=at_ns, factor=factor))
+
+    async def _warm_up(self, start_ns: int, measure_ns: int) -> None:
+        if self.phases.warmup_s > 0:
+            self.monitor.enter("warm-up", measure_ns)
+            self._state.windows["warmup"] = (start_ns, measure_ns)
+        await self._until(measure_ns)
+
+    async def _measure(self, measure_ns: int, end_ns: int) -> None:
+        self.monitor.enter("measure", end_ns)
+        self._state.windows["measure"] = (measure_ns, end_ns)
+        self.measuring()
+        self.monitor.watch_window(measure_ns, end_ns)
+        if self._state.rate_steps is not None:
+            await self._through_rate_steps(self._state.rate_steps)
+        await self._until(end_ns)
+
+    async def _through_rate_steps(self, watch: RateStepWatch) -> None:
+        """Mark where the judged part of each rate step begins and ends."""
+        for step, judged in zip(watch.steps, watch.bounds, strict=True):
+            self.monitor.note("rate_step", f"{step.share * 100:.6g}% of the target rate")
+            for moment_ns in judged:
+                await self._until(moment_ns)
+                watch.bound(self.monitor.mark())
+
+    async def _cut(self, measure_ns: int, end_ns: int) -> None:
+        """End the schedule now and let what is under way arrive."""
+        windows, pool = self._state.windows, self.pool
+        cut_ns = min(end_ns, time.monotonic_ns() + int(CUT_LEAD_S * NS))
+        for name, (start, stop) in list(windows.items()):
+            windows[name] = (start, min(stop, cut_ns))
+        if cut_ns <= measure_ns:
+            windows.pop("measure", None)
+        if self._state.backlog is not None:
+            self._state.backlog.end_ns = cut_ns
+        with suppress(LoadgenError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                change = {"factor": STANDSTILL, "at_ns": cut_ns}
+                asked = [pool.ask(row, "rate", **change) for row in pool.alive]
+                await asyncio.gather(*asked, return_exceptions=True)
+        with suppress(_CutError):
+            await self._drain(cut_ns, min(CUT_DRAIN_S, self.phases.drain_s), cut=True)
+
+    async def _drain(self, start_ns: int, drain_s: float, *, cut: bool = False) -> None:
+        """Wait until every message has its state and late repeats had their time.
+
+        At most `drain_s` seconds. What is missing then is lost, unless the wait was cut short.
+        """
+        seen, monitor = self._state, self.monitor
+        end_ns = start_ns + int(drain_s * NS)
+        monitor.enter("drain", end_ns)
+        wait = self._unless_insisted if cut else self._step
+        try:
+            closed = await wait(self._closed(end_ns, cut=cut))
+            seen.abandoned = cut and not closed
+            if self.plan.reconnect is not None and not cut:
+                await self._step(self._all_back())
+        finally:
+            monitor.stop_sampling()
+            seen.windows["drain"] = (start_ns, max(start_ns, time.monotonic_ns()))
+        if not closed and not cut:
+            seen.lost_unacknowledged = await self._lost_unacknowledged()
+            seen.lost_to_absent = await self._lost_to_absent()
+        seen.owed_at_end = monitor.page.total("owed")
+        if monitor.window_ends:
+            seen.owed_at_window_end = sum(owed for owed, _ in monitor.window_ends.values())
+            seen.owed_oldest_ns = max(oldest for _, oldest in monitor.window_ends.values())
+        else:
+            seen.owed_at_window_end = seen.owed_at_end
+
+    async def _closed(self, end_ns: int, *, cut: bool) -> bool:
+        """Whether nothing was owed, in flight or under way at last."""
+        while (now_ns := time.monotonic_ns()) < end_ns:
+            page = self.monitor.page
+            finished = page.total("finished") == page.workers or (cut and not page.total("owed"))
+            if finished and not page.outstanding():
+                settle_s = CUT_SETTLE_S if cut else self.phases.settle_s
+                self._prepare()
+                await asyncio.sleep(min(settle_s, (end_ns - now_ns) / NS))
+                return True
+            await asyncio.sleep(SAMPLE_S)
+        return False
+
+    def _prepare(self) -> None:
+        """Have `settling` called beside what goes on."""
+        prepared = asyncio.get_running_loop().run_in_executor(None, self.settling)
+        # What fails there fails again where it is needed, and is told there.
+        prepared.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _all_back(self) -> None:
+        """Wait for devices on their way back: who is cut off last has as long as any other."""
+        connected = self._state.connected
+        end_ns = time.monotonic_ns() + int(RETURN_S * NS)
+        while connected and time.monotonic_ns() < end_ns:
+            if self.monitor.page.total("connected") >= connected.done:
+                return
+            await asyncio.sleep(SAMPLE_S)
+
+    async def _lost_unacknowledged(self) -> int | None:
+        """How many of the missing deliveries are of messages that nobody acknowledged.
+
+        None where that cannot be told: of messages at QoS 0, or where there are too many.
+        """
+        sending = [one for one in self.plan.groups if one.publishes or one.responds]
+        if any(sent_qos(group) == 0 for group in sending):
+            return None
+        ask_all = self.pool.ask_all
+        with suppress(LoadgenError, TimeoutError):
+            async with asyncio.timeout(QUESTION_TIMEOUT_S):
+                answers = await self._step(ask_all("unacknowledged"))
+                messages = [one for answer in answers for one in answer.get("messages", ())]
+                complete = all(answer.get("complete") for answer in answers)
+                if not complete or len(messages) > QUESTION_MESSAGES:
+                    return None
+                sent = [one for answer in answers for one in answer.get("sent", ())]
+                answers = await self._step(ask_all("missing", messages=messages, sent=sent))
+                named = (LostRange(*one) for answer in answers for one in answer.get("named", ()))
+                self._state.lost_named = tuple(sorted(named)[:LOST_LIMIT])
+                return sum(int(answer["missing"]) for answer in answers)
+        return None
+
+    async def _lost_to_absent(self) -> int:
+        """How many of the missing deliveries were to devices that were never there to get them.
+
+        0 where that cannot be told.
+        """
+        connected, subscribed = self._state.connected, self._state.subscribed
+        if not any(outcome and outcome.failures for outcome in (connected, subscribed)):
+            return 0
+        with suppress(LoadgenError, TimeoutError):
+            async with asyncio.timeout(QUESTION_TIMEOUT_S):
+                answers = await self._step(self.pool.ask_all("absent"))
+                streams = [one for answer in answers for one in answer.get("streams", ())]
+                if not streams or len(streams) > QUESTION_MESSAGES:
+                    return 0
+                answers = await self._step(self.pool.ask_all("sent_on", streams=streams))
+                if all(answer.get("complete") for answer in answers):
+                    return sum(int(answer["sent"]) for answer in answers)
+        return 0
+
+    async def _hold(self) -> None:
+        """Keep the connections for the scenario's duration."""
+        start_ns = time.monotonic_ns()
+        end_ns = start_ns + int(self.phases.duration_s * NS)
+        self.monitor.enter("hold", end_ns)
+        self.measuring()
+        try:
+            await self._until(end_ns)
+        finally:
+            self._state.windows["hold"] = (start_ns, min(end_ns, time.monotonic_ns()))
+        self._prepare()
+
+    async def _conclude(self) -> Kept | None:
+        """Have the workers account for the run, however far it came; what another one can have."""
+        seen, monitor, pool = self._state, self.monitor, self.pool
+        monitor.enter("stop")
+        timeout_s = stop_timeout_s(self.plan)
+        answers = await self._unless_insisted(pool.ask_left("conclude", timeout_s)) or {}
+        seen.finals = {row: one.get("final") or {} for row, one in answers.items()}
+        connected = seen.connected
+        if not (self.keeps and may_be_kept(self.plan) and connected) or seen.ending or pool.losses:
+            return None
+        counts, page = seen.tally.totals(), monitor.page
+        devices = sum(group.count for group in self.plan.groups)
+        unsettled = (
+            counts["expected"] - counts["received"],
+            *(counts[name] for name in (*_REMAINS, "disconnects")),
+            seen.owed_at_end,
+            page.total("in_flight"),
+            devices - page.total("connected"),
+            any(one and one.failures for one in (connected, seen.subscribed)),
+        )
+        run = connected.kept_from or monitor.record.run
+        kept = Kept(run, page, monitor.marks, connected, seen.subscribed)
+        return None if any(unsettled) else kept
+
+    async def _stop(self) -> None:
+        """Let the workers disconnect and end."""
+        await self._unless_insisted(self.pool.stop(stop_timeout_s(self.plan)))
+
+    # Waiting
+
+    async def _step(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns; _CutError when what ends a run early comes first."""
+        early: dict[Ending, asyncio.Event] = {
+            "worker lost": self.pool.lost,
+            "interrupted": self.interrupt.asked,
+            "threshold missed": self.monitor.hopeless,
+        }
+        if self.phases.stops_at_exception:
+            early["exception"] = self.monitor.exception
+        task = await finished_or(work, *early.values())
+        if not task.cancelled() and not self.pool.lost.is_set():
+            return task.result()
+        if not task.cancelled():
+            with suppress(WorkerLostError):
+                task.result()
+        self._state.ending = next(why for why, event in early.items() if event.is_set())
+        raise _CutError
+
+    async def _until(self, moment_ns: int) -> None:
+        await self._step(asyncio.sleep(max(0, moment_ns - time.monotonic_ns()) / NS))
+
+    async def _unless_insisted(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """What `work` returns; None when a second interrupt ends the wait."""
+        task = await finished_or(work, self.interrupt.insisted)
+        if not task.cancelled():
+            return task.result()
+        self.pool.close_grace_s = 0.0
+        self._state.ending = "interrupted"
+        return None
+
+    def _note_failures(self, kind: str, outcome: Outcome) -> None:
+        for reason, count in outcome.failures.items():
+            self.monitor.note(kind, f"{count} devices: {reason}")
+            self.monitor.exception.set()
+
+
+def _nobody(failures: Mapping[str, int]) -> LoadgenError:
+    """The error of a run in which no device connected."""
+    reason = max(failures, key=lambda name: failures[name])
+    refused = any(word in reason.lower() for word in ("refused by", "0x", "reason", "connack"))
+    kind = BrokerRefusedError if refused else BrokerUnreachableError
+    return kind(
+        f"none of {sum(failures.values()):,} devices could connect: {reason}; "
+        "check --broker and what the broker's log says"
+    )

@@ -1,0 +1,287 @@
+"""What is checked before a run: a check returns, or raises the one error that says what to do."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadgen.brokers.endpoints import parse_broker
+from loadgen.brokers.process import ServedBroker
+from loadgen.errors import BrokerRefusedError, ScenarioError
+from loadgen.kernels.payload import HEADER_BYTES
+from loadgen.kernels.template import read_template
+from loadgen.mqtt.codec import CLIENT_ID_CHARACTERS
+from loadgen.mqtt.constants import MQTT_3_1
+from loadgen.plan.fields import Size
+from loadgen.plan.groups import RunPlan, client_id
+from loadgen.plan.rehearsal import acquainted
+from loadgen.plan.scenario import (
+    WHOLE_SIZE_MAXIMUM_BYTES,
+    MessagingScenario,
+    Scenario,
+)
+from loadgen.plan.sut import FILE_LIMIT_CHARACTERS, read_description
+from loadgen.plan.workload import Workload
+from loadgen.run.broker_provider import routes
+from loadgen.run.environment import machine_identity
+from loadgen.run.redaction import printable
+from loadgen.worker import tls
+from loadgen.worker.logins import connect_of, read_clients
+
+if TYPE_CHECKING:
+    import ssl
+
+    from loadgen.brokers.rehearse import Wanted
+
+FILES_CHECKED = 10_000
+"""The files of all devices are looked for up to this number of devices; it takes a moment."""
+
+
+def check_host(workload: Workload) -> None:
+    """Check what can be checked before any broker is known, in the order of `_ON_THIS_HOST`."""
+    for check in _ON_THIS_HOST:
+        check(workload)
+
+
+def require_hosts(workload: Workload, machines: Sequence[str] | None) -> None:
+    """There are as many hosts as are asked for, None for this one alone, and they reach the broker.
+
+    `machines` are their `machine_identity`.
+    """
+    count = 1 if machines is None else len(machines)
+    if workload.hosts != count:
+        raise ScenarioError(
+            f"hosts: {workload.hosts} are asked for and {count} "
+            f"{'is' if count == 1 else 'are'} there; give --spark-master to run on hosts of a "
+            "cluster, or leave it at 1"
+        )
+    if machines and workload.brokers.private and set(machines) != {machine_identity()}:
+        raise ScenarioError(
+            "broker: a private broker listens on this machine alone and the hosts could not reach "
+            "it; give --broker mqtt://ADDRESS:1883"
+        )
+
+
+async def check_broker(workload: Workload, plan: RunPlan, broker: ServedBroker) -> ServedBroker:
+    """Ask the broker to play the workload in small; returns it with its version and remarks.
+
+    Raises BrokerRefusedError for what it does not give; with `anyway` that is a remark, too.
+    """
+    # Of those that are started here only amqtt lacks anything that a case may need.
+    if not broker.started_by_us or broker.name == "amqtt":
+        from loadgen.brokers.rehearse import rehearse
+
+        found = await rehearse(wanted(workload, plan, broker))
+        if found.lacks and not workload.anyway:
+            raise BrokerRefusedError(f"{found.lacks[0]} (--anyway runs without it)")
+        broker = replace(broker, version=found.version, remarks=(*found.lacks, *found.remarks))
+    await _forwarding(workload, plan, broker)
+    return broker
+
+
+def tls_context(plan: RunPlan) -> "ssl.SSLContext | None":
+    """How the coordinator itself connects: with the first device's certificate, if each has one."""
+    return None if plan.tls is None else tls.tls_context(tls.tls_of_device(plan.tls, 0))
+
+
+def with_payload_size(scenario: Scenario) -> Scenario:
+    """The scenario with the size that its payload file or template gives a message."""
+    if not isinstance(scenario, MessagingScenario):
+        return scenario
+    name = "payload" if scenario.payload_template is None else "payload_template"
+    given = scenario.payload or scenario.payload_template
+    if given is None:
+        return scenario
+    path, kind = Path(given), scenario.fields()["size"]
+    assert isinstance(kind, Size)
+    limit_bytes = int(kind.maximum)
+    if scenario.payload_template is not None:
+        limit_bytes = WHOLE_SIZE_MAXIMUM_BYTES
+    if path.exists() and not path.is_file():
+        raise ScenarioError(f"{name}: {given} is not a file")
+    try:
+        size_bytes = HEADER_BYTES + path.stat().st_size
+        with path.open("rb") as file:
+            if scenario.payload_template is not None:
+                text = file.read(limit_bytes + 1)
+                size_bytes = HEADER_BYTES + len(read_template(text)[0])
+    except OSError as error:
+        raise ScenarioError(f"{name}: {given} cannot be read: {error.strerror}") from None
+    if size_bytes > limit_bytes:
+        raise ScenarioError(
+            f"{name}: with its header a message has {size_bytes:,} bytes; allowed: "
+            f"{limit_bytes:,} at most"
+        )
+    return scenario.model_copy(update={"size": (size_bytes, size_bytes)})
+
+
+# On this host ---------------------------------------------------------------------------------
+
+
+def _broker_urls(workload: Workload) -> None:
+    bridge = workload.brokers.bridge
+    for entry in (*workload.brokers.names, *(bridge.urls if bridge else ())):
+        parse_broker(entry)
+
+
+def _processors(workload: Workload) -> None:
+    usable = os.sched_getaffinity(0)
+    missing = set(workload.processors) - usable
+    if missing:
+        raise ScenarioError(
+            f"affinity: this process may not use processor {min(missing)}; "
+            f"allowed: {','.join(map(str, sorted(usable)))[:100]}"
+        )
+
+
+def _certificates(workload: Workload) -> None:
+    """TLS files exist: every device's, or of many each group's first and last."""
+    counts = [group.count for group in workload.groups if group.count]
+    devices: Sequence[int] = range(max(counts, default=0))
+    if len(devices) > FILES_CHECKED:
+        devices = sorted({0} | {count - 1 for count in counts})
+    files = workload.tls
+    for field, given, numbers in (
+        ("tls_ca", files.ca_file, (0,)),
+        ("tls_certificate", files.certificate_file, devices),
+        ("tls_key", files.key_file, devices),
+    ):
+        each = field != "tls_ca" and "{device}" in (given or "")
+        for number in (numbers if each else (0,)) if given else ():
+            assert given is not None
+            path = given.replace("{device}", str(number)) if each else given
+            if not os.access(path, os.R_OK):
+                whose = f"device {number:,}" if each else "every device"
+                raise ScenarioError(
+                    f"{field}: {printable(path, 200)} cannot be read and {whose} needs it; "
+                    "allowed: files that exist, with {device} from 0 on"
+                )
+
+
+def _clients(workload: Workload) -> None:
+    """The file of clients suits the first group, and names no device of another one."""
+    if workload.clients_file is None:
+        return
+    clients = read_clients(Path(workload.clients_file))
+    wanted = workload.groups[0].count
+    listed = clients[:wanted]
+    where = f"clients_file: {workload.clients_file}"
+    if workload.version != 5 and any(password and not user for _, user, password in listed):
+        raise ScenarioError(
+            f"{where} has a password without a username, which MQTT {workload.protocol} does not "
+            "allow; "
+            "use mqtt 5"
+        )
+    if len(clients) < wanted:
+        raise ScenarioError(
+            f"{where} has {len(clients):,} rows and {wanted:,} devices need one each"
+        )
+    names = {name for name, _, _ in listed}
+    for number, group in enumerate(workload.groups[1:] if workload.client_id else (), 1):
+        assert workload.client_id is not None
+        pattern = workload.client_id.replace("{group}", str(number))
+        for device in range(group.count):
+            if pattern.replace("{device}", str(device)) in names:
+                raise ScenarioError(
+                    f"{where} has the client_id that the pattern client_id gives to device "
+                    f"{device:,} of the {group.name}; allowed: another for each device"
+                )
+
+
+def _identifiers(workload: Workload) -> None:
+    """Client identifiers have the length that MQTT 3.1 allows."""
+    if workload.version != MQTT_3_1:
+        return
+    plan = RunPlan(2**32 - 1, 0, 3, workload.groups, (), (), client_id=workload.client_id)
+    named = [client_id(plan, group, group.count - 1) for group in workload.groups if group.count]
+    if workload.clients_file is not None:
+        named += [name for name, _, _ in read_clients(Path(workload.clients_file))]
+    longest = max(named, key=len, default="")
+    if len(longest) > CLIENT_ID_CHARACTERS:
+        raise ScenarioError(
+            f"client_id: {printable(longest, 60)} has {len(longest)} characters; allowed: up to "
+            f"{CLIENT_ID_CHARACTERS} with mqtt 3.1"
+        )
+
+
+def _description(workload: Workload) -> None:
+    """The description of the system under test can be used."""
+    described_system(workload)
+
+
+def described_system(workload: Workload) -> dict[str, dict[str, Any]]:
+    """What was said of the system under test; empty where nothing was."""
+    if workload.sut_file is None:
+        return {}
+    shown = printable(workload.sut_file, 200)
+    try:
+        with Path(workload.sut_file).open("rb") as file:
+            text = file.read(4 * FILE_LIMIT_CHARACTERS + 1).decode("utf-8")
+    except OSError as error:
+        raise ScenarioError(f"sut: {shown} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ScenarioError(f"sut: {shown} is not UTF-8 text") from None
+    return read_description(text)
+
+
+_ON_THIS_HOST: tuple[Callable[[Workload], None], ...] = (
+    _broker_urls,
+    _processors,
+    _certificates,
+    _clients,
+    _identifiers,
+    _description,
+)
+
+
+# At the broker --------------------------------------------------------------------------------
+
+
+def wanted(workload: Workload, plan: RunPlan, broker: ServedBroker) -> "Wanted":
+    """What the broker is asked for: the plan's devices in small, with their own logins."""
+    from loadgen.brokers.rehearse import Wanted
+
+    listed = None if workload.clients_file is None else read_clients(Path(workload.clients_file))
+    roles = workload.case.roles(plan)
+    needs, brokers = workload.needs, workload.brokers
+    # Between the brokers of a bridge messages are renamed; `_forwarding` asks for that.
+    apart = brokers.apart > 1 or brokers.bridge is not None
+    if not apart and len(plan.targets) > 1 and any(role.publications for role in roles):
+        roles = acquainted(roles, f"{plan.root}/asked")
+    connects = [connect_of(plan, role.group, role.device, True, listed) for role in roles]
+    if plan.client_id is None and listed is None:
+        # A broker that ends a session late would end that of the run's device with its name.
+        connects = [replace(one, client_id=f"{one.client_id}a") for one in connects]
+    return Wanted(
+        roles=roles,
+        connects=connects,
+        endpoints=broker.endpoints,
+        version=plan.version,
+        apart=apart,
+        older=needs.older,
+        qos_option=needs.qos_option,
+        wildcards=needs.wildcards,
+        shared=needs.shared,
+        sessions="use --no-durable" if workload.given.get("durable") else "take another broker",
+        separate=brokers.may_be_several,
+        tls_context=tls_context(plan),
+    )
+
+
+async def _forwarding(workload: Workload, plan: RunPlan, broker: ServedBroker) -> None:
+    """A bridge carries a message along every route."""
+    bridge = workload.brokers.bridge
+    if bridge is None:
+        return
+    from loadgen.brokers.front import FORWARD_TIMEOUT_S, require_forwarding
+
+    fronts = len(workload.brokers.names)
+    await require_forwarding(
+        broker.endpoints[:fronts],
+        broker.endpoints[fronts:],
+        routes(bridge),
+        version=plan.version,
+        tls_context=tls_context(plan),
+        timeout_s=min(FORWARD_TIMEOUT_S, workload.phases.timeout_s),
+    )

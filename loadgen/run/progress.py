@@ -1,0 +1,137 @@
+"""What a person sees during a run: one live line on a terminal, else a line now and then."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO
+
+from loadgen.run.rundir import EventLog
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+PLAIN_EVERY_S = 5.0
+
+_BEFORE = {
+    "broker": "starting or asking the broker ...",
+    "workers": "starting workers ...",
+    "leave": "disconnecting the devices of the run before ...",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Where a run stands. Rates are of the last moments; `backlog` counts messages that are due
+    and unsent, or sent and not received; `left_s` is the time until the phase ends, if known;
+    `compiled` how many kernels of how many are, if they were not before."""
+
+    phase: str
+    devices: int = 0
+    connected: int = 0
+    failed: int = 0
+    sent_per_s: float = 0.0
+    received_per_s: float = 0.0
+    backlog: int = 0
+    p99_us: float | None = None
+    left_s: float | None = None
+    compiled: tuple[int, int] | None = None
+
+
+Progress = Callable[[Snapshot], None]
+
+
+def silent(_snapshot: Snapshot) -> None:
+    """Shows nothing."""
+
+
+def describe(snapshot: Snapshot) -> str:
+    """The snapshot as one line."""
+    if snapshot.compiled is not None:
+        count, total = snapshot.compiled
+        return f"compiling for this processor, once: {count} of {total} ..."
+    if not snapshot.devices:
+        return _BEFORE.get(snapshot.phase, f"{snapshot.phase} ...")
+    parts = [f"{snapshot.phase:<9}", f"{snapshot.connected:,}/{snapshot.devices:,} connected"]
+    if snapshot.failed:
+        parts.append(f"{snapshot.failed:,} failed")
+    if snapshot.phase in ("warm-up", "measure", "drain"):
+        parts.append(f"out {snapshot.sent_per_s:,.0f}/s")
+        parts.append(f"in {snapshot.received_per_s:,.0f}/s")
+        parts.append(f"backlog {snapshot.backlog:,}")
+        if snapshot.p99_us is not None:
+            parts.append(f"p99 {snapshot.p99_us:,.0f} µs")
+    if snapshot.left_s is not None:
+        parts.append(f"{max(0.0, snapshot.left_s):.0f} s left")
+    return "  ".join(parts)
+
+
+@contextmanager
+def progress_on(stream: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
+    """A function that shows snapshots on `stream`, fit for what the stream is."""
+    if quiet:
+        yield silent
+    elif stream.isatty():
+        from rich.text import Text
+
+        live = live_on(stream)
+        live.start()
+
+        def update(snapshot: Snapshot) -> None:
+            text = Text(describe(snapshot), no_wrap=True, overflow="ellipsis")
+            live.update(text, refresh=True)
+
+        try:
+            yield _for_nobody_too(update)
+        finally:
+            with suppress(OSError):
+                live.stop()
+    else:
+        yield _for_nobody_too(_plain(stream))
+
+
+def _for_nobody_too(progress: Progress) -> Progress:
+    """A run does not end because the terminal, or who reads the lines, is gone."""
+
+    def show(snapshot: Snapshot) -> None:
+        with suppress(OSError):
+            progress(snapshot)
+
+    return show
+
+
+def live_on(stream: TextIO) -> "Live":
+    """What is redrawn on a terminal when there is something new, by no thread of rich's own."""
+    from rich.console import Console
+    from rich.live import Live
+
+    return Live(console=Console(file=stream), auto_refresh=False, transient=True)
+
+
+def _plain(stream: TextIO) -> Progress:
+    shown_phase = ""
+    shown_at = 0.0
+
+    def show(snapshot: Snapshot) -> None:
+        nonlocal shown_phase, shown_at
+        now = time.monotonic()
+        if snapshot.phase != shown_phase or now - shown_at >= PLAIN_EVERY_S:
+            shown_phase, shown_at = snapshot.phase, now
+            print(describe(snapshot), file=stream, flush=True)
+
+    return show
+
+
+def reported(progress: Progress, events: EventLog, every_s: float) -> Progress:
+    """`progress` that also writes where the run stands into the event log, now and then."""
+    last_s = time.monotonic()
+
+    def show(snapshot: Snapshot) -> None:
+        nonlocal last_s
+        progress(snapshot)
+        now_s = time.monotonic()
+        if now_s - last_s >= every_s and snapshot.devices:
+            last_s = now_s
+            events.write(time.monotonic_ns(), "progress", describe(snapshot))
+
+    return show

@@ -1,0 +1,148 @@
+"""What happened in each rate step of a run, from the live page and the interval rows."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from loadgen.judge.ledger import Counted, Ledger, ledger_of
+from loadgen.judge.own_delay import OwnDelay
+from loadgen.judge.rate_step_verdict import RateStepVerdict, judge_rate_step
+from loadgen.judge.verdict import BacklogSample, RunFacts
+from loadgen.metrics.interval import Interval
+from loadgen.plan.rate_steps import RateStep
+from loadgen.run.backlog_watch import without_lost
+from loadgen.run.tally import Tally
+
+NS = 1_000_000_000
+BACKLOG_NS = 100_000_000
+"""A step may be a few seconds short: a sample a second would not show a trend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The live page at one moment: sums over the workers.
+
+    `begun` are those of the sent that no other message caused: no responses.
+    """
+
+    time_ns: int
+    begun: int
+    sent: int
+    expected: int
+    received: int
+    owed: int
+
+
+class RateStepWatch:
+    """Keeps marks at both ends of each step's judged part, and what was counted within it.
+
+    A message that is lost stays missing: what was missing at a moment and is no longer later was
+    only late. So the losses of a step are known when the run has ended, exactly where nothing was
+    lost; where something was, up to what was on its way at the step's ends.
+    """
+
+    def __init__(
+        self, steps: Sequence[RateStep], measure_ns: int, tally: Callable[[], Tally]
+    ) -> None:
+        self.steps = tuple(steps)
+        self.bounds: list[tuple[int, int]] = []
+        """Judged part of each step, as planned (CLOCK_MONOTONIC ns)."""
+        start_ns = measure_ns
+        for step in steps:
+            end_ns = start_ns + int(step.seconds * NS)
+            self.bounds.append((start_ns + int(step.settle_s * NS), end_ns))
+            start_ns = end_ns
+        self._tallies = [tally() for _ in steps]
+        self._marks: list[Mark] = []
+        self._least_missing: list[int | None] = [None]
+        self._backlog: list[BacklogSample] = []
+
+    def changes(self, measure_ns: int, start_ns: int) -> list[tuple[int, float]]:
+        """When the schedule gets which factor; the first step's from the very start."""
+        moments = [start_ns]
+        at_ns = measure_ns
+        for step in self.steps[:-1]:
+            at_ns += int(step.seconds * NS)
+            moments.append(at_ns)
+        return [(at, step.share) for at, step in zip(moments, self.steps, strict=True)]
+
+    def bound(self, mark: Mark) -> None:
+        """The judged part of a step begins, or the one that has begun ends."""
+        self._marks.append(mark)
+        self._least_missing.append(None)
+        self.sample(mark)
+
+    def sample(self, mark: Mark) -> None:
+        """Look at any moment, and at last after the drain."""
+        # A receiver may have counted what its sender has not yet: the pages are not one moment's.
+        missing = max(0, mark.expected - mark.received)
+        least = self._least_missing[-1]
+        self._least_missing[-1] = missing if least is None else min(least, missing)
+        if not self._backlog or mark.time_ns - self._backlog[-1][0] >= BACKLOG_NS:
+            self._backlog.append((mark.time_ns, mark.owed, missing))
+
+    def add(self, row: Interval) -> None:
+        """Count a row in the step that held the middle of its interval."""
+        middle_ns = row.time_ns + row.span_ns // 2
+        last = len(self.bounds) - 1
+        for place, (start_ns, end_ns) in enumerate(self.bounds):
+            # Late messages were intended in a step before; here it counts when they came, after
+            # the window as part of the last step.
+            if start_ns <= middle_ns and (middle_ns < end_ns or place == last):
+                self._tallies[place].add(row)
+
+    def verdicts(
+        self,
+        whole: RunFacts,
+        rate: float,
+        own_delay: Callable[[Tally, tuple[int, int]], OwnDelay],
+    ) -> tuple[RateStepVerdict, ...]:
+        """Each step that ended; `whole` are the run's facts, `rate` the target of 100 %.
+
+        `own_delay` finds that of a step from its rows and its bounds.
+        """
+        found = []
+        backlog = without_lost(self._backlog, [missing for _, _, missing in self._backlog])
+        ended = zip(self._marks[::2], self._marks[1::2], strict=False)
+        for place, (start, end) in enumerate(ended):
+            step, tally = self.steps[place], self._tallies[place]
+            counts = tally.counts["measure"]
+            expected = end.expected - start.expected
+            missing = self._lost_by(2 * place + 2) - self._lost_by(2 * place + 1)
+            facts = replace(
+                whole,
+                connected=whole.devices,
+                connect_failures=0,
+                closed_at_subscribe=0,
+                disconnects=counts["disconnects"],
+                reconnects=counts["connects"],
+                window_s=(end.time_ns - start.time_ns) / NS,
+                target_rate=rate * step.share,
+                ledger=ledger_of(
+                    Counted(
+                        {**counts, "sent": end.sent - start.sent, "expected": expected}
+                        | {"received": expected - min(max(missing, 0), expected)}
+                    )
+                ),
+                # What is said of the whole run is not said again of a step.
+                run_ledger=Ledger(),
+                imbalances=(),
+                proven=True,
+                held_when_cut=0,
+                scheduled=end.begun - start.begun,
+                owed_at_window_end=0,
+                busy_share=tally.busy_share_max(),
+                own_delay=own_delay(tally, (start.time_ns, end.time_ns)),
+                backlog=tuple(one for one in backlog if start.time_ns <= one[0] <= end.time_ns),
+                standstills=(),
+                latency_p99_us=tally.p99_us("measure", "end_to_end"),
+                thresholds_missed=(),
+                workers_lost=(),
+                interrupted=False,
+            )
+            found.append(judge_rate_step(step, facts, end.owed))
+        return tuple(found)
+
+    def _lost_by(self, segment: int) -> int:
+        """Deliveries lost before this segment began: what was missing at every later moment."""
+        later = [least for least in self._least_missing[segment:] if least is not None]
+        return min(later, default=0)

@@ -1,0 +1,64 @@
+"""Keeps secrets out of files and hostile characters out of text that people read."""
+
+import re
+from collections.abc import Iterable, Sequence
+from urllib.parse import quote
+
+HIDDEN = "***"
+
+_LOGIN = re.compile(r"(?<=://)([^/@\s:]*):([^@\s]+)@")
+_SECRET_NAME = re.compile(r"password|passphrase|secret|token|access[._-]?key", re.IGNORECASE)
+_SECRET_GIVEN = re.compile(
+    rf"(?:[\w-]+=)?[\w.-]*(?:{_SECRET_NAME.pattern})[\w.-]*=(?=.)", re.IGNORECASE
+)
+"""NAME=, or OPTION=NAME=."""
+_SOURCE = re.compile(r"prompt|env:\w+|file:.+")
+"""Where a secret is, which is none (`plan.fields.Secret`)."""
+
+
+def printable(text: str, limit: int) -> str:
+    """At most `limit` characters of the text; what is not printable becomes its escape."""
+    short = text if len(text) <= limit else text[: limit - 1] + "…"
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for c in short
+    )
+
+
+def scrub(text: str, secrets: Iterable[str]) -> str:
+    """The text with every secret, and the password of every URL in it, replaced.
+
+    Secrets are found as they are, and as a URL, Python and JSON write them.
+    """
+    for secret in secrets:
+        forms = {secret, quote(secret, safe=""), repr(secret)[1:-1], ascii(secret)[1:-1]}
+        forms |= {form.replace('"', r"\"") for form in forms}
+        for form in sorted(filter(None, forms), key=len, reverse=True):
+            text = text.replace(form, HIDDEN)
+    return _LOGIN.sub(rf"\1:{HIDDEN}@", text)
+
+
+def redact_command(argv: Sequence[str], secrets: Iterable[str] = ()) -> list[str]:
+    """A command line that may be kept: no password, whether in a URL, an option or a NAME=VALUE.
+
+    One that has none stays as it is.
+    """
+    secrets = tuple(secrets)
+    shown: list[str] = []
+    hide_next = False
+    for argument in argv:
+        given = _SECRET_GIVEN.match(argument)
+        said = argument[given.end() :] if given is not None else argument
+        if _SOURCE.fullmatch(said):
+            shown.append(argument)
+            hide_next = False
+        elif hide_next:
+            shown.append(HIDDEN)
+            hide_next = False
+        elif given is not None:
+            shown.append(f"{given[0]}{HIDDEN}")
+        else:
+            option, _, value = argument.partition("=")
+            hide_next = option[:1] == "-" and not value and bool(_SECRET_NAME.search(option))
+            shown.append(scrub(argument, secrets))
+    return shown

@@ -1,0 +1,253 @@
+"""run.json: what is known of a run before it begins, and then what was seen of it."""
+
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from loadgen import PROGRAM
+from loadgen.brokers.process import ServedBroker
+from loadgen.judge.rate_step_verdict import RateStepVerdict
+from loadgen.judge.verdict import RunFacts, Verdict
+from loadgen.plan.case import Conclusion
+from loadgen.plan.groups import RunPlan, timed_between_hosts
+from loadgen.plan.plan import describe
+from loadgen.plan.workload import Workload
+from loadgen.run.environment import environment
+from loadgen.run.facts import handshakes_of
+from loadgen.run.host_watch import observed_host
+from loadgen.run.hosts.remote_host import Hosts
+from loadgen.run.network import difference, network_counters
+from loadgen.run.preflight import described_system
+from loadgen.run.redaction import printable, redact_command
+from loadgen.run.run_state import Outcome, RunState
+from loadgen.run.rundir import write_json
+from loadgen.run.tuning.profile import demand_of
+
+_VERSIONED = re.compile(r"(\S.*?)(?: version)? v?(\d\S*)")
+"""As brokers and people write a name with a version."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDocument:
+    """The run.json of one run: `known` before it begins, and the host's counters then."""
+
+    directory: Path
+    known: Mapping[str, Any]
+    counters: Mapping[str, int]
+    hosts: Hosts | None = None
+    between_hosts: bool = False
+
+    @property
+    def run(self) -> str:
+        return str(self.known["id"])
+
+    @property
+    def anchor_ns(self) -> int:
+        """When the run's seconds begin (CLOCK_MONOTONIC)."""
+        return int(self.known["clock"]["monotonic_ns"])
+
+    def write_begun(self, *, connects: bool = True) -> None:
+        """Write what is known as the first device connects; of connects alone that is measured."""
+        connecting = {"connect": [time.monotonic_ns(), None]} if connects else {}
+        self._write({"windows": connecting, "interrupted": True})
+
+    def discard(self) -> None:
+        """Forget a run that came to nothing."""
+        (self.directory / "run.json").unlink(missing_ok=True)
+
+    def write_unfinished(self, state: RunState) -> None:
+        """Write what is known as the measurement begins: a killed run can still be read."""
+        self._write(self._seen(state, ()) | {"interrupted": True})
+
+    def write(
+        self,
+        state: RunState,
+        facts: RunFacts,
+        conclusion: Conclusion,
+        steps: Sequence[RateStepVerdict],
+        case: str,
+    ) -> None:
+        """Write the whole of a run that has ended, and the files of its case."""
+        seen = self._seen(state, facts.workers_lost)
+        seen["observed"]["own_delay"] = asdict(facts.own_delay)
+        if facts.slow is not None:
+            seen["observed"]["slow"] = asdict(facts.slow)
+        if facts.lost_named:
+            seen["observed"]["lost"] = lost_document(facts)
+        if state.recovery is not None:
+            seen["observed"]["recovery"] = state.recovery.document(state.windows["measure"][0])
+        if conclusion.observed is not None:
+            seen["observed"][case] = conclusion.observed
+        if conclusion.audit is not None:
+            seen["audit"] = conclusion.audit
+        if steps:
+            seen["steps"] = [_rate_step(step) for step in steps]
+        seen["interrupted"] = state.ending == "interrupted"
+        if state.messages:
+            seen["ledger"] = _ledger(facts)
+        seen["verdict"] = _verdict(conclusion.verdict)
+        seen["remarks"] = [asdict(remark) for remark in conclusion.verdict.remarks]
+        for name, content in conclusion.files.items():
+            write_json(self.directory / name, content)
+        self._write(seen)
+
+    def _network(self) -> dict[str, int]:
+        """What TCP counted in the run, on all hosts that had workers."""
+        if self.hosts is None:
+            return difference(self.counters, network_counters())
+        total: Counter[str] = Counter()
+        for agent in self.hosts.agents:
+            total.update(agent.network)
+        return dict(total)
+
+    def _write(self, seen: Mapping[str, Any]) -> None:
+        others = {} if self.hosts is None else {"hosts": self.hosts.document()}
+        write_json(self.directory / "run.json", {**self.known, **others, **seen})
+
+    def _seen(self, state: RunState, lost: Sequence[int]) -> dict[str, Any]:
+        tls, backlog = handshakes_of(state.finals), state.backlog
+        return {
+            "windows": {name: list(window) for name, window in state.windows.items()},
+            "network": self._network(),
+            "observed": {
+                "owed_at_window_end": state.owed_at_window_end,
+                "owed_at_end": state.owed_at_end,
+                "high_water_mark": None if backlog is None else backlog.high_water_mark,
+                "subscription_high_water_mark": None
+                if backlog is None
+                else backlog.subscription_high_water_mark,
+                "backlog_samples": [] if backlog is None else backlog.samples(),
+                "busy_share_max": state.tally.busy_share_max(),
+                "workers_lost": list(lost),
+                "clock_bound_ns": state.clock_bound_ns,
+                "timed_between_hosts": self.between_hosts,
+                **_hosts_of(state),
+                **({} if tls is None else {"tls": tls}),
+            },
+            **_outcome("connect", "connected", state.connected),
+            **_outcome("subscribe", "subscribed", state.subscribed),
+        }
+
+
+def run_document(
+    workload: Workload,
+    plan: RunPlan,
+    broker: ServedBroker,
+    directory: Path,
+    command: Sequence[str],
+    hosts: Hosts | None = None,
+) -> RunDocument:
+    """What is known of a run before it begins; its seconds are counted from now.
+
+    `hosts` have the workers, None for this machine.
+    """
+    now = datetime.now(UTC)
+    clock = {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
+    case = workload.case.name
+    sut = described_system(workload)
+    known = {
+        "schema": 1,
+        "id": f"{now:%Y%m%dT%H%M%SZ}-{case}-{plan.run_tag:08x}",
+        "case": case,
+        "program": PROGRAM,
+        "started": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+        "command": redact_command(command or sys.argv, broker.secrets),
+        "scenario": workload.given,
+        "plan": describe(plan),
+        "seed": workload.seed,
+        "environment": environment(demand_of(workload, plan))
+        if hosts is None
+        else hosts.agents[0].environment,
+        "broker": {
+            **_named(workload, broker),
+            "urls": [endpoint.redacted for endpoint in broker.endpoints],
+            "protocol": f"MQTT {workload.protocol}",
+            "started_by_us": broker.started_by_us,
+            **_storage(workload, broker),
+            **({"access_control": {"users": broker.users}} if broker.users else {}),
+        },
+        **({"sut": sut} if sut else {}),
+        "clock": clock,
+    }
+    between = timed_between_hosts(plan)
+    return RunDocument(directory, known, network_counters(), hosts, between)
+
+
+def lost_document(facts: RunFacts) -> dict[str, Any]:
+    """Which acknowledged messages were lost: the first, and how many more there are."""
+    named = sum(one.messages for one in facts.lost_named)
+    lost = facts.run_ledger.lost_acknowledged or 0
+    return {"named": [asdict(one) for one in facts.lost_named], "more": max(lost - named, 0)}
+
+
+def _named(workload: Workload, broker: ServedBroker) -> dict[str, str]:
+    """Name, version and note of the broker: as the user says, else as it says itself."""
+    name, version = broker.name, printable(broker.version, 200)
+    said = workload.broker_name or ("" if broker.started_by_us else version)
+    if found := _VERSIONED.fullmatch(said):
+        name, version = found[1], found[2]
+    elif workload.broker_name is not None:
+        name, version = workload.broker_name, ""
+    noted = {"note": workload.broker_note} if workload.broker_note else {}
+    return {"name": printable(name, 200), "version": printable(version, 200), **noted}
+
+
+def _storage(workload: Workload, broker: ServedBroker) -> dict[str, Any]:
+    """When a private broker stores what it acknowledges, in a run that asks it to keep sessions."""
+    keeps = not all(group.clean_start for group in workload.groups)
+    if not keeps or not broker.brokers:
+        return {}
+    return {"stored_first": False, "storage": broker.brokers[0].storage}
+
+
+def _hosts_of(state: RunState) -> dict[str, Any]:
+    """What the kernel of the host did over the window; of each where there are several."""
+    found = {number: observed_host(own, state.result_window) for number, own in state.hosts.items()}
+    if len(found) <= 1:
+        return {"host": found.get(0) or observed_host((), state.result_window)}
+    return {"hosts": [{"host": number, **found[number]} for number in sorted(found)]}
+
+
+def _outcome(name: str, done: str, outcome: Outcome | None) -> dict[str, Any]:
+    if outcome is None:
+        return {}
+    kept, seconds = {"kept_from": outcome.kept_from}, {"seconds": outcome.seconds}
+    counts = {done: outcome.done, "failures": dict(outcome.failures)}
+    return {name: counts | (kept if outcome.kept_from else seconds)}
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {"valid": verdict.valid, "reasons": [asdict(reason) for reason in verdict.reasons]}
+
+
+def _ledger(facts: RunFacts) -> dict[str, Any]:
+    """Both ledgers, and whether their sums were proven."""
+    return {
+        "window": facts.ledger.document(),
+        "run": facts.run_ledger.document(),
+        "refusals": dict(facts.refusals),
+        "proven": facts.proven and not facts.imbalances,
+        "imbalances": list(facts.imbalances),
+    }
+
+
+def _rate_step(found: RateStepVerdict) -> dict[str, Any]:
+    facts = found.facts
+    return {
+        "share": found.step.share,
+        "rate": found.rate,
+        "seconds": facts.window_s,
+        "sent": facts.begun,
+        "expected": facts.ledger.expected,
+        "lost": facts.ledger.lost,
+        "owed": found.owed,
+        "p99_us": facts.latency_p99_us,
+        "busy_share": facts.busy_share,
+        "verdict": _verdict(found.verdict),
+    }

@@ -1,0 +1,124 @@
+"""Where a run stands: what was seen of it so far."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from loadgen.judge.verdict import LostRange
+from loadgen.plan.groups import RunPlan
+from loadgen.run.backlog_watch import BacklogWatch
+from loadgen.run.host_watch import HostSample
+from loadgen.run.own_delay_facts import Stall
+from loadgen.run.rate_step_watch import RateStepWatch
+from loadgen.run.recovery_watch import RecoveryWatch
+from loadgen.run.redaction import printable
+from loadgen.run.tally import GroupTally, Tally
+
+NS = 1_000_000_000
+FAILURES_LIMIT = 20
+"""Reasons of failures that are counted one by one; the rest is counted as "other"."""
+
+Window = tuple[int, int]
+Ending = Literal["interrupted", "worker lost", "threshold missed", "exception"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of connecting or subscribing: how many did, why others did not, and when."""
+
+    done: int
+    failures: Mapping[str, int]
+    first_ns: int
+    last_ns: int
+    closed: int = 0  # of those that could not subscribe, whose connection ended with it
+    kept_from: str = ""  # the run that did it, "" where it is this one
+
+    @property
+    def made(self) -> int:
+        """How many did it in this run."""
+        return 0 if self.kept_from else self.done
+
+    @property
+    def seconds(self) -> float:
+        """From the first attempt to the last answer."""
+        return (self.last_ns - self.first_ns) / NS
+
+
+def outcome_of(answers: Sequence[Mapping[str, Any]], name: str, start_ns: int) -> Outcome:
+    """The workers' answers as one; `name` is the answers' count of those that did."""
+    failures: Counter[str] = Counter()
+    for answer in answers:
+        for reason, count in (answer.get("failures") or {}).items():
+            shown = printable(str(reason), 100)
+            if shown not in failures and len(failures) >= FAILURES_LIMIT:
+                shown = "other"
+            failures[shown] += int(count)
+    first_ns = min((int(a["first_ns"]) for a in answers if a.get("first_ns")), default=start_ns)
+    return Outcome(
+        done=sum(int(answer[name]) for answer in answers),
+        failures=dict(failures.most_common()),
+        first_ns=first_ns,
+        last_ns=max((int(a["last_ns"]) for a in answers if a.get("last_ns")), default=first_ns),
+        closed=sum(int(answer.get("closed") or 0) for answer in answers),
+    )
+
+
+@dataclass(slots=True)
+class RunState:
+    """Filled while a run is played; what did not take place stays as it is here.
+
+    `windows` are [start, end] (CLOCK_MONOTONIC ns) of each phase that took place; `tally` and
+    `groups` are sums over the workers' interval rows, `finals` the workers' last answers by row.
+    """
+
+    messages: bool  # whether the run sends any
+    tally: Tally
+    groups: GroupTally
+    windows: dict[str, Window] = field(default_factory=dict)
+    connected: Outcome | None = None
+    subscribed: Outcome | None = None
+    ending: Ending | None = None  # what ended the run early
+    missed: tuple[str, ...] = ()  # thresholds that ended it
+    owed_at_window_end: int = 0  # messages due and not sent
+    owed_oldest_ns: int = 0  # since when the oldest of them was due
+    owed_at_end: int = 0
+    lost_unacknowledged: int | None = None  # of the lost deliveries, None where it is not known
+    # Of the others the first by stream and sequence, and how many messages these are.
+    lost_named: tuple[LostRange, ...] = ()
+    lost_to_absent: int = 0  # of the lost deliveries, those to devices that were never there
+    abandoned: bool = False  # whether nobody waited for what was under way
+    backlog: BacklogWatch | None = None
+    slow_waited: int = 0  # deliveries to slow subscribers when the window ended
+    recovery: RecoveryWatch | None = None  # from a crash on request
+    disconnect_reason: str = ""
+    finals: dict[int, dict[str, Any]] = field(default_factory=dict)
+    rate_steps: RateStepWatch | None = None
+    stalls: list[Stall] = field(default_factory=list)
+    clock_bound_ns: int = 0  # by how much the clocks of two hosts differed, at most
+    hosts: dict[int, list[HostSample]] = field(default_factory=dict)  # a second apart
+
+    @property
+    def result_window(self) -> Window:
+        """The window whose figures are the result; (0, 0) where it did not take place."""
+        return self.windows.get("measure" if self.messages else "connect", (0, 0))
+
+    @property
+    def measured(self) -> bool:
+        """Whether the run came to its measurement: the window, or of connects alone these."""
+        return "measure" in self.windows if self.messages else self.connected is not None
+
+
+def state_before(plan: RunPlan) -> RunState:
+    """The state of a run that has not begun."""
+    messages = any(group.publishes for group in plan.groups)
+    return RunState(
+        messages=messages,
+        tally=Tally(timed_groups(plan), ("measure",) if messages else ("connect", "subscribe")),
+        groups=GroupTally(group.name for group in plan.groups),
+    )
+
+
+def timed_groups(plan: RunPlan) -> frozenset[str]:
+    """Names of the groups whose latencies are the run's result."""
+    return frozenset(group.name for group in plan.groups if group.timed)

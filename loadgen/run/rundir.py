@@ -1,0 +1,283 @@
+"""The run directory: claimed before a run, written so that a killed run stays readable.
+
+Every file is written under a hidden name and then renamed, except events.jsonl, which grows.
+
+A directory of results is made for its owner alone. One that was there keeps its mode; what is put
+into a directory is as private as that, and never less than the umask asks for.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+import pyarrow.parquet as pq
+
+from loadgen.errors import RunDirectoryError
+from loadgen.metrics.interval import RUN_METADATA_KEY, Interval, to_table
+from loadgen.run.disk import disk_errors
+from loadgen.run.redaction import printable, scrub
+
+EVENTS_A_KIND = 1000
+"""Events of one kind that are written; the rest is only counted."""
+
+KINDS = 200
+"""Kinds of events; an event of one more is dropped."""
+
+_DETAIL_CHARACTERS = 500
+
+
+def make_private(path: Path) -> None:
+    """Make a directory that its owner alone may enter, and what is missing above it."""
+    make_folder(path.parent)
+    path.mkdir(mode=0o700)
+
+
+def make_folder(path: Path) -> None:
+    """Make a directory as private as the one that it is in, where there is none."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(mode=_mode_in(path.parent, 0o777), exist_ok=True)
+
+
+def open_in_place(path: str | Path, flags: int) -> int:
+    """The descriptor of a file as private as its directory; an `opener` of `open`."""
+    return os.open(path, flags, _mode_in(Path(path).parent, 0o666))
+
+
+def appending(path: Path) -> IO[bytes]:
+    """The file, to add whole lines at its end."""
+    return open(path, "ab", buffering=0, opener=open_in_place)
+
+
+def _mode_in(directory: Path, most: int) -> int:
+    return (directory.stat().st_mode | 0o700) & most
+
+
+def numbered(path: Path) -> Path:
+    """The path, with a number added where it exists."""
+    found, number = path, 2
+    while found.exists():
+        found = path.with_name(f"{path.name}-{number}")
+        number += 1
+    return found
+
+
+def default_directory(now: datetime, case: str) -> Path:
+    """`runs/<UTC stamp>-<case>`, with a number added where that exists."""
+    return numbered(Path("runs") / f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{case}")
+
+
+@contextmanager
+def new_directory(now: datetime, case: str) -> Iterator[Path]:
+    """A default directory that nobody else gets, also not in the same second.
+
+    It is removed where nothing was put into it.
+    """
+    while True:
+        path = default_directory(now, case)
+        try:
+            with disk_errors(path):
+                make_private(path)
+            break
+        except FileExistsError:
+            if not path.exists():
+                raise _refused(path, "cannot be written: a file is in its way") from None
+        except OSError as error:
+            raise _refused(path, f"cannot be written: {error.strerror}") from None
+    try:
+        yield path
+    finally:
+        with suppress(OSError):
+            path.rmdir()
+
+
+def directory_or_new(out: str | Path | None, name: str) -> AbstractContextManager[Path]:
+    """`out`, or a new default directory where none is named."""
+    return new_directory(datetime.now(UTC), name) if out is None else nullcontext(Path(out))
+
+
+@contextmanager
+def exclusive(directory: Path) -> Iterator[None]:
+    """Keep every other process out of a directory that can be continued; it is made if need be.
+
+    Raises RunDirectoryError at once where another one is in it. The lock is on the directory
+    itself, so that it leaves no file behind, and is gone with the process, however that ends.
+    """
+    made = not directory.exists()
+    try:
+        with disk_errors(directory), suppress(FileExistsError):
+            make_private(directory)
+        lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except (FileExistsError, NotADirectoryError):
+        raise _refused(directory, "is a file") from None
+    except OSError as error:
+        raise _refused(directory, f"cannot be written: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunDirectoryError(
+                f"{printable(str(directory), 200)} is in use by another loadgen; wait until it "
+                "has ended, or name another directory with --out"
+            ) from None
+        except OSError:
+            # Some network file systems lock no directories. There it is as without this.
+            pass
+        yield
+    finally:
+        if made:
+            # Nothing is left of a start that was refused.
+            with suppress(OSError):
+                directory.rmdir()
+        os.close(lock)
+
+
+def _refused(path: Path, why: str) -> RunDirectoryError:
+    shown = printable(str(path), 200)
+    return RunDirectoryError(f"run directory {shown} {why}; name another with --out")
+
+
+def require_free(path: Path) -> None:
+    """Raises RunDirectoryError when the directory is taken; touches nothing."""
+    try:
+        occupied = path.exists() and next(path.iterdir(), None) is not None
+    except NotADirectoryError:
+        raise _refused(path, "is a file") from None
+    except OSError as error:
+        raise _refused(path, f"cannot be read: {error.strerror}") from None
+    if occupied:
+        raise RunDirectoryError(f"{_refused(path, 'is not empty')}, or remove it")
+
+
+def claim(path: Path) -> Path:
+    """Create the run directory, or take an empty one; raises RunDirectoryError otherwise."""
+    require_free(path)
+    try:
+        with disk_errors(path):
+            with suppress(FileExistsError):
+                make_private(path)
+            (path / "intervals").mkdir(mode=_mode_in(path, 0o777))
+    except OSError as error:
+        raise _refused(path, f"cannot be written: {error.strerror}") from None
+    return path
+
+
+def release(path: Path) -> None:
+    """Remove what a run left in its directory that came to nothing, that is, wrote no run.json."""
+    if (path / "run.json").exists():
+        return
+    parts = (path / name for name in ("events.jsonl", "broker.jsonl"))
+    for part in (*(path / "intervals").glob("*.parquet"), *parts):
+        part.unlink(missing_ok=True)
+    with suppress(OSError):
+        (path / "intervals").rmdir()
+        path.rmdir()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A hidden name beside `path` to write a file under, which takes its place afterwards.
+
+    Raises DiskError where the disk takes no more.
+    """
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with disk_errors(path):
+            os.close(open_in_place(hidden, os.O_WRONLY | os.O_CREAT))
+            yield hidden
+            hidden.replace(path)
+    finally:
+        hidden.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write the file, or leave what was there."""
+    with replacing(path) as hidden:
+        hidden.write_bytes(data)
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """The document as indented JSON, atomically."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+    write_atomically(path, orjson.dumps(document, option=options))
+
+
+class IntervalWriter:
+    """Writes intervals/part-SSSSSS.parquet, S being the seconds since the run's anchor."""
+
+    def __init__(self, directory: Path, run: str) -> None:
+        self._directory = directory / "intervals"
+        self._run = run
+        self._parts = -1
+
+    def write(self, second: int, rows: Sequence[Interval]) -> None:
+        """One file of these rows; nothing when there are none."""
+        if not rows:
+            return
+        self._parts = max(second, self._parts + 1)
+        table = to_table(rows).replace_schema_metadata({RUN_METADATA_KEY: self._run.encode()})
+        with replacing(self._directory / f"part-{self._parts:06d}.parquet") as hidden:
+            pq.write_table(table, hidden, compression="zstd")
+
+
+class EventLog:
+    """Writes events.jsonl: one JSON object a line, bounded in number and length, escaped."""
+
+    def __init__(self, directory: Path, secrets: Iterable[str] = ()) -> None:
+        self._file = appending(directory / "events.jsonl")
+        self._secrets = tuple(secrets)
+        self._counts: dict[str, int] = {}
+
+    def redacted(self, text: str) -> str:
+        """A text of others as it may be kept: without secrets, bounded, escaped."""
+        return printable(scrub(text, self._secrets), _DETAIL_CHARACTERS)
+
+    def write(
+        self,
+        time_ns: int,
+        kind: str,
+        detail: str = "",
+        *,
+        worker: int | None = None,
+        group: str = "",
+        device: int | None = None,
+    ) -> None:
+        """One line; beyond `EVENTS_A_KIND` of a kind they are only counted."""
+        kind = printable(kind, 40)
+        if kind not in self._counts and len(self._counts) >= KINDS:
+            return
+        count = self._counts[kind] = self._counts.get(kind, 0) + 1
+        if count <= EVENTS_A_KIND:
+            self._append(
+                {
+                    "time_ns": time_ns,
+                    "kind": kind,
+                    "worker": worker,
+                    "group": printable(group, 100),
+                    "device": device,
+                    "detail": self.redacted(detail),
+                }
+            )
+
+    def close(self, time_ns: int) -> None:
+        """Note how many events of which kind were left out, and close the file."""
+        for kind, count in self._counts.items():
+            if count > EVENTS_A_KIND:
+                self._append(
+                    {
+                        "time_ns": time_ns,
+                        "kind": "not_written",
+                        "detail": f"{count - EVENTS_A_KIND} more of {kind}",
+                    }
+                )
+        self._file.close()
+
+    def _append(self, event: Mapping[str, Any]) -> None:
+        present = {name: value for name, value in event.items() if value not in (None, "")}
+        with disk_errors(self._file.name):
+            self._file.write(orjson.dumps(present, option=orjson.OPT_APPEND_NEWLINE))

@@ -1,0 +1,158 @@
+"""Seals a run directory when the run has ended, and finds out later whether it is still the same.
+
+SHA256SUMS, as `sha256sum -c` reads it, names every file of results with its digest. run.json
+carries, under "digest", the digest of that list (results), of what was asked for (scenario) and of
+run.json itself (record). A seal shows what changed by accident or by hand; whoever changes a run
+can make a new one, so compare the digests with those of the published card.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from loadgen.errors import RunDirectoryError
+from loadgen.run.redaction import printable
+from loadgen.run.rundir import write_atomically, write_json
+
+SUMS = "SHA256SUMS"
+"""File of the digests, in the format of coreutils."""
+
+_RESULTS = ("intervals/*.parquet", "devices/*.parquet", "messages/*.parquet", "specjms.json")
+_LOGS = ("events.jsonl", "broker.jsonl")
+_LINE = re.compile(r"([0-9a-f]{64})  ([^\n]{1,200})")
+_LARGEST_SUMS_BYTES = 64 << 20
+_MOST_NAMED = 5
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Integrity:
+    """What the seal of a run directory says about it.
+
+    `digests` are those that run.json carries: results, scenario, record; empty where the run was
+    never sealed, as one that was killed. `changes` are texts such as "events.jsonl is missing".
+    """
+
+    state: Literal["intact", "changed", "unsealed"]
+    digests: Mapping[str, str]
+    changes: tuple[str, ...] = ()
+
+
+def digest_of(value: object) -> str:
+    """SHA-256 of a JSON value, whatever the order of its keys and the layout of its file."""
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def scenario_digest(document: Document) -> str:
+    """Digest of what a run was asked to do: case, scenario and seed of a run.json."""
+    return digest_of({name: document.get(name) for name in ("case", "scenario", "seed")})
+
+
+def record_digest(document: Document) -> str:
+    """Digest of a run.json without its seal."""
+    return digest_of({name: value for name, value in document.items() if name != "digest"})
+
+
+def _result_files(run_dir: Path) -> dict[str, Path]:
+    """The files of results that a seal covers, by their path within the directory, sorted.
+
+    Not the score card, which can be made again, and no hidden file, which is half written.
+    """
+    found = [path for pattern in (*_RESULTS, *_LOGS) for path in run_dir.glob(pattern)]
+    kept = (path for path in found if not path.name.startswith(".") and path.is_file())
+    return dict(sorted((path.relative_to(run_dir).as_posix(), path) for path in kept))
+
+
+def seal(run_dir: Path) -> dict[str, str]:
+    """Seal a run that has ended: write SHA256SUMS and the "digest" of run.json, and return that.
+
+    Reads every file once. Raises RunDirectoryError where there is no run.json to seal.
+    """
+    manifest = run_dir / "run.json"
+    try:
+        document = orjson.loads(manifest.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        raise RunDirectoryError(f"{run_dir} has no run.json to seal") from None
+    files = _result_files(run_dir).items()
+    sums = "".join(f"{_digest_file(path)}  {name}\n" for name, path in files).encode()
+    digests = {
+        "results": hashlib.sha256(sums).hexdigest(),
+        "scenario": scenario_digest(document),
+        # Of the document as a reader gets it: numbers and keys as JSON has them.
+        "record": record_digest(document),
+    }
+    write_atomically(run_dir / SUMS, sums)
+    write_json(manifest, document | {"digest": digests})
+    return digests
+
+
+def covered(name: str) -> bool:
+    """Whether a seal covers the file of this path within a run directory."""
+    return any(fnmatchcase(name, pattern) for pattern in (*_RESULTS, *_LOGS))
+
+
+def verify(
+    run_dir: Path, document: Document, digests_here: Mapping[str, str] | None = None
+) -> Integrity:
+    """Compare a run directory with its seal; `document` is its run.json. Writes nothing.
+
+    `digests_here` are those of the covered files where they are not in `run_dir`.
+    """
+    digests = document.get("digest")
+    if not isinstance(digests, Mapping) or not digests:
+        return Integrity("unsealed", {})
+    named = {str(name)[:40]: printable(str(value), 64) for name, value in digests.items()}
+    changes = []
+    if digests.get("record") != record_digest(document):
+        changes.append("run.json was changed")
+    if digests.get("scenario") != scenario_digest(document):
+        changes.append("the scenario in run.json was changed")
+    if digests_here is None:
+        digests_here = {name: _digest_file(file) for name, file in _result_files(run_dir).items()}
+    changes += _changed_results(run_dir, digests.get("results"), digests_here)
+    return Integrity("changed" if changes else "intact", named, _shortened(changes))
+
+
+def _changed_results(run_dir: Path, results: object, here: Mapping[str, str]) -> list[str]:
+    path = run_dir / SUMS
+    try:
+        if path.stat().st_size > _LARGEST_SUMS_BYTES:
+            return [f"{SUMS} was changed"]
+        sums = path.read_bytes()
+    except OSError:
+        return [f"{SUMS} is missing"]
+    if hashlib.sha256(sums).hexdigest() != results:
+        return [f"{SUMS} was changed"]
+    sealed = {
+        found[2]: found[1]
+        for line in sums.decode("utf-8", "replace").splitlines()
+        if (found := _LINE.fullmatch(line))
+    }
+    changes = [f"{name} is missing" for name in sealed if name not in here]
+    changes += [f"{name} was added" for name in here if name not in sealed]
+    return changes + [
+        f"{name} was changed" for name in here if name in sealed and here[name] != sealed[name]
+    ]
+
+
+def _shortened(changes: list[str]) -> tuple[str, ...]:
+    """The first few, as text that can be shown anywhere, and how many more."""
+    named = [printable(change, 200) for change in changes[:_MOST_NAMED]]
+    more = len(changes) - len(named)
+    return (*named, *([f"{more} more"] if more else []))
+
+
+def _digest_file(path: Path) -> str:
+    """Digest of a file; "" for one that cannot be read, which no seal ever has."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""Searches and sweeps: many runs, one after the other."""

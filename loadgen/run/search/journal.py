@@ -1,0 +1,110 @@
+"""What a search or a sweep has done so far, so that it can be continued after an interruption.
+
+DIR/KIND.json       what is to be done, written first
+DIR/ENTRIES.jsonl   one line for each part that has ended, written as it ends
+DIR/FOLDER/         a run directory, or a search directory, for each part
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import orjson
+from pydantic import TypeAdapter
+
+from loadgen import PROGRAM
+from loadgen.errors import RunDirectoryError
+from loadgen.run.disk import disk_errors
+from loadgen.run.redaction import printable, redact_command
+from loadgen.run.rundir import make_folder, numbered, require_free, write_atomically, write_json
+
+Entry = TypeVar("Entry")
+
+_FILE_LIMIT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Journal(Generic[Entry]):
+    """The files of one search or sweep; a line is one `entry`, a dataclass."""
+
+    directory: Path
+    kind: str
+    entries_name: str
+    folder: str
+    entry: type[Entry]
+
+    def begun(self) -> dict[str, Any] | None:
+        """What is to be done as an earlier start wrote it, None in a new directory.
+
+        Raises RunDirectoryError where the directory holds something else.
+        """
+        path = self.directory / f"{self.kind}.json"
+        if not path.exists():
+            require_free(self.directory)
+            return None
+        try:
+            document = orjson.loads(self._read(path))
+            if not isinstance(document, dict):
+                raise ValueError("not an object")
+        except (OSError, ValueError):
+            raise self.refused(f"cannot be read as a {self.kind}", path) from None
+        return document
+
+    def begin(self, document: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any]:
+        """Write down what is to be done, and return it; makes the directory where there is none."""
+        whole = {
+            "schema": 1,
+            "kind": self.kind,
+            **document,
+            "program": PROGRAM,
+            "started": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            "command": redact_command(command),
+        }
+        try:
+            with disk_errors(self.directory):
+                make_folder(self.directory / self.folder)
+            self.rewrite(whole)
+        except OSError as error:
+            raise RunDirectoryError(
+                f"{self.kind} directory {printable(str(self.directory), 200)} cannot be written: "
+                f"{error.strerror}; name another with --out"
+            ) from None
+        return whole
+
+    def rewrite(self, document: Mapping[str, Any]) -> None:
+        """Write what is to be done anew, with what came of it."""
+        write_json(self.directory / f"{self.kind}.json", document)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """What was done; raises RunDirectoryError where the file is damaged."""
+        path = self.directory / f"{self.entries_name}.jsonl"
+        if not path.exists():
+            return ()
+        try:
+            read = TypeAdapter(self.entry).validate_json
+            return tuple(read(line) for line in self._read(path).splitlines())
+        except (OSError, ValueError):
+            raise self.refused("is damaged", path) from None
+
+    def write(self, entries: Iterable[Any]) -> None:
+        """Write what was done, dataclasses, in the place of what was written before."""
+        lines = [orjson.dumps(asdict(one), option=orjson.OPT_APPEND_NEWLINE) for one in entries]
+        write_atomically(self.directory / f"{self.entries_name}.jsonl", b"".join(lines))
+
+    def new_part(self, name: str) -> Path:
+        """A new directory for a part, numbered where a part that was cut off left one."""
+        return numbered(self.directory / self.folder / name)
+
+    def refused(self, why: str, path: Path | None = None) -> RunDirectoryError:
+        """The error that says why the directory, or this file of it, cannot be used."""
+        return RunDirectoryError(
+            f"{printable(str(path or self.directory), 200)} {why}; "
+            "name another directory with --out"
+        )
+
+    def _read(self, path: Path) -> bytes:
+        if path.stat().st_size > _FILE_LIMIT_BYTES:
+            raise ValueError("too large")
+        return path.read_bytes()

@@ -1,0 +1,392 @@
+"""Runs a search: each step a run in a directory of its own. It can be interrupted and continued.
+
+    DIR/search.json      what is searched, and the limit when it is found
+    DIR/steps.jsonl      one line for each step, written when the step has ended
+    DIR/steps/NN-LOAD/   the run directory of each
+
+What to try next is `judge.next_step`'s; this file plays it. A second start on the same directory
+reads the steps back and continues; a step that was cut off is played again.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadgen.brokers.endpoints import parse_broker
+from loadgen.cases.registry import CASES, build_scenario, resolve
+from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError
+from loadgen.judge.next_step import (
+    Aim,
+    Limit,
+    Probe,
+    Require,
+    Tried,
+    bracket_of,
+    next_step,
+)
+from loadgen.judge.verdict import Reason, RunFacts, backlog_levels
+from loadgen.plan.case import Case
+from loadgen.plan.removed import with_removed_fields
+from loadgen.plan.scenario import Scenario
+from loadgen.run.coordinator import RunResult, run
+from loadgen.run.hosts.remote_host import Hosts
+from loadgen.run.interrupt import Interrupt, RunInterruptedError
+from loadgen.run.progress import Progress, Snapshot
+from loadgen.run.redaction import printable
+from loadgen.run.rundir import exclusive
+from loadgen.run.seal import digest_of
+from loadgen.run.search.journal import Journal
+from loadgen.run.stage import Stage, staged
+
+NS = 1_000_000_000
+_DETAIL_CHARACTERS = 500
+_REACH_S = 5.0
+_SCALES = ("rate", "ratio", "devices")
+"""Fields in proportion to which a run's deliveries grow, `devices` where no rate is given."""
+
+Play = Callable[..., Coroutine[Any, Any, RunResult]]
+"""`coordinator.run` with all that is the same in every step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is searched: a scenario whose field `aim.field` is varied under `require`.
+
+    `step_s` is the measured time of each step but the confirmations, None as long as those.
+    `faults` is for a reflector that is started here.
+    """
+
+    scenario: Scenario
+    aim: Aim
+    require: Require
+    step_s: float | None = None
+    faults: str = "none"
+
+    @property
+    def case(self) -> Case[Any]:
+        return CASES[self.scenario.case]
+
+    @property
+    def digest(self) -> str:
+        """What makes two searches the same one: all but how many steps it may take."""
+        document = self.document()
+        document["scenario"] = with_removed_fields(self.scenario.plain())
+        del document["aim"]["most_steps"]
+        return digest_of(document)
+
+    def document(self) -> dict[str, Any]:
+        """What is searched as plain JSON values, without any password."""
+        return {
+            "case": self.scenario.case,
+            "scenario": self.scenario.plain(),
+            "aim": asdict(self.aim),
+            "require": asdict(self.require),
+            "step_s": self.step_s,
+            "faults": self.faults,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStep:
+    """One step that was run. `run` is its directory within the search's, None where none is left.
+
+    Rates are messages a second, `p99_us` that of the case's latency. `broker` is its name and
+    version, "" where the step did not come so far.
+    """
+
+    number: int
+    tried: Tried
+    run: str | None
+    seconds: float
+    sent_per_s: float | None = None
+    received_per_s: float | None = None
+    lost: int = 0
+    p99_us: float | None = None
+    busy_share: float | None = None
+    broker: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchState:
+    """Where a search stands, for whoever watches: `probe` is under way, `snapshot` its progress."""
+
+    search: Search
+    steps: tuple[SearchStep, ...]
+    probe: Probe | None
+    snapshot: Snapshot | None = None
+    limit: Limit | None = None
+
+    @property
+    def bracket(self) -> tuple[float | None, float | None]:
+        """Highest load that holds and lowest that fails."""
+        return bracket_of([step.tried for step in self.steps])
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """A search. `limit` is None where it was interrupted, and can be continued."""
+
+    directory: Path
+    search: Search
+    steps: tuple[SearchStep, ...]
+    limit: Limit | None
+
+    @property
+    def best(self) -> SearchStep | None:
+        """The last valid step at the limit."""
+        load = None if self.limit is None else self.limit.load
+        held = [step for step in self.steps if step.tried.valid and step.tried.load == load]
+        return held[-1] if held else None
+
+    @property
+    def exit_status(self) -> int:
+        """0 where a load held twice and is the limit, or the highest load that was to be tried.
+
+        1 where no load held, or no step was left to close in or to confirm; 130 interrupted.
+        """
+        if self.limit is None:
+            return 130
+        found = self.limit.confirmed and self.limit.ended in ("confirmed", "top of range")
+        return 0 if found else 1
+
+
+Watch = Callable[[SearchState], None]
+
+
+async def search(
+    what: Search,
+    directory: Path,
+    *,
+    watch: Watch = lambda _state: None,
+    interrupt: Interrupt | None = None,
+    command: Sequence[str] = (),
+    hosts: Hosts | None = None,
+    stage: Stage | None = None,
+) -> SearchResult:
+    """Find the limit, in a new directory or in one where the same search was begun.
+
+    One that ran out of steps goes on where more of them are allowed.
+
+    `hosts` have the workers of every step, None for this machine. Steps that differ in their rates
+    are played on the same connections, on those of a `stage` that has some; the confirmation is
+    played on new ones.
+
+    Raises RunDirectoryError where the directory holds something else, and LoadgenError where a
+    step cannot be run: the steps until then are kept.
+    """
+    journal = journal_of(directory)
+    with exclusive(directory):
+        document = _opened(what, journal, command)
+        interrupt = interrupt or Interrupt()
+        async with staged(stage, keeps=True, interrupt=interrupt) as on:
+            play = partial(
+                run,
+                interrupt=interrupt,
+                command=command,
+                faults=what.faults,
+                hosts=hosts,
+                stage=on,
+            )
+            result = await _through_steps(what, journal, play, watch, on)
+            if result.limit is not None:
+                shows = None if result.best is None else result.best.run
+                limit = asdict(result.limit) | {"own": result.limit.own, "run": shows}
+                journal.rewrite(document | {"limit": limit})
+    return result
+
+
+async def _through_steps(
+    what: Search, journal: Journal[SearchStep], play: Play, watch: Watch, stage: Stage
+) -> SearchResult:
+    """Play what is missing, until the limit is found or an interrupt comes."""
+    steps = journal.entries()
+    while True:
+        state = SearchState(what, steps, None)
+        following = next_step(what.aim, [step.tried for step in steps])
+        if isinstance(following, Limit):
+            watch(replace(state, limit=following))
+            return SearchResult(journal.directory, what, steps, following)
+        state = replace(state, probe=following)
+        watch(state)
+        if following.purpose == "confirm":
+            await stage.clear(_told(watch, state))
+        step = await _played(state, following, journal, play, watch)
+        if step is None:
+            return SearchResult(journal.directory, what, steps, None)
+        if any(reason.code == "DISCONNECTED" for reason in step.tried.reasons):
+            await _require_broker(what.scenario)
+        _require_same_broker(steps, step, journal.directory)
+        steps = (*steps, step)
+        journal.write(steps)
+
+
+def _told(watch: Watch, state: SearchState) -> Progress:
+    """The progress of what is under way now, as the watcher sees it."""
+    return lambda snapshot: watch(replace(state, snapshot=snapshot))
+
+
+async def _played(
+    state: SearchState, probe: Probe, journal: Journal[SearchStep], play: Play, watch: Watch
+) -> SearchStep | None:
+    """One step; None when it was interrupted."""
+    what = state.search
+    number = len(state.steps) + 1
+    run_directory = journal.new_part(f"{number:02d}-{probe.load:.10g}")
+    started = time.monotonic()
+    try:
+        result = await play(
+            step_scenario(what, probe),
+            run_directory,
+            progress=_told(watch, state),
+        )
+    except RunInterruptedError:
+        return None
+    except HostLimitError as error:
+        if not state.steps:
+            raise
+        reason = Reason("HOST_LIMIT", printable(str(error), _DETAIL_CHARACTERS))
+        tried = Tried(probe.load, probe.purpose, False, (reason,))
+        return SearchStep(number, tried, None, time.monotonic() - started)
+    if result.interrupted:
+        return None
+    facts = result.facts
+    reasons = what.require.unmet(result.verdict, facts.ledger)
+    window_s = facts.window_s or 1.0
+    messages = not what.case.connects_only
+    return SearchStep(
+        number=number,
+        tried=Tried(
+            load=probe.load,
+            purpose=probe.purpose,
+            valid=result.measured and not reasons,
+            reasons=reasons,
+            served=served_load(what, probe.load, facts),
+        ),
+        run=str(run_directory.relative_to(journal.directory)),
+        seconds=time.monotonic() - started,
+        sent_per_s=facts.begun / window_s if messages else None,
+        received_per_s=facts.ledger.intact / window_s if messages else None,
+        lost=facts.ledger.lost,
+        p99_us=facts.latency_p99_us,
+        busy_share=facts.busy_share,
+        broker=_broker_of(run_directory),
+    )
+
+
+def _broker_of(run_directory: Path) -> str:
+    """Name and version of the broker that a run was played on."""
+    try:
+        broker = orjson.loads((run_directory / "run.json").read_bytes())["broker"]
+        return printable(f"{broker['name']} {broker['version']}", 200)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _require_same_broker(steps: Sequence[SearchStep], step: SearchStep, directory: Path) -> None:
+    """Raises RunDirectoryError where steps of another broker would stand beside this one."""
+    before = next((one.broker for one in steps if one.broker), "")
+    if before and step.broker and step.broker != before:
+        raise RunDirectoryError(
+            f"{printable(str(directory), 200)} was begun on {before}, and the broker is "
+            f"{step.broker} now; name another directory with --out"
+        )
+
+
+async def _require_broker(scenario: Scenario) -> None:
+    """Raises BrokerUnreachableError where a broker that broke its connections cannot be reached.
+
+    Then no load failed: the step is not kept, and is played again when the search is continued.
+    """
+    from loadgen.brokers.client import open_socket
+
+    for url in resolve(scenario).brokers.addresses:
+        endpoint = parse_broker(url)
+        if isinstance(endpoint, str):
+            continue
+        try:
+            async with asyncio.timeout(_REACH_S):
+                (await open_socket(endpoint.host, endpoint.port)).close()
+        except OSError:
+            raise BrokerUnreachableError(
+                f"{endpoint.redacted} went away during this step, which is not kept; give the same "
+                "command again when it is back"
+            ) from None
+
+
+def step_scenario(what: Search, probe: Probe) -> Scenario:
+    """The scenario of one step."""
+    scenario, aim = what.scenario, what.aim
+    changes: dict[str, object] = {
+        aim.field: round(probe.load) if aim.whole else probe.load,
+        "latency_bound": what.require.p99_s,
+    }
+    if what.step_s is not None and probe.purpose != "confirm":
+        changes["duration"] = what.step_s
+    return vary(scenario, changes)
+
+
+def vary(scenario: Scenario, changes: Mapping[str, object]) -> Scenario:
+    """The scenario with some fields changed, None for not given; raises ScenarioError."""
+    given = {name: getattr(scenario, name) for name in scenario.model_fields_set if name != "case"}
+    return build_scenario(scenario.case, given | dict(changes), {})
+
+
+def served_load(what: Search, load: float, facts: RunFacts) -> float | None:
+    """The load that the broker kept up with, None where the run cannot tell.
+
+    What was asked for less what piled up over the window, or was lost.
+    """
+    if what.case.connects_only:
+        if facts.connect_rate is None or not facts.connect_seconds:
+            return None
+        return min(load, facts.connected / facts.connect_seconds)
+    scales = what.aim.field in _SCALES and (
+        what.aim.field != "devices"
+        or (what.case.scales_by_devices and what.scenario.plain()["rate"] is None)
+    )
+    if not (
+        scales and facts.begun and facts.ledger.expected and facts.target_rate and facts.window_s
+    ):
+        return None
+    deliveries = facts.ledger.expected / facts.begun
+    asked = facts.target_rate * facts.window_s * deliveries
+    backlog = tuple(
+        (time_ns, 0, round(owed * deliveries) + outstanding)
+        for time_ns, owed, outstanding in facts.backlog
+    )
+    growth = 0.0
+    if (levels := backlog_levels(backlog)) is not None:
+        (first_ns, before), (last_ns, after) = levels
+        # What is known of both ends is not of the very ends.
+        growth = (after - before) * facts.window_s * NS / (last_ns - first_ns)
+    short = max(growth, facts.ledger.lost, 0.0) / asked
+    if what.case.timed_pair:
+        # The background is in these sums: they tell that all was served, not how much was.
+        return load if short < 1 - 1 / (1 + what.aim.precision) else None
+    return load * max(0.0, 1.0 - short)
+
+
+# The search's directory -----------------------------------------------------------------------
+
+
+def journal_of(directory: Path) -> Journal[SearchStep]:
+    """What the steps of a search in this directory are written to."""
+    return Journal(directory, "search", "steps", "steps", SearchStep)
+
+
+def _opened(what: Search, journal: Journal[SearchStep], command: Sequence[str]) -> dict[str, Any]:
+    """The search's document, of an earlier start where there was one."""
+    begun = journal.begun()
+    if begun is None:
+        notice = {"notice": what.case.notice} if what.case.notice else {}
+        asked = {**notice, **what.document(), "digest": what.digest, "limit": None}
+        return journal.begin(asked, command)
+    if begun.get("digest") != what.digest:
+        raise journal.refused("holds another search, not the one that is asked for")
+    return begun | {"aim": asdict(what.aim), "limit": None}

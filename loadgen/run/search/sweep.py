@@ -1,0 +1,385 @@
+"""Runs a grid: every combination of some fields' values, once or several times, or its limit.
+
+    DIR/sweep.json      the grid
+    DIR/points.jsonl    one line for each run or search that ended, written as it ends
+    DIR/runs/KEY-N/     run directory, or search directory, of repetition N
+
+KEY is the digest of the whole scenario and of what is searched, so that a second start, with the
+same grid or a larger one, keeps what was measured. The line of a point that could not be run says
+so; it does not end the sweep, and the next start tries it again.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from loadgen.cases.registry import build_scenario
+from loadgen.errors import LoadgenError, ScenarioError
+from loadgen.judge.next_step import PRECISION, Aim, Limit, Probe
+from loadgen.plan.fields import Texts, redact_url
+from loadgen.plan.removed import with_removed_fields
+from loadgen.plan.scenario import Scenario
+from loadgen.run.coordinator import RunResult, run
+from loadgen.run.hosts.remote_host import Hosts
+from loadgen.run.interrupt import Interrupt, RunInterruptedError
+from loadgen.run.progress import Progress, Snapshot
+from loadgen.run.redaction import printable
+from loadgen.run.rundir import exclusive
+from loadgen.run.seal import digest_of
+from loadgen.run.search.journal import Journal
+from loadgen.run.search.search import Search, SearchResult, SearchState, search, step_scenario, vary
+from loadgen.run.stage import Stage
+
+POINTS_LIMIT = 10_000
+_DETAIL_CHARACTERS = 500
+
+MakeSearch = Callable[[Scenario], Search]
+Standing = Literal["closed", "not closed", "at least", "nothing held"]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """One combination: the swept fields' values as given, and what is played."""
+
+    values: Mapping[str, str]
+    scenario: Scenario
+    search: Search | None
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A grid over `scenario`: `axes` are (field, values as text), the first one varying slowest.
+
+    `search` makes the search of a combination, None to run each as it is. `faults` is for a
+    reflector that is started here.
+    """
+
+    scenario: Scenario
+    axes: tuple[tuple[str, tuple[str, ...]], ...]
+    repeat: int = 1
+    search: MakeSearch | None = None
+    faults: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run or search of a point that ended.
+
+    `run` is the directory, within the sweep's, of the run that shows the result: the run itself,
+    or the one at the limit that was found; None where there is none. `limit` is the search's, with
+    how it `stands`; `valid` of a search is a limit that was closed in on and confirmed.
+    `error` says why the point could not be played, "" where it was, and `status` is the exit status
+    of such a run.
+    """
+
+    key: str
+    values: Mapping[str, str]
+    repetition: int
+    run: str | None
+    valid: bool
+    seconds: float
+    limit: Mapping[str, Any] | None = None
+    error: str = ""
+    status: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SweepState:
+    """Where a sweep stands, for whoever watches."""
+
+    point: SweepPoint
+    number: int
+    total: int
+    repetition: int
+    snapshot: Snapshot | None = None
+    searching: SearchState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """A sweep that ended, or was interrupted and can be continued.
+
+    `measured` holds what is known of each point, in the order of the grid.
+    """
+
+    directory: Path
+    points: tuple[SweepPoint, ...]
+    measured: tuple[Measured, ...]
+    interrupted: bool
+
+    @property
+    def exit_status(self) -> int:
+        """0 where every row is valid, or its limit closed in on and confirmed; 1 where one is not;
+        that of a run that could not be where no row could be run; 130 interrupted."""
+        if self.interrupted:
+            return 130
+        if self.measured and all(one.error for one in self.measured):
+            return max(one.status for one in self.measured) or 1
+        return 0 if all(one.valid for one in self.measured) else 1
+
+
+Watch = Callable[[SweepState], None]
+
+
+def points_of(what: Sweep) -> tuple[SweepPoint, ...]:
+    """Every combination, checked; raises ScenarioError before anything is run."""
+    if what.repeat < 1:
+        raise ScenarioError(f"repeat: {what.repeat} is too small; allowed: from 1")
+    names = [name for name, _ in what.axes]
+    for name in names:
+        if names.count(name) > 1:
+            raise ScenarioError(f"{name}: swept twice; give all its values at once")
+        texts = isinstance(what.scenario.fields().get(name), Texts)
+        if name == "case" or (texts and name != "broker"):
+            raise ScenarioError(f"{name}: it cannot be swept; run a sweep for each")
+    total = what.repeat
+    for name, values in what.axes:
+        if not values:
+            raise ScenarioError(f"{name}: no value is given; write --set {name}=1,10,100")
+        total *= len(values)
+    if total > POINTS_LIMIT:
+        raise ScenarioError(f"set: {total:,} runs are too many; allowed: {POINTS_LIMIT:,}")
+    return tuple(_points(what, names))
+
+
+def _points(what: Sweep, names: Sequence[str]) -> Iterator[SweepPoint]:
+    seen: set[str] = set()
+    for combination in itertools.product(*(values for _, values in what.axes)):
+        values = dict(zip(names, combination, strict=True))
+        scenario = vary(_for_broker(what.scenario, values.get("broker", "")), values)
+        wanted = None if what.search is None else what.search(scenario)
+        if wanted is not None and wanted.aim.field in values:
+            raise ScenarioError(f"{wanted.aim.field}: it is searched and cannot be swept")
+        if wanted is not None:
+            _require_playable(wanted)
+        key = _key(scenario, wanted, what.faults)
+        # 10k and 10000 are one value.
+        if key not in seen:
+            seen.add(key)
+            shown = {name: _shown(name, value) for name, value in values.items()}
+            yield SweepPoint(shown, scenario, wanted, key)
+
+
+def _require_playable(wanted: Search) -> None:
+    """Raises ScenarioError where no step of the search could be played."""
+    try:
+        step_scenario(wanted, Probe(wanted.aim.start, "first"))
+    except ScenarioError as error:
+        # The step's own time is the only field that is checked for the first time here.
+        text = str(error)
+        raise ScenarioError(f"step-{text}" if text.startswith("duration:") else text) from None
+
+
+def _for_broker(scenario: Scenario, url: str) -> Scenario:
+    """The scenario as this broker understands it: plain connections have no TLS options."""
+    if url.partition("://")[0] not in ("mqtt", "ws"):
+        return scenario
+    kept = scenario.model_fields_set - {"case"}
+    fields = {name: getattr(scenario, name) for name in kept if not name.startswith("tls_")}
+    return build_scenario(scenario.case, fields | {"broker": url}, {})
+
+
+def _shown(name: str, value: str) -> str:
+    """A value as it may be written down: a broker without its password."""
+    return redact_url(value) if name == "broker" else value
+
+
+def _key(scenario: Scenario, wanted: Search | None, faults: str) -> str:
+    document = {
+        "scenario": with_removed_fields(scenario.plain()),
+        "search": None if wanted is None else wanted.digest,
+        "faults": faults,
+    }
+    return digest_of(document)[:16]
+
+
+async def sweep(
+    what: Sweep,
+    directory: Path,
+    *,
+    watch: Watch = lambda _state: None,
+    interrupt: Interrupt | None = None,
+    command: Sequence[str] = (),
+    hosts: Hosts | None = None,
+) -> SweepResult:
+    """Play the grid, in a new directory or in that of the same sweep, or of a smaller grid.
+
+    Searches that ran out of steps go on where more of them are allowed.
+
+    `hosts` have the workers of every run, None for this machine.
+
+    Raises ScenarioError for a combination that cannot be, and RunDirectoryError where the directory
+    holds something else or another process is in it.
+    """
+    points = points_of(what)
+    interrupt = interrupt or Interrupt()
+    same = {"interrupt": interrupt, "command": command, "hosts": hosts}
+    journal = journal_of(directory)
+    repetitions = range(1, what.repeat + 1)
+    turns = [(point, repetition) for repetition in repetitions for point in points]
+    async with AsyncExitStack() as stack:
+        stack.enter_context(exclusive(directory))
+        stage = await stack.enter_async_context(Stage(keeps=True, interrupt=interrupt))
+        kept = _opened(what, points, journal, command)
+        interrupted, last_repetition = False, 0
+        for number, (point, repetition) in enumerate(turns, start=1):
+            held = kept.get((point.key, repetition))
+            if held and _is_done(held) and (not held.run or (directory / held.run).is_dir()):
+                # A smaller grid did not know all of the values.
+                kept[point.key, repetition] = replace(held, values=point.values)
+                continue
+            state = SweepState(point, number, len(turns), repetition)
+            watch(state)
+            if repetition != last_repetition:
+                # Each repetition has connections of its own.
+                await stage.clear(_told(watch, state))
+                last_repetition = repetition
+            one = await _played(what, state, journal, watch, {**same, "stage": stage})
+            if one is None:
+                interrupted = True
+                break
+            if held and not held.error:
+                one = replace(one, seconds=one.seconds + held.seconds)
+            kept[point.key, repetition] = one
+            journal.write(kept.values())
+    ordered = [kept.get((point.key, repetition)) for point in points for repetition in repetitions]
+    measured = tuple(one for one in ordered if one is not None)
+    return SweepResult(directory, points, measured, interrupted)
+
+
+def _is_done(held: Measured) -> bool:
+    """Whether nothing is to be played any more; a search that ran out of steps asks for itself."""
+    return not held.error and (held.limit is None or held.limit["ended"] != "out of steps")
+
+
+def _told(watch: Watch, state: SweepState) -> Progress:
+    """The progress of what is under way now, as the watcher sees it."""
+    return lambda snapshot: watch(replace(state, snapshot=snapshot))
+
+
+async def _played(
+    what: Sweep,
+    state: SweepState,
+    journal: Journal[Measured],
+    watch: Watch,
+    same: Mapping[str, Any],
+) -> Measured | None:
+    """One repetition of a point; None when it was interrupted. `same` is for every run."""
+    point, directory = state.point, journal.directory
+    started = time.monotonic()
+    name = f"{point.key}-{state.repetition}"
+    blank = Measured(point.key, point.values, state.repetition, None, False, 0.0)
+    try:
+        if point.search is not None:
+            found = await search(
+                point.search,
+                directory / journal.folder / name,
+                watch=lambda searching: watch(replace(state, searching=searching)),
+                **same,
+            )
+            one = None if found.limit is None else _of_search(blank, found, found.limit, directory)
+        else:
+            result = await run(
+                point.scenario,
+                journal.new_part(name),
+                progress=_told(watch, state),
+                faults=what.faults,
+                **same,
+            )
+            one = None if result.interrupted else _of_run(blank, result, directory)
+    except RunInterruptedError:
+        return None
+    except LoadgenError as error:
+        one = _failed(blank, f"{type(error).__name__}: {error}", error.exit_status)
+    return None if one is None else replace(one, seconds=time.monotonic() - started)
+
+
+def _of_run(blank: Measured, result: RunResult, directory: Path) -> Measured:
+    if result.measured:
+        path = str(result.directory.relative_to(directory))
+        return replace(blank, run=path, valid=result.verdict.valid)
+    why = "; ".join(f"{reason.code}: {reason.detail}" for reason in result.verdict.reasons)
+    return _failed(blank, why or "nothing was measured", result.exit_status)
+
+
+def _of_search(blank: Measured, found: SearchResult, limit: Limit, directory: Path) -> Measured:
+    aim, best = found.search.aim, found.best
+    path = None if best is None or best.run is None else found.directory / best.run
+    stands = standing_of(asdict(limit), aim)
+    return replace(
+        blank,
+        run=None if path is None else str(path.relative_to(directory)),
+        valid=limit.confirmed and stands == "closed",
+        limit=asdict(limit) | {"own": limit.own, "field": aim.field, "stands": stands},
+    )
+
+
+def _failed(blank: Measured, error: str, status: int) -> Measured:
+    return replace(blank, error=printable(error, _DETAIL_CHARACTERS), status=status)
+
+
+def standing_of(limit: Mapping[str, Any], aim: Aim | None) -> Standing:
+    """What a search's end says of the limit; only what is closed in on is one.
+
+    A load that held twice is not yet a limit: steps may have run out with the bracket open ("not
+    closed"), or nothing that was tried failed ("at least").
+    """
+    load, above = limit["load"], limit["above"]
+    if load is None:
+        return "nothing held"
+    if above is None:
+        return "at least"
+    precision = PRECISION if aim is None else aim.precision
+    near = above <= load * (1 + precision) or (aim is not None and aim.whole and above - load <= 1)
+    return "closed" if near else "not closed"
+
+
+# The sweep's directory ------------------------------------------------------------------------
+
+
+def journal_of(directory: Path) -> Journal[Measured]:
+    """What the rows of a sweep in this directory are written to."""
+    return Journal(directory, "sweep", "points", "runs", Measured)
+
+
+def _opened(
+    what: Sweep,
+    points: Sequence[SweepPoint],
+    journal: Journal[Measured],
+    command: Sequence[str],
+) -> dict[tuple[str, int], Measured]:
+    """What was measured before, by key and repetition; writes the grid.
+
+    Refuses one that leaves out what was measured: its table would take the other's place. Keys are
+    of the whole scenario and search, so that this holds for any other option, too. What could not
+    be run may be left out.
+    """
+    begun = journal.begun()
+    if begun is not None and begun.get("case") != what.scenario.case:
+        raise journal.refused("holds a sweep of another case")
+    kept = {} if begun is None else {(one.key, one.repetition): one for one in journal.entries()}
+    keys = {point.key for point in points}
+    lost = [
+        one
+        for (key, repetition), one in kept.items()
+        if not one.error and (key not in keys or repetition > what.repeat)
+    ]
+    if lost:
+        raise journal.refused(
+            f"holds another sweep: {len(lost)} of its rows would not be in the table; ask for "
+            "the same with more values"
+        )
+    document = {
+        "case": what.scenario.case,
+        "scenario": what.scenario.plain(),
+        "axes": [[name, [_shown(name, value) for value in values]] for name, values in what.axes],
+        "repeat": what.repeat,
+        "search": what.search is not None,
+    }
+    journal.begin(document, command)
+    return kept

@@ -1,0 +1,155 @@
+"""Secrets of a run: asked for, or read from the environment or a file, and kept in memory alone.
+
+A scenario says where a secret comes from, `prompt`, `env:NAME` or `file:PATH`, never what it is.
+"""
+
+import getpass
+import os
+import stat
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.process import ServedBroker
+from loadgen.errors import ScenarioError
+from loadgen.plan.workload import Workload
+from loadgen.run.redaction import printable
+
+_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "user": "User name of the broker",
+        "password": "Password of the broker",
+        "tls_passphrase": "Passphrase of the TLS key",
+    }
+)
+"""Fields that say where a secret comes from, and what a prompt calls it."""
+
+_OTLP_HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS")
+_LIMIT_BYTES = 65_535
+"""Of a Password (MQTT 5, section 3.1.3.6)."""
+
+_taken: dict[tuple[str, str], str] = {}
+"""What was read, by field and source."""
+_withheld: dict[str, str] = {}
+"""Variables that were taken out of the environment."""
+
+
+def take_secrets(given: Mapping[str, object]) -> None:
+    """Read the secrets that these fields of a scenario name; each source is read once a process.
+
+    Variables leave the environment, so that no child has them: call this before one starts. One
+    that was set again is read again. Raises ScenarioError where one cannot be had.
+    """
+    for name in _NAMES:
+        source = given.get(name)
+        if isinstance(source, str) and (source[:4] == "env:" or (name, source) not in _taken):
+            _taken[name, source] = _read(name, source)
+    if given.get("otlp"):
+        for variable in _OTLP_HEADERS:
+            _withhold(variable)
+
+
+def known_secrets() -> tuple[str, ...]:
+    """All that was read, which no file and no message may have."""
+    return (*_taken.values(), *_withheld.values())
+
+
+def otlp_headers() -> str:
+    """What the collector is to be sent as headers, as OpenTelemetry writes them; "" for nothing."""
+    common, own = (_withheld.get(name, os.environ.get(name, "")) for name in _OTLP_HEADERS)
+    return own or common
+
+
+def with_login(broker: ServedBroker, given: Mapping[str, object]) -> ServedBroker:
+    """The broker with the user and the password that these fields of a scenario name."""
+    user, password = _of("user", given), _of("password", given)
+
+    def known(endpoint: Endpoint) -> Endpoint:
+        if user is not None:
+            endpoint = replace(endpoint, username=user, secret_user=True)
+        return endpoint if password is None else replace(endpoint, password=password)
+
+    return replace(broker, endpoints=tuple(map(known, broker.endpoints)))
+
+
+def with_passphrase(workload: Workload) -> Workload:
+    """The workload, whose devices can read an encrypted key."""
+    passphrase = _of("tls_passphrase", workload.given)
+    return replace(workload, tls=replace(workload.tls, passphrase=passphrase))
+
+
+def readable_by_others(path: Path) -> bool:
+    """Whether it is a file of this user that another one may read or write, as ssh asks of keys.
+
+    One that belongs to somebody else, as in a container, is not this user's to protect.
+    """
+    found = path.stat()
+    own = found.st_uid == os.geteuid() and stat.S_ISREG(found.st_mode)
+    return own and bool(found.st_mode & 0o077)
+
+
+def _of(name: str, given: Mapping[str, object]) -> str | None:
+    return _taken.get((name, str(given.get(name))))
+
+
+def _read(name: str, source: str) -> str:
+    kind, _, where = source.partition(":")
+    read = {"prompt": _asked, "env": _from_environment, "file": _from_file}[kind]
+    try:
+        secret = read(name, where)
+        size = len(secret.encode())
+    except UnicodeError:
+        raise ScenarioError(f"{name}: what {printable(source, 200)} holds is not UTF-8") from None
+    if not 0 < size <= _LIMIT_BYTES:
+        what = "nothing" if not size else f"more than {_LIMIT_BYTES:,} bytes"
+        raise ScenarioError(f"{name}: {printable(source, 200)} holds {what}")
+    if name == "user" and "\0" in secret:
+        raise ScenarioError(f"user: {printable(source, 200)} holds a zero byte; allowed: text")
+    return secret
+
+
+def _asked(name: str, _where: str) -> str:
+    """What is typed, without being shown."""
+    try:
+        with Path("/dev/tty").open("rb"), warnings.catch_warnings():
+            warnings.simplefilter("error", getpass.GetPassWarning)
+            return getpass.getpass(f"{_NAMES[name]}: ")
+    except (OSError, EOFError, getpass.GetPassWarning):
+        raise ScenarioError(
+            f"{name}: there is no terminal to ask at; allowed: env:NAME or file:PATH"
+        ) from None
+
+
+def _from_environment(name: str, variable: str) -> str:
+    if not _withhold(variable):
+        raise ScenarioError(f"{name}: the environment has no {printable(variable, 100)}")
+    return _withheld[variable]
+
+
+def _withhold(variable: str) -> bool:
+    """Take a variable out of the environment; whether there was one, now or before."""
+    if variable in os.environ:
+        _withheld[variable] = os.environ.pop(variable)
+    return variable in _withheld
+
+
+def _from_file(name: str, where: str) -> str:
+    path = Path(where).expanduser()
+    shown = printable(str(path), 200)
+    try:
+        # Before it is read: what waits for its writer has no size and need not be asked twice.
+        if readable_by_others(path):
+            mode = stat.S_IMODE(path.stat().st_mode)
+            raise ScenarioError(
+                f"{name}: other users may read {shown} (mode {mode:04o}); use chmod 600 {shown}"
+            )
+        with path.open("rb") as file:
+            data = file.read(_LIMIT_BYTES + 3)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ScenarioError(f"{name}: {shown} cannot be read: {reason}") from None
+    line = data.removesuffix(b"\n")
+    return (line.removesuffix(b"\r") if line != data else data).decode()

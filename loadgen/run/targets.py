@@ -1,0 +1,82 @@
+"""From the brokers' endpoints to the plan of a run against them."""
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Literal
+
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.errors import BrokerUnreachableError, ScenarioError
+from loadgen.plan.groups import RunPlan, Target
+from loadgen.plan.plan import Host, plan_run
+from loadgen.plan.workload import Workload
+from loadgen.run.environment import host_of
+
+_NAME_S = 5.0
+_ADDRESS_S = 2.0
+
+_TRANSPORTS: Mapping[str, Literal["tcp", "tls", "ws", "wss"]] = {
+    "mqtt": "tcp",
+    "mqtts": "tls",
+    "ws": "ws",
+    "wss": "wss",
+}
+
+
+async def plan_for(
+    workload: Workload,
+    endpoints: Sequence[Endpoint],
+    hosts: Sequence[Host] | None = None,
+    run_tag: int | None = None,
+) -> RunPlan:
+    """The plan against these endpoints, with a new run tag where none is given.
+
+    `hosts` are this one, or as many like it as the workload asks for, where None are given.
+    """
+    logins = {(endpoint.username, endpoint.password) for endpoint in endpoints}
+    if len(logins) > 1:
+        raise ScenarioError("broker: the URLs have different users; allowed: the same in all")
+    ((username, password),) = logins
+    return plan_run(
+        workload,
+        replace(host_of(), name="", addresses=()) if hosts is None else tuple(hosts),
+        tuple([await _target(endpoint) for endpoint in endpoints]),
+        secrets.randbits(32) if run_tag is None else run_tag,
+        username=username,
+        password=password,
+    )
+
+
+async def _target(endpoint: Endpoint) -> Target:
+    """The endpoint with its address looked up once, not by every device: one that answers.
+
+    A name that a certificate or an HTTP header must match stays a name.
+    """
+    host = endpoint.host
+    if endpoint.scheme == "mqtt":
+        where = f"no broker at {endpoint.redacted}"
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_NAME_S):
+                found = await loop.getaddrinfo(host, endpoint.port, type=socket.SOCK_STREAM)
+        except TimeoutError:
+            raise BrokerUnreachableError(
+                f"{where}: no name server answers within {_NAME_S:g} s; is the name right?"
+            ) from None
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise BrokerUnreachableError(f"{where}: {reason}; is the name right?") from None
+        host = str(found[0][4][0])
+        if len(found) > 1:
+            from loadgen.brokers.client import open_socket
+
+            # Such as localhost, where a broker may listen at one address of the two.
+            with suppress(OSError):
+                async with asyncio.timeout(_ADDRESS_S):
+                    reached = await open_socket(host=endpoint.host, port=endpoint.port)
+                with reached:
+                    host = str(reached.getpeername()[0])
+    return Target(host, endpoint.port, _TRANSPORTS[endpoint.scheme], endpoint.path or "/mqtt")

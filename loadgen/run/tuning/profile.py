@@ -1,0 +1,373 @@
+"""Host profiles, and how a host compares with one, for itself or for a planned run.
+
+A profile is data (`tuning/*.toml`); what a host has is a mapping of setting keys to text
+(`tuning_host.py`). Everything here is a function of the two. Nothing is changed anywhere.
+"""
+
+import ipaddress
+import math
+import operator
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from loadgen.errors import UsageError
+from loadgen.plan.groups import RunPlan, sent_rate
+from loadgen.plan.plan import broker_descriptors, needs_of
+from loadgen.plan.workload import Workload
+
+Area = Literal["limit", "cgroup", "sysctl", "nic", "cpu", "service"]
+Rule = Literal["least", "most", "is", "covers", "holds", "stopped"]
+Touches = Literal["every", "remote", "shared", "latency", "messages", "connects"]
+State = Literal["met", "short", "unknown"]
+Effect = Literal["", "none", "costs"]
+
+PAGE_BYTES: Final = 4096
+MESSAGE_WIRE_BYTES: Final = 100
+"""Around a payload on the wire: MQTT and topic some 20, TCP and IP 52, Ethernet 38 less batches."""
+QUEUED_BYTES: Final = 2304
+"""What the kernel counts for one small packet in a socket's queue."""
+SOCKETS_A_BUCKET: Final = 8
+HELPERS: Final = 20
+"""Processes beside the workers: coordinator, forkserver, brokers started here, the shell around."""
+MANY_CONNECTS: Final = 1_000
+_PORT_RANGE: Final = "net.ipv4.ip_local_port_range"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One line of a profile.
+
+    `value` is what is wanted, read by `rule`: "least" and "most" compare numbers one by one ("-"
+    is any, "max" without bound), "is" names the allowed ones with "|" between, "covers" is a
+    range, "holds" a list of ports, "stopped" names of processes. `needs` is the field of `Demand`
+    that the host's value must suffice for; `touches` which runs feel it; `published` the value of
+    the report ("" for none); `apply` what a script needs beside name and value. With `absent`
+    "met" a host without such a setting lacks nothing.
+    """
+
+    area: Area
+    name: str
+    rule: Rule
+    value: str
+    reason: str
+    cost: str
+    source: str
+    published: str = ""
+    needs: str = ""
+    touches: Touches = "every"
+    absent: Literal["met", "unknown"] = "unknown"
+    apply: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its name in what was read of a host."""
+        return f"{self.area}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Advice that no program can check, or what is left out with the reason.
+
+    `values` are the published values that are left out, by their names in the report.
+    """
+
+    name: str
+    text: str
+    published: str = ""
+    source: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One file of `tuning/`."""
+
+    name: str
+    title: str
+    settings: tuple[Setting, ...]
+    advice: tuple[Note, ...] = ()
+    left_out: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a planned run takes of a host.
+
+    `descriptors` is of the process with most, the busiest worker or a broker that is started here,
+    `broker_descriptors` of one broker process;
+    `open_files`, `processes`, `connections`, `hash_entries`, `memory_bytes` and `tcp_pages` are
+    sums, the broker's half included where it is on this host. `remote` is whether a broker is on
+    another host, `shared` whether one is on this.
+    """
+
+    descriptors: int
+    broker_descriptors: int
+    open_files: int
+    ports: int
+    processes: int
+    connections: int
+    hash_entries: int
+    in_flight: int
+    memory_bytes: int
+    tcp_pages: int
+    megabits_per_s: int
+    messages_per_s: float
+    remote: bool
+    shared: bool
+    latency: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How the host does in one setting.
+
+    `found` is None where nothing could be read. `effect` and `detail` are about the planned run:
+    "costs" when it feels the difference; "" without a planned run.
+    """
+
+    setting: Setting
+    state: State
+    found: str | None
+    effect: Effect = ""
+    detail: str = ""
+
+
+_TOUCHES: Final[Mapping[str, tuple[Callable[[Demand], bool], str]]] = {
+    "every": (lambda demand: True, ""),
+    "remote": (lambda demand: demand.remote, "the broker is on this host"),
+    "shared": (lambda demand: demand.shared, "the broker is on another host"),
+    "latency": (lambda demand: demand.latency, "latency is not what is measured"),
+    "messages": (lambda demand: demand.messages_per_s > 0, "no messages are sent"),
+    "connects": (lambda demand: demand.connections >= MANY_CONNECTS, "it has few connects"),
+}
+"""Which runs feel a setting, and why another run does not."""
+
+
+# Profiles -------------------------------------------------------------------------------------
+
+
+def shipped(name: str) -> Path:
+    """A directory that comes with the program: in the installed package, or beside the source."""
+    package = Path(__file__).resolve().parents[2]
+    installed = package / name
+    return installed if installed.is_dir() else package.parent / name
+
+
+def profile_names() -> tuple[str, ...]:
+    """Names of the profiles that come with the program."""
+    return tuple(sorted(path.stem for path in shipped("tuning").glob("*.toml")))
+
+
+def read_profile(name: str) -> Profile:
+    """The profile with this name; raises UsageError for an unknown one."""
+    names = profile_names()
+    if name not in names:
+        raise UsageError(f"profile {name[:60]!a} is not known; allowed: {', '.join(names)}")
+    return parse_profile((shipped("tuning") / f"{name}.toml").read_text("utf-8"), name)
+
+
+def parse_profile(text: str, origin: str) -> Profile:
+    """A profile from TOML; raises UsageError that names the line's setting."""
+    try:
+        table = tomllib.loads(text)
+        return Profile(
+            name=str(table["name"]),
+            title=str(table["title"]),
+            settings=tuple(_setting(entry) for entry in table["setting"]),
+            advice=tuple(Note(**entry) for entry in table.get("advice", ())),
+            left_out=tuple(map(_left_out, table.get("left_out", ()))),
+        )
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"profile {origin} cannot be used: {error}") from None
+
+
+def _left_out(entry: Mapping[str, Any]) -> Note:
+    values = {str(name): str(value) for name, value in entry["values"].items()}
+    if not values or not entry["reason"].strip():
+        raise ValueError("something is left out without values or without a reason")
+    return Note(", ".join(values), entry["reason"], ", ".join(values.values()), values=values)
+
+
+def _setting(entry: Mapping[str, Any]) -> Setting:
+    name = str(entry.get("name", "?"))
+    setting = Setting(**entry)
+    for part, allowed in (("area", Area), ("rule", Rule), ("touches", Touches)):
+        if getattr(setting, part) not in get_args(allowed):
+            raise ValueError(f"{name}: {part} is not one of {', '.join(get_args(allowed))}")
+    if setting.needs and setting.needs not in Demand.__dataclass_fields__:
+        raise ValueError(f"{name}: {setting.needs!r} is not something that a run needs")
+    for part in ("value", "reason", "cost", "source"):
+        if not str(getattr(setting, part)).strip():
+            raise ValueError(f"{name}: {part} is empty")
+    return setting
+
+
+# Values ---------------------------------------------------------------------------------------
+
+
+def _number(word: str) -> float:
+    return math.inf if word in ("max", "unlimited", "infinity") else float(word)
+
+
+def _ports(text: str) -> set[int]:
+    """Ports of a list such as 1883,8080-8084."""
+    ports: set[int] = set()
+    for part in filter(None, text.replace(" ", "").split(",")):
+        first, _, last = part.partition("-")
+        ports.update(range(int(first), int(last or first) + 1))
+    return ports
+
+
+def _met(setting: Setting, found: str, outgoing: range) -> bool:
+    """Whether a value is what the profile wants; ValueError for one that cannot be read.
+
+    `outgoing` are the ports that outgoing connections may take.
+    """
+    wanted = setting.value
+    match setting.rule:
+        case "is":
+            return found in wanted.split("|")
+        case "stopped":
+            return found == ""
+        case "holds":
+            return _ports(wanted).intersection(outgoing) <= _ports(found)
+        case "covers":
+            first, last = map(_number, wanted.split())
+            has_first, has_last = map(_number, found.split())
+            return has_first <= first and has_last >= last
+        case "least" | "most":
+            better = operator.ge if setting.rule == "least" else operator.le
+            pairs = zip(wanted.split(), found.split(), strict=True)
+            return all(better(_number(has), _number(want)) for want, has in pairs if want != "-")
+
+
+def _capacity(setting: Setting, found: str) -> float:
+    """The number that a run's need is compared with."""
+    words = found.split()
+    if setting.rule == "covers":
+        return _number(words[1]) - _number(words[0]) + 1
+    at = next(index for index, word in enumerate(setting.value.split()) if word != "-")
+    return _number(words[at])
+
+
+# Comparison -----------------------------------------------------------------------------------
+
+
+def compare(
+    profile: Profile, found: Mapping[str, str], demand: Demand | None = None
+) -> tuple[Finding, ...]:
+    """How the host does in each setting of the profile, and what that means for a run.
+
+    `found` has the settings' keys that could be read.
+    """
+    words = found.get(f"sysctl:{_PORT_RANGE}", "").split()
+    two = len(words) == 2 and all(map(str.isdigit, words))
+    outgoing = range(int(words[0]), int(words[1]) + 1) if two else range(1, 1 << 16)
+    findings = []
+    for setting in profile.settings:
+        value = found.get(setting.key)
+        state = _state(setting, value, outgoing)
+        meaning = () if demand is None else _effect(setting, state, value, demand)
+        findings.append(Finding(setting, state, value, *meaning))
+    return tuple(findings)
+
+
+def _effect(
+    setting: Setting, state: State, found: str | None, demand: Demand
+) -> tuple[Effect, str]:
+    """What the host's value means for a run, and why."""
+    touched, why_not = _TOUCHES[setting.touches]
+    if found is None or state == "unknown":
+        return "none", ""
+    if not touched(demand):
+        return "none", f"not felt: {why_not}"
+    if setting.needs:
+        need = getattr(demand, setting.needs)
+        if need <= _capacity(setting, found):
+            return "none", f"enough: the run needs {need:,}"
+        return "costs", f"the run needs {need:,}: {setting.cost}"
+    return ("none", "") if state == "met" else ("costs", setting.cost)
+
+
+def _state(setting: Setting, found: str | None, outgoing: range) -> State:
+    if found is None:
+        return setting.absent
+    try:
+        return "met" if _met(setting, found, outgoing) else "short"
+    except ValueError:
+        return "unknown"
+
+
+def _is_local(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def demand_of(workload: Workload, plan: RunPlan) -> Demand:
+    """What this plan takes of a load host and, where the broker is on it, of that."""
+    needs = needs_of(plan)
+    devices = sum(group.count for group in plan.groups)
+    local = [_is_local(target.host) for target in plan.targets]
+    here = round(devices * sum(local) / len(local))
+    messages = wire_bytes = 0.0
+    for group in plan.groups:
+        sent = sent_rate(group, plan.groups)
+        publishes = group.publishes
+        if group.responds is not None and group.subscribes is not None:
+            # A response is the request's payload, for the one device that asked.
+            publishes = plan.group(group.subscribes.publishers).publishes
+        if publishes is None:
+            continue
+        size = sum(publishes.size_bytes) / 2 + MESSAGE_WIRE_BYTES
+        messages += sent * (1 + publishes.deliveries)
+        # A wire carries both directions at once; the fuller one counts.
+        wire_bytes += size * sent * max(1, publishes.deliveries)
+    sockets = devices + here
+    # One message under way for each device, at most what a tenth of a second brings.
+    queued = min(devices, messages / 10) * QUEUED_BYTES
+    broker = broker_descriptors(workload.brokers, plan.groups, len(plan.targets))
+    return Demand(
+        descriptors=max(needs.descriptors_per_worker, broker if workload.brokers.private else 0),
+        broker_descriptors=broker,
+        open_files=len(plan.workers) * 200 + sockets,
+        ports=needs.ports_per_source_address,
+        processes=len(plan.workers) + HELPERS,
+        connections=devices,
+        hash_entries=-(-sockets // SOCKETS_A_BUCKET),
+        in_flight=min(workload.phases.in_flight, devices),
+        memory_bytes=needs.memory_bytes,
+        tcp_pages=math.ceil(queued / PAGE_BYTES),
+        megabits_per_s=math.ceil(wire_bytes * 8 / 1e6),
+        messages_per_s=messages,
+        remote=not all(local),
+        shared=any(local),
+        latency=workload.case.timed_pair or workload.latency_bound_us is not None,
+    )
+
+
+def tuning_record(profile: Profile, findings: Sequence[Finding]) -> dict[str, Any]:
+    """The outcome of a check as run.json keeps it: what was met, what differs, what is unknown."""
+    return {
+        "profile": profile.name,
+        "met": sum(one.state == "met" for one in findings),
+        "unknown": [one.setting.name for one in findings if one.state == "unknown"],
+        "differences": [
+            {
+                "name": one.setting.name,
+                "area": one.setting.area,
+                "wanted": one.setting.value,
+                "found": one.found,
+                "effect": one.effect,
+                "detail": one.detail,
+            }
+            for one in findings
+            if one.state == "short" or one.effect == "costs"
+        ],
+    }

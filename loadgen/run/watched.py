@@ -1,0 +1,80 @@
+"""Watches the broker of a run into broker.jsonl, beside the run and never in its way."""
+
+import asyncio
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.errors import DiskError
+from loadgen.run.rundir import EventLog, appending
+
+BROKER_FILE = "broker.jsonl"
+MOST_RECORDS = 1_000_000
+"""A week of them; a broker that floods $SYS gets no further."""
+
+_STUB_BROKERS = ("reflector", "sink")
+"""Instruments of ours that count nothing themselves."""
+
+
+@asynccontextmanager
+async def watched_broker(
+    directory: Path,
+    events: EventLog,
+    *,
+    name: str,
+    endpoints: Sequence[Endpoint],
+    own_pids: Callable[[], Iterable[int]] | None,
+    broker_pid: int | None = None,
+    counts: bool = True,
+    tls_context: ssl.SSLContext | None = None,
+) -> AsyncIterator[None]:
+    """Record the broker's load, and what it counts itself, for the length of the block.
+
+    `endpoints` has one a broker. `own_pids` are the processes of brokers started here, None for
+    one that was not: then the process is `broker_pid`, or what listens at the only endpoint where
+    that is on this host. `counts` is whether the broker's counts can be held against ours: a
+    broker that forwards to others counts more. Several endpoints that were not started here may
+    be one broker, so their counts are not asked for. Raises UsageError for a pid without a process.
+    """
+    from loadgen.brokers.ports import is_local, listening_pids
+    from loadgen.brokers.watch import require_process, watching
+
+    pids: Callable[[], Iterable[int]] = own_pids or tuple
+    if broker_pid is not None:
+        fixed = (require_process(broker_pid),)
+        pids = lambda: fixed  # noqa: E731
+    elif (
+        own_pids is None
+        and len(endpoints) == 1
+        # Either can take a while on a host with a million sockets, and no load is on yet.
+        and await asyncio.to_thread(is_local, endpoints[0].host)
+    ):
+        found = await asyncio.to_thread(listening_pids, endpoints[0].port)
+        pids = lambda: tuple(pid for pid in found if pid != os.getpid())  # noqa: E731
+    asked = endpoints if counts and name not in _STUB_BROKERS else ()
+    if own_pids is None and len(endpoints) > 1:
+        asked = ()
+    left = MOST_RECORDS
+    with appending(directory / BROKER_FILE) as file:
+
+        def record(entry: dict[str, Any]) -> None:
+            nonlocal left
+            if left <= 0:
+                return
+            left -= 1
+            try:
+                file.write(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
+            except OSError as error:
+                # The run matters more than what is recorded beside it.
+                left = 0
+                with suppress(DiskError):
+                    events.write(entry["time_ns"], "broker_not_watched", str(error.strerror))
+
+        async with watching(asked, pids, record, tls_context=tls_context):
+            yield

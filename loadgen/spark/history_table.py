@@ -1,0 +1,204 @@
+"""The history of score cards: a Parquet table that Spark appends to and asks.
+
+It may be wherever Spark's file systems reach. A card that is there already is left out, and where
+two programs added the same one at once, one entry counts.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from loadgen.errors import CannotRunError, RunDirectoryError
+from loadgen.report.build.compare import Bounds, Comparison, compare, load_of
+from loadgen.report.history import (
+    COLUMNS,
+    HISTORY_SCHEMA,
+    Course,
+    Point,
+    entries_of,
+    past_card,
+)
+from loadgen.report.model import ScoreCard
+from loadgen.run.redaction import printable
+from loadgen.run.rundir import exclusive
+from loadgen.spark.session import own_settings, reason_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def location(where: str) -> str:
+    """A URL as it is, a path as one."""
+    return where if "://" in where else f"file://{Path(where).resolve()}"
+
+
+def add_cards(
+    spark: "SparkSession", where: str, cards: Sequence[tuple[str, dict[str, Any]]]
+) -> int:
+    """Append score cards (how each is shown, and its document); returns how many were new.
+
+    Raises RunDirectoryError for what is no card, CannotRunError where the table cannot be written.
+    """
+    entries: dict[str, list[dict[str, Any]]] = {}
+    for shown, document in cards:
+        own = entries_of(document, shown)
+        entries.setdefault(own[0]["run"], own) if own else None
+    with _alone_in(where):
+        known = _known_runs(spark, where)
+        new = [line for run, own in entries.items() if run not in known for line in own]
+        if new:
+            rows = pa.Table.from_pylist(new, HISTORY_SCHEMA)
+            table = spark.createDataFrame(rows).coalesce(1)
+            with _spark_errors(where):
+                table.write.mode("append").partitionBy("case", "month").parquet(location(where))
+    return len(entries.keys() - known)
+
+
+def baseline_of(
+    spark: "SparkSession", where: str, card: ScoreCard, load: str, count: int
+) -> list[ScoreCard]:
+    """The last `count` VALID cards of the same case and load before this one, oldest first."""
+    found = _read(spark, where)
+    if found is None:
+        return []
+    from pyspark.sql import functions as col
+
+    with _spark_errors(where):
+        rows = (
+            found.filter(col.col("case") == card.run.case)
+            .filter((col.col("load") == load) & col.col("valid") & col.col("card").isNotNull())
+            .filter((col.col("started") <= card.run.started) & (col.col("run") != card.run.id))
+            .orderBy(col.desc("started"), col.desc("run"))
+            .limit(count)
+            .select("card")
+            .collect()
+        )
+    return [past_card(row["card"]) for row in reversed(rows)]
+
+
+def past_comparisons(
+    spark: "SparkSession", where: str, cards: Sequence[ScoreCard], count: int, bounds: Bounds
+) -> list[Comparison]:
+    """Each load's cards against the last VALID ones of it in the history, where there are any.
+
+    Its runs that are among the cards are no baseline of themselves.
+    """
+    loads: dict[tuple[str, str], list[ScoreCard]] = {}
+    for card in cards:
+        loads.setdefault((card.run.case, load_of(card)), []).append(card)
+    found = []
+    for (_, load), own in loads.items():
+        first = min(own, key=lambda card: card.run.started)
+        past = baseline_of(spark, where, first, load, count)
+        if past:
+            marks = [True] * len(past) + [False] * len(own)
+            found += compare([*past, *own], marks, bounds)
+    return found
+
+
+def courses_of(
+    spark: "SparkSession",
+    where: str,
+    case: str = "",
+    row: str = "",
+    since: str = "",
+    rolling: int = 10,
+) -> list[Course]:
+    """Every figure of every row over time, by case, load and row; raises RunDirectoryError."""
+    found = _read(spark, where)
+    if found is None:
+        raise RunDirectoryError(
+            f"{printable(where, 200)} holds no history; begin one with loadgen history add"
+        )
+    from pyspark.sql import Window
+    from pyspark.sql import functions as col
+
+    for column, wanted in (("case", case), ("name", row)):
+        if wanted:
+            found = found.filter(col.lower(col.col(column)) == wanted.lower())
+    figures = [
+        col.struct(
+            col.lit(number).alias("number"),
+            col.lit(key).alias("column"),
+            col.col(key).alias("figure"),
+        )
+        for number, key in enumerate(COLUMNS)
+    ]
+    keys = ("case", "load", "place", "name", "unit", "number", "column")
+    before = Window.partitionBy(*keys).orderBy("started", "run").rowsBetween(-rolling, -1)
+    points = (
+        found.filter("valid")
+        .select("*", col.explode(col.array(*figures)).alias("of"))
+        .select("*", "of.number", "of.column", "of.figure")
+        .filter("figure is not null")
+        .withColumn("before", col.avg("figure").over(before))
+        .filter(col.col("started") >= since)
+        .select(*keys, "started", "run", "broker", "figure", "before", "description")
+        .orderBy(*keys, "started", "run")
+    )
+    with _spark_errors(where):
+        rows = points.collect()
+    courses: dict[tuple[Any, ...], list[Point]] = {}
+    described: dict[tuple[Any, ...], str] = {}
+    for one in rows:
+        key = tuple(one[name] for name in keys)
+        point = Point(one["started"], one["run"], one["broker"], one["figure"], one["before"])
+        courses.setdefault(key, []).append(point)
+        described[key] = one["description"]  # of the last run
+    return [
+        Course(case, load, name, place, column, unit, described[key], tuple(own))
+        for key, own in courses.items()
+        for case, load, place, name, unit, _, column in (key,)
+    ]
+
+
+def _read(spark: "SparkSession", where: str) -> "DataFrame | None":
+    """The table, each entry once; None where there is none."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    try:
+        with _spark_errors(where):
+            table = (
+                own_settings(spark)
+                .read.schema(from_arrow_schema(HISTORY_SCHEMA))
+                .parquet(location(where))
+            )
+    except CannotRunError as error:
+        if isinstance(error.__cause__, AnalysisException) and "PATH_NOT_FOUND" in str(
+            error.__cause__
+        ):
+            return None
+        raise
+    return table.dropDuplicates(["run", "place"])
+
+
+def _known_runs(spark: "SparkSession", where: str) -> set[str]:
+    table = _read(spark, where)
+    if table is None:
+        return set()
+    with _spark_errors(where):
+        return {row["run"] for row in table.select("run").distinct().collect()}
+
+
+def _alone_in(where: str) -> AbstractContextManager[None]:
+    """One program adds to a local table at a time; elsewhere the user sees to it."""
+    return nullcontext() if "://" in where else exclusive(Path(where))
+
+
+@contextmanager
+def _spark_errors(where: str) -> Iterator[None]:
+    """What Spark raises in the block as CannotRunError."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        reason = printable(reason_in(str(error)), 400)
+        raise CannotRunError(
+            f"the history in {printable(where, 200)} cannot be used: {reason}"
+        ) from error

@@ -1,0 +1,450 @@
+"""From what a scenario says to a model: defaults as published, overrides where the rules allow.
+
+Which parameters a topology may change: SPECjms2007 article, table 1. Horizontal and vertical leave
+locations, rates, message sizes, shared connections and the frequency of integrity checks alone;
+the parameters of jms2009-PS may be set in every topology, and the result then says so.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from loadgen.errors import ScenarioError
+from loadgen.kernels.payload import HEADER_BYTES
+from loadgen.plan.units import shown
+from loadgen.specjms.chain_model import (
+    ACKNOWLEDGED_AT_ONCE,
+    BASE_LIMIT,
+    SUBSCRIPTION_TYPES,
+    TARGETS,
+    CaseStudy,
+    MessageOptions,
+    Model,
+    Selectors,
+    enabled_types,
+    handlers_of,
+)
+from loadgen.specjms.kernels.trailer import TRAILER_BYTES
+from loadgen.specjms.messages import INTERACTIONS, MESSAGES, TYPES, Kind, MessageType
+from loadgen.specjms.sizes import CLASS_PERCENT, DEFAULT_QUANTITIES, QUANTITIES, message_sizes
+from loadgen.specjms.topology import (
+    VERTICAL_LOCATIONS,
+    Locations,
+    Topology,
+    families_for,
+    horizontal_locations,
+    input_rates,
+)
+
+HANDLERS_LIMIT: Final = 100
+ENDPOINTS_LIMIT: Final = 1_000
+LOCATIONS_LIMIT: Final = 100_000
+RATE_LEAST: Final = 1e-4
+"""One in almost three hours; a period must stay countable in nanoseconds."""
+RATE_LIMIT: Final = 1_000_000
+SIZE_LIMIT_BYTES: Final = 256 * 1024
+_LEAST_BYTES: Final = HEADER_BYTES + TRAILER_BYTES
+
+Tables = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a scenario may say of the workload; None or empty for what it leaves open.
+
+    locations      freeform: {"SM": 20, "DC": 4, "SP": 8, "HQ": 1}
+    agents         {"DC": 2}: agents of each location of a kind
+    connections    {"SM": 1}: connections that the event handlers of an agent share
+    interactions   {"1": {"rate": 5.0, "drivers": 2}, "2": 3.5, "3": false}; rates (a second, whole
+                   system) in freeform only, where those not named are off; endpoint
+    messages       {"order": {...}, "all": {...}}: transacted, persistent, qos, durable, queue,
+                   target, subscription, handlers, endpoint; in freeform sizes (bytes of the three
+                   classes), percent (their shares) and acknowledgement
+    quantities     freeform: x of the size formulas, three values each, and "percent", the share
+                   of each class
+    """
+
+    topology: Topology = "horizontal"
+    base: int = 10
+    headquarters: int = 1
+    handlers: int = 2
+    drivers: int = 1
+    selectors: Selectors = "broker"
+    mqtt: str = "5"
+    families: int | None = None
+    shared_connections: bool = False
+    check_every: int = 1
+    case_study: CaseStudy | None = None
+    locations: Tables = field(default_factory=dict)
+    agents: Tables = field(default_factory=dict)
+    connections: Tables = field(default_factory=dict)
+    interactions: Tables = field(default_factory=dict)
+    messages: Tables = field(default_factory=dict)
+    quantities: Tables = field(default_factory=dict)
+
+
+def model_of(choices: Choices) -> Model:
+    """The model that the choices make; raises ScenarioError, one line, for what cannot be."""
+    _refuse_overrides(choices)
+    choices = _of_the_case_study(choices)
+    if not 1 <= choices.base <= BASE_LIMIT:
+        raise ScenarioError(f"base: {choices.base} is not allowed; allowed: 1 to {BASE_LIMIT:,}")
+    places = _locations(choices)
+    rates, drivers, endpoints = _interactions(choices, places)
+    if not any(rates):
+        raise ScenarioError("interactions: all are off; allowed: at least one with a rate")
+    sizes, percent = _sizes(choices)
+    model = Model(
+        topology=choices.topology,
+        base=choices.base,
+        locations=places,
+        rates=rates,
+        families=choices.families or families_for(places.suppliers),
+        messages=_messages(choices, sizes),
+        drivers=drivers,
+        selectors=choices.selectors,
+        agents=_of_kinds("agents", choices.agents, _AGENTS, 1),
+        connections=_of_kinds(
+            "connections", choices.connections, _CONNECTIONS, int(choices.shared_connections)
+        ),
+        endpoints=endpoints,
+        check_every=choices.check_every,
+        class_percent=percent,
+    )
+    _check_protocol(model, choices.mqtt)
+    return model
+
+
+def changed_options(model: Model) -> tuple[str, ...]:
+    """What makes this another workload than SPECjms2007's, such as "order: queue"; empty if not."""
+    usual = model_of(Choices(topology="horizontal", base=1))
+    changed = []
+    for number, message in enumerate(MESSAGES):
+        for name in ("qos", "durable", "transacted", "queue", "target", "subscription"):
+            own, published = (getattr(options.messages[number], name) for options in (model, usual))
+            # Which messages share a topic says nothing of a queue.
+            unused = name == "target" and model.messages[number].queue
+            if own != published and not unused:
+                changed.append(f"{message.name}: {name} {own}")
+    if model.selectors == "client" and changed:
+        changed.append("selectors: client")
+    if model.topology == "freeform":
+        changed.append("topology: freeform")
+    return tuple(changed)
+
+
+def _refuse_overrides(choices: Choices) -> None:
+    if choices.topology == "freeform":
+        return
+    usual = Choices()
+    fixed = "headquarters", "locations", "quantities", "families", "shared_connections"
+    for name in (*fixed, "check_every"):
+        if getattr(choices, name) != getattr(usual, name):
+            raise ScenarioError(
+                f"{name}: fixed in the {choices.topology} topology; allowed: with freeform"
+            )
+    for interaction, value in choices.interactions.items():
+        if not isinstance(value, Mapping) or "rate" in value:
+            raise ScenarioError(
+                f"interactions: the rate of {shown(interaction)} is fixed in the "
+                f"{choices.topology} topology; allowed: drivers, or a rate with freeform"
+            )
+    for name, value in choices.messages.items():
+        for own in ("sizes", "percent", "acknowledgement"):
+            if isinstance(value, Mapping) and own in value:
+                raise ScenarioError(
+                    f"messages: {own} of {shown(name)}: fixed in the {choices.topology} topology; "
+                    "allowed: with freeform"
+                )
+
+
+_CASE_STUDY: Final[Mapping[CaseStudy, Tables]] = {
+    "I": {},
+    "II": {"queue": False, "target": "MessageType"},
+    "III": {"queue": False, "target": "Central"},
+}
+"""The scenarios of the case study, as options of all message types (jms2009-PS paper, 4.2)."""
+
+
+def _of_the_case_study(choices: Choices) -> Choices:
+    """The choices on top of those of a scenario of the case study.
+
+    With one handler each, so that the three have as many subscriptions. How a supplier selects its
+    families the paper does not say.
+    """
+    if choices.case_study is None:
+        return choices
+    given = dict(choices.messages)
+    given["all"] = {**_CASE_STUDY[choices.case_study], **_mapping(given.get("all"))}
+    if choices.case_study != "I":
+        given["callForOffers"] = {"subscription": "OR", **_mapping(given.get("callForOffers"))}
+    return replace(choices, messages=given, handlers=1)
+
+
+def _mapping(value: object) -> Tables:
+    return value if isinstance(value, Mapping) else {}
+
+
+# Readers of values ------------------------------------------------------------------------------
+
+Reader = Callable[[str, Any], Any]
+"""Takes the name of a value and the value, and returns it; raises ScenarioError if not allowed."""
+
+
+def _reader(allowed: str, fits: Callable[[Any], bool]) -> Reader:
+    def read(where: str, value: object) -> object:
+        if not fits(value):
+            raise ScenarioError(f"{where}: {shown(value)} is not allowed; allowed: {allowed}")
+        return value
+
+    return read
+
+
+def _count(least: int, most: int) -> Reader:
+    return _reader(
+        f"a whole number from {least:,} to {most:,}",
+        lambda value: type(value) is int and least <= value <= most,
+    )
+
+
+def _is_number(value: Any, least: float, most: float) -> bool:
+    return type(value) in (int, float) and least <= value <= most
+
+
+def _are_three(value: Any, least: float, most: float) -> bool:
+    three = isinstance(value, Sequence) and len(value) == 3
+    return three and all(_is_number(x, least, most) for x in value)
+
+
+def _three(least: float, most: float) -> Reader:
+    return _reader(
+        f"three numbers, small, medium and large, from {least:,g} to {most:,g}",
+        lambda value: _are_three(value, least, most),
+    )
+
+
+def _one_of(known: Sequence[str]) -> Reader:
+    return _reader(", ".join(known), lambda value: value in known)
+
+
+_FLAG: Final = _reader("true, false", lambda value: isinstance(value, bool))
+_RATE: Final = _reader(
+    f"{RATE_LEAST:g} to {RATE_LIMIT:,} a second, or off",
+    lambda value: value in (0, False, "off") or _is_number(value, RATE_LEAST, RATE_LIMIT),
+)
+_PERCENT: Final = _reader(
+    "three whole numbers, 100 in all",
+    lambda value: (
+        _are_three(value, 0, 100) and sum(value) == 100 and all(x % 1 == 0 for x in value)
+    ),
+)
+
+
+def _table(where: str, given: object, readers: Mapping[str, Reader]) -> dict[str, Any]:
+    """The values of a table, each read by the reader of its name."""
+    if not isinstance(given, Mapping):
+        raise ScenarioError(
+            f"{where}: {shown(given)} is not a table; allowed: {', '.join(readers)}"
+        )
+    for name in given:
+        if name not in readers:
+            close = difflib.get_close_matches(str(name), readers, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(readers)}"
+            raise ScenarioError(f"{where}: {shown(name)} is unknown; {hint}")
+    return {name: readers[name](f"{where}.{name}", value) for name, value in given.items()}
+
+
+def _interaction(where: str, value: object) -> dict[str, Any]:
+    return _table(where, value if isinstance(value, Mapping) else {"rate": value}, _INTERACTION)
+
+
+_HANDLERS: Final = _count(1, HANDLERS_LIMIT)
+_LOCATIONS: Final = {kind.name: _count(1, LOCATIONS_LIMIT) for kind in Kind}
+_AGENTS: Final = {kind.name: _HANDLERS for kind in Kind}
+_CONNECTIONS: Final = {kind.name: _count(1, len(MESSAGES)) for kind in Kind}
+_ENDPOINT: Final = _count(1, ENDPOINTS_LIMIT)
+_INTERACTION: Final[Mapping[str, Reader]] = {
+    "rate": _RATE,
+    "drivers": _HANDLERS,
+    "endpoint": _ENDPOINT,
+}
+_INTERACTIONS: Final = {str(number): _interaction for number in INTERACTIONS}
+_QUANTITIES: Final = {**dict.fromkeys(QUANTITIES, _three(0, 100_000)), "percent": _PERCENT}
+_MESSAGE: Final[Mapping[str, Reader]] = {
+    "transacted": _FLAG,
+    "persistent": _FLAG,
+    "qos": _count(0, 2),
+    "durable": _FLAG,
+    "queue": _FLAG,
+    "target": _one_of(TARGETS),
+    "subscription": _one_of(SUBSCRIPTION_TYPES),
+    "handlers": _HANDLERS,
+    "endpoint": _ENDPOINT,
+    "acknowledgement": _one_of(tuple(ACKNOWLEDGED_AT_ONCE)),
+    "sizes": _three(_LEAST_BYTES, SIZE_LIMIT_BYTES),
+    "percent": _PERCENT,
+}
+_MESSAGES: Final[Mapping[str, Reader]] = dict.fromkeys(
+    ("all", *TYPES), lambda where, value: _table(where, value, _MESSAGE)
+)
+
+
+# From the tables to the model -------------------------------------------------------------------
+
+
+def _locations(choices: Choices) -> Locations:
+    headquarters = _count(1, 1000)("headquarters", choices.headquarters)
+    if choices.topology == "vertical":
+        return replace(VERTICAL_LOCATIONS, headquarters=headquarters)
+    usual = horizontal_locations(choices.base, headquarters)
+    given = _table("locations", choices.locations, _LOCATIONS)
+    return Locations(*(given.get(kind.name, usual.of(kind)) for kind in Kind))
+
+
+def _of_kinds(
+    name: str, given: object, readers: Mapping[str, Reader], usual: int
+) -> tuple[int, ...]:
+    """A number for each kind of location."""
+    values = _table(name, given, readers)
+    return tuple(values.get(kind.name, usual) for kind in Kind)
+
+
+def _interactions(
+    choices: Choices, places: Locations
+) -> tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...]]:
+    """Rate of each interaction, and its drivers with their endpoint."""
+    freeform = choices.topology == "freeform"
+    rates = input_rates("horizontal" if freeform else choices.topology, choices.base, places)
+    if freeform and choices.interactions:
+        rates = (0.0,) * len(rates)
+    drivers = _HANDLERS("drivers", choices.drivers)
+    given = _table("interactions", choices.interactions, _INTERACTIONS)
+    own = [given.get(str(number), {}) for number in INTERACTIONS]
+    return (
+        tuple(
+            0.0 if (rate := one.get("rate", usual)) == "off" else float(rate)
+            for one, usual in zip(own, rates, strict=True)
+        ),
+        tuple(one.get("drivers", drivers) for one in own),
+        tuple(one.get("endpoint", 0) for one in own),
+    )
+
+
+def _sizes(choices: Choices) -> tuple[tuple[tuple[int, int, int], ...], tuple[int, int, int]]:
+    """Payload bytes of each message type in each class, and the share of each class in percent."""
+    given = _table("quantities", choices.quantities, _QUANTITIES)
+    small, medium, large = map(int, given.pop("percent", CLASS_PERCENT))
+    sizes = message_sizes({**DEFAULT_QUANTITIES, **given})
+    for name, bytes_of in zip(TYPES, sizes, strict=True):
+        if max(bytes_of) > SIZE_LIMIT_BYTES:
+            raise ScenarioError(
+                f"quantities: {name} would have {max(bytes_of):,} bytes; allowed: "
+                f"{SIZE_LIMIT_BYTES:,} at most"
+            )
+    return sizes, (small, medium, large)
+
+
+def _messages(
+    choices: Choices, sizes: Sequence[tuple[int, int, int]]
+) -> tuple[MessageOptions, ...]:
+    """Options of each message type: as published, then those of all, then its own."""
+    given = _table("messages", choices.messages, _MESSAGES)
+    usual = {"handlers": _HANDLERS("handlers", choices.handlers)}
+    every = given.get("all", {})
+    return tuple(
+        _message(message, {**usual, "sizes": size}, every, given.get(message.name, {}))
+        for message, size in zip(MESSAGES, sizes, strict=True)
+    )
+
+
+def _message(message: MessageType, usual: Tables, every: Tables, own: Tables) -> MessageOptions:
+    given = dict(usual)
+    for values in (every, own):
+        # A later choice of one of the two says what the other would have said.
+        if "qos" in values or "persistent" in values:
+            given.pop("qos", None)
+            given.pop("persistent", None)
+        given |= values
+    where = f"messages.{message.name}"
+    persistent = given.get("persistent", message.persistent)
+    qos = given.get("qos", int(persistent))
+    if persistent != (qos > 0) and "persistent" in given:
+        raise ScenarioError(
+            f"{where}: persistent {str(persistent).lower()} and qos {qos} contradict each other; "
+            "allowed: one of the two"
+        )
+    if message.pubsub and own.get("queue"):
+        raise ScenarioError(f"{where}.queue: it has several consumers; allowed: false")
+    if message.spread != "family" and "subscription" in own:
+        raise ScenarioError(f"{where}.subscription: allowed: with callForOffers only")
+    queue = not message.pubsub and given.get("queue", True)
+    target = given.get("target", TARGETS[0])
+    if queue and own.get("target", TARGETS[0]) != TARGETS[0]:
+        raise ScenarioError(
+            f"{where}.target: {shown(target)} is for topics, and it is a queue; allowed: with "
+            "queue = false"
+        )
+    # A topic that all share has no part for each family.
+    whole = message.spread == "family" and target != TARGETS[0]
+    small, medium, large = map(int, given["sizes"])
+    transacted = given.get("transacted", message.transacted)
+    acknowledgement = given.get("acknowledgement", "AUTO")
+    if "acknowledgement" in own and (transacted or qos != 1):
+        raise ScenarioError(
+            f"{where}.acknowledgement: {acknowledgement} is for QoS 1 outside of transactions; "
+            "allowed: with transacted = false and qos = 1"
+        )
+    return MessageOptions(
+        qos=qos,
+        durable=given.get("durable", message.durable or qos > 0),
+        transacted=transacted,
+        queue=queue,
+        target=target,
+        subscription=given.get("subscription", "OR" if whole else SUBSCRIPTION_TYPES[0]),
+        handlers=own.get("handlers", 1) if message.pubsub else given["handlers"],
+        sizes_bytes=(small, medium, large),
+        class_percent=_whole(given.get("percent")),
+        acknowledgement="AUTO" if transacted or qos != 1 else acknowledgement,
+        endpoint=given.get("endpoint", 0),
+    )
+
+
+def _whole(given: Sequence[float] | None) -> tuple[int, int, int] | None:
+    if given is None:
+        return None
+    small, medium, large = map(int, given)
+    return small, medium, large
+
+
+# What the protocol must offer ---------------------------------------------------------------------
+
+
+def _check_protocol(model: Model, mqtt: str) -> None:
+    for number in enabled_types(model):
+        message, options = MESSAGES[number], model.messages[number]
+        handlers = handlers_of(model, number)
+        several = handlers > 1
+        if several and mqtt != "5":
+            raise ScenarioError(
+                f"mqtt: {mqtt} has no shared subscriptions and {message.name} has "
+                f"{handlers} handlers at each location; use mqtt = 5 or handlers = 1"
+            )
+        selected = not options.queue and options.target != TARGETS[0]
+        selected |= message.spread == "family" and options.subscription != "family"
+        if model.selectors == "client" and selected:
+            if mqtt != "5":
+                raise ScenarioError(
+                    f"mqtt: {mqtt} has no user properties for selectors at the client; use "
+                    "mqtt = 5 or selectors = broker"
+                )
+            if several:
+                raise ScenarioError(
+                    f"handlers: {message.name} is selected by its receivers, which cannot share a "
+                    "subscription; use handlers = 1 or selectors = broker"
+                )
+            if model.connections[message.consumer]:
+                raise ScenarioError(
+                    "connections: one of several receivers has no selector of one; use selectors = "
+                    "broker"
+                )

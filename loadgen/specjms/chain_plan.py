@@ -1,0 +1,139 @@
+"""The plan of a supply chain: its groups over workers, the consumers of a queue kept together."""
+
+import math
+from dataclasses import dataclass, fields, replace
+
+from loadgen.plan.groups import Arrivals, Behaviour, DeviceGroup, Publishes, RunPlan, Subscribes
+from loadgen.plan.rehearsal import Publication, Role, placed
+from loadgen.specjms.chain_model import (
+    ACKNOWLEDGED_AT_ONCE,
+    Model,
+    enabled_types,
+    mean_received_by,
+)
+from loadgen.specjms.destinations import topic_of
+from loadgen.specjms.expected import rates_at
+from loadgen.specjms.layout import Part, consumed_by, parts_of, subscriptions_at
+from loadgen.specjms.messages import FIRST_OF_INTERACTION, outputs_of
+
+RECEIVE_US = 8.0
+CAUSE_US = 5.0
+BEGIN_US = 10.0
+"""A core's time to take a message, to send one that it causes, to begin an interaction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupplyPlan(RunPlan):
+    """A plan whose devices are those of a model, in the order of `layout.parts_of`."""
+
+    model: Model
+    behaviour: Behaviour = "supply_chain"
+
+
+def supply_plan(plan: RunPlan, model: Model) -> SupplyPlan:
+    """The plan of these groups (`groups_of_model`), with their model for the workers."""
+    same = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    del same["behaviour"]
+    return SupplyPlan(**same, model=model)
+
+
+def groups_of_model(
+    model: Model, arrivals: Arrivals = "constant", window: int = 100
+) -> tuple[DeviceGroup, ...]:
+    """The groups of a model; a driver's stream is its number over all drivers.
+
+    `window` is how many messages a driver may have unacknowledged.
+    """
+    return tuple(_group(model, part, arrivals, window) for part in parts_of(model))
+
+
+def roles_of_supply_chain(plan: RunPlan) -> tuple[Role, ...]:
+    """A device of each group at each target; the first driver publishes one message of each type.
+
+    All devices have one login, so that it matters little which of them publishes.
+    """
+    assert isinstance(plan, SupplyPlan)
+    model, root = plan.model, plan.root
+    publications = tuple(
+        Publication(
+            topic_of(model, root, number, 0),
+            model.messages[number].qos,
+            max(model.messages[number].sizes_bytes),
+        )
+        for number in enabled_types(model)
+    )
+    roles: list[Role] = []
+    for part, group in zip(parts_of(model), plan.groups, strict=True):
+        wanted = subscriptions_at(model, root, part, 0)
+        filters = wanted.packets[0] if wanted.packets else ()
+        role = Role(group, 0, 0, filters, wanted.qos)
+        roles += (
+            replace(role, device=device, target=target)
+            for device, target in placed(plan, group, 2 if role.shares else 1)
+        )
+    first = next(place for place, role in enumerate(roles) if role.group.publishes is not None)
+    roles[first] = replace(roles[first], publications=publications)
+    return tuple(roles)
+
+
+def mixed_workers(plan: SupplyPlan) -> int:
+    """How many workers have agents of several kinds of locations."""
+    parts = parts_of(plan.model)
+    kinds = (
+        {parts[share.group].kind for share in one.shares if share.count} for one in plan.workers
+    )
+    return sum(len(found) > 1 for found in kinds)
+
+
+def _group(model: Model, part: Part, arrivals: Arrivals, window: int) -> DeviceGroup:
+    publishes = subscribes = None
+    durable = False
+    if part.role == "drivers":
+        publishes = _publishes(model, part, arrivals, window)
+        endpoints = {model.endpoints[part.subject - 1]}
+    else:
+        consumed = consumed_by(model, part)
+        durable = any(model.messages[n].durable for n in consumed)
+        qos = max(model.messages[n].qos for n in consumed)
+        # The filters are the model's; a topic here only says that nobody's are derived.
+        at_once = max(ACKNOWLEDGED_AT_ONCE[model.messages[n].acknowledgement] for n in consumed)
+        subscribes = Subscribes("", qos, topic=part.name, acknowledge_every=at_once)
+        endpoints = {model.messages[n].endpoint for n in consumed}
+    return DeviceGroup(
+        part.name,
+        part.count,
+        publishes=publishes,
+        subscribes=subscribes,
+        clean_start=not durable,
+        targets=tuple(sorted(number - 1 for number in endpoints if number)),
+        cores=_cores(model, part),
+        parts=part.places if part.count else 0,
+    )
+
+
+def _publishes(model: Model, part: Part, arrivals: Arrivals, window: int) -> Publishes:
+    first = FIRST_OF_INTERACTION[part.subject - 1]
+    options = model.messages[first]
+    return Publishes(
+        topic_prefix=part.name,
+        topics=1,
+        first_stream=0,
+        rate=model.rates[part.subject - 1],
+        deliveries=math.ceil(mean_received_by(model, first)),
+        qos=options.qos,
+        size_bytes=(min(options.sizes_bytes), max(options.sizes_bytes)),
+        arrivals=arrivals,
+        window=window,
+    )
+
+
+def _cores(model: Model, part: Part) -> float:
+    """Cores that one device takes."""
+    if part.role == "drivers":
+        return model.rates[part.subject - 1] / part.count * BEGIN_US * 1e-6
+    rates = rates_at(model, part.kind)
+    cost_us = 0.0
+    for number in consumed_by(model, part):
+        each_us = RECEIVE_US + CAUSE_US * len(outputs_of(number))
+        cost_us += rates[number].received * each_us
+    return cost_us * 1e-6 / max(part.per_place, 1)

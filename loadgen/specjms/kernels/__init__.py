@@ -1,0 +1,1 @@
+"""Compiled functions of the supply chain, and the records that they read."""

@@ -1,0 +1,731 @@
+"""The hot path of the supply chain: drivers begin interactions, event handlers carry them on.
+
+These are the handlers (`SUPPLY_CHAIN`) of `traffic`'s kernels. A message that a handler gets is
+checked, accounted for and answered by the messages that it causes, on the same connection and in
+the same step. Nothing here waits for a moment; a message leaves because another one came.
+
+    input accepted ── action of its type ── outputs, each with a slot of the in-flight window
+                          │                     └ no slot: the note waits in line for PUBACKs
+                          └ join: offers wait until the call has all of them
+
+A transacted input is acknowledged when every transacted output is (`transactions`), any other at
+once. At most once each and at least once together: MQTT has no unit of both.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.kernels import packet_bytes as mqtt
+from loadgen.kernels.accounting import DUPLICATE, LATE, account
+from loadgen.kernels.arrays import copy_bytes
+from loadgen.kernels.compiled import compiled
+from loadgen.kernels.crc import crc32
+from loadgen.kernels.fleet import Fleet, Sent
+from loadgen.kernels.handlers import Handlers
+from loadgen.kernels.in_flight import FREE, acquire
+from loadgen.kernels.pacer import random_unit
+from loadgen.kernels.payload import (
+    HEADER_BYTES,
+    has_intact_header,
+    is_copy,
+    is_intact,
+    read_i64,
+    read_u8,
+    read_u32,
+    send_offset_ns,
+    stamp,
+)
+from loadgen.kernels.traffic import (
+    BROKEN,
+    MEASURE,
+    S_END_TO_END,
+    S_TRANSIT,
+    Message,
+    acknowledge,
+    check_qos,
+    count_damaged,
+    count_doubtful,
+    count_repeated,
+    count_sent,
+    is_same,
+    phase_of,
+    push_event,
+    record,
+    slot_of,
+)
+from loadgen.metrics.histogram import bucket_index
+from loadgen.mqtt.constants import PUBACK, PUBREC
+from loadgen.mqtt.reason_codes import ReasonCode
+from loadgen.specjms.kernels.chains import (
+    ALL,
+    COARSE_BITS,
+    FAMILIES,
+    JOIN_OFFERS,
+    MAKE_OFFER,
+    Chains,
+    MessageType,
+    Role,
+    chains_of,
+)
+from loadgen.specjms.kernels.joins import COMPLETE, FULL, join_offer
+from loadgen.specjms.kernels.trailer import NOWHERE, TRAILER_BYTES, Note, read_note, write_note
+
+Bytes = npt.NDArray[np.uint8]
+
+_SALT_FAMILY = 0x5EED
+_SALT_PRICE = 0xB1D
+_SALT_SIZE = 0x512E
+_PRICES = 1_000_000
+_NONE = -1
+_OTHER_FAMILY = -2
+_QUOTA_EXCEEDED = int(ReasonCode.QUOTA_EXCEEDED)
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+@compiled
+def _route(kind: MessageType, note: Note) -> int:
+    """Destination of a message of a type, counted from the first one of the type."""
+    if kind.kind >= 0:
+        return int(note.places[kind.kind])
+    return note.family if kind.kind == FAMILIES else 0
+
+
+@compiled
+def _stream(kind: MessageType, role: Role, destination: int) -> int:
+    producer = role.producer
+    if kind.fixed == 0:
+        producer += destination * kind.producers
+    return kind.stream_first + producer
+
+
+@compiled
+def _write_message(
+    fleet: Fleet,
+    row: int,
+    note: Note,
+    number: int,
+    sequence: int,
+    packet_id: int,
+    sent_ns: int,
+    dup: int,
+    copy: int,
+    position: int,
+) -> int:
+    """Write one whole PUBLISH of type `number`; the position after it.
+
+    The same bytes each time, but for `dup` and for `copy` of the payload's header.
+    """
+    chain = chains_of(fleet.own)
+    kind = chain.types[number]
+    route = _route(kind, note)
+    stream = _stream(kind, chain.roles[row], route)
+    place = chain.destinations[kind.destination + route]
+    out = fleet.out
+    size_class = _size_class(fleet, kind, note, number)
+    size = int(kind.sizes[size_class])
+    payload = mqtt.write_publish(
+        out,
+        position,
+        dup << 3 | kind.qos << 1,
+        chain.topics[place.topic_start : place.topic_end],
+        packet_id,
+        fleet.run.version,
+        chain.properties[place.property_start : place.property_end],
+        size,
+    )
+    trailer = payload + size - TRAILER_BYTES
+    filler = size - HEADER_BYTES - TRAILER_BYTES
+    copy_bytes(out, payload + HEADER_BYTES, chain.bodies, kind.body_first[size_class], filler)
+    write_note(out, trailer, note, number)
+    crc = crc32(kind.body_crc[size_class], out, trailer, trailer + TRAILER_BYTES)
+    run_tag, intended_ns = fleet.run.run_tag, note.intended_ns
+    stamp(out, payload, run_tag, stream, sequence, intended_ns, sent_ns, crc, copy)
+    return payload + size
+
+
+@compiled
+def _size_class(fleet: Fleet, kind: MessageType, note: Note, number: int) -> int:
+    """That of the interaction, or one that is drawn for this message where the type has its own."""
+    if kind.percent[0] < 0:
+        return note.size_class
+    return _drawn_class(
+        random_unit(fleet.run.seed ^ _SALT_SIZE, number, note.number),
+        int(kind.percent[0]),
+        int(kind.percent[1]),
+    )
+
+
+@compiled
+def _drawn_class(unit: float, small_percent: int, medium_percent: int) -> int:
+    percent = 100.0 * unit
+    if percent >= small_percent + medium_percent:
+        return 2
+    return 1 if percent >= small_percent else 0
+
+
+@compiled
+def _take_sequence(chain: Chains, row: int, note: Note, number: int) -> int:
+    """Number of the next message of a type in its stream."""
+    kind = chain.types[number]
+    stream = _stream(kind, chain.roles[row], _route(kind, note))
+    sequence = chain.sequences[stream]
+    chain.sequences[stream] = sequence + 1
+    return int(sequence)
+
+
+@compiled
+def _see_sent(chain: Chains, destination: int, phase: int, deliveries: int) -> None:
+    seen = chain.seen[destination]
+    seen.sent_in_all += 1
+    seen.expected_in_all += deliveries
+    if phase == MEASURE:
+        seen.sent += 1
+        seen.expected += deliveries
+
+
+# --- handlers ----------------------------------------------------------------------------------
+
+
+@compiled
+def _send_outputs(
+    fleet: Fleet, row: int, note: Note, now_ns: int, position: int
+) -> tuple[int, bool]:
+    """Send what is left of a note's outputs: (position, whether all are sent).
+
+    Stops where the window of the connection is full; `next` tells where to continue.
+    """
+    chain = chains_of(fleet.own)
+    cause = chain.types[note.type]
+    sender = fleet.devices[row].sender
+    phase = phase_of(fleet.run, note.intended_ns)
+    while note.next < cause.outputs:
+        number = chain.outputs[cause.output_first + note.next]
+        output = chain.types[number]
+        packet_id = 0
+        if output.qos > 0:
+            chain.state.order += 1
+            packet_id = acquire(
+                fleet.senders,
+                fleet.window,
+                sender,
+                output.qos,
+                chain.state.order,
+                note.intended_ns,
+                now_ns,
+            )
+            if packet_id == 0:
+                return position, False
+            fleet.totals.in_flight += 1
+            under_way = chain.causes[sender, packet_id - 1]
+            under_way.type = number
+            under_way.transaction = note.transaction if output.transacted else _NONE
+            under_way.destination = output.destination + _route(output, note)
+            under_way.deliveries = output.deliveries
+        sequence = _take_sequence(chain, row, note, number)
+        if packet_id > 0:
+            under_way.sequence = sequence
+            chain.kept[sender, packet_id - 1] = note
+        before = position
+        position = _write_message(
+            fleet, row, note, number, sequence, packet_id, now_ns, 0, 0, position
+        )
+        count_sent(fleet, output.group, phase, output.deliveries, position - before)
+        _see_sent(chain, output.destination + _route(output, note), phase, output.deliveries)
+        note.next += 1
+    return position, True
+
+
+@compiled
+def _line_up(fleet: Fleet, row: int, note: Note) -> bool:
+    """Put a note at the end of the connection's line; False when there is no place left.
+
+    While it waits it is one delivery to be expected: the run must not be thought to be over.
+    """
+    chain = chains_of(fleet.own)
+    free = chain.state.free_waiting
+    if free == _NONE:
+        return False
+    waiting = chain.waiting
+    chain.state.free_waiting = waiting[free].link
+    chain.state.waited += 1
+    fleet.totals.lined_up += 1
+    waiting[free] = note
+    waiting[free].link = _NONE
+    role = chain.roles[row]
+    if role.wait_tail == _NONE:
+        role.wait_head = free
+    else:
+        waiting[role.wait_tail].link = free
+    role.wait_tail = free
+    return True
+
+
+@compiled
+def _serve_line(fleet: Fleet, row: int, now_ns: int, position: int) -> int:
+    """Send outputs of the notes in line as far as the window allows; the position after them."""
+    chain = chains_of(fleet.own)
+    role = chain.roles[row]
+    while role.wait_head != _NONE:
+        head = role.wait_head
+        position, done = _send_outputs(fleet, row, chain.waiting[head], now_ns, position)
+        if not done:
+            break
+        fleet.totals.lined_up -= 1
+        role.wait_head = chain.waiting[head].link
+        if role.wait_head == _NONE:
+            role.wait_tail = _NONE
+        chain.waiting[head].link = chain.state.free_waiting
+        chain.state.free_waiting = head
+    return position
+
+
+@compiled
+def _prepare(fleet: Fleet, row: int, note: Note) -> bool:
+    """What a handler does before it sends; False when this message causes nothing (yet)."""
+    chain = chains_of(fleet.own)
+    kind = chain.types[note.type]
+    if kind.action == MAKE_OFFER:
+        supplier = chain.roles[row].place
+        note.places[2] = supplier
+        unit = random_unit(fleet.run.seed ^ _SALT_PRICE, supplier, note.number)
+        note.price = int(unit * _PRICES)
+    elif kind.action == JOIN_OFFERS:
+        outcome, supplier = join_offer(
+            chain.joins, note.number, note.suppliers, note.price, int(note.places[2])
+        )
+        if outcome != COMPLETE:
+            if outcome == FULL:
+                chain.state.calls_dropped += 1
+            return False
+        note.places[2] = supplier
+    return bool(kind.outputs > 0)
+
+
+@compiled
+def _selected(chain: Chains, row: int, buffer: Bytes, message: Message) -> bool:
+    """Whether the properties of a PUBLISH satisfy the device's selector."""
+    role = chain.roles[row]
+    start = message.topic_end + (2 if message.qos > 0 else 0)
+    while start < message.payload and buffer[start] >= 0x80:
+        start += 1
+    start += 1  # behind their length
+    wanted = _NONE
+    held = True
+    for number in range(role.term_first, role.term_first + role.terms):
+        term = chain.terms[number]
+        if term.term != wanted:
+            if not held:
+                return False
+            wanted = term.term
+            held = False
+        if not held:
+            alternative = chain.term_bytes[term.start : term.end]
+            held = _has_property(buffer, start, message.payload, alternative)
+    return held
+
+
+@compiled
+def _has_property(buffer: Bytes, start: int, end: int, wanted: Bytes) -> bool:
+    """Whether a user property (2.2.2.2) is among the properties, byte for byte."""
+    position = start
+    while 0 <= position < end:
+        following = mqtt.after_property(buffer, position, end)
+        if buffer[position] == mqtt.USER_PROPERTY and is_same(
+            buffer, position, following, wanted, 0, len(wanted)
+        ):
+            return True
+        position = following
+    return False
+
+
+@compiled
+def _pair_of(chain: Chains, row: int, note: Note, stream: int) -> int:
+    """Accounting pair of a message at a device: _NONE for a foreign one, or _OTHER_FAMILY."""
+    kind = chain.types[note.type]
+    role = chain.roles[row]
+    base = chain.bases[row, note.type]
+    offset = stream - kind.stream_first
+    if base < 0 or offset < 0 or offset >= kind.streams:
+        return _NONE
+    if kind.kind >= 0:
+        if note.places[kind.kind] != role.place:
+            return _NONE
+        return int(base + offset)
+    if kind.kind == ALL:
+        return int(base + offset)
+    # A supplier has the streams of its own families only, in the order in which it offers them.
+    for place in range(role.families):
+        if chain.offered[role.family_first + place] == note.family:
+            return int(base + place * kind.producers + offset % kind.producers)
+    return _OTHER_FAMILY
+
+
+@compiled
+def _discard(fleet: Fleet, buffer: Bytes, message: Message) -> None:
+    """Count what a selector refused by the rule of what is received: by when it was intended."""
+    state = chains_of(fleet.own).state
+    state.discarded_in_all += 1
+    if phase_of(fleet.run, read_i64(buffer, message.payload + 16)) == MEASURE:
+        state.discarded += 1
+        state.discarded_bytes += message.end - message.start
+
+
+@compiled
+def _accept(
+    fleet: Fleet, row: int, buffer: Bytes, message: Message, note: Note, now_ns: int
+) -> int:
+    """Check a message and read its note: its accounting pair, or _NONE for what is only counted."""
+    chain = chains_of(fleet.own)
+    state = chain.state
+    start = message.payload
+    shortest = HEADER_BYTES + TRAILER_BYTES
+    if message.end - start < shortest or read_u32(buffer, start) != fleet.run.run_tag:
+        count_doubtful(fleet, row, buffer, message, now_ns)
+        return _NONE
+    if chain.roles[row].terms > 0 and not _selected(chain, row, buffer, message):
+        _discard(fleet, buffer, message)
+        return _NONE
+    state.checked -= 1
+    is_checked = state.checked <= 0
+    if is_checked:
+        state.checked = state.check_every
+        if not is_intact(buffer, start, message.end):
+            _take_damaged(fleet, row, buffer, message, note, now_ns)
+            return _NONE
+    pair = _place_of(fleet, row, buffer, message, note)
+    if pair == _OTHER_FAMILY:
+        _discard(fleet, buffer, message)
+        return _NONE
+    if pair == _NONE:
+        if is_checked or is_intact(buffer, start, message.end):
+            phase = phase_of(fleet.run, read_i64(buffer, start + 16))
+            fleet.counters[fleet.devices[row].group, phase].misrouted += 1
+        else:
+            _take_damaged(fleet, row, buffer, message, note, now_ns)
+    return pair
+
+
+@compiled
+def _place_of(fleet: Fleet, row: int, buffer: Bytes, message: Message, note: Note) -> int:
+    """Read a message's note: its accounting pair as `_pair_of`, _NONE if its topic is another's."""
+    chain = chains_of(fleet.own)
+    read_note(buffer, message.end - TRAILER_BYTES, note)
+    if note.type >= len(chain.types) or note.size_class > 2:
+        return _NONE
+    kind = chain.types[note.type]
+    if kind.group < 0:
+        return _NONE
+    pair = _pair_of(chain, row, note, read_u32(buffer, message.payload + 4))
+    if pair != _NONE:
+        place = chain.destinations[kind.destination + _route(kind, note)]
+        begin, end = place.topic_start, place.topic_end
+        if not is_same(buffer, message.topic, message.topic_end, chain.topics, begin, end):
+            return _NONE
+    return pair
+
+
+@compiled
+def _take_damaged(
+    fleet: Fleet, row: int, buffer: Bytes, message: Message, note: Note, now_ns: int
+) -> None:
+    """Account for a damaged message of this run; where only its filler is, the rest is believed."""
+    if not _content_alone_is_damaged(fleet, buffer, message):
+        count_doubtful(fleet, row, buffer, message, now_ns)
+        return
+    pair = _place_of(fleet, row, buffer, message, note)
+    phase = phase_of(fleet.run, read_i64(buffer, message.payload + 16))
+    if pair == _OTHER_FAMILY:
+        _discard(fleet, buffer, message)
+    elif pair == _NONE:
+        fleet.counters[fleet.devices[row].group, phase].misrouted += 1
+    else:
+        counts = fleet.counters[chains_of(fleet.own).types[note.type].group, phase]
+        count_damaged(fleet, counts, buffer, message, pair)
+
+
+@compiled
+def _content_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: Message) -> bool:
+    """Whether header and trailer are right with the content of the type that the trailer names."""
+    chain = chains_of(fleet.own)
+    start, end = message.payload, message.end
+    trailer = end - TRAILER_BYTES
+    number = read_u8(buffer, trailer)
+    if number >= len(chain.types):
+        return False
+    kind = chain.types[number]
+    for size_class in range(3):
+        if kind.sizes[size_class] == end - start:
+            crc = crc32(kind.body_crc[size_class], buffer, trailer, end)
+            return has_intact_header(buffer, start, crc)
+    return False
+
+
+@compiled
+def _on_message(
+    fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int, position: int
+) -> int:
+    """Check a message, account for it and do what it causes."""
+    chain = chains_of(fleet.own)
+    note = chain.notes[0]
+    pair = _accept(fleet, row, buffer, message, note, now_ns)
+    if pair == _NONE:
+        return acknowledge(fleet, row, message, position)
+    kind = chain.types[note.type]
+    start = message.payload
+    note.intended_ns = read_i64(buffer, start + 16)
+    phase = phase_of(fleet.run, note.intended_ns)
+    counts = fleet.counters[kind.group, phase]
+    seen = chain.seen[kind.destination + _route(kind, note)]
+    device = fleet.devices[row]
+    outcome = account(fleet.pairs, fleet.gaps, fleet.totals, pair, read_i64(buffer, start + 8))
+    chain.state.redelivered += message.dup != 0
+    if outcome == DUPLICATE:
+        count_repeated(counts, device, buffer, message)
+        chain.state.duplicated += 1
+        chain.state.unmarked += message.dup == 0 and not is_copy(buffer, start)
+        if phase == MEASURE:
+            seen.duplicated += 1
+        return acknowledge(fleet, row, message, position)
+    if _is_late(chain, row, kind, pair, read_i64(buffer, start + 8), outcome):
+        counts.out_of_order += 1
+        chain.state.out_of_order += 1
+    qos = min(kind.qos, device.qos)
+    if message.qos != qos:
+        check_qos(fleet, row, counts, message, qos, now_ns)
+    # Outputs are expected before their input is received, so that at no moment all that is
+    # expected seems to be there while an interaction still continues.
+    position = _carry_on(fleet, row, message, note, now_ns, position)
+    counts.received += 1
+    counts.received_bytes += message.end - message.start
+    waited_ns = now_ns - note.intended_ns
+    transit_ns = waited_ns - send_offset_ns(buffer, start)
+    record(fleet, slot_of(kind.group, S_END_TO_END, phase), waited_ns)
+    record(fleet, slot_of(kind.group, S_TRANSIT, phase), transit_ns)
+    seen.received_in_all += 1
+    if now_ns - transit_ns < device.returned_ns:
+        chain.state.recovered += 1
+        chain.state.recovered_ns = now_ns
+    if phase == MEASURE:
+        seen.received += 1
+        # A driver that sends late must not hide it: its messages count from when they were due.
+        delivery_ns = waited_ns if kind.begins else transit_ns
+        heard = chain.heard[chain.heard_at[row, note.type]]
+        heard[bucket_index(delivery_ns) >> COARSE_BITS] += 1
+        heard[len(heard) - 1] += delivery_ns > chain.state.slow_ns
+    return position
+
+
+@compiled
+def _is_late(
+    chain: Chains, row: int, kind: MessageType, pair: int, sequence: int, outcome: int
+) -> bool:
+    """Whether a handler got a message after a later one of its stream.
+
+    Of several that share what comes to a location, each must get its own part in order.
+    """
+    if kind.handlers == 1:
+        return outcome == LATE
+    member = chain.roles[row].producer % kind.handlers
+    if sequence < chain.last[pair, member]:
+        return True
+    chain.last[pair, member] = sequence + 1
+    return False
+
+
+@compiled
+def _carry_on(
+    fleet: Fleet, row: int, message: Message, note: Note, now_ns: int, position: int
+) -> int:
+    """Send what a message causes, and acknowledge it unless a transaction will."""
+    chain = chains_of(fleet.own)
+    kind = chain.types[note.type]
+    if not _prepare(fleet, row, note):
+        return acknowledge(fleet, row, message, position)
+    in_transaction = message.qos > 0 and kind.held > 0
+    if in_transaction:
+        number = chain.state.free_transaction
+        transaction = chain.transactions[number]
+        chain.state.free_transaction = transaction.link
+        transaction.open = kind.held
+        transaction.packet_id = message.packet_id
+        transaction.answer = PUBACK if message.qos == 1 else PUBREC
+        note.transaction = number
+    done = False
+    if chain.roles[row].wait_head == _NONE:
+        position, done = _send_outputs(fleet, row, note, now_ns, position)
+    if not done and not _line_up(fleet, row, note):
+        # Nothing may be dropped unseen: without the connection the run is not valid.
+        push_event(fleet, BROKEN, row, _QUOTA_EXCEEDED, now_ns)
+    if in_transaction:
+        return position
+    return acknowledge(fleet, row, message, position)
+
+
+@compiled
+def _on_acknowledged(
+    fleet: Fleet, row: int, packet_id: int, now_ns: int, position: int
+) -> tuple[int, int]:
+    """With the last output of a transaction its input is acknowledged; what waited is sent."""
+    chain = chains_of(fleet.own)
+    cause = chain.causes[fleet.devices[row].sender, packet_id - 1]
+    group = chain.types[cause.type].group
+    number = cause.transaction
+    if number != _NONE:
+        transaction = chain.transactions[number]
+        transaction.open -= 1
+        if transaction.open == 0:
+            if transaction.packet_id != _NONE:
+                position = mqtt.write_ack(
+                    fleet.out, position, transaction.answer, transaction.packet_id
+                )
+            transaction.link = chain.state.free_transaction
+            chain.state.free_transaction = number
+    return group, _serve_line(fleet, row, now_ns, position)
+
+
+@compiled
+def _on_refused(fleet: Fleet, row: int, packet_id: int, phase: int) -> int:
+    chain = chains_of(fleet.own)
+    cause = chain.causes[fleet.devices[row].sender, packet_id - 1]
+    seen = chain.seen[cause.destination]
+    seen.expected_in_all -= cause.deliveries
+    if phase == MEASURE:
+        seen.expected -= cause.deliveries
+    return int(cause.deliveries)
+
+
+# --- drivers -----------------------------------------------------------------------------------
+
+
+@compiled
+def _new_note(
+    fleet: Fleet, row: int, note: Note, interaction_number: int, intended_ns: int
+) -> None:
+    """What a driver decides when an interaction begins; the same for the same number."""
+    chain = chains_of(fleet.own)
+    role = chain.roles[row]
+    interaction = chain.types[role.first].interaction
+    note.type = role.first
+    note.interaction = interaction
+    note.size_class = 0
+    note.suppliers = 0
+    note.family = 0
+    note.number = interaction_number
+    note.price = 0
+    note.intended_ns = intended_ns
+    note.places[:] = NOWHERE
+    note.places[3] = role.headquarters
+    # A number that tells drivers apart, wherever they run.
+    salt = role.first << 24 ^ role.producer
+    if interaction == 2:
+        note.places[1] = role.place
+        families = len(chain.answers)
+        unit = random_unit(fleet.run.seed ^ _SALT_FAMILY, salt, interaction_number)
+        note.family = min(int(unit * families), families - 1)
+        note.suppliers = chain.answers[note.family]
+    elif interaction in (1, 4, 5):
+        note.places[0] = role.place
+        note.places[1] = role.center
+    unit = random_unit(fleet.run.seed, salt, interaction_number)
+    note.size_class = _drawn_class(unit, chain.state.small_percent, chain.state.medium_percent)
+
+
+@compiled
+def _write_due(
+    fleet: Fleet, number: int, packet_id: int, sent_ns: int, position: int, sent: Sent
+) -> int:
+    """Write the first message of the next interaction of a driver."""
+    chain = chains_of(fleet.own)
+    publisher = fleet.publishers[number]
+    row = publisher.device
+    role = chain.roles[row]
+    kind = chain.types[role.first]
+    note = chain.notes[1]
+    interaction_number = publisher.stream << 32 | publisher.sequence
+    _new_note(fleet, row, note, interaction_number, publisher.due_ns)
+    route = _route(kind, note)
+    sent.stream = _stream(kind, role, route)
+    sent.destination = kind.destination + route
+    sent.deliveries = kind.deliveries if kind.deliveries > 0 else note.suppliers
+    sequence = _take_sequence(chain, row, note, role.first)
+    if packet_id > 0:
+        sender = fleet.devices[row].sender
+        cause = chain.causes[sender, packet_id - 1]
+        cause.type = role.first
+        cause.transaction = _NONE
+        cause.destination = sent.destination
+        cause.deliveries = sent.deliveries
+        cause.sequence = sequence
+        chain.kept[sender, packet_id - 1] = note
+    return _write_message(
+        fleet, row, note, role.first, sequence, packet_id, sent_ns, 0, 0, position
+    )
+
+
+@compiled
+def _on_sent(fleet: Fleet, row: int, sent: Sent, phase: int, sent_ns: int) -> None:
+    chain = chains_of(fleet.own)
+    role = chain.roles[row]
+    _see_sent(chain, sent.destination, phase, sent.deliveries)
+    begun = chain.begins[chain.types[role.first].interaction - 1]
+    if phase == MEASURE and sent_ns - sent.due_ns > role.late_ns:
+        begun.late += 1
+    if fleet.run.measure_ns <= sent_ns < fleet.run.end_ns:
+        begun.inside += 1
+
+
+@compiled
+def _on_unsent(fleet: Fleet, sent: Sent) -> None:
+    chains_of(fleet.own).sequences[sent.stream] -= 1
+
+
+# --- after a return ----------------------------------------------------------------------------
+
+
+@compiled
+def _write_again(fleet: Fleet, row: int, packet_id: int, dup: int, copy: int, position: int) -> int:
+    """Write a message again that was unacknowledged when the connection broke."""
+    chain = chains_of(fleet.own)
+    sender = fleet.devices[row].sender
+    cause = chain.causes[sender, packet_id - 1]
+    sent_ns = fleet.window[packet_id - 1, sender]["sent_ns"]
+    note = chain.kept[sender, packet_id - 1]
+    return _write_message(
+        fleet, row, note, cause.type, cause.sequence, packet_id, sent_ns, dup, copy, position
+    )
+
+
+@compiled
+def _on_return(fleet: Fleet, row: int) -> None:
+    """Forget which inputs wait for the effects that are under way.
+
+    Their identifiers ended with the connection. The broker delivers them again, and since they are
+    known they are acknowledged then; what they cause is kept here and sent again.
+    """
+    chain = chains_of(fleet.own)
+    sender = fleet.devices[row].sender
+    for slot in range(np.int64(fleet.senders[sender]["cursor"])):
+        number = chain.causes[sender, slot].transaction
+        if fleet.window[slot, sender]["state"] != FREE and number != _NONE:
+            chain.transactions[number].packet_id = _NONE
+    waiting = chain.roles[row].wait_head
+    while waiting != _NONE:
+        if chain.waiting[waiting].transaction != _NONE:
+            chain.transactions[chain.waiting[waiting].transaction].packet_id = _NONE
+        waiting = chain.waiting[waiting].link
+
+
+SUPPLY_CHAIN: Any = Handlers(
+    _on_message,
+    _on_acknowledged,
+    _on_refused,
+    _write_due,
+    _on_sent,
+    _on_unsent,
+    _write_again,
+    _on_return,
+)

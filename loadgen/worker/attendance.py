@@ -1,0 +1,55 @@
+"""Says what kept a worker that did not look at its sockets when it was expected to.
+
+A worker that nobody sends anything would not know that it stood still, so compiled code wakes for a
+tick. There it notes the scheduler's account of this thread, to tell of a stall whether the worker
+was busy, or waited for a processor, or neither.
+"""
+
+import os
+from collections.abc import Callable
+
+from loadgen.kernels.attention import take_stalls
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.syscalls import arm_timer
+from loadgen.worker.clock import clock_ns
+from loadgen.worker.recorder import ProcessAccount
+
+_TICK_NS = 20_000_000
+_LONGEST_TICK_NS = 100_000_000
+"""Workers that share a processor wake less often, each of them."""
+
+
+class Attendance:
+    """The attendance of one worker; `send(header)` takes the stalls to the coordinator."""
+
+    def __init__(self, fleet: Fleet, account: ProcessAccount, send: Callable[..., None]) -> None:
+        share = len(fleet.plan.workers) / (os.cpu_count() or 1)
+        self._fleet = fleet
+        self._send = send
+        self._account = account
+        attention = fleet.attention
+        fleet.run.account = account.schedule
+        times = account.times()
+        attention.busy_ns, attention.waited_ns = times.cpu_ns, times.wait_ns
+        attention.tick_every_ns = int(min(max(_TICK_NS * share, _TICK_NS), _LONGEST_TICK_NS))
+        attention.tick_ns = clock_ns() + attention.tick_every_ns
+        arm_timer(fleet.run.linger_timer, attention.tick_ns, fleet.clock)
+
+    def end(self) -> None:
+        """Tick no more: nothing that happens from now on is part of a run."""
+        self._fleet.attention.tick_ns = 0
+
+    def tell(self) -> None:
+        """Send the stalls since the last call, each with its part of the times since the tick."""
+        attention = self._fleet.attention
+        times = self._account.times()
+        spent = times.cpu_ns - attention.busy_ns, times.wait_ns - attention.waited_ns
+        attention.busy_ns, attention.waited_ns = times.cpu_ns, times.wait_ns
+        stalls = take_stalls(self._fleet)
+        total_ns = sum(end_ns - start_ns for start_ns, end_ns in stalls)
+        told = []
+        for start_ns, end_ns in stalls:
+            most_ns = end_ns - start_ns
+            parts = (min(spent_ns * most_ns // total_ns, most_ns) for spent_ns in spent)
+            told.append([start_ns, end_ns, *parts])
+        self._send({"stalls": told})

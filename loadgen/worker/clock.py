@@ -1,0 +1,39 @@
+"""The run's clock: CLOCK_MONOTONIC of the coordinator's host, as this worker knows it.
+
+Everything that a worker notes, sends or is told is of this clock, so that moments of all hosts can
+be compared. A worker of the coordinator's own host reads it as it is; one of another host adds the
+offset that its agent found, which follows the drift of the two (run/hosts/clocks.py).
+"""
+
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.syscalls import CLOCK_OFFSET, CLOCK_WORDS
+
+_offset_ns = 0  # of this process: it is one worker
+
+
+def clock_ns() -> int:
+    """The run's clock."""
+    return time.monotonic_ns() + _offset_ns
+
+
+def clock_words() -> npt.NDArray[np.int64]:
+    """What kernels read the run's clock with (`syscalls.monotonic_ns`)."""
+    words = np.zeros(CLOCK_WORDS, np.int64)
+    words[CLOCK_OFFSET] = _offset_ns
+    return words
+
+
+def follow(offset_ns: int, fleet: Fleet | None = None) -> None:
+    """From now on the run's clock is so much ahead of this host's, for the kernels of `fleet` too.
+
+    A step back is as good as one ahead: both are no larger than what the bound allows.
+    """
+    global _offset_ns
+    _offset_ns = offset_ns
+    if fleet is not None:
+        fleet.clock[CLOCK_OFFSET] = offset_ns

@@ -1,0 +1,215 @@
+"""What a worker finds in its own structures when a run has ended: a witness beside its counters."""
+
+import fcntl
+import termios
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.kernels.accounting import has_come, received_on
+from loadgen.kernels.compiled import compiled
+from loadgen.kernels.device import CONNECTED
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.in_flight import FREE
+from loadgen.worker.frames import Header
+
+Table = npt.NDArray[np.int64]
+
+MESSAGES_LIMIT = 100_000
+"""Unacknowledged messages that a worker names, and streams of which it says how long they are."""
+LOST_LIMIT = 100
+"""Ranges of lost messages that a worker names."""
+_NO_BYTES = bytes(4)
+
+
+def closing_statement(fleet: Fleet, refusal: str, violation: str) -> Header:
+    """What the run came to by the structures, all phases together.
+
+    in_flight   handshakes that are not finished
+    distinct    messages noted as received, by pair; `damaged` of them came damaged
+    publishes   PUBLISH packets handled
+    unread      connections whose sockets still hold bytes
+    refusals    acknowledgements with a failure, by reason code
+    refusal     the first of these in the broker's words, as `violation` of what MQTT forbids
+    """
+    totals, refused = fleet.totals, fleet.refusals["count"]
+    return {
+        "in_flight": int(fleet.senders["in_flight"].sum()),
+        "distinct": int(received_on(fleet.pairs, fleet.gaps).sum()),
+        "damaged": totals.damaged,
+        "publishes": totals.publishes,
+        "unread": sum(map(has_unread, fleet.devices["descriptor"].tolist())),
+        "refusals": {str(code): int(refused[code]) for code in np.flatnonzero(refused)},
+        "refusal": refusal,
+        "violation": violation,
+    }
+
+
+def has_unread(descriptor: int) -> bool:
+    """Whether a socket holds bytes; -1 for none."""
+    return descriptor >= 0 and fcntl.ioctl(descriptor, termios.FIONREAD, _NO_BYTES) != _NO_BYTES
+
+
+def sent_by_streams(fleet: Fleet) -> int:
+    """Messages sent, by the numbers of the publishers' streams; a response has none, and counts."""
+    answering = [group.responds is not None for group in fleet.plan.groups]
+    responses = fleet.counters["sent"][np.array(answering, np.bool_)].sum()
+    # Before the schedule begins no stream has a next message.
+    return int(np.maximum(fleet.publishers["sequence"], 0).sum() + responses)
+
+
+def unacknowledged(fleet: Fleet) -> Header:
+    """Stream and sequence of the publishers' messages in flight, and the length of each stream.
+
+    `complete` is False where there are more than MESSAGES_LIMIT, or where other devices have some:
+    responders, or those of a supply chain, whose numbers are no publisher's.
+    """
+    found: list[list[int]] = []
+    known = 0
+    devices = fleet.devices
+    publishing = (devices["publisher"] >= 0) & (devices["sender"] >= 0)
+    if fleet.own is None:
+        for row in np.flatnonzero(publishing).tolist():
+            sender = int(devices["sender"][row])
+            in_flight = int(fleet.senders["in_flight"][sender])
+            known += in_flight
+            if in_flight and len(found) < MESSAGES_LIMIT:
+                window = fleet.window[:, sender]
+                stream = int(fleet.publishers["stream"][devices["publisher"][row]])
+                sequences = window["sequence"][window["state"] != FREE].astype(np.int64)
+                found += [[stream, sequence] for sequence in sequences.tolist()]
+    complete = known == int(fleet.senders["in_flight"].sum()) and len(found) <= MESSAGES_LIMIT
+    streams, sent = fleet.publishers["stream"], np.maximum(fleet.publishers["sequence"], 0)
+    # Refused messages are in gaps, too, and nobody expects them.
+    known_whole = fleet.own is None and not fleet.totals.withdrawn and len(sent) <= MESSAGES_LIMIT
+    return {
+        "messages": found[:MESSAGES_LIMIT],
+        "complete": complete,
+        "sent": np.stack([streams, sent], 1).tolist() if known_whole else [],
+    }
+
+
+def missing_of(fleet: Fleet, messages: Sequence[Sequence[int]]) -> int:
+    """How many deliveries of these messages, (stream, sequence), the pairs lack."""
+    by_stream: defaultdict[int, list[int]] = defaultdict(list)
+    for stream, sequence in messages:
+        by_stream[stream].append(sequence)
+    devices = fleet.devices
+    # The consumers of a queue share their pairs.
+    rows = np.flatnonzero(devices["stream_count"] > 0)
+    rows = rows[np.unique(devices["pair_first"][rows], return_index=True)[1]]
+    first, count = devices["stream_first"][rows], devices["stream_count"][rows]
+    pairs = devices["pair_first"][rows]
+    missing = 0
+    for stream, sequences in by_stream.items():
+        receiving = (first <= stream) & (stream < first + count)
+        numbers = (pairs + stream - first)[receiving].astype(np.int64)
+        missing += count_missing(fleet, numbers, np.array(sequences, np.int64))
+    return missing
+
+
+def lost_ranges(
+    fleet: Fleet, sent: Sequence[Sequence[int]], excepted: Iterable[Sequence[int]]
+) -> list[list[Any]]:
+    """Which messages have not come: [stream, first, last, group, device], at most LOST_LIMIT.
+
+    `sent` has the length of each stream; those that are not in it are not looked at, nor single
+    messages that are `excepted`, (stream, sequence).
+    """
+    length = {stream: count for stream, count in sent}  # noqa: C416 (pairs are lists)
+    unless: defaultdict[int, set[int]] = defaultdict(set)
+    for stream, sequence in excepted:
+        unless[stream].add(sequence)
+    devices = fleet.devices
+    found: list[list[Any]] = []
+    seen: set[int] = set()
+    for row in np.flatnonzero(devices["stream_count"] > 0).tolist():
+        first_pair, stream = int(devices["pair_first"][row]), int(devices["stream_first"][row])
+        if first_pair in seen:
+            continue  # the consumers of a queue share their pairs
+        seen.add(first_pair)
+        whom = [fleet.group_of(row).name, int(fleet.device[row])]
+        for at in range(int(devices["stream_count"][row])):
+            if stream + at in length:
+                gaps = _not_come(fleet, first_pair + at, length[stream + at])
+                for first, last in _without(gaps, unless[stream + at]):
+                    found.append([stream + at, first, last, *whom])
+                    if len(found) == LOST_LIMIT:
+                        return found
+    return found
+
+
+def _not_come(fleet: Fleet, number: int, length: int) -> list[tuple[int, int]]:
+    """First and last sequence of each range that a pair lacks of a stream of this length."""
+    pair = fleet.pairs[number]
+    found = [(int(pair.expected), length - 1)] if pair.expected < length else []
+    row = int(pair.gaps)
+    while row >= 0:
+        gap = fleet.gaps[row]
+        found.append((int(gap.first), int(gap.last)))
+        row = int(gap.older)
+    return found[::-1]
+
+
+def _without(
+    ranges: Iterable[tuple[int, int]], sequences: Collection[int]
+) -> Iterator[tuple[int, int]]:
+    """The ranges without single sequences."""
+    for first, last in ranges:
+        for sequence in sorted(one for one in sequences if first <= one <= last):
+            if first < sequence:
+                yield first, sequence - 1
+            first = sequence + 1
+        if first <= last:
+            yield first, last
+
+
+def absent_streams(fleet: Fleet, unserved: Iterable[int]) -> list[list[int]]:
+    """Streams that devices miss which were never there: [first, count, how many devices].
+
+    Those that never connected, or were not served a subscription (`unserved`), and got nothing. A
+    queue counts once, where that is so of all its consumers.
+    """
+    devices = fleet.devices
+    never = (devices["state"] != CONNECTED) & (devices["returned_ns"] == 0)
+    never[list(unserved)] = True
+    came = np.concatenate([[0], np.cumsum(received_on(fleet.pairs, fleet.gaps))])
+    receiving = devices["stream_count"] > 0
+    present = set(devices["pair_first"][receiving & ~never].tolist())
+    places: dict[int, tuple[int, int]] = {}
+    for row in np.flatnonzero(receiving & never).tolist():
+        first, count = int(devices["pair_first"][row]), int(devices["stream_count"][row])
+        if first not in present and came[first + count] == came[first]:
+            places[first] = int(devices["stream_first"][row]), count
+    return [[*streams, times] for streams, times in Counter(places.values()).items()]
+
+
+def sent_on(fleet: Fleet, streams: Sequence[Sequence[int]]) -> Header:
+    """Messages that publishers here sent on streams, each [first, count, times].
+
+    `complete` is False where one of the messages sent is not expected at every subscriber.
+    """
+    number = fleet.publishers["stream"].astype(np.int64)
+    order = np.argsort(number)
+    number = number[order]
+    sent = np.maximum(fleet.publishers["sequence"][order], 0)
+    until = np.concatenate([[0], np.cumsum(sent)])
+    total = 0
+    for first, count, times in streams:
+        begin, end = np.searchsorted(number, (first, first + count))
+        total += int(until[end] - until[begin]) * times
+    return {"sent": total, "complete": fleet.own is None and fleet.totals.withdrawn == 0}
+
+
+@compiled
+def count_missing(fleet: Fleet, numbers: Table, sequences: Table) -> int:
+    """How many of the sequences have not come on each of the pairs with these numbers."""
+    missing = 0
+    for number in numbers:
+        for sequence in sequences:
+            if not has_come(fleet.pairs, fleet.gaps, number, sequence):
+                missing += 1
+    return missing

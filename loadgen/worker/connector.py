@@ -1,0 +1,187 @@
+"""Connects devices: paced, bounded in flight, and again with backoff after a loss.
+
+Owns the queue of devices that wait to be connected. One queue and one tick serve all devices of a
+worker; no device has a timer or a task of its own. Where no pace is asked for, the kernels take
+devices from the queue themselves, as soon as others are accepted.
+"""
+
+import asyncio
+import heapq
+import random
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.kernels.device import AWAIT_CONNACK, CONNECTING
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.reactor import connect_some
+from loadgen.kernels.traffic import EVENT_LIMIT
+from loadgen.plan.groups import Reconnect
+from loadgen.worker.clock import clock_ns
+
+Numbers = npt.NDArray[np.int64]
+
+_TICK_S = 0.001  # the finest that a loop's timer can do
+_IDLE_TICK_S = 0.02
+_EXPIRE_EACH_S = 0.1
+_CATCH_UP_S = 0.02
+"""How much of the rate reconnecting devices may make up for: a late tick, not a storm."""
+
+
+class Connector:
+    """The connects of one worker.
+
+    `lost(connection, reason)` is called for a device that got no answer in time.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        loop: asyncio.AbstractEventLoop,
+        on_events: Callable[[], None],
+        lost: Callable[[int, str], None],
+    ) -> None:
+        self._fleet = fleet
+        # Each connect reads these; a column is many times cheaper than a field of a record.
+        self._connecting, self._events = (
+            fleet.held["totals"][name] for name in ("connecting", "events")
+        )
+        self._first, self._count, self._kept_under_way = (
+            fleet.held["connects"][name] for name in ("first", "count", "in_flight")
+        )
+        self._loop = loop
+        self._on_events = on_events
+        self._lost = lost
+        self._returning: list[tuple[float, int]] = []
+        self._attempts: dict[int, int] = {}
+        self._done: asyncio.Future[None] | None = None
+        self._rate: float | None = None
+        self._in_flight = 0
+        self._timeout_ns = 0
+        self._allowance = 0.0
+        self._paced_ns = 0
+        self._ticking = False
+        self._expire_s = 0.0
+        # Another order in each worker, or devices of all workers would return at the same moments.
+        first = (int(fleet.group[0]), int(fleet.device[0])) if len(fleet.device) else (0, 0)
+        self.random = random.Random(f"{fleet.plan.seed} {first}")
+
+    async def connect_all(
+        self, rate: float | None, in_flight: int, timeout_s: float, *, first_in_flight: int
+    ) -> None:
+        """Try every device once; `rate` in connects a second, None for as fast as it goes.
+
+        `first_in_flight` bounds the connects under way until then, `in_flight` those of devices
+        that come back afterwards.
+        """
+        self._rate = rate
+        self._timeout_ns = int(timeout_s * 1e9)
+        self._bound(first_in_flight)
+        self._enqueue(range(len(self._fleet.devices)))
+        self._allowance = 1.0
+        self._paced_ns = clock_ns()
+        self._done = self._loop.create_future()
+        self._tick()
+        await self._done
+        self._done = None
+        self._bound(in_flight)
+
+    def _bound(self, in_flight: int) -> None:
+        self._in_flight = in_flight
+        self._kept_under_way[0] = 0 if self._rate else in_flight
+
+    def _enqueue(self, connections: Sequence[int]) -> None:
+        waiting, count = self._fleet.waiting, len(connections)
+        waiting[self._places(int(self._count[0]), count)] = connections
+        self._count[0] += count
+
+    def _dequeue(self, count: int) -> Numbers:
+        connections = self._fleet.waiting[self._places(0, count)].astype(np.int64)
+        self._first[0] = (self._first[0] + count) % len(self._fleet.waiting)
+        self._count[0] -= count
+        return connections
+
+    def _places(self, start: int, count: int) -> Numbers:
+        """Where these of the queue stand, `start` from its first."""
+        start += int(self._first[0])
+        return np.arange(start, start + count) % len(self._fleet.waiting)
+
+    @property
+    def connecting_all(self) -> bool:
+        """Whether `connect_all` is under way."""
+        return self._done is not None
+
+    def reconnect(self, connection: int, policy: Reconnect) -> None:
+        """Let a device that lost its connection come back after its wait."""
+        attempt = self._attempts.get(connection, 0)
+        self._attempts[connection] = attempt + 1
+        wait_s = min(policy.delay_s * 2.0 ** min(attempt, 30), policy.maximum_s)
+        wait_s *= 1.0 + policy.jitter * (2.0 * self.random.random() - 1.0)
+        heapq.heappush(self._returning, (clock_ns() / 1e9 + wait_s, connection))
+        if not self._ticking:
+            self._tick()
+
+    def is_away(self, connection: int) -> bool:
+        """Whether the device had been connected and is on its way back."""
+        return connection in self._attempts
+
+    def came_back(self, connection: int) -> bool:
+        """Whether a device that got its CONNACK had been away; its next wait is short again."""
+        return self._attempts.pop(connection, None) is not None
+
+    def stop(self) -> None:
+        """Connect no device any more."""
+        self._count[0] = 0
+        self._returning.clear()
+
+    def _tick(self) -> None:
+        now_s = clock_ns() / 1e9
+        while self._returning and self._returning[0][0] <= now_s:
+            self._enqueue([heapq.heappop(self._returning)[1]])
+        if now_s >= self._expire_s:
+            self._expire_s = now_s + _EXPIRE_EACH_S
+            self._expire()
+        self.more()
+        is_paced = bool(self._rate and self._count[0])
+        self._ticking = bool(
+            self.connecting_all or self._count[0] or self._returning or self._connecting[0]
+        )
+        if self._ticking:
+            self._loop.call_later(_TICK_S if is_paced else _IDLE_TICK_S, self._tick)
+
+    def more(self) -> None:
+        """Begin as many connects as pace and bound allow; wanted again whenever one has ended."""
+        count = self._allowed() if self._count[0] else 0
+        if count > 0:
+            self._allowance -= count
+            connect_some(self._fleet, self._dequeue(count))
+            if self._events[0]:
+                self._loop.call_soon(self._on_events)
+        elif self._done is not None and not (
+            self._count[0] or self._connecting[0] or self._done.done()
+        ):
+            self._done.set_result(None)
+
+    def _allowed(self) -> int:
+        # Each connect may fail at once and leave an event.
+        room = EVENT_LIMIT - int(self._events[0])
+        count = min(self._in_flight - int(self._connecting[0]), int(self._count[0]), room)
+        if not self._rate:
+            return count
+        now_ns = clock_ns()
+        self._allowance += (now_ns - self._paced_ns) * self._rate / 1e9
+        self._paced_ns = now_ns
+        if not self.connecting_all:
+            self._allowance = min(self._allowance, max(1.0, self._rate * _CATCH_UP_S))
+        return min(count, int(self._allowance))
+
+    def _expire(self) -> None:
+        """Give up on devices that wait longer than the time allowed."""
+        if not self._connecting[0]:
+            return
+        devices = self._fleet.devices
+        late = devices["syn_ns"] < clock_ns() - self._timeout_ns
+        late &= (devices["state"] == CONNECTING) | (devices["state"] == AWAIT_CONNACK)
+        for connection in np.flatnonzero(late).tolist():
+            self._lost(connection, "no answer in time")

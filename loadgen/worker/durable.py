@@ -1,0 +1,80 @@
+"""Makes the broker forget the durable sessions of a run: each client connects once more."""
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any
+
+from websockets.asyncio.client import connect
+
+from loadgen.errors import BrokerRefusedError
+from loadgen.kernels.fleet import Fleet
+from loadgen.mqtt.codec import encode
+from loadgen.mqtt.packets import Disconnect
+from loadgen.plan.groups import Target
+from loadgen.worker.logins import connect_packet, read_clients
+from loadgen.worker.streams import MQTT, Streams, websocket_uri
+
+_AT_ONCE = 32
+_TIMEOUT_S = 5
+
+
+async def forget_sessions(fleet: Fleet, streams: Streams | None) -> int:
+    """Connect every durable client with Clean Start; how many sessions may remain."""
+    plan = fleet.plan
+    durable = [
+        connection
+        for connection in range(len(fleet.devices))
+        if not fleet.group_of(connection).clean_start
+    ]
+    listed = plan.clients_file if durable else None
+    clients = None if listed is None else read_clients(Path(listed))
+    free = asyncio.Semaphore(_AT_ONCE)
+
+    async def forget(connection: int) -> None:
+        async with free, asyncio.timeout(_TIMEOUT_S):
+            group, device = fleet.group_of(connection), int(fleet.device[connection])
+            packet = connect_packet(plan, group, device, True, clients)
+            target = plan.targets[fleet.devices[connection].target]
+            context = None if streams is None else streams.context_of(connection)
+            await _connect_once(target, context, packet, plan.version)
+
+    results = await asyncio.gather(*map(forget, durable), return_exceptions=True)
+    return sum(isinstance(result, BaseException) for result in results)
+
+
+async def _connect_once(
+    target: Target, context: ssl.SSLContext | None, packet: bytes, version: int
+) -> None:
+    """Send CONNECT `packet`, wait for CONNACK, send DISCONNECT.
+
+    Raises BrokerRefusedError for another answer; any other error means that there was none.
+    """
+    goodbye = encode(Disconnect(), version)
+    if target.transport in ("ws", "wss"):
+        options: Any = {"compression": None, "proxy": None, "ssl": context}
+        options |= {"host": target.host, "port": target.port}
+        link = await connect(websocket_uri(target), subprotocols=[MQTT], **options)
+        try:
+            await link.send(packet)
+            _require_connack(await link.recv(decode=False))
+            await link.send(goodbye)
+        finally:
+            link.transport.close()  # DISCONNECT said it all
+        return
+    name = None if context is None else target.host
+    reader, writer = await asyncio.open_connection(
+        target.host, target.port, ssl=context, server_hostname=name
+    )
+    try:
+        writer.write(packet)
+        _require_connack(await reader.readexactly(4))
+        writer.write(goodbye)
+        await writer.drain()
+    finally:
+        writer.close()
+
+
+def _require_connack(answer: bytes) -> None:
+    if len(answer) < 4 or answer[3] != 0:
+        raise BrokerRefusedError("the broker refused a session's last CONNECT")

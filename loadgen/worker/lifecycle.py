@@ -1,0 +1,335 @@
+"""The life of a device's connection: accepted, lost, back again.
+
+Owns what the kernels leave for Python to decide: CONNACK, DISCONNECT, errors, and the state of a
+connection after them. Connecting itself is the connector's.
+"""
+
+import os
+from collections import Counter
+from functools import lru_cache
+
+import numpy as np
+
+from loadgen.errors import CannotRunError, LoadgenError
+from loadgen.kernels import traffic
+from loadgen.kernels.device import (
+    AWAY,
+    BLOCKED,
+    CLOSED,
+    CONNECTED,
+    LOSE,
+    WINDOW_FULL,
+    transition,
+)
+from loadgen.kernels.in_flight import forget_received, redelivery_order, set_capacity
+from loadgen.kernels.violations import MALFORMED, SESSION_PRESENT, UNEXPECTED_PACKET, WORDS
+from loadgen.mqtt.codec import decode, encode
+from loadgen.mqtt.packets import ConnAck, Disconnect, Packet, PubAck, PubRec, SubAck
+from loadgen.mqtt.reason_codes import reason_name
+from loadgen.plan.groups import Reconnect
+from loadgen.worker.behaviour import Behaviour
+from loadgen.worker.clock import clock_ns
+from loadgen.worker.connector import Connector
+from loadgen.worker.endings import before_connack, ending
+from loadgen.worker.loop import WorkerLoop
+from loadgen.worker.outgoing import Outgoing
+from loadgen.worker.poller import Poller
+from loadgen.worker.recorder import current_phase
+from loadgen.worker.reporter import Reporter
+from loadgen.worker.streams import Streams
+from loadgen.worker.subscriptions import Subscriptions
+
+_LEFT = "left for a while"
+_UNANSWERED = (
+    "a request without a response: the window of unacknowledged ones is full; "
+    "raise --max-unacknowledged"
+)
+_RECEIVE_MAXIMUM = 65_535  # where CONNACK names none (MQTT 5, 3.2.2.3.3)
+_PACKET_LIMIT = 1 << 20
+_REASON_CHARACTERS = 300  # of what the broker says, which the coordinator escapes
+
+
+@lru_cache(maxsize=64)
+def _decoded(data: bytes, version: int) -> Packet:
+    """A control packet; most devices get the same bytes."""
+    found = decode(data, 0, len(data), version, _PACKET_LIMIT)
+    if found is None:
+        raise CannotRunError("a packet ended before its length")
+    return found[0]
+
+
+class Lifecycle:
+    """The connections of one worker, and the parts that serve them."""
+
+    def __init__(self, behaviour: Behaviour, loop: WorkerLoop, reporter: Reporter) -> None:
+        fleet, kernels = behaviour.fleet, behaviour.kernels
+        self.poller = Poller(fleet, loop, kernels, self._handle_events)
+        self.outgoing = Outgoing(fleet)
+        self.streams: Streams | None = None
+        if fleet.plan.targets[0].transport != "tcp":
+            receive = kernels.receive
+            self.streams = Streams(fleet, self.outgoing, self._handle_events, self.lost, receive)
+        self.connector = Connector(fleet, loop, self._on_events, self.lost)
+        packets = behaviour.subscribe_packets
+        self.subscriptions = Subscriptions(fleet, reporter, self.outgoing, packets)
+        self.keep_alive_ns = np.array([group.keep_alive_s for group in fleet.plan.groups], np.int64)
+        self.keep_alive_ns *= 1_000_000_000
+        self.failures: Counter[str] = Counter()
+        self.left_and_returned = 0
+        self.refusal = ""
+        """The first failure code of an acknowledgement, with its Reason String."""
+        self.violation = ""
+        """The first thing that the broker may not do."""
+        self._fleet = fleet
+        self._reporter = reporter
+        self._report = reporter.event
+        # A column is many times cheaper than a field of a record.
+        names = ("events", "control_bytes")
+        self._events, self._control_bytes = (fleet.held["totals"][name] for name in names)
+        self._left: set[int] = set()
+        self._redeliver_some = kernels.redeliver
+
+    # --- what the kernels left ----------------------------------------------------------------
+
+    def _on_events(self) -> None:
+        self.poller.on_events()
+
+    def _handle_events(self) -> None:
+        """Look at every event that the kernels queued."""
+        fleet = self._fleet
+        rows = fleet.events[: self._events[0]].tolist()
+        data = fleet.control[: self._control_bytes[0]].tobytes()
+        self._events[0] = self._control_bytes[0] = 0
+        # First what must follow bytes that are already out: all else may write, unblock or close.
+        # Messages over TLS bear their send time already: a read before them would seem transit.
+        for kind, connection, value, offset, length, _ in rows:
+            if kind == traffic.UNSENT:
+                self.outgoing.keep(connection, data[offset : offset + length])
+            elif kind == traffic.UNSENT_BODY:
+                self.outgoing.keep_body(connection, value, value + length)
+            else:
+                continue
+            self.outgoing.go_on(connection)
+        for kind, connection, value, offset, length, moment_ns in rows:
+            match kind:
+                case traffic.READY if self.streams is not None:
+                    self.streams.serve(connection, value, moment_ns)
+                case traffic.UNSENT | traffic.UNSENT_BODY:
+                    pass
+                case traffic.CONTROL_PACKET:
+                    self._on_control(connection, data[offset : offset + length], moment_ns)
+                case traffic.WRITABLE:
+                    self.outgoing.flush(connection)
+                case traffic.BROKEN:
+                    self._protocol_error(connection, f"the broker broke MQTT: {reason_name(value)}")
+                case traffic.REFUSED_PACKET:
+                    self._on_refusal(connection, data[offset : offset + length])
+                case traffic.VIOLATION:
+                    self._note_violation(connection, WORDS[value])
+                case traffic.UNANSWERED:
+                    self._report("unanswered", connection, _UNANSWERED)
+                case _:
+                    self.lost(connection, ending(value))
+        self.connector.more()
+
+    def _protocol_error(self, connection: int, detail: str) -> None:
+        self._report("protocol", connection, detail)
+        self.lost(connection, detail)
+
+    def _on_refusal(self, connection: int, data: bytes) -> None:
+        """Report the first acknowledgement with a failure code, in the broker's words."""
+        try:
+            packet = _decoded(data, self._fleet.plan.version)
+        except LoadgenError as error:
+            self._protocol_error(connection, str(error))
+            return
+        if isinstance(packet, PubAck | PubRec):
+            told = packet.properties.reason_string
+            name = reason_name(packet.reason_code, self._fleet.plan.version)
+            reason = f"{name}: {told[:_REASON_CHARACTERS]}" if told else name
+            self.refusal = self.refusal or reason
+            self._report("refused", connection, f"acknowledged with {reason}")
+
+    def _note_violation(self, connection: int, words: str) -> None:
+        self.violation = self.violation or words
+        self._report("violation", connection, words)
+
+    def _violated(self, connection: int, kind: int, detail: str = "") -> None:
+        """Count what the broker may not do, where Python sees it."""
+        fleet = self._fleet
+        fleet.violations[kind] += 1
+        phase = traffic.phase_of_arrival(fleet.run, clock_ns())
+        fleet.counters[int(fleet.group[connection]), phase].violations += 1
+        self._note_violation(connection, detail or WORDS[kind])
+
+    def _on_control(self, connection: int, data: bytes, moment_ns: int) -> None:
+        version = self._fleet.plan.version
+        if self._fleet.devices["state"][connection] == CLOSED:
+            return
+        try:
+            packet = _decoded(data, version)
+        except LoadgenError as error:
+            self._violated(connection, MALFORMED, str(error))
+            self._protocol_error(connection, str(error))
+            return
+        if isinstance(packet, ConnAck):
+            self._on_connack(connection, packet, data)
+        elif isinstance(packet, SubAck) and self.subscriptions.asked(connection, packet):
+            self.subscriptions.on_suback(connection, packet, moment_ns)
+        elif isinstance(packet, Disconnect):
+            name = reason_name(packet.reason_code, version)
+            self.lost(connection, f"DISCONNECT from the broker: {name}")
+        else:
+            name = type(packet).__name__.upper()
+            self._violated(connection, UNEXPECTED_PACKET, f"{name}, which nobody asked for")
+            self._protocol_error(connection, f"the broker sent {name}, which nobody asked for")
+
+    # --- accepted -----------------------------------------------------------------------------
+
+    def _on_connack(self, connection: int, packet: ConnAck, data: bytes) -> None:
+        fleet = self._fleet
+        if packet.reason_code != 0:
+            reason = reason_name(packet.reason_code, fleet.plan.version)
+            self.lost(connection, f"CONNACK {reason}")
+            return
+        if packet.session_present and fleet.group_of(connection).clean_start:
+            self._violated(connection, SESSION_PRESENT)
+        server_keep_alive_s = packet.properties.server_keep_alive
+        if server_keep_alive_s is not None:
+            # That counts, not the one in CONNECT (MQTT 5, 3.2.2.3.14).
+            self.keep_alive_ns[fleet.group[connection]] = server_keep_alive_s * 1_000_000_000
+        self._set_receive_maximum(connection, packet.properties.receive_maximum)
+        if not packet.session_present:
+            self._note_usual(connection, data)
+        if self.connector.came_back(connection) or fleet.devices["returned_ns"][connection]:
+            self._resume(connection, packet.session_present)
+
+    def _note_usual(self, connection: int, data: bytes) -> None:
+        """Let the kernels accept what answers other devices of the group in the same words."""
+        fleet = self._fleet
+        group = int(fleet.group[connection])
+        if len(data) > fleet.connacks.shape[1]:
+            return
+        shared, sender = fleet.groups[group], int(fleet.devices["sender"][connection])
+        shared.capacity = 0 if sender < 0 else int(fleet.senders["capacity"][sender])
+        fleet.connacks[group, : len(data)] = np.frombuffer(data, np.uint8)
+        shared.connack_bytes = len(data)
+
+    def _set_receive_maximum(self, connection: int, receive_maximum: int | None) -> None:
+        """Bound what is in flight by what the broker takes; None is its silence."""
+        fleet = self._fleet
+        sender = int(fleet.devices["sender"][connection])
+        if sender >= 0:
+            group = fleet.group_of(connection)
+            sends = group.publishes or group.responds
+            maximum = receive_maximum or _RECEIVE_MAXIMUM
+            capacity = maximum if sends is None else min(sends.window, maximum)
+            set_capacity(fleet.senders, fleet.window, sender, capacity)
+        if receive_maximum is not None and fleet.devices["holder"][connection] >= 0:
+            # Brokers bound both directions alike; a batch beyond that would never fill.
+            shared = fleet.groups[fleet.group[connection]]
+            shared.acknowledge_every = min(shared.acknowledge_every, receive_maximum)
+
+    # --- lost ---------------------------------------------------------------------------------
+
+    def lost(self, connection: int, reason: str) -> None:
+        """A connection is gone, or never came."""
+        fleet = self._fleet
+        device = fleet.devices[connection]
+        state = device.state
+        if state == CLOSED:
+            return
+        was_away = self.connector.is_away(connection)
+        self._close(connection)
+        if state == CONNECTED:
+            if not self._reporter.stopping:
+                device.returned_ns = AWAY
+                if reason != _LEFT:
+                    self._count_disconnect(connection, reason)
+        else:
+            fleet.totals.connect_failures += 1
+            fleet.counters[device.group, traffic.CONNECT_PHASE].connect_failures += 1
+            if self.connector.connecting_all and not was_away:
+                self.failures[before_connack(reason)] += 1
+        policy = fleet.plan.reconnect
+        # A device that left comes back, in several attempts where one is not enough.
+        if reason == _LEFT or (policy is None and was_away):
+            policy = Reconnect(fleet.plan.away_s, fleet.plan.away_s, 0.5)
+        # A device that cannot connect at first is a failure of the run and not tried again.
+        tried = not self.connector.connecting_all or state == CONNECTED or was_away
+        if policy is not None and tried and not self._reporter.stopping:
+            self.connector.reconnect(connection, policy)
+
+    def _close(self, connection: int) -> None:
+        device = self._fleet.devices[connection]
+        transition(self._fleet, connection, LOSE)
+        device.held = 0
+        device.pinged_ns = 0
+        device.flags &= ~BLOCKED
+        self.outgoing.discard(connection)
+        closed = self.streams is not None and self.streams.close(connection)
+        if device.descriptor >= 0 and not closed:
+            os.close(device.descriptor)
+        device.descriptor = -1
+
+    def _count_disconnect(self, connection: int, reason: str) -> None:
+        fleet = self._fleet
+        fleet.totals.disconnects += 1
+        phase = current_phase(fleet, clock_ns())
+        fleet.counters[fleet.devices[connection].group, phase].disconnects += 1
+        self._report("disconnect", connection, reason)
+        self.subscriptions.settle(connection, reason)
+
+    def leave(self, connection: int) -> None:
+        """Disconnect a device that is to come back."""
+        self._say_goodbye(connection)
+        self._left.add(connection)
+        self.lost(connection, _LEFT)
+
+    def stop(self, connection: int) -> None:
+        """Disconnect a device for good."""
+        self._say_goodbye(connection)
+        self.lost(connection, "stopped")
+
+    def _say_goodbye(self, connection: int) -> None:
+        self.outgoing.write(connection, encode(Disconnect(), self._fleet.plan.version))
+
+    # --- back again ---------------------------------------------------------------------------
+
+    def _resume(self, connection: int, session_present: bool) -> None:
+        """A device came back: restore its subscription, send again what was unacknowledged."""
+        fleet = self._fleet
+        device = fleet.devices[connection]
+        if connection in self._left:
+            self._left.remove(connection)
+            self.left_and_returned += 1
+        device.flags &= ~WINDOW_FULL
+        # What came with the CONNACK may have been answered; that goes behind what is sent again.
+        begun = self.outgoing.taken(connection)
+        if not session_present:
+            if device.qos2 >= 0:
+                forget_received(fleet.received_ids, device.qos2)
+            if fleet.group_of(connection).subscribes is not None:
+                self.subscriptions.ask(connection)
+        if device.sender >= 0 and device.responses >= 0:
+            # What was answered is not kept; the requests count as lost unless it had arrived.
+            traffic.give_up_all(fleet, connection)
+        elif device.sender >= 0:
+            self._redeliver(connection, session_present)
+        for data in begun:
+            self.outgoing.keep(connection, data)
+        self.outgoing.flush(connection)
+        traffic.requeue(fleet, connection)
+        self._report("return", connection, "connected again")
+
+    def _redeliver(self, connection: int, session_present: bool) -> None:
+        fleet = self._fleet
+        device = fleet.devices[connection]
+        slots = redelivery_order(fleet.senders, fleet.window, device.sender)
+        while len(slots):
+            now_ns, count = clock_ns(), len(slots)
+            handled, size, body_bytes = self._redeliver_some(
+                fleet, connection, session_present, slots, count, now_ns
+            )
+            self.outgoing.write(connection, fleet.out[:size].tobytes(), body_bytes)
+            slots = slots[handled:].copy()

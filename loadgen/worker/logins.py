@@ -1,0 +1,102 @@
+"""How a device names itself to the broker: its CONNECT, and the file of identifiers and logins."""
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+
+from loadgen.errors import ScenarioError
+from loadgen.mqtt import packets
+from loadgen.mqtt.codec import encode
+from loadgen.mqtt.properties import NO_PROPERTIES, Properties
+from loadgen.plan.accounts import login_of
+from loadgen.plan.groups import DeviceGroup, RunPlan, client_id
+
+Clients = list[tuple[str, str | None, str | None]]
+
+_SESSION_EXPIRY_S = 3600
+_CLIENT_COLUMNS = frozenset(("client_id", "username", "password"))
+_STRING_BYTES = 65_535  # of a string in MQTT (MQTT 5, 1.5.4)
+
+
+def read_clients(path: Path) -> Clients:
+    """Client identifier, user name and password of each device, from a CSV file with a header.
+
+    Raises ScenarioError for a file that cannot be read, columns that are not known, and a row
+    without an identifier or with that of another. No value is ever shown.
+    """
+    shown = ascii(str(path)[:200])[1:-1]
+    try:
+        # A spreadsheet's mark of the encoding is no part of the first column's name.
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            rows = csv.reader(lines)
+            names = next(rows, [])
+            if "client_id" not in names or not _CLIENT_COLUMNS.issuperset(names):
+                raise ScenarioError(
+                    f"clients_file: {shown} begins without the names of its columns; allowed: "
+                    "client_id,username,password"
+                )
+            return _clients(((rows.line_num, row) for row in rows), names, shown)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no CSV text"
+        raise ScenarioError(f"clients_file: {shown} cannot be read: {reason}") from None
+
+
+def _clients(rows: Iterable[tuple[int, list[str]]], names: list[str], shown: str) -> Clients:
+    clients: Clients = []
+    lines: dict[str, int] = {}
+    for line, row in rows:
+        if not row:
+            continue
+        where = f"clients_file: line {line} of {shown}"
+        if len(row) != len(names):
+            raise ScenarioError(f"{where} has {len(row)} values and the header {len(names)}")
+        fields = dict(zip(names, row, strict=True))
+        own = fields["client_id"]
+        if not own or len(own.encode()) > _STRING_BYTES or "\0" in own:
+            raise ScenarioError(f"{where} has no client_id that MQTT allows")
+        if own in lines:
+            raise ScenarioError(f"{where} has the client_id of line {lines[own]}")
+        lines[own] = line
+        clients.append((own, fields.get("username") or None, fields.get("password") or None))
+    return clients
+
+
+def connect_packet(
+    plan: RunPlan,
+    group: DeviceGroup,
+    device: int,
+    clean_start: bool,
+    clients: Clients | None = None,
+) -> bytes:
+    """CONNECT of one device, encoded."""
+    return encode(connect_of(plan, group, device, clean_start, clients), plan.version)
+
+
+def connect_of(
+    plan: RunPlan,
+    group: DeviceGroup,
+    device: int,
+    clean_start: bool,
+    clients: Clients | None = None,
+) -> packets.Connect:
+    """CONNECT of one device; `clients` has a row for each device of the first group."""
+    client, user_name, password = client_id(plan, group, device), plan.username, plan.password
+    if plan.access_control:
+        user_name, password = login_of(plan.password or "", group, device)
+    if clients is not None and group is plan.groups[0]:
+        client, user_name, password = clients[device]
+    properties, will = NO_PROPERTIES, None
+    if group.will is not None:
+        will = packets.Will(group.will.replace("{device}", str(device)), b"")
+    if plan.version == 5 and not clean_start:
+        properties = Properties(session_expiry_interval=_SESSION_EXPIRY_S)
+    return packets.Connect(
+        client_id=client,
+        protocol_version=plan.version,
+        clean_start=clean_start,
+        keep_alive=group.keep_alive_s,
+        user_name=user_name,
+        password=None if password is None else password.encode(),
+        will=will,
+        properties=properties,
+    )

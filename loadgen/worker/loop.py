@@ -1,0 +1,57 @@
+"""The loop of a worker, which knows until when nothing of its own is due."""
+
+import heapq
+from asyncio import Handle, TimerHandle
+from collections.abc import Callable
+from contextvars import Context
+from typing import TypeVarTuple
+
+import uvloop
+
+from loadgen.worker.clock import clock_ns
+
+_Arguments = TypeVarTuple("_Arguments")
+
+_ROUNDED_NS = 1_000_000
+"""By so much libuv may be late: it counts whole milliseconds."""
+
+
+class WorkerLoop(uvloop.Loop):
+    """Compiled code serves the sockets in one of this loop's callbacks, and all else waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._due_ns: list[int] = []
+        self._is_asked = True
+
+    def call_soon(
+        self,
+        callback: Callable[[*_Arguments], object],
+        *args: *_Arguments,
+        context: Context | None = None,
+    ) -> Handle:
+        self._is_asked = True
+        return super().call_soon(callback, *args, context=context)
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*_Arguments], object],
+        *args: *_Arguments,
+        context: Context | None = None,
+    ) -> TimerHandle:
+        heapq.heappush(self._due_ns, clock_ns() + int(delay * 1e9) + _ROUNDED_NS)
+        return super().call_later(delay, self._fire, callback, *args, context=context)
+
+    def _fire(self, callback: Callable[[*_Arguments], object], *args: *_Arguments) -> None:
+        self._is_asked = True  # what it wrote leaves at the end of the turn
+        callback(*args)
+
+    def until_due_ns(self) -> int:
+        """How long nothing will be due; 0 where the loop needs a turn first, or was not asked."""
+        now_ns = clock_ns()
+        is_asked, self._is_asked = self._is_asked, False
+        while self._due_ns and self._due_ns[0] <= now_ns:
+            heapq.heappop(self._due_ns)
+            is_asked = True
+        return self._due_ns[0] - now_ns if self._due_ns and not is_asked else 0

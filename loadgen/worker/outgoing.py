@@ -1,0 +1,112 @@
+"""What Python writes to connections: control packets, and what kernels left behind.
+
+Owns the bytes that wait for a blocked socket, and looks after acknowledgements that wait for a
+batch which does not fill.
+"""
+
+import os
+from collections import deque
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from loadgen.kernels.device import AWAIT_CONNACK, BLOCKED, CONNECTED
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.traffic import release_held, requeue
+from loadgen.worker.clock import clock_ns
+
+_STALE_S = 0.1
+"""How long an acknowledgement waits for others of its batch."""
+
+
+class Writer(Protocol):
+    """What bytes go through on their way to a socket.
+
+    Bytes that it did not take are given again before any others, and no fewer of them.
+    """
+
+    def send(self, data: memoryview, /) -> int: ...
+
+
+class Outgoing:
+    """Keeps the order of what a connection writes."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.pending: dict[int, deque[memoryview]] = {}
+        self.links: Mapping[int, Writer] = {}
+        """Those of streamed connections; others write straight to their descriptors."""
+        self._fleet = fleet
+        self._body = memoryview(fleet.body.data).toreadonly()
+        self._flags, self._written_ns = (fleet.devices[name] for name in ("flags", "written_ns"))
+        self._held_before = fleet.devices["held"].copy()
+
+    def write(self, connection: int, data: bytes, body_bytes: int = 0) -> None:
+        """Send bytes in order with whatever else the connection writes.
+
+        `body_bytes` of the body follow them.
+        """
+        self._written_ns[connection] = clock_ns()
+        self.keep(connection, data)
+        self.keep_body(connection, 0, body_bytes)
+        self.go_on(connection)
+
+    def keep(self, connection: int, data: bytes | memoryview) -> None:
+        """Add bytes that wait until the socket is writable."""
+        self.pending.setdefault(connection, deque()).append(memoryview(data))
+
+    def keep_body(self, connection: int, start: int, end: int) -> None:
+        """Add a part of the body, which is not copied."""
+        if start < end:
+            self.pending.setdefault(connection, deque()).append(self._body[start:end])
+
+    def taken(self, connection: int) -> list[memoryview]:
+        """What waits for a connection's socket, which is the caller's to write from now on."""
+        return list(self.pending.pop(connection, ()))
+
+    def discard(self, connection: int) -> None:
+        """Forget what waits for a connection that is gone."""
+        self.pending.pop(connection, None)
+
+    def flush(self, connection: int) -> None:
+        """A blocked connection takes bytes: first what was begun, then what is due."""
+        device = self._fleet.devices[connection]
+        if device.state in (AWAIT_CONNACK, CONNECTED) and self._is_drained(connection):
+            device.flags &= ~BLOCKED
+            requeue(self._fleet, connection)
+
+    def go_on(self, connection: int) -> None:
+        """Write what waits, unless the connection is blocked."""
+        if not self._flags[connection] & BLOCKED and not self._is_drained(connection):
+            self._flags[connection] |= BLOCKED
+
+    def _is_drained(self, connection: int) -> bool:
+        """Write what waits for the socket; whether nothing of it is left."""
+        pending = self.pending.get(connection, ())
+        link = self.links.get(connection)
+        while pending:
+            data = pending[0]
+            # What fails arms the edge again; a closed connection has an event of its own.
+            try:
+                if link is None:
+                    written = os.write(self._fleet.devices[connection].descriptor, data)
+                else:
+                    written = link.send(data)
+            except OSError:
+                return False
+            if written < len(data):
+                pending[0] = data[written:]
+            else:
+                pending.popleft()
+        self.pending.pop(connection, None)
+        return True
+
+    def release_stale(self) -> float:
+        """Send acknowledgements of batches that stopped growing; seconds until the next look."""
+        fleet = self._fleet
+        held = fleet.devices["held"].copy()
+        for connection in np.flatnonzero((held > 0) & (held == self._held_before)).tolist():
+            size = release_held(fleet, connection, 0)
+            self.write(connection, fleet.out[:size].tobytes())
+        self._held_before = held
+        return _STALE_S

@@ -1,0 +1,170 @@
+"""Lets the kernels read and send whenever a socket or the schedule has something for them.
+
+Owns the epoll set of the connections and the timers in it.
+"""
+
+import asyncio
+import os
+import selectors
+import socket
+from collections.abc import Callable
+
+import numpy as np
+
+from loadgen.kernels.device import LISTED
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.reactor import CHANNEL, LINGER, TIMER, EntryPoints
+from loadgen.kernels.syscalls import EPOLLET, EPOLLIN, arm_timer, make_timer, watch
+from loadgen.plan.groups import slow_group
+from loadgen.worker.attendance import Attendance
+from loadgen.worker.channel import Channel
+from loadgen.worker.clock import clock_ns
+from loadgen.worker.loop import WorkerLoop
+
+_LEAST_STAY_NS = 5_000_000
+"""So long the loop's own business may wait, such as a pace at which devices connect. A turn of the
+loop costs some 100 µs, since little of it is in the processor's caches by then, and the messages
+that come meanwhile wait for it."""
+_REST_NS = 20_000_000
+"""How long what is on its way may take to come."""
+_READ_S = 0.05
+"""How often slow subscribers read."""
+
+
+class Poller:
+    """The hot path of one worker.
+
+    `handle_events()` takes what the kernels queued for Python, whenever there is something.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        loop: WorkerLoop,
+        kernels: EntryPoints,
+        handle_events: Callable[[], None],
+    ) -> None:
+        self.epoll = selectors.EpollSelector()
+        self._fleet = fleet
+        self._loop = loop
+        self._kernels = kernels
+        self._handle_events = handle_events
+        self._channel: Channel | None = None
+        self._attendance: Attendance | None = None
+        self._stalls = fleet.held["attention"]["stalls"]
+        columns = (fleet.held["totals"][name] for name in ("events", "rearm", "ready"))
+        self._events, self._rearm, self._ready = columns
+        self._read_ns = clock_ns()
+        slow = slow_group(fleet.plan.groups)
+        self._read_rate = slow.subscribes.read_rate if slow and slow.subscribes else 0.0
+        self._slow_group = fleet.plan.groups.index(slow) if slow else -1
+        self._slow = np.flatnonzero(fleet.group == self._slow_group)
+        self._released = False
+        run = fleet.run
+        run.epoll, run.timer, run.linger_timer = self.epoll.fileno(), make_timer(), make_timer()
+        for timer, name in ((run.timer, TIMER), (run.linger_timer, LINGER)):
+            watch(run.epoll, timer, EPOLLIN | EPOLLET, name, fleet.words)
+        loop.add_reader(run.epoll, self.on_ready)
+
+    def heed(self, channel: Channel, attendance: Attendance) -> None:
+        """Leave compiled code for the coordinator, and to tell it of stalls."""
+        watch(self._fleet.run.epoll, channel.descriptor, EPOLLIN, CHANNEL, self._fleet.words)
+        self._channel = channel
+        self._attendance = attendance
+
+    def on_ready(self) -> None:
+        """Connections have something, or messages are due."""
+        end_ns = clock_ns() + _LEAST_STAY_NS
+        stay_ns = self._may_stay_ns()
+        # A turn of the loop between two messages over TLS would cost as much as one of them. What
+        # the loop was asked for has one first, and to ask it again would forget that.
+        while self._serve(stay_ns) and stay_ns and clock_ns() <= end_ns:
+            stay_ns = self._may_stay_ns()
+
+    def _may_stay_ns(self) -> int:
+        """How long compiled code may stay; 0 where the loop has something to do first."""
+        if self._channel is not None and self._channel.is_writing:
+            return 0
+        stay_ns = self._loop.until_due_ns()
+        return max(stay_ns, _LEAST_STAY_NS) if stay_ns else 0
+
+    def _serve(self, stay_ns: int) -> bool:
+        """Stay in compiled code for so long, or until Python is needed; whether it was."""
+        self._kernels.serve(self._fleet, stay_ns)
+        if self._stalls[0] and self._attendance is not None:
+            self._attendance.tell()
+        needed = bool(self._events[0])
+        self.on_events()
+        return needed
+
+    def on_events(self) -> None:
+        """Handle the events of a kernel, and send when a publisher became free."""
+        if self._events[0]:
+            self._handle_events()
+        if self._rearm[0]:
+            self.pump()
+        if self._ready[0]:
+            self._loop.call_soon(self.on_ready)
+
+    def read_slowly(self) -> float:
+        """Let slow subscribers read what is theirs since the last call; all, after the window.
+
+        Returns when it wants to be called again, in seconds.
+        """
+        fleet, now_ns = self._fleet, clock_ns()
+        seconds = (now_ns - self._read_ns) / 1e9
+        self._read_ns = now_ns
+        share = max(int(self._read_rate * seconds), 1)
+        if 0 < fleet.run.end_ns <= now_ns:
+            share = len(fleet.buffer)
+            self._release()
+        fleet.groups[self._slow_group].read_most = share
+        flags = fleet.devices["flags"]
+        rows = self._slow[flags[self._slow] & LISTED == 0]
+        first = int(self._ready[0])
+        fleet.ready[first : first + len(rows)] = rows
+        self._ready[0] = first + len(rows)
+        flags[rows] |= LISTED
+        self._serve(0)
+        return _READ_S
+
+    def _release(self) -> None:
+        """Let the kernel take what waits for slow subscribers, as for any other."""
+        if self._released:
+            return
+        self._released = True
+        for descriptor in self._fleet.devices["descriptor"][self._slow].tolist():
+            if descriptor >= 0:
+                with socket.socket(fileno=os.dup(descriptor)) as own:
+                    own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, len(self._fleet.buffer))
+
+    def pump(self) -> None:
+        """Send what is due."""
+        self._kernels.pump(self._fleet)
+        if self._events[0]:
+            self._handle_events()
+
+    async def read_rest(self, limit_s: float) -> None:
+        """Read what the sockets hold, at most for so long: what came in time is not lost."""
+        end_ns = clock_ns() + int(limit_s * 1e9)
+        is_quiet = False
+        while not is_quiet and clock_ns() < end_ns:
+            handled, since_ns = self._fleet.totals.publishes, clock_ns()
+            needed = self._serve(_REST_NS) or self._ready[0]
+            # Compiled code is left before that for an event, the coordinator or a stall.
+            is_quiet = not needed and clock_ns() - since_ns >= _REST_NS
+            is_quiet = is_quiet and handled == self._fleet.totals.publishes
+            await asyncio.sleep(0)
+
+    def begin_schedule(self, start_ns: int) -> None:
+        """Send by the schedule from `start_ns` on."""
+        self._arm(start_ns)
+
+    def end_schedule(self) -> None:
+        """Send nothing more."""
+        self._arm(0)
+        self._fleet.totals.heap_size = 0
+
+    def _arm(self, moment_ns: int) -> None:
+        arm_timer(self._fleet.run.timer, moment_ns, self._fleet.clock)
+        self._fleet.attention.alarm_ns = moment_ns

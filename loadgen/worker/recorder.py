@@ -1,0 +1,247 @@
+"""From a worker's counters to interval rows, once a second, and back on the other side.
+
+A frame of rows carries the histograms of all of them in its block: the buckets (int32) of all
+rows end to end, then their counts (int64). Latencies may be taken a few at a time: messages wait
+while rows are made.
+"""
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.kernels import traffic
+from loadgen.kernels.arrays import Grid
+from loadgen.kernels.attention import NEVER_NS
+from loadgen.kernels.compiled import compiled
+from loadgen.kernels.device import CONNECTED
+from loadgen.kernels.fleet import Counts, Fleet, Stat
+from loadgen.kernels.pacer import owed_messages
+from loadgen.kernels.traffic import CONNECT_PHASE, INTENDED_PHASES
+from loadgen.metrics.histogram import BUCKETS, bucket_index
+from loadgen.metrics.interval import COUNTERS, GAUGES, SERIES, Interval
+
+Table = npt.NDArray[np.int64]
+Buckets = npt.NDArray[np.int32]
+Row = dict[str, Any]
+
+_CONNECTED, _OWED, _IN_FLIGHT = map(GAUGES.index, ("connected", "owed", "in_flight"))
+_STAT = Stat.names()
+_SLOTS_OF_A_GROUP = traffic.slot_of(1, 0, 0)
+SLOTS_AT_ONCE = 16
+"""Messages wait while rows are made."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTimes:
+    """What the scheduler says of this process: ns on a processor, ns waiting for one."""
+
+    cpu_ns: int
+    wait_ns: int
+    resident_bytes: int
+
+
+class ProcessAccount:
+    """What the kernel says of this process, a worker, which has one thread."""
+
+    def __init__(self) -> None:
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        self.schedule = os.open("/proc/thread-self/schedstat", flags)
+        self._memory = os.open("/proc/self/statm", flags)
+
+    def times(self) -> ProcessTimes:
+        """Times of the thread that made this, and memory of the process."""
+        cpu, wait, _ = os.pread(self.schedule, 100, 0).split()
+        resident = int(os.pread(self._memory, 100, 0).split()[1])
+        return ProcessTimes(int(cpu), int(wait), resident * _PAGE_BYTES)
+
+    def close(self) -> None:
+        os.close(self.schedule)
+        os.close(self._memory)
+
+
+@compiled
+def _gauge(fleet: Fleet, now_ns: int, gauges: Table) -> int:
+    """Add to the gauges of each group; the age in ns of the oldest message that is owed."""
+    for row in range(len(fleet.devices)):
+        device = fleet.devices[row]
+        if device.state == CONNECTED:
+            gauges[device.group, _CONNECTED] += 1
+        if device.sender >= 0:
+            in_flight = np.int64(fleet.senders[device.sender]["in_flight"])
+            gauges[device.group, _IN_FLIGHT] += in_flight
+    if fleet.program[0].clock_ns == 0:
+        return 0
+    # One ns before the end is the last moment at which a message can be due.
+    until_ns = min(now_ns, fleet.run.end_ns - 1)
+    oldest_ns = NEVER_NS
+    for number in range(len(fleet.publishers)):
+        publisher = fleet.publishers[number]
+        messages = owed_messages(publisher, fleet.program, until_ns)
+        if messages > 0:
+            gauges[fleet.devices[publisher.device].group, _OWED] += messages
+            oldest_ns = min(oldest_ns, publisher.due_ns)
+    return max(now_ns - oldest_ns, 0)
+
+
+def gauges_of(fleet: Fleet, now_ns: int) -> tuple[Table, int]:
+    """By group, in the order of GAUGES, how things stand; the age in ns of the oldest owed message.
+
+    Owed is what is due and not sent, in flight what is sent and not acknowledged.
+    """
+    gauges = np.zeros((len(fleet.groups), len(GAUGES)), np.int64)
+    return gauges, int(_gauge(fleet, now_ns, gauges))
+
+
+def owed_of(gauges: Table) -> int:
+    """Messages of all groups that are due and not sent."""
+    return int(gauges[:, _OWED].sum())
+
+
+def current_phase(fleet: Fleet, now_ns: int) -> int:
+    """Phase in which everything is counted now that belongs to no message."""
+    return traffic.phase_of(fleet.run, now_ns) if fleet.program[0].clock_ns else CONNECT_PHASE
+
+
+def numbers_of(counts: Any) -> Table:
+    """Records `Counts` as a table of the same memory, shape (..., COUNTERS)."""
+    numbers: Table = counts.view(np.int64).reshape(*counts.shape, len(COUNTERS))
+    return numbers
+
+
+def take_intervals(fleet: Fleet, reported: Grid[Counts], now_ns: int) -> tuple[list[Row], bytes]:
+    """Rows of everything counted since the last call, and the block of their histograms.
+
+    `reported` is as `take_counters` has it. There may be SLOTS_AT_ONCE latencies.
+    """
+    rows = take_counters(fleet, reported, gauges_of(fleet, now_ns)[0], now_ns)
+    latencies, block, _ = take_latencies(fleet, 0)
+    return rows + latencies, block
+
+
+def take_counters(fleet: Fleet, reported: Grid[Counts], gauges: Table, now_ns: int) -> list[Row]:
+    """Rows of the counters since the last call.
+
+    Every device group has one for each phase in which something happened, and one for its gauges in
+    any case. `reported` is what was counted by the last call, and becomes what was by this one.
+    """
+    rows: list[Row] = []
+    gauged = gauges.tolist()
+    current = current_phase(fleet, now_ns)
+    before = numbers_of(reported)
+    since = numbers_of(fleet.counters) - before
+    before += since
+    counted_since = since.tolist()
+    for index, group in enumerate(fleet.plan.groups):
+        for phase, name in enumerate(INTENDED_PHASES):
+            counted = counted_since[index][phase]
+            if any(counted) or phase == current:
+                row: Row = {"group": group.name, "phase": name, "series": ""}
+                row.update(zip(COUNTERS, counted, strict=True))
+                if phase == current:
+                    row.update(zip(GAUGES, gauged[index], strict=True))
+                rows.append(row)
+    return rows
+
+
+@compiled
+def _take_slots(
+    fleet: Fleet, first: int, taken: Table, buckets: Buckets, counts: Table
+) -> tuple[int, int, int]:
+    """Move latencies, from slot `first` on, to `taken`, `buckets` and `counts`, as far as they fit.
+
+    A row of `taken` is slot, count, sum, least and greatest in ns, first bucket, buckets. Returns
+    (the slot to go on with, rows, buckets).
+    """
+    rows = 0
+    size = 0
+    for slot in range(first, len(fleet.stats)):
+        stat = fleet.stats[slot]
+        if stat.count == 0:
+            continue
+        low = bucket_index(stat.min_ns)
+        high = bucket_index(stat.max_ns) + 1
+        if rows == len(taken) or size + min(high - low, stat.count) > len(buckets):
+            return slot, rows, size
+        row = taken[rows]
+        row[0] = slot
+        row[1] = stat.count
+        row[2] = stat.sum_ns
+        row[3] = stat.min_ns
+        row[4] = stat.max_ns
+        row[5] = size
+        # What was touched of it: all of it is a quarter of a million bytes.
+        for bucket in range(low, high):
+            count = fleet.histograms[slot, bucket]
+            if count > 0:
+                fleet.histograms[slot, bucket] = 0
+                buckets[size] = bucket
+                counts[size] = count
+                size += 1
+        row[6] = size - row[5]
+        stat.count = 0
+        stat.sum_ns = 0
+        stat.min_ns = 0
+        stat.max_ns = 0
+        rows += 1
+    return len(fleet.stats), rows, size
+
+
+def take_latencies(fleet: Fleet, first: int) -> tuple[list[Row], bytes, int]:
+    """Rows of at most SLOTS_AT_ONCE slots of latencies, which then start again from zero.
+
+    They are those from slot `first` on that have some. Returns the rows, the block of their
+    histograms and the slot to go on with, 0 where none is left.
+    """
+    taken, buckets, counts = _room()
+    slot, count, size = _take_slots(fleet, first, taken, buckets, counts)
+    rows: list[Row] = []
+    for number, *stat, begin, length in taken[:count].tolist():
+        group, place = divmod(number, _SLOTS_OF_A_GROUP)
+        phase, series = _names()[place]
+        row: Row = {"group": fleet.plan.groups[group].name, "phase": phase, "series": series}
+        row.update(zip(_STAT, stat, strict=True))
+        row["bucket"] = [begin, length]
+        rows.append(row)
+    more = slot if slot < len(fleet.stats) else 0
+    return rows, buckets[:size].tobytes() + counts[:size].tobytes(), more
+
+
+@cache
+def _room() -> tuple[Table, Buckets, Table]:
+    """What latencies are moved to; memory that is not touched is none."""
+    return (
+        np.zeros((SLOTS_AT_ONCE, 7), np.int64),
+        np.zeros(BUCKETS, np.int32),
+        np.zeros(BUCKETS, np.int64),
+    )
+
+
+@cache
+def _names() -> dict[int, tuple[str, str]]:
+    """Phase and series of each slot of a group."""
+    return {
+        traffic.slot_of(0, series, phase): (phase_name, series_name)
+        for series, series_name in enumerate(SERIES)
+        for phase, phase_name in enumerate(INTENDED_PHASES)
+    }
+
+
+def decode_intervals(header: Row, block: bytes) -> list[Interval]:
+    """The rows of an interval frame; `header` has "interval" (rows) and "buckets" (their total)."""
+    total = int(header["buckets"])
+    buckets = np.frombuffer(block, np.int32, total)
+    counts = np.frombuffer(block, np.int64, total, offset=4 * total)
+    rows = []
+    for row in header["interval"]:
+        values = dict(row)
+        start, length = values.pop("bucket", (0, 0))
+        if length:
+            values["bucket"] = buckets[start : start + length]
+            values["bucket_count"] = counts[start : start + length]
+        rows.append(Interval(**values))
+    return rows

@@ -1,0 +1,174 @@
+"""What a worker reports without being asked: interval rows, events, the live page.
+
+Owns the phase of the run, and the totals that no kernel counts.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sized
+
+from loadgen.kernels.attention import take_stalled
+from loadgen.kernels.fleet import Counts, Fleet
+from loadgen.worker.clock import clock_ns
+from loadgen.worker.frames import Header
+from loadgen.worker.recorder import (
+    ProcessAccount,
+    Row,
+    gauges_of,
+    owed_of,
+    take_counters,
+    take_latencies,
+)
+
+_NS = 1_000_000_000
+_EVENTS_OF_A_KIND = 20
+_LATE_S = 0.0005  # rows are taken this long after the full second
+_DRAIN_S = 0.02
+_TURN_S = 0.005
+"""Between the turns of the loop in which the rows of a second are sent: of the messages that wait
+meanwhile none waits for all of them."""
+
+
+class Reporter:
+    """Rows and events of one worker; `send(header, block)` takes them to the coordinator.
+
+    `worker` is its row of the plan, `anchor_ns` the moment from which seconds are counted.
+    """
+
+    def __init__(
+        self, fleet: Fleet, worker: int, anchor_ns: int, send: Callable[..., None]
+    ) -> None:
+        self.phase = "connect"
+        self._fleet = fleet
+        self._worker = worker
+        self._anchor_ns = anchor_ns
+        self._send = send
+        self._events: Counter[str] = Counter()
+        self._reported = Counts.grid(*fleet.counters.shape)
+        self._start_ns = clock_ns()
+        self.account = ProcessAccount()
+        self._times = self.account.times()
+        self._common: Header = {}
+        self._is_counted = False
+        """Whether latencies of the last second are still to be sent, from this slot on."""
+        self._slot = 0
+
+    def renew(self, anchor_ns: int) -> None:
+        """Report another run from now on; what nobody reported is none of its own."""
+        while take_latencies(self._fleet, 0)[2]:
+            pass
+        take_stalled(self._fleet)
+        self._reported[:] = 0
+        self._events.clear()
+        self.phase = "warmup"
+        self._anchor_ns = anchor_ns
+        self._start_ns = self._fleet.totals.beat_ns = clock_ns()
+        self._times = self.account.times()
+
+    @property
+    def stopping(self) -> bool:
+        return self.phase == "stop"
+
+    def event(self, kind: str, connection: int | None, detail: str) -> None:
+        """Report what went wrong; the first of each kind, so that a storm stays readable."""
+        self._events[kind] += 1
+        if self._events[kind] > _EVENTS_OF_A_KIND:
+            return
+        header: Header = {"time_ns": clock_ns(), "kind": kind, "detail": detail}
+        if connection is not None:
+            header["group"] = self._fleet.group_of(connection).name
+            header["device"] = int(self._fleet.device[connection])
+        self._send({"event": header})
+
+    def enter(self, phase: str) -> None:
+        """A phase begins; the processor time until now belongs to the one before."""
+        if not self.stopping:
+            self.snapshot()
+            self.phase = phase
+
+    def until_next_second(self) -> float:
+        """Seconds until the rows of the second under way are due."""
+        since_ns = clock_ns() - self._anchor_ns
+        return (_NS - since_ns % _NS) / 1e9 + _LATE_S
+
+    def each_second(self) -> float:
+        """Send what was counted since the last second, its latencies a few at each call.
+
+        Nothing between two runs. Returns in how many seconds it is to be called again.
+        """
+        if self.stopping:
+            return self.until_next_second()
+        if self._is_counted:
+            self._send_latencies()
+        else:
+            self._send_counters()
+        return _TURN_S if self._is_counted else self.until_next_second()
+
+    def snapshot(self) -> None:
+        """Send all that was counted and not sent yet."""
+        self._send_counters()
+        while self._is_counted:
+            self._send_latencies()
+
+    def _send_counters(self) -> None:
+        now_ns = clock_ns()
+        times = self.account.times()
+        gauges, _ = gauges_of(self._fleet, now_ns)
+        rows = take_counters(self._fleet, self._reported, gauges, now_ns)
+        stalled_ns, longest_stall_ns = take_stalled(self._fleet)
+        rows.append(
+            {
+                "group": "",
+                "phase": self.phase,
+                "series": "",
+                "cpu_ns": times.cpu_ns - self._times.cpu_ns,
+                "wait_ns": times.wait_ns - self._times.wait_ns,
+                "stalled_ns": stalled_ns,
+                "resident_bytes": times.resident_bytes,
+                "longest_stall_ns": longest_stall_ns,
+            }
+        )
+        self._common = {
+            "worker": self._worker,
+            "second": (self._start_ns - self._anchor_ns) // _NS,
+            "time_ns": self._start_ns,
+            "span_ns": now_ns - self._start_ns,
+        }
+        self._start_ns = now_ns
+        self._times = times
+        self._fleet.totals.owed = owed_of(gauges)
+        self._fleet.totals.beat_ns = now_ns
+        self._send_rows(rows, b"")
+        self._is_counted, self._slot = True, 0
+
+    def _send_latencies(self) -> None:
+        rows, block, self._slot = take_latencies(self._fleet, self._slot)
+        self._is_counted = self._slot > 0
+        if rows:
+            self._send_rows(rows, block)
+
+    def _send_rows(self, rows: list[Row], block: bytes) -> None:
+        for row in rows:
+            row.update(self._common)
+        self._send({"interval": rows, "buckets": len(block) // 12}, block)
+
+    def end_window(self) -> None:
+        """The schedule is over: report the backlog that is left."""
+        self.enter("drain")
+        gauges, age_ns = gauges_of(self._fleet, clock_ns())
+        total = owed_of(gauges)
+        self._fleet.totals.owed = total
+        self._send({"window_end": {"owed": total, "owed_oldest_ns": age_ns}})
+
+    def watch_drain(self, unsent: Sized) -> float | None:
+        """Say on the live page when nothing is left to send or to be acknowledged.
+
+        `unsent` holds the connections with bytes that their socket did not take. None when the
+        drain is over.
+        """
+        if self.phase != "drain":
+            return None
+        owed = owed_of(gauges_of(self._fleet, clock_ns())[0])
+        self._fleet.totals.owed = owed
+        in_flight = self._fleet.totals.in_flight
+        self._fleet.totals.finished = int(not in_flight and not unsent and not owed)
+        return _DRAIN_S

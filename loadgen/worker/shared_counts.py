@@ -1,0 +1,99 @@
+"""The live page: what every worker counts, in memory that the coordinator can look at.
+
+Shared so that progress, the end of the drain and the high-water mark need no message between
+processes. A worker's rows *are* the records in which its kernels count, so they are always of the
+moment, and what was counted is still there when the worker was killed; a reader sees each number
+whole, not all of one moment.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.kernels.arrays import Rows
+from loadgen.kernels.fleet import Counts, Totals
+from loadgen.kernels.traffic import INTENDED_PHASES
+
+_PHASES = len(INTENDED_PHASES)
+
+
+@dataclass(frozen=True, slots=True)
+class LivePage:
+    """One record `totals` a worker, and its `counts` since the run began.
+
+    `counts` are records `Counts`, shape (workers, groups, phases).
+    """
+
+    totals: Rows[Totals]
+    counts: npt.NDArray[np.void]
+
+    @property
+    def workers(self) -> int:
+        return len(self.totals)
+
+    def of(self, worker: int) -> "LivePage":
+        """The page of one worker."""
+        return LivePage(self.totals[worker : worker + 1], self.counts[worker : worker + 1])
+
+    def total(self, name: str) -> int:
+        """A field of `totals`, of all workers."""
+        return int(self.totals[name].sum())
+
+    def counted(self, name: str, groups: Sequence[int] | None = None) -> int:
+        """A counter, of all workers and phases, and of these groups or all."""
+        counts = self.counts[name]
+        return int((counts if groups is None else counts[:, groups]).sum())
+
+    def outstanding(self) -> int:
+        """Deliveries to be expected that have not come, whole or damaged; never less than none."""
+        # What came first: what arrives meanwhile must not look like more than was due.
+        arrived = self.counted("received") + self.counted("corrupt")
+        return max(0, self._expected() - arrived)
+
+    def under_way(self) -> int:
+        """Of these the ones that may still be at the broker: no later one has come before them.
+
+        What a gap holds of refused messages was never under way, and is not expected either.
+        """
+        arrived = self.counted("received") + self.total("damaged")
+        missing = max(0, self.total("missing") - self.total("withdrawn"))
+        return max(0, self._expected() - arrived - missing)
+
+    def _expected(self) -> int:
+        return self.counted("expected") + self.total("lined_up")
+
+
+def private_page(workers: int, groups: int) -> LivePage:
+    """A page, zeroed, that no other process sees."""
+    counts = Counts.grid(workers * groups, _PHASES)
+    return LivePage(Totals.rows(workers), np.asarray(counts).reshape(workers, groups, _PHASES))
+
+
+def rows_as_words(page: LivePage) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The same memory as numbers, a row a worker: first `totals`, then `counts`."""
+    totals, counts = np.asarray(page.totals).view(np.int64), page.counts.view(np.int64)
+    return totals.reshape(page.workers, -1), counts.reshape(page.workers, -1)
+
+
+def create_live_page(path: Path, workers: int, groups: int) -> LivePage:
+    """A new page, zeroed."""
+    return _mapped(path, "w+", workers, groups)
+
+
+def open_live_page(path: Path, workers: int, groups: int) -> LivePage:
+    """The page that the coordinator created."""
+    return _mapped(path, "r+", workers, groups)
+
+
+def _mapped(path: Path, mode: Literal["w+", "r+"], workers: int, groups: int) -> LivePage:
+    totals_bytes = workers * Totals.layout.itemsize
+    counts_bytes = workers * groups * _PHASES * Counts.layout.itemsize
+    area = np.memmap(path, np.uint8, mode, shape=(totals_bytes + counts_bytes,))
+    both = np.asarray(area)
+    totals: Rows[Totals] = both[:totals_bytes].view(Totals.layout)  # type: ignore[assignment]
+    counts = both[totals_bytes:].view(Counts.layout)
+    return LivePage(totals, counts.reshape(workers, groups, _PHASES))

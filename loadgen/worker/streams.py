@@ -1,0 +1,329 @@
+"""Connections with something between packets and socket: TLS, WebSocket, or both.
+
+The epoll set, the kernels and the queue of what a socket did not take are those of all connections;
+Python opens, reads and writes these. A device has an SSLSocket or a WebSocket, and no more.
+"""
+
+import errno
+import socket
+import ssl
+from collections.abc import Callable, Generator
+from contextlib import suppress
+
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidHandshake
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Response
+from websockets.protocol import State
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
+
+from loadgen.errors import UsageError
+from loadgen.kernels import traffic
+from loadgen.kernels.device import (
+    AWAIT_CONNACK,
+    BLOCKED,
+    CONNECTED,
+    CONNECTING,
+    LISTED,
+    OPEN,
+    transition,
+)
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.reactor import ENDED, ReceiveKernel, keep_partial
+from loadgen.plan.groups import Target, Tls
+from loadgen.worker.clock import clock_ns
+from loadgen.worker.closing import has_unread
+from loadgen.worker.endings import ending
+from loadgen.worker.outgoing import Outgoing
+from loadgen.worker.tls import Handshakes
+
+_PIECE_BYTES = 64 * 1024
+_READS_AT_ONCE = 16
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+MQTT = Subprotocol("mqtt")
+"""What a WebSocket connection asks for (MQTT 5, section 6)."""
+
+
+def websocket_uri(target: Target) -> str:
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    return f"{target.transport}://{host}:{target.port}{target.path}"
+
+
+class WebSocket:
+    """The frames of one connection (MQTT 5, section 6): binary ones carry the byte stream.
+
+    Reads and writes like its socket, but a write is a frame that must go out whole.
+    """
+
+    __slots__ = ("_answered", "_framed", "_framed_bytes", "_framing", "_received", "sock")
+
+    def __init__(self, sock: socket.socket, uri: str) -> None:
+        self.sock = sock
+        self._framing = ClientProtocol(parse_uri(uri), subprotocols=[MQTT])
+        self._framing.send_request(self._framing.connect())
+        self._answered = False
+        self._received = b""
+        self._framed = b""
+        self._framed_bytes = 0
+        """So many of the bytes that `send` was given are in the frame that is on its way."""
+
+    def upgrade(self) -> None:
+        """Ask, and read the answer; raises InvalidHandshake when it is no."""
+        self._flush()
+        while not self._answered and self._framing.handshake_exc is None:
+            if not self._read():
+                raise ConnectionResetError(errno.ECONNRESET, "closed")
+        if self._framing.handshake_exc is not None:
+            raise InvalidHandshake(str(self._framing.handshake_exc))
+
+    def send(self, data: bytes | memoryview, /) -> int:
+        if not (data or self._framed):
+            return self.sock.send(data)
+        if data and not self._framed_bytes:
+            if self._framing.state is not State.OPEN:
+                raise BrokenPipeError(errno.EPIPE, "closed")
+            piece = bytes(data[:_PIECE_BYTES])
+            self._framing.send_binary(piece)
+            self._framed_bytes = len(piece)
+        self._flush()
+        sent, self._framed_bytes = self._framed_bytes, 0
+        return sent
+
+    def recv_into(self, view: memoryview, /) -> int:
+        with suppress(*_NOT_NOW):
+            self._flush()
+        if not self.pending():
+            if len(self._framed) > _PIECE_BYTES:
+                raise BlockingIOError  # who asks for answers has to read them first
+            if not self._read():
+                return 0
+            with suppress(*_NOT_NOW):
+                self._flush()
+            if not self.pending():
+                raise InterruptedError  # that was a control frame, or part of another
+        count = min(len(view), len(self._received))
+        view[:count], self._received = self._received[:count], self._received[count:]
+        return count
+
+    def pending(self) -> bool:
+        """Whether there is more to read without the socket: bytes, or the end."""
+        return bool(self._received) or self._framing.close_expected()
+
+    def _flush(self) -> None:
+        self._framed += b"".join(self._framing.data_to_send())
+        while self._framed:
+            self._framed = self._framed[self.sock.send(self._framed) :]
+
+    def _read(self) -> bool:
+        data = self.sock.recv(_PIECE_BYTES)
+        self._framing.receive_data(data)
+        for event in self._framing.events_received():
+            if isinstance(event, Response):
+                self._answered = True
+            elif isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT):
+                self._received += event.data
+        return bool(data)
+
+
+Link = ssl.SSLSocket | WebSocket
+
+
+class Streams:
+    """The streamed connections of a worker.
+
+    `failed(connection, reason)` is called for one that could not be made, or ended;
+    `handle_events` when the kernel left something for Python; `kernel` handles what a device
+    received.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        outgoing: Outgoing,
+        handle_events: Callable[[], None],
+        failed: Callable[[int, str], None],
+        kernel: ReceiveKernel,
+    ) -> None:
+        self.fleet = fleet
+        self.handshakes = Handshakes(fleet.plan.tls or Tls())
+        self._outgoing = outgoing
+        self._links: dict[int, Link] = {}
+        outgoing.links = self._links
+        self._opening: dict[int, Generator[None, None, None]] = {}
+        self._handle_events = handle_events
+        self._failed = failed
+        self._kernel = kernel
+        self._view = memoryview(fleet.buffer.data)
+        self._out = memoryview(fleet.out.data)
+        # A column is many times cheaper than a field of a record.
+        names = ("state", "flags", "partial_bytes", "descriptor", "syn_ns")
+        columns = (fleet.devices[name] for name in names)
+        self._state, self._flags, self._kept, self._descriptor, self._syn_ns = columns
+        self._events, self._ready = (fleet.held["totals"][name] for name in ("events", "ready"))
+
+    def serve(self, connection: int, flags: int, moment_ns: int) -> None:
+        """Something happened to a socket at that moment: open the connection, write, read."""
+        state = self._state[connection]
+        if moment_ns < self._syn_ns[connection]:
+            return  # it was another connection's
+        try:
+            if state == CONNECTING:
+                self._go_on_opening(connection)
+            elif state in (AWAIT_CONNACK, CONNECTED) and self._flags[connection] & BLOCKED:
+                self._outgoing.flush(connection)
+            if connection in self._links:
+                self._read(connection, flags)
+        except _NOT_NOW:
+            pass
+        except (OSError, InvalidHandshake, UsageError) as error:
+            self._failed(connection, _reason(error))
+
+    # --- connecting ---------------------------------------------------------------------------
+
+    def _go_on_opening(self, connection: int) -> None:
+        opening = self._opening.get(connection)
+        if opening is None:
+            opening = self._opening[connection] = self._open(connection)
+        if next(opening, self) is self:
+            del self._opening[connection]
+
+    def _open(self, connection: int) -> Generator[None, None, None]:
+        """Do what comes between TCP and CONNECT; yields where the peer has to answer."""
+        fleet = self.fleet
+        device, target = fleet.devices[connection], self._target_of(connection)
+        sock = socket.socket(fileno=int(device.descriptor))
+        try:
+            sock.setblocking(False)
+            context = self.context_of(connection)
+            if context is not None:
+                sock = secured = self.handshakes.wrap(sock, context, target.host)
+                yield from _until_done(secured.do_handshake)
+                slot = traffic.slot_of(device.group, traffic.S_TLS, traffic.CONNECT_PHASE)
+                traffic.record(fleet, slot, clock_ns() - device.tcp_ns)
+                self.handshakes.count(secured)
+            if target.transport == "tls":
+                link: Link = secured
+            else:
+                link = websocket = WebSocket(sock, websocket_uri(target))
+                yield from _until_done(websocket.upgrade)
+        except BaseException:
+            sock.close()
+            raise
+        self._links[connection] = link
+        device.tcp_ns = clock_ns()
+        transition(fleet, connection, OPEN)
+        start, end = fleet.connect_ends[connection : connection + 2].tolist()
+        self._outgoing.write(connection, fleet.connect_packets[start:end].tobytes())
+
+    def _target_of(self, connection: int) -> Target:
+        return self.fleet.plan.targets[self.fleet.devices[connection].target]
+
+    def context_of(self, connection: int) -> ssl.SSLContext | None:
+        """The TLS context of a device; None without encryption."""
+        if self._target_of(connection).transport not in ("tls", "wss"):
+            return None
+        return self.handshakes.context_of(int(self.fleet.device[connection]))
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def _read(self, connection: int, flags: int) -> None:
+        """Read what a connection has, a few times; `ready` lists it when that was not all."""
+        fleet, link = self.fleet, self._links[connection]
+        for _ in range(_READS_AT_ONCE):
+            view, kept = self._view, int(self._kept[connection])
+            if kept:
+                fleet.buffer[:kept] = fleet.partial[connection, :kept]
+                view = view[kept:]
+            try:
+                count = link.recv_into(view)
+            except InterruptedError:
+                continue
+            except _NOT_NOW:
+                self._give_back(connection, link)
+                return
+            if count == 0:
+                self._failed(connection, ending(0))
+                return
+            self._received(connection, kept, kept + count)
+            if self._links.get(connection) is not link:
+                return
+            # The end of the stream has no edge of its own when it came with the last bytes.
+            descriptor = int(self._descriptor[connection])
+            if not (link.pending() or flags & ENDED or has_unread(descriptor)):
+                return
+        if not self._flags[connection] & LISTED:
+            self._flags[connection] |= LISTED
+            fleet.ready[self._ready[0]] = connection
+            self._ready[0] += 1
+
+    def _received(self, connection: int, kept: int, end: int) -> None:
+        """Handle the bytes before `end` of the shared buffer, of which some had been kept."""
+        fleet, now_ns = self.fleet, clock_ns()
+        if self._state[connection] == AWAIT_CONNACK:
+            link = self._links[connection]
+            self.handshakes.keep_session(_socket_of(link))
+            self._give_back(connection, link)
+        position, written = self._kernel(fleet, connection, end, now_ns)
+        if kept or position < end:
+            keep_partial(fleet, connection, fleet.buffer, position, end, now_ns)
+        if written:
+            self._outgoing.write(connection, bytes(self._out[:written]))
+        if self._events[0]:
+            self._handle_events()
+
+    def _give_back(self, connection: int, link: Link) -> None:
+        """Have OpenSSL free the 16 KB that it took for an answer to a session ticket.
+
+        It has none, and frees what it writes from when something is written: no bytes will do.
+        """
+        if not self._flags[connection] & BLOCKED:
+            with suppress(*_NOT_NOW):
+                link.send(b"")
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def close(self, connection: int) -> bool:
+        """Close a connection for good, or give up making it; False if its socket is not ours."""
+        opening = self._opening.pop(connection, None)
+        link = self._links.pop(connection, None)
+        if opening is not None:
+            opening.close()
+        elif link is not None:
+            sock = _socket_of(link)
+            if isinstance(sock, ssl.SSLSocket):
+                with suppress(OSError, ValueError):
+                    sock.unwrap()  # says that this is the end, and is not told that it was heard
+            sock.close()
+        return opening is not None or link is not None
+
+
+def _socket_of(link: Link) -> socket.socket:
+    return link.sock if isinstance(link, WebSocket) else link
+
+
+def _until_done(step: Callable[[], object]) -> Generator[None, None, None]:
+    """Try a step again whenever something has happened to its socket."""
+    while True:
+        with suppress(*_NOT_NOW):
+            step()
+            return
+        yield
+
+
+def _reason(error: Exception) -> str:
+    """Why a connection could not be made, in a few words that many devices share."""
+    if isinstance(error, UsageError):
+        return str(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return ending(0)
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {error.reason or 'handshake failed'}"
+    if isinstance(error, InvalidHandshake):
+        return "WebSocket refused"
+    if isinstance(error, OSError) and error.errno is not None:
+        return ending(error.errno)
+    return type(error).__name__

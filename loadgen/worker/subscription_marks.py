@@ -1,0 +1,132 @@
+"""How many messages each subscription has under way, from memory that the coordinator can look at.
+
+A worker's publishers and pairs lie in files beside the live page, so that its kernels count in what
+the coordinator maps: a sample costs the workers nothing, and no message says anything.
+"""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.kernels.accounting import Pair
+from loadgen.kernels.device import SHARED
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.pacer import Publisher
+
+Table = npt.NDArray[np.int64]
+
+PAIRS_LIMIT = 50_000
+"""Of one worker; looking at more takes longer than a sample should."""
+_PAUSES = 50
+"""Looking takes at most one part in so many of the coordinator's time."""
+
+
+def share_streams(fleet: Fleet, live: Path, worker: int) -> None:
+    """Lay what a worker counts by stream and by pair into files beside the live page.
+
+    Where a subscription is one device's, the pairs are not too many to look at, and there is room.
+    """
+    devices = fleet.devices
+    receiving = devices["stream_count"] > 0
+    shared = (devices["flags"][receiving] & SHARED).any()
+    if fleet.plan.behaviour != "messaging" or shared or len(fleet.pairs) > PAIRS_LIMIT:
+        return
+    columns = ("pair_first", "stream_first", "stream_count")
+    subscriptions = np.stack([devices[name][receiving] for name in columns], axis=1)
+    try:
+        publishers = _moved(fleet.publishers, _part(live, worker, "publishers"))
+        pairs = _moved(fleet.pairs, _part(live, worker, "pairs"))
+    except OSError:
+        return
+    fleet.replace(publishers=publishers, pairs=pairs)
+    with _part(live, worker, "subscriptions").open("wb") as file:
+        np.save(file, subscriptions.astype(np.int64))
+
+
+def _part(live: Path, worker: int, name: str) -> Path:
+    return live.with_name(f"{live.name}.{worker}.{name}")
+
+
+def _moved(rows: Any, path: Path) -> Any:
+    """The rows in a file; raises OSError where there is no room for it."""
+    with path.open("wb") as file:
+        if not len(rows):
+            return rows
+        # Memory that is full would otherwise kill the process that first writes to it.
+        os.posix_fallocate(file.fileno(), 0, rows.nbytes)
+    area = np.asarray(np.memmap(path, np.uint8, "r+"))
+    moved = area.view(rows.dtype)
+    moved[:] = rows
+    return moved
+
+
+def _opened(path: Path, layout: np.dtype[np.void]) -> npt.NDArray[np.void]:
+    if not path.stat().st_size:
+        return np.zeros(0, layout)
+    return np.asarray(np.memmap(path, np.uint8, "r")).view(layout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """What one worker counts; `streams` are those of its publishers."""
+
+    sent: Table
+    streams: Table
+    expected: Table
+
+
+class SubscriptionMarks:
+    """Looks at the streams and pairs of all workers."""
+
+    def __init__(self, workers: tuple[_Worker, ...], streams: Table, firsts: Table) -> None:
+        self._workers = workers
+        self._streams = streams
+        self._firsts = firsts
+        self._sent = np.zeros(1 + max(int(one.streams.max(initial=-1)) for one in workers), int)
+        self._next_ns = 0
+
+    def most(self) -> int | None:
+        """The most messages that are under way to one subscription; None where it is too soon.
+
+        Sent by its publishers and not received by it, without those that a later message of their
+        stream has overtaken. What was received is looked at first, so that it is never too few.
+        """
+        begun_ns = time.monotonic_ns()
+        if begun_ns < self._next_ns:
+            return None
+        received = np.concatenate([one.expected for one in self._workers])
+        for one in self._workers:
+            self._sent[one.streams] = one.sent
+        under_way = np.maximum(self._sent[self._streams] - received, 0)
+        most = int(np.add.reduceat(under_way, self._firsts).max())
+        self._next_ns = begun_ns + _PAUSES * (time.monotonic_ns() - begun_ns)
+        return most
+
+
+def open_marks(live: Path, workers: int) -> SubscriptionMarks | None:
+    """The files of all workers; None where one has none, as on another host, or nobody receives."""
+    found: list[_Worker] = []
+    streams: list[Table] = []
+    firsts: list[int] = []
+    pairs = 0
+    for worker in range(workers):
+        path = _part(live, worker, "subscriptions")
+        if not path.exists():
+            return None
+        with path.open("rb") as file:
+            subscriptions: Table = np.load(file)
+        publishers = _opened(_part(live, worker, "publishers"), Publisher.layout)
+        expected = _opened(_part(live, worker, "pairs"), Pair.layout)["expected"]
+        found.append(_Worker(publishers["sent"], publishers["stream"].copy(), expected))
+        for pair_first, stream_first, count in subscriptions.tolist():
+            firsts.append(pairs + pair_first)
+            streams.append(np.arange(stream_first, stream_first + count))
+        pairs += len(expected)
+    if not firsts:
+        return None
+    return SubscriptionMarks(tuple(found), np.concatenate(streams), np.array(firsts))

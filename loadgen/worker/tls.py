@@ -1,0 +1,119 @@
+"""TLS of a worker's connections: contexts, resumed sessions, and what the handshakes agreed on."""
+
+import socket
+import ssl
+from collections import Counter, deque
+from dataclasses import replace
+
+from loadgen.errors import UsageError
+from loadgen.plan.groups import Tls
+from loadgen.worker.frames import Header
+
+_SESSIONS_KEPT = 64
+_MOST_NEGOTIATED = 32
+"""Different pairs of version and cipher that are counted apart."""
+_VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def tls_of_device(tls: Tls, device: int) -> Tls:
+    """The settings of one device, its number put into the names of certificate and key."""
+    number = str(device)
+    return replace(
+        tls,
+        certificate_file=tls.certificate_file and tls.certificate_file.replace("{device}", number),
+        key_file=tls.key_file and tls.key_file.replace("{device}", number),
+    )
+
+
+def tls_context(tls: Tls) -> ssl.SSLContext:
+    """The client context of a run; raises UsageError for files or ciphers that do not load."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if tls.minimum is not None:
+            context.minimum_version = _VERSIONS[tls.minimum]
+        if tls.maximum is not None:
+            context.maximum_version = _VERSIONS[tls.maximum]
+        if tls.ciphers is not None:
+            context.set_ciphers(tls.ciphers)
+        if not tls.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        elif tls.ca_file is not None:
+            context.load_verify_locations(tls.ca_file)
+        else:
+            context.load_default_certs()
+        if tls.certificate_file is not None:
+            # Without one OpenSSL would ask at the terminal, in every worker.
+            context.load_cert_chain(
+                tls.certificate_file, tls.key_file, tls.passphrase or _no_passphrase
+            )
+    except (OSError, KeyError, ValueError) as error:
+        raise UsageError(f"TLS cannot be set up: {error}; check the --tls options") from None
+    return context
+
+
+def _no_passphrase() -> str:
+    raise UsageError(
+        "the private key of TLS is encrypted; say with --tls-passphrase where its passphrase is"
+    )
+
+
+class Handshakes:
+    """The contexts of a worker's devices, and a count of what their handshakes ended with."""
+
+    def __init__(self, tls: Tls) -> None:
+        self._tls = tls
+        each_its_own = "{device}" in (tls.certificate_file or "")
+        self._context = None if each_its_own else tls_context(tls)
+        self._sessions: deque[ssl.SSLSession] = deque(maxlen=_SESSIONS_KEPT)
+        """Of earlier connections, to be resumed: a ticket speaks for the server and not for the
+        device, so any of the last ones will do."""
+        self._negotiated: Counter[tuple[str, str]] = Counter()
+        self._resumed = 0
+
+    def context_of(self, device: int) -> ssl.SSLContext:
+        """The context that all devices share, or one of its own for a certificate of its own."""
+        return self._context or tls_context(tls_of_device(self._tls, device))
+
+    def wrap(self, sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
+        """A connection over TLS, its handshake still to be done."""
+        session = self._sessions[0] if self._sessions else None
+        self._sessions.rotate(1)
+        return context.wrap_socket(
+            sock, do_handshake_on_connect=False, server_hostname=host, session=session
+        )
+
+    def keep_session(self, wrapped: socket.socket) -> None:
+        """Let later connections resume the session of one that has heard from its server.
+
+        A connection that resumed one shows that those here are still good, and a session is a
+        copy that costs as much as a handshake saves.
+        """
+        if not (self._tls.resume and self._context and isinstance(wrapped, ssl.SSLSocket)):
+            return
+        if wrapped.session_reused and len(self._sessions) == _SESSIONS_KEPT:
+            return
+        session = wrapped.session
+        if session is not None and session.has_ticket:
+            self._sessions.append(session)
+
+    def count(self, wrapped: ssl.SSLSocket) -> None:
+        """Note what a handshake ended with, once a connection."""
+        cipher = wrapped.cipher()
+        if cipher is None:
+            return
+        kind = (wrapped.version() or "", cipher[0])
+        if kind not in self._negotiated and len(self._negotiated) >= _MOST_NEGOTIATED:
+            kind = ("other", "other")
+        self._negotiated[kind] += 1
+        self._resumed += bool(wrapped.session_reused)
+
+    def summary(self) -> Header:
+        """Connections by version and cipher, and how many resumed a session."""
+        return {
+            "connections": [
+                {"version": version, "cipher": cipher, "count": count}
+                for (version, cipher), count in self._negotiated.items()
+            ],
+            "resumed": self._resumed,
+        }

@@ -1,0 +1,285 @@
+"""One worker process: plays its share of the devices and obeys the coordinator step by step.
+
+The methods of `Worker` are the coordinator's commands, in the order of a run: configure, connect,
+subscribe, start, conclude, stop. Instead of stopping, another run can be played on the connections:
+renew, start, conclude. What they step through stands in modules of its own.
+"""
+
+import asyncio
+import ctypes
+import gc
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import uvloop
+
+from loadgen.kernels.device import CONNECTED
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.pacer import with_rate
+from loadgen.kernels.traffic import reschedule
+from loadgen.plan.groups import slow_group
+from loadgen.worker.attendance import Attendance
+from loadgen.worker.behaviour import Behaviour, read_plan, reader_of
+from loadgen.worker.build_fleet import plan_schedule, renew_fleet
+from loadgen.worker.channel import LEASE_S, Channel, Command
+from loadgen.worker.churn import churn
+from loadgen.worker.clock import clock_ns, follow
+from loadgen.worker.closing import (
+    absent_streams,
+    closing_statement,
+    lost_ranges,
+    missing_of,
+    sent_on,
+    unacknowledged,
+)
+from loadgen.worker.device_rows import device_columns
+from loadgen.worker.durable import forget_sessions
+from loadgen.worker.frames import Header
+from loadgen.worker.keep_alive import keep_alive
+from loadgen.worker.lifecycle import Lifecycle
+from loadgen.worker.loop import WorkerLoop
+from loadgen.worker.reporter import Reporter
+from loadgen.worker.shared_counts import open_live_page
+from loadgen.worker.subscription_marks import share_streams
+from loadgen.worker.warm import warm as warm
+
+_PR_SET_TIMERSLACK = 29
+_READ_REST_S = 1.0
+
+
+class Worker:
+    """The parts of one worker and the commands that step it through a run."""
+
+    def __init__(self, loop: WorkerLoop, channel: Channel) -> None:
+        self.loop = loop
+        self.channel = channel
+        self.fleet: Fleet
+        self.behaviour: Behaviour
+        self.reporter: Reporter
+        self.lifecycle: Lifecycle
+        self.attendance: Attendance
+        self._stopped = False
+        self.commands: dict[str, Command] = {
+            "configure": self.configure,
+            "connect": self.connect,
+            "subscribe": self.subscribe,
+            "start": self.start,
+            "clock": self.clock,
+            "rate": self.rate,
+            "drop": self.drop,
+            "unacknowledged": self.unacknowledged,
+            "missing": self.missing,
+            "absent": self.absent,
+            "sent_on": self.sent_on,
+            "conclude": self.conclude,
+            "renew": self.renew,
+            "stop": self.stop,
+        }
+
+    async def configure(self, header: Header) -> Header:
+        """Build the fleet and everything that plays it."""
+        row, plan = int(header["worker"]), header["plan"]
+        follow(int(header.get("clock_offset_ns", 0)))
+        self.channel.lease_s = float(header.get("lease_s", LEASE_S))
+        page = open_live_page(Path(header["live"]), int(header["workers"]), len(plan["groups"]))
+        self.behaviour = behaviour = reader_of(plan["behaviour"])(plan, row, page.of(row))
+        self.fleet = fleet = behaviour.fleet
+        share_streams(fleet, Path(header["live"]), row)
+        self.reporter = Reporter(fleet, row, int(header["anchor_ns"]), self.channel.send)
+        self.lifecycle = lifecycle = Lifecycle(behaviour, self.loop, self.reporter)
+        wait_s = self.reporter.until_next_second()
+        self.loop.call_later(wait_s, self._repeat, self._each_second)
+        self.attendance = Attendance(fleet, self.reporter.account, self.channel.send)
+        lifecycle.poller.heed(self.channel, self.attendance)
+        outgoing = lifecycle.outgoing
+        self._repeat(keep_alive(fleet, lifecycle.keep_alive_ns, outgoing, lifecycle.lost))
+        if slow_group(fleet.plan.groups) is not None:
+            self._repeat(lifecycle.poller.read_slowly)
+        if len(fleet.held_ids):
+            self._repeat(outgoing.release_stale)
+        _keep_time(fleet.plan.workers[row].processors)
+        return {"pid": os.getpid(), "devices": len(fleet.devices)}
+
+    def _repeat(self, action: Callable[[], float | None]) -> None:
+        """Call `action` now and again after the seconds that it returns, until the worker stops."""
+        wait_s = None if self._stopped else action()
+        if wait_s is not None:
+            self.loop.call_later(wait_s, self._repeat, action)
+
+    def _each_second(self) -> float | None:
+        if self.channel.lease_is_over():
+            self.channel.close()
+            return None
+        return self.reporter.each_second()
+
+    async def connect(self, header: Header) -> Header:
+        """Connect every device, paced and bounded in flight; answers when each was tried."""
+        lifecycle = self.lifecycle
+        first_ns = self.fleet.connects.accepted_ns = clock_ns()
+        self.fleet.run.connect_ns = header["start_ns"]
+        await lifecycle.connector.connect_all(
+            header.get("rate"),
+            int(header["in_flight"]),
+            float(header["timeout_s"]),
+            first_in_flight=int(header["first_in_flight"]),
+        )
+        self.fleet.run.connect_ns = 0
+        ctypes.CDLL(None).malloc_trim(0)  # what handshakes needed, and the queues of the first try
+        for reason, count in lifecycle.failures.items():
+            self.reporter.event("connect", None, f"{count} devices could not connect: {reason}")
+        return {
+            "connected": self.fleet.totals.connected,
+            "failures": dict(lifecycle.failures),
+            "first_ns": first_ns,
+            "last_ns": self.fleet.connects.accepted_ns,
+        }
+
+    async def subscribe(self, header: Header) -> Header:
+        """Subscribe every subscribing device; answers when each got its SUBACK or failed."""
+        self.reporter.enter("subscribe")
+        return await self.lifecycle.subscriptions.subscribe_all(header["timeout_s"])
+
+    async def start(self, header: Header) -> Header:
+        """Fix the schedule; it runs by itself until the end of the window."""
+        fleet, reporter = self.fleet, self.reporter
+        reporter.enter("warmup")
+        lifecycle = self.lifecycle
+        self._repeat(churn(fleet, reporter, lifecycle.connector.random, lifecycle.leave))
+        fleet.run.measure_ns = header["measure_ns"]
+        fleet.run.end_ns = header["end_ns"]
+        plan_schedule(fleet, int(header["start_ns"]))
+        self._at(int(header["measure_ns"]), lambda: reporter.enter("measure"))
+        self._at(int(header["end_ns"]), self._end_window)
+        lifecycle.poller.begin_schedule(int(header["start_ns"]))
+        return {}
+
+    def _at(self, moment_ns: int, action: Callable[[], None]) -> None:
+        self.loop.call_later(max(moment_ns - clock_ns(), 0) / 1e9, action)
+
+    def _end_window(self) -> None:
+        self.reporter.end_window()
+        self._repeat(lambda: self.reporter.watch_drain(self.lifecycle.outgoing.pending))
+
+    async def clock(self, header: Header) -> Header:
+        """Follow the run's clock, as the agent of this host has found it now."""
+        follow(int(header["offset_ns"]), self.fleet)
+        return {}
+
+    async def rate(self, header: Header) -> Header:
+        """Change the rate from a moment on; the backlog stays."""
+        fleet = self.fleet
+        fleet.program = with_rate(fleet.program, int(header["at_ns"]), float(header["factor"]))
+        reschedule(fleet)
+        self.lifecycle.poller.pump()
+        return {}
+
+    async def drop(self, header: Header) -> Header:
+        """Cut one device off, as if it were killed; answers how many messages it had not acked."""
+        fleet = self.fleet
+        wanted = (fleet.group == int(header["group"])) & (fleet.device == int(header["device"]))
+        rows = np.flatnonzero(wanted & (fleet.devices["state"] == CONNECTED)).tolist()
+        held = sum(fleet.devices[row].held for row in rows)
+        for connection in rows:
+            self.lifecycle.lost(connection, "cut off on request")
+        return {"dropped": len(rows), "held": held}
+
+    async def unacknowledged(self, header: Header) -> Header:
+        """Which messages are in flight (closing.py)."""
+        await self.lifecycle.poller.read_rest(_READ_REST_S)
+        return unacknowledged(self.fleet)
+
+    async def missing(self, header: Header) -> Header:
+        """How many deliveries of the given messages have not come, and which of all others."""
+        await self.lifecycle.poller.read_rest(_READ_REST_S)
+        messages = header["messages"]
+        return {
+            "missing": missing_of(self.fleet, messages),
+            "named": lost_ranges(self.fleet, header.get("sent", ()), messages),
+        }
+
+    async def absent(self, header: Header) -> Header:
+        """Which streams devices miss that were never there to receive them (closing.py)."""
+        return {"streams": absent_streams(self.fleet, self.lifecycle.subscriptions.unserved)}
+
+    async def sent_on(self, header: Header) -> Header:
+        """How many messages were sent on the given streams (closing.py)."""
+        return sent_on(self.fleet, header["streams"])
+
+    async def conclude(self, header: Header) -> Header:
+        """Account for the run and send what is left of it; nothing is counted any more."""
+        fleet, streams = self.fleet, self.lifecycle.streams
+        self.lifecycle.connector.stop()
+        self.lifecycle.poller.end_schedule()
+        await self.lifecycle.poller.read_rest(_READ_REST_S)
+        # Nothing may be handled between the last rows and the witness of their sums.
+        self.reporter.enter("stop")
+        closing = closing_statement(fleet, self.lifecycle.refusal, self.lifecycle.violation)
+        closing["scheduled"] = self.behaviour.scheduled()
+        closing["discarded"] = self.behaviour.discarded()
+        return {
+            "final": self.behaviour.final()
+            | {
+                "closing": closing,
+                "forgotten_gaps": fleet.totals.forgotten_gaps,
+                "returned": self.lifecycle.left_and_returned,
+                "spread": _spread_of_queues(fleet),
+                "devices": device_columns(fleet) if fleet.plan.per_device else None,
+                "tls": None if streams is None else streams.handshakes.summary(),
+            }
+        }
+
+    async def renew(self, header: Header) -> Header:
+        """Make ready for another run on the same connections (`without_rates` of its plan)."""
+        self.reporter.renew(int(header["anchor_ns"]))
+        self.lifecycle.refusal = self.lifecycle.violation = ""
+        renew_fleet(self.fleet, read_plan(header["plan"]))
+        return {"connected": self.fleet.totals.connected}
+
+    async def stop(self, header: Header) -> Header:
+        """Disconnect in order, remove durable sessions from the broker."""
+        fleet = self.fleet
+        self._stopped = True
+        self.attendance.end()
+        for connection in np.flatnonzero(fleet.devices["state"] == CONNECTED).tolist():
+            self.lifecycle.stop(connection)
+            if connection % 500 == 0:
+                await asyncio.sleep(0)
+        remaining = await forget_sessions(fleet, self.lifecycle.streams)
+        if remaining:
+            detail = f"{remaining} durable sessions may remain at the broker"
+            self.reporter.event("cleanup", None, detail)
+        return {}
+
+
+def _spread_of_queues(fleet: Fleet) -> dict[str, list[int]]:
+    """By group of shared subscribers: messages of the window that each device took."""
+    return {
+        group.name: fleet.devices["taken"][fleet.group == index].tolist()
+        for index, group in enumerate(fleet.plan.groups)
+        if group.subscribes is not None and group.subscribes.shared is not None
+    }
+
+
+def _keep_time(processors: tuple[int, ...]) -> None:
+    """Keep this process from being late: its own processors, no timer slack, no collector."""
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    if processors:
+        os.sched_setaffinity(0, processors)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
+def run_worker(sock: socket.socket) -> None:
+    """Body of a worker process: obey the frames on `sock` until it closes."""
+
+    loop = WorkerLoop()
+
+    async def obey() -> None:
+        channel = Channel(loop)
+        await channel.obey(sock, Worker(loop, channel).commands)
+
+    uvloop.run(obey(), loop_factory=lambda: loop)

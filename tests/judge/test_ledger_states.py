@@ -1,0 +1,524 @@
+"""Every message that comes, and every acknowledgement, is in exactly one state of the ledger."""
+
+import random
+from typing import Any
+
+import pytest
+
+from loadgen.judge.ledger import Counted, ledger_of
+from loadgen.kernels import traffic, violations
+from loadgen.kernels.accounting import received_on
+from loadgen.kernels.device import AWAIT_CONNACK, AWAY, RESUMED, WAITING, WINDOW_FULL
+from loadgen.kernels.in_flight import redelivery_order
+from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS
+from loadgen.kernels.traffic import WARMUP
+from loadgen.metrics.interval import COUNTERS
+from loadgen.mqtt.codec import encode
+from loadgen.mqtt.packets import ConnAck, Packet, PubAck, PubComp, Publish, PubRec, PubRel
+from loadgen.mqtt.properties import Properties
+from tests.fleets import total_of
+from tests.kernels.test_traffic import (
+    MEASURE_FROM_NS,
+    PERIOD_NS,
+    START_NS,
+    TAG,
+    WINDOW_END_NS,
+    Bench,
+    header,
+    message,
+    publish,
+    spoiled,
+)
+
+
+def counted(bench: Bench, group: int = 1) -> dict[str, int]:
+    """Counters of all phases, but for bytes."""
+    names = [name for name in COUNTERS if not name.endswith("_bytes")]
+    found = {name: int(bench.fleet.counters[name][group].sum()) for name in names}
+    return {name: value for name, value in found.items() if value}
+
+
+def told(bench: Bench) -> list[int]:
+    """The violations of which Python is told."""
+    return [event[2] for event in bench.events() if event[0] == traffic.VIOLATION]
+
+
+def give(bench: Bench, data: bytes, now_ns: int = MEASURE_FROM_NS + 1_000) -> None:
+    taken, _ = bench.receive(bench.subscriber, data, now_ns=now_ns)
+    assert taken == len(data)
+
+
+def balance(bench: Bench) -> None:
+    """What arrived is counted once, and the pairs know of it."""
+    arrived = ("received", "corrupt", "duplicated", "misrouted", "foreign")
+    totals = bench.fleet.totals
+    assert totals.publishes == sum(total_of(bench.fleet, name) for name in arrived)
+    known = int(received_on(bench.fleet.pairs, bench.fleet.gaps).sum())
+    assert known == total_of(bench.fleet, "received") + totals.damaged
+
+
+# --- where a message belongs -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stream", "topic"),
+    [
+        (9, "bench/t/0"),  # of nobody
+        (13, "bench/t/3"),  # of a publisher that the subscriber has nothing to do with
+        (0xFFFFFFFF, "bench/t/0"),
+        (10, "bench/t/1"),  # two topics exchanged
+        (11, "bench/t/0"),
+        (10, "bench/t/00"),
+        (10, "bench/t/10"),
+        (10, "bench/t/"),
+        (10, "ench/t/0"),
+        (10, "bench/u/0"),
+        (10, "xbench/t/0"),
+        (10, "0"),
+    ],
+)
+def test_a_message_of_another_stream_or_on_another_topic_is_misrouted(
+    stream: int, topic: str
+) -> None:
+    bench = Bench()
+    give(bench, publish(message(0, stream=stream), topic=topic))
+    assert bench.counted() == {"measure": {"misrouted": 1}}
+    assert (bench.fleet.pairs["expected"] == 0).all()
+    balance(bench)
+
+
+def test_a_message_to_a_device_that_does_not_subscribe_is_misrouted() -> None:
+    bench = Bench()
+    bench.receive(0, publish(message(0, intended_ns=WINDOW_END_NS)), now_ns=START_NS)
+    assert bench.counted(0) == {"drain": {"misrouted": 1}}
+
+
+def test_a_misrouted_message_has_the_phase_in_which_it_was_intended() -> None:
+    bench = Bench()
+    give(bench, publish(message(0, intended_ns=START_NS), topic="x"), WINDOW_END_NS + 9)
+    assert bench.counted() == {"warmup": {"misrouted": 1}}
+
+
+# --- damaged ---------------------------------------------------------------------------------
+
+
+def body_of(bench: Bench, size: int = 10) -> bytes:
+    return bytes(bench.fleet.body[:size].tobytes())
+
+
+def test_a_damaged_body_is_put_where_its_header_says() -> None:
+    bench = Bench(size=(42, 42))
+    body = body_of(bench)
+    whole = message(1, intended_ns=START_NS, body=body)
+    give(bench, publish(message(0, body=body)) + publish(spoiled(whole, 35)))
+    # Its phase is its own, and its place is filled: nothing of it is lost or in a gap.
+    assert bench.counted()["warmup"] == {"corrupt": 1}
+    assert bench.fleet.pairs["expected"].tolist() == [2, 0, 0]
+    assert (bench.fleet.totals.damaged, bench.fleet.totals.missing) == (1, 0)
+    balance(bench)
+    # The same again, whole or damaged, is repeated.
+    give(bench, publish(whole) + publish(spoiled(whole, 33)))
+    assert counted(bench) == {"received": 1, "corrupt": 1, "duplicated": 2}
+    balance(bench)
+
+
+def test_no_damaged_repeat_is_excused() -> None:
+    bench = Bench(size=(42, 42), qos=1)
+    f = bench.fleet
+    body = body_of(bench)
+    whole = publish(message(0, body=body), qos=1, packet_id=1)
+    again = publish(message(0, body=body), qos=1, packet_id=2, dup=True)
+    damaged = publish(spoiled(message(0, body=body), 40), qos=1, packet_id=3, dup=True)
+    give(bench, whole)
+    f.devices[bench.subscriber].flags |= RESUMED
+    for data in (again, damaged):
+        give(bench, data)
+    assert counted(bench) == {"received": 1, "duplicated": 2, "excused": 1}
+    ledger = ledger_of(Counted({"expected": 1, **counted(bench)}))
+    assert (ledger.repeated_allowed, ledger.repeated) == (1, 1)
+    balance(bench)
+
+
+def test_a_body_of_another_length_is_put_there_too() -> None:
+    bench = Bench(size=(42, 42))
+    whole = message(0, body=body_of(bench))
+    give(bench, publish(whole[:-3]) + publish(message(1, body=body_of(bench)) + b"more"))
+    assert counted(bench) == {"corrupt": 2}
+    assert bench.fleet.pairs["expected"].tolist() == [2, 0, 0]
+
+
+@pytest.mark.parametrize("position", [*range(4, 32)])
+def test_a_damaged_header_moves_no_pair(position: int) -> None:
+    bench = Bench(size=(42, 42))
+    whole = message(5, body=body_of(bench))
+    give(bench, publish(spoiled(whole, position), topic="bench/t/0"))
+    assert bench.counted() == {"measure": {"corrupt": 1}}
+    assert (bench.fleet.pairs["expected"] == 0).all()
+    assert (bench.fleet.totals.damaged, bench.fleet.totals.missing) == (0, 0)
+    # What cannot be known: it keeps its gap, which is told when a later one comes.
+    give(bench, publish(message(6, body=body_of(bench))))
+    assert bench.fleet.totals.missing == 6
+    balance(bench)
+
+
+@pytest.mark.parametrize("position", range(4))
+def test_with_a_damaged_tag_the_moment_says_whose_it_was(position: int) -> None:
+    bench = Bench()
+    for intended_ns, wanted in (
+        (START_NS, "corrupt"),
+        (START_NS - 1, "foreign"),
+        (MEASURE_FROM_NS + 1_000, "corrupt"),
+        (MEASURE_FROM_NS + 1_001, "foreign"),  # later than now
+    ):
+        bench.fleet.counters["corrupt"] = bench.fleet.counters["foreign"] = 0
+        data = spoiled(message(0, intended_ns=intended_ns), position)
+        give(bench, publish(data, topic="bench/t/0"))
+        assert bench.counted() == {"measure": {wanted: 1}}
+
+
+def test_a_damaged_message_in_the_wrong_place_is_misrouted() -> None:
+    bench = Bench(size=(42, 42))
+    give(bench, publish(spoiled(message(0, body=body_of(bench)), 35), topic="bench/t/2"))
+    assert counted(bench) == {"misrouted": 1}
+
+
+# --- repeated --------------------------------------------------------------------------------
+
+
+def resume(bench: Bench, *, session_present: bool = True) -> bytes:
+    device = bench.fleet.devices[bench.subscriber]
+    device.state = AWAIT_CONNACK
+    device.returned_ns = AWAY
+    return encode(ConnAck(session_present=session_present), 4)
+
+
+def test_a_repeat_is_excused_after_a_resumed_session_until_the_first_without_dup() -> None:
+    bench = Bench(qos=1)
+    first = [publish(message(n), qos=1, packet_id=n + 1) for n in range(3)]
+    again = [publish(message(n), qos=1, packet_id=n + 1, dup=True) for n in range(3)]
+    give(bench, b"".join(first) + again[0])
+    assert counted(bench) == {"received": 3, "duplicated": 1}
+    # CONNACK and what follows it may come in the same bytes.
+    give(bench, resume(bench) + again[1])
+    assert counted(bench)["excused"] == 1
+    give(bench, publish(message(9)) + again[2])  # QoS 0 has no DUP
+    assert counted(bench)["excused"] == 2
+    give(bench, publish(message(10), qos=1, packet_id=7) + again[1])
+    assert not bench.fleet.devices[bench.subscriber].flags & RESUMED
+    assert (counted(bench)["duplicated"], counted(bench)["excused"]) == (4, 2)
+    balance(bench)
+
+
+@pytest.mark.parametrize("case", ["no session", "no dup", "another device", "QoS 2"])
+def test_no_other_repeat_is_excused(case: str) -> None:
+    qos = 2 if case == "QoS 2" else 1
+    bench = Bench(qos=qos, subscribers=2)
+    give(bench, publish(message(0), qos=qos, packet_id=1))
+    give(bench, encode(PubRel(1), 4) if qos == 2 else b"")
+    connack = resume(bench, session_present=case != "no session")
+    if case == "another device":
+        bench.fleet.devices[bench.subscriber + 1].state = AWAIT_CONNACK
+        bench.fleet.devices[bench.subscriber + 1].returned_ns = AWAY
+        bench.receive(bench.subscriber + 1, connack)
+        connack = b""
+        bench.fleet.devices[bench.subscriber].returned_ns = 5
+    give(bench, connack + publish(message(0), qos=qos, packet_id=2, dup=case != "no dup"))
+    found = counted(bench)
+    assert (found["duplicated"], found.get("excused", 0)) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("qos", "session_present", "marked"),
+    [(1, True, True), (1, False, True), (2, True, False), (2, False, True)],
+)
+def test_what_our_publisher_sends_again_is_marked_where_both_may_come(
+    qos: int, session_present: bool, marked: bool
+) -> None:
+    bench = Bench(qos=qos, window=10)
+    f = bench.fleet
+    sent = bench.send(0, START_NS + 2 * PERIOD_NS)
+    assert len(sent) == 3
+    slots = redelivery_order(f.senders, f.window, 0)
+    handled, size, _ = MESSAGING_ENTRY_POINTS.redeliver(f, 0, session_present, slots, len(slots), 1)
+    assert handled == 3
+    again = bench.messages(f.out[:size].tobytes())
+    assert [header(packet.payload) for packet in again] == [header(p.payload) for p in sent]
+    assert [bool(packet.payload[27] & 0x80) for packet in again] == [marked] * 3
+    assert [packet.dup for packet in again] == [session_present] * 3
+    assert not any(packet.payload[27] & 0x80 for packet in sent)
+    # A subscriber that gets both takes the copy for excused, however it comes.
+    data = b"".join(publish(packet.payload) for packet in (*sent, *again))
+    give(bench, data)
+    found = counted(bench)
+    assert (found["received"], found["duplicated"]) == (3, 3)
+    assert found.get("excused", 0) == (3 if marked else 0)
+
+
+def test_an_identifier_in_use_is_repeated_and_without_dup_a_violation() -> None:
+    bench = Bench(qos=2)
+    data = publish(message(0), qos=2, packet_id=7)
+    give(bench, data + publish(message(0), qos=2, packet_id=7, dup=True))
+    assert counted(bench) == {"received": 1, "duplicated": 1, "excused": 1}
+    # DUP excuses no damage.
+    give(bench, publish(spoiled(message(0), 20), qos=2, packet_id=7, dup=True))
+    assert counted(bench) == {"received": 1, "duplicated": 2, "excused": 1}
+    give(bench, data)
+    assert counted(bench) == {"received": 1, "duplicated": 3, "excused": 1, "violations": 1}
+    assert told(bench) == [violations.IDENTIFIER_IN_USE]
+    balance(bench)
+
+
+# --- quality of service ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("published", "granted", "delivered", "wanted"),
+    [
+        (1, 1, 0, {"below_qos": 1}),
+        (2, 1, 0, {"below_qos": 1}),
+        (1, 2, 0, {"below_qos": 1}),
+        (2, 2, 1, {"below_qos": 1}),
+        (0, 1, 0, {}),
+        (1, 0, 0, {}),
+        (1, 0, 1, {"violations": 1}),
+        (0, 2, 1, {"violations": 1}),
+        (1, 1, 2, {"violations": 1}),
+    ],
+)
+def test_the_qos_is_the_lower_of_published_and_granted(
+    published: int, granted: int, delivered: int, wanted: dict[str, int]
+) -> None:
+    bench = Bench(qos=published, receive_qos=granted)
+    packet_id = 1 if delivered else 0
+    give(bench, publish(message(0), qos=delivered, packet_id=packet_id))
+    assert counted(bench) == {"received": 1, **wanted}
+    assert told(bench) == ([violations.QOS_RAISED] if "violations" in wanted else [])
+    balance(bench)
+
+
+# --- what a broker may not do ----------------------------------------------------------------
+
+
+def test_a_topic_alias_and_an_empty_topic_are_violations() -> None:
+    bench = Bench(version=5)
+    payload = message(0)
+    alias = Properties(message_expiry_interval=9, topic_alias=3, content_type="x")
+    harmless = Properties(message_expiry_interval=9, user_property=(("a", "b"),))
+    give(bench, encode(Publish("bench/t/0", payload, properties=harmless), 5))
+    assert counted(bench) == {"received": 1}
+    give(bench, encode(Publish("bench/t/0", message(1), properties=alias), 5))
+    assert counted(bench) == {"received": 2, "violations": 1}
+    give(bench, encode(Publish("", message(2), properties=Properties(topic_alias=3)), 5))
+    assert counted(bench) == {"received": 2, "violations": 3, "misrouted": 1}
+    assert told(bench) == [violations.TOPIC_ALIAS, violations.EMPTY_TOPIC]
+    balance(bench)
+
+
+def test_dup_at_qos_0_is_a_violation_and_ends_the_connection() -> None:
+    bench = Bench()
+    data = publish(message(0))
+    give(bench, bytes([data[0] | 8]) + data[1:])
+    assert counted(bench) == {"violations": 1}
+    assert [event[0] for event in bench.events()] == [traffic.VIOLATION, traffic.BROKEN]
+
+
+def test_a_pubrel_for_nothing_is_a_violation_unless_the_device_came_back() -> None:
+    bench = Bench(qos=2)
+    give(bench, encode(PubRel(3), 4))
+    assert counted(bench) == {"violations": 1}
+    assert told(bench) == [violations.UNKNOWN_PUBREL]
+    bench.fleet.devices[bench.subscriber].returned_ns = START_NS
+    give(bench, encode(PubRel(3), 4))
+    assert counted(bench) == {"violations": 1}
+
+
+def test_the_handshake_of_a_misrouted_message_is_no_violation() -> None:
+    bench = Bench(qos=2)
+    for _ in range(2):
+        bench.receive(0, publish(message(0), qos=2, packet_id=3))
+        assert bench.receive(0, encode(PubRel(3), 4))[1] == encode(PubComp(3), 4)
+    assert counted(bench, 0) == {"misrouted": 2}
+
+
+# --- acknowledgements ------------------------------------------------------------------------
+
+
+def handshakes(bench: Bench) -> None:
+    """Each message sent with a handshake is in one of its ends, or in flight."""
+    ends = ("acknowledged", "refused", "given_up")
+    in_flight = int(bench.fleet.senders["in_flight"].sum())
+    assert in_flight == bench.fleet.totals.in_flight
+    assert total_of(bench.fleet, "sent") == in_flight + sum(
+        total_of(bench.fleet, name) for name in ends
+    )
+
+
+def test_a_refused_message_is_neither_acknowledged_nor_expected() -> None:
+    bench = Bench(qos=1, version=5, window=10, deliveries=3)
+    bench.send(0, START_NS + 3 * PERIOD_NS)
+    assert counted(bench, 0) == {"sent": 4, "expected": 12}
+    reason = Properties(reason_string="over quota")
+    first = encode(PubAck(1, reason_code=0x97, properties=reason), 5)
+    bench.receive(0, first + encode(PubAck(2, reason_code=0x97), 5) + encode(PubAck(3), 5))
+    assert counted(bench, 0) == {"sent": 4, "expected": 6, "refused": 2, "acknowledged": 1}
+    assert bench.fleet.refusals["count"][0x97] == bench.fleet.refusals["count"].sum() == 2
+    assert bench.fleet.totals.withdrawn == 6
+    # Of a storm of refusals Python hears once for each code.
+    assert [(e[0], e[2], e[3]) for e in bench.events()] == [(traffic.REFUSED_PACKET, 0x97, first)]
+    bench.receive(0, encode(PubAck(4, reason_code=0x87), 5))
+    assert [event[2] for event in bench.events()] == [0x87]
+    assert bench.stat(0, "acknowledge", WARMUP)[0] == 1
+    handshakes(bench)
+
+
+def test_no_matching_subscribers_is_a_success() -> None:
+    bench = Bench(qos=1, version=5)
+    bench.send(0, START_NS)
+    bench.receive(0, encode(PubAck(1, reason_code=0x10), 5))
+    assert counted(bench, 0) == {"sent": 1, "expected": 1, "acknowledged": 1}
+
+
+def test_qos_2_may_be_refused_by_pubrec_and_failed_by_pubcomp() -> None:
+    bench = Bench(qos=2, version=5, window=10)
+    bench.send(0, START_NS + 2 * PERIOD_NS)
+    bench.receive(0, encode(PubRec(1, reason_code=0x97), 5) + encode(PubRec(2), 5))
+    bench.receive(0, encode(PubComp(2, reason_code=0x92), 5))
+    assert counted(bench, 0) == {
+        "sent": 3,
+        "expected": 2,
+        "refused": 1,
+        "given_up": 1,
+        "violations": 1,
+    }
+    assert told(bench) == [violations.FAILED_PUBCOMP]
+    assert bench.fleet.refusals["count"].sum() == 1
+    handshakes(bench)
+
+
+@pytest.mark.parametrize(
+    ("qos", "wrong", "words"),
+    [
+        (1, PubRec(1), "a PUBLISH of QoS 1 answered with PUBREC (the specification wants PUBACK)"),
+        (
+            1,
+            PubComp(1),
+            "a PUBLISH of QoS 1 answered with PUBCOMP (the specification wants PUBACK)",
+        ),
+        (2, PubAck(1), "a PUBLISH of QoS 2 answered with PUBACK (the specification wants PUBREC)"),
+        (
+            2,
+            PubComp(1),
+            "a PUBLISH of QoS 2 answered with PUBCOMP (the specification wants PUBREC)",
+        ),
+    ],
+)
+def test_the_wrong_acknowledgement_gives_the_message_up_and_frees_its_place(
+    qos: int, wrong: Any, words: str
+) -> None:
+    bench = Bench(qos=qos, window=1)
+    bench.send(0, START_NS + 3 * PERIOD_NS)
+    bench.fleet.devices[0].flags |= WAITING
+    bench.fleet.totals.heap_size = 0
+    assert bench.fleet.devices[0].flags & WINDOW_FULL
+    bench.receive(0, encode(wrong, 4))
+    assert not bench.fleet.devices[0].flags & (WINDOW_FULL | WAITING)
+    found = counted(bench, 0)
+    assert (found["given_up"], found["violations"]) == (1, 1)
+    assert "acknowledged" not in found
+    assert [violations.WORDS[kind] for kind in told(bench)] == [words]
+    handshakes(bench)
+
+
+def test_a_pubrel_answered_with_puback_ends_the_message() -> None:
+    bench = Bench(qos=2)
+    bench.send(0, START_NS)
+    bench.receive(0, encode(PubRec(1), 4) + encode(PubAck(1), 4))
+    assert counted(bench, 0) == {"sent": 1, "expected": 1, "given_up": 1, "violations": 1}
+    assert [violations.WORDS[kind] for kind in told(bench)] == [
+        "a PUBREL answered with PUBACK (the specification wants PUBCOMP)"
+    ]
+    handshakes(bench)
+
+
+def test_a_second_pubrec_is_a_violation_and_answered() -> None:
+    bench = Bench(qos=2)
+    bench.send(0, START_NS)
+    for _ in range(2):
+        assert bench.receive(0, encode(PubRec(1), 4))[1] == encode(PubRel(1), 4)
+    assert counted(bench, 0) == {"sent": 1, "expected": 1, "violations": 1}
+    assert [violations.WORDS[kind] for kind in told(bench)] == [
+        "a PUBREL answered with PUBREC (the specification wants PUBCOMP)"
+    ]
+    bench.receive(0, encode(PubComp(1), 4))
+    assert counted(bench, 0)["acknowledged"] == 1
+
+
+def test_handshakes_that_went_with_the_session_are_given_up() -> None:
+    bench = Bench(qos=2, window=10)
+    f = bench.fleet
+    bench.send(0, START_NS + 3 * PERIOD_NS)
+    bench.receive(0, encode(PubRec(2), 4) + encode(PubRec(3), 4))
+    slots = redelivery_order(f.senders, f.window, 0)
+    MESSAGING_ENTRY_POINTS.redeliver(f, 0, False, slots, len(slots), 1)
+    assert counted(bench, 0) == {"sent": 4, "expected": 4, "given_up": 2}
+    handshakes(bench)
+    traffic.give_up_all(f, 0)
+    assert counted(bench, 0)["given_up"] == 4
+    assert f.totals.in_flight == 0
+    handshakes(bench)
+
+
+# --- anything --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_comes_the_sums_close(seed: int) -> None:
+    rng = random.Random(seed)
+    qos, version = rng.choice([0, 1, 2]), rng.choice([4, 5])
+    bench = Bench(qos=qos, version=version, size=(42, 42), window=20)
+    body = body_of(bench)
+    handled = 0
+    for _ in range(400):
+        stream = rng.choice([9, 10, 11, 12, 13])
+        payload = message(
+            rng.randrange(40), stream=stream, tag=rng.choice([TAG] * 9 + [1]), body=body
+        )
+        topic = f"bench/t/{stream - 10 if rng.random() < 0.9 else 1}"
+        if rng.random() < 0.3:
+            payload = spoiled(payload, rng.randrange(len(payload)))
+        elif rng.random() < 0.1:
+            payload = payload[: rng.randrange(len(payload))]
+        level = rng.randrange(3)
+        packet_id = rng.randrange(1, 9) if level else 0
+        data = publish(
+            payload,
+            qos=level,
+            packet_id=packet_id,
+            version=version,
+            dup=bool(level) and rng.random() < 0.5,
+            topic=topic,
+        )
+        handled += 1
+        if rng.random() < 0.3:
+            data += encode(PubRel(rng.randrange(1, 9)), version)
+        give(bench, data, MEASURE_FROM_NS + handled)
+        bench.send(rng.randrange(3), MEASURE_FROM_NS - 990_000 + handled * 700)
+        if qos:
+            reason = rng.choice([0, 0, 0x87, 0x97]) if version == 5 else 0
+            number = rng.randrange(1, 24)
+            answers: list[Packet] = [
+                PubAck(number, reason_code=reason),
+                PubRec(number, reason_code=reason),
+                PubComp(number, reason_code=0x92 if reason else 0),
+            ]
+            ack = encode(rng.choice(answers), version)
+            bench.receive(rng.randrange(3), ack, now_ns=MEASURE_FROM_NS + handled)
+        bench.events()
+    assert bench.fleet.totals.publishes == handled
+    balance(bench)
+    if qos:
+        handshakes(bench)
+        assert total_of(bench.fleet, "refused") == bench.fleet.refusals["count"].sum()
+    expected = total_of(bench.fleet, "sent") - bench.fleet.totals.withdrawn
+    assert total_of(bench.fleet, "expected") == expected
+    assert total_of(bench.fleet, "violations") == bench.fleet.violations.sum()

@@ -1,0 +1,604 @@
+"""Every reason against a run, on both sides of its bound."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.judge import own_delay, verdict
+from loadgen.judge.own_delay import OwnDelay
+from tests.ledgers import changed, facts_with
+
+SOUND = facts_with(
+    qos=0,
+    devices=1001,
+    connected=1001,
+    window_s=10.0,
+    target_rate=1000.0,
+    publishers=1000,
+    sent=10_000,
+    expected=10_000,
+    received=10_000,
+    busy_share=0.3,
+    own_delay=OwnDelay(read_p99_us=20.0, send_p99_us=50.0),
+    backlog=tuple((second * 10**9, 0, 20 + second % 3) for second in range(11)),
+    latency_p99_us=300.0,
+)
+BURST = verdict.RunFacts(connects_only=True, devices=5000, connected=5000, connect_seconds=1.0)
+
+
+def codes(facts: verdict.RunFacts) -> tuple[str, ...]:
+    return verdict.judge(facts).codes
+
+
+def reason(facts: verdict.RunFacts) -> verdict.Reason:
+    """The only reason against a run."""
+    (only,) = verdict.judge(facts).reasons
+    assert only.detail.isprintable() and any(c.isdigit() for c in only.detail)
+    return only
+
+
+def test_a_sound_run_is_valid() -> None:
+    assert verdict.judge(SOUND).valid and verdict.judge(BURST).valid
+    assert verdict.judge(SOUND).reasons == ()
+
+
+class TestRateMissed:
+    def test_on_both_sides_of_one_percent(self) -> None:
+        assert codes(changed(SOUND, sent=9_900)) == ()
+        found = reason(changed(SOUND, sent=9_899))
+        assert found.code == "RATE_MISSED"
+        assert "9,899 of 10,000" in found.detail and "1,000/s" in found.detail
+
+    def test_what_was_sent_after_the_window_is_not_in_time(self) -> None:
+        late = changed(SOUND, owed_at_window_end=101)
+        assert codes(late) == ("RATE_MISSED",)
+        assert codes(changed(late, owed_at_window_end=100)) == ()
+
+    def test_messages_still_owed_after_the_drain(self) -> None:
+        found = reason(changed(SOUND, sent=9_999, owed_at_window_end=1, owed=1))
+        assert found == verdict.Reason("RATE_MISSED", "1 messages were still owed after the drain")
+
+    def test_what_is_owed_at_the_end_was_not_sent_in_time_either(self) -> None:
+        facts = changed(SOUND, sent=5_000, owed_at_window_end=5_000, owed=5_000)
+        assert "5,000 of 10,000" in reason(changed(facts, expected=5000, received=5000)).detail
+
+    def test_nothing_sent(self) -> None:
+        nothing = changed(SOUND, sent=0, expected=0, received=0)
+        assert codes(nothing) == ("RATE_MISSED",)
+        assert codes(changed(nothing, target_rate=0.05, publishers=1)) == ("RATE_MISSED",)
+
+    def test_a_random_schedule_may_miss_its_mean(self) -> None:
+        poisson = changed(
+            SOUND, arrivals_random=True, target_rate=10.0, sent=60, expected=60, received=60
+        )
+        assert codes(poisson) == ()  # 40 below the mean is four standard deviations
+        assert codes(changed(poisson, sent=59)) == ("RATE_MISSED",)
+        constant = changed(poisson, arrivals_random=False, publishers=10)
+        assert codes(changed(constant, sent=90)) == ("RATE_MISSED",)
+
+    def test_a_constant_schedule_misses_by_the_fraction_of_a_message(self) -> None:
+        # 100 publishers with 1.5 messages each in the window: standard deviation 5.
+        half = changed(SOUND, publishers=100, target_rate=15.0)
+        assert codes(changed(half, sent=130)) == ()
+        assert codes(changed(half, sent=129)) == ("RATE_MISSED",)
+        # With 2 messages each there is nothing to be off by, but the edge of the window.
+        whole = changed(half, target_rate=20.0)
+        assert codes(changed(whole, sent=198)) == ()
+        assert codes(changed(whole, sent=197)) == ("RATE_MISSED",)
+
+    def test_who_was_sent_away_owes_and_nobody_is_blamed(self) -> None:
+        away = changed(SOUND, owed_at_window_end=500)
+        assert codes(away) == ("RATE_MISSED",)
+        assert codes(changed(away, owed_by_leave=400.0)) == ()
+        assert codes(changed(away, owed_by_leave=399.0)) == ("RATE_MISSED",)
+        # What nobody owes is no churn's.
+        assert codes(changed(SOUND, sent=9_500, owed_by_leave=1e6)) == ("RATE_MISSED",)
+        grows = changed(SOUND, backlog=rising(1_500))
+        assert codes(grows) == ("BACKLOG_GROWS",)
+        assert codes(changed(grows, owed_by_leave=1_500.0)) == ()
+
+    def test_more_than_asked_is_no_fault(self) -> None:
+        assert codes(changed(SOUND, sent=10_050)) == ()
+
+    def test_a_burst_that_is_paced(self) -> None:
+        paced = changed(BURST, connect_rate=2500.0)
+        assert codes(changed(paced, connect_seconds=2.12)) == ()
+        found = reason(changed(paced, connect_seconds=2.13))
+        assert found.code == "RATE_MISSED" and "2.13 s" in found.detail
+        assert codes(changed(BURST, connect_seconds=1e6)) == ()
+
+    def test_a_burst_shorter_than_the_grace_has_a_rate_too(self) -> None:
+        # 1,000 connects at 100,000/s in 30 ms are 33,333/s.
+        brief = changed(BURST, devices=1000, connected=1000, connect_rate=100_000.0)
+        known = changed(brief, latency_p99_us=2_000.0)
+        assert codes(changed(known, connect_seconds=0.019)) == ()
+        assert codes(changed(known, connect_seconds=0.030)) == ("RATE_MISSED",)
+        slow = changed(brief, latency_p99_us=1e6)
+        assert codes(changed(slow, connect_seconds=0.110)) == ()
+        assert codes(changed(slow, connect_seconds=0.111)) == ("RATE_MISSED",)
+
+
+class TestGeneratorSaturated:
+    def test_busy_share(self) -> None:
+        assert codes(changed(SOUND, busy_share=0.95)) == ()
+        found = reason(changed(SOUND, busy_share=0.96))
+        assert found.code == "GENERATOR_SATURATED" and "96.0%" in found.detail
+        assert codes(changed(BURST, busy_share=0.96)) == ("GENERATOR_SATURATED",)
+
+    @pytest.mark.parametrize("limit", [100_000, 20_000])
+    def test_late_sends(self, limit: int) -> None:
+        facts = changed(SOUND, send_delay_limit_us=limit, latency_p99_us=1e6)
+        assert codes(changed(facts, own_delay=OwnDelay(send_p99_us=float(limit)))) == ()
+        late = changed(facts, own_delay=OwnDelay(send_p99_us=limit + 1.0))
+        assert reason(late).code == "GENERATOR_SATURATED"
+        assert codes(changed(late, send_tick_us=1)) == ()
+
+    def test_a_bound_that_is_missed_by_late_sends_is_the_generators(self) -> None:
+        missed = changed(SOUND, latency_bound_us=10_000.0, latency_p99_us=10_001.0)
+        in_time = OwnDelay(send_p99_us=5_000.0)
+        assert codes(changed(missed, own_delay=in_time)) == ("LATENCY_BOUND",)
+        late = changed(missed, own_delay=OwnDelay(send_p99_us=5_001.0))
+        assert codes(late) == ("GENERATOR_SATURATED", "LATENCY_BOUND")
+        assert codes(changed(late, latency_p99_us=10_000.0)) == ()
+
+    def test_what_is_too_little_for_a_reason_is_a_remark(self) -> None:
+        some = changed(SOUND, latency_p99_us=60_000.0, own_delay=OwnDelay(read_p99_us=11_000.0))
+        assert [remark.code for remark in verdict.judge(some).remarks] == ["OWN_DELAY"]
+        too_much = changed(some, own_delay=OwnDelay(read_p99_us=31_000.0))
+        assert codes(too_much) == ("GENERATOR_SATURATED",)
+        assert verdict.judge(too_much).remarks == ()
+
+
+class TestMessages:
+    def test_lost(self) -> None:
+        found = reason(changed(SOUND, received=9_999))
+        assert found.code == "LOST" and "1 of 10,000" in found.detail
+
+    def test_lost_says_what_the_broker_had_acknowledged(self) -> None:
+        lost = changed(SOUND, qos=1, received=9_990)
+        known = replace(lost, ledger=replace(lost.ledger, lost_acknowledged=4))
+        assert "; of these the broker had acknowledged 4" in reason(known).detail
+        assert "acknowledged" not in reason(lost).detail
+
+    def test_what_a_lost_worker_did_not_see_is_not_lost(self) -> None:
+        facts = changed(SOUND, workers_lost=(1,), received=9_000, confirmed=500)
+        assert codes(facts) == ("WORKER_LOST",)
+        assert (facts.ledger.lost, facts.ledger.unobserved) == (0, 1_000)
+        unread = changed(SOUND, unread=2, received=9_000)
+        assert reason(unread).code == "GENERATOR_SATURATED" and unread.ledger.unobserved == 1_000
+        gone = changed(SOUND, interrupted=True, abandoned=True, received=9)
+        assert codes(gone) == ("INTERRUPTED",)
+
+    @pytest.mark.parametrize("qos", [0, 1, 2])
+    def test_duplicated(self, qos: int) -> None:
+        found = reason(changed(SOUND, qos=qos, duplicated=3))
+        assert found.code == "DUPLICATED" and "3 deliveries" in found.detail
+
+    def test_repeats_that_are_allowed_are_remarked(self) -> None:
+        again = changed(SOUND, qos=1, duplicated=3, excused=3)
+        assert verdict.judge(again).valid
+        (remark,) = verdict.judge(again).remarks
+        assert remark.code == "REPEATED" and remark.detail.startswith("3 deliveries")
+        found = reason(changed(again, duplicated=5))
+        assert found.code == "DUPLICATED" and "2 deliveries" in found.detail
+        assert found.detail.endswith("3 more as it may")
+
+    def test_out_of_order(self) -> None:
+        assert reason(changed(SOUND, out_of_order=1)).code == "OUT_OF_ORDER"
+
+    def test_corrupt_is_not_also_lost(self) -> None:
+        assert reason(changed(SOUND, corrupt=1, received=9_999)).code == "CORRUPT"
+        both = changed(SOUND, corrupt=1, received=9_990)
+        assert codes(both) == ("CORRUPT", "LOST")
+        assert "9 of 10,000" in verdict.judge(both).reasons[1].detail
+
+    def test_damaged_beyond_what_was_expected_is_a_repeat(self) -> None:
+        assert codes(changed(SOUND, corrupt=1)) == ("DUPLICATED",)
+
+    @pytest.mark.parametrize(
+        ("counter", "code"),
+        [("foreign", "FOREIGN"), ("misrouted", "MISROUTED"), ("below_qos", "QOS")],
+    )
+    def test_what_must_not_be_there(self, counter: str, code: str) -> None:
+        found = reason(changed(SOUND, **{counter: 12}))
+        assert found.code == code and found.detail.startswith("12 ")
+
+    def test_what_came_before_the_window_is_a_remark(self) -> None:
+        facts = changed(SOUND, foreign=3)
+        early = replace(facts, ledger=SOUND.ledger)
+        assert verdict.judge(early).valid
+        (remark,) = verdict.judge(early).remarks
+        assert remark.code == "BEFORE_WINDOW" and remark.detail.endswith("window: 3 foreign")
+        assert verdict.judge(facts).remarks == ()
+
+
+class TestHandshakes:
+    QOS1 = changed(SOUND, qos=1, confirmed=10_000, acknowledged=10_000)
+
+    def test_all_acknowledged(self) -> None:
+        assert verdict.judge(self.QOS1).valid
+
+    def test_refused_is_not_lost(self) -> None:
+        facts = changed(
+            self.QOS1,
+            acknowledged=9_988,
+            refused=12,
+            expected=9_988,
+            received=9_988,
+            refusals={"Not authorized (0x87)": 12},
+            refusal="Not authorized (0x87): keep out",
+        )
+        found = reason(facts)
+        assert found.code == "REFUSED"
+        assert found.detail == (
+            "the broker refused 12 of 10,000 messages; over the whole run: 12 Not authorized "
+            "(0x87); the first: Not authorized (0x87): keep out"
+        )
+
+    def test_unacknowledged(self) -> None:
+        found = reason(changed(self.QOS1, acknowledged=9_997))
+        assert found.code == "UNACKNOWLEDGED" and found.detail.startswith("3 of 10,000")
+
+    def test_given_up_with_its_session_is_a_remark(self) -> None:
+        facts = changed(self.QOS1, qos=2, acknowledged=9_997, given_up=3)
+        assert verdict.judge(facts).valid
+        assert [remark.code for remark in verdict.judge(facts).remarks] == ["GIVEN_UP"]
+        assert codes(changed(facts, given_up=2)) == ("UNACKNOWLEDGED",)
+
+    @pytest.mark.parametrize(
+        ("fields", "why"),
+        [
+            ({}, "their session was lost"),
+            ({"violations": 3}, "the broker answered wrongly"),
+            (
+                {"violations": 3, "disconnects": 1},
+                "the broker answered wrongly or their session was lost",
+            ),
+        ],
+    )
+    def test_why_a_handshake_was_given_up_is_said(self, fields: dict[str, int], why: str) -> None:
+        facts = changed(self.QOS1, qos=2, acknowledged=9_997, given_up=3)
+        (remark,) = verdict.judge(changed(facts, **fields)).remarks
+        assert remark.detail.endswith(f"were given up: {why}")
+
+    def test_the_specification_holds_in_every_phase(self) -> None:
+        broken = changed(SOUND, violations=2, violation="PUBACK that nobody waits for")
+        found = reason(replace(broken, ledger=SOUND.ledger))
+        assert found.code == "PROTOCOL"
+        assert found.detail.endswith("the first: PUBACK that nobody waits for")
+
+
+class TestLedger:
+    def test_a_sum_that_does_not_close(self) -> None:
+        found = reason(changed(SOUND, imbalances=("3 in none",)))
+        assert found == verdict.Reason("LEDGER", "the counts do not close: 3 in none")
+        several = reason(changed(SOUND, imbalances=("3 in none", "b", "c")))
+        assert several.detail.endswith("3 in none; and 2 more")
+
+    def test_what_was_not_proven_is_a_remark(self) -> None:
+        unproven = verdict.judge(changed(SOUND, proven=False))
+        assert unproven.valid and [one.code for one in unproven.remarks] == ["UNPROVEN"]
+
+
+class TestConnections:
+    @pytest.mark.parametrize("facts", [SOUND, BURST])
+    def test_connect_failed(self, facts: verdict.RunFacts) -> None:
+        found = reason(changed(facts, connected=facts.devices - 1))
+        assert found.code == "CONNECT_FAILED" and f"of {facts.devices:,}" in found.detail
+        assert codes(changed(facts, connect_failures=1)) == ("CONNECT_FAILED",)
+        known = reason(changed(facts, connect_failures=2, connect_failure="no answer in time"))
+        assert known.detail.endswith("2 attempts failed; most often: no answer in time")
+
+    @pytest.mark.parametrize("facts", [SOUND, BURST])
+    def test_subscribe_failed_is_not_a_failed_connect(self, facts: verdict.RunFacts) -> None:
+        refused = "Not authorized (0x87)"
+        found = reason(changed(facts, subscribe_failures=2, subscribe_failure=refused))
+        assert found.code == "SUBSCRIBE_FAILED" and found.detail.startswith("2 of")
+        assert found.detail.endswith(f"most often: {refused}")
+
+    def test_what_was_lost_by_absence_is_told_with_its_cause(self) -> None:
+        lost = changed(SOUND, lost_to_absent=10, expected=SOUND.ledger.expected + 10)
+        assert codes(lost) == ("LOST",)
+        for cause in ({"connected": SOUND.devices - 1}, {"subscribe_failures": 1}):
+            found = reason(changed(lost, **cause))
+            assert found.code in ("CONNECT_FAILED", "SUBSCRIBE_FAILED")
+            expected = lost.ledger.expected
+            assert found.detail.endswith(f"; for that 10 of {expected:,} deliveries did not arrive")
+            assert codes(changed(lost, **cause, lost_to_absent=9)) == (found.code, "LOST")
+        both = verdict.judge(
+            changed(lost, connected=SOUND.devices - 1, subscribe_failures=1)
+        ).reasons
+        assert ["did not arrive" in one.detail for one in both] == [True, False]
+
+    def test_a_connection_that_ended_with_its_subscribe_is_told_once(self) -> None:
+        refused = changed(SOUND, subscribe_failures=2, closed_at_subscribe=2, disconnects=2)
+        assert codes(refused) == ("SUBSCRIBE_FAILED",)
+        found = verdict.judge(replace(refused, disconnects=3, disconnect="DISCONNECT")).reasons[1]
+        assert found.code == "DISCONNECTED"
+        assert found.detail == "1 connections were lost after they had been made"
+
+    @pytest.mark.parametrize("facts", [SOUND, BURST])
+    def test_disconnected(self, facts: verdict.RunFacts) -> None:
+        found = reason(changed(facts, disconnects=1))
+        assert found.code == "DISCONNECTED" and found.detail.endswith("had been made")
+        known = reason(changed(facts, disconnects=1, disconnect="ECONNRESET"))
+        assert known.detail == f"{found.detail}; the first: ECONNRESET"
+
+    def test_a_broker_that_was_killed_disconnects_and_all_come_back(self) -> None:
+        killed = changed(SOUND, qos=1, disconnects=20, disconnects_planned=True)
+        assert codes(changed(killed, reconnects=20, duplicated=7, excused=7)) == ()
+        assert "1 of 20" in reason(changed(killed, reconnects=19)).detail
+
+
+S = 10**9
+MOMENT = S // 100
+
+
+def course(
+    under_way: Callable[[float], float], seconds: float = 10
+) -> tuple[verdict.BacklogSample, ...]:
+    """What a window has of a backlog: a sample a second, and each 10 ms at both ends."""
+    end, edge = round(seconds * S), round(min(S / 2, seconds * S / 10))
+    moments = {*range(0, edge, MOMENT), *range(0, end, S), *range(end - edge, end + 1, MOMENT)}
+    return tuple((at, 0, round(under_way(at / S))) for at in sorted(moments))
+
+
+def rising(growth: float, seconds: float = 10) -> tuple[verdict.BacklogSample, ...]:
+    """Outstanding deliveries that grow by `growth` in all."""
+    return course(lambda at: 500 + growth * at / seconds, seconds)
+
+
+class TestBacklog:
+    def test_on_both_sides_of_the_floor_in_messages(self) -> None:
+        slow = changed(SOUND, target_rate=10.0, sent=100, expected=100, received=100)
+        at = verdict.BACKLOG_FLOOR_MESSAGES
+        assert codes(changed(slow, backlog=rising(at))) == ()
+        assert reason(changed(slow, backlog=rising(at * 1.1))).code == "BACKLOG_GROWS"
+
+    def test_on_both_sides_of_the_floor_in_time(self) -> None:
+        fast = changed(SOUND, target_rate=100_000.0, sent=10**6, expected=10**6, received=10**6)
+        assert codes(changed(fast, backlog=rising(10_000))) == ()
+        assert codes(changed(fast, backlog=rising(11_000))) == ("BACKLOG_GROWS",)
+
+    def test_what_the_generator_owes_counts(self) -> None:
+        owed = tuple((time, outstanding, 0) for time, _, outstanding in rising(2000))
+        assert codes(changed(SOUND, backlog=owed)) == ("BACKLOG_GROWS",)
+
+    def test_what_devices_owe_that_are_away_does_not(self) -> None:
+        owed = tuple((time, outstanding, 0) for time, _, outstanding in rising(2000))
+        assert codes(changed(SOUND, backlog=owed, disconnects=3)) == ("DISCONNECTED",)
+        assert codes(changed(SOUND, backlog=owed, connected=9)) == ("CONNECT_FAILED",)
+        both = changed(SOUND, backlog=rising(2000), disconnects=3)
+        assert codes(both) == ("DISCONNECTED", "BACKLOG_GROWS")
+
+    def test_a_backlog_that_shrinks_or_swings_is_none(self) -> None:
+        assert codes(changed(SOUND, backlog=rising(-5000))) == ()
+        swings = course(lambda at: 3000 * (int(at * 20) % 2))
+        assert codes(changed(SOUND, backlog=swings)) == ()
+
+    @pytest.mark.parametrize("stall", [(1, 3), (4, 9), (6.5, 9.4)])
+    def test_a_stall_that_recovered_inside_is_none(self, stall: tuple[float, float]) -> None:
+        def under_way(at: float) -> float:
+            return 1000 * (at - stall[0]) if stall[0] <= at < stall[1] else 3
+
+        assert codes(changed(SOUND, backlog=course(under_way))) == ()
+
+    @pytest.mark.parametrize("since_s", [5, 8.2, 9.3])
+    def test_a_stall_that_stands_at_the_end_counts_however_late_it_began(
+        self, since_s: float
+    ) -> None:
+        stands = course(lambda at: max(3.0, 1000 * (at - since_s)))
+        still = (verdict.Standstill(1.0, 1.6, 600), verdict.Standstill(since_s, 9.98, 700))
+        found = reason(changed(SOUND, backlog=stands, standstills=still))
+        assert found.code == "BACKLOG_GROWS"
+        assert found.detail.endswith(f"from {since_s:.1f} s to 10.0 s (while 700 waited)")
+        (remark,) = verdict.judge(changed(SOUND, backlog=stands, standstills=still)).remarks
+        assert remark.detail.endswith("from 1.0 s to 1.6 s (while 600 waited)")
+
+    def test_a_hiccup_at_the_very_end_is_none(self) -> None:
+        hiccup = course(lambda at: max(3.0, 1000 * (at - 9.8)))
+        assert codes(changed(SOUND, backlog=hiccup)) == ()
+
+    def test_a_single_sample_does_not_decide(self) -> None:
+        seconds = [(second * S, 0, 20) for second in range(21)]
+        assert codes(changed(SOUND, backlog=(*seconds[:20], (20 * S, 0, 10**6)))) == ()
+        grows = [(second * S, 0, 200 * second) for second in range(21)]
+        assert codes(changed(SOUND, backlog=(*grows[:20], (20 * S, 0, 0)))) == ("BACKLOG_GROWS",)
+
+    def test_noise_does_not_hide_growth(self) -> None:
+        draw = random.Random(5)
+        noisy = course(lambda at: 5000 * at / 60 + draw.uniform(0, 2000), 60)
+        assert verdict.backlog_growth(noisy) == pytest.approx(5000, rel=0.2)
+
+    def test_what_piled_up_at_a_generator_without_time_is_not_the_brokers(self) -> None:
+        saturated = changed(SOUND, backlog=rising(5000), busy_share=1.0)
+        assert codes(saturated) == ("GENERATOR_SATURATED",)
+
+    def test_a_short_stall_of_ours_does_not_hide_a_backlog_of_seconds(self) -> None:
+        brief = OwnDelay(stalled_s=1.2, longest=own_delay.LongestStall(0, 1.0, 1.2))
+        each_s = SOUND.ledger.expected / SOUND.window_s
+        more, less = (changed(SOUND, own_delay=brief, backlog=rising(n * each_s)) for n in (3, 1))
+        assert codes(more) == ("GENERATOR_SATURATED", "BACKLOG_GROWS")
+        assert codes(less) == ("GENERATOR_SATURATED",)
+
+    @pytest.mark.parametrize("count", range(2 * verdict.BACKLOG_EDGE_SAMPLES))
+    def test_too_few_samples_say_nothing(self, count: int) -> None:
+        samples = tuple((second * S, 0, 10**second) for second in range(count))
+        assert verdict.backlog_levels(samples) is None and verdict.backlog_growth(samples) == 0
+
+    def test_samples_of_one_moment_say_nothing(self) -> None:
+        assert verdict.backlog_growth([(5, 0, count) for count in range(9)]) == 0
+
+    @given(st.integers(-10_000, 10_000), st.integers(0, 10_000), st.integers(1, 100))
+    @settings(max_examples=50, deadline=None)
+    def test_a_straight_line_is_found_exactly(self, slope: int, start: int, seconds: int) -> None:
+        levels = verdict.backlog_levels(course(lambda at: start + slope * at, seconds))
+        assert levels is not None
+        (first_ns, before), (last_ns, after) = levels
+        assert (after - before) * S == pytest.approx(slope * (last_ns - first_ns), abs=2 * S)
+
+
+def test_when_nothing_came_back_is_remarked() -> None:
+    stood = changed(SOUND, standstills=(verdict.Standstill(3.21, 5.29, 2080),))
+    (remark,) = verdict.judge(stood).remarks
+    assert remark.code == "STANDSTILL"
+    assert remark.detail == (
+        "nothing came back in the window from 3.2 s to 5.3 s (while 2,080 waited)"
+    )
+    ours = OwnDelay(stalled_s=1.6, longest=own_delay.LongestStall(0, 3.2, 1.6))
+    found = verdict.judge(changed(stood, own_delay=ours))
+    assert (found.codes, found.remarks) == (("GENERATOR_SATURATED",), ())
+    brief = OwnDelay(stalled_s=0.9, longest=own_delay.LongestStall(0, 3.2, 0.9))
+    assert "STANDSTILL" in [
+        one.code for one in verdict.judge(changed(stood, own_delay=brief)).remarks
+    ]
+    often = changed(SOUND, standstills=(verdict.Standstill(1, 2, 30),) * 9)
+    assert verdict.judge(often).remarks[0].detail.endswith("(while 30 waited) and 4 more times")
+
+
+class TestLatencyBound:
+    def test_on_both_sides(self) -> None:
+        bounded = changed(SOUND, latency_bound_us=300.0)
+        assert codes(bounded) == ()
+        found = reason(changed(bounded, latency_p99_us=300.1))
+        assert found.code == "LATENCY_BOUND" and "300.1" in found.detail
+
+    def test_a_bound_without_a_measurement(self) -> None:
+        assert codes(changed(SOUND, latency_p99_us=None)) == ()
+        unmeasured = changed(SOUND, latency_p99_us=None, latency_bound_us=1000.0)
+        assert reason(unmeasured).code == "LATENCY_BOUND"
+
+    def test_connects_are_bounded_too(self) -> None:
+        slow = changed(BURST, latency_p99_us=2e6, latency_bound_us=1e6)
+        assert codes(slow) == ("LATENCY_BOUND",)
+
+
+def test_clock_on_both_sides() -> None:
+    assert codes(changed(SOUND, clock_bound_ns=100_000_000)) == ()
+    assert reason(changed(SOUND, clock_bound_ns=100_000_001)).code == "CLOCK"
+
+
+def test_a_latency_between_hosts_must_hold_its_bound_whatever_the_clocks_say() -> None:
+    near = changed(SOUND, latency_p99_us=190.0, latency_bound_us=200.0, clock_bound_ns=20_000)
+    assert codes(near) == ()
+    found = reason(changed(near, timed_between_hosts=True))
+    assert found.code == "LATENCY_BOUND" and "give or take 20.0 µs of two clocks" in found.detail
+
+
+def test_the_clocks_of_hosts_are_told_of_with_what_they_hide() -> None:
+    def clock(**fields: object) -> list[str]:
+        found = verdict.judge(changed(SOUND, **{"timed_between_hosts": True, **fields})).remarks
+        return [remark.detail for remark in found if remark.code == "CLOCK"]
+
+    assert clock(timed_between_hosts=False, clock_bound_ns=40_000) == []
+    known = "latencies between two hosts are known to within 40.0 µs"
+    assert clock(clock_bound_ns=40_000, latency_p99_us=50.0) == [known]
+    hidden = f"{known}, which is more than their 99th percentile"
+    assert clock(clock_bound_ns=40_000, latency_p99_us=30.0) == [hidden]
+
+
+def test_lost_workers_of_other_hosts_are_told_of_with_their_hosts() -> None:
+    found = reason(changed(SOUND, workers_lost=(1, 3), hosts_of_lost=("1 (b)",)))
+    assert found.detail.startswith("lost workers: 1, 3 on host 1 (b); each")
+    found = reason(changed(SOUND, workers_lost=(1,), hosts_of_lost=tuple("abcdefg")))
+    assert " on hosts a, b, c, d, e and 2 more;" in found.detail
+
+
+def test_a_lost_worker() -> None:
+    found = reason(changed(SOUND, workers_lost=tuple(range(12))))
+    assert found.code == "WORKER_LOST" and "0, 1, 2" in found.detail and "2 more" in found.detail
+
+
+def test_an_interrupted_run() -> None:
+    found = reason(changed(SOUND, interrupted=True, window_s=4.2, sent=4200))
+    assert found.code == "INTERRUPTED" and "4.2 s" in found.detail
+
+
+def test_reasons_come_in_one_order_and_all_are_told() -> None:
+    bad = changed(
+        SOUND,
+        interrupted=True,
+        connected=3,
+        disconnects=4,
+        subscribe_failures=2,
+        sent=7,
+        confirmed=7,
+        refused=2,
+        received=6,
+        duplicated=5,
+        out_of_order=4,
+        corrupt=3,
+        foreign=2,
+        misrouted=1,
+        below_qos=1,
+        violations=1,
+        imbalances=("1 in none",),
+        backlog=rising(10**6),
+        latency_bound_us=200.0,
+        thresholds_missed=("lost==0: it was 1",),
+        crash_failure="status 1",
+        clock_bound_ns=10**9,
+    )
+    # With a worker lost nobody knows what was lost and what was not acknowledged.
+    apart = {"AUDIT", "WORKER_LOST", "GENERATOR_SATURATED"}
+    assert codes(bad) == tuple(code for code in verdict.CODES if code not in apart)
+    assert not verdict.judge(bad).valid
+
+
+def test_thresholds_that_do_not_hold_are_reasons_each() -> None:
+    facts = changed(SOUND, thresholds_missed=("lost==0: it was 1", "sent>=9: it was 8"))
+    assert [(one.code, one.detail) for one in verdict.judge(facts).reasons] == [
+        ("THRESHOLD", "lost==0: it was 1"),
+        ("THRESHOLD", "sent>=9: it was 8"),
+    ]
+
+
+def test_a_crash_that_did_not_happen_proves_nothing() -> None:
+    assert reason(replace(SOUND, crash_failure="status 1")).code == "CRASH"
+
+
+def test_the_first_lost_messages_are_named() -> None:
+    named = (
+        verdict.LostRange(3, 7, 7, "subscribers", 5),
+        verdict.LostRange(3, 9, 1200, "subscribers", 5),
+    )
+    facts = replace(changed(SOUND, received=9_000), lost_named=named)
+    facts = replace(facts, ledger=replace(facts.ledger, lost_acknowledged=1_000))
+    told = "of these the broker had acknowledged 1,000, the first: 7 of stream 3 to subscribers 5, "
+    assert told + "9-1,200 of stream 3" in reason(facts).detail
+
+
+@pytest.mark.parametrize(
+    ("qos", "received", "by_slow", "disconnects", "found"),
+    [
+        (0, 9_200, 200, 0, ()),  # what QoS 0 lets a broker drop
+        (0, 9_199, 200, 0, ("LOST",)),  # one that was for another
+        (1, 9_200, 200, 0, ("LOST",)),
+        (1, 9_800, 800, 3, ()),  # with their connections, which the broker may end
+        (1, 9_200, 200, 3, ("LOST",)),  # more than was for three of ten devices
+        (1, 9_800, 800, 2, ("DISCONNECTED",)),  # one was another's
+    ],
+)
+def test_what_a_broker_does_to_slow_subscribers_is_told_and_no_fault(
+    qos: int, received: int, by_slow: int, disconnects: int, found: tuple[str, ...]
+) -> None:
+    slow = verdict.SlowFacts(10, 1000.0, 1_000, by_slow, 300, disconnects)
+    facts = replace(
+        changed(SOUND, received=received), qos=qos, slow=slow, disconnects=3 if disconnects else 0
+    )
+    assert codes(facts) == found
+    (told,) = (one.detail for one in verdict.judge(facts).remarks if one.code == "SLOW")
+    dropped = f"of the window's 1,000 {1_000 - by_slow:,} never came"
+    assert f"300 deliveries to them waited; {dropped}" in told
+    assert told.endswith(f"others {9_000 + by_slow - received:,} were lost")
+
+
+def test_no_slow_subscriber_that_comes_back_stands_in_for_another_that_does_not() -> None:
+    slow = verdict.SlowFacts(10, 1000.0, 1_000, 1_000, 0, 3)
+    facts = replace(SOUND, slow=slow, disconnects=4, reconnects=3, disconnects_planned=True)
+    assert reason(facts).detail == "1 of 4 devices did not come back"
+    assert codes(replace(facts, reconnects=4)) == ()

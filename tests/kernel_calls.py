@@ -1,0 +1,40 @@
+"""Kernels that take handlers, as tests call them: for messaging and for a supply chain."""
+
+import numpy as np
+
+from loadgen.kernels import traffic
+from loadgen.kernels.compiled import compiled
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.traffic import MESSAGING
+from loadgen.specjms.kernels.interactions import SUPPLY_CHAIN
+
+
+@compiled
+def send_due(
+    fleet: Fleet, number: int, now_ns: int, sent_ns: int, limit: int, position: int
+) -> tuple[int, int]:
+    return traffic.send_due(fleet, number, now_ns, sent_ns, limit, position, MESSAGING)
+
+
+@compiled
+def record_sent(fleet: Fleet, number: int, count: int, sent: int, sent_ns: int, start: int) -> None:
+    traffic.record_sent(fleet, number, count, sent, sent_ns, start, MESSAGING)
+
+
+@compiled
+def begin_interactions(
+    fleet: Fleet, number: int, now_ns: int, sent_ns: int, limit: int, position: int
+) -> tuple[int, int]:
+    return traffic.send_due(fleet, number, now_ns, sent_ns, limit, position, SUPPLY_CHAIN)
+
+
+@compiled
+def record_interactions(
+    fleet: Fleet, number: int, count: int, sent: int, sent_ns: int, start: int
+) -> None:
+    traffic.record_sent(fleet, number, count, sent, sent_ns, start, SUPPLY_CHAIN)
+
+
+def fill(fleet: Fleet, data: bytes) -> None:
+    """Put what a device received where its kernel reads it, and nothing behind it."""
+    fleet.buffer = np.frombuffer(bytearray(data), np.uint8)

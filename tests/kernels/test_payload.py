@@ -1,0 +1,229 @@
+"""The message header against zlib and struct."""
+
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from loadgen.kernels.crc import by_tables, crc32, crc32_of_28
+from loadgen.kernels.payload import (
+    HEADER_BYTES,
+    body_crc_states,
+    crc_of_body,
+    has_intact_header,
+    is_copy,
+    is_intact,
+    make_body,
+    read_i64,
+    read_u32,
+    send_offset_ns,
+    stamp,
+)
+
+U32 = (1 << 32) - 1
+I63 = (1 << 63) - 1
+LATEST_NS = 1 << 62
+
+
+def _stamped(
+    body: bytes,
+    *,
+    run_tag: int = 1,
+    stream: int = 2,
+    sequence: int = 3,
+    intended_ns: int = 4,
+    sent_ns: int = 5,
+    before: int = 0,
+) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """A whole payload behind `before` bytes of something else."""
+    out = np.full(before + HEADER_BYTES + len(body), 0xAA, np.uint8)
+    out[before + HEADER_BYTES :] = np.frombuffer(body, np.uint8)
+    stamp(out, before, run_tag, stream, sequence, intended_ns, sent_ns, zlib.crc32(body))
+    return out
+
+
+@given(st.binary(max_size=200), st.data())
+@settings(deadline=None, max_examples=150)
+def test_crc_is_zlibs_for_any_range_and_start(data: bytes, choice: st.DataObject) -> None:
+    start = choice.draw(st.integers(0, len(data)))
+    end = choice.draw(st.integers(start, len(data)))
+    before = choice.draw(st.sampled_from([0, 1, 0x80000000, U32]))
+    buffer = np.frombuffer(bytearray(data), np.uint8)
+    wanted = zlib.crc32(data[start:end], before)
+    assert crc32(before, buffer, start, end) == wanted
+    assert by_tables(before, buffer, start, end) == wanted
+
+
+@given(st.binary(min_size=28, max_size=28), st.integers(0, U32))
+@settings(deadline=None, max_examples=150)
+def test_crc_of_a_header_in_words_is_zlibs(data: bytes, before: int) -> None:
+    first, *words = struct.unpack("<Iqqq", data)
+    assert crc32_of_28(before, first, *words) == zlib.crc32(data, before)
+
+
+@pytest.mark.parametrize("size", [0, 15, 16, 127, 128, 191, 192, 1000, 4096, 65_537])
+def test_crc_of_large_bodies_is_zlibs(size: int) -> None:
+    data = np.random.default_rng(size).integers(0, 256, size + 3).astype(np.uint8)
+    for start in range(3):
+        wanted = zlib.crc32(data[start : start + size].tobytes(), 7)
+        assert crc32(7, data, start, start + size) == wanted
+
+
+def test_without_the_processors_instruction_the_same_comes_out() -> None:
+    """Numba compiles for a processor that does not multiply without carry."""
+    code = (
+        "import zlib, numpy as np; from loadgen.kernels import carryless, crc;"
+        "data = np.arange(300).astype(np.uint8); assert not carryless.FOLDS;"
+        "assert crc.crc32(5, data, 1, 300) == zlib.crc32(data[1:], 5);"
+        "assert crc.crc32_of_28(5, 6, 7, 8, 9) == zlib.crc32(b''.join("
+        "n.to_bytes(4 if n == 6 else 8, 'little') for n in range(6, 10)), 5)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "NUMBA_CPU_NAME": "generic"}, check=True
+    )
+
+
+def test_crc_can_be_taken_in_parts_of_any_length() -> None:
+    data = bytes(range(256)) * 2
+    buffer = np.frombuffer(bytearray(data), np.uint8)
+    for cut in range(len(data) + 1):
+        first = crc32(0, buffer, 0, cut)
+        assert crc32(first, buffer, cut, len(data)) == zlib.crc32(data)
+
+
+@given(
+    st.integers(0, U32),
+    st.integers(0, U32),
+    st.integers(0, I63),
+    st.integers(0, LATEST_NS),
+    st.integers(0, LATEST_NS),
+    st.binary(max_size=40),
+    st.integers(0, 9),
+)
+@example(U32, U32, I63, LATEST_NS, 0, b"", 0)
+@example(0, 0, 0, 0, LATEST_NS, b"x", 3)
+@settings(deadline=None, max_examples=150)
+def test_a_header_reads_back_as_it_was_stamped(
+    run_tag: int,
+    stream: int,
+    sequence: int,
+    intended_ns: int,
+    sent_ns: int,
+    body: bytes,
+    before: int,
+) -> None:
+    out = _stamped(
+        body,
+        run_tag=run_tag,
+        stream=stream,
+        sequence=sequence,
+        intended_ns=intended_ns,
+        sent_ns=sent_ns,
+        before=before,
+    )
+    assert read_u32(out, before) == run_tag
+    assert read_u32(out, before + 4) == stream
+    assert read_i64(out, before + 8) == sequence
+    assert read_i64(out, before + 16) == intended_ns
+    assert send_offset_ns(out, before) == int(np.float32(max(sent_ns - intended_ns, 0)))
+    assert not is_copy(out, before)
+    assert is_intact(out, before, len(out))
+    assert (out[:before] == 0xAA).all()
+    assert out[before + HEADER_BYTES :].tobytes() == body
+
+    message = out[before:].tobytes()
+    crc = zlib.crc32(message[:28], zlib.crc32(message[32:]))
+    assert struct.unpack("<IIqqfI", message[:32]) == (
+        run_tag,
+        stream,
+        sequence,
+        intended_ns,
+        float(np.float32(max(sent_ns - intended_ns, 0))),
+        crc,
+    )
+
+
+@given(st.integers(0, LATEST_NS), st.sampled_from([0, 1]))
+@example(0, 0)
+@example(0, 1)
+@example(1, 1)
+@example(LATEST_NS, 1)
+@settings(deadline=None, max_examples=150)
+def test_the_send_offset_is_right_to_seven_digits_in_a_copy_too(offset_ns: int, copy: int) -> None:
+    out = np.zeros(HEADER_BYTES, np.uint8)
+    stamp(out, 0, 1, 2, 3, LATEST_NS - 1, LATEST_NS - 1 + offset_ns, 0, copy)
+    assert is_intact(out, 0, HEADER_BYTES)
+    assert is_copy(out, 0) == bool(copy)
+    assert abs(send_offset_ns(out, 0) - offset_ns) <= offset_ns * 6e-8
+
+
+def test_what_is_sent_before_it_is_due_is_no_copy() -> None:
+    out = _stamped(b"", intended_ns=10, sent_ns=9)
+    assert (send_offset_ns(out, 0), is_copy(out, 0)) == (0, False)
+
+
+def test_a_header_is_right_by_itself_when_its_body_is_known() -> None:
+    out = _stamped(b"0123456789")
+    out[-1] ^= 1
+    assert not is_intact(out, 0, len(out))
+    assert has_intact_header(out, 0, zlib.crc32(b"0123456789"))
+    out[8] ^= 1
+    assert not has_intact_header(out, 0, zlib.crc32(b"0123456789"))
+
+
+@pytest.mark.parametrize("body", [b"", b"0123456789", bytes(100)])
+def test_one_flipped_bit_anywhere_is_noticed(body: bytes) -> None:
+    out = _stamped(body, run_tag=0x10AD, sequence=77, intended_ns=10**18, sent_ns=10**18 + 12)
+    assert is_intact(out, 0, len(out))
+    for position in range(len(out)):
+        for bit in range(8):
+            out[position] ^= 1 << bit
+            assert not is_intact(out, 0, len(out)), (position, bit)
+            out[position] ^= 1 << bit
+    assert is_intact(out, 0, len(out))
+
+
+def test_a_body_that_lost_or_gained_bytes_is_noticed() -> None:
+    out = _stamped(b"0123456789")
+    assert not is_intact(out, 0, len(out) - 1)
+    longer = np.concatenate((out, np.zeros(1, np.uint8)))
+    assert not is_intact(longer, 0, len(longer))
+
+
+def test_zeros_are_no_intact_message() -> None:
+    assert not is_intact(np.zeros(64, np.uint8), 0, 64)
+
+
+@given(st.integers(0, 80))
+@settings(deadline=None, max_examples=20)
+def test_every_prefix_of_the_body_has_its_crc(size_bytes: int) -> None:
+    body = make_body(size_bytes, 7)
+    states = body_crc_states(body)
+    assert states.shape == (size_bytes + 1,)
+    wanted = [zlib.crc32(body[:length].tobytes()) for length in range(size_bytes + 1)]
+    assert states.tolist() == wanted
+
+
+def test_a_prefix_of_a_large_body_has_its_crc_though_not_every_one_is_kept() -> None:
+    body = make_body(3_000_000, 7)
+    states = body_crc_states(body)
+    assert len(states) < 300_000
+    exact, block = 1 << 18, 1 << 16
+    lengths = [0, 1, exact - 1, exact, exact + 1, exact + block - 1, exact + block, 3_000_000]
+    for length in (*lengths, *np.random.default_rng(1).integers(0, 3_000_001, 20).tolist()):
+        assert crc_of_body(states, body, length) == zlib.crc32(body[:length].tobytes()), length
+
+
+def test_the_body_is_printable_and_depends_only_on_the_seed() -> None:
+    body = make_body(1000, 5)
+    assert body.tobytes().isalnum()
+    assert body.tobytes() == make_body(1000, 5).tobytes()
+    assert body.tobytes() != make_body(1000, 6).tobytes()
+    assert make_body(2000, 5)[:1000].tobytes() == body.tobytes()

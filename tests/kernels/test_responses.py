@@ -1,0 +1,202 @@
+"""Devices that answer: what they send for what they receive, and what counts."""
+
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from loadgen.cases.registry import build_scenario
+from loadgen.errors import ScenarioError
+from loadgen.kernels import traffic
+from loadgen.kernels.device import CONNECTED
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.in_flight import set_capacity
+from loadgen.kernels.payload import HEADER_BYTES, stamp
+from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS
+from loadgen.kernels.traffic import slot_of
+from loadgen.metrics.interval import COUNTERS, SERIES
+from loadgen.mqtt.codec import decode, encode
+from loadgen.mqtt.packets import PubAck, Publish
+from loadgen.plan.groups import (
+    RunPlan,
+    Share,
+    Target,
+    WorkerPlan,
+    sent_rate,
+    topic_filter,
+)
+from loadgen.worker.build_fleet import build_fleet
+from tests.fleets import groups_of
+from tests.kernel_calls import fill
+
+TAG = 77
+FROM_NS = 1_000_000
+UNTIL_NS = 2_000_000
+DEVICES, RESPONDERS = 6, 2
+
+
+def plan_of(qos: int = 0, version: int = 4, window: int = 4) -> RunPlan:
+    scenario = build_scenario(
+        "request",
+        None,
+        {
+            "devices": DEVICES,
+            "responders": RESPONDERS,
+            "qos": qos,
+            "max_unacknowledged": window,
+            "rate": 60,
+        },
+    )
+    groups = groups_of(scenario, "run")
+    shares = tuple(Share(at, 0, group.count, 1) for at, group in enumerate(groups))
+    target = Target("127.0.0.1", 1)
+    return RunPlan(TAG, 1, 5 if version == 5 else 4, groups, (target,), (WorkerPlan(0, shares),))
+
+
+class Bench:
+    def __init__(self, qos: int = 0, version: int = 4, window: int = 4) -> None:
+        plan = plan_of(qos, version, window)
+        self.version = version
+        self.fleet: Fleet = build_fleet(plan, plan.workers[0])
+        f = self.fleet
+        f.run.measure_ns = FROM_NS
+        f.run.end_ns = UNTIL_NS
+        f.devices["state"] = CONNECTED
+        for row in range(len(f.senders)):
+            set_capacity(f.senders, f.window, row, window)
+
+    def give(self, connection: int, data: bytes, now_ns: int = FROM_NS + 500) -> list[object]:
+        """Hand over bytes; the packets that the device writes."""
+        f = self.fleet
+        fill(f, data)
+        position, written = MESSAGING_ENTRY_POINTS.receive(f, connection, len(data), now_ns)
+        assert position == len(data)
+        answer = f.out[:written].tobytes()
+        found: list[object] = []
+        at = 0
+        while at < len(answer):
+            decoded = decode(answer, at, len(answer), self.version)
+            assert decoded is not None
+            packet, at = decoded
+            found.append(packet)
+        return found
+
+    def counted(self, group: int) -> dict[str, int]:
+        row = self.fleet.counters[group][traffic.MEASURE].tolist()
+        return {name: value for name, value in zip(COUNTERS, row, strict=True) if value}
+
+    def kinds(self) -> list[int]:
+        kinds: list[int] = self.fleet.events["kind"][: self.fleet.totals.events].tolist()
+        return kinds
+
+
+def request(device: int, sequence: int = 0, body: bytes = b"what?") -> bytes:
+    out = np.zeros(HEADER_BYTES + len(body), np.uint8)
+    out[HEADER_BYTES:] = np.frombuffer(body, np.uint8)
+    stamp(out, 0, TAG, device, sequence, FROM_NS + 100, FROM_NS + 110, zlib.crc32(body))
+    return out.tobytes()
+
+
+def publish(payload: bytes, *, qos: int = 0, packet_id: int = 0, version: int = 4) -> bytes:
+    """Half of the devices ask one responder, half the other."""
+    responder = payload[4] * 2 // DEVICES
+    topic = f"run/request/{responder}"
+    return encode(Publish(topic, payload, qos=qos, packet_id=packet_id), version)
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"devices": 3, "responders": 4}, "responders: 4 are more than the 3 devices"),
+        ({"payload": "a", "payload_template": "b"}, "payload_template: there is a payload, too"),
+    ],
+)
+def test_what_is_refused(fields: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ScenarioError, match=complaint):
+        build_scenario("request", None, fields)
+
+
+def test_who_asks_for_what() -> None:
+    plan = plan_of()
+    requesters, responders = plan.groups
+    assert [topic_filter(plan, requesters, device) for device in (0, 5)] == [
+        "run/response/0",
+        "run/response/5",
+    ]
+    assert [topic_filter(plan, responders, device) for device in (0, 1)] == [
+        "run/request/0",
+        "run/request/1",
+    ]
+    assert [sent_rate(group, plan.groups) for group in plan.groups] == [60, 60]
+    assert sent_rate(replace(requesters, publishes=None), plan.groups) == 0
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_request_is_answered_to_the_device_that_asked(version: int) -> None:
+    bench = Bench(version=version)
+    responder = DEVICES + 1  # devices 3 to 5 ask it
+    payload = request(4)
+    (answer,) = bench.give(responder, publish(payload, version=version))
+    assert answer == Publish("run/response/4", payload)
+    told = encode(answer, version)
+    assert bench.counted(1) == {
+        "received": 1,
+        "received_bytes": len(publish(payload, version=version)),
+        "sent": 1,
+        "sent_bytes": len(told),
+    }
+    # The response was expected when the request was sent.
+    assert bench.fleet.groups["deliveries"].tolist() == [2, 0]
+    # The device that asked takes it as its own message, timed from the request.
+    assert bench.give(4, told, FROM_NS + 900) == []
+    assert bench.counted(0) == {"received": 1, "received_bytes": len(told)}
+    slot = slot_of(0, SERIES.index("end_to_end"), traffic.MEASURE)
+    assert bench.fleet.stats[slot].item() == (1, 800, 800, 800)
+
+
+def test_the_answer_to_another_is_misrouted() -> None:
+    bench = Bench()
+    bench.give(3, encode(Publish("run/response/3", request(4)), 4))
+    bench.give(3, encode(Publish("run/response/4", request(3)), 4))
+    assert bench.counted(0) == {"misrouted": 2}
+
+
+def test_what_comes_again_or_is_damaged_is_not_answered() -> None:
+    bench = Bench()
+    responder = DEVICES
+    payload = request(0)
+    assert len(bench.give(responder, publish(payload) * 3)) == 1
+    assert bench.give(responder, publish(payload[:-1] + b"!")) == []
+    assert bench.give(responder, publish(request(5))) == []  # of the other responder
+    counted = bench.counted(1)
+    assert (counted["sent"], counted["duplicated"]) == (1, 2)
+    assert (counted["corrupt"], counted["misrouted"]) == (1, 1)
+
+
+def test_answers_at_qos_1_keep_to_the_window() -> None:
+    bench = Bench(qos=1, window=2)
+    responder = DEVICES
+    data = b"".join(publish(request(device), qos=1, packet_id=device + 1) for device in range(3))
+    packets = bench.give(responder, data)
+    answers = [packet for packet in packets if isinstance(packet, Publish)]
+    assert [packet.packet_id for packet in packets if isinstance(packet, PubAck)] == [1, 2, 3]
+    assert [(answer.topic_name, answer.qos) for answer in answers] == [
+        ("run/response/0", 1),
+        ("run/response/1", 1),
+    ]
+    assert bench.kinds() == [traffic.UNANSWERED]
+    assert bench.counted(1)["sent"] == 2
+    assert bench.fleet.totals.in_flight == 2
+    # An acknowledged response makes room.
+    bench.give(responder, encode(PubAck(answers[0].packet_id), 4))
+    assert bench.fleet.totals.in_flight == 1
+    (_, answer) = bench.give(responder, publish(request(2, 1), qos=1, packet_id=9))
+    assert isinstance(answer, Publish)
+    assert answer.topic_name == "run/response/2"
+
+
+def test_a_device_that_only_listens_answers_nothing() -> None:
+    bench = Bench()
+    assert (bench.fleet.devices["responses"][:DEVICES] == -1).all()
+    assert (bench.fleet.devices["responses"][DEVICES:] >= 0).all()

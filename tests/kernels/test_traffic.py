@@ -1,0 +1,1139 @@
+"""The hot path's kernels: what a device does with bytes, without a socket or a clock.
+
+Run as a program, `python test_traffic.py`, it prints a digest of a short scripted exchange: a test
+below compares that of compiled kernels with that of plain Python.
+"""
+
+import random
+import zlib
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.kernels import traffic
+from loadgen.kernels.device import AWAIT_CONNACK, BLOCKED, CONNECTED, WAITING, WINDOW_FULL
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.in_flight import set_capacity
+from loadgen.kernels.pacer import advance, with_rate
+from loadgen.kernels.payload import HEADER_BYTES, stamp
+from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS
+from loadgen.kernels.traffic import (
+    BATCH_LIMIT,
+    EVENT_LIMIT,
+    MEASURE,
+    WARMUP,
+    record,
+    release_held,
+    requeue,
+    reschedule,
+    slot_of,
+)
+from loadgen.kernels.violations import MALFORMED, UNEXPECTED_PACKET, UNKNOWN_ACKNOWLEDGEMENT
+from loadgen.metrics.histogram import bucket_index
+from loadgen.metrics.interval import COUNTERS, SERIES
+from loadgen.mqtt.codec import decode, encode
+from loadgen.mqtt.packets import (
+    ConnAck,
+    Disconnect,
+    Packet,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubAck,
+)
+from loadgen.mqtt.properties import Properties
+from loadgen.plan.groups import (
+    Arrivals,
+    DeviceGroup,
+    Publishes,
+    RunPlan,
+    Share,
+    Subscribes,
+    Target,
+    WorkerPlan,
+)
+from loadgen.worker.build_fleet import build_fleet, plan_schedule
+from tests.fleets import total_of
+from tests.kernel_calls import fill, record_sent, send_due
+
+TAG = 0xFEEDBEEF
+START_NS = 1_000_000_000_000
+MEASURE_FROM_NS = START_NS + 1_000_000
+WINDOW_END_NS = START_NS + 10_000_000
+PUBLISHERS = 3
+PERIOD_NS = 1_000
+PHASES = traffic.INTENDED_PHASES
+
+
+class Bench:
+    """The arrays of one worker: publishers in rows 0 to 2, a subscriber to all in row 3."""
+
+    subscriber = PUBLISHERS
+
+    def __init__(
+        self,
+        *,
+        qos: int = 0,
+        receive_qos: int = 2,
+        version: int = 4,
+        size: tuple[int, int] = (32, 32),
+        window: int = 4,
+        deliveries: int = 1,
+        retain: bool = False,
+        packet_limit: int = 4096,
+        unit: int = 1,
+        subscribers: int = 1,
+        shared: str | None = None,
+        acknowledge_every: int = 1,
+        arrivals: Arrivals = "constant",
+    ) -> None:
+        rate = PUBLISHERS * 1e9 / PERIOD_NS
+        self.publishes = Publishes(
+            "bench/t",
+            PUBLISHERS,
+            10,
+            rate,
+            deliveries,
+            qos,
+            retain,
+            size,
+            arrivals=arrivals,
+            window=window,
+            unit=unit,
+        )
+        subscribes = Subscribes(
+            "publishers",
+            receive_qos,
+            wildcard=True,
+            shared=shared,
+            acknowledge_every=acknowledge_every,
+        )
+        groups = (
+            DeviceGroup("publishers", PUBLISHERS, publishes=self.publishes),
+            DeviceGroup("subscriber", subscribers, subscribes=subscribes),
+        )
+        worker = WorkerPlan(0, (Share(0, 0, PUBLISHERS, 1), Share(1, 0, subscribers, 1)))
+        plan = RunPlan(
+            TAG,
+            1,
+            5 if version == 5 else 4,
+            groups,
+            (Target("127.0.0.1", 1),),
+            (worker,),
+            max_packet_bytes=packet_limit,
+        )
+        self.version = version
+        self.fleet: Fleet = build_fleet(plan, worker)
+        f = self.fleet
+        f.run.measure_ns = MEASURE_FROM_NS
+        f.run.end_ns = WINDOW_END_NS
+        f.devices["state"] = CONNECTED
+        for row in range(len(f.senders)):
+            set_capacity(f.senders, f.window, row, window)
+        plan_schedule(f, START_NS)
+
+    # --- receiving ------------------------------------------------------------------------
+
+    def receive(self, connection: int, data: bytes, *, now_ns: int = START_NS) -> tuple[int, bytes]:
+        """Hand over `data`; returns (bytes taken, what is answered)."""
+        f = self.fleet
+        fill(f, data)
+        position, written = MESSAGING_ENTRY_POINTS.receive(f, connection, len(data), now_ns)
+        return int(position), f.out[:written].tobytes()
+
+    def stream(self, connection: int, pieces: list[bytes], now_ns: int = START_NS) -> bytes:
+        """Hand over a byte stream piece by piece, keeping what is not whole; the answers."""
+        tail = b""
+        answers = b""
+        for piece in pieces:
+            tail += piece
+            taken, answer = self.receive(connection, tail, now_ns=now_ns)
+            tail = tail[taken:]
+            answers += answer
+        self.tail = tail
+        return answers
+
+    def events(self) -> list[tuple[int, int, int, bytes, int]]:
+        """What waits for Python, (kind, connection, value, bytes, moment); empties the queue."""
+        f = self.fleet
+        found = []
+        for kind, connection, value, offset, length, moment in f.events[: f.totals.events].tolist():
+            data = f.control[offset : offset + length].tobytes() if length else b""
+            found.append((kind, connection, value, data, moment))
+        f.totals.events = 0
+        f.totals.control_bytes = 0
+        return found
+
+    def counted(self, group: int = 1) -> dict[str, dict[str, int]]:
+        """Counters that are not zero, by phase."""
+        rows = self.fleet.counters[group].tolist()
+        named = {
+            phase: {name: value for name, value in zip(COUNTERS, row, strict=True) if value}
+            for phase, row in zip(PHASES, rows, strict=True)
+        }
+        return {phase: row for phase, row in named.items() if row}
+
+    def stat(self, group: int, series: str, phase: int) -> tuple[int, int, int, int]:
+        count, total, least, most = self.fleet.stats[
+            slot_of(group, SERIES.index(series), phase)
+        ].item()
+        return count, total, least, most
+
+    # --- sending --------------------------------------------------------------------------
+
+    def fill(
+        self, publisher: int, now_ns: int, *, limit: int = BATCH_LIMIT, out: int = 0, room: int = 0
+    ) -> tuple[int, int, bytes]:
+        """(end in `out`, messages, their bytes); `room` cuts `out` short."""
+        f = self.fleet
+        whole = f.out
+        if room:
+            f.out = whole[:room]
+        end, count = send_due(f, publisher, now_ns, now_ns, limit, out)
+        f.out = whole
+        return int(end), int(count), f.out[out:end].tobytes()
+
+    def settle(self, publisher: int, count: int, sent: int, now_ns: int, *, start: int = 0) -> None:
+        record_sent(self.fleet, publisher, count, sent, now_ns, start)
+
+    def send(self, publisher: int, now_ns: int) -> list[Publish]:
+        """Everything due, all of it sent."""
+        _, count, data = self.fill(publisher, now_ns)
+        self.settle(publisher, count, count, now_ns)
+        return self.messages(data)
+
+    def messages(self, data: bytes) -> list[Publish]:
+        found = []
+        position = 0
+        while position < len(data):
+            decoded = decode(data, position, len(data), self.version)
+            assert decoded is not None
+            packet, position = decoded
+            assert isinstance(packet, Publish)
+            found.append(packet)
+        return found
+
+    def state(self) -> dict[str, bytes]:
+        """Every array that a received byte may change."""
+        f = self.fleet
+        names = (
+            *("devices", "totals", "pairs", "counters", "histograms"),
+            *("stats", "senders", "window", "received_ids", "publishers", "heap"),
+        )
+        gaps = f.gaps[: f.totals.used_gaps].tobytes()
+        return {name: f.held[name].tobytes() for name in names} | {"gaps": gaps}
+
+
+def header(payload: bytes) -> tuple[int, int, int, int]:
+    """(run tag, stream, sequence, intended_ns) of an intact payload."""
+    assert zlib.crc32(payload[:28], zlib.crc32(payload[32:])) == int.from_bytes(
+        payload[28:32], "little"
+    )
+    numbers = (payload[0:4], payload[4:8], payload[8:16], payload[16:24])
+    tag, stream, sequence, intended = (int.from_bytes(part, "little") for part in numbers)
+    return tag, stream, sequence, intended
+
+
+def message(
+    sequence: int,
+    *,
+    stream: int = 10,
+    tag: int = TAG,
+    intended_ns: int = MEASURE_FROM_NS,
+    sent_ns: int | None = None,
+    body: bytes = b"",
+) -> bytes:
+    """An intact payload."""
+    out = np.zeros(HEADER_BYTES + len(body), np.uint8)
+    out[HEADER_BYTES:] = np.frombuffer(body, np.uint8)
+    sent = intended_ns if sent_ns is None else sent_ns
+    stamp(out, 0, tag, stream, sequence, intended_ns, sent, zlib.crc32(body))
+    return out.tobytes()
+
+
+def publish(
+    payload: bytes,
+    *,
+    qos: int = 0,
+    packet_id: int = 0,
+    version: int = 4,
+    dup: bool = False,
+    topic: str | None = None,
+) -> bytes:
+    """A PUBLISH, on the topic of the payload's stream unless another is given."""
+    topic = f"bench/t/{int.from_bytes(payload[4:8], 'little') - 10}" if topic is None else topic
+    return encode(Publish(topic, payload, qos=qos, packet_id=packet_id, dup=dup), version)
+
+
+def spoiled(payload: bytes, position: int = 12) -> bytes:
+    return payload[:position] + bytes([payload[position] ^ 4]) + payload[position + 1 :]
+
+
+# --- receive: what is counted ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_message_is_counted_timed_and_acknowledged(version: int, qos: int) -> None:
+    bench = Bench(version=version, qos=qos)
+    packet_id = 0x1234 if qos else 0
+    intended_ns = MEASURE_FROM_NS + 5
+    data = publish(
+        message(0, intended_ns=intended_ns, sent_ns=intended_ns + 100, body=b"body"),
+        qos=qos,
+        packet_id=packet_id,
+        version=version,
+    )
+    now_ns = intended_ns + 1100
+    taken, answer = bench.receive(bench.subscriber, data, now_ns=now_ns)
+    assert taken == len(data)
+    wanted: dict[int, bytes] = {
+        0: b"",
+        1: encode(PubAck(packet_id or 1), 4),
+        2: encode(PubRec(packet_id or 1), 4),
+    }
+    assert answer == wanted[qos]
+    assert bench.counted() == {"measure": {"received": 1, "received_bytes": len(data)}}
+    assert total_of(bench.fleet, "received") == 1
+    assert bench.stat(1, "end_to_end", MEASURE) == (1, 1100, 1100, 1100)
+    assert bench.stat(1, "transit", MEASURE) == (1, 1000, 1000, 1000)
+    assert bench.events() == []
+
+
+@pytest.mark.parametrize(
+    ("intended_ns", "phase"),
+    [
+        (START_NS, "warmup"),
+        (MEASURE_FROM_NS - 1, "warmup"),
+        (MEASURE_FROM_NS, "measure"),
+        (WINDOW_END_NS - 1, "measure"),
+        (WINDOW_END_NS, "drain"),
+    ],
+)
+def test_a_message_belongs_to_the_phase_it_was_intended_in(intended_ns: int, phase: str) -> None:
+    bench = Bench()
+    late_ns = WINDOW_END_NS + 10**9
+    data = publish(message(0, intended_ns=intended_ns))
+    bench.receive(bench.subscriber, data + data, now_ns=late_ns)
+    bench.receive(
+        bench.subscriber,
+        publish(message(2, intended_ns=intended_ns)) + publish(message(1, intended_ns=intended_ns)),
+        now_ns=late_ns,
+    )
+    assert bench.counted() == {
+        phase: {
+            "received": 3,
+            "received_bytes": 3 * len(data),
+            "duplicated": 1,
+            "out_of_order": 1,
+        }
+    }
+    assert bench.stat(1, "end_to_end", PHASES.index(phase))[0] == 3
+    assert bench.stat(1, "transit", PHASES.index(phase))[0] == 3
+    assert bench.fleet.stats["count"].sum() == 6 + 4  # and the own delay of all
+
+
+def test_a_repeated_message_is_neither_received_nor_timed_again() -> None:
+    bench = Bench()
+    data = publish(message(0))
+    bench.receive(bench.subscriber, data * 3)
+    assert bench.counted()["measure"] == {
+        "received": 1,
+        "received_bytes": len(data),
+        "duplicated": 2,
+    }
+    assert total_of(bench.fleet, "received") == 1
+    assert bench.stat(1, "end_to_end", MEASURE)[0] == 1
+
+
+def test_streams_are_accounted_for_one_by_one() -> None:
+    bench = Bench()
+    data = b"".join(
+        publish(message(sequence, stream=10 + stream))
+        for stream, sequence in [(0, 0), (1, 0), (2, 1), (0, 1), (2, 0), (1, 0), (0, 5)]
+    )
+    bench.receive(bench.subscriber, data)
+    counted = bench.counted()["measure"]
+    assert counted["received"] == 6
+    assert counted["out_of_order"] == 1
+    assert counted["duplicated"] == 1
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"no header at all",
+        bytes(31),
+        bytes(64),
+        message(0, tag=TAG ^ 1),
+        message(0, tag=TAG ^ 1, body=b"of another run"),
+    ],
+)
+def test_what_nobody_of_this_run_sent_is_foreign(payload: bytes) -> None:
+    bench = Bench()
+    bench.receive(bench.subscriber, publish(payload), now_ns=MEASURE_FROM_NS)
+    # It has no moment of its own: the phase is that of its arrival, the window's at most.
+    bench.receive(bench.subscriber, publish(payload), now_ns=WINDOW_END_NS + 1)
+    bench.receive(bench.subscriber, publish(payload), now_ns=START_NS)
+    assert bench.counted() == {"warmup": {"foreign": 1}, "measure": {"foreign": 2}}
+    assert total_of(bench.fleet, "received") == 0
+    assert bench.stat(1, "end_to_end", 1)[0] == bench.stat(1, "transit", 1)[0] == 0
+    assert (bench.fleet.pairs["expected"] == 0).all()
+
+
+@pytest.mark.parametrize("position", [4, 8, 15, 16, 23, 24, 28, 31, 32, 40])
+def test_a_changed_byte_makes_a_message_corrupt(position: int) -> None:
+    bench = Bench()
+    data = publish(spoiled(message(0, body=b"0123456789"), position), topic="bench/t/0")
+    bench.receive(bench.subscriber, data, now_ns=MEASURE_FROM_NS + 9)
+    assert bench.counted() == {"measure": {"corrupt": 1}}
+    assert (bench.fleet.pairs["expected"] == 0).all()
+
+
+def test_a_message_that_was_cut_or_lengthened_is_corrupt() -> None:
+    bench = Bench()
+    whole = message(0, body=b"0123456789")
+    data = publish(whole[:-1]) + publish(whole + b"x") + publish(whole[:20])
+    bench.receive(bench.subscriber, data, now_ns=MEASURE_FROM_NS)
+    assert bench.counted() == {"measure": {"corrupt": 3}}
+
+
+def test_a_clock_that_is_behind_counts_as_no_latency() -> None:
+    bench = Bench()
+    early_ns = MEASURE_FROM_NS - 50
+    bench.receive(bench.subscriber, publish(message(0)), now_ns=early_ns)
+    assert bench.stat(1, "end_to_end", MEASURE) == (1, 0, 0, 0)
+    assert bench.stat(1, "transit", MEASURE) == (1, 0, 0, 0)
+
+
+def test_histogram_and_stats_agree() -> None:
+    bench = Bench()
+    rng = random.Random(4)
+    waits = [rng.randrange(1, 10 ** rng.randrange(1, 12)) for _ in range(300)]
+    for sequence, wait_ns in enumerate(waits):
+        data = publish(message(sequence))
+        bench.receive(bench.subscriber, data, now_ns=MEASURE_FROM_NS + wait_ns)
+    slot = slot_of(1, SERIES.index("end_to_end"), MEASURE)
+    wanted = np.zeros(bench.fleet.histograms.shape[1], np.int64)
+    for wait_ns in waits:
+        wanted[bucket_index(wait_ns)] += 1
+    assert np.array_equal(bench.fleet.histograms[slot], wanted)
+    assert bench.stat(1, "end_to_end", MEASURE) == (300, sum(waits), min(waits), max(waits))
+
+
+def test_slots_are_all_different() -> None:
+    slots = {
+        slot_of(group, series, phase)
+        for group in range(3)
+        for series in range(len(SERIES))
+        for phase in range(len(PHASES))
+    }
+    assert slots == set(range(3 * len(SERIES) * len(PHASES)))
+
+
+# --- receive: QoS 2 --------------------------------------------------------------------------
+
+
+def test_qos_2_messages_pass_once_until_they_are_released() -> None:
+    bench = Bench(qos=2)
+    data = publish(message(0), qos=2, packet_id=7)
+    again = bytes([data[0] | 8]) + data[1:]  # DUP
+    _, answer = bench.receive(bench.subscriber, data + again)
+    assert answer == encode(PubRec(7), 4) * 2
+    counted = bench.counted()["measure"]
+    assert (counted["received"], counted["duplicated"], counted["excused"]) == (1, 1, 1)
+    _, answer = bench.receive(bench.subscriber, encode(PubRel(7), 4) * 2)
+    assert answer == encode(PubComp(7), 4) * 2
+    # After the release the identifier may carry another message, or the broker repeats itself.
+    bench.receive(bench.subscriber, publish(message(1), qos=2, packet_id=7))
+    bench.receive(bench.subscriber, encode(PubRel(7), 4))
+    bench.receive(bench.subscriber, publish(message(1), qos=2, packet_id=7))
+    counted = bench.counted()["measure"]
+    assert counted["received"] == 2
+    assert (counted["duplicated"], counted["excused"]) == (2, 1)
+
+
+@pytest.mark.parametrize("packet_id", [1, 8, 0xFFFF])
+def test_qos_2_identifiers_are_remembered_one_by_one(packet_id: int) -> None:
+    bench = Bench()
+    bench.receive(bench.subscriber, publish(message(0), qos=2, packet_id=packet_id))
+    other = 2 if packet_id != 2 else 3
+    bench.receive(bench.subscriber, publish(message(1), qos=2, packet_id=other))
+    assert bench.counted()["measure"]["received"] == 2
+
+
+# --- receive: any split ----------------------------------------------------------------------
+
+
+def _any_packet(rng: random.Random, version: int) -> bytes:
+    def take(sequence: int) -> bytes:
+        kind = rng.randrange(8)
+        payload = message(
+            sequence,
+            stream=rng.choice([10, 11, 12, 99]),
+            intended_ns=rng.choice([START_NS, MEASURE_FROM_NS, WINDOW_END_NS]),
+            body=bytes(rng.randrange(0, 200)),
+        )
+        if kind == 0:
+            payload = spoiled(payload, rng.randrange(len(payload)))
+        elif kind == 1:
+            payload = payload[: rng.randrange(len(payload))]
+        qos = rng.randrange(3)
+        packet_id = rng.randrange(1, 6) if qos else 0
+        return publish(payload, qos=qos, packet_id=packet_id, version=version)
+
+    packets: list[Packet] = [
+        PubRel(rng.randrange(1, 6)),
+        PubAck(rng.randrange(1, 6)),
+        PubRec(rng.randrange(1, 6)),
+        PubComp(rng.randrange(1, 6)),
+        PingResp(),
+        SubAck(9, (0,)),
+    ]
+    if rng.random() < 0.6:
+        return take(rng.randrange(12))
+    return encode(rng.choice(packets), version)
+
+
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([4, 5]),
+    st.lists(st.integers(0, 10**6), max_size=12),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=60)
+def test_a_stream_split_anywhere_does_what_the_whole_does(
+    seed: int, version: int, cuts: list[int], to_publisher: bool
+) -> None:
+    rng = random.Random(seed)
+    data = b"".join(_any_packet(rng, version) for _ in range(rng.randrange(1, 25)))
+    data += _any_packet(rng, version)[:-1]  # the last is not whole
+    whole, split = Bench(qos=2, version=version), Bench(qos=2, version=version)
+    connection = 0 if to_publisher else whole.subscriber
+    for bench in (whole, split):
+        bench.send(0, START_NS + 3 * PERIOD_NS)
+    edges = sorted({0, len(data), *(cut % len(data) for cut in cuts)})
+    pieces = [data[a:b] for a, b in pairwise(edges)]
+    assert whole.stream(connection, [data]) == split.stream(connection, pieces)
+    assert whole.tail == split.tail
+    assert whole.events() == split.events()
+    assert whole.state() == split.state()
+
+
+def test_byte_by_byte_does_what_the_whole_does() -> None:
+    rng = random.Random(11)
+    data = b"".join(_any_packet(rng, 4) for _ in range(60))
+    whole, split = Bench(), Bench()
+    answers = whole.stream(whole.subscriber, [data])
+    assert split.stream(split.subscriber, [data[i : i + 1] for i in range(len(data))]) == answers
+    assert whole.events() == split.events()
+    assert whole.state() == split.state()
+    assert total_of(whole.fleet, "received") > 5
+
+
+# --- receive: what breaks the protocol -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\x00\x00", 0x81),  # reserved type
+        (b"\x36\x02\x00\x00", 0x81),  # QoS 3
+        (b"\x31\xff\xff\xff\xff\x01", 0x81),  # Remaining Length of five bytes
+        (b"\x30\x00", 0x81),  # PUBLISH without a topic
+        (b"\x30\x05\x00\x09abc", 0x81),  # topic longer than the packet
+        (b"\x32\x05\x00\x01a\x00\x00", 0x81),  # Packet Identifier 0
+        (b"\x40\x01\x00", 0x81),  # PUBACK too short
+        (b"\x40\x02\x00\x00", 0x81),  # PUBACK for 0
+        (b"\x60\x02\x00\x01", 0x81),  # PUBREL with wrong flags
+        (b"\x20\x02\x00\x00", 0x82),  # a second CONNACK
+        (b"\x30\x80\x80\x01", 0x95),  # 16 KB where 4 KB are allowed
+    ],
+)
+def test_a_breach_is_told_once_and_ends_the_scan(data: bytes, reason: int) -> None:
+    bench = Bench()
+    before = publish(message(0))
+    stream = before + data + publish(message(1))
+    taken, answer = bench.receive(bench.subscriber, stream, now_ns=START_NS + 9)
+    assert taken == len(stream)
+    assert answer == b""
+    told = [(traffic.BROKEN, bench.subscriber, reason, b"", START_NS + 9)]
+    # That a packet is too large for us is no breach of the protocol.
+    kind = {0x81: MALFORMED, 0x82: UNEXPECTED_PACKET}.get(reason)
+    breach = (traffic.VIOLATION, bench.subscriber, kind, b"", START_NS + 9)
+    wanted = [] if kind is None else [breach]
+    assert bench.events() == wanted + told
+    assert bench.counted().get("warmup", {}).get("violations", 0) == len(wanted)
+    assert bench.counted()["measure"]["received"] == 1
+
+
+@pytest.mark.parametrize("size", range(4080, 4110))
+def test_what_must_be_kept_until_the_rest_arrives_always_fits(size: int) -> None:
+    limit = 4096
+    bench = Bench(packet_limit=limit)
+    data = publish(b"x" * (size - (len(publish(b"x" * 3000)) - 3000)))
+    assert len(data) == size
+    taken, _ = bench.receive(bench.subscriber, data[:-1])
+    told = [event[2] for event in bench.events()]
+    if taken:
+        assert told == [0x95]
+        assert size > limit - 5
+    else:
+        assert told == []
+        assert size - 1 <= limit
+
+
+def test_control_packets_are_left_for_python() -> None:
+    bench = Bench()
+    suback = encode(SubAck(9, (1,)), 4)
+    goodbye = encode(Disconnect(), 4)
+    data = suback + encode(PingResp(), 4) + goodbye
+    taken, answer = bench.receive(bench.subscriber, data, now_ns=5)
+    assert (taken, answer) == (len(data), b"")
+    kind = traffic.CONTROL_PACKET
+    assert bench.events() == [
+        (kind, bench.subscriber, 9, suback, 5),
+        (kind, bench.subscriber, 14, goodbye, 5),
+    ]
+
+
+def test_only_what_was_sent_before_the_device_was_back_waited_for_it() -> None:
+    bench = Bench()
+    back_ns = MEASURE_FROM_NS + 5_000
+    bench.fleet.devices[bench.subscriber].returned_ns = back_ns
+    # Due at the same moment; the second was late at its publisher and went past the break.
+    for sequence, sent_ns in ((0, back_ns - 100), (1, back_ns + 100)):
+        payload = message(sequence, intended_ns=MEASURE_FROM_NS, sent_ns=sent_ns)
+        bench.receive(bench.subscriber, publish(payload), now_ns=back_ns + 1_000)
+    waited_ns = back_ns + 1_000 - MEASURE_FROM_NS
+    assert bench.stat(1, "reconnect", MEASURE) == (1, waited_ns, waited_ns, waited_ns)
+    assert bench.stat(1, "end_to_end", MEASURE) == (1, waited_ns, waited_ns, waited_ns)
+    assert bench.stat(1, "transit", MEASURE) == (1, 900, 900, 900)
+
+
+def test_sizes_are_drawn_by_the_seed() -> None:
+    def sizes(seed: int) -> list[int]:
+        bench = Bench(size=(32, 200))
+        bench.fleet.run.seed = seed
+        packets = bench.send(0, START_NS + 200 * PERIOD_NS)
+        return [len(packet.payload) for packet in packets]
+
+    first, again, other = sizes(1), sizes(1), sizes(2)
+    assert first == again
+    assert len(first) == len(other) > 100
+    assert sum(a == b for a, b in zip(first, other, strict=True)) < 20
+    assert {size // 50 for size in first} == {0, 1, 2, 3, 4}
+
+
+def test_a_pingresp_ends_the_wait_of_its_connection_only() -> None:
+    bench = Bench()
+    bench.fleet.devices["pinged_ns"] = 3
+    bench.receive(bench.subscriber, encode(PingResp(), 4), now_ns=5)
+    waiting = bench.fleet.devices["pinged_ns"].tolist()
+    assert waiting[bench.subscriber] == 0
+    assert waiting.count(3) == len(waiting) - 1 > 0
+
+
+def test_with_a_full_event_queue_packets_wait_and_none_is_lost() -> None:
+    bench = Bench(qos=1)
+    packets = [encode(SubAck(1 + n % 60_000, (0,)), 4) for n in range(3 * EVENT_LIMIT)]
+    tail = b"".join(packets) + publish(message(0), qos=1, packet_id=3)
+    seen: list[bytes] = []
+    answers = b""
+    rounds = 0
+    while tail:
+        taken, answer = bench.receive(bench.subscriber, tail)
+        assert bench.fleet.totals.events <= EVENT_LIMIT
+        answers += answer
+        found = bench.events()
+        assert taken or found
+        seen += [event[3] for event in found]
+        tail = tail[taken:]
+        rounds += 1
+    assert seen == packets
+    assert rounds >= 3
+    assert answers == encode(PubAck(3), 4)
+
+
+def test_with_a_full_control_area_packets_wait_and_none_is_lost() -> None:
+    bench = Bench(packet_limit=1 << 16, version=5)
+    reason = Properties(reason_string="x" * 60_000)
+    packet = encode(SubAck(1, (0,), properties=reason), 5)
+    assert len(packet) < 1 << 16
+    tail = packet * 40
+    seen = 0
+    while tail:
+        taken, _ = bench.receive(bench.subscriber, tail)
+        assert bench.fleet.totals.control_bytes <= len(bench.fleet.control)
+        found = bench.events()
+        assert all(event[3] == packet for event in found)
+        seen += len(found)
+        tail = tail[taken:]
+    assert seen == 40
+
+
+# --- CONNACK ---------------------------------------------------------------------------------
+
+
+def test_connack_completes_a_connect() -> None:
+    bench = Bench()
+    f = bench.fleet
+    f.devices[1].state = AWAIT_CONNACK
+    f.devices[1].syn_ns = START_NS
+    f.devices[1].tcp_ns = START_NS + 30
+    f.totals.connecting = 1
+    data = encode(ConnAck(), 4)
+    bench.receive(1, data, now_ns=START_NS + 100)
+    assert f.devices[1].state == CONNECTED
+    assert f.totals.connecting == 0
+    assert f.totals.connected == 1
+    assert bench.counted(0) == {"connect": {"connects": 1}}
+    assert bench.stat(0, "connect", 3) == (1, 100, 100, 100)
+    assert bench.stat(0, "connack", 3) == (1, 70, 70, 70)
+    assert [event[3] for event in bench.events()] == [data]
+    # Another one is none that counts, but a breach.
+    bench.receive(1, data, now_ns=START_NS + 200)
+    assert f.totals.connecting == 0
+    assert f.totals.connected == 1
+    assert bench.counted(0) == {"connect": {"connects": 1}, "warmup": {"violations": 1}}
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_refused_connack_counts_no_connect_and_leaves_the_connecting_once(times: int) -> None:
+    bench = Bench()
+    f = bench.fleet
+    f.devices[1].state = AWAIT_CONNACK
+    f.totals.connecting = 1
+    bench.receive(1, encode(ConnAck(reason_code=5), 4) * times)
+    assert f.totals.connected == 0
+    # Here or in the engine, which closes the connection: but only once.
+    assert f.totals.connecting >= 0
+    assert bench.counted(0) == {}
+    assert len(bench.events()) == times
+
+
+# --- send_due ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_batch_holds_what_is_due_and_nothing_else(version: int, qos: int, retain: bool) -> None:
+    bench = Bench(version=version, qos=qos, retain=retain, window=100, size=(40, 40))
+    now_ns = START_NS + 9 * PERIOD_NS
+    end, count, data = bench.fill(1, now_ns)
+    assert (end, count) == (len(data), 9)  # its phase is a third of the period
+    for index, packet in enumerate(bench.messages(data)):
+        assert packet.topic_name == "bench/t/1"
+        assert (packet.qos, packet.retain, packet.dup) == (qos, retain, False)
+        assert packet.packet_id == (index + 1 if qos else 0)
+        assert len(packet.payload) == 40
+        due_ns = START_NS + PERIOD_NS // 3 + index * PERIOD_NS
+        assert header(packet.payload) == (TAG, 11, index, due_ns)
+        offset = np.frombuffer(packet.payload[24:28], np.float32)[0]
+        assert offset == np.float32(now_ns - due_ns)
+        assert packet.payload[32:] == bench.fleet.body[:8].tobytes()
+    assert bench.fill(1, now_ns)[1] == 0
+    assert bench.fill(1, now_ns + PERIOD_NS)[1] == 1
+
+
+def test_a_batch_stops_at_its_limit_and_at_the_end_of_the_window() -> None:
+    bench = Bench()
+    assert bench.fill(0, START_NS + 100 * PERIOD_NS, limit=7)[1] == 7
+    assert bench.fill(0, START_NS + 100 * PERIOD_NS, limit=1000)[1] == 94
+    bench.fleet.run.end_ns = START_NS + 110 * PERIOD_NS
+    assert bench.fill(0, WINDOW_END_NS)[1] == 9  # the one due at the end itself is not
+    assert bench.fleet.publishers[0].due_ns == START_NS + 110 * PERIOD_NS
+    assert bench.fill(0, WINDOW_END_NS + 10**9)[1] == 0
+
+
+def test_a_batch_stays_within_its_buffer() -> None:
+    bench = Bench(size=(100, 100))
+    f = bench.fleet
+    now_ns = START_NS + 1000 * PERIOD_NS
+    f.out[:] = 0xEE
+    end, count, data = bench.fill(0, now_ns, out=50, room=1000)
+    assert 0 < count < 9
+    assert len(bench.messages(data)) == count
+    assert end <= 1000
+    assert (f.out[:50] == 0xEE).all()
+    assert (f.out[end:] == 0xEE).all()
+    # No room for one: nothing is written or taken.
+    sequence = f.publishers[0].sequence
+    assert bench.fill(0, now_ns, out=950, room=1000) == (950, 0, b"")
+    assert f.publishers[0].sequence == sequence
+
+
+@pytest.mark.parametrize("size", [(32, 33), (32, 300), (100, 4000)])
+def test_sizes_cover_their_range_and_are_the_same_each_time(size: tuple[int, int]) -> None:
+    def sizes(publisher: int) -> list[int]:
+        bench = Bench(size=size, packet_limit=1 << 14)
+        found: list[int] = []
+        while len(found) < 1000:
+            packets = bench.send(publisher, START_NS + 5000 * PERIOD_NS)
+            for packet in packets:
+                header(packet.payload)
+                found.append(len(packet.payload))
+        return found[:1000]
+
+    found = sizes(0)
+    least, most = size
+    assert min(found) >= least
+    assert max(found) <= most
+    assert abs(np.mean(found) - (least + most) / 2) < (most - least + 1) * 0.05
+    if most - least < 400:
+        assert set(found) == set(range(least, most + 1)) or most - least > 100
+    assert sizes(0) == found
+    assert sizes(1) != found
+
+
+def test_the_window_stops_a_batch_and_an_acknowledgement_lets_it_go_on() -> None:
+    bench = Bench(qos=1, window=3)
+    f = bench.fleet
+    now_ns = START_NS + 20 * PERIOD_NS
+    packets = bench.send(0, now_ns)
+    assert [packet.packet_id for packet in packets] == [1, 2, 3]
+    assert f.devices[0].flags & WINDOW_FULL
+    assert f.totals.in_flight == 3
+    # As `pump` does with a publisher that cannot send.
+    f.devices[0].flags |= WAITING
+    f.totals.heap_size = 0
+    bench.receive(0, encode(PubAck(2), 4), now_ns=now_ns + 50)
+    assert not f.devices[0].flags & (WINDOW_FULL | WAITING)
+    assert f.totals.heap_size == 1
+    assert f.heap[0].item() == (f.publishers[0].due_ns, 0)
+    assert f.totals.rearm == 1
+    assert f.totals.in_flight == 2
+    following = bench.send(0, now_ns)
+    assert [header(packet.payload)[2] for packet in following] == [3]
+    assert following[0].packet_id == 2
+
+
+def test_the_receive_maximum_bounds_the_window() -> None:
+    bench = Bench(qos=1, window=50)
+    set_capacity(bench.fleet.senders, bench.fleet.window, 0, 1)
+    assert len(bench.send(0, START_NS + 20 * PERIOD_NS)) == 1
+    bench.receive(0, encode(PubAck(1), 4))
+    assert len(bench.send(0, START_NS + 20 * PERIOD_NS)) == 1
+
+
+# --- acknowledgements ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_puback_is_timed_from_the_send_in_the_phase_of_the_message(version: int) -> None:
+    bench = Bench(qos=1, version=version, window=2000)
+    sent_ns = MEASURE_FROM_NS
+    count = len(bench.send(0, sent_ns))
+    assert count == 1001
+    bench.receive(0, encode(PubAck(1000), version), now_ns=sent_ns + 70)
+    bench.receive(0, encode(PubAck(1001), version), now_ns=sent_ns + 90)
+    assert bench.stat(0, "acknowledge", WARMUP) == (1, 70, 70, 70)
+    assert bench.stat(0, "acknowledge", MEASURE) == (1, 90, 90, 90)
+    assert bench.counted(0)["warmup"]["acknowledged"] == 1
+    assert bench.counted(0)["measure"]["acknowledged"] == 1
+    assert bench.fleet.totals.in_flight == 999
+
+
+def test_an_acknowledgement_that_nobody_waits_for_is_a_violation_and_no_more() -> None:
+    bench = Bench(qos=1)
+    bench.send(0, START_NS)
+    bench.receive(0, encode(PubAck(1), 4))
+    before = bench.state()
+    bench.receive(0, b"".join(encode(PubAck(n), 4) for n in (1, 2, 4, 5, 60_000, 65_535)))
+    bench.receive(0, encode(PubComp(1), 4))
+    assert bench.counted(0)["warmup"]["violations"] == 7
+    told = [(event[0], event[2]) for event in bench.events()]
+    assert told == [(traffic.VIOLATION, UNKNOWN_ACKNOWLEDGEMENT)]
+    bench.fleet.counters[0, WARMUP].violations = 0
+    assert bench.state() == before
+
+
+def test_a_device_that_sends_nothing_waits_for_no_acknowledgement() -> None:
+    bench = Bench(qos=0)
+    before = bench.state()
+    for packet in (PubAck(1), PubComp(1)):
+        taken, answer = bench.receive(0, encode(packet, 4))
+        assert (taken, answer) == (4, b"")
+    assert bench.counted(0) == {"warmup": {"violations": 2}}
+    bench.events()
+    bench.fleet.counters[0, WARMUP].violations = 0
+    assert bench.state() == before
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_qos_2_completes_in_two_steps(version: int) -> None:
+    bench = Bench(qos=2, version=version)
+    bench.send(0, START_NS)
+    _, answer = bench.receive(0, encode(PubRec(1), version), now_ns=START_NS + 10)
+    assert answer == encode(PubRel(1), 4)
+    assert bench.fleet.totals.in_flight == 1
+    assert bench.counted(0).get("warmup", {}).get("acknowledged", 0) == 0
+    # A repeated PUBREC gets its PUBREL again (4.3.3).
+    assert bench.receive(0, encode(PubRec(1), version))[1] == encode(PubRel(1), 4)
+    bench.receive(0, encode(PubComp(1), version), now_ns=START_NS + 30)
+    assert bench.fleet.totals.in_flight == 0
+    assert bench.counted(0)["warmup"]["acknowledged"] == 1
+    assert bench.stat(0, "acknowledge", WARMUP) == (1, 30, 30, 30)
+
+
+@pytest.mark.parametrize("packet", [PubAck(1, reason_code=0x87), PubRec(1, reason_code=0x97)])
+def test_a_refused_message_is_told_and_frees_its_place(packet: Packet) -> None:
+    qos = 1 if isinstance(packet, PubAck) else 2
+    bench = Bench(qos=qos, version=5, window=1)
+    bench.send(0, START_NS + 3 * PERIOD_NS)
+    bench.fleet.devices[0].flags |= WAITING
+    bench.fleet.totals.heap_size = 0
+    _, answer = bench.receive(0, encode(packet, 5), now_ns=8)
+    assert answer == b""
+    assert bench.fleet.totals.in_flight == 0
+    assert not bench.fleet.devices[0].flags & WINDOW_FULL
+    reason = 0x87 if qos == 1 else 0x97
+    assert bench.events() == [(traffic.REFUSED_PACKET, 0, reason, encode(packet, 5), 8)]
+
+
+# --- units, queues, withheld acknowledgements ------------------------------------------------
+
+
+def test_a_unit_waits_until_the_one_before_is_acknowledged_whole() -> None:
+    bench = Bench(qos=1, window=10, unit=3)
+    f = bench.fleet
+    now_ns = START_NS + 8 * PERIOD_NS
+    assert [header(p.payload)[2] for p in bench.send(0, now_ns)] == [0, 1, 2]
+    assert f.devices[0].flags & WINDOW_FULL
+    f.devices[0].flags |= WAITING
+    f.totals.heap_size = 0
+    for packet_id in (3, 1):
+        bench.receive(0, encode(PubAck(packet_id), 4))
+        assert f.devices[0].flags & WINDOW_FULL
+        assert bench.fill(0, now_ns)[1] == 0
+    bench.receive(0, encode(PubAck(2), 4))
+    assert not f.devices[0].flags & (WINDOW_FULL | WAITING)
+    assert f.totals.heap_size == 1
+    assert [header(p.payload)[2] for p in bench.send(0, now_ns)] == [3, 4, 5]
+
+
+def test_a_unit_taken_back_in_part_is_completed_later() -> None:
+    bench = Bench(qos=1, window=10, unit=3)
+    now_ns = START_NS + 8 * PERIOD_NS
+    _, count, _ = bench.fill(0, now_ns)
+    assert count == 3
+    bench.settle(0, count, 1, now_ns)
+    assert [header(p.payload)[2] for p in bench.send(0, now_ns)] == [1, 2]
+    assert bench.fill(0, now_ns)[1] == 0
+    for packet_id in (1, 2, 3, 4, 5, 6):
+        bench.receive(0, encode(PubAck(packet_id), 4))
+    assert bench.fleet.totals.in_flight == 0
+    assert [header(p.payload)[2] for p in bench.send(0, now_ns)] == [3, 4, 5]
+
+
+def test_a_queue_is_accounted_for_over_its_consumers() -> None:
+    bench = Bench(subscribers=2, shared="queue")
+    first, second = PUBLISHERS, PUBLISHERS + 1
+    for connection, sequence in ((first, 1), (second, 0), (second, 3), (first, 2), (second, 2)):
+        bench.receive(connection, publish(message(sequence)))
+    counted = bench.counted()["measure"]
+    assert counted["received"] == 4
+    assert counted["duplicated"] == 1
+    # Which of them is first says nothing.
+    assert "out_of_order" not in counted
+    assert bench.fleet.devices["taken"][[first, second]].tolist() == [2, 2]
+
+
+def test_acknowledgements_are_withheld_until_there_are_enough() -> None:
+    bench = Bench(receive_qos=1, acknowledge_every=3)
+    answers = [
+        bench.receive(bench.subscriber, publish(message(n), qos=1, packet_id=40 + n))[1]
+        for n in range(7)
+    ]
+    batches = [b"".join(encode(PubAck(40 + n), 4) for n in part) for part in ((0, 1, 2), (3, 4, 5))]
+    assert answers == [b"", b"", batches[0], b"", b"", batches[1], b""]
+    assert bench.fleet.devices[bench.subscriber].held == 1
+    f = bench.fleet
+    size = release_held(f, bench.subscriber, 0)
+    assert f.out[:size].tobytes() == encode(PubAck(46), 4)
+    assert release_held(f, bench.subscriber, 0) == 0
+    assert bench.counted()["measure"]["received"] == 7
+
+
+# --- record_sent ----------------------------------------------------------------------------
+
+
+def test_what_was_sent_is_counted_by_phase_with_its_delay() -> None:
+    bench = Bench(deliveries=5)
+    now_ns = MEASURE_FROM_NS + 2 * PERIOD_NS
+    _, count, data = bench.fill(0, now_ns)
+    assert count == 1003
+    bench.settle(0, count, count, now_ns)
+    per_message = len(data) // count
+    assert bench.counted(0) == {
+        "warmup": {"sent": 1000, "sent_bytes": 1000 * per_message, "expected": 5000},
+        "measure": {"sent": 3, "sent_bytes": 3 * per_message, "expected": 15},
+    }
+    assert total_of(bench.fleet, "sent") == 1003
+    assert total_of(bench.fleet, "expected") == 5015
+    delays = [2 * PERIOD_NS, PERIOD_NS, 0]
+    assert bench.stat(0, "send_delay", MEASURE) == (3, sum(delays), 0, max(delays))
+    assert bench.fleet.devices[0].written_ns == now_ns
+
+
+def test_sent_bytes_count_from_where_the_batch_began() -> None:
+    bench = Bench(size=(32, 200))
+    now_ns = START_NS + 30 * PERIOD_NS
+    _, count, data = bench.fill(0, now_ns, out=77)
+    bench.settle(0, count, count, now_ns, start=77)
+    assert bench.counted(0)["warmup"]["sent_bytes"] == len(data)
+
+
+@given(
+    st.integers(0, 2),
+    st.integers(0, 2**32),
+    st.integers(1, 8),
+    st.sampled_from(["constant", "uniform", "poisson"]),
+)
+@settings(deadline=None, max_examples=60)
+def test_what_is_taken_back_is_sent_later_unchanged(
+    qos: int, seed: int, window: int, arrivals: Arrivals
+) -> None:
+    """Any part of each batch goes out, any order of acknowledgements: no gap, no repetition."""
+    rng = random.Random(seed)
+    bench = Bench(qos=qos, window=window, size=(32, 50), arrivals=arrivals)
+    f = bench.fleet
+    untouched = Bench(arrivals=arrivals).fleet
+    dues = [int(untouched.publishers[0].due_ns)]
+    now_ns = START_NS
+    sent: list[Publish] = []
+    open_ids: list[int] = []
+    size_bytes = 0
+    for _ in range(60):
+        now_ns += rng.randrange(4 * PERIOD_NS)
+        _, count, data = bench.fill(0, now_ns, limit=rng.choice([1, 3, BATCH_LIMIT]))
+        packets = bench.messages(data)
+        assert len(packets) == count
+        part = rng.randrange(count + 1) if rng.random() < 0.5 else count
+        bench.settle(0, count, part, now_ns)
+        sent += packets[:part]
+        size_bytes += sum(len(encode(packet, 4)) for packet in packets[:part])
+        ids = [packet.packet_id for packet in packets[:part] if qos]
+        assert not set(ids) & set(open_ids)
+        open_ids += ids
+        assert len(open_ids) <= window
+        assert f.totals.in_flight == len(open_ids)
+        if qos and part < count:
+            assert not f.devices[0].flags & WINDOW_FULL
+        rng.shuffle(open_ids)
+        for packet_id in open_ids[: rng.randrange(len(open_ids) + 1)]:
+            if qos == 2:
+                bench.receive(0, encode(PubRec(packet_id), 4), now_ns=now_ns)
+            last: Packet = PubAck(packet_id) if qos == 1 else PubComp(packet_id)
+            bench.receive(0, encode(last, 4), now_ns=now_ns)
+            open_ids.remove(packet_id)
+    headers = [header(packet.payload) for packet in sent]
+    seed_used = int(untouched.run.seed)
+    dues += [advance(untouched.publishers[0], untouched.program, seed_used) for _ in sent]
+    assert headers == [(TAG, 10, n, dues[n]) for n in range(len(sent))]
+    counted = bench.counted(0).get("warmup", {})
+    assert counted.get("sent", 0) == total_of(f, "sent") == len(sent)
+    assert counted.get("sent_bytes", 0) == size_bytes
+    assert counted.get("acknowledged", 0) == (len(sent) - len(open_ids) if qos else 0)
+    assert f.publishers[0].due_ns == dues[len(sent)]
+
+
+def test_a_batch_taken_back_whole_leaves_the_window_open() -> None:
+    bench = Bench(qos=1, window=2)
+    f = bench.fleet
+    _, count, _ = bench.fill(0, START_NS + 9 * PERIOD_NS)
+    assert count == 2
+    assert f.devices[0].flags & WINDOW_FULL
+    f.devices[0].flags |= BLOCKED | WAITING
+    f.totals.heap_size = 0
+    bench.settle(0, count, 0, START_NS)
+    assert f.totals.in_flight == 0
+    assert bench.counted(0) == {}
+    # When the socket takes bytes again nobody will acknowledge anything: it must go on by itself.
+    f.devices[0].flags &= ~BLOCKED
+    _requeue(bench, 0)
+    assert f.totals.heap_size == 1
+    assert [header(p.payload)[2] for p in bench.send(0, START_NS + 9 * PERIOD_NS)] == [0, 1]
+
+
+# --- waiting publishers ----------------------------------------------------------------------
+
+
+def _requeue(bench: Bench, publisher: int) -> None:
+    f = bench.fleet
+    requeue(f, publisher)
+
+
+@pytest.mark.parametrize("flags", [WAITING | BLOCKED, WAITING | WINDOW_FULL, 0])
+def test_a_publisher_that_cannot_send_or_does_not_wait_is_not_queued(flags: int) -> None:
+    bench = Bench()
+    bench.fleet.totals.heap_size = 0
+    bench.fleet.devices[0].flags = flags
+    _requeue(bench, 0)
+    assert bench.fleet.totals.heap_size == 0
+    assert bench.fleet.devices[0].flags == flags
+
+
+def test_a_publisher_whose_schedule_is_over_is_not_queued() -> None:
+    bench = Bench()
+    bench.fleet.totals.heap_size = 0
+    bench.fleet.devices[0].flags = WAITING
+    bench.fleet.publishers[0].due_ns = WINDOW_END_NS
+    _requeue(bench, 0)
+    assert bench.fleet.totals.heap_size == 0
+    assert bench.fleet.totals.rearm == 0
+
+
+def test_a_rate_change_orders_the_heap_anew_and_forgives_nothing() -> None:
+    bench = Bench()
+    f = bench.fleet
+    now_ns = START_NS + 5 * PERIOD_NS
+    bench.send(0, now_ns)  # publisher 0 is up to date, 1 owes, 2 waits
+    f.devices[2].flags |= WAITING
+    f.program = with_rate(f.program, now_ns, 0.5)
+    reschedule(f)
+    assert f.totals.heap_size == 2
+    dues = f.publishers["due_ns"].tolist()
+    assert dues[0] == START_NS + 7 * PERIOD_NS
+    assert dues[1] == START_NS + PERIOD_NS // 3
+    assert f.heap[0].item() == (dues[1], 1)
+    assert f.heap[1].item() == (dues[0], 0)
+    owed = bench.send(1, now_ns)
+    assert [header(packet.payload)[2] for packet in owed] == list(range(5))
+
+
+def test_a_schedule_that_stands_still_leaves_the_heap_and_comes_back() -> None:
+    bench = Bench()
+    f = bench.fleet
+    for publisher in range(PUBLISHERS):
+        bench.send(publisher, START_NS + PERIOD_NS)
+
+    def change(at_ns: int, factor: float) -> None:
+        f.program = with_rate(f.program, at_ns, factor)
+        reschedule(f)
+
+    change(START_NS + PERIOD_NS, 1e-6)
+    f.run.end_ns = START_NS + 300 * PERIOD_NS
+    change(START_NS + PERIOD_NS, 1e-6)
+    assert f.totals.heap_size == 0
+    assert bench.fill(0, START_NS + 290 * PERIOD_NS)[1] == 0
+    change(START_NS + 200 * PERIOD_NS, 1.0)
+    assert f.totals.heap_size == PUBLISHERS
+    assert bench.fill(0, START_NS + 202 * PERIOD_NS)[1] == 2
+
+
+def test_a_value_below_zero_is_recorded_as_zero() -> None:
+    bench = Bench()
+    f = bench.fleet
+    for value in (-5, 7, 3):
+        record(f, 0, value)
+    assert f.stats[0].item() == (3, 10, 0, 7)
+    assert f.histograms[0, [0, 3, 7]].tolist() == [1, 1, 1]

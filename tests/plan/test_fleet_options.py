@@ -1,0 +1,239 @@
+"""What devices of a fleet are asked to do: scenario, groups and plan of it."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.cases.registry import CASES, build_scenario, resolve
+from loadgen.errors import ScenarioError
+from loadgen.plan.groups import (
+    Reconnect,
+    RunPlan,
+    Target,
+    client_id,
+    streams_received,
+    target_number,
+    topic_number,
+)
+from loadgen.plan.plan import Host, needs_of, plan_run
+from loadgen.worker.churn import may_leave
+from tests.fleets import groups_of
+
+HOST = Host(cores=4, descriptors=20_000, memory_bytes=64 << 30, local_ports=28_000)
+
+
+def plan_of(case: str, targets: int = 1, **fields: Any) -> RunPlan:
+    scenario = build_scenario(case, None, fields)
+    where = tuple(Target(f"127.0.0.{n + 1}", 1883) for n in range(targets))
+    return plan_run(resolve(scenario), HOST, where, 1)
+
+
+@pytest.mark.parametrize(
+    ("case", "fields", "message"),
+    [
+        ("fanin", {"client_id": "meter"}, "client_id: 'meter' is the same for all devices"),
+        ("fanin", {"client_id": "m{device}"}, "client_id: 'm{device}' is the same for devices of"),
+        (
+            "bridge",
+            {"client_id": "m{device}", "clients_file": "c", "backends": 2},
+            "client_id: .* with {group} for bridge",
+        ),
+        ("request", {"churn": 1}, "churn: at QoS 0 .* nobody may; allowed: with qos 2"),
+        ("request", {"churn": 1, "qos": 1}, "churn: at QoS 1 "),
+        ("fanin", {"will": "a/#"}, "will: 'a/#' is not a topic to publish to; allowed"),
+        ("fanin", {"will": "+/{device}"}, "will: '[+]/{device}' is not a topic"),
+        ("fanin", {"will": "a\0"}, "will: "),
+        ("fanin", {"will": "x" * 65_536}, "will: "),
+        ("fanin", {"will": "w/{foo}"}, "will: {foo} is not known; allowed: .* {device}"),
+        ("fanin", {"will": "w/{device:07}"}, "will: {device:07} is not known"),
+        ("fanin", {"affinity": "0,x"}, "affinity: '0,x' is not a list"),
+        ("fanin", {"affinity": "3-1"}, "affinity: '3-1' is not a list"),
+        ("fanin", {"reconnect": 0}, "reconnect: 0 is too small"),
+        ("connburst", {"churn": 1}, "churn: connburst does not understand it"),
+        ("fanin", {"instances": 2, "broker": "mqtt://a"}, "instances: brokers given by URL"),
+        ("fanin", {"crash_broker": 5}, "crash_broker: fanin does not understand it"),
+        (
+            "persistent",
+            {"crash_broker": 5, "broker": "mqtt://a"},
+            "crash_broker: only a private broker may be killed",
+        ),
+        ("fanin", {"durable": True}, "durable: QoS 0 is not stored"),
+        (
+            "fanin",
+            {"broker": "mqtts://a", "tls_resume": True, "tls_certificate": "{device}.pem"},
+            "tls_resume: a session belongs to one certificate",
+        ),
+        ("fanin", {"broker": "ws://a", "tls_resume": True}, "tls_resume: the connection is not"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(
+    case: str, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ScenarioError, match=f"^{message}"):
+        build_scenario(case, None, fields)
+
+
+@pytest.mark.parametrize(
+    ("case", "fields"),
+    [(case, {}) for case in CASES if case != "specjms"]
+    + [("latency", {"devices": 0}), ("bridge", {"backends": 3})],
+)
+def test_a_pattern_needs_the_group_where_several_use_it(case: str, fields: dict[str, Any]) -> None:
+    groups = len(groups_of(build_scenario(case, None, fields)))
+    assert build_scenario(case, None, fields | {"client_id": "{group}-{device}"})
+    for listed, using in (({}, groups), ({"clients_file": "c.csv"}, groups - 1)):
+        given = fields | listed | {"client_id": "m{device}"}
+        if using < 2:
+            assert build_scenario(case, None, given)
+        else:
+            with pytest.raises(ScenarioError, match=r"^client_id: .* with {group} for"):
+                build_scenario(case, None, given)
+
+
+@pytest.mark.parametrize(
+    "case", [name for name, case in CASES.items() if "churn" in case.scenario.fields()]
+)
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_churn_is_refused_only_where_nobody_may_leave(case: str, qos: int) -> None:
+    if (case == "persistent" and qos == 0) or (case == "queue" and qos != 1):
+        return
+    try:
+        scenario = build_scenario(case, None, {"qos": qos, "churn": 1})
+    except ScenarioError:
+        assert (case, qos) in (("request", 0), ("request", 1))
+        return
+    assert any(may_leave(group) for group in groups_of(scenario))
+
+
+def test_a_will_is_a_topic_of_the_device() -> None:
+    for will in ("dead/{device}", "$odd/{}/{ }", "{device}{device}"):
+        assert build_scenario("fanin", None, {"will": will}).will == will
+
+
+def test_devices_return_only_where_asked() -> None:
+    assert plan_of("fanin").reconnect is None
+    assert plan_of("fanin", reconnect="200ms").reconnect == Reconnect(0.2, 30.0, 0.5)
+    assert plan_of("fanin", reconnect=2, reconnect_max=1).reconnect == Reconnect(2.0, 2.0, 0.5)
+    assert plan_of("persistent", crash_broker=5).reconnect == Reconnect(0.1, 30.0, 0.5)
+    plan = plan_of("fanin", churn="2k", away="500ms")
+    assert (plan.churn_per_s, plan.away_s, plan.reconnect) == (2000.0, 0.5, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({}, [True, False]),
+        ({"qos": 2}, [True, False]),
+        ({"churn": 1}, [True, False]),
+        ({"qos": 2, "churn": 1}, [False, False]),
+        ({"qos": 2, "reconnect": 1}, [False, False]),
+        ({"qos": 2, "crash_broker": 5}, [False, False]),
+    ],
+)
+def test_exactly_once_over_two_connections_needs_a_session(
+    fields: dict[str, Any], kept: list[bool]
+) -> None:
+    groups = groups_of(build_scenario("persistent", None, fields))
+    assert [group.clean_start for group in groups] == kept
+
+
+@pytest.mark.parametrize("case", ["fanin", "fanout"])
+def test_durable_keeps_every_session(case: str) -> None:
+    for durable in (False, True):
+        scenario = build_scenario(case, None, {"qos": 1, "durable": durable})
+        assert {group.clean_start for group in groups_of(scenario)} == {not durable}
+
+
+def test_identifiers_and_wills_are_those_of_the_pattern() -> None:
+    plan = plan_of("fanin", client_id="m-{group}-{device}", will="dead/{device}")
+    senders, readers = plan.groups
+    assert client_id(plan, senders, 7) == "m-0-7"
+    assert client_id(plan, readers, 0) == "m-1-0"
+    assert (senders.will, readers.will) == ("dead/{device}", None)
+
+
+def test_workers_take_processors_in_turn() -> None:
+    plan = plan_of("fanin", workers=5, affinity="1,4-5")
+    assert [worker.processors for worker in plan.workers] == [(1,), (4,), (5,), (1,), (4,)]
+    assert {worker.processors for worker in plan_of("fanin", workers=2).workers} == {()}
+    # Each host has processors of its own.
+    two = plan_of("fanin", workers=4, affinity="0-1", hosts=2, broker="mqtt://127.0.0.1")
+    placed = [(worker.host, worker.processors) for worker in two.workers]
+    assert placed == [(0, (0,)), (1, (0,)), (0, (1,)), (1, (1,))]
+
+
+@settings(max_examples=60)
+@given(
+    brokers=st.integers(2, 7),
+    case=st.sampled_from(["fanin", "fanout", "persistent", "queue"]),
+    size=st.integers(1, 40),
+    ratio=st.integers(1, 5),
+)
+def test_every_message_finds_its_subscribers_at_its_own_broker(
+    brokers: int, case: str, size: int, ratio: int
+) -> None:
+    fields: dict[str, Any] = {
+        "fanin": {"devices": size},
+        "fanout": {"topics": size, "ratio": ratio},
+        "persistent": {"pairs": size, "producers": ratio},
+        "queue": {"queues": size, "consumers": ratio},
+    }[case]
+    plan = plan_of(case, brokers, instances=brokers, **fields)
+    assert plan.separate_brokers
+    senders, readers = plan.groups
+    assert senders.publishes is not None
+    owed = dict.fromkeys(range(senders.count), senders.publishes.deliveries)
+    for reader in range(readers.count):
+        broker = target_number(plan, readers, reader)
+        first, count = streams_received(plan, readers, reader)
+        for stream in range(first, first + count):
+            assert target_number(plan, senders, stream) == broker
+            if case != "queue" or reader * size // readers.count != (reader - 1) * size // (
+                readers.count
+            ):
+                owed[stream] -= 1
+    assert set(owed.values()) == {0}
+    used = {target_number(plan, senders, n) for n in range(senders.count)}
+    assert len(used) == min(brokers, senders.publishes.topics)
+
+
+@settings(max_examples=60)
+@given(
+    brokers=st.integers(2, 7),
+    case=st.sampled_from(["fanin", "fanout", "persistent"]),
+    size=st.integers(1, 60),
+    workers=st.integers(1, 9),
+)
+def test_ports_are_enough_for_the_block_of_each_broker(
+    brokers: int, case: str, size: int, workers: int
+) -> None:
+    fields: dict[str, Any] = {
+        "fanin": {"devices": size},
+        "fanout": {"topics": size, "ratio": 3},
+        "persistent": {"pairs": size, "producers": 3},
+    }[case]
+    plan = plan_of(case, brokers, instances=brokers, workers=workers, **fields)
+    used: Counter[int] = Counter()
+    for worker in plan.workers:
+        for share in worker.shares:
+            group = plan.groups[share.group]
+            for device in range(share.start, share.stop, share.step):
+                used[target_number(plan, group, device)] += 1
+    assert max(used.values()) <= needs_of(plan).ports_per_source_address
+    if workers == 1 and size % brokers == 0:
+        assert needs_of(plan).ports_per_source_address == max(used.values())
+
+
+def test_brokers_of_one_system_share_their_topics() -> None:
+    plan = plan_of("fanin", 3, devices=9)
+    assert not plan.separate_brokers
+    senders, readers = plan.groups
+    assert [target_number(plan, senders, n) for n in range(9)] == [0, 1, 2] * 3
+    assert streams_received(plan, readers, 0) == (0, 9)
+    apart = replace(plan, separate_brokers=True)
+    assert [target_number(apart, senders, n) for n in range(9)] == [0] * 3 + [1] * 3 + [2] * 3
+    assert topic_number(4, 9, 9) == 4

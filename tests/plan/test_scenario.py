@@ -1,0 +1,588 @@
+"""The one model behind flags, files and documentation."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from loadgen.cases.registry import CASES, build_scenario, resolve
+from loadgen.errors import ScenarioError
+from loadgen.plan.fields import (
+    Bounded,
+    Choice,
+    Collector,
+    Count,
+    Endpoint,
+    Field,
+    Flag,
+    Networks,
+    Placement,
+    RateSteps,
+    Seconds,
+    Secret,
+    Size,
+    Table,
+    Text,
+    Texts,
+    Thresholds,
+    redact_url,
+)
+from loadgen.plan.groups import DeviceGroup, Target
+from loadgen.plan.plan import Host, plan_run
+from loadgen.plan.scenario import Scenario, read_toml, to_toml
+from loadgen.plan.workload import rooted
+
+
+def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:
+    return rooted(resolve(scenario).groups, root)
+
+
+FIELDS = [(name, f) for name, case in CASES.items() for f in case.scenario.fields().values()]
+IDS = [f"{case}-{field.name}" for case, field in FIELDS]
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+
+PLAIN_FILES = sorted(
+    path.stem.removesuffix("-published")
+    for path in SCENARIOS.glob("*-published.toml")
+    if not path.stem.startswith("specjms")
+)
+"""Files of cases whose devices are alike; those of a supply chain have tests of their own."""
+
+CONTRACT_FIELDS = (
+    "broker devices rate duration warmup drain size qos mqtt workers source_address hosts pdu seed "
+    "topics ratio pairs rack_units crash_broker background_rate in_flight pdu_timezone arrivals"
+)
+
+
+def refused(case: str, flags: dict[str, object], file: dict[str, object] | None = None) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        build_scenario(case, file, flags)
+    text = str(caught.value)
+    assert text.isprintable() and len(text) < 700
+    return text
+
+
+class TestFields:
+    def test_the_fields_that_users_script_against_exist(self) -> None:
+        assert set(CONTRACT_FIELDS.split()) <= {field.name for _, field in FIELDS}
+
+    @pytest.mark.parametrize(("case", "spec"), FIELDS, ids=IDS)
+    def test_every_field_can_be_documented(self, case: str, spec: Field) -> None:
+        assert spec.description.endswith(".")
+        assert spec.allowed
+        assert bool(spec.metavar) != isinstance(spec, Flag)
+        assert spec.option == "--" + spec.name.replace("_", "-")
+        if isinstance(spec, Bounded):
+            assert spec.minimum < spec.maximum
+        if isinstance(spec, Choice):
+            assert spec.choices
+
+    @pytest.mark.parametrize(("case", "spec"), FIELDS, ids=IDS)
+    def test_none_is_allowed_exactly_where_its_meaning_is_told(
+        self, case: str, spec: Field
+    ) -> None:
+        assert (spec.default is None) == bool(spec.absent)
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_defaults_read_as_themselves(self, case: str) -> None:
+        for spec in CASES[case].scenario.fields().values():
+            value = spec.default
+            as_text = isinstance(spec, Choice) and value is not None
+            assert spec.read(value) == (str(value) if as_text else value)
+
+    @pytest.mark.parametrize(
+        "spec",
+        {
+            spec.name: spec
+            for _, spec in FIELDS
+            if isinstance(spec, Bounded) and not isinstance(spec, Size)
+        }.values(),
+        ids=lambda spec: spec.name,
+    )
+    def test_bounds_hold_on_both_sides(self, spec: Bounded) -> None:
+        assert spec.read(spec.minimum) == spec.minimum
+        if spec.name != "seed":  # beyond what a float can hold; see TestRefusals
+            assert spec.read(spec.maximum) == spec.maximum
+            with pytest.raises(ValueError, match="too large"):
+                spec.read(int(spec.maximum) + 1)
+        with pytest.raises(ValueError, match=r"too small|negative"):
+            below = (
+                spec.minimum - 1 if isinstance(spec, Count) else math.nextafter(spec.minimum, -1)
+            )
+            spec.read(below)
+
+    def test_devices_of_zero_are_offered_to_latency_only(self) -> None:
+        least = {
+            case: spec.minimum
+            for case, spec in FIELDS
+            if spec.name == "devices" and isinstance(spec, Bounded)
+        }
+        assert least == {"fanin": 1, "latency": 0, "connburst": 1, "bridge": 1, "request": 1}
+
+
+class TestBuild:
+    @pytest.mark.parametrize("case", CASES)
+    def test_a_case_needs_nothing_else(self, case: str) -> None:
+        scenario = build_scenario(case, None, {})
+        assert scenario.case == case
+        assert scenario == CASES[case].scenario()
+
+    def test_flags_win_over_the_file_and_the_file_over_the_case(self) -> None:
+        assert build_scenario("fanout", None, {}).ratio == 100
+        assert build_scenario("fanout", {"ratio": 7}, {}).ratio == 7
+        assert build_scenario("fanout", {"ratio": 7}, {"ratio": "9"}).ratio == 9
+        assert build_scenario("fanout", {"ratio": 7}, {"ratio": None}).ratio == 7
+
+    def test_text_and_numbers_mean_the_same(self) -> None:
+        from_flags = build_scenario(
+            "latency",
+            None,
+            {"devices": "10k", "duration": "5m", "size": "32-64", "qos": "1", "mqtt": "5"},
+        )
+        from_file = build_scenario(
+            "latency",
+            {"devices": 10_000, "duration": 300, "size": [32, 64], "qos": 1, "mqtt": 5},
+            {},
+        )
+        assert from_flags == from_file
+        assert from_flags.devices == 10_000 and isinstance(from_flags.devices, int)
+        assert from_flags.size == (32, 64) and from_flags.qos == 1 and from_flags.mqtt == "5"
+
+    def test_keys_may_be_written_like_options(self) -> None:
+        assert build_scenario("latency", {"background-rate": 5}, {}).background_rate == 5
+        assert "given twice" in refused("latency", {"in-flight": 3, "in_flight": 3})
+
+    def test_auto_is_the_absent_value(self) -> None:
+        assert (
+            build_scenario("fanin", {"workers": 3, "rate": 5}, {"workers": "auto"}).workers is None
+        )
+        assert build_scenario("fanin", {"rate": 5}, {"rate": "auto"}).rate is None
+
+    def test_flags_of_either_kind(self) -> None:
+        assert build_scenario("fanin", {"tls_verify": True}, {}).tls_verify
+        url = {"broker": "mqtts://h"}
+        assert not build_scenario("fanin", url, {"tls_verify": "off"}).tls_verify
+
+    def test_one_broker_or_several(self) -> None:
+        assert build_scenario("fanin", {"broker": "amqtt"}, {}).broker == ("amqtt",)
+        urls = ("mqtt://h:1", "wss://[::1]:2/mqtt")
+        assert build_scenario("fanin", {"broker": list(urls)}, {}).broker == urls
+
+    def test_a_scenario_cannot_be_changed(self) -> None:
+        with pytest.raises(ValidationError):
+            setattr(build_scenario("fanin", None, {}), "devices", 3)  # noqa: B010
+
+    def test_connects_are_paced_by_the_rate_in_connburst_only(self) -> None:
+        def connect_rate(case: str, **fields: object) -> float | None:
+            return resolve(build_scenario(case, None, fields)).phases.connect_rate
+
+        assert connect_rate("connburst", rate=5) == 5
+        assert connect_rate("fanin", rate=5) is None
+        assert connect_rate("fanin", connect_rate=9) == 9
+
+
+class TestTables:
+    def test_a_table_is_one_as_toml_as_json_and_as_it_is(self) -> None:
+        wanted = {"order": {"queue": False, "target": "Central"}}
+        texts = ('order = {queue = false, target = "Central"}', json.dumps(wanted))
+        built = {
+            build_scenario("specjms", None, {"messages": given}).messages
+            for given in (*texts, wanted)
+        }
+        assert built == {json.dumps(wanted, sort_keys=True)}
+
+    @pytest.mark.parametrize("text", ["order = {", "[1]", "{", "order"])
+    def test_what_is_no_table_is_refused(self, text: str) -> None:
+        with pytest.raises(ScenarioError, match=r"neither JSON nor TOML|not a table"):
+            build_scenario("specjms", None, {"messages": text})
+
+
+class TestRefusals:
+    def test_an_unknown_key_is_compared_with_the_known(self) -> None:
+        assert refused("fanin", {"ratee": 1}) == "'ratee': unknown key; did you mean 'rate'?"
+        assert "fanin understands devices, rate" in refused("fanin", {}, {"zzz": 1})
+
+    def test_a_field_of_another_case_is_refused(self) -> None:
+        assert "fanin does not understand it; allowed: with fanout" in refused(
+            "fanin", {}, {"ratio": 3}
+        )
+        with pytest.raises(ValidationError, match="Extra inputs"):
+            CASES["fanin"].scenario.model_validate({"ratio": 3})
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_what_a_case_does_not_understand_is_refused(self, case: str) -> None:
+        others = {field.name for _, field in FIELDS} - CASES[case].scenario.fields().keys()
+        assert others
+        for name in others:
+            assert refused(case, {name: 1}).startswith(f"{name}: {case} does not understand it")
+
+    @pytest.mark.parametrize(
+        ("flags", "start"),
+        [
+            ({"devices": "-5"}, "devices: '-5' is negative; allowed: a whole number from"),
+            ({"devices": "2000M"}, "devices: '2000M' is too large; allowed:"),
+            ({"devices": 0}, "devices: 0 is too small; allowed: a whole number from 1 to"),
+            ({"devices": 2.5}, "devices: 2.5 is not a whole number"),
+            ({"devices": True}, "devices: True is not a number"),
+            ({"rate": "nan"}, "rate: 'nan' is not a number"),
+            ({"rate": math.nan}, "rate: nan is not a finite number"),
+            ({"rate": math.inf}, "rate: inf is not a finite number"),
+            ({"rate": 0}, "rate: 0 is too small"),
+            ({"rate": "1G"}, "rate: '1G' is too large"),
+            ({"rate": {"a": 1}}, "rate: {'a': 1} is not a number"),
+            ({"duration": "8d"}, "duration: '8d' is too large; allowed: a time from 0.1"),
+            ({"duration": 0}, "duration: 0 is too small"),
+            ({"size": 16}, "size: 16 is too small; allowed: 32 to 256,000,000 bytes"),
+            ({"size": "32-1G"}, "size: '32-1G' is too large"),
+            ({"qos": 3}, "qos: 3 is not one of them; allowed: 0 or 1 or 2"),
+            ({"qos": True}, "qos: True is not one of them"),
+            ({"mqtt": "3.2"}, "mqtt: '3.2' is not one of them; did you mean '3.1'?"),
+            ({"arrivals": "poison"}, "arrivals: 'poison' is not one of them; did you mean"),
+            ({"keep_alive": "1.5"}, "keep_alive: '1.5' is not in whole seconds"),
+            ({"tls_verify": "maybe"}, "tls_verify: 'maybe' is neither true nor false"),
+            ({"tls_ca": ""}, "tls_ca: nothing is given"),
+            ({"tls_ca": 3}, "tls_ca: 3 is not text"),
+            ({"tls_ca": "a" * 5000}, "tls_ca: the text is longer than 4096"),
+            ({"pdu": ["a\nb"]}, r"pdu: 'a\nb' holds control"),
+            ({"pdu": "a\x7f"}, r"pdu: 'a\x7f' holds control"),
+            ({"pdu": "\udcff"}, r"pdu: '\udcff' holds control"),
+            ({"pdu": 5}, "pdu: 5 is neither text nor a list"),
+            ({"pdu": ["x"] * 2000}, "pdu: 2000 entries are more than 1024"),
+            ({"source_address": "localhost"}, "source_address: 'localhost' is not an address"),
+            ({"seed": 2**63}, "seed: 9223372036854775808 is too large"),
+            ({"broker": []}, "broker: nothing is given"),
+            ({"broker": "mosqitto"}, "broker: 'mosqitto' is neither a name nor a URL; did you"),
+            ({"broker": "h:1883"}, "broker: 'h:1883' is neither a name nor a URL; did you mean"),
+            ({"broker": "http://h"}, "broker: 'http://h' has an unknown scheme; allowed: mqtt,"),
+            ({"broker": "mqtt://"}, "broker: 'mqtt://' names no host"),
+            ({"broker": "mqtt://u@"}, "broker: 'mqtt://u@' names no host"),
+            ({"broker": "mqtt://a b"}, "broker: 'mqtt://a b' names no host"),
+            ({"broker": ["auto", "mqtt://h"]}, "broker: 'auto' cannot be joined with others"),
+            ({"broker": "mqtt://h", "tls_ca": "f"}, "tls_ca: the connection is not encrypted"),
+            ({"tls_key": "k"}, "tls_key: a key without a certificate"),
+            ({"tls_passphrase": "prompt"}, "tls_passphrase: there is no key to read"),
+            ({"password": "prompt"}, "password: only a broker of yours asks for one"),
+            ({"user": "env:U", "broker": "mqtt://a@h"}, "user: a broker's URL has one, too"),
+            (
+                {"password": "env:P", "broker": "mqtt://a:b@h"},
+                "password: a broker's URL has one, too",
+            ),
+            ({"tls_version": "1.3", "tls_ciphers": "x"}, "tls_ciphers: TLS 1.3"),
+        ],
+        ids=str,
+    )
+    def test_bad_values_name_key_value_and_what_is_allowed(
+        self, flags: dict[str, object], start: str
+    ) -> None:
+        text = refused("fanin", flags)
+        assert text.startswith(start)
+        assert "allowed" in text or "did you mean" in text or "understands" in text
+
+    @pytest.mark.parametrize(
+        ("case", "flags", "start"),
+        [
+            ("persistent", {"qos": 0}, "qos: 0 is not stored"),
+            ("persistent", {"crash_broker": 5, "broker": "mqtt://h"}, "crash_broker: only"),
+            ("persistent", {"crash_broker": 10}, "crash_broker: 10 s is not within the window"),
+            (
+                "persistent",
+                {"crash_broker": 10, "steps": "50%:4s,100%:6s"},
+                "crash_broker: 10 s is not within the window; allowed: below its 10 s",
+            ),
+            ("persistent", {"crash_command": "true"}, "crash_command: no moment is given"),
+            (
+                "fanout",
+                {"rate": "auto"},
+                "rate: 'auto' is not a number such as 10k or 2.5M; allowed:",
+            ),
+            ("fanout", {"topics": "1M", "ratio": 1000}, "ratio: 1,000,000 topics of 1,000"),
+            ("fanout", {"ratio": 5, "slow_subscribers": 5}, "slow_subscribers: 5 of 5 leave"),
+            (
+                "fanout",
+                {"slow_subscribers": 5, "broker": "wss://h"},
+                "slow_subscribers: TLS and WebSocket read ahead",
+            ),
+            (
+                "fanout",
+                {"slow_subscribers": 5, "steps": "50%,100%"},
+                "slow_subscribers: each step would be judged by them",
+            ),
+            ("fanout", {"read_rate": "10k"}, "read_rate: nobody reads slowly; allowed: with slow"),
+            ("latency", {"devices": 0, "background_rate": 1}, "background_rate: there are no"),
+            ("fanin", {"abort_on_fail": True}, "abort_on_fail: nothing is required"),
+            ("connburst", {"abort_on_fail": True}, "abort_on_fail: connburst does not understand"),
+            ("nonsense", {}, "case: 'nonsense' is unknown; allowed: fanin, fanout"),
+        ],
+    )
+    def test_what_does_not_fit_together(
+        self, case: str, flags: dict[str, object], start: str
+    ) -> None:
+        assert refused(case, flags).startswith(start)
+
+    def test_a_file_for_another_case(self) -> None:
+        assert refused("fanin", {}, {"case": "fanout"}).startswith("case: the file is for 'fanout'")
+
+    @pytest.mark.parametrize("wrong", ["hunter2", "", 7, "env:", "env:a b", "file:", "env:1"])
+    def test_a_secret_in_the_place_of_its_source_is_refused_and_not_repeated(
+        self, wrong: object
+    ) -> None:
+        text = refused("fanin", {"broker": "mqtt://h", "password": wrong})
+        assert text.startswith("password: it does not say where the secret comes from; allowed:")
+        assert "hunter2" not in text
+
+    def test_a_password_is_not_repeated(self) -> None:
+        for url in (
+            "http://me:s3cret@h",
+            "me:s3cret@h",
+            "mqtt://me:s3cr\net@h",
+            "ftp://me:s3@cret@h",
+        ):
+            text = refused("fanin", {"broker": url})
+            assert "s3" not in text and "cret" not in text and "me@h" in text
+
+
+class TestToml:
+    @pytest.mark.parametrize("case", CASES)
+    def test_defaults_read_back_equal(self, case: str) -> None:
+        scenario = build_scenario(case, None, {})
+        assert build_scenario(case, read_toml(to_toml(scenario)), {}) == scenario
+
+    @pytest.mark.parametrize(
+        "text", ["a = ", "a = 1\na = 2", "[" * 100_000, "x = " + "[" * 5000, "x = " + "9" * 5000]
+    )
+    def test_what_is_not_toml_is_refused_in_one_line(self, text: str) -> None:
+        with pytest.raises(ScenarioError) as caught:
+            read_toml(text)
+        assert str(caught.value).isprintable() and len(str(caught.value)) < 200
+
+    def test_an_endless_file_is_refused(self) -> None:
+        with pytest.raises(ScenarioError, match="more than"):
+            read_toml("#" * (1 << 21))
+
+    def test_a_table_is_not_a_value(self) -> None:
+        assert "is not a number" in refused("fanin", {}, read_toml("[devices]\na = 1"))
+
+    def test_passwords_are_left_out(self) -> None:
+        scenario = build_scenario("fanin", {"broker": ["mqtt://me:s3cret@h:1", "mqtt://u@i"]}, {})
+        assert scenario.plain()["broker"] == ["mqtt://me@h:1", "mqtt://u@i"]
+        assert "s3cret" not in to_toml(scenario)
+
+    @pytest.mark.parametrize(
+        ("url", "without"),
+        [
+            ("mqtt://u:p@h:1883", "mqtt://u@h:1883"),
+            ("mqtt://u:p@q/r@h", "mqtt://u@h"),
+            ("mqtt://:p@h", "mqtt://@h"),
+            ("mqtt://u@h:1883", "mqtt://u@h:1883"),
+            ("mqtt://h:1883", "mqtt://h:1883"),
+            ("wss://[::1]:8883/mqtt", "wss://[::1]:8883/mqtt"),
+            ("auto", "auto"),
+        ],
+    )
+    def test_redaction(self, url: str, without: str) -> None:
+        assert redact_url(url) == without
+
+
+def values_of(spec: Field) -> st.SearchStrategy[Any]:
+    """Values that a field takes."""
+    if isinstance(spec, Choice):
+        return st.sampled_from(spec.choices)
+    by_kind: dict[type[Field], st.SearchStrategy[Any]] = {
+        Flag: st.booleans(),
+        Text: TEXTS,
+        Secret: st.sampled_from(("prompt", "env:A_1", "file:/a b/ü")),
+        Texts: st.lists(TEXTS, max_size=3),
+        Table: st.dictionaries(
+            st.sampled_from(("order", "1", "SM")), st.integers() | st.lists(st.booleans())
+        ),
+        Networks: st.sampled_from(("127.0.0.0/16", "10.1.2.3", "fd00::/64,fd01::/64")),
+        Thresholds: st.just(("end_to_end.p99<5ms", "lost<0.1%", "sent_rate>=9.9k")),
+        Endpoint: st.sampled_from((":9464", "0.0.0.0:1", "[::1]:65535")),
+        Collector: st.sampled_from(("http://127.0.0.1:4318", "https://[::1]/otlp")),
+        Placement: st.just(("publishers=0", "subscribers=1,2")),
+        RateSteps: st.sampled_from(("50%", "50%,75%:20s,100%", "0.5%:500ms")),
+    }
+    if not isinstance(spec, Bounded):
+        return by_kind[type(spec)]
+    least, most = spec.minimum, min(spec.maximum, 2**53)
+    whole = st.integers(math.ceil(least), int(most))
+    if isinstance(spec, Size):
+        return st.tuples(whole, whole).map(lambda pair: tuple(sorted(pair)))
+    is_whole = isinstance(spec, Count) or (isinstance(spec, Seconds) and spec.whole)
+    return whole if is_whole else st.floats(least, most)
+
+
+PRIVATE_ONLY = (
+    *("broker", "crash_broker", "crash_command", "save_each", "tls", "access_control"),
+    *("slow_subscribers", "read_rate"),
+)
+"""Drawn by hand, or only for a broker that is started here."""
+
+TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=20).filter(
+    str.strip
+)
+BROKERS = st.one_of(
+    st.sampled_from([("auto",), ("reflector",)]),
+    st.lists(st.sampled_from(["mqtts://h", "wss://u@[::1]:9/x"]), min_size=1).map(tuple),
+)
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    # SPECjms2007 has tables of its own, with tests of their own.
+    case = draw(st.sampled_from([case for case in CASES if case != "specjms"]))
+    given_fields: dict[str, object] = {"broker": draw(BROKERS)}
+    for spec in CASES[case].scenario.fields().values():
+        if spec.name not in PRIVATE_ONLY and draw(st.booleans()):
+            given_fields[spec.name] = draw(values_of(spec))
+    if "client_id" in given_fields:
+        given_fields["client_id"] = f"{given_fields['client_id']}{{group}}-{{device}}"
+    if "will" in given_fields:
+        given_fields["will"] = re.sub("[+#{}]", "/", str(given_fields["will"])) + "{device}"
+    if case == "request" and str(given_fields.get("qos", 0)) != "2":
+        given_fields.pop("churn", None)
+    if "affinity" in given_fields:
+        given_fields["affinity"] = draw(st.sampled_from(("0", "0,2-5", "7-7")))
+    if "instances" in given_fields and any("://" in url for url in given_fields["broker"]):  # type: ignore[attr-defined]
+        given_fields["instances"] = 1
+    if case == "persistent" and str(given_fields.get("qos", 1)) == "0":
+        given_fields["qos"] = 2
+    if case == "queue" or int(str(given_fields.get("acknowledge_every", 1))) > 1:
+        given_fields["qos"] = 1
+    if case == "queue":
+        given_fields["mqtt"] = "5"
+        for name in ("queues", "consumers", "producers"):
+            given_fields[name] = draw(st.integers(1, 50))
+    if case == "bridge":
+        given_fields |= {
+            "broker": ("auto",),
+            "backend": (),
+            "backends": draw(st.sampled_from((None, 1, 9))),
+            "devices": draw(st.integers(450, 10_000)),
+            "topics": draw(st.integers(1, 50)),
+            "front_root": draw(st.sampled_from(("a", "a/b c"))),
+            "backend_root": "d",
+            "durable": given_fields.get("qos") == 1,
+            "instances": 1,
+            "separate_brokers": False,
+        }
+    if case == "request":
+        given_fields |= {
+            "devices": draw(st.integers(20, 99)),
+            "responders": draw(st.integers(1, 20)),
+        }
+    if "payload" in given_fields:
+        given_fields.pop("payload_template", None)
+    if case in ("fanin", "fanout") and "durable" in given_fields:
+        given_fields["qos"] = draw(st.sampled_from((1, 2)))
+    if case == "fanout":
+        given_fields["topics"] = draw(st.integers(1, 50))
+        given_fields["ratio"] = draw(st.integers(1, 50))
+    if given_fields.get("devices") == 0:
+        given_fields.pop("background_rate", None)
+    if given_fields.get("hosts", 1) == 1:
+        given_fields.pop("place", None)
+    if not given_fields.get("require"):
+        given_fields.pop("abort_on_fail", None)
+    if case == "bridge" or not any("://" in url for url in given_fields["broker"]):  # type: ignore[attr-defined]
+        given_fields.pop("password", None)
+    if "password" not in given_fields or any("@" in url for url in given_fields["broker"]):  # type: ignore[attr-defined]
+        given_fields.pop("user", None)
+    if given_fields.keys() & {"tls_key", "tls_passphrase"}:
+        given_fields.setdefault("tls_certificate", "c.pem")
+    if "{device}" in str(given_fields.get("tls_certificate")):
+        given_fields.pop("tls_resume", None)
+    if given_fields.get("tls_version") == "1.3":
+        given_fields.pop("tls_ciphers", None)
+    return build_scenario(case, None, given_fields)
+
+
+@given(scenarios())
+@settings(max_examples=150, deadline=None)
+def test_any_scenario_survives_toml_and_plain_fields(scenario: Scenario) -> None:
+    assert build_scenario(scenario.case, read_toml(to_toml(scenario)), {}) == scenario
+    assert type(scenario).model_validate(scenario.plain()) == scenario
+
+
+@given(
+    st.sampled_from(list(CASES)),
+    st.dictionaries(
+        st.one_of(
+            st.sampled_from(sorted({field.name for _, field in FIELDS})), st.text(max_size=20)
+        ),
+        st.recursive(
+            st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=50)),
+            lambda inner: (
+                st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=2)
+            ),
+            max_leaves=5,
+        ),
+        max_size=4,
+    ),
+)
+@settings(max_examples=300, deadline=None)
+def test_any_file_gives_a_scenario_or_one_line(case: str, file: dict[str, object]) -> None:
+    try:
+        scenario = build_scenario(case, file, {})
+    except ScenarioError as error:
+        assert str(error).isprintable() and len(str(error)) < 1000
+    else:
+        assert scenario.case == case
+
+
+class TestFiles:
+    def test_every_case_has_a_small_and_a_published_size(self) -> None:
+        found = {
+            (read_toml(path.read_text())["case"], path.stem.endswith("-published"))
+            for path in SCENARIOS.glob("*.toml")
+        }
+        # Requests and responses are ours: no report has them.
+        wanted = {(case, published) for case in CASES for published in (True, False)}
+        assert wanted - {("request", True)} <= found
+
+    @pytest.mark.parametrize("stem", PLAIN_FILES)
+    @pytest.mark.parametrize("suffix", ["", "-published"])
+    def test_files_load_and_plan(self, stem: str, suffix: str) -> None:
+        text = (SCENARIOS / f"{stem}{suffix}.toml").read_text(encoding="utf-8")
+        file = read_toml(text)
+        scheme = "mqtts" if stem.endswith("-sec") else "mqtt"
+        brokers: dict[str, object] = {"broker": f"{scheme}://10.10.0.222:16901"} if suffix else {}
+        if suffix and file["case"] == "bridge":
+            fronts = [f"mqtt://10.10.{net}.222:16901" for net in range(16)]
+            brokers = {"broker": fronts, "backend": "mqtt://10.10.16.222:16901"}
+        scenario = build_scenario(str(file["case"]), file, brokers)
+        assert groups_of(scenario)
+        if suffix:
+            assert "Source:" in text and "Performance Benchmarks" in text
+            host = Host(cores=12, descriptors=200_000, memory_bytes=98 << 30, local_ports=60_000)
+            targets = tuple(Target(f"10.10.{net}.222", 16901) for net in range(17))
+        else:
+            host = Host(cores=2, descriptors=20_000, memory_bytes=8 << 30, local_ports=28_000)
+            targets = (Target("127.0.0.1", 1883), *(Target("127.0.0.1", 1884),) * 3)
+        plan = plan_run(resolve(scenario), host, targets, 1)
+        assert len(plan.workers) <= host.cores
+
+    def test_published_sizes(self) -> None:
+        def load(case: str) -> Scenario:
+            text = (SCENARIOS / f"{case}-published.toml").read_text(encoding="utf-8")
+            return build_scenario(case.removesuffix("-sec"), read_toml(text), {})
+
+        fanin, fanout, persistent = load("fanin"), load("fanout"), load("persistent")
+        # The published command lines: SSLCipher=AES256, SSLClientMeth=TLSv12.
+        for secured in (load("fanin-sec"), load("fanout-sec")):
+            assert (secured.tls_version, secured.tls_ciphers) == ("1.2", "AES256")
+        assert (load("fanout-sec").ratio, load("fanout-sec").rate) == (10, 330_000)
+        assert (fanin.devices, fanin.rate) == (400_000, 400_000)
+        assert (fanout.topics, fanout.ratio, fanout.rate) == (10, 100, 162_000)
+        assert (persistent.pairs, persistent.rate, persistent.qos) == (10, 460_000, 1)
+        latency = load("latency")
+        assert (latency.devices, latency.topics, latency.rate) == (150_000, 10, 10_000)
+        assert latency.duration == 300
+        assert load("connburst").devices == 1_000_000

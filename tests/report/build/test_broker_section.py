@@ -1,0 +1,214 @@
+"""The broker's side of a run: processor time, memory, and its own counts against ours."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import orjson
+import pytest
+
+from loadgen.cli.result_text import summary_lines
+from loadgen.errors import RunDirectoryError
+from loadgen.report.build.broker_section import read_broker
+from loadgen.report.build.charts import charts_of
+from loadgen.report.build.compare import compare
+from loadgen.report.build.summary import summarize_run
+from loadgen.report.model import ScoreCard
+from loadgen.report.render.to_csv import to_csv
+from loadgen.report.render.to_html import to_html
+from loadgen.report.render.to_json import to_json
+from loadgen.report.render.to_markdown import to_markdown
+
+RECEIVED = "$SYS/broker/publish/messages/received"
+SENT = "$SYS/broker/publish/messages/sent"
+
+
+def process(
+    make: ModuleType, at_s: float, cpu_s: float, mib: int = 10, **more: int
+) -> dict[str, Any]:
+    load = {"cpu_ns": round(cpu_s * 1e9), "resident_bytes": mib << 20, "processes": 1, **more}
+    return {"time_ns": make.ANCHOR_NS + round(at_s * 1e9), "process": load}
+
+
+def word(
+    make: ModuleType, at_s: float, topic: str, value: int, broker: int = 0, watched: int = 0
+) -> dict[str, Any]:
+    return {
+        "time_ns": make.ANCHOR_NS + round(at_s * 1e9),
+        "broker": broker,
+        "topic": topic,
+        "count": "publish_received" if "received" in topic else "publish_sent",
+        "value": value,
+        "watched": watched,
+    }
+
+
+def card_with(make: ModuleType, run: Path, *records: dict[str, Any]) -> ScoreCard:
+    """A fan-in of 100 messages a second, in the seconds 2 to 6 of the run; 500 in all."""
+    make.fabricate(run)
+    (run / "broker.jsonl").write_bytes(b"".join(orjson.dumps(r) + b"\n" for r in records))
+    return summarize_run(run)
+
+
+def test_processor_time_of_the_window(make: ModuleType, tmp_path: Path) -> None:
+    """The window is second 3 to 7, between samples: half of what one interval used counts."""
+    samples = [process(make, s + 0.5, 7.0 + 0.25 * s, 10 + s) for s in range(9)]
+    card = card_with(make, tmp_path / "run", *samples)
+    assert card.broker is not None
+    assert card.broker.cpu_seconds == pytest.approx(1.0)
+    assert card.broker.cores == pytest.approx(0.25)
+    assert card.broker.resident_bytes_max == 16 << 20
+    # 400 in and 400 out for one second of a processor.
+    assert card.broker.messages_per_core_second == pytest.approx(800)
+    rows = {row.name: (row.value, row.unit) for row in card.rows}
+    value, unit = rows["FANIN.MPC"]
+    assert value == pytest.approx(800)
+    assert unit == "msgs/core-sec"
+    assert card.broker.moments[0].used == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("a_second", "steps", "told"),
+    [
+        # Before the step was recorded it was a tick of 10 ms.
+        (0.0025, {}, "used 0.01 s of processor time, counted in steps of 0.01 s; at least 1 s"),
+        (0.24, {}, "used 0.96 s"),
+        (0.251, {}, None),
+        (0.0025, {"step_ns": 1}, None),
+    ],
+)
+def test_processor_time_below_its_resolution_gives_no_figure(
+    make: ModuleType, tmp_path: Path, a_second: float, steps: dict[str, int], told: str | None
+) -> None:
+    samples = [process(make, s, 7.0 + a_second * s, **steps) for s in range(9)]
+    card = card_with(make, tmp_path / "run", *samples)
+    row = next(row for row in card.rows if row.unit == "msgs/core-sec")
+    if told is None:
+        assert row.value == pytest.approx(800 / (4 * a_second)) and row.remark == ""
+        return
+    assert row.value is None and row.remark.startswith("Withheld: ") and told in row.remark
+    for rendering in (to_html([card]), to_markdown([card]), to_csv([card])):
+        assert told in rendering.decode()
+    assert any(told in line for line in summary_lines(card))
+    # Nothing to compare, so nothing to fail a gate.
+    (comparison,) = compare([card, card], [True, False])
+    assert all(line.unit != "msgs/core-sec" for line in comparison.lines)
+
+
+def test_samples_a_tenth_of_a_second_apart_are_drawn_by_the_second(
+    make: ModuleType, tmp_path: Path
+) -> None:
+    samples = [process(make, s / 10, 0.025 * s, step_ns=1) for s in range(90)]
+    card = card_with(make, tmp_path / "run", *samples)
+    assert card.broker is not None and card.broker.cpu_seconds == pytest.approx(1.0)
+    assert 8 <= len(card.broker.moments) <= 10
+    assert {round(moment.used, 6) for moment in card.broker.moments} == {0.25}
+
+
+def test_a_broker_that_started_anew_counts_from_nothing(make: ModuleType, tmp_path: Path) -> None:
+    used = [5.0, 5.5, 6.0, 6.5, 7.0, 0.5, 1.0, 1.5]
+    samples = [process(make, second, cpu) for second, cpu in enumerate(used)]
+    card = card_with(make, tmp_path / "run", *samples)
+    assert card.broker is not None and card.broker.cpu_seconds == pytest.approx(2.0)
+
+
+def test_a_broker_not_watched_all_the_time_has_no_figure(make: ModuleType, tmp_path: Path) -> None:
+    samples = [process(make, second, second) for second in range(4)]
+    card = card_with(make, tmp_path / "run", *samples)
+    assert card.broker is not None and card.broker.cpu_seconds is None
+    assert all(row.unit != "msgs/core-sec" for row in card.rows)
+
+
+@pytest.mark.parametrize(
+    ("counted", "agrees"), [(500, True), (1000, False), (490, False), (501, True)]
+)
+def test_the_brokers_own_count(
+    make: ModuleType, tmp_path: Path, counted: int, agrees: bool
+) -> None:
+    """A broker that got each message twice did not get what we say we sent."""
+    records = [word(make, 0.2, RECEIVED, 1000), word(make, 9.5, RECEIVED, 1000 + counted)]
+    card = card_with(make, tmp_path / "run", *records)
+    assert card.broker is not None
+    (check,) = card.broker.counts
+    assert (check.broker, check.ours, check.uncertain) == (counted, 500, 0)
+    assert check.agrees is agrees
+    page = to_html([card]).decode()
+    assert ("differs: 2.000 times ours" in page) == (counted == 1000)
+    assert f"| {'yes' if agrees else 'NO'} |" in to_markdown([card]).decode()
+    document = orjson.loads(to_json([card]))
+    assert document["broker_load"]["counts"][0]["agrees"] is agrees
+
+
+def test_words_in_the_middle_are_compared_over_their_time(make: ModuleType, tmp_path: Path) -> None:
+    """From 3.5 to 5.5: 200 messages; the broker says 200, and 400 where it got them twice."""
+    for counted, agrees in ((200, True), (1000, False)):
+        records = [word(make, 3.5, RECEIVED, 0), word(make, 5.5, RECEIVED, counted)]
+        card = card_with(make, tmp_path / f"run-{counted}", *records)
+        assert card.broker is not None
+        (check,) = card.broker.counts
+        assert check.ours == 200 and check.uncertain > 0
+        assert check.agrees is agrees
+
+
+def test_what_went_to_the_watcher_is_not_ours(make: ModuleType, tmp_path: Path) -> None:
+    records = [word(make, 0.2, SENT, 10, watched=2), word(make, 9.5, SENT, 560, watched=52)]
+    card = card_with(make, tmp_path / "run", *records)
+    assert card.broker is not None
+    (check,) = card.broker.counts
+    assert (check.broker, check.ours, check.agrees) == (500, 500, True)
+
+
+def test_several_brokers_are_added_up(make: ModuleType, tmp_path: Path) -> None:
+    records = [word(make, 0.1, RECEIVED, 5, 0), word(make, 0.2, RECEIVED, 7, 1)]
+    records += [word(make, 9.1, RECEIVED, 255, 0), word(make, 9.2, RECEIVED, 257, 1)]
+    card = card_with(make, tmp_path / "run", *records)
+    assert card.broker is not None
+    assert [check.broker for check in card.broker.counts] == [500]
+
+
+def test_a_count_that_goes_back_or_comes_once_says_nothing(
+    make: ModuleType, tmp_path: Path
+) -> None:
+    records = [word(make, 0.1, RECEIVED, 500), word(make, 9.1, RECEIVED, 3), word(make, 9, SENT, 3)]
+    card = card_with(make, tmp_path / "run", *records)
+    assert card.broker is not None and card.broker.counts == ()
+
+
+def test_half_a_line_at_the_end_is_of_a_killed_run(make: ModuleType, tmp_path: Path) -> None:
+    make.fabricate(tmp_path / "run")
+    file = tmp_path / "run" / "broker.jsonl"
+    whole = orjson.dumps(process(make, 1, 1)) + b"\n"
+    file.write_bytes(whole + b'{"time_ns": 12')
+    records = read_broker(tmp_path / "run")
+    assert records is not None and len(records.processes) == 1
+    file.write_bytes(b'{"time_ns": 12\n' + whole)
+    with pytest.raises(RunDirectoryError, match=r"broker\.jsonl, line 1 is damaged"):
+        summarize_run(tmp_path / "run")
+    file.unlink()
+    assert summarize_run(tmp_path / "run").broker is None
+
+
+def test_hostile_words_are_text(make: ModuleType, tmp_path: Path) -> None:
+    topic = RECEIVED + "<script>alert(1)</script>\x1b"
+    records = [word(make, 0.1, topic, 0), word(make, 9.1, topic, 500)]
+    records.append({"time_ns": 1, "trouble": "<img src=x>\n"})
+    card = card_with(make, tmp_path / "run", *records)
+    page = to_html([card]).decode()
+    assert "<script>alert" not in page and "<img" not in page and "\x1b" not in page
+    assert "&lt;script&gt;alert(1)" in page
+
+
+def test_generator_and_broker_share_a_chart(make: ModuleType, tmp_path: Path) -> None:
+    samples = [process(make, second, 2.0 * second) for second in range(9)]
+    card = card_with(make, tmp_path / "run", *samples)
+    (chart,) = [c for c in charts_of(card) if c.title.startswith("Processor time")]
+    traces = {trace["name"]: trace for trace in chart.figure["data"]}
+    assert set(traces) == {
+        *("worker 0/0", "worker 0/1", "broker"),
+        *("memory of all workers", "memory of the broker"),
+    }
+    # Two processors in use: the axis must hold it.
+    assert traces["broker"]["y"] == [200.0] * 8
+    assert chart.figure["layout"]["yaxis"]["range"][1] >= 200
+    assert traces["memory of all workers"]["y"][0] == pytest.approx(2 * 150e6 / 2**20, rel=1e-4)
+    assert "broker_at_s,seconds,used,resident_bytes" in chart.table

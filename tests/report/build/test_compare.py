@@ -1,0 +1,351 @@
+"""Runs side by side: what are repetitions, what is a difference, what a regression."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from statistics import stdev
+from types import ModuleType
+from typing import Any
+
+import orjson
+import pytest
+
+from loadgen.errors import RunDirectoryError
+from loadgen.judge.verdict import Reason, Verdict
+from loadgen.report.build.compare import (
+    Bounds,
+    Comparison,
+    Line,
+    compare,
+    difference_text,
+    half_width,
+    load_of,
+    regressions,
+)
+from loadgen.report.build.overview import cell_text, merged_rows
+from loadgen.report.build.run_charts import comparison_chart
+from loadgen.report.build.summary import summarize_run
+from loadgen.report.model import ScoreCard
+from loadgen.report.render.to_html import to_html
+from loadgen.report.render.to_json import to_json
+from loadgen.report.render.to_markdown import to_markdown
+
+
+@pytest.fixture(scope="module")
+def card(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> ScoreCard:
+    return summarize_run(make.fabricate(tmp_path_factory.mktemp("runs") / "a", case="persistent"))
+
+
+def run_at(card: ScoreCard, rate: float, **scenario: Any) -> ScoreCard:
+    """The card with another rate as its one row's value."""
+    rows = tuple(replace(row, value=rate) for row in card.rows)
+    return replace(card, rows=rows, run=replace(card.run, scenario={"pairs": 10, **scenario}))
+
+
+def line(comparison: Comparison, unit: str = "msgs/sec") -> Line:
+    return next(line for line in comparison.lines if line.unit == unit)
+
+
+def test_same_scenario_and_broker_are_repetitions(card: ScoreCard) -> None:
+    cards = [run_at(card, rate, seed=place) for place, rate in enumerate((100, 102, 98))]
+    (comparison,) = compare(cards)
+    assert [side.runs for side in comparison.sides] == [(0, 1, 2)]
+    (cell,) = line(comparison).cells
+    assert cell is not None
+    assert (cell.mean, cell.stdev) == (100, stdev((100, 102, 98)))
+    assert line(comparison).differences == ()
+    assert compare(cards[:1]) == []
+
+
+def test_two_brokers_on_one_host_are_named_without_their_ports(card: ScoreCard) -> None:
+    cards = [
+        replace(
+            card,
+            run=replace(
+                card.run,
+                id=name,
+                broker={"name": name, "version": "1", "urls": [f"mqtt://a:{port}"]},
+            ),
+        )
+        for name, port in (("mosquitto", 1), ("nats", 2))
+    ]
+    (comparison,) = compare(cards)
+    assert [side.label for side in comparison.sides] == ["mosquitto 1", "nats 1"]
+    assert comparison.remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "label", "words"),
+    [
+        ({"environment": {"host": "other"}}, "host other", "host"),
+        ({"environment": {"kernel": "6.9"}}, "kernel 6.9", "kernel"),
+        ({"environment": {"cpu_model": "Z80"}}, "processor Z80", "processor"),
+        ({"program": "loadgen 9"}, "program version loadgen 9", "program version"),
+        ({"broker": {"urls": ["mqtt://b:1"]}}, "endpoint mqtt://b", "endpoint"),
+        ({"broker": {"urls": ["mqtts://me@a:1"]}}, "endpoint mqtts://me@a", "endpoint"),
+        ({"broker": {"urls": ["mqtt://a:1/mqtt"]}}, "endpoint mqtt://a/mqtt", "endpoint"),
+        ({"broker": {"urls": ["mqtt://a:2"]}}, "port 2", "port"),
+        (
+            {"broker": {"urls": ["mqtt://[::1]"]}},
+            "endpoint mqtt://[::1], port not given",
+            "endpoint and port",
+        ),
+    ],
+)
+def test_runs_of_another_setup_are_no_repetitions(
+    card: ScoreCard, changed: dict[str, Any], label: str, words: str
+) -> None:
+    theirs = {"name": "mosquitto", "version": "2.0.11", "urls": ["mqtt://a:1"]}
+    first = replace(card, run=replace(card.run, broker=theirs))
+    ((key, value),) = changed.items()
+    if isinstance(value, dict):
+        value = {**getattr(first.run, key), **value}
+    other = replace(first, run=replace(first.run, **{"id": "b", key: value}))
+    (comparison,) = compare([first, first, other])
+    assert [side.runs for side in comparison.sides] == [(0, 1), (2,)]
+    assert label in comparison.sides[1].label
+    assert comparison.remarks == (
+        f"The sides differ in {words}: a difference may come from there.",
+    )
+    # A baseline is what somebody chose: it stays one side, and is told what it mixes.
+    cards = [first, other, first]
+    (chosen,) = compare(cards, [True, True, False])
+    assert chosen.sides[0].runs == (0, 1)
+    assert f"no repetitions of each other: they differ in {words}." in chosen.remarks[0]
+    for rendering in (to_html(cards, [chosen]), to_markdown(cards, [chosen])):
+        assert "no repetitions of each other" in rendering.decode()
+
+
+def test_a_private_broker_has_another_port_each_time(card: ScoreCard) -> None:
+    cards = [
+        replace(card, run=replace(card.run, id=str(port), broker=of_port(card, port)))
+        for port in (1, 2)
+    ]
+    (comparison,) = compare(cards)
+    assert [side.runs for side in comparison.sides] == [(0, 1)]
+    assert comparison.remarks == ()
+
+
+def of_port(card: ScoreCard, port: int) -> dict[str, Any]:
+    return {**card.run.broker, "urls": [f"mqtt://127.0.0.1:{port}"], "started_by_us": True}
+
+
+def test_sides_are_told_apart_by_what_differs(card: ScoreCard) -> None:
+    other = replace(
+        run_at(card, 90), run=replace(card.run, broker={"name": "=amqtt<b>", "version": "1"})
+    )
+    cards = [run_at(card, 100, size=[32, 32]), run_at(card, 100, size=[64, 64]), other]
+    (comparison,) = compare(cards)
+    assert [side.label for side in comparison.sides] == [
+        "mosquitto 2.0.11, pairs 10, size [32, 32], devices not given",
+        "mosquitto 2.0.11, pairs 10, size [64, 64], devices not given",
+        "=amqtt<b> 1, pairs not given, size [32, 32], devices 100",
+    ]
+
+
+def test_welch_against_a_worked_example() -> None:
+    """Two samples of Welch's test in any textbook: unequal n and spread."""
+    a, b = (27.5, 21.0, 19.0, 23.6, 17.0), (27.1, 22.0, 20.8, 23.4)
+    va, vb = stdev(a) ** 2 / 5, stdev(b) ** 2 / 4
+    freedom = (va + vb) ** 2 / (va**2 / 4 + vb**2 / 3)
+    assert 6 < freedom < 7
+    # t(0.975, 6) = 2.447
+    assert half_width(a, b) == pytest.approx(2.447 * math.sqrt(va + vb))
+    assert half_width(a, b) == half_width(b, a)
+
+
+def test_one_run_against_several_takes_their_spread() -> None:
+    many = (100.0, 101.0, 99.0)
+    # t(0.975, 2) = 4.303
+    assert half_width(many, (103.0,)) == pytest.approx(4.303 * math.sqrt(1 / 3 + 1))
+    assert half_width((103.0,), many) == half_width(many, (103.0,))
+    assert half_width((1.0,), (2.0,)) is None
+    assert half_width((5.0, 5.0), (5.0, 5.0)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "exceeds"),
+    [
+        ((100, 101, 99), (103, 104, 102), True),
+        ((100, 110, 90), (103, 113, 93), False),
+        ((100,), (150,), None),
+        ((100, 100), (101, 101), True),
+        ((100, 100), (100, 100), False),
+    ],
+)
+def test_a_difference_and_the_spread(
+    card: ScoreCard, first: tuple[float, ...], other: tuple[float, ...], exceeds: bool | None
+) -> None:
+    cards = [run_at(card, rate, qos=1) for rate in first]
+    cards += [run_at(card, rate, qos=2) for rate in other]
+    (comparison,) = compare(cards)
+    (difference,) = line(comparison).differences
+    assert difference is not None
+    assert difference.absolute == pytest.approx(other[0] - first[0])
+    assert difference.share == pytest.approx((other[0] - first[0]) / first[0])
+    assert difference.exceeds is exceeds
+    assert not difference.regression
+    assert regressions([comparison]) == []
+
+
+@pytest.mark.parametrize(
+    ("rate", "bound", "worse"), [(94, 0.05, True), (96, 0.05, False), (150, 0.05, False)]
+)
+def test_a_regression_is_beyond_the_bound_for_the_worse(
+    card: ScoreCard, rate: float, bound: float, worse: bool
+) -> None:
+    cards = [run_at(card, 100), run_at(card, rate)]
+    comparisons = compare(cards, [True, False], Bounds(bound))
+    told = regressions(comparisons)
+    if worse:
+        assert told == [
+            "PERSISTENT VALUE: 94 msgs/sec against 100 of the baseline, -6.0 %, a regression "
+            "beyond 5 %; too few runs to know the spread (run)"
+        ]
+    else:
+        assert told == []
+
+
+def test_three_repetitions_excuse_what_is_within_their_spread(card: ScoreCard) -> None:
+    """6 % beyond a bound of 5 %: of two runs a side nobody knows, of three it is noise."""
+    wide, near = (100, 110, 90), (94, 104, 84)
+    for count, told in ((1, 1), (2, 1), (3, 0)):
+        cards = [run_at(card, rate) for rate in (*wide[:count], *near[:count])]
+        marks = [place < count for place in range(2 * count)]
+        assert len(regressions(compare(cards, marks))) == told
+    steady = [run_at(card, rate) for rate in (100, 100.1, 99.9, 94, 94.1, 93.9)]
+    (line_,) = regressions(compare(steady, [True] * 3 + [False] * 3))
+    assert "a regression beyond 5 %; more than the spread" in line_
+    # By name: of this row nothing below 10 % counts.
+    named = Bounds(0.05, {"persistent": 0.1})
+    assert regressions(compare(steady, [True] * 3 + [False] * 3, named)) == []
+
+
+def test_a_field_that_older_runs_lack_makes_no_other_side(card: ScoreCard) -> None:
+    (comparison,) = compare([run_at(card, 100), run_at(card, 100, place={}, impair=None)])
+    assert len(comparison.sides) == 1
+
+
+def test_how_a_run_is_judged_and_watched_makes_no_other_side(card: ScoreCard) -> None:
+    """A gate that is made sharper still has its history."""
+    judged = {"require": ["lost==0"], "abort_on_fail": True, "latency_bound": 0.5}
+    other = run_at(card, 100, **judged, metrics=":9464", otlp="http://x")
+    (comparison,) = compare([run_at(card, 100), other])
+    assert len(comparison.sides) == 1
+    assert load_of(run_at(card, 100)) == load_of(other) != load_of(run_at(card, 100, qos=1))
+
+
+def test_an_option_of_a_later_version_that_is_off_leaves_a_history_whole(card: ScoreCard) -> None:
+    later = run_at(card, 100, new_switch=False, new_delay=0)
+    assert load_of(run_at(card, 100)) == load_of(later)
+    assert load_of(run_at(card, 100)) != load_of(run_at(card, 100, new_switch=True))
+
+
+def test_a_figure_that_a_gate_cannot_look_at_is_told(card: ScoreCard) -> None:
+    """A withheld figure is no pass."""
+    none = replace(card, rows=tuple(replace(row, value=None) for row in card.rows))
+    (gate,) = compare([card, none], [True, False])
+    assert len(gate.remarks) == 1
+    assert gate.remarks[0].startswith("Not compared, for the baseline has a figure and a run has n")
+    assert "PERSISTENT VALUE" in gate.remarks[0]
+    # Without a gate, and where the baseline has none, nothing is missed.
+    assert [one.remarks for one in compare([card, none])] == [()]
+    assert [one.remarks for one in compare([none, card], [True, False])] == [()]
+
+
+@pytest.mark.parametrize(
+    "loads",
+    [
+        ({"devices": 1000}, {"devices": 2000}),
+        ({"base": 1, "topology": "horizontal"}, {"base": 1, "topology": "vertical"}),
+    ],
+)
+def test_different_loads_have_no_percentages(
+    card: ScoreCard, loads: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    first, other = loads
+    cards = [run_at(card, 1000, **first), run_at(card, 2000, **other)]
+    (comparison,) = compare(cards)
+    (difference,) = line(comparison).differences
+    assert difference is not None
+    assert (difference.share, difference.absolute) == (None, 1000)
+    assert "%" not in difference_text(difference)
+    assert comparison_chart(comparison) is None
+
+
+def test_repetitions_are_one_row_of_the_first_table(card: ScoreCard) -> None:
+    cards = [
+        replace(one, run=replace(one.run, id=f"run-{place}"))
+        for place, one in enumerate(
+            [run_at(card, rate) for rate in (100, 102, 98)]
+            + [run_at(card, rate, qos=2) for rate in (50, 52, 48, 50)]
+        )
+    ]
+    cards[1] = replace(cards[1], verdict=Verdict((Reason("LOST", "1"),)))
+    merged = merged_rows(cards, compare(cards))
+    first, second = (one for one in merged if one.row.unit == "msgs/sec")
+    assert (len(first.places), first.invalid, cell_text(first.cells[0])) == (3, 1, "100 ± 2")
+    assert (len(second.places), second.invalid, cell_text(second.cells[0])) == (4, 0, "50 ± 1.63")
+    assert (first.words, second.words) == ("qos not given, 3 runs, 1 INVALID", "qos 2, 4 runs")
+    page, text = (
+        to_html(cards, compare(cards)).decode(),
+        to_markdown(cards, compare(cards)).decode(),
+    )
+    # The table comes before verdicts, runs and their identifiers.
+    for rendering, row, later in (
+        (page, '100<span class="unit">± 2</span>', "All 7 runs"),
+        (text, "100 ± 2", "LOST: 1"),
+    ):
+        assert rendering.index(row) < rendering.index(later)
+        assert rendering.index(row) < rendering.index("run-0")
+
+
+def test_a_slower_run_is_worse_by_its_latency(card: ScoreCard) -> None:
+    timed = card.latency["end_to_end"]
+    assert timed.p99 is not None
+    slow = replace(card, latency={"end_to_end": replace(timed, p99=2 * timed.p99)})
+    (told,) = regressions(compare([card, slow], [True, False], Bounds(0.5)))
+    assert told.startswith("end_to_end 99P: ") and "+100.0 %, a regression beyond 50 %; too" in told
+    assert regressions(compare([slow, card], [True, False], Bounds(0.5))) == []
+
+
+def test_an_invalid_run_is_worse_than_a_valid_one(card: ScoreCard) -> None:
+    bad = replace(card, verdict=Verdict((Reason("LOST", "1"),)))
+    assert regressions(compare([card, bad], [True, False])) == [
+        "run: INVALID, the baseline is VALID"
+    ]
+    assert regressions(compare([bad, card], [True, False])) == []
+
+
+def test_a_case_without_its_baseline_is_refused(
+    make: ModuleType, card: ScoreCard, tmp_path: Path
+) -> None:
+    other = summarize_run(make.fabricate(tmp_path / "b", "b", "fanin"))
+    with pytest.raises(RunDirectoryError, match="there is no baseline of case fanin"):
+        compare([card, card, other], [True, False, False])
+    with pytest.raises(RunDirectoryError, match="no run to compare with the baseline of case fan"):
+        compare([card, card, other], [True, False, True])
+
+
+def test_every_rendering_shows_them(card: ScoreCard) -> None:
+    hostile = "<script>alert(1)</script>|=1"
+    run = replace(card.run, broker={"name": hostile, "version": ""}, id="b")
+    cards = [run_at(card, 100), run_at(card, 100), replace(run_at(card, 80), run=run)]
+    comparisons = compare(cards, [True, True, False])
+    assert len(regressions(comparisons)) == 1
+    page = to_html(cards, comparisons).decode()
+    assert "PERSISTENT side by side" in page and "-20.0 %" in page
+    assert "more than the spread" in page and "Regressions" in page
+    assert "<script>alert" not in page
+    text = to_markdown(cards, comparisons).decode()
+    assert "-20.0 % REGRESSION" in text and "<script>" not in text
+    (document,) = orjson.loads(to_json(cards, comparisons))["comparison"]
+    assert document["bound"] == 0.05
+    assert document["lines"][0]["differences"][0]["regression"] is True
+    chart = comparison_chart(comparisons[0])
+    assert chart is not None
+    marks = chart.figure["data"]
+    assert [len(trace["x"]) for trace in marks] == [6, 3]
+    assert marks[1]["x"][0] == 0.8
+    assert chart.figure["layout"]["xaxis"]["type"] == "log"
+    assert "<" not in marks[1]["name"]

@@ -1,0 +1,77 @@
+"""What the generator itself added to a latency stands at its row."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from loadgen.metrics.reducer import LatencySummary
+from loadgen.report.build.own_share import own_share_remark
+from loadgen.report.build.summary import summarize_run
+from loadgen.report.render.to_html import to_html
+from loadgen.report.render.to_markdown import to_markdown
+
+
+def series(p50: float | None, p99: float | None, avg: float) -> LatencySummary:
+    return LatencySummary(count=1000, avg=avg, p50=p50, p99=p99)
+
+
+WHOLE = series(100, 900, 120)
+
+
+@pytest.mark.parametrize(
+    ("transit", "own", "told"),
+    [
+        (
+            series(95, 800, 110),
+            None,
+            "The generator's own part of 99P, 100 of 900 µs (sent late 100, read late 0).",
+        ),
+        (series(95, None, 110), None, ""),
+        (series(95, 88, 70), None, "99P, 812 of 900 µs (sent late 812, read late 0)"),
+        (
+            series(95, 600, 110),
+            series(1, 200, 5),
+            "99P, 500 of 900 µs (sent late 300, read late 20",
+        ),
+        (series(95, 600, 110), series(1, 100, 5), "own part of 99P, 400 of 900 µs"),
+        (
+            series(40, None, 50),
+            None,
+            "50P, 60 of 100 µs (sent late 60, read late 0); AVG, 70 of 120",
+        ),
+        # Never more than there is.
+        (series(95, 800, 110), series(1, 5000, 5), "99P, 900 of 900 µs"),
+    ],
+)
+def test_what_of_a_figure_is_ours(
+    transit: LatencySummary, own: LatencySummary | None, told: str
+) -> None:
+    latency = {"end_to_end": WHOLE, "transit": transit} | (
+        {} if own is None else {"own_delay": own}
+    )
+    remark = own_share_remark(latency)
+    assert told in remark and bool(remark) is bool(told)
+    assert own_share_remark({"end_to_end": WHOLE}) == ""
+
+
+def test_the_row_has_transit_beside_it(make: ModuleType, tmp_path: Path) -> None:
+    """Fabricated transit is 25 µs less than the whole."""
+    card = summarize_run(make.fabricate(tmp_path / "a", case="latency"))
+    first, second = card.rows[:2]
+    assert (first.name, second.name) == ("LATENCY", "LATENCY.TRANSIT")
+    assert second.p99 == card.latency["transit"].p99 and second.unit == "microseconds"
+    assert first.remark.startswith("The generator's own part of 99P, 62.72 of 335.4")
+    # A generator that sends late by more than the broker takes.
+    rows = make.rows_of(case="latency")
+    late = [
+        replace(row, sum_ns=row.sum_ns // 100, bucket=row.bucket // 2)
+        if row.series == "transit"
+        else row
+        for row in rows
+    ]
+    card = summarize_run(make.write_run(tmp_path / "b", make.run_document(case="latency"), late))
+    assert card.rows[0].remark.startswith("Mostly the generator's own, not the broker's: 50P, ")
+    for rendering in (to_html([card]), to_markdown([card])):
+        assert "Mostly the generator" in rendering.decode()

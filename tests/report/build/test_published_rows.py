@@ -1,0 +1,183 @@
+"""The published rows beside ours, as a score card shows them."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from loadgen.report.build.published_rows import conditions_of
+from loadgen.report.build.summary import summarize_run
+from loadgen.report.model import ScoreCard
+from loadgen.report.record import parse_run
+from loadgen.report.render.to_html import to_html
+from loadgen.report.render.to_json import to_json
+from loadgen.report.render.to_markdown import escape, to_markdown
+from tests.report import fabricate as make
+
+TITLE = "Beside the published score card"
+SECURED: dict[str, Any] = {
+    "connections": [{"version": "TLSv1.2", "cipher": "ECDHE-RSA-AES256-GCM-SHA384", "count": 101}],
+    "resumed": 0,
+}
+SECURE_BROKER = {"name": "x", "urls": ["mqtts://b:8883"], "protocol": "MQTT 3.1.1"}
+
+SMALLER = "yes, but a smaller load: ours was played, and is no limit"
+
+
+def card_of(where: Path, case: str, tls: object = None, **changes: Any) -> ScoreCard:
+    document = make.run_document(case=case) | changes
+    if tls is not None:
+        document["observed"]["tls"] = tls
+    return summarize_run(make.write_run(where / "run", document, make.rows_of(case=case)))
+
+
+def lines_of(card: ScoreCard) -> list[tuple[Any, ...]]:
+    (section,) = [one for one in card.sections if one.title == TITLE]
+    assert all(len(row) == len(section.header) for row in section.rows)
+    return list(section.rows)
+
+
+def test_the_row_its_figures_and_its_high_water_mark(tmp_path: Path) -> None:
+    producers, mark = lines_of(card_of(tmp_path, "fanin"))
+    assert producers == ("FANIN", "producers", 400_000, 100, SMALLER)
+    assert mark[:4] == ("FANIN", "high-water mark, messages", 277, 17)
+    # What is under way depends on the load.
+    told = "not comparable because: 400,000 producers there, 100 here; here an upper bound"
+    assert str(mark[4]).startswith(told)
+
+
+def test_what_differs_makes_it_not_comparable(tmp_path: Path) -> None:
+    ingress, egress = lines_of(card_of(tmp_path, "fanout"))
+    assert ingress[:3] == ("FANOUT", "ingress rate, msgs/sec", 162_000)
+    assert egress[:3] == ("FANOUT", "egress rate, msgs/sec", 16_200_000)
+    assert ingress[4] == egress[4] == "not comparable because: fanout 1:100 there, 1:10 here"
+
+
+def test_a_secured_run_stands_beside_the_secured_row(tmp_path: Path) -> None:
+    card = card_of(tmp_path, "fanout", SECURED, broker=SECURE_BROKER)
+    assert [(line[0], line[2], line[4]) for line in lines_of(card)] == [
+        ("FANOUT.SEC", 330_000, SMALLER),
+        ("FANOUT.SEC", 3_300_000, SMALLER),
+    ]
+
+
+def test_another_cipher_is_said(tmp_path: Path) -> None:
+    newer = {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384", "count": 1}
+    tls = {"connections": [newer], "resumed": 0}
+    for number, (found, here) in enumerate(
+        ((tls, "TLSv1.3 TLS_AES_256_GCM_SHA384 here"), (None, "not recorded here"))
+    ):
+        card = card_of(tmp_path / str(number), "fanin", found, broker=SECURE_BROKER)
+        line = lines_of(card)[0]
+        assert line[0] == "FANIN.SEC"
+        assert line[4] == f"not comparable because: TLSv1.2 AES256 there, {here}"
+
+
+def test_every_statistic_of_latency(tmp_path: Path) -> None:
+    lines = lines_of(card_of(tmp_path, "latency"))
+    assert [line[1:3] for line in lines] == [
+        *(
+            ("latency AVG, microseconds", 84),
+            ("latency 50P, microseconds", 83),
+            ("latency 99P, microseconds", 144),
+        ),
+        *(("latency MAX, microseconds", 427), ("latency STDV, microseconds", 25)),
+    ]
+    assert all(line[3] > 0 for line in lines)
+    for what in ("load of 150,000 producers there, 100 producers here", "timed pair at 10,000"):
+        assert what in lines[0][4]
+
+
+def test_connections_have_their_mean_latency(tmp_path: Path) -> None:
+    card = card_of(tmp_path, "connburst")
+    seconds, latency = lines_of(card)
+    assert seconds[:4] == ("CONNBURST", "seconds to connect all", 65, 0.8)
+    assert latency[:3] == ("CONNBURST", "connect latency AVG, microseconds", "<270")
+    assert latency[3] == card.latency["connect"].avg
+    assert "1,000,000 devices there, 100 devices here" in latency[4]
+    row = card.rows[1]
+    assert (row.name, row.unit, row.value) == ("CONNBURST", "microseconds", None)
+    assert row.avg == latency[3] and row.p99 and row.max
+
+
+def test_efficiency_without_watts_and_rack_units(tmp_path: Path) -> None:
+    lines = {line[0]: line for line in lines_of(card_of(tmp_path, "persistent"))[2:]}
+    assert lines["PERSISTENT.MPW"][2:4] == (1_523, None)
+    assert "--pdu" in lines["PERSISTENT.MPW"][4]
+    assert lines["PERSISTENT.MPU"][2:4] == (230_000, None)
+    assert "--rack-units, --sut" in lines["PERSISTENT.MPU"][4]
+
+
+@pytest.mark.parametrize(
+    ("stored_first", "said"),
+    [
+        (True, "yes"),
+        (False, "stored before it is acknowledged there, after it is acknowledged here"),
+        (None, "there, not recorded here"),
+        ("yes", "there, not recorded here"),
+    ],
+)
+def test_what_is_acknowledged_before_it_is_stored_is_not_comparable(
+    tmp_path: Path, stored_first: object, said: str
+) -> None:
+    broker = make.run_document()["broker"] | {"stored_first": stored_first}
+    lines = lines_of(card_of(tmp_path, "persistent", broker=broker))
+    assert said.replace("there, after", "there, stored after") in lines[0][4]
+
+
+def test_a_run_that_is_not_valid_is_comparable_with_nothing(tmp_path: Path) -> None:
+    for number, valid in enumerate((False, None)):
+        verdict: dict[str, object] = {"valid": valid, "reasons": []}
+        line = lines_of(card_of(tmp_path / str(number), "fanin", verdict=verdict))[0]
+        assert line[4] == "not comparable because: this run is not VALID"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"impair": "delay=20ms"}, "links were impaired here"),
+        ({"slow_subscribers": 5}, "some subscribers read slowly here"),
+        ({"crash_broker": 0.0}, "the broker crashed here"),
+        ({"impair": None, "crash_broker": False}, "yes"),
+    ],
+)
+def test_what_was_made_worse_on_request_is_not_comparable(
+    tmp_path: Path, given: dict[str, object], said: str
+) -> None:
+    line = lines_of(card_of(tmp_path, "fanin", scenario=given))[0]
+    assert line[4].startswith(("yes", "not comparable")) and said in line[4]
+
+
+def test_a_row_over_jms_says_so(tmp_path: Path) -> None:
+    card = card_of(tmp_path, "fanout", scenario={"published": "JMSPUBSUB"})
+    (line,) = lines_of(card)
+    assert line[:3] == ("JMSPUBSUB", "egress rate, msgs/sec", 1_400_000)
+    assert "JMS there, MQTT here" in line[4]
+    (section,) = [one for one in card.sections if one.title == TITLE]
+    assert "asynchronous sends" in section.note
+
+
+def test_every_rendering_has_them(tmp_path: Path) -> None:
+    card = card_of(tmp_path, "connburst")
+    page, text = to_html([card]).decode(), to_markdown([card]).decode()
+    assert "&lt;270" in page and escape("<270") in text
+    published = orjson.loads(to_json([card]))["published"]
+    assert [one["comparable"] for one in published] == [False, False]
+    seconds, latency = published
+    assert seconds["value"] == 0.8 and seconds["published"]["value"] == 65
+    assert latency["published"]["less_than"] == ["avg"] and latency["avg"] > 0
+    assert seconds["differences"] == ["1,000,000 devices there, 100 devices here"]
+
+
+def test_a_case_without_a_published_row_has_no_section(tmp_path: Path) -> None:
+    document = make.run_document() | {"case": "novel"}
+    card = summarize_run(make.write_run(tmp_path / "run", document, make.rows_of()))
+    assert TITLE not in [section.title for section in card.sections]
+    assert "published" not in orjson.loads(to_json([card]))
+
+
+def test_conditions_of_a_run_that_was_killed_early_are_not_known() -> None:
+    document = {"schema": 1, "id": "x", "case": "fanin", "broker": {"urls": ["mqtts://b"]}}
+    ours = conditions_of(parse_run(document, "here"))
+    assert (ours.qos, ours.size_bytes, ours.handshakes) == (None, None, None)

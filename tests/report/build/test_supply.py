@@ -1,0 +1,62 @@
+"""What a score card says of a supply chain, from the document of a run."""
+
+import json
+from typing import Any
+
+import pytest
+
+from loadgen.report.build.observed import observed_sections
+from loadgen.report.build.sections import Section
+from loadgen.report.record import RunRecord
+from loadgen.specjms.audit import Observed, TypeCount, audit
+from loadgen.specjms.build_model import Choices, model_of
+from loadgen.specjms.expected import type_rates
+from loadgen.specjms.report import report
+
+
+def sections(messages: dict[str, Any], **changed: Any) -> dict[str, Section]:
+    model = model_of(Choices(topology="freeform", base=5, messages=messages))
+    fields: dict[str, Any] = {
+        "window_s": 10.0,
+        "warmup_s": 1.0,
+        "clock_ms": 0.0,
+        "types": [
+            TypeCount(sent=round(10 * rate.sent), received=round(10 * rate.received))
+            for rate in type_rates(model)
+        ],
+        "inside": [round(10 * rate) for rate in model.rates],
+        "late": [0] * 7,
+        "destinations": [],
+    }
+    seen = Observed(**{**fields, **changed})
+    document = json.loads(json.dumps(report(model, seen, audit(model, seen))))
+    record = RunRecord("id", "specjms", observed={"specjms": document})
+    return {section.title: section for section in observed_sections(record)}
+
+
+def test_the_mix_is_called_what_was_played() -> None:
+    usual = sections({})["Message mix"]
+    assert [row[0] for row in usual.rows] == [
+        "a: pub/sub, not persistent",
+        "b: pub/sub, persistent, durable",
+        "c: point to point, not persistent",
+        "d: point to point, persistent",
+    ]
+    plain = {"transacted": False, "persistent": False, "durable": False}
+    mix = sections({"all": plain})["Message mix"]
+    assert mix.rows[1][0] == "b: pub/sub, persistent"
+    shares = {str(row[0])[0]: row[-2:] for row in mix.rows}
+    assert shares["b"] == shares["d"] == (0, 0)
+    for share, target in (shares["a"], shares["c"]):
+        assert share == pytest.approx(target, abs=0.5)
+
+
+def test_rules_and_notes_are_shown() -> None:
+    rules = sections({}, duplicated=2, notes=["The broker ran here."])["Run rules"]
+    assert rules.note == (
+        "The run is not compliant: 7 are kept, 6 are not, 7 were not judged. The broker ran here."
+    )
+    assert ("messages in order and not duplicated (4.2)", "NOT KEPT") in [
+        row[:2] for row in rules.rows
+    ]
+    assert "delivered is of the whole run" in sections({})["Audit"].note

@@ -1,0 +1,407 @@
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from loadgen.cases.registry import build_scenario
+from loadgen.report.build.sweep_table import SweepTable, table_of
+from loadgen.report.render.sweep_renderings import (
+    cells,
+    headings,
+    sweep_chart,
+    text_table,
+    to_csv,
+    to_html,
+    to_json,
+    to_markdown,
+    verdict_of,
+    write_sweep,
+)
+from loadgen.report.render.to_markdown import escape
+from loadgen.run.search.sweep import Measured, Sweep, SweepResult, points_of
+from loadgen.specjms.chain_model import NOTICE
+
+HOSTILE = "</script><script>alert(1)</script>|`=cmd"
+LIMIT = {
+    "field": "rate",
+    "load": 950.0,
+    "above": 990.0,
+    "confirmed": True,
+    "ended": "confirmed",
+    "own": False,
+    "reasons": [{"code": "LOST", "detail": "3"}],
+}
+
+
+def swept(
+    make: ModuleType, directory: Path, case: str, axes: Any, repeat: int = 1, **changes: Any
+) -> SweepResult:
+    """A sweep's result over fabricated runs; each combination has another seed."""
+    what = Sweep(build_scenario(case, None, {}), axes, repeat)
+    points = points_of(what)
+    measured = []
+    for place, point in enumerate(points):
+        for repetition in range(1, repeat + 1):
+            name = f"runs/{point.key}-{repetition}"
+            seed = 10 * place + repetition
+            fields = {"size": [32, 32], "devices": 100} | {
+                key: getattr(point.scenario, key) for key in point.values
+            }
+            make.fabricate(directory / name, name, case, scenario=fields, rows_seed=seed, **changes)
+            measured.append(Measured(point.key, point.values, repetition, name, True, 1.0))
+    return SweepResult(directory, points, tuple(measured), False)
+
+
+@pytest.fixture
+def fanout(make: ModuleType, tmp_path: Path) -> SweepResult:
+    return swept(make, tmp_path, "fanout", (("ratio", ("1", "10", "100")),))
+
+
+def test_fanout_has_the_columns_of_the_published_table(fanout: SweepResult) -> None:
+    table = table_of(fanout)
+    assert [column.title for column in table.columns][:6] == [
+        "Fanout ratio 1:",
+        "# of topics",
+        "# of consumers",
+        "# of producers",
+        "Ingress rate",
+        "Egress rate",
+    ]
+    assert [row.figures["ratio"] for row in table.rows] == [1, 10, 100]
+    row = table.rows[0]
+    ingress, egress = row.figures["ingress"], row.figures["egress"]
+    assert ingress is not None and egress is not None and 0 < ingress <= egress
+    assert row.figures["consumers"] and row.figures["producers"] and row.figures["p99"]
+    assert (table.broker, table.protocol) == ("mosquitto 2.0.11", "MQTT 3.1.1")
+    assert all(verdict_of(row) == "VALID" for row in table.rows)
+
+
+def test_repetitions_are_told_as_median_and_spread(make: ModuleType, tmp_path: Path) -> None:
+    result = swept(make, tmp_path, "latency", (("background_rate", ("10", "20")),), repeat=3)
+    table = table_of(result)
+    assert [row.runs for row in table.rows] == [3, 3]
+    single = [
+        table_of(replace(result, measured=(one,))).rows[0].figures["avg"]
+        for one in result.measured[:3]
+    ]
+    assert all(value is not None for value in single)
+    values = sorted(value for value in single if value is not None)
+    assert table.rows[0].figures["avg"] == values[1]
+    assert table.rows[0].spread == pytest.approx((values[2] - values[0]) / values[1])
+    assert headings(table)[:2] == ("background_rate", "verdict")
+    assert headings(table)[-2:] == ("runs", "spread")
+
+
+def test_rows_that_failed_or_vanished_are_told(fanout: SweepResult, tmp_path: Path) -> None:
+    first, second, third = fanout.measured
+    failed = replace(first, run=None, valid=False, error="BrokerRefusedError: no")
+    gone = replace(second, run="runs/none")
+    invalid = replace(third, valid=False)
+    path = tmp_path / str(third.run) / "run.json"
+    document = json.loads(path.read_text())
+    document["verdict"] = {"valid": False, "reasons": [{"code": "LOST", "detail": "x"}]}
+    path.write_text(json.dumps(document))
+    table = table_of(replace(fanout, measured=(failed, gone, invalid)))
+    told = [verdict_of(row) for row in table.rows]
+    assert told[0] == "FAILED: BrokerRefusedError: no"
+    assert told[1].startswith("FAILED: run directory")
+    assert told[2] == "INVALID: LOST"
+    lines = text_table(table)
+    assert len(lines) == 4 and "BrokerRefusedError" in lines[1]
+
+
+def test_rows_kept_from_a_smaller_grid_have_a_new_axis(make: ModuleType, tmp_path: Path) -> None:
+    result = swept(make, tmp_path, "fanin", (("size", ("32", "64")), ("qos", ("0", "1"))))
+    before = [
+        replace(one, values={"size": one.values["size"]}) if one.values["qos"] == "0" else one
+        for one in result.measured
+    ]
+    table = table_of(replace(result, measured=tuple(before)))
+    assert [row.values["qos"] for row in table.rows] == ["0", "1", "0", "1"]
+    assert [row.numbers["qos"] for row in table.rows] == [0, 1, 0, 1]
+    write_sweep(table, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("case", "axes"),
+    [
+        ("fanout", (("ratio", ("1", "5k")), ("topics", ("1", "2")))),
+        ("connburst", (("devices", ("1k", "2k")),)),
+    ],
+)
+def test_row_that_could_not_be_run_says_which_it_is(
+    make: ModuleType, tmp_path: Path, case: str, axes: Any
+) -> None:
+    result = swept(make, tmp_path, case, axes)
+    failed = replace(result.measured[-1], run=None, valid=False, error="HostLimitError: no")
+    table = table_of(replace(result, measured=(*result.measured[:-1], failed)))
+    texts = ("5,000", "2") if case == "fanout" else ("2,000",)
+    assert cells(table, table.rows[-1])[: len(texts)] == texts
+    line = list(csv.DictReader(io.StringIO(to_csv(table).decode())))[-1]
+    values = [float(text.replace(",", "")) for text in texts]
+    assert [float(line[axis]) for axis, _ in axes] == values
+    for rendering in (to_markdown(table).decode(), to_html(table).decode()):
+        assert texts[0] in rendering
+
+
+def test_limits_of_a_search_and_whose_they_are(fanout: SweepResult) -> None:
+    own = LIMIT | {"own": True, "reasons": [{"code": "GENERATOR_SATURATED", "detail": "x"}]}
+    nothing = LIMIT | {"load": None, "confirmed": False, "ended": "nothing held"}
+    ones = [
+        replace(one, limit=limit, valid=bool(limit["confirmed"]))
+        for one, limit in zip(fanout.measured, (LIMIT, own, nothing), strict=True)
+    ]
+    ones[2] = replace(ones[2], run=None)
+    table = table_of(replace(fanout, measured=tuple(ones)))
+    assert table.searched == "rate"
+    lines = to_markdown(table).decode().splitlines()
+    rows = [line for line in lines if line.startswith("| ")]
+    assert "limit: rate" in rows[0]
+    assert "| 950 | 990 | LOST | CONFIRMED |" in rows[1]
+    assert "| 950 | 990 | GENERATOR\\_SATURATED (the generator's own limit) | CONFIRMED" in rows[2]
+    assert "| LOST | NOTHING HELD |" in rows[3]
+
+
+def test_load_where_a_search_stopped_is_not_told_as_the_limit(fanout: SweepResult) -> None:
+    stops = (
+        LIMIT | {"above": None, "ended": "top of range", "reasons": []},
+        LIMIT | {"above": 1900.0, "ended": "out of steps"},
+        LIMIT | {"above": None, "ended": "out of steps", "reasons": [], "confirmed": False},
+    )
+    ones = [
+        replace(one, limit=limit, valid=bool(limit["confirmed"]))
+        for one, limit in zip(fanout.measured, stops, strict=True)
+    ]
+    table = table_of(replace(fanout, measured=tuple(ones)))
+    first = ("limit: rate", "lowest that failed", "ended by", "verdict")
+    assert headings(table)[:5] == ("Fanout ratio 1:", *first)
+    told = [
+        ("at least 950", "", "top of range", "AT LEAST"),
+        ("at least 950", "1,900", "LOST; out of steps", "NOT CLOSED"),
+        ("at least 950", "", "out of steps", "AT LEAST, NOT CONFIRMED"),
+    ]
+    assert [cells(table, row)[1:5] for row in table.rows] == told
+    assert not any(row.valid for row in table.rows)
+    page, marked = to_html(table).decode(), to_markdown(table).decode()
+    for limit, above, ended, verdict in told:
+        assert f"| {limit} | {above} | {ended} | {verdict} |" in marked
+        assert f'">{limit}</td><td data-label="lowest that failed">{above}</td>' in page
+        assert f'"verdict" class="verdict-of">{verdict}</td>' in page
+    assert not re.search("(?<!NOT )CONFIRMED", page + marked + "\n".join(text_table(table)))
+    read = list(csv.DictReader(io.StringIO(to_csv(table).decode())))
+    assert [line["limit_stands"] for line in read] == ["at least", "not closed", "at least"]
+    assert [line["limit_above"] for line in read] == ["", "1900.0", ""]
+    limits = [row["limit"] for row in json.loads(to_json(table))["rows"]]
+    assert [limit["stands"] for limit in limits] == ["at least", "not closed", "at least"]
+    assert limits[0]["ended"] == ["top of range"]
+
+
+def test_limits_of_repetitions_stand_as_the_weakest(make: ModuleType, tmp_path: Path) -> None:
+    result = swept(make, tmp_path, "fanout", (("ratio", ("1", "10")),), repeat=2)
+    least = LIMIT | {"load": 1000.0, "above": None, "ended": "top of range", "reasons": []}
+    ones = [
+        replace(one, limit=limit)
+        for one, limit in zip(result.measured, (LIMIT, least, LIMIT, LIMIT), strict=True)
+    ]
+    first, second = table_of(replace(result, measured=tuple(ones))).rows
+    assert first.limit is not None and second.limit is not None
+    assert (first.limit["stands"], first.limit["load"], first.valid) == ("at least", 975, False)
+    assert (second.limit["stands"], second.limit["above"], second.valid) == ("closed", 990, True)
+
+
+def test_json_and_csv_hold_the_numbers(fanout: SweepResult) -> None:
+    table = table_of(fanout)
+    document = json.loads(to_json(table))
+    assert (document["schema"], document["kind"], document["case"]) == (1, "sweep", "fanout")
+    assert [row["values"]["ratio"] for row in document["rows"]] == ["1", "10", "100"]
+    read = list(csv.DictReader(io.StringIO(to_csv(table).decode())))
+    assert [float(line["egress"]) for line in read] == [
+        row["figures"]["egress"] for row in document["rows"]
+    ]
+    assert {line["verdict"] for line in read} == {"VALID"}
+
+
+def test_chart_of_fanout_has_both_axes_of_the_report(fanout: SweepResult) -> None:
+    chart = sweep_chart(table_of(fanout))
+    assert chart is not None
+    ingress, egress = chart.figure["data"]
+    assert (ingress["x"], ingress["yaxis"], egress["yaxis"]) == ([1.0, 10.0, 100.0], "y", "y2")
+    assert chart.figure["layout"]["yaxis"]["type"] == "log"
+    assert chart.figure["layout"]["xaxis"]["type"] == "log"
+
+
+def test_chart_has_a_line_for_each_other_combination(make: ModuleType, tmp_path: Path) -> None:
+    axes = (("size", ("32", "64-128")), ("qos", ("0", "1")))
+    chart = sweep_chart(table_of(swept(make, tmp_path, "fanin", axes)))
+    assert chart is not None
+    assert [trace["name"] for trace in chart.figure["data"]] == ["egress, qos=0", "egress, qos=1"]
+    assert chart.figure["data"][0]["x"] == [32.0, 96.0]
+
+
+def test_chart_of_limits_holds_the_limits(make: ModuleType, tmp_path: Path) -> None:
+    for case, unit in (("fanin", "limit, msgs/s"), ("latency", "limit, msgs/s")):
+        axes = (("size", ("32", "64", "128")),)
+        result = swept(make, tmp_path / case, case, axes, repeat=2)
+        loads = (900.0, 100.0, 1000.0, 300.0, 500.0, 400.0)
+        ones = [
+            replace(one, limit=LIMIT | {"load": load, "above": load * 1.04})
+            for one, load in zip(result.measured, loads, strict=True)
+        ]
+        ones[4] = replace(ones[4], limit=LIMIT | {"above": None, "ended": "top of range"})
+        table = table_of(replace(result, measured=tuple(ones)))
+        assert [row.spread for row in table.rows[:2]] == [800 / 500, 700 / 650]
+        chart = sweep_chart(table)
+        assert chart is not None
+        assert chart.title == "Limit by size"
+        assert chart.figure["layout"]["yaxis"]["title"]["text"] == unit
+        line, marks = chart.figure["data"]
+        assert (line["name"], line["y"]) == ("limit: rate", [500.0, 650.0, None])
+        assert (marks["name"], marks["y"]) == ("limit: rate, at least", [None, None, 675.0])
+        read = list(csv.DictReader(io.StringIO(chart.table)))
+        assert [float(one["limit"]) for one in read] == [500, 650, 675]
+        assert [one["limit_stands"] for one in read] == ["closed", "closed", "at least"]
+        assert [one["valid"] for one in read] == ["true", "true", "false"]
+        assert "A triangle is a load that held" in chart.note
+
+
+def test_invalid_points_are_marked_and_no_line_goes_through_them(
+    make: ModuleType, tmp_path: Path
+) -> None:
+    result = swept(make, tmp_path, "fanin", (("rate", ("10", "20", "30")),))
+    ones = list(result.measured)
+    ones[1] = replace(ones[1], valid=False)
+    table = table_of(replace(result, measured=tuple(ones)))
+    chart = sweep_chart(table)
+    assert chart is not None
+    line, marks = chart.figure["data"]
+    assert (line["mode"], [y is None for y in line["y"]]) == ("lines+markers", [False, True, False])
+    assert (marks["mode"], marks["marker"]["symbol"]) == ("markers", "x")
+    assert (marks["name"], [y is None for y in marks["y"]]) == (
+        "egress, INVALID",
+        [True, False, True],
+    )
+    read = list(csv.DictReader(io.StringIO(chart.table)))
+    assert [one["valid"] for one in read] == ["true", "false", "true"]
+    # What a saturated broker shows there is what was asked of it.
+    told = "Egress counts what was delivered of the messages that were due in the window"
+    assert told in chart.note
+    assert told in to_markdown(table).decode()
+    assert to_html(table).decode().count(told) == 2
+    assert told in json.loads(to_json(table))["notes"][0]
+
+
+def test_nothing_to_draw_over_is_no_chart(make: ModuleType, tmp_path: Path) -> None:
+    result = swept(make, tmp_path, "fanin", (("arrivals", ("constant", "poisson")),))
+    table = table_of(result)
+    assert sweep_chart(table) is None
+    assert b'class="plot"' not in to_html(table)
+    assert [row.values["arrivals"] for row in table.rows] == ["constant", "poisson"]
+
+
+def on_broker(directory: Path, run: str | None, **told: str) -> None:
+    """Change what the run's record says of its broker."""
+    path = directory / str(run) / "run.json"
+    document = json.loads(path.read_text())
+    document["broker"] |= told
+    path.write_text(json.dumps(document))
+
+
+def test_brokers_and_protocols_are_all_named_and_told_by_row(
+    make: ModuleType, tmp_path: Path
+) -> None:
+    axes = (("broker", ("mqtt://a", "mqtt://b")), ("mqtt", ("3.1.1", "5")))
+    result = swept(make, tmp_path, "fanin", axes)
+    second, third = result.measured[1:3]
+    on_broker(tmp_path, second.run, protocol="MQTT 5.0")
+    on_broker(tmp_path, third.run, name="reflector", version="1")
+    table = table_of(result)
+    assert (table.broker, table.protocol) == (
+        "mosquitto 2.0.11, reflector 1",
+        "MQTT 3.1.1, MQTT 5.0",
+    )
+    assert headings(table)[:3] == ("broker", "mqtt", "measured on")
+    assert [cells(table, row)[2] for row in table.rows] == [
+        "mosquitto 2.0.11 MQTT 3.1.1",
+        "mosquitto 2.0.11 MQTT 5.0",
+        "reflector 1 MQTT 3.1.1",
+        "mosquitto 2.0.11 MQTT 3.1.1",
+    ]
+    for rendering in (to_markdown(table), to_html(table)):
+        assert b"reflector 1 MQTT 3.1.1" in rendering
+    read = list(csv.DictReader(io.StringIO(to_csv(table).decode())))
+    assert [line["protocol"] for line in read][:2] == ["MQTT 3.1.1", "MQTT 5.0"]
+    assert (read[2]["broker"], read[2]["measured_on"]) == ("mqtt://b", "reflector 1")
+
+
+def test_row_kept_from_another_version_of_the_broker_says_so(fanout: SweepResult) -> None:
+    assert "measured on" not in headings(table_of(fanout))
+    on_broker(fanout.directory, fanout.measured[2].run, version="2.1.0")
+    table = table_of(fanout)
+    assert headings(table)[1] == "measured on"
+    assert [row.broker for row in table.rows] == ["mosquitto 2.0.11"] * 2 + ["mosquitto 2.1.0"]
+    assert "mosquitto 2.1.0 MQTT 3.1.1" in "\n".join(text_table(table))
+    assert table.broker == "mosquitto 2.0.11, mosquitto 2.1.0"
+    chart = sweep_chart(table)
+    assert chart is not None
+    assert [trace["x"] for trace in chart.figure["data"][::2]] == [[1.0, 10.0], [100.0]]
+
+
+def test_renderings_escape_what_a_run_brought_along(make: ModuleType, tmp_path: Path) -> None:
+    result = swept(
+        make,
+        tmp_path,
+        "fanin",
+        (("rate", ("10", "20")),),
+        broker={"name": HOSTILE, "version": "1", "protocol": HOSTILE},
+        program=HOSTILE,
+    )
+    first = replace(result.measured[0], run=None, valid=False, error=HOSTILE)
+    table = table_of(replace(result, measured=(first, *result.measured[1:])))
+    page = to_html(table).decode()
+    assert "<script>alert" not in page
+    assert len(re.findall(r"<script", page)) == page.count("</script>")
+    assert "<script>" not in to_markdown(table).decode()
+
+
+def test_files_are_written_and_the_same_twice(fanout: SweepResult) -> None:
+    table: SweepTable = table_of(fanout)
+    paths = write_sweep(table, fanout.directory)
+    assert set(paths) == {"table.json", "table.csv", "table.md", "table.html"}
+    before = {name: path.read_bytes() for name, path in paths.items()}
+    write_sweep(table_of(fanout), fanout.directory)
+    assert before == {name: path.read_bytes() for name, path in paths.items()}
+    assert b"Content-Security-Policy" in before["table.html"]
+
+
+def test_a_supply_chains_table_has_its_notice_before_every_figure(tmp_path: Path) -> None:
+    what = Sweep(build_scenario("specjms", None, {}), (("handlers", ("1", "2")),))
+    points = points_of(what)
+    limit = LIMIT | {"field": "base", "load": None, "above": 43210.0, "own": True}
+    # Nothing held and no run is left: what failed is a figure all the same.
+    measured = tuple(
+        Measured(point.key, point.values, 1, None, False, 1.0, limit) for point in points
+    )
+    table = table_of(SweepResult(tmp_path, points, measured, False))
+    assert table.notice == NOTICE
+    assert list(json.loads(to_json(table)))[:3] == ["schema", "kind", "notice"]
+    lines = text_table(table)
+    heading = next(number for number, line in enumerate(lines) if "handlers" in line)
+    assert " ".join(lines[:heading]).strip() == NOTICE
+    page = to_html(table).decode()
+    page = page[page.index("<body>") :]
+    assert page.index(NOTICE) < page.index("<table")
+    text = to_markdown(table).decode()
+    assert text.index(escape(NOTICE, 2000)) < text.index("| handlers")
+    assert to_csv(table).decode().startswith("handlers,")  # a parser knows no comment
+
+
+def test_other_tables_have_no_notice(fanout: SweepResult) -> None:
+    table = table_of(fanout)
+    assert "notice" not in json.loads(to_json(table))
+    assert len(text_table(table)) == 1 + len(table.rows)

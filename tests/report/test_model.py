@@ -1,0 +1,349 @@
+"""The numbers of a score card, against the rows that they come from."""
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hdrh.histogram import HdrHistogram
+
+from loadgen.metrics.histogram import HIGHEST_NS, lowest_values
+from loadgen.metrics.interval import Interval
+from loadgen.report.build.rows import in_report_order
+from loadgen.report.build.summary import summarize_run
+from loadgen.report.model import ScoreCard
+from loadgen.run.seal import seal
+
+PDU = Path(__file__).parent / "pdu"
+
+
+def card_of(
+    make: ModuleType,
+    directory: Path,
+    case: str,
+    rows: Sequence[Interval] | None = None,
+    **changes: Any,
+) -> ScoreCard:
+    document = make.run_document(case=case) | changes
+    return summarize_run(make.write_run(directory, document, rows or make.rows_of(case=case)))
+
+
+def values(card: ScoreCard) -> dict[str, float | None]:
+    return {f"{row.name} {row.unit}": row.value for row in card.rows}
+
+
+@pytest.fixture
+def wide(make: ModuleType) -> Any:
+    """A histogram of chosen values, as the columns of a row."""
+
+    def columns(*values_ns: int) -> dict[str, Any]:
+        bucket, bucket_count = make.histogram(values_ns)
+        return {
+            "count": len(values_ns),
+            "sum_ns": sum(values_ns),
+            "min_ns": min(values_ns),
+            "max_ns": max(values_ns),
+            "bucket": bucket,
+            "bucket_count": bucket_count,
+        }
+
+    return columns
+
+
+def test_a_card_goes_to_another_process(make: ModuleType, tmp_path: Path) -> None:
+    card = card_of(make, tmp_path / "run", "fanin")
+    assert pickle.loads(pickle.dumps(card)) == card
+
+
+def test_fanin(make: ModuleType, tmp_path: Path) -> None:
+    card = card_of(make, tmp_path / "run", "fanin")
+    assert [(row.unit, row.value) for row in card.rows] == [
+        ("producers", 100),
+        ("msgs/sec", 100.0),
+        ("msgs/sec", 100.0),
+        ("messages", 17),
+    ]
+    assert {row.name for row in card.rows} == {"FANIN"}
+    assert card.counts.sent == card.counts.received == 400
+    assert card.counts.high_water_mark == 17
+    assert card.verdict.valid
+
+
+def test_fanout_has_two_rows(make: ModuleType, tmp_path: Path) -> None:
+    card = card_of(make, tmp_path / "run", "fanout")
+    assert [(row.name, row.value) for row in card.rows] == [("FANOUT", 200.0), ("FANOUT", 2000.0)]
+    assert card.counts.expected == 10 * card.counts.sent
+
+
+def test_latency_is_that_of_the_timed_pair(make: ModuleType, tmp_path: Path) -> None:
+    rows = make.rows_of(case="latency")
+    card = card_of(make, tmp_path / "run", "latency", rows)
+    histogram = HdrHistogram(1, HIGHEST_NS, 3)
+    total_ns = 0
+    for row in rows:
+        if (row.group, row.phase, row.series) == ("pair_subscriber", "measure", "end_to_end"):
+            total_ns += row.sum_ns
+            for bucket, count in zip(row.bucket, row.bucket_count, strict=True):
+                histogram.record_value(int(lowest_values(bucket)), int(count))
+    row, _ = card.rows
+    assert row.value is None
+    assert row.p50 == histogram.get_value_at_percentile(50) / 1000
+    assert row.p99 == histogram.get_value_at_percentile(99) / 1000
+    assert row.stdev == pytest.approx(histogram.get_stddev() / 1000)
+    assert row.avg == pytest.approx(total_ns / histogram.total_count / 1000)
+    assert card.latency["background.end_to_end"].avg > 2 * row.avg  # type: ignore[operator]
+    assert card.latency["end_to_end"].count == histogram.total_count == 4000
+
+
+def test_persistent_with_power_and_rack_units(make: ModuleType, tmp_path: Path) -> None:
+    # The clock of the run is set so that its window lies within the report's tables.
+    wall = 1_366_970_765  # 2013-04-26T10:06:05Z
+    clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": wall * make.SECOND_NS}
+    run = make.fabricate(tmp_path / "run", case="persistent", clock=clock)
+    logs = [PDU / "power_supply_1.log", PDU / "power_supply_2.log"]
+    card = summarize_run(run, logs, "UTC", 2)
+    assert card.power is not None
+    assert [outlet.watts for outlet in card.power.outlets] == [137.0, 166.0]
+    assert card.power.watts == 303.0
+    assert values(card) == {
+        "PERSISTENT msgs/sec": 500.0,
+        "PERSISTENT.MPW msgs/Watt": pytest.approx(500 / 303),
+        "PERSISTENT.MPU msgs/sec/U": 250.0,
+        "PERSISTENT.JPM joules/msg": pytest.approx(303 / 500),
+    }
+    assert card.power.messages_per_watt == pytest.approx(500 / 303)
+    assert card.power.joules_per_message == pytest.approx(0.606)
+    assert card.power.watts_per_rack_unit == 151.5
+
+
+def test_persistent_without_them_has_one_row(make: ModuleType, tmp_path: Path) -> None:
+    card = card_of(make, tmp_path / "run", "persistent")
+    assert list(values(card)) == ["PERSISTENT msgs/sec"]
+    assert card.power is None
+
+
+def test_connburst(make: ModuleType, tmp_path: Path) -> None:
+    card = card_of(
+        make,
+        tmp_path / "run",
+        "connburst",
+        connect={"connected": 100, "failures": {"timeout": 3}, "seconds": 0.8},
+        # A burst holds its devices for a while afterwards: nothing is measured then.
+        windows=make.run_document(case="fanin")["windows"],
+    )
+    assert values(card) == {"CONNBURST seconds": 0.8, "CONNBURST microseconds": None}
+    assert card.run.seconds == 0.8
+    assert card.connect.failures == {"timeout": 3}
+    assert card.network["syn_retransmits"] == 2
+    assert {"connect", "tcp", "connack"} == set(card.latency)
+    assert card.latency["connect"].count == 100
+
+
+def test_connburst_that_left_devices_out_has_no_time(make: ModuleType, tmp_path: Path) -> None:
+    connect = {"connected": 90, "failures": {"refused": 10}, "seconds": 0.8}
+    card = card_of(make, tmp_path / "run", "connburst", connect=connect)
+    assert values(card) == {"CONNBURST seconds": None, "CONNBURST microseconds": None}
+
+
+def test_only_messages_intended_in_the_window_count(make: ModuleType, tmp_path: Path) -> None:
+    rows = [r for r in make.rows_of() if not (r.received and (r.worker, r.second) == (1, 5))]
+    late = Interval(
+        run="run-1",
+        second=7,
+        time_ns=make.ANCHOR_NS + 7 * make.SECOND_NS,
+        span_ns=make.SECOND_NS,
+        group="subscriber",
+        phase="measure",
+        received=3,
+    )
+    drained = replace(late, phase="drain")
+    before = card_of(make, tmp_path / "a", "fanin", rows)
+    after = card_of(make, tmp_path / "b", "fanin", [*rows, late, drained])
+    assert after.counts.received == before.counts.received + 3
+    assert after.counts.lost == before.counts.lost - 3 > 0
+
+
+def test_what_was_lost(make: ModuleType, tmp_path: Path) -> None:
+    changed = [
+        replace(row, received=row.received - 1) if row.received and row.phase == "measure" else row
+        for row in make.rows_of()
+    ]
+    assert card_of(make, tmp_path / "run", "fanin", changed).counts.lost == 8
+
+
+def test_the_verdict_is_the_runs(make: ModuleType, tmp_path: Path) -> None:
+    verdict = {"valid": False, "reasons": [{"code": "LOST", "detail": "8 messages"}]}
+    card = card_of(make, tmp_path / "run", "fanin", verdict=verdict)
+    assert not card.verdict.valid
+    assert [(reason.code, reason.detail) for reason in card.verdict.reasons] == [
+        ("LOST", "8 messages")
+    ]
+
+
+@pytest.mark.parametrize("measure_end", [None, "planned"])
+def test_a_killed_run_gives_what_it_measured(
+    make: ModuleType, tmp_path: Path, measure_end: str | None
+) -> None:
+    """run.json without a verdict; two of four seconds written."""
+    document = make.run_document()
+    del document["verdict"], document["connect"], document["network"], document["windows"]["drain"]
+    document["observed"] = {}
+    if measure_end is None:
+        document["windows"]["measure"] = document["windows"]["measure"][:1]
+    rows = [row for row in make.rows_of() if row.second < 5]
+    card = summarize_run(make.write_run(tmp_path / "run", document, rows))
+    assert not card.verdict.valid
+    assert [reason.code for reason in card.verdict.reasons] == ["INTERRUPTED"]
+    assert card.run.seconds == 2.0
+    assert card.rates["sent"] == 100.0
+    assert card.counts.connects == 102
+    assert card.counts.high_water_mark is None
+
+
+def test_an_interrupted_run_is_never_valid(make: ModuleType, tmp_path: Path) -> None:
+    card = card_of(make, tmp_path / "run", "fanin", interrupted=True)
+    assert not card.verdict.valid
+    assert [reason.code for reason in card.verdict.reasons] == ["INTERRUPTED"]
+
+
+def test_the_high_water_mark_is_that_of_one_subscription(make: ModuleType, tmp_path: Path) -> None:
+    document = make.run_document(case="fanout")
+    document["observed"] |= {"high_water_mark": 900, "subscription_high_water_mark": 12}
+    rows = make.rows_of(case="fanout")
+    card = summarize_run(make.write_run(tmp_path / "run", document, rows))
+    marks = [(row.name, row.value) for row in card.rows if row.unit == "messages"]
+    assert marks == [("FANOUT.HWM", 12)]
+    assert (card.counts.high_water_mark, card.counts.subscription_high_water_mark) == (900, 12)
+
+
+def test_large_messages_have_their_bytes(make: ModuleType, tmp_path: Path) -> None:
+    for size_bytes, found in ((1_000_000, [2000.0]), (65_536, [])):
+        document = make.run_document(case="fanout")
+        document["plan"]["groups"][0]["publishes"]["size_bytes"] = [size_bytes, size_bytes]
+        rows = make.rows_of(case="fanout")
+        card = summarize_run(make.write_run(tmp_path / str(size_bytes), document, rows))
+        assert [row.value for row in card.rows if row.unit == "MB/sec"] == found
+
+
+def test_an_unknown_case_has_its_rates(make: ModuleType, tmp_path: Path) -> None:
+    document = make.run_document() | {"case": "novel"}
+    card = summarize_run(make.write_run(tmp_path / "run", document, make.rows_of()))
+    rows = [(row.name, row.value) for row in card.rows]
+    assert rows == [("NOVEL", 100.0), ("NOVEL", 100.0), ("NOVEL.HWM", 17)]
+
+
+def test_an_encrypted_case_has_the_published_name(make: ModuleType, tmp_path: Path) -> None:
+    broker = {"name": "x", "urls": ["mqtts://broker:8883"], "protocol": "MQTT 5"}
+    card = card_of(make, tmp_path / "run", "fanout", broker=broker)
+    assert {row.name for row in card.rows} == {"FANOUT.SEC"}
+    assert card.run.protocol == "MQTT 5"
+
+
+def test_rows_of_several_runs_are_in_the_reports_order(make: ModuleType, tmp_path: Path) -> None:
+    cases = ("connburst", "latency", "persistent", "fanout", "fanin")
+    cards = [card_of(make, tmp_path / case, case) for case in cases]
+    rows = [row for _, row in in_report_order([card.rows for card in cards])]
+    assert list(dict.fromkeys(row.name for row in rows)) == [
+        *("FANIN", "FANOUT", "PERSISTENT", "LATENCY", "LATENCY.TRANSIT", "CONNBURST")
+    ]
+
+
+def by_second(card: ScoreCard) -> dict[int, dict[str, Any]]:
+    """The course of a run by whole seconds after the window's start."""
+    return {round(row["at_s"]): row for row in card.curves.course.to_pylist()}
+
+
+def test_curves_show_the_course(make: ModuleType, tmp_path: Path) -> None:
+    card = card_of(make, tmp_path / "run", "latency")
+    course = by_second(card)
+    assert course[-3]["connects"] == 114 and course[-3]["sent"] == 0
+    assert course[0]["sent"] == course[0]["received"] == 1100
+    assert course[0]["p99_us"] is not None and course[0]["p50_us"] < course[0]["p99_us"]
+    # Gauges of both workers and of the timed and background groups, but of one phase.
+    assert course[0]["connected"] == 100 + 10 + 2
+    assert card.curves.phases[0] == ("connect", -3.0, -2.2)
+    assert ("measure", 0.0, 4.0) in card.curves.phases
+    assert set(card.curves.processes["worker"].to_pylist()) == {"0/0", "0/1"}
+    assert all(0 < used < 1 for used in card.curves.processes["used"].to_pylist())
+    curve = card.curves.distribution[0]
+    assert curve.series == "end_to_end"
+    assert curve.points[-1] == (100.0, card.latency["end_to_end"].max)
+    us = [value for _, value in curve.points]
+    assert us == sorted(us)
+    series, histogram = next(iter(card.curves.histograms.items()))
+    assert (series, histogram["count"]) == ("end_to_end", 4000)
+    assert sum(histogram["bucket_count"].to_pylist()) == 4000
+    groups = {group.name: group for group in card.curves.groups}
+    assert groups["pair_publisher"].counters["sent"] == 4000
+    assert groups["background_subscribers"].devices == 10
+
+
+def test_power_of_any_case_by_node(make: ModuleType, tmp_path: Path) -> None:
+    wall = 1_366_970_765  # 2013-04-26T10:06:05Z
+    clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": wall * make.SECOND_NS}
+    run = make.fabricate(tmp_path / "run", case="fanout", clock=clock)
+    logs = [f"broker={PDU / 'power_supply_1.log'}", f"switch={PDU / 'power_supply_2.log'}"]
+    card = summarize_run(run, logs, "UTC")
+    assert card.power is not None
+    assert [(node.name, node.outlets, node.watts) for node in card.power.nodes] == [
+        ("broker", 1, 137.0),
+        ("switch", 1, 166.0),
+    ]
+    assert values(card)["FANOUT.MPW msgs/Watt"] == pytest.approx(2000 / 303)
+    assert "FANOUT.MPU msgs/sec/U" not in values(card)
+
+
+def test_an_offset_moves_the_log(make: ModuleType, tmp_path: Path) -> None:
+    """The PDU is a minute ahead: what it says at 10:07 was at 10:06."""
+    wall = 1_366_970_765
+    clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": wall * make.SECOND_NS}
+    run = make.fabricate(tmp_path / "run", case="persistent", clock=clock)
+    card = summarize_run(run, [PDU / "power_supply_1.log"], "UTC", pdu_offset="1m")
+    assert card.power is not None and card.power.watts == 136.0
+    card = summarize_run(run, [PDU / "power_supply_1.log"], "UTC", pdu_offset="-60s")
+    assert card.power is not None and card.power.watts == 139.0
+
+
+def test_a_partial_second_is_drawn_at_its_rate(make: ModuleType, tmp_path: Path) -> None:
+    """The load begins and ends within a second: half of the messages in half of it is no dip."""
+    windows = make.run_document()["windows"]
+    half = make.SECOND_NS // 2
+    windows["warmup"] = [windows["warmup"][0] + half, windows["measure"][0]]
+    windows["measure"] = [windows["measure"][0], windows["measure"][1] - half]
+    rows = [
+        replace(row, sent=row.sent // 2, received=row.received // 2, expected=row.expected // 2)
+        if row.second in (2, 6) and not row.series
+        else row
+        for row in make.rows_of()
+    ]
+    card = card_of(make, tmp_path / "run", "fanin", rows, windows=windows)
+    course = by_second(card)
+    assert [course[second]["sent"] for second in (-1, 0, 3)] == [100.0, 100.0, 100.0]
+    assert (course[-1]["covered_at_s"], course[-1]["covered_s"]) == (-0.5, 0.5)
+    assert course[-3]["sent"] == 0.0
+
+
+def test_a_sliver_of_a_second_has_no_rate(make: ModuleType, tmp_path: Path) -> None:
+    windows = make.run_document()["windows"]
+    windows["measure"] = [windows["measure"][0], windows["measure"][0] + 3_050_000_000]
+    card = card_of(make, tmp_path / "run", "fanin", windows=windows)
+    course = by_second(card)
+    assert course[3]["sent"] is None and course[3]["received"] is None
+    assert course[2]["sent"] == 100.0
+
+
+def test_a_changed_run_is_not_valid(make: ModuleType, tmp_path: Path) -> None:
+    run = make.fabricate(tmp_path / "run")
+    assert summarize_run(run).integrity.state == "unsealed"
+    seal(run)
+    card = summarize_run(run)
+    assert card.verdict.valid and card.integrity.state == "intact"
+    (run / "intervals" / "part-000004.parquet").unlink()
+    card = summarize_run(run)
+    assert not card.verdict.valid
+    assert [(reason.code, reason.detail) for reason in card.verdict.reasons] == [
+        ("CHANGED", "since the run ended: intervals/part-000004.parquet is missing")
+    ]

@@ -1,0 +1,161 @@
+"""Run directories that cannot be used are one clear line, and nothing is touched."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from loadgen.errors import RunDirectoryError
+from loadgen.report.build.summary import summarize_run
+from loadgen.report.record import different, load_intervals, open_run, parse_run
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
+
+
+def refused(directory: Path, says: str) -> None:
+    before = contents(directory)
+    with pytest.raises(RunDirectoryError) as error:
+        summarize_run(directory)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+    assert contents(directory) == before
+
+
+def test_a_whole_run_is_read(make: ModuleType, tmp_path: Path) -> None:
+    run = open_run(make.fabricate(tmp_path / "run", case="latency"))
+    assert run.record.background == {"background_publishers", "background_subscribers"}
+    assert [group.name for group in run.record.publishing] == [
+        "background_publishers",
+        "pair_publisher",
+    ]
+    assert load_intervals(run).num_rows == len(make.rows_of(case="latency"))
+
+
+def test_a_directory_that_is_none(tmp_path: Path) -> None:
+    refused(tmp_path / "nowhere", "does not exist or is not a directory")
+    refused(tmp_path, "has no run.json")
+
+
+def test_no_intervals(make: ModuleType, tmp_path: Path) -> None:
+    refused(make.write_run(tmp_path / "run", make.run_document(), []), "has no interval files")
+
+
+def test_no_rows_in_the_window(make: ModuleType, tmp_path: Path) -> None:
+    early = [row for row in make.rows_of() if row.second < 3]
+    assert early
+    refused(
+        make.write_run(tmp_path / "run", make.run_document(), early),
+        "run run-1 has no rows in its measure window",
+    )
+
+
+def test_a_truncated_interval_file(make: ModuleType, tmp_path: Path) -> None:
+    run = make.fabricate(tmp_path / "run")
+    part = run / "intervals" / "part-000004.parquet"
+    part.write_bytes(part.read_bytes()[:-200])
+    refused(run, "part-000004.parquet is cut off or damaged")
+
+
+def test_damage_in_the_middle_of_an_interval_file(make: ModuleType, tmp_path: Path) -> None:
+    run = make.fabricate(tmp_path / "run")
+    part = run / "intervals" / "part-000004.parquet"
+    data = bytearray(part.read_bytes())
+    data[4:600] = bytes(596)
+    part.write_bytes(data)
+    refused(run, "part-000004.parquet is damaged")
+
+
+def test_a_file_with_a_value_that_is_missing(make: ModuleType, tmp_path: Path) -> None:
+    run = make.fabricate(tmp_path / "run")
+    part = run / "intervals" / "part-000004.parquet"
+    rows = pq.read_table(part).to_pylist()
+    rows[0]["second"] = None
+    pq.write_table(pa.Table.from_pylist(rows, pq.read_schema(part)), part)
+    refused(run, "part-000004.parquet is damaged: a value is missing")
+
+
+def test_files_without_a_row(make: ModuleType, tmp_path: Path) -> None:
+    run = make.fabricate(tmp_path / "run")
+    for part in (run / "intervals").iterdir():
+        pq.write_table(pq.read_table(part).slice(0, 0), part)
+    refused(run, "run run-1 has no rows in its measure window")
+
+
+def test_an_unfinished_hidden_file_is_not_looked_at(make: ModuleType, tmp_path: Path) -> None:
+    run = make.fabricate(tmp_path / "run")
+    before = summarize_run(run)
+    (run / "intervals" / ".part-000009.parquet").write_bytes(b"PAR1")
+    assert summarize_run(run) == before
+
+
+def test_rows_of_another_run(make: ModuleType, tmp_path: Path) -> None:
+    document = make.run_document()
+    other = [row for row in make.rows_of("run-2") if row.second == 4]
+    own = [row for row in make.rows_of() if row.second != 4]
+    run = make.write_run(tmp_path / "run", document, own + other)
+    refused(run, "part-000004.parquet holds rows of another run: 'run-2', not 'run-1'")
+
+
+def test_rows_of_another_run_within_a_file(make: ModuleType, tmp_path: Path) -> None:
+    run = make.fabricate(tmp_path / "run")
+    part = run / "intervals" / "part-000004.parquet"
+    table = pq.read_table(part)
+    names = ["run-1"] * (table.num_rows - 1) + ["run-0"]
+    changed = table.set_column(0, "run", [names]).replace_schema_metadata(table.schema.metadata)
+    pq.write_table(changed, part)
+    refused(run, "holds rows of another run: 'run-0', not 'run-1'")
+    pq.write_table(changed, part, write_statistics=False)
+    refused(run, "holds rows of another run: 'run-0', not 'run-1'")
+
+
+def test_a_file_that_is_no_interval_table(make: ModuleType, tmp_path: Path) -> None:
+    run = make.fabricate(tmp_path / "run")
+    part = run / "intervals" / "part-000004.parquet"
+    pq.write_table(pq.read_table(part).drop_columns(["bucket"]), part)
+    refused(run, "part-000004.parquet lacks the column bucket")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (b"{", "run.json is damaged"),
+        (b"[]", "run.json is damaged: not an object"),
+        ({"schema": 2}, "schema '2'"),
+        ({"id": None}, "run.json is damaged"),
+        ({"windows": {"measure": ["x", "y"]}}, "run.json is damaged"),
+        ({"plan": {"groups": [{"count": 3}]}}, "run.json lacks 'name'"),
+        ({"plan": []}, "plan is not an object"),
+        ({"verdict": {"valid": True, "reasons": [{}]}}, "run.json lacks 'code'"),
+        ({"observed": {"backlog_samples": [[1]]}}, "backlog_samples"),
+        ({"windows": {"measure": [9, 3]}}, "ends before it starts"),
+    ],
+)
+def test_a_damaged_manifest(
+    make: ModuleType, tmp_path: Path, change: bytes | dict[str, Any], says: str
+) -> None:
+    run = make.fabricate(tmp_path / "run")
+    manifest = run / "run.json"
+    if isinstance(change, bytes):
+        manifest.write_bytes(change)
+    else:
+        manifest.write_bytes(orjson.dumps(make.run_document() | change))
+    refused(run, says)
+
+
+def test_the_same_run_twice(make: ModuleType, tmp_path: Path) -> None:
+    runs = [make.fabricate(tmp_path / name, run="same") for name in ("a", "b")]
+    with pytest.raises(RunDirectoryError, match="hold the same run"):
+        different(map(open_run, runs))
+    with pytest.raises(RunDirectoryError, match="no run directory"):
+        different([])
+
+
+def test_only_id_and_case_must_be_there() -> None:
+    record = parse_run({"schema": 1, "id": "r", "case": "fanin"}, "here")
+    assert (record.id, record.case, record.valid, record.groups) == ("r", "fanin", None, ())

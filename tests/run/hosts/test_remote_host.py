@@ -1,0 +1,487 @@
+"""Runs on several hosts: agents are processes of this machine, each with workers of its own."""
+
+import asyncio
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from unittest.mock import Mock
+
+import numpy as np
+import psutil
+import pytest
+
+from loadgen.brokers.mosquitto import find_mosquitto
+from loadgen.brokers.reflector import run_reflector
+from loadgen.cases.registry import build_scenario
+from loadgen.errors import (
+    BrokerUnreachableError,
+    CannotRunError,
+    HostLimitError,
+    ScenarioError,
+)
+from loadgen.judge.next_step import Aim, Require
+from loadgen.report.build.summary import summarize_run
+from loadgen.report.record import open_run
+from loadgen.run.coordinator import RunResult, run
+from loadgen.run.hosts import link
+from loadgen.run.hosts.remote_host import SILENCE_S, Hosts, RemoteHost, listening
+from loadgen.run.progress import Snapshot
+from loadgen.run.search.search import Search, search
+from loadgen.worker.shared_counts import private_page, rows_as_words
+from tests.cluster.networks import Network, namespaces_allowed, network
+from tests.needs import needs_mosquitto
+from tests.run.agents import Agents, agents
+from tests.run_files import manifest, rows
+from tests.verdicts import faults
+
+PROMISED_S = 10.0
+"""Within which everything stops when a host is lost."""
+TIMES = {"warmup": 0.5, "duration": 1.5, "settle": 0.1}
+LONG = {"warmup": 0.2, "duration": 60, "broker": "reflector"}
+
+
+def has_time_namespaces() -> bool:
+    words = ["unshare", "--time", "--fork", "--monotonic", "1000", "true"]
+    return shutil.which("unshare") is not None and (
+        subprocess.run(words, capture_output=True, check=False).returncode == 0
+    )
+
+
+async def play(
+    directory: Path,
+    case: str,
+    fields: Mapping[str, object],
+    hosts: Hosts | None = None,
+    progress: Callable[[Snapshot], None] = lambda _: None,
+) -> RunResult:
+    count = 1 if hosts is None else len(hosts.agents)
+    scenario = build_scenario(case, None, {**fields, "hosts": count, "workers": 2})
+    return await run(scenario, directory, hosts=hosts, progress=progress)
+
+
+def descendants(process: asyncio.subprocess.Process) -> list[psutil.Process]:
+    found: list[psutil.Process] = psutil.Process(process.pid).children(recursive=True)
+    return found
+
+
+def workers_of(process: asyncio.subprocess.Process) -> list[psutil.Process]:
+    return [one for one in descendants(process) if one.name().startswith("loadgen-")]
+
+
+async def gone(processes: list[psutil.Process], within_s: float) -> list[psutil.Process]:
+    """Those that are still there after so long."""
+    until_s = time.monotonic() + within_s
+    while time.monotonic() < until_s:
+        processes = [
+            one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE
+        ]
+        if not processes:
+            break
+        await asyncio.sleep(0.1)
+    return processes
+
+
+CASES: list[tuple[str, dict[str, object]]] = [
+    ("fanin", {"devices": 100, "rate": 1000}),
+    ("fanout", {"topics": 4, "ratio": 20, "rate": 100, "qos": 1}),
+    ("latency", {"rate": 500, "devices": 100, "background_rate": 500}),
+    ("persistent", {"pairs": 4, "rate": 200}),
+]
+
+
+@needs_mosquitto
+async def test_two_hosts_count_what_one_counts(tmp_path: Path) -> None:
+    async with agents(2) as found:
+        for case, own in CASES:
+            fields = {**own, **TIMES, "broker": "mosquitto"}
+            one = await play(tmp_path / f"{case}-1", case, fields)
+            two = await play(tmp_path / f"{case}-2", case, fields, found.hosts)
+            assert faults(one.verdict.reasons) == faults(two.verdict.reasons) == (), case
+            assert two.facts.ledger == one.facts.ledger, case
+            assert two.facts.proven and not two.facts.imbalances
+            assert {row["host"] for row in rows(two.directory)} == {0, 1}
+            said = manifest(two.directory)
+            assert [host["host"] for host in said["hosts"]] == [0, 1]
+            assert all(host["environment"]["kernel"] for host in said["hosts"])
+            assert said["network"].keys() == said["hosts"][0]["network"].keys() != set()
+            bound_ns = said["observed"]["clock_bound_ns"]
+            assert 0 < bound_ns == two.facts.clock_bound_ns < 50_000_000
+            # All clocks here are one.
+            assert all(
+                abs(host["clock"]["offset_ns"]) <= host["clock"]["bound_ns"]
+                for host in said["hosts"]
+            )
+            # The timed pair of LATENCY is on one host.
+            by_two_clocks = any(remark.code == "CLOCK" for remark in two.verdict.remarks)
+            assert by_two_clocks == (case != "latency")
+            card = summarize_run(two.directory)
+            remarks = [row.remark for row in card.rows if "LATENCY" in row.name]
+            assert all(("Between hosts" in one) == by_two_clocks for one in remarks)
+            assert open_run(two.directory).record.valid == two.verdict.valid
+        for process in found.processes:
+            assert not workers_of(process)
+
+
+@needs_mosquitto
+async def test_the_supply_chain_on_two_hosts_passes_its_audit(tmp_path: Path) -> None:
+    fields = {"topology": "horizontal", "base": 1, "warmup": 1, "duration": 4}
+    async with agents(2) as found:
+        two = await play(tmp_path / "two", "specjms", fields | {"broker": "mosquitto"}, found.hosts)
+    one = await play(tmp_path / "one", "specjms", fields | {"broker": "mosquitto"})
+    assert faults(two.verdict.reasons) == faults(one.verdict.reasons)
+    assert two.facts.ledger.lost == 0 and two.facts.proven
+    assert two.facts.scheduled == one.facts.scheduled
+
+
+async def test_a_search_goes_through_its_steps_with_the_same_agents(tmp_path: Path) -> None:
+    fields = {"devices": 20, **TIMES, "broker": "reflector", "hosts": 2}
+    scenario = build_scenario("fanin", None, fields)
+    what = Search(scenario, Aim("rate", 100, 100, 200, precision=0.9), Require())
+    async with agents(2) as found:
+        result = await search(what, tmp_path / "search", hosts=found.hosts)
+        assert len(result.steps) >= 2
+        steps = [manifest(tmp_path / "search" / str(step.run)) for step in result.steps]
+        assert all(step["hosts"] for step in steps)
+        assert steps[1]["connect"].get("kept_from") == steps[0]["id"]
+
+
+@pytest.mark.skipif(not has_time_namespaces(), reason="no time namespaces without root")
+async def test_a_clock_that_is_a_day_ahead_changes_no_latency(tmp_path: Path) -> None:
+    ahead_s = 100_000
+    other = ["unshare", "--time", "--fork", "--kill-child", "--monotonic", str(ahead_s)]
+    fields = {"devices": 50, "rate": 500, **TIMES, "broker": "reflector"}
+    async with agents(2, within=([], other)) as found:
+        result = await play(tmp_path / "run", "fanin", fields, found.hosts)
+    assert faults(result.verdict.reasons) == ()
+    assert (result.facts.ledger.lost, result.facts.ledger.expected) == (0, 750)
+    here, there = (host["clock"] for host in manifest(result.directory)["hosts"])
+    assert abs(here["offset_ns"]) <= here["bound_ns"]
+    assert abs(there["offset_ns"] + ahead_s * 10**9) <= there["bound_ns"]
+    seconds = {row["second"] for row in rows(result.directory)}
+    assert max(seconds) - min(seconds) < 60
+    assert result.facts.latency_p99_us is not None and result.facts.latency_p99_us < 5e6
+
+
+async def lose_in_the_window(
+    found: Agents,
+    directory: Path,
+    harm: Callable[[], None],
+    changed: Mapping[str, object] | None = None,
+) -> tuple[RunResult, float]:
+    """A run in whose window harm is done; with how long it went on after that."""
+    done_s = 0.0
+
+    def look(snapshot: Snapshot) -> None:
+        nonlocal done_s
+        if snapshot.phase == "measure" and not done_s and snapshot.received_per_s:
+            done_s = time.monotonic()
+            harm()
+
+    fields = {"devices": 50, "rate": 500, **LONG, **(changed or {})}
+    result = await play(directory, "fanin", fields, found.hosts, look)
+    assert done_s
+    return result, time.monotonic() - done_s
+
+
+def told(result: RunResult) -> str:
+    """What the verdict says of lost workers; the run can be read."""
+    assert open_run(result.directory).record.valid is False
+    assert sum(row["received"] for row in rows(result.directory)) > 0
+    (reason,) = [one for one in result.verdict.reasons if one.code == "WORKER_LOST"]
+    return reason.detail
+
+
+async def test_a_killed_agent_ends_the_run_and_its_workers(tmp_path: Path) -> None:
+    async with agents(2) as found:
+        left: list[psutil.Process] = []
+
+        def kill() -> None:
+            left.extend(descendants(found.processes[1]))
+            found.processes[1].kill()
+
+        result, seconds = await lose_in_the_window(found, tmp_path / "run", kill)
+        assert "on host 1 (" in told(result)
+        assert seconds < PROMISED_S
+        assert await gone(left, 5) == []
+        # The next run says what is missing, and leaves nothing.
+        with pytest.raises(CannotRunError, match=r"host 1 \(.*\) is gone"):
+            await play(tmp_path / "next", "fanin", {"devices": 2, **TIMES}, found.hosts)
+        assert not list((tmp_path / "next").glob("*"))
+        assert not workers_of(found.processes[0])
+
+
+async def test_a_killed_worker_ends_the_run_and_the_agents_stay(tmp_path: Path) -> None:
+    async with agents(2) as found:
+
+        def kill() -> None:
+            (worker,) = workers_of(found.processes[0])
+            worker.kill()
+
+        result, seconds = await lose_in_the_window(found, tmp_path / "run", kill)
+        assert "on host 0 (" in told(result)
+        assert seconds < PROMISED_S
+        fields = {"devices": 20, "rate": 100, **TIMES, "broker": "reflector"}
+        again = await play(tmp_path / "again", "fanin", fields, found.hosts)
+        assert faults(again.verdict.reasons) == ()
+
+
+async def test_an_agent_that_stands_still_is_lost_and_its_workers_end(tmp_path: Path) -> None:
+    async with agents(2) as found:
+        stopped = found.processes[1]
+        left: list[psutil.Process] = []
+
+        def stop() -> None:
+            left.extend(workers_of(stopped))
+            stopped.send_signal(signal.SIGSTOP)
+
+        began_s = time.monotonic()
+        result, seconds = await lose_in_the_window(found, tmp_path / "run", stop)
+        assert "on host 1 (" in told(result)
+        assert SILENCE_S <= seconds < PROMISED_S
+        assert left
+        assert await gone(left, max(0.0, began_s + 60 - time.monotonic())) == []
+        stopped.kill()
+
+
+@pytest.mark.parametrize(("slow_s", "code"), [(0.06, ()), (0.25, ("CLOCK",))])
+async def test_a_delay_on_one_way_is_inside_the_bound(
+    slow_s: float, code: tuple[str, ...], tmp_path: Path
+) -> None:
+    """What the agent says comes late, what it hears does not."""
+    loop = asyncio.get_running_loop()
+    targets: list[tuple[str, int]] = []
+
+    async def carry(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, later_s: float
+    ) -> None:
+        while data := await reader.read(1 << 16):
+            loop.call_later(later_s, writer.write, data)
+        loop.call_later(later_s, writer.close)
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, onward = await asyncio.open_connection(*targets[0])
+        await asyncio.gather(carry(reader, onward, slow_s), carry(there, writer, 0.0))
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+    fields = {"devices": 20, "rate": 200, **TIMES, "broker": "reflector"}
+    async with agents(2, relays={1: server.sockets[0].getsockname()}, targets=targets) as found:
+        result = await play(tmp_path / "run", "fanin", fields, found.hosts)
+    server.close()
+    # In truth both clocks are one.
+    clock = manifest(result.directory)["hosts"][1]["clock"]
+    assert slow_s / 2 <= clock["bound_ns"] / 1e9
+    assert abs(clock["offset_ns"]) <= clock["bound_ns"]
+    assert abs(clock["offset_ns"]) / 1e9 > slow_s * 0.4
+    codes = tuple(reason.code for reason in faults(result.verdict.reasons))
+    assert ("CLOCK" in codes) == ("CLOCK" in code)
+    assert result.facts.ledger.lost == 0
+
+
+async def test_a_network_that_stands_still_ends_both_sides(tmp_path: Path) -> None:
+    flowing = asyncio.Event()
+    flowing.set()
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            await flowing.wait()
+            writer.write(data)
+        writer.close()
+
+    targets: list[tuple[str, int]] = []
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, onward = await asyncio.open_connection(*targets[0])
+        await asyncio.gather(carry(reader, onward), carry(there, writer))
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+    async with agents(2, relays={1: server.sockets[0].getsockname()}, targets=targets) as found:
+        left: list[psutil.Process] = []
+
+        def cut() -> None:
+            left.extend(workers_of(found.processes[1]))
+            flowing.clear()
+
+        result, seconds = await lose_in_the_window(found, tmp_path / "run", cut)
+        assert "on host 1 (" in told(result)
+        assert seconds < PROMISED_S
+        assert "silent" in await found.words(1)
+        assert left and await gone(left, 5) == []
+        flowing.set()
+    server.close()
+
+
+async def test_what_a_host_lacks_is_said_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = ["env", "-C", "/"]
+    (tmp_path / "payload.bin").write_bytes(b"x" * 100)
+    async with agents(2, within=([], elsewhere)) as found:
+        monkeypatch.chdir(tmp_path)
+        fields = {"devices": 2, **TIMES, "broker": "reflector", "payload": "payload.bin"}
+        with pytest.raises(ScenarioError, match=r"on host \d \(.*payload\.bin cannot be read"):
+            await play(tmp_path / "run", "fanin", fields, found.hosts)
+        assert not list((tmp_path / "run").glob("*"))
+
+
+async def test_what_an_agent_cannot_do_is_answered_at_once() -> None:
+    async with agents(1) as found:
+        (agent,) = found.hosts.agents
+        for asked, words in (("start", "rows"), ("nothing known", "nothing known")):
+            with pytest.raises(CannotRunError, match=rf"on host 0 \(.*\): .*{words}"):
+                await agent.ask(asked, 20.0)
+        assert not agent.lost
+
+
+def test_totals_of_a_host_come_into_its_own_rows_or_end_it() -> None:
+    page = private_page(3, 2)
+    host = RemoteHost(Mock(), [0, 2], "messaging")
+    host.begin(page)
+    host._listener = Mock()
+    totals, counts = rows_as_words(page)
+    widths = totals.shape[1], counts.shape[1]
+    # The second number of both rows' totals, the last one of the second row's counts.
+    places = np.array([1, widths[0] + 1, 2 * sum(widths) - 1], np.uint32).tobytes()
+    values = np.array([7, 8, 9]).tobytes()
+    host.take({"page": 3}, places + values)
+    assert (totals[:, 1].tolist(), counts[:, -1].tolist()) == ([7, 0, 8], [0, 0, 9])
+    beyond = np.array([2 * sum(widths)], np.uint32).tobytes()
+    for count, block in ((1, beyond + values[:8]), (3, places + values + b"more"), (3, places)):
+        with pytest.raises(ValueError, match=r"no place on the live page|buffer"):
+            host.take({"page": count}, block)
+
+
+async def test_two_agents_of_one_machine_and_a_missing_one_are_told(tmp_path: Path) -> None:
+    async with listening() as door:
+        with pytest.raises(CannotRunError, match=r"no agent came from host 0, 1 within 0.1 s"):
+            await door.gathered(2, 0.1)
+    with pytest.raises(HostLimitError, match=r"hosts 0 \(.*\) and 1 \(.*\) are one machine"):
+        async with agents(2, one_machine=False):
+            pass
+    with pytest.raises(ScenarioError, match="hosts: 2 are asked for and 1 is there"):
+        await run(build_scenario("fanin", None, {"hosts": 2}), tmp_path / "run")
+
+
+async def test_an_agent_ends_with_its_input_and_refuses_a_wrong_secret() -> None:
+    async with agents(1) as found:
+        (process,) = found.processes
+        assert process.stdin is not None
+        process.stdin.close()
+        assert await found.words(0) == "its input was closed"
+        assert process.returncode == 3
+    async with agents(1) as found:
+        found.hosts.agents[0].link.end("as if the coordinator had died")
+        assert await found.words(0) == "the connection was closed"
+    async with agents(1) as found:
+        pass
+    assert await found.words(0) == "asked"
+    assert found.processes[0].returncode == 0
+    async with agents(1, secret="00" * 32) as found:
+        assert "cannot be reached: the connection was closed" in await found.words(0)
+
+
+async def test_nobody_connects_when_all_are_there_and_strangers_are_cut_off_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "HANDSHAKE_S", 600.0)
+    async with listening() as door:
+        reader, writer = await asyncio.open_connection(*door.address)
+        await reader.readexactly(1)
+    with suppress(ConnectionError):
+        await asyncio.wait_for(reader.read(), 30.0)
+    writer.close()
+    async with agents(1) as found:
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*found.address)
+
+
+# In network namespaces ----------------------------------------------------------------------
+
+needs_namespaces = pytest.mark.skipif(
+    not namespaces_allowed(), reason="no network namespaces without root"
+)
+
+
+@asynccontextmanager
+async def broker_on(net: Network, directory: Path) -> AsyncIterator[str]:
+    """A Mosquitto in the namespace `broker`; its URL."""
+    address = net.address("broker")
+    program = find_mosquitto()
+    assert program is not None
+    settings = directory / "mosquitto.conf"
+    settings.write_text(f"listener 1883 {address}\nallow_anonymous true\n")
+    process = await asyncio.create_subprocess_exec(
+        *net.inside("broker"), str(program), "-c", str(settings), stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        for _ in range(100):
+            with suppress(OSError):
+                _, writer = await asyncio.open_connection(address, 1883)
+                writer.close()
+                break
+            await asyncio.sleep(0.1)
+        yield f"mqtt://{address}:1883"
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+@needs_mosquitto
+@needs_namespaces
+@pytest.mark.parametrize("count", [2, 4])
+async def test_hosts_with_links_of_their_own_reach_a_broker_on_another(
+    count: int, tmp_path: Path
+) -> None:
+    names = "abcd"[:count]
+    with network("broker", *names) as net:
+        inside = [net.inside(name) for name in names]
+        async with (
+            broker_on(net, tmp_path) as url,
+            agents(count, address=net.here, within=inside, one_machine=False) as found,
+        ):
+            for case, own in CASES[:2]:
+                fields = {**own, **TIMES, "broker": [url]}
+                one = await play(tmp_path / f"{case}-1", case, fields)
+                many = await play(tmp_path / case, case, fields, found.hosts)
+                assert faults(one.verdict.reasons) == faults(many.verdict.reasons) == (), case
+                assert many.facts.ledger == one.facts.ledger, case
+                assert {row["host"] for row in rows(many.directory)} == set(range(count))
+            with pytest.raises(ScenarioError, match="give --broker mqtt://"):
+                await play(tmp_path / "private", "fanin", TIMES, found.hosts)
+            # What is reached from here need not be reached from there.
+            async with run_reflector() as near:
+                fields = {**TIMES, "broker": [near.endpoints[0].redacted]}
+                with pytest.raises(BrokerUnreachableError, match=r"on host \d .*no broker at 127"):
+                    await play(tmp_path / "near", "fanin", fields, found.hosts)
+            foreign = net.address("broker")
+            networks = ",".join([f"{foreign}/32"] * count)
+            fields = {**TIMES, "broker": [url], "source_address": networks}
+            with pytest.raises(HostLimitError, match=rf"on host \d .*from {foreign}: cannot"):
+                await play(tmp_path / "foreign", "fanin", fields, found.hosts)
+
+
+@needs_mosquitto
+@needs_namespaces
+async def test_a_link_that_goes_down_ends_both_sides(tmp_path: Path) -> None:
+    with network("broker", "a", "b") as net:
+        inside = [net.inside("a"), net.inside("b")]
+        async with (
+            broker_on(net, tmp_path) as url,
+            agents(2, address=net.here, within=inside, one_machine=False) as found,
+        ):
+            left: list[psutil.Process] = []
+
+            def cut() -> None:
+                left.extend(workers_of(found.processes[1]))
+                net.link("b", "down")
+
+            result, seconds = await lose_in_the_window(
+                found, tmp_path / "run", cut, {"broker": [url]}
+            )
+            assert "on host 1 (" in told(result)
+            assert seconds < PROMISED_S
+            assert "silent" in await found.words(1)
+            assert left and await gone(left, 5) == []

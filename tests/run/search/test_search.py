@@ -1,0 +1,371 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.brokers.ports import listen
+from loadgen.cases.registry import build_scenario
+from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError, ScenarioError
+from loadgen.judge.ledger import Ledger
+from loadgen.judge.next_step import Probe, Require, aim_for, requirements
+from loadgen.judge.verdict import Reason, RunFacts, Verdict, judge
+from loadgen.plan.scenario import Scenario
+from loadgen.run.coordinator import RunResult
+from loadgen.run.interrupt import Interrupt, RunInterruptedError
+from loadgen.run.progress import Snapshot
+from loadgen.run.rundir import exclusive
+from loadgen.run.search import search as shell
+from loadgen.run.search.search import (
+    Search,
+    SearchResult,
+    SearchState,
+    journal_of,
+    search,
+    served_load,
+    step_scenario,
+    vary,
+)
+from loadgen.run.stage import Stage
+from tests.ledgers import facts_with
+
+NS = 1_000_000_000
+SECRET = "correct-horse"
+
+
+def wanted(**changed: Any) -> Search:
+    return wanted_at(f"mqtt://me:{SECRET}@127.0.0.1:1", **changed)
+
+
+def wanted_at(url: str, **changed: Any) -> Search:
+    scenario = build_scenario("fanin", None, {"broker": url, "duration": 10})
+    return Search(scenario, aim_for(scenario, "rate", **changed), requirements(scenario, []))
+
+
+def facts_at(rate: float, ceiling: float, window_s: float = 10.0) -> RunFacts:
+    """A run at this rate on a broker that serves `ceiling` a second and queues the rest."""
+    over = max(0.0, rate - ceiling)
+    seconds = range(int(window_s))
+    return facts_with(
+        window_s=window_s,
+        target_rate=rate,
+        sent=round(rate * window_s),
+        expected=round(rate * window_s),
+        received=round(rate * window_s),
+        backlog=tuple((second * NS, 0, round(second * over)) for second in seconds),
+        latency_p99_us=1000 * (1 + over * window_s),
+        latency_bound_us=100_000,
+    )
+
+
+def make(directory: Path) -> None:
+    directory.mkdir(parents=True)
+
+
+class FakeRuns:
+    """Stands for the coordinator: judges runs of a broker with a ceiling, plays none."""
+
+    def __init__(self, ceiling: float) -> None:
+        self.ceiling = ceiling
+        self.played: list[Scenario] = []
+        self.before: Callable[[int, Path], None] = lambda number, directory: None
+        self.interrupted_at = 0
+        self.broker: dict[str, str] | None = None
+
+    def judged(self, scenario: Scenario) -> RunFacts:
+        assert scenario.rate is not None
+        return facts_at(scenario.rate, self.ceiling, scenario.duration)
+
+    async def run(self, scenario: Scenario, directory: Path, **given: Any) -> RunResult:
+        self.played.append(scenario)
+        self.before(len(self.played), directory)
+        given["progress"](Snapshot("measure", devices=1))
+        make(directory)
+        if self.broker is not None:
+            (directory / "run.json").write_text(json.dumps({"broker": self.broker}))
+        facts = self.judged(scenario)
+        cut = len(self.played) == self.interrupted_at
+        return RunResult(directory, judge(facts), cut, True, facts)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
+    fake = FakeRuns(10_000)
+    monkeypatch.setattr(shell, "run", fake.run)
+    return fake
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "steps.jsonl").read_text().splitlines()]
+
+
+async def test_finds_the_ceiling_and_leaves_it_in_the_directory(
+    runs: FakeRuns, tmp_path: Path
+) -> None:
+    states: list[SearchState] = []
+    result = await search(wanted(), tmp_path / "s", watch=states.append)
+    assert result.exit_status == 0
+    assert result.limit is not None and result.limit.load is not None
+    assert 10_000 / 1.05 <= result.limit.load <= 10_100
+    document = json.loads((tmp_path / "s" / "search.json").read_text())
+    assert document["limit"]["load"] == result.limit.load
+    assert document["limit"]["own"] is False
+    assert document["limit"]["run"] == result.steps[-1].run
+    assert {why["code"] for why in document["limit"]["reasons"]} <= {
+        "BACKLOG_GROWS",
+        "LATENCY_BOUND",
+    }
+    assert len(lines(tmp_path / "s")) == len(result.steps) == len(runs.played)
+    assert journal_of(tmp_path / "s").entries() == result.steps
+    assert all((tmp_path / "s" / str(step.run)).is_dir() for step in result.steps)
+    assert SECRET not in "".join(p.read_text() for p in (tmp_path / "s").glob("*.json*"))
+    assert states[-1].limit == result.limit
+    assert any(state.snapshot is not None for state in states)
+    assert states[-1].bracket == (result.limit.load, result.limit.above)
+
+
+async def test_what_was_found_is_written_before_devices_disconnect(
+    runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lose_the_broker(*_: object) -> None:
+        raise BrokerUnreachableError("gone")
+
+    monkeypatch.setattr(Stage, "__aexit__", lose_the_broker)
+    with pytest.raises(BrokerUnreachableError):
+        await search(wanted(), tmp_path / "s")
+    assert json.loads((tmp_path / "s" / "search.json").read_text())["limit"]["ended"] == "confirmed"
+
+
+async def test_every_step_is_written_before_the_next_one_begins(
+    runs: FakeRuns, tmp_path: Path
+) -> None:
+    seen: list[int] = []
+
+    def look(number: int, directory: Path) -> None:
+        path = tmp_path / "s" / "steps.jsonl"
+        seen.append(len(lines(tmp_path / "s")) if path.exists() else 0)
+
+    runs.before = look
+    result = await search(wanted(), tmp_path / "s")
+    assert seen == list(range(len(result.steps)))
+
+
+@pytest.mark.parametrize("broken_at", [1, 4, 7])
+async def test_search_that_broke_off_goes_on_where_it_stopped(
+    runs: FakeRuns, tmp_path: Path, broken_at: int
+) -> None:
+    whole = await search(wanted(), tmp_path / "whole")
+    runs.played.clear()
+
+    def fall(number: int, directory: Path) -> None:
+        if number == broken_at:
+            # As a killed process leaves it.
+            directory.mkdir(parents=True)
+            raise BrokerUnreachableError("the broker went away")
+
+    runs.before = fall
+    with pytest.raises(BrokerUnreachableError):
+        await search(wanted(), tmp_path / "s")
+    assert len(journal_of(tmp_path / "s").entries()) == broken_at - 1
+    runs.before = lambda number, directory: None
+    result = await search(wanted(), tmp_path / "s")
+    assert result.limit == whole.limit
+    assert [s.tried for s in result.steps] == [s.tried for s in whole.steps]
+    assert len(runs.played) == len(whole.steps) + 1
+
+
+async def test_search_that_is_done_is_not_played_again(runs: FakeRuns, tmp_path: Path) -> None:
+    first = await search(wanted(), tmp_path / "s")
+    runs.played.clear()
+    second = await search(wanted(), tmp_path / "s")
+    assert (second.limit, second.steps, runs.played) == (first.limit, first.steps, [])
+
+
+async def test_interrupted_step_does_not_count(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.interrupted_at = 3
+    result = await search(wanted(), tmp_path / "s")
+    assert (result.limit, len(result.steps), result.exit_status) == (None, 2, 130)
+    assert json.loads((tmp_path / "s" / "search.json").read_text())["limit"] is None
+
+
+async def test_interrupt_before_a_step_measured_anything(
+    runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(*_: Any, **given: Any) -> RunResult:
+        assert isinstance(given["interrupt"], Interrupt)
+        raise RunInterruptedError("before anything")
+
+    monkeypatch.setattr(shell, "run", interrupted)
+    result: SearchResult = await search(wanted(), tmp_path / "s")
+    assert (result.limit, result.exit_status) == (None, 130)
+
+
+async def test_step_whose_broker_went_away_is_not_kept(
+    runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody listens at the broker's address when the step has ended."""
+    lost = RunFacts(disconnects=3, latency_bound_us=1.0)
+    usual = runs.judged
+
+    def away(scenario: Scenario) -> RunFacts:
+        return lost if len(runs.played) == 2 else usual(scenario)
+
+    monkeypatch.setattr(runs, "judged", away)
+    with pytest.raises(BrokerUnreachableError, match="not kept"):
+        await search(wanted(), tmp_path / "s")
+    assert len(lines(tmp_path / "s")) == 1
+    with listen("127.0.0.1") as there:
+        url = f"mqtt://127.0.0.1:{there.getsockname()[1]}"
+        runs.played.clear()
+        result = await search(wanted_at(url), tmp_path / "t")
+    # It came back: the same load is tried again, and is no limit.
+    assert [step.tried.purpose for step in result.steps][1:3] == ["raise", "again"]
+    assert result.limit is not None and result.limit.load is not None
+    assert 10_000 / 1.05 <= result.limit.load <= 10_100
+
+
+async def test_search_does_not_go_on_with_another_broker(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.broker = {"name": "mosquitto", "version": "2.0.11"}
+    runs.interrupted_at = 3
+    cut = await search(wanted(), tmp_path / "s")
+    assert [step.broker for step in cut.steps] == ["mosquitto 2.0.11"] * 2
+    runs.broker = {"name": "mosquitto", "version": "2.0.12"}
+    with pytest.raises(RunDirectoryError, match=r"begun on mosquitto 2\.0\.11.* 2\.0\.12 now"):
+        await search(wanted(), tmp_path / "s")
+    assert len(journal_of(tmp_path / "s").entries()) == 2
+    runs.broker = {"name": "mosquitto", "version": "2.0.11"}
+    assert (await search(wanted(), tmp_path / "s")).exit_status == 0
+
+
+async def test_two_searches_do_not_share_a_directory(runs: FakeRuns, tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def meanwhile(number: int, directory: Path) -> None:
+        if number == 1:
+            with pytest.raises(RunDirectoryError) as error, exclusive(tmp_path / "s"):
+                pass
+            refused.append(str(error.value))
+
+    runs.before = meanwhile
+    assert (await search(wanted(), tmp_path / "s")).exit_status == 0
+    assert len(refused) == 1 and "in use by another" in refused[0]
+    with exclusive(tmp_path / "s"), pytest.raises(RunDirectoryError, match="in use"):
+        await search(wanted(), tmp_path / "s")
+
+
+async def test_open_bracket_is_no_success(runs: FakeRuns, tmp_path: Path) -> None:
+    result = await search(wanted(most_steps=5), tmp_path / "s")
+    assert result.limit is not None and result.limit.ended == "out of steps"
+    assert result.exit_status == 1
+    top = await search(wanted(highest=5_000), tmp_path / "t")
+    assert top.limit is not None and (top.limit.ended, top.exit_status) == ("top of range", 0)
+
+
+async def test_a_search_goes_on_with_more_steps(runs: FakeRuns, tmp_path: Path) -> None:
+    """It plays what one with that many steps would have played, and none of it twice."""
+    whole = await search(wanted(most_steps=15), tmp_path / "whole")
+    loads = [step.tried.load for step in whole.steps]
+    runs.played.clear()
+    first = await search(wanted(most_steps=5), tmp_path / "s")
+    assert first.limit is not None and first.limit.ended == "out of steps"
+    again = await search(wanted(most_steps=5), tmp_path / "s")
+    assert (again.limit, len(runs.played)) == (first.limit, 5)
+    more = await search(wanted(most_steps=20), tmp_path / "s")
+    assert more.limit is not None and whole.limit is not None
+    assert (more.limit.ended, more.limit.confirmed) == ("confirmed", True)
+    assert more.limit.load == pytest.approx(whole.limit.load, rel=0.1)
+    assert len(more.steps) == len(runs.played) > 5
+    assert more.steps[:5] == first.steps
+    written = json.loads((tmp_path / "s" / "search.json").read_text())
+    assert (written["aim"]["most_steps"], written["limit"]["ended"]) == (20, "confirmed")
+    assert loads[:3] == [step.tried.load for step in more.steps[:3]]
+    with pytest.raises(RunDirectoryError, match="holds another search"):
+        await search(wanted(most_steps=20, precision=0.1), tmp_path / "s")
+
+
+async def test_limit_of_this_host_is_its_own(runs: FakeRuns, tmp_path: Path) -> None:
+    def refuse(number: int, directory: Path) -> None:
+        if (runs.played[-1].rate or 0) > 4_000:
+            raise HostLimitError("too many devices for this host")
+
+    runs.before = refuse
+    result = await search(wanted(), tmp_path / "s")
+    assert result.limit is not None and result.limit.load is not None
+    assert result.limit.own and 4_000 / 1.06 < result.limit.load <= 4_000
+    assert [why.code for why in result.limit.reasons] == ["HOST_LIMIT"]
+
+
+async def test_what_cannot_even_begin_is_an_error(runs: FakeRuns, tmp_path: Path) -> None:
+    def refuse(number: int, directory: Path) -> None:
+        raise HostLimitError("no descriptors")
+
+    runs.before = refuse
+    with pytest.raises(HostLimitError):
+        await search(wanted(), tmp_path / "s")
+
+
+async def test_directory_of_something_else_is_refused(runs: FakeRuns, tmp_path: Path) -> None:
+    await search(wanted(), tmp_path / "s")
+    with pytest.raises(RunDirectoryError, match="another search"):
+        await search(wanted(precision=0.1), tmp_path / "s")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with pytest.raises(RunDirectoryError, match="not empty"):
+        await search(wanted(), tmp_path / "taken")
+    for text in (b"[]", b"{", b'{"digest": 1}'):
+        (tmp_path / "s" / "search.json").write_bytes(text)
+        with pytest.raises(RunDirectoryError):
+            await search(wanted(), tmp_path / "s")
+
+
+@pytest.mark.parametrize("text", ["x", "{}", '{"tried": 3}', '{"number": 1, "tried": {}}', "[]"])
+async def test_damaged_steps_are_refused(runs: FakeRuns, tmp_path: Path, text: str) -> None:
+    await search(wanted(), tmp_path / "s")
+    (tmp_path / "s" / "steps.jsonl").write_text(text + "\n")
+    with pytest.raises(RunDirectoryError, match="damaged"):
+        await search(wanted(), tmp_path / "s")
+
+
+def test_scenario_of_a_step() -> None:
+    what = wanted()
+    scenario = step_scenario(what, Probe(1234.5, "raise"))
+    assert (scenario.rate, scenario.duration, scenario.latency_bound) == (1234.5, 10, 0.1)
+    short = Search(what.scenario, what.aim, Require(p99_s=None), step_s=2.0)
+    assert step_scenario(short, Probe(1000, "raise")).duration == 2
+    assert step_scenario(short, Probe(1000, "confirm")).duration == 10
+    assert step_scenario(short, Probe(1000, "confirm")).latency_bound is None
+    devices = Search(what.scenario, aim_for(what.scenario, "devices"), what.require)
+    assert step_scenario(devices, Probe(1250.0, "raise")).devices == 1250
+
+
+def test_varied_scenario_keeps_what_was_given_and_is_checked() -> None:
+    scenario = build_scenario("fanout", None, {"ratio": 3, "size": "40-50", "broker": "reflector"})
+    changed = vary(scenario, {"ratio": "5"})
+    assert (changed.ratio, changed.size, changed.broker) == (5, (40, 50), ("reflector",))
+    assert vary(scenario, {}) == scenario
+    with pytest.raises(ScenarioError, match="ratio"):
+        vary(scenario, {"ratio": 0})
+
+
+@pytest.mark.parametrize(("rate", "ceiling"), [(5_000, 10_000), (20_000, 10_000), (11_000, 10_000)])
+def test_what_a_failed_step_says_the_broker_served(rate: float, ceiling: float) -> None:
+    served = served_load(wanted(), rate, facts_at(rate, ceiling))
+    assert served == pytest.approx(min(rate, ceiling), rel=0.01)
+
+
+def test_served_load_where_it_cannot_be_told() -> None:
+    what = wanted()
+    assert served_load(what, 100, RunFacts(window_s=1, target_rate=100)) is None
+    pairs = build_scenario("persistent", None, {})
+    other = Search(pairs, aim_for(pairs, "devices"), what.require)
+    assert served_load(other, 10, facts_at(1000, 100)) is None
+    burst = build_scenario("connburst", None, {})
+    connects = Search(burst, aim_for(burst, "rate"), what.require)
+    slow = RunFacts(connected=1000, connect_seconds=4, connect_rate=500)
+    assert served_load(connects, 500, slow) == 250
+
+
+def test_unmet_reasons_are_bounded_to_the_verdict() -> None:
+    verdict = Verdict((Reason("DUPLICATED", "d"), Reason("OUT_OF_ORDER", "o")))
+    assert Require(order=False, duplicates=False).unmet(verdict, Ledger(expected=10)) == ()

@@ -1,0 +1,434 @@
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.cases.registry import build_scenario
+from loadgen.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    HostLimitError,
+    LoadgenError,
+    RunDirectoryError,
+    ScenarioError,
+)
+from loadgen.judge.next_step import aim_for, requirements
+from loadgen.judge.verdict import Reason, Verdict
+from loadgen.plan.scenario import Scenario
+from loadgen.run.coordinator import RunResult
+from loadgen.run.search import search as search_shell
+from loadgen.run.search import sweep as shell
+from loadgen.run.search.search import Search
+from loadgen.run.search.sweep import Sweep, SweepState, journal_of, points_of, sweep
+from loadgen.run.stage import Stage
+from tests.ledgers import facts_with
+
+FANOUT = build_scenario("fanout", None, {"broker": "reflector"})
+GRID = Sweep(FANOUT, (("ratio", ("1", "10", "100")), ("size", ("32", "64"))))
+
+
+def make(directory: Path) -> None:
+    directory.mkdir(parents=True)
+
+
+class FakeRuns:
+    """Stands for the coordinator; `says` gives the verdict of a scenario, or raises."""
+
+    def __init__(self) -> None:
+        self.played: list[Scenario] = []
+        self.says: Callable[[Scenario], Verdict] = lambda scenario: Verdict()
+        self.cut_at = 0
+        self.measures = True
+
+    async def run(self, scenario: Scenario, directory: Path, **given: Any) -> RunResult:
+        self.played.append(scenario)
+        verdict = self.says(scenario)
+        make(directory)
+        facts = facts_with(sent=100, expected=100, received=100, window_s=1)
+        return RunResult(directory, verdict, len(self.played) == self.cut_at, self.measures, facts)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
+    fake = FakeRuns()
+    monkeypatch.setattr(shell, "run", fake.run)
+    monkeypatch.setattr(search_shell, "run", fake.run)
+    return fake
+
+
+def test_every_combination_the_first_field_varying_slowest() -> None:
+    points = points_of(GRID)
+    assert [(p.scenario.ratio, p.scenario.size[0]) for p in points] == [
+        (1, 32),
+        (1, 64),
+        (10, 32),
+        (10, 64),
+        (100, 32),
+        (100, 64),
+    ]
+    assert points[1].values == {"ratio": "1", "size": "64"}
+    assert len({point.key for point in points}) == 6
+
+
+def test_one_value_written_in_two_ways_is_one_point() -> None:
+    points = points_of(Sweep(FANOUT, (("rate", ("1k", "1000", "2k")),)))
+    assert [point.scenario.rate for point in points] == [1000, 2000]
+
+
+@pytest.mark.parametrize(
+    ("axes", "complaint"),
+    [
+        ((("ratio", ("1", "x")),), "not a number"),
+        ((("luck", ("1",)),), "unknown key"),
+        ((("ratio", ("1",)), ("ratio", ("2",))), "swept twice"),
+        ((("ratio", ()),), "no value"),
+        ((("case", ("fanin",)),), "cannot be swept"),
+        ((("pdu", ("log.csv",)),), "cannot be swept"),
+        ((("ratio", tuple(map(str, range(1, 20_000)))),), "too many"),
+    ],
+)
+async def test_wrong_grid_is_refused_before_anything_is_run(
+    runs: FakeRuns, tmp_path: Path, axes: Any, complaint: str
+) -> None:
+    with pytest.raises(ScenarioError, match=complaint):
+        await sweep(Sweep(FANOUT, axes), tmp_path / "s")
+    assert not runs.played
+    assert not (tmp_path / "s").exists()
+
+
+async def test_rows_are_kept_by_a_second_start_and_a_larger_grid(
+    runs: FakeRuns, tmp_path: Path
+) -> None:
+    first = await sweep(GRID, tmp_path / "s")
+    assert (len(first.measured), first.exit_status) == (6, 0)
+    assert journal_of(tmp_path / "s").entries() == first.measured
+    runs.played.clear()
+    again = await sweep(GRID, tmp_path / "s")
+    assert (again.measured, runs.played) == (first.measured, [])
+    larger = Sweep(FANOUT, (("ratio", ("1", "10", "100", "300")), ("size", ("32", "64"))))
+    grown = await sweep(larger, tmp_path / "s")
+    assert [scenario.ratio for scenario in runs.played] == [300, 300]
+    assert grown.measured[:6] == first.measured
+    assert json.loads((tmp_path / "s" / "sweep.json").read_text())["axes"][0][1][-1] == "300"
+
+
+async def test_rows_of_a_smaller_grid_know_the_values_of_a_new_axis(
+    runs: FakeRuns, tmp_path: Path
+) -> None:
+    await sweep(Sweep(FANOUT, (("size", ("32", "64")),)), tmp_path / "s")
+    grown = Sweep(FANOUT, (("size", ("32", "64", "128")), ("qos", ("0", "1"))))
+    result = await sweep(grown, tmp_path / "s")
+    assert len(runs.played) == 2 + 4
+    assert [(one.values["size"], one.values["qos"]) for one in result.measured] == [
+        (size, qos) for size in ("32", "64", "128") for qos in ("0", "1")
+    ]
+
+
+async def test_failed_row_does_not_end_the_sweep_and_is_tried_again(
+    runs: FakeRuns, tmp_path: Path
+) -> None:
+    def refuse(scenario: Scenario) -> Verdict:
+        if scenario.ratio == 10:
+            raise BrokerRefusedError("no more than 5 clients")
+        return Verdict((Reason("LOST", "5"),) if scenario.ratio == 100 else ())
+
+    runs.says = refuse
+    result = await sweep(GRID, tmp_path / "s")
+    assert len(runs.played) == 6
+    assert [one.valid for one in result.measured] == [True, True, False, False, False, False]
+    assert result.measured[2].error == "BrokerRefusedError: no more than 5 clients"
+    assert result.measured[4].error == ""
+    assert result.exit_status == 1
+    runs.played.clear()
+    runs.says = lambda scenario: Verdict()
+    second = await sweep(GRID, tmp_path / "s")
+    # Measured and INVALID stays; what could not be played is played.
+    assert [scenario.ratio for scenario in runs.played] == [10, 10]
+    assert [one.error for one in second.measured] == [""] * 6
+
+
+async def test_row_whose_run_was_deleted_is_measured_again(runs: FakeRuns, tmp_path: Path) -> None:
+    result = await sweep(GRID, tmp_path / "s")
+    runs.played.clear()
+    (tmp_path / "s" / str(result.measured[0].run)).rmdir()
+    await sweep(GRID, tmp_path / "s")
+    assert len(runs.played) == 1
+
+
+async def test_interrupted_sweep_goes_on(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.cut_at = 3
+    states: list[SweepState] = []
+    result = await sweep(GRID, tmp_path / "s", watch=states.append)
+    assert (result.interrupted, len(result.measured), result.exit_status) == (True, 2, 130)
+    assert [(state.number, state.total) for state in states] == [(1, 6), (2, 6), (3, 6)]
+    runs.cut_at = 0
+    result = await sweep(GRID, tmp_path / "s")
+    assert len(runs.played) == 3 + 4
+    assert (result.interrupted, len(result.measured)) == (False, 6)
+
+
+async def test_repetitions_are_runs_of_their_own(runs: FakeRuns, tmp_path: Path) -> None:
+    twice = Sweep(FANOUT, (("ratio", ("1", "2")),), repeat=2)
+    result = await sweep(twice, tmp_path / "s")
+    assert [scenario.ratio for scenario in runs.played] == [1, 2, 1, 2]
+    assert [(one.values["ratio"], one.repetition) for one in result.measured] == [
+        ("1", 1),
+        ("1", 2),
+        ("2", 1),
+        ("2", 2),
+    ]
+    assert len({one.run for one in result.measured}) == 4
+    runs.played.clear()
+    await sweep(Sweep(FANOUT, twice.axes, repeat=3), tmp_path / "s")
+    assert len(runs.played) == 2
+
+
+async def test_repetitions_have_connections_of_their_own_in_a_sweep_that_goes_on(
+    runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await sweep(Sweep(FANOUT, (("ratio", ("1",)),), repeat=2), tmp_path / "s")
+    runs.played.clear()
+    cleared_after: list[int] = []
+    clear = Stage.clear
+
+    async def cleared(stage: Stage, *told: Any) -> None:
+        cleared_after.append(len(runs.played))
+        await clear(stage, *told)
+
+    monkeypatch.setattr(Stage, "clear", cleared)
+    await sweep(Sweep(FANOUT, (("ratio", ("1", "2", "3")),), repeat=2), tmp_path / "s")
+    assert len(runs.played) == 4
+    assert set(cleared_after) == {0, 2, 4}
+
+
+def searching(scenario: Scenario) -> Search:
+    return Search(scenario, aim_for(scenario, "rate", start=100), requirements(scenario, []))
+
+
+async def test_limit_of_each_combination(runs: FakeRuns, tmp_path: Path) -> None:
+    def overload(scenario: Scenario) -> Verdict:
+        deliveries = (scenario.rate or 0) * scenario.ratio
+        return Verdict((Reason("CORRUPT", "1"),) if deliveries > 5000 else ())
+
+    runs.says = overload
+    what = Sweep(FANOUT, (("ratio", ("1", "10")),), search=searching)
+    result = await sweep(what, tmp_path / "s")
+    limits = [one.limit for one in result.measured]
+    assert limits[0] is not None and limits[1] is not None
+    assert 5000 / 1.05 <= limits[0]["load"] <= 5000
+    assert 500 / 1.05 <= limits[1]["load"] <= 500
+    assert (limits[0]["field"], limits[0]["own"], limits[0]["confirmed"]) == ("rate", False, True)
+    assert all((tmp_path / "s" / str(one.run)).is_dir() for one in result.measured)
+    runs.played.clear()
+    await sweep(what, tmp_path / "s")
+    assert not runs.played
+
+
+def held(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def searching_more(scenario: Scenario) -> Search:
+    return Search(scenario, aim_for(scenario, "rate", start=100), requirements(scenario, ["p99=1"]))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        # A run is not the search of the same scenario.
+        Sweep(FANOUT, (("ratio", ("1", "10")),), 2),
+        Sweep(FANOUT, (("ratio", ("1", "10", "20")),), 2, searching_more),
+        Sweep(FANOUT, (("ratio", ("1", "20")),), 2, searching),
+        Sweep(FANOUT, (("ratio", ("1", "10")),), 1, searching),
+        Sweep(FANOUT, (("ratio", ("1", "10")), ("qos", ("1", "2"))), 2, searching),
+        Sweep(FANOUT, (("ratio", ("1", "10")),), 2, searching, faults="ceiling=5"),
+        Sweep(
+            build_scenario("fanout", None, {"broker": "reflector", "duration": 7}),
+            (("ratio", ("1", "10")),),
+            2,
+            searching,
+        ),
+    ],
+)
+async def test_another_sweep_does_not_take_the_place_of_what_was_measured(
+    runs: FakeRuns, tmp_path: Path, other: Sweep
+) -> None:
+    runs.says = lambda s: Verdict((Reason("CORRUPT", "1"),) if (s.rate or 0) > 500 else ())
+    await sweep(Sweep(FANOUT, (("ratio", ("1", "10")),), 2, searching), tmp_path / "s")
+    runs.played.clear()
+    before = held(tmp_path)
+    with pytest.raises(RunDirectoryError, match=r"holds another sweep: \d of") as caught:
+        await sweep(other, tmp_path / "s")
+    assert "\n" not in str(caught.value)
+    assert (runs.played, held(tmp_path)) == ([], before)
+
+
+async def test_value_that_could_not_be_run_may_be_left_out(runs: FakeRuns, tmp_path: Path) -> None:
+    def refuse(scenario: Scenario) -> Verdict:
+        if scenario.ratio == 10:
+            raise HostLimitError("no descriptors")
+        return Verdict()
+
+    runs.says = refuse
+    result = await sweep(Sweep(FANOUT, (("ratio", ("1", "10")),)), tmp_path / "s")
+    assert result.exit_status == 1
+    result = await sweep(Sweep(FANOUT, (("ratio", ("1", "20")),)), tmp_path / "s")
+    assert [one.values["ratio"] for one in result.measured] == ["1", "20"]
+    assert result.exit_status == 0
+
+
+async def test_sweep_that_is_under_way_is_not_joined_by_another(
+    runs: FakeRuns, tmp_path: Path
+) -> None:
+    refused: list[str] = []
+    second = asyncio.Event()
+
+    async def played(scenario: Scenario, directory: Path, **given: Any) -> RunResult:
+        if not second.is_set():
+            second.set()
+            with pytest.raises(RunDirectoryError, match="in use by another") as caught:
+                await sweep(GRID, tmp_path / "s")
+            refused.append(str(caught.value))
+        return await runs.run(scenario, directory, **given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shell, "run", played)
+        result = await sweep(GRID, tmp_path / "s")
+    assert (len(refused), len(runs.played), result.exit_status) == (1, 6, 0)
+
+
+@pytest.mark.parametrize(
+    ("errors", "status"),
+    [
+        ((BrokerUnreachableError("nothing listens"), HostLimitError("no ports")), 3),
+        ((BrokerUnreachableError("nothing listens"), ScenarioError("no")), 3),
+        ((ScenarioError("no"), ScenarioError("no")), 2),
+        ((BrokerUnreachableError("nothing listens"), None), 1),
+    ],
+)
+async def test_sweep_of_which_nothing_could_be_run_ends_like_such_a_run(
+    runs: FakeRuns, tmp_path: Path, errors: tuple[LoadgenError | None, ...], status: int
+) -> None:
+    def refuse(scenario: Scenario) -> Verdict:
+        error = errors[0 if scenario.ratio == 1 else 1]
+        if error is not None:
+            raise error
+        return Verdict()
+
+    runs.says = refuse
+    result = await sweep(Sweep(FANOUT, (("ratio", ("1", "2")),)), tmp_path / "s")
+    assert result.exit_status == status
+
+
+async def test_run_that_measured_nothing_is_tried_again(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.measures = False
+    runs.says = lambda scenario: Verdict((Reason("CONNECT_FAILED", "5 of 5"),))
+    result = await sweep(GRID, tmp_path / "s")
+    assert {one.error for one in result.measured} == {"CONNECT_FAILED: 5 of 5"}
+    assert result.exit_status == 3
+    runs.measures = True
+    runs.says = lambda scenario: Verdict()
+    again = await sweep(GRID, tmp_path / "s")
+    assert (len(runs.played), again.exit_status) == (12, 0)
+
+
+async def test_search_whose_steps_cannot_be_is_refused_before_anything_is_run(
+    runs: FakeRuns, tmp_path: Path
+) -> None:
+    def hasty(scenario: Scenario) -> Search:
+        return Search(scenario, aim_for(scenario, "rate"), requirements(scenario, []), step_s=0)
+
+    with pytest.raises(ScenarioError, match=r"^step-duration: 0 is too small"):
+        await sweep(Sweep(FANOUT, (("ratio", ("1",)),), search=hasty), tmp_path / "s")
+    assert (runs.played, held(tmp_path)) == ([], {})
+
+
+@pytest.mark.parametrize(
+    ("most_steps", "highest", "stands"),
+    [(15, None, "closed"), (5, None, "not closed"), (3, None, "at least"), (15, 300, "at least")],
+)
+async def test_search_that_stopped_early_is_no_limit(
+    runs: FakeRuns, tmp_path: Path, most_steps: int, highest: float | None, stands: str
+) -> None:
+    runs.says = lambda s: Verdict((Reason("CORRUPT", "1"),) if (s.rate or 0) > 500 else ())
+
+    def stopping(scenario: Scenario) -> Search:
+        aim = aim_for(scenario, "rate", start=100, highest=highest, most_steps=most_steps)
+        return Search(scenario, aim, requirements(scenario, []))
+
+    what = Sweep(FANOUT, (("ratio", ("1",)),), search=stopping)
+    result = await sweep(what, tmp_path / "s")
+    (one,) = result.measured
+    assert one.limit is not None and one.limit["confirmed"]
+    assert (one.limit["stands"], one.valid) == (stands, stands == "closed")
+    assert result.exit_status == (0 if stands == "closed" else 1)
+
+
+async def test_searches_that_ran_out_of_steps_go_on(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.says = lambda s: Verdict((Reason("CORRUPT", "1"),) if (s.rate or 0) > 500 else ())
+
+    def grid(most_steps: int) -> Sweep:
+        def searching(scenario: Scenario) -> Search:
+            aim = aim_for(scenario, "rate", start=100, most_steps=most_steps)
+            return Search(scenario, aim, requirements(scenario, []))
+
+        return Sweep(FANOUT, (("ratio", ("1", "2")),), search=searching)
+
+    first = await sweep(grid(5), tmp_path / "s")
+    assert [one.limit["stands"] for one in first.measured if one.limit] == ["not closed"] * 2
+    played = len(runs.played)
+    again = await sweep(grid(5), tmp_path / "s")
+    assert [one.limit for one in again.measured] == [one.limit for one in first.measured]
+    assert len(runs.played) == played
+    more = await sweep(grid(20), tmp_path / "s")
+    assert [one.limit["stands"] for one in more.measured if one.limit] == ["closed"] * 2
+    done = len(runs.played)
+    kept = await sweep(grid(20), tmp_path / "s")
+    assert [one.run for one in kept.measured] == [one.run for one in more.measured]
+    assert len(runs.played) == done
+
+
+async def test_brokers_side_by_side_keep_their_passwords_to_themselves(
+    tmp_path: Path, runs: FakeRuns
+) -> None:
+    urls = ("mqtt://me:hush@h:1883", "mqtts://me:hush@h:8883")
+    result = await sweep(Sweep(FANOUT, (("broker", urls),)), tmp_path / "s")
+    assert [scenario.broker for scenario in runs.played] == [(urls[0],), (urls[1],)]
+    assert [one.values["broker"] for one in result.measured] == [
+        "mqtt://me@h:1883",
+        "mqtts://me@h:8883",
+    ]
+    for file in (tmp_path / "s").rglob("*"):
+        assert file.is_dir() or b"hush" not in file.read_bytes(), file
+    runs.played.clear()
+    await sweep(Sweep(FANOUT, (("broker", urls),)), tmp_path / "s")
+    assert not runs.played
+
+
+def test_a_plain_run_stands_beside_a_secured_one() -> None:
+    secured = build_scenario("fanin", None, {"broker": "mqtts://h", "tls_ca": "ca", "devices": 7})
+    points = points_of(Sweep(secured, (("broker", ("mqtt://h", "mqtts://h")),)))
+    assert [point.scenario.tls_ca for point in points] == [None, "ca"]
+    assert [point.scenario.devices for point in points] == [7, 7]
+
+
+def test_what_is_searched_cannot_be_swept() -> None:
+    with pytest.raises(ScenarioError, match="searched and cannot be swept"):
+        points_of(Sweep(FANOUT, (("rate", ("1", "2")),), search=searching))
+
+
+async def test_foreign_or_damaged_directories_are_refused(runs: FakeRuns, tmp_path: Path) -> None:
+    await sweep(GRID, tmp_path / "s")
+    fanin = build_scenario("fanin", None, {})
+    with pytest.raises(RunDirectoryError, match="another case"):
+        await sweep(Sweep(fanin, (("rate", ("1",)),)), tmp_path / "s")
+    (tmp_path / "s" / "points.jsonl").write_text('{"key": 1}\n')
+    with pytest.raises(RunDirectoryError, match="damaged"):
+        await sweep(GRID, tmp_path / "s")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "x").touch()
+    with pytest.raises(RunDirectoryError, match="not empty"):
+        await sweep(GRID, tmp_path / "taken")

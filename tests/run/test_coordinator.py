@@ -1,0 +1,363 @@
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.brokers.start import serve
+from loadgen.cases.registry import build_scenario, resolve
+from loadgen.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    HostLimitError,
+    RunDirectoryError,
+    ScenarioError,
+)
+from loadgen.plan.scenario import Scenario
+from loadgen.report.record import open_run
+from loadgen.run import preflight
+from loadgen.run.coordinator import RunResult, run
+from loadgen.run.hosts import forkserver_process
+from loadgen.run.interrupt import Interrupt, RunInterruptedError
+from loadgen.run.progress import Snapshot
+from loadgen.run.targets import plan_for
+from tests.needs import needs_mosquitto
+from tests.run_files import manifest
+from tests.secured_mosquitto import run_secured
+
+TIMES = {"warmup": 0.1, "duration": 0.6, "settle": 0.1}
+FANIN = {"broker": "reflector", "devices": 100, "rate": 1000, **TIMES}
+SECRET = "correct-horse-battery"
+
+
+def fanin(**changed: object) -> Scenario:
+    return build_scenario("fanin", None, {**FANIN, **changed})
+
+
+Fake = Callable[..., Any]
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """Plays a scenario with stand-in workers that err as told."""
+
+    async def fake(
+        scenario: Scenario | None = None,
+        interrupt: Interrupt | None = None,
+        progress: Callable[[Snapshot], None] = lambda _: None,
+        **wrong: object,
+    ) -> RunResult:
+        monkeypatch.setenv("FAKE_WORKER", json.dumps(wrong))
+        monkeypatch.setattr(forkserver_process, "WORKER_ENTRY", "tests.run.fake_worker:run_worker")
+        return await run(
+            scenario or fanin(),
+            tmp_path / "run",
+            interrupt=interrupt,
+            progress=progress,
+            command=("loadgen", "fanin"),
+        )
+
+    return fake
+
+
+async def test_run_directory_of_an_ordinary_run(fake: Fake) -> None:
+    result = await fake()
+    assert result.exit_status == 0, result.verdict
+    assert (result.measured, result.interrupted) == (True, False)
+    document = manifest(result.directory)
+    assert document.keys() == {
+        "schema",
+        "id",
+        "case",
+        "program",
+        "started",
+        "command",
+        "scenario",
+        "plan",
+        "seed",
+        "environment",
+        "broker",
+        "clock",
+        "windows",
+        "connect",
+        "subscribe",
+        "network",
+        "observed",
+        "interrupted",
+        "digest",
+        "ledger",
+        "remarks",
+        "verdict",
+    }
+    assert document["verdict"] == {"valid": True, "reasons": []}
+    assert document["interrupted"] is False
+    assert list(document["windows"]) == ["connect", "subscribe", "warmup", "measure", "drain"]
+    assert document["connect"]["connected"] == 101
+    assert document["broker"]["started_by_us"] is True
+    assert document["broker"]["protocol"] == "MQTT 3.1.1"
+    assert document["command"] == ["loadgen", "fanin"]
+    assert document["observed"]["workers_lost"] == []
+    record = open_run(result.directory).record
+    assert (record.case, record.valid, record.connected) == ("fanin", True, 101)
+    assert not list(result.directory.rglob(".*"))
+
+
+async def test_killed_run_would_be_readable_from_the_window_on(fake: Fake, tmp_path: Path) -> None:
+    early: list[dict[str, Any]] = []
+
+    def look(snapshot: Snapshot) -> None:
+        if snapshot.phase == "measure" and (tmp_path / "run" / "run.json").exists():
+            early.append(manifest(tmp_path / "run"))
+
+    await fake(progress=look)
+    assert early[0]["interrupted"] is True
+    assert "verdict" not in early[0]
+    assert "measure" in early[0]["windows"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"owe": 100}, "RATE_MISSED"),
+        ({"lose": 10}, "LOST"),
+        ({"die": "measure"}, "WORKER_LOST"),
+        ({"fail_connect": 2}, "CONNECT_FAILED"),
+    ],
+)
+async def test_what_goes_wrong_makes_the_run_invalid(
+    fake: Fake, wrong: dict[str, Any], code: str
+) -> None:
+    result = await fake(fanin(drain=0.3), **wrong)
+    assert code in result.verdict.codes
+    assert result.exit_status == 1
+    reasons = manifest(result.directory)["verdict"]["reasons"]
+    assert code in {reason["code"] for reason in reasons}
+
+
+async def test_interrupt_in_the_window(fake: Fake) -> None:
+    interrupt = Interrupt()
+    seen: list[str] = []
+
+    def press(snapshot: Snapshot) -> None:
+        seen.append(snapshot.phase)
+        if seen.count("measure") == 3:
+            interrupt.request()
+
+    result = await fake(fanin(duration=300), interrupt=interrupt, progress=press)
+    assert result.exit_status == 130
+    assert result.verdict.codes == ("INTERRUPTED",)
+    document = manifest(result.directory)
+    assert document["interrupted"] is True
+    start, end = document["windows"]["measure"]
+    assert 0 < end - start < 300e9
+    assert open_run(result.directory).record.interrupted
+
+
+@pytest.mark.parametrize("phase", ["broker", "workers"])
+async def test_interrupt_before_there_is_anything_leaves_nothing(
+    fake: Fake, tmp_path: Path, phase: str
+) -> None:
+    interrupt = Interrupt()
+
+    def press(snapshot: Snapshot) -> None:
+        if snapshot.phase == phase:
+            interrupt.request()
+
+    with pytest.raises(RunInterruptedError) as caught:
+        await fake(interrupt=interrupt, progress=press)
+    assert caught.value.exit_status == 130
+    assert not (tmp_path / "run").exists()
+
+
+async def test_cancelled_run_ends_its_work(fake: Fake, tmp_path: Path) -> None:
+    reached = asyncio.Event()
+
+    def look(snapshot: Snapshot) -> None:
+        if snapshot.phase == "measure":
+            reached.set()
+
+    task = asyncio.ensure_future(fake(fanin(duration=300), progress=look))
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_worker_lost_before_the_window_is_no_result(fake: Fake) -> None:
+    result = await fake(die="subscribe")
+    assert (result.measured, result.exit_status) == (False, 3)
+    assert "WORKER_LOST" in result.verdict.codes
+    assert manifest(result.directory)["observed"]["workers_lost"] == [0]
+
+
+async def test_nobody_connected_leaves_nothing(fake: Fake, tmp_path: Path) -> None:
+    with pytest.raises(BrokerUnreachableError, match="none of 101 devices could connect"):
+        await fake(fail_connect=1000)
+    assert not (tmp_path / "run").exists()
+
+
+async def test_occupied_directory_is_refused_before_anything_starts(
+    fake: Fake, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine").touch()
+    phases: list[Snapshot] = []
+    with pytest.raises(RunDirectoryError, match="is not empty"):
+        await fake(progress=phases.append)
+    assert phases == []
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine"]
+
+
+async def test_unreachable_broker_is_one_error_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(BrokerUnreachableError, match=r"no broker at mqtt://127\.0\.0\.1:1"):
+        await run(fanin(broker="mqtt://127.0.0.1:1"), tmp_path / "run")
+    with pytest.raises(BrokerUnreachableError, match="is the name right"):
+        await run(fanin(broker="mqtt://nowhere.invalid"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("case", "fields", "message"),
+    [
+        ("fanin", {"hosts": 2}, "hosts"),
+        ("fanin", {"broker": ("mqtt://a:x@127.0.0.1", "mqtt://b:y@127.0.0.1")}, "different users"),
+    ],
+)
+async def test_what_this_version_cannot_play_is_refused(
+    case: str, fields: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        await run(build_scenario(case, None, fields), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+async def test_host_that_is_too_small_is_told_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(HostLimitError):
+        await run(fanin(devices=9_000_000, workers=1), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+async def test_tag_differs_from_run_to_run() -> None:
+    async with serve("reflector") as served:
+        tags = {(await plan_for(resolve(fanin()), served.endpoints)).run_tag for _ in range(3)}
+    assert len(tags) == 3
+
+
+def test_pause_of_connburst_is_part_of_its_hold() -> None:
+    times = {"warmup": 2, "duration": 3, "rate": 50}
+    phases = resolve(build_scenario("connburst", None, times)).phases
+    assert (phases.duration_s, phases.connect_rate) == (5.0, 50.0)
+    phases = resolve(build_scenario("fanin", None, times)).phases
+    assert (phases.warmup_s, phases.duration_s, phases.connect_rate) == (2.0, 3.0, None)
+
+
+# With the real workers -----------------------------------------------------------------------
+
+
+@needs_mosquitto
+async def test_password_reaches_the_broker_and_no_file(tmp_path: Path) -> None:
+    async with run_secured(username="meter", password=SECRET) as served:
+        address = served.endpoints[0].address
+        url = f"mqtt://meter:{SECRET}@{address}"
+        result = await run(
+            fanin(broker=url, devices=20, rate=200, mqtt="5"),
+            tmp_path / "run",
+            command=("loadgen", "fanin", "--broker", url),
+        )
+        counts = (result.measured, "CONNECT_FAILED" in result.verdict.codes)
+        assert counts == (True, False)
+        for path in (tmp_path / "run").rglob("*"):
+            assert path.is_dir() or SECRET.encode() not in path.read_bytes(), path
+        document = manifest(result.directory)
+        assert document["command"][-1] == f"mqtt://meter:***@{address}"
+        assert document["broker"]["urls"] == [f"mqtt://meter:***@{address}"]
+        assert document["broker"]["name"] == "mosquitto"
+        assert document["broker"]["version"] == served.version
+        wrong = f"mqtt://meter:wrong@{address}"
+        with pytest.raises(BrokerRefusedError, match="check user and password") as caught:
+            await run(fanin(broker=wrong), tmp_path / "second")
+        assert "wrong" not in str(caught.value)
+        assert not (tmp_path / "second").exists()
+
+
+async def test_loss_in_the_broker_is_noticed(tmp_path: Path) -> None:
+    scenario = fanin(devices=20, rate=400, drain=0.5)
+    result = await run(scenario, tmp_path / "run", faults="lose=1/10")
+    assert "LOST" in result.verdict.codes
+    assert result.exit_status == 1
+
+
+NOBODY = "mqtt://127.0.0.1:1"
+"""Nobody listens there: what is refused before anyone is asked has another error."""
+
+
+@pytest.mark.parametrize(
+    ("case", "client_id", "row", "clash"),
+    [
+        ("fanin", "m{device}", "m0", "device 0 of the subscriber"),
+        ("fanin", "m-{group}-{device}", "m-1-0", "device 0 of the subscriber"),
+        ("fanout", "m-{device}", "m-999", "device 999 of the subscribers"),
+        ("fanin", "m-{group}-{device}", "m-0-0", ""),
+        ("fanin", "m{device}", "m1", ""),
+    ],
+)
+async def test_a_listed_client_must_not_be_named_as_one_of_another_group(
+    tmp_path: Path, case: str, client_id: str, row: str, clash: str
+) -> None:
+    path = tmp_path / "clients.csv"
+    first = 10 if case == "fanout" else 2
+    path.write_text("\n".join(["client_id", *(f"x{n}" for n in range(first - 1)), row]))
+    fields: dict[str, object] = {"devices": 2} if case == "fanin" else {}
+    fields |= {"broker": NOBODY, "client_id": client_id, "clients_file": str(path)}
+    wanted = ScenarioError if clash else BrokerUnreachableError
+    message = f"^clients_file: .* {clash}; allowed" if clash else "127.0.0.1:1"
+    with pytest.raises(wanted, match=message):
+        await run(build_scenario(case, None, fields), tmp_path / "run")
+
+
+@pytest.mark.parametrize("checked", [10_000, 2])
+@pytest.mark.parametrize(
+    ("field", "there", "missing"),
+    [
+        ("tls_certificate", 20, "20.pem"),
+        ("tls_key", 29, "29.key"),
+        ("tls_certificate", 0, "0.pem"),
+    ],
+)
+async def test_a_device_without_its_certificate_is_found_before_anyone_is_asked(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    checked: int,
+    field: str,
+    there: int,
+    missing: str,
+) -> None:
+    monkeypatch.setattr(preflight, "FILES_CHECKED", checked)
+    for number in range(30):
+        for kind in ("pem", "key"):
+            if number < there or kind != missing[-3:]:
+                (tmp_path / f"{number}.{kind}").touch()
+    given = {
+        "broker": NOBODY.replace("mqtt", "mqtts"),
+        "devices": 30,
+        "tls_certificate": f"{tmp_path}/{{device}}.pem",
+        "tls_key": f"{tmp_path}/{{device}}.key",
+    }
+    # Of many devices only the ends of each group are looked at.
+    named = missing if checked > 30 or not there else f"29{missing[-4:]}"
+    with pytest.raises(ScenarioError, match=f"^{field}: .*/{named} cannot be read and device"):
+        await run(build_scenario("fanin", None, given), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("field", ["tls_ca", "tls_certificate"])
+async def test_a_tls_file_that_is_not_there_is_named(tmp_path: Path, field: str) -> None:
+    for case in ("fanin", "specjms"):
+        given = {"broker": NOBODY.replace("mqtt", "mqtts"), field: f"{tmp_path}/none.pem"}
+        with pytest.raises(
+            ScenarioError, match=rf"^{field}: .*/none\.pem cannot be read and every"
+        ):
+            await run(build_scenario(case, None, given), tmp_path / "run")

@@ -1,0 +1,132 @@
+"""The table of devices: what each of them sent, and what it should have received of others."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from loadgen.errors import RunDirectoryError
+from loadgen.plan import groups
+from loadgen.run.devices_file import DEVICE_SCHEMA, device_table, read_devices, write_devices
+from loadgen.worker.device_rows import UNKNOWN
+
+PUBLISHERS = groups.DeviceGroup("publishers", 3, groups.Publishes("t", 3, 0, 30.0, 0))
+SUBSCRIBERS = groups.DeviceGroup(
+    "subscribers", 2, subscribes=groups.Subscribes("publishers", 0, True)
+)
+SHARES = (groups.Share(0, 0, 3, 1), groups.Share(1, 0, 2, 1))
+PLAN = groups.RunPlan(
+    0xAB,
+    1,
+    4,
+    (PUBLISHERS, SUBSCRIBERS),
+    (groups.Target("127.0.0.1", 1), groups.Target("::1", 2)),
+    (groups.WorkerPlan(0, SHARES[:1]), groups.WorkerPlan(1, SHARES[1:])),
+)
+
+
+def publishing() -> dict[str, Any]:
+    return {
+        "group": [0, 0, 0],
+        "device": [0, 1, 2],
+        "target": [0, 1, 0],
+        "connected": [1, 1, 0],
+        "stream": [0, 1, 2],
+        "sent": [10, 20, 30],
+        "first_stream": [0, 0, 0],
+        "streams": [0, 0, 0],
+        "received": [0, 0, 0],
+        "received_in_window": [0, 0, 0],
+    }
+
+
+def subscribing(**changes: list[int]) -> dict[str, Any]:
+    return {
+        "group": [1, 1],
+        "device": [0, 1],
+        "target": [0, 1],
+        "connected": [1, 1],
+        "stream": [UNKNOWN, UNKNOWN],
+        "sent": [UNKNOWN, UNKNOWN],
+        "first_stream": [0, 1],
+        "streams": [3, 2],
+        "received": [60, 47],
+        "received_in_window": [40, 31],
+    } | changes
+
+
+def rows(finals: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    table = device_table(PLAN, finals)
+    assert table.schema == DEVICE_SCHEMA
+    found: list[dict[str, Any]] = table.to_pylist()
+    return found
+
+
+def test_what_a_device_lost_is_what_others_sent_it_and_did_not_arrive() -> None:
+    found = rows({1: {"devices": subscribing()}, 0: {"devices": publishing()}})
+    assert [(row["worker"], row["group"], row["device"]) for row in found] == [
+        *((0, "publishers", device) for device in range(3)),
+        *((1, "subscribers", device) for device in range(2)),
+    ]
+    assert [row["sent"] for row in found] == [10, 20, 30, None, None]
+    assert [row["expected"] for row in found] == [None, None, None, 60, 50]
+    assert [row["received"] for row in found] == [None, None, None, 60, 47]
+    assert [row["lost"] for row in found] == [None, None, None, 0, 3]
+    assert [row["received_in_window"] for row in found] == [None, None, None, 40, 31]
+    assert [row["connected"] for row in found] == [True, True, False, True, True]
+    assert [row["broker"] for row in found] == [
+        *("127.0.0.1:1", "::1:2", "127.0.0.1:1", "127.0.0.1:1", "::1:2"),
+    ]
+    assert found[4]["client_id"] == "lg000000abs1-1"
+
+
+def test_nothing_is_claimed_of_streams_whose_worker_was_lost() -> None:
+    found = rows({1: {"devices": subscribing()}, 0: {}})
+    assert [(row["expected"], row["lost"]) for row in found] == [(None, None)] * 2
+    assert [row["received"] for row in found] == [60, 47]
+    assert rows({}) == []
+
+
+def test_nothing_is_claimed_of_consumers_that_share_a_queue() -> None:
+    shared = subscribing(received=[UNKNOWN, UNKNOWN])
+    found = rows({0: {"devices": publishing()}, 1: {"devices": shared}})[3:]
+    assert [(row["expected"], row["received"], row["lost"]) for row in found] == [
+        (None, None, None)
+    ] * 2
+    assert [row["received_in_window"] for row in found] == [40, 31]
+
+
+def test_identifiers_come_from_the_file_of_clients(tmp_path: Path) -> None:
+    path = tmp_path / "clients.csv"
+    path.write_text("client_id,password\nmeter-a,x\nmeter-b,y\nmeter\u202ec,z\n")
+    plan = replace(PLAN, clients_file=str(path))
+    table = device_table(plan, {0: {"devices": publishing()}, 1: {"devices": subscribing()}})
+    found = table.column("client_id").to_pylist()
+    assert found[:2] == ["meter-a", "meter-b"]
+    assert "\u202e" not in found[2]
+    assert found[3] == "lg000000abs1-0"
+
+
+def test_the_file_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finals = {0: {"devices": publishing()}}
+    table = write_devices(tmp_path, PLAN, finals)
+    (path,) = (tmp_path / "devices").iterdir()
+    assert path.name == "part-000000.parquet"
+    assert pq.read_table(path).equals(table)
+    assert read_devices(tmp_path).equals(table)
+    path.write_bytes(b"PAR1")
+    with pytest.raises(RunDirectoryError, match="devices cannot be read"):
+        read_devices(tmp_path)
+
+    def fail(*_args: Any, **_named: Any) -> None:
+        raise OSError("no space left")
+
+    path.unlink()
+    monkeypatch.setattr("loadgen.run.devices_file.pq.write_table", fail)
+    with pytest.raises(OSError, match="no space"):
+        write_devices(tmp_path, PLAN, finals)
+    assert list((tmp_path / "devices").iterdir()) == []

@@ -1,0 +1,173 @@
+"""The kernel's counters, read from fabricated trees of /proc and /sys."""
+
+from pathlib import Path
+
+import pytest
+
+from loadgen.run.host_watch import (
+    SAMPLES_LIMIT,
+    HostSample,
+    WorkerTimes,
+    between,
+    cpu_stat_files,
+    observed_host,
+    steal_ns,
+    take_sample,
+    thinned,
+    throttled_ns,
+    worker_times,
+)
+
+S = 10**9
+STAT = """cpu  10 0 5 100 2 0 1 30 0 0
+cpu0 5 0 2 50 1 0 1 20 0 0
+cpu1 5 0 3 50 1 0 0 10 0 0
+intr 12 0
+ctxt 99
+"""
+STATUS = "Name:\tx\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n"
+
+
+def test_steal_is_told_by_processor() -> None:
+    assert steal_ns(STAT) == (200_000_000, 100_000_000)
+    # Before Linux 2.6.11 there was no such column.
+    assert steal_ns("cpu  1 2 3 4\ncpu0 1 2 3 4\n") == ()
+    assert steal_ns("") == ()
+
+
+def test_throttled_time_of_both_versions_of_control_groups() -> None:
+    assert throttled_ns("nr_periods 4\nnr_throttled 2\nthrottled_time 1200000000\n") == 12 * 10**8
+    assert throttled_ns("usage_usec 5\nthrottled_usec 1200000\n") == 12 * 10**8
+    assert throttled_ns("usage_usec 5\n") is None
+
+
+def proc_with(tmp_path: Path, cgroup: str, mountinfo: str) -> Path:
+    own = tmp_path / "proc" / "self"
+    own.mkdir(parents=True)
+    (own / "cgroup").write_text(cgroup)
+    (own / "mountinfo").write_text(mountinfo)
+    return tmp_path / "proc"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "mountinfo", "groups"),
+    [
+        (  # version 2, as on a desktop
+            "0::/user.slice/run.scope\n",
+            "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n",
+            ["/sys/fs/cgroup/user.slice/run.scope", "/sys/fs/cgroup/user.slice", "/sys/fs/cgroup"],
+        ),
+        (  # version 1, cpu beside cpuacct
+            "4:cpu,cpuacct:/jobs/a\n2:memory:/m\n1:name=systemd:/\n",
+            "32 31 0:29 / /sys/fs/cgroup/cpu rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
+            "33 31 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+            ["/sys/fs/cgroup/cpu/jobs/a", "/sys/fs/cgroup/cpu/jobs", "/sys/fs/cgroup/cpu"],
+        ),
+        (  # a container that sees its group as the root of the mount
+            "4:cpu:/docker/abc\n",
+            "32 31 0:29 /docker/abc /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu\n",
+            ["/sys/fs/cgroup/cpu"],
+        ),
+        (  # a group outside of what is mounted
+            "0::/../other\n",
+            "31 23 0:28 / /sys/fs/my\\040groups rw - cgroup2 cgroup2 rw\n",
+            ["/sys/fs/my groups"],
+        ),
+        ("0::/\n", "31 23 8:1 / / rw - ext4 /dev/vda rw\n", []),
+        ("", "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", []),
+        ("nonsense\n", "nonsense\n\n", []),
+    ],
+)
+def test_the_control_groups_of_this_process(
+    tmp_path: Path, cgroup: str, mountinfo: str, groups: list[str]
+) -> None:
+    found = cpu_stat_files("self", proc_with(tmp_path, cgroup, mountinfo))
+    assert [str(path) for path in found] == [f"{group}/cpu.stat" for group in groups]
+
+
+def test_without_control_groups_there_are_no_files(tmp_path: Path) -> None:
+    assert cpu_stat_files(7, tmp_path) == ()
+
+
+def test_the_scheduler_tells_of_a_worker() -> None:
+    assert worker_times("500 70 9\n", STATUS) == WorkerTimes(500, 70, 12, 3)
+
+
+def test_a_sample_has_what_there_is(tmp_path: Path) -> None:
+    groups = tmp_path / "groups"
+    proc = proc_with(tmp_path, "", f"31 23 0:28 / {groups} rw - cgroup2 cgroup2 rw\n")
+    for pid, group in ((7, "a/b"), (9, "c")):
+        (proc / str(pid)).mkdir()
+        (proc / str(pid) / "cgroup").write_text(f"0::/{group}\n")
+        (groups / group).mkdir(parents=True)
+    (proc / "7" / "schedstat").write_text("500 70 9\n")
+    (proc / "7" / "status").write_text(STATUS)
+    (proc / "stat").write_text(STAT)
+    for name, text in (("a/b", "throttled_usec 5\n"), ("a", "throttled_usec 7\n"), ("c", "x\n")):
+        (groups / name / "cpu.stat").write_text(text)
+    sample = take_sample({0: 7, 1: 8, 2: 9}, proc)
+    assert sample.workers == {0: WorkerTimes(500, 70, 12, 3)}
+    assert sample.steal_ns == (200_000_000, 100_000_000)
+    held = {groups / "a" / "b" / "cpu.stat": 5_000, groups / "a" / "cpu.stat": 7_000}
+    assert sample.throttled_ns == held
+    empty = take_sample({}, tmp_path / "absent")
+    assert (empty.steal_ns, empty.throttled_ns, empty.workers) == ((), {}, {})
+
+
+def test_a_worker_that_is_put_into_a_group_is_followed() -> None:
+    old, new = Path("old"), Path("new")
+    samples = [
+        HostSample(0, throttled_ns={old: 5 * S}),
+        HostSample(S, throttled_ns={old: 5 * S, new: 7 * S}),
+        HostSample(2 * S, throttled_ns={new: 8 * S}),
+    ]
+    assert between(samples, [(0, 2 * S)]) == (None, 1.0)
+
+
+GROUP = Path("cpu.stat")
+
+
+def course() -> list[HostSample]:
+    """A sample a second; in the third one the second processor is taken, in the fourth a quota."""
+    steal = [(0, 0), (0, 0), (S // 10, S // 10), (S // 10, S // 2), (S // 10, S // 2), (S, S // 2)]
+    held = [0, 0, 0, 0, S // 4, S // 4]
+    return [
+        HostSample(
+            second * S, steal[second], {GROUP: held[second]}, {3: WorkerTimes(second, 2, 5, second)}
+        )
+        for second in range(6)
+    ]
+
+
+def test_what_was_taken_in_the_seconds_of_a_stall() -> None:
+    assert between(course(), [(2 * S + 5, 2 * S + 10)]) == (0.4, 0.0)
+    assert between(course(), [(2 * S + 5, 3 * S + 10)]) == (0.4, 0.25)
+    assert between(course(), [(5, 10), (3 * S + 1, 3 * S + 2)]) == (0.0, 0.25)
+    assert between(course(), [(9 * S, 10 * S)]) == (None, None)
+    assert between([], [(0, S)]) == (None, None)
+    unknown = [HostSample(0), HostSample(S)]
+    assert between(unknown, [(0, S)]) == (None, None)
+
+
+def test_a_long_run_keeps_fewer_samples_and_the_last() -> None:
+    samples = [HostSample(number) for number in range(SAMPLES_LIMIT + 1)]
+    assert thinned(samples[:-1]) == samples[:-1]
+    fewer = thinned(samples)
+    assert len(fewer) == SAMPLES_LIMIT // 2 + 1
+    assert fewer[-1] == samples[-1]
+    assert fewer[0] == samples[0]
+
+
+def test_run_json_has_the_window(tmp_path: Path) -> None:
+    found = observed_host(course(), (S + 1, 4 * S - 1))
+    assert (found["steal_s"], found["throttled_s"]) == (0.5, 0.25)
+    assert found["workers"] == [
+        {
+            "worker": 3,
+            "busy_s": 3e-9,
+            "waited_s": 0.0,
+            "voluntary_switches": 0,
+            "involuntary_switches": 3,
+        }
+    ]
+    assert observed_host([], (0, S)) == {"steal_s": None, "throttled_s": None, "workers": []}

@@ -1,0 +1,517 @@
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
+from loadgen.kernels.traffic import MEASURE, WARMUP
+from loadgen.metrics.interval import Interval
+from loadgen.plan.groups import (
+    DeviceGroup,
+    Publishes,
+    RunPlan,
+    Share,
+    Subscribes,
+    Target,
+    WorkerPlan,
+    topics_of,
+)
+from loadgen.plan.thresholds import parse_threshold
+from loadgen.plan.workload import PhasePlan
+from loadgen.run.hosts.worker_pool import WorkerPool, start_workers
+from loadgen.run.interrupt import Interrupt
+from loadgen.run.monitor import Monitor, Record
+from loadgen.run.phases import (
+    PhaseRunner,
+    connecting_at_once,
+    schedule_lead_s,
+)
+from loadgen.run.progress import Snapshot
+from loadgen.run.run_state import NS, RunState
+from loadgen.run.rundir import EventLog, IntervalWriter, claim
+from loadgen.worker.shared_counts import private_page
+from tests.run_files import events, rows
+
+ENTRY = "tests.run.fake_worker:run_worker"
+PHASES = PhasePlan(warmup_s=0.1, duration_s=0.6, drain_s=3.0)
+
+
+def plan_of(workers: int = 2, *, messages: bool = True) -> RunPlan:
+    publishes = Publishes("t", 10, 0, 1000.0, 2)
+    groups = (
+        (
+            DeviceGroup("publishers", 10, publishes),
+            DeviceGroup("subscribers", 20, None, Subscribes("publishers")),
+        )
+        if messages
+        else (DeviceGroup("devices", 30),)
+    )
+    return RunPlan(
+        run_tag=7,
+        seed=1,
+        version=4,
+        groups=groups,
+        targets=(Target("127.0.0.1", 1),),
+        workers=tuple(
+            WorkerPlan(
+                row,
+                tuple(Share(i, row, group.count, workers) for i, group in enumerate(groups)),
+            )
+            for row in range(workers)
+        ),
+    )
+
+
+class Played:
+    """The state after a play with fake workers, and what they left in the run directory."""
+
+    def __init__(self, state: RunState, directory: Path, pool: WorkerPool) -> None:
+        self.state = state
+        self.pool = pool
+        self.snapshots: list[Snapshot] = []
+        self.directory = directory
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return rows(self.directory)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return events(self.directory)
+
+
+Play = Callable[..., Any]
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+    async def play(
+        plan: RunPlan | None = None,
+        phases: PhasePlan = PHASES,
+        interrupt: Interrupt | None = None,
+        during: Callable[[Played], Any] | None = None,
+        **wrong: object,
+    ) -> Played:
+        plan = plan or plan_of()
+        monkeypatch.setenv("FAKE_WORKER", json.dumps(wrong))
+        directory = claim(tmp_path / "run")
+        events = EventLog(directory, ["s3cret"])
+        seen: list[Played] = []
+        snapshots: list[Snapshot] = []
+
+        def measuring() -> None:
+            snapshots.append(Snapshot("measuring was called"))
+
+        def settling() -> None:
+            snapshots.append(Snapshot("settling was called"))
+
+        record = Record("run-1", time.monotonic_ns(), events, IntervalWriter(directory, "run-1"))
+        monitor = Monitor(plan, record, snapshots.append)
+        workers = len(plan.workers)
+        async with start_workers(workers, monitor.on_frame, entry=ENTRY) as pool:
+            runner = PhaseRunner(
+                plan, phases, pool, monitor, interrupt or Interrupt(), measuring, settling
+            )
+            played = Played(monitor.state, directory, pool)
+            played.snapshots = snapshots
+            task = asyncio.create_task(during(played)) if during else None
+            try:
+                await runner.play()
+            finally:
+                events.close(0)
+                if task is not None:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+        seen.append(played)
+        return played
+
+    return play
+
+
+async def test_phases_counts_and_rows_of_an_ordinary_run(play: Play) -> None:
+    played = await play(phases=replace(PHASES, warmup_s=0.6, duration_s=2.0))
+    state = played.state
+    assert state.ending is None
+    assert list(state.windows) == ["connect", "subscribe", "warmup", "measure", "drain"]
+    start, end = state.windows["measure"]
+    assert end - start == 2_000_000_000
+    assert state.windows["warmup"][1] == start
+    assert state.windows["drain"][0] == end
+    assert state.connected.done == 30
+    measured = state.tally.counts["measure"]
+    assert measured["sent"] == pytest.approx(2000, abs=4)
+    assert measured["received"] == measured["expected"] == 2 * measured["sent"]
+    rows = [r for r in played.rows if r["phase"] == "measure" and r["group"] and not r["series"]]
+    assert sum(r["sent"] for r in rows) == measured["sent"]
+    assert {r["worker"] for r in played.rows} == {0, 1}
+    assert {r["run"] for r in played.rows} == {"run-1"}
+    assert state.tally.series["measure", "end_to_end"].count == measured["received"]
+    assert 0 < state.tally.busy_share_max() < 0.2
+    assert state.owed_at_window_end == 0
+    assert state.finals == {0: {"devices": 15}, 1: {"devices": 15}}
+    assert Snapshot("measuring was called") in played.snapshots
+    phases = {snapshot.phase for snapshot in played.snapshots}
+    assert {"measure", "warm-up"} <= phases
+    assert any(s.sent_per_s > 500 and s.p99_us for s in played.snapshots)
+    assert [e["detail"] for e in played.events if e["kind"] == "phase"] == [
+        "configure",
+        "connect",
+        "subscribe",
+        "warm-up",
+        "measure",
+        "drain",
+        "stop",
+    ]
+
+
+async def test_drain_ends_when_all_arrived_and_lasts_when_some_did_not(play: Play) -> None:
+    phases = replace(PHASES, drain_s=0.7)
+    played = await play(phases=replace(phases, duration_s=1.5), lose=50)
+    start, end = played.state.windows["drain"]
+    assert end - start >= 700_000_000
+    measured = played.state.tally.counts["measure"]
+    assert measured["expected"] - measured["received"] == 100
+    backlog = played.state.backlog
+    assert backlog is not None and backlog.high_water_mark >= 100
+    opened, closed = played.state.windows["measure"]
+    assert len(backlog.samples()) >= 20
+    assert all(opened <= at <= closed for at, _, _ in backlog.samples())
+    # What never arrived held nothing up.
+    assert max(outstanding for _, _, outstanding in backlog.samples()) < 100
+    assert not played.state.abandoned
+
+
+@pytest.mark.parametrize(("qos", "told"), [(0, None), (1, 12)])
+async def test_of_what_is_lost_it_is_asked_what_was_acknowledged(
+    play: Play, qos: int, told: int | None
+) -> None:
+    plan = plan_of()
+    publishing = plan.groups[0]
+    assert publishing.publishes is not None
+    publishes = replace(publishing.publishes, qos=qos)
+    plan = replace(plan, groups=(replace(publishing, publishes=publishes), *plan.groups[1:]))
+    played = await play(plan, phases=replace(PHASES, drain_s=0.3), lose=50, unknown=3)
+    # Both workers say three, and each misses all six.
+    assert played.state.lost_unacknowledged == told
+
+
+async def test_early_end_of_the_drain(play: Play) -> None:
+    played = await play(phases=replace(PHASES, drain_s=600.0))
+    start, end = played.state.windows["drain"]
+    assert end - start < 600_000_000_000
+
+
+@pytest.mark.parametrize(("drain_s", "settle_s"), [(600.0, 0.3), (0.3, 600.0)])
+async def test_late_repeats_have_their_time_within_the_drain(
+    play: Play, drain_s: float, settle_s: float
+) -> None:
+    played = await play(phases=replace(PHASES, drain_s=drain_s, settle_s=settle_s))
+    start, end = played.state.windows["drain"]
+    assert 300_000_000 <= end - start < 600_000_000_000
+    assert played.snapshots.count(Snapshot("settling was called")) == 1
+
+
+def test_many_workers_have_longer_to_hear_of_messages_that_are_judged() -> None:
+    leads = [schedule_lead_s(workers, 0.0) for workers in (1, 2, 11, 50)]
+    assert leads == pytest.approx([0.1, 0.11, 0.2, 0.3])
+    assert schedule_lead_s(50, 1.0) == schedule_lead_s(1, 1.0) == 0.1
+
+
+@pytest.mark.parametrize("warmup_s", [0.0, 0.3])
+async def test_schedule_begins_after_its_lead(play: Play, warmup_s: float) -> None:
+    lead_s = schedule_lead_s(2, warmup_s)
+    windows = (await play(phases=replace(PHASES, warmup_s=warmup_s))).state.windows
+    waited_ns = windows["measure"][0] - int(warmup_s * 1e9) - windows["subscribe"][1]
+    assert lead_s * 1e9 <= waited_ns < lead_s * 1e9 + 150_000_000
+
+
+async def test_owed_at_the_end_is_added_up(play: Play) -> None:
+    played = await play(phases=replace(PHASES, drain_s=0.3), owe=40)
+    assert played.state.owed_at_window_end == played.state.owed_at_end == 80
+    start, end = played.state.windows["drain"]
+    assert end - start >= 300_000_000
+    assert played.state.owed_oldest_ns == 40_000
+    assert played.state.tally.counts["measure"]["sent"] == pytest.approx(600 - 80, abs=4)
+
+
+@pytest.mark.parametrize("op", ["configure", "connect", "subscribe", "start"])
+async def test_worker_that_dies_before_the_window_ends_the_run(play: Play, op: str) -> None:
+    played = await play(die=op, row=1)
+    assert played.state.ending == "worker lost"
+    assert [loss.worker for loss in played.pool.losses] == [1]
+    assert "measure" not in played.state.windows
+    assert any(e["kind"] == "worker_lost" and e["worker"] == 1 for e in played.events)
+
+
+async def test_worker_that_dies_in_the_window_cuts_it(play: Play) -> None:
+    played = await play(phases=replace(PHASES, duration_s=300.0), die="measure", row=0)
+    state = played.state
+    assert state.ending == "worker lost"
+    start, end = state.windows["measure"]
+    assert 0 < end - start < 300_000_000_000
+    assert state.windows["drain"][0] == end
+    assert state.tally.counts["measure"]["received"] > 0
+    assert "SIGKILL" in played.pool.losses[0].detail
+
+
+async def interrupt_in(phase: str, interrupt: Interrupt, played: Played, times: int = 1) -> None:
+    while not any(snapshot.phase == phase for snapshot in played.snapshots):
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.3)
+    for _ in range(times):
+        interrupt.request()
+
+
+async def test_interrupt_keeps_what_was_measured(play: Play) -> None:
+    interrupt = Interrupt()
+    played = await play(
+        phases=replace(PHASES, duration_s=300.0),
+        interrupt=interrupt,
+        during=lambda played: interrupt_in("measure", interrupt, played),
+    )
+    state = played.state
+    assert state.ending == "interrupted"
+    start, end = state.windows["measure"]
+    measured = state.tally.counts["measure"]
+    assert measured["sent"] == pytest.approx((end - start) * 1000 / 1e9, abs=4)
+    assert measured["received"] == measured["expected"]
+    assert state.finals.keys() == {0, 1}
+    assert not state.abandoned
+    assert played.pool.losses == []
+
+
+async def test_interrupt_before_the_window_leaves_no_window(play: Play) -> None:
+    interrupt = Interrupt()
+    played = await play(
+        phases=replace(PHASES, warmup_s=300.0),
+        interrupt=interrupt,
+        during=lambda played: interrupt_in("warm-up", interrupt, played),
+    )
+    assert played.state.ending == "interrupted"
+    assert "measure" not in played.state.windows
+    start, end = played.state.windows["warmup"]
+    assert end - start < 300_000_000_000
+
+
+async def test_interrupt_while_connecting_keeps_who_connected(play: Play) -> None:
+    interrupt = Interrupt()
+    played = await play(
+        interrupt=interrupt,
+        during=lambda played: interrupt_in("connect", interrupt, played),
+        slow_connect=True,
+    )
+    assert played.state.ending == "interrupted"
+    assert played.state.connected.done == 30
+    start, end = played.state.windows["connect"]
+    assert start < end
+    assert list(played.state.windows) == ["connect"]
+
+
+async def test_second_interrupt_does_not_wait_for_a_deaf_worker(play: Play) -> None:
+    interrupt = Interrupt()
+    played = await play(
+        phases=replace(PHASES, duration_s=300.0),
+        interrupt=interrupt,
+        during=lambda played: interrupt_in("measure", interrupt, played, times=2),
+        deaf=True,
+    )
+    assert played.state.ending == "interrupted"
+    assert played.state.finals == {}
+
+
+async def test_worker_deaf_to_stop_is_lost(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.run.phases.STOP_TIMEOUT_S", 0.2)
+    played = await play(deaf=True, row=1)
+    assert [loss.worker for loss in played.pool.losses] == [1]
+    assert played.state.finals.keys() == {0}
+
+
+async def test_silent_worker_is_lost(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.run.monitor.SILENCE_LIMIT_S", 0.5)
+
+    async def freeze(played: Played) -> None:
+        while not any(snapshot.phase == "measure" for snapshot in played.snapshots):
+            await asyncio.sleep(0.01)
+        os.kill(played.pool.pids[1], signal.SIGSTOP)
+
+    played = await play(phases=replace(PHASES, duration_s=300.0), during=freeze)
+    assert played.state.ending == "worker lost"
+    assert [loss.worker for loss in played.pool.losses] == [1]
+    assert "silent" in played.pool.losses[0].detail
+
+
+async def test_some_connect_failures_are_counted(play: Play) -> None:
+    played = await play(fail_connect=3, row=0)
+    assert played.state.connected.done == 27
+    assert played.state.connected.failures == {"timeout": 3}
+    assert any(e["kind"] == "connect_failed" for e in played.events)
+    assert "measure" in played.state.windows
+
+
+async def test_nobody_connected_is_an_error(play: Play) -> None:
+    with pytest.raises(BrokerUnreachableError, match="none of 30 devices could connect: timeout"):
+        await play(fail_connect=100)
+
+
+async def test_error_of_a_worker_ends_the_run_as_that_error(play: Play) -> None:
+    with pytest.raises(BrokerRefusedError, match="no subscribe today"):
+        await play(refuse={"subscribe": "BrokerRefusedError"})
+
+
+async def test_connections_alone_are_held(play: Play) -> None:
+    played = await play(plan=plan_of(messages=False), phases=replace(PHASES, duration_s=0.5))
+    state = played.state
+    assert list(state.windows) == ["connect", "hold"]
+    assert played.snapshots.count(Snapshot("settling was called")) == 1
+    assert state.connected.done == 30
+    assert state.tally.counts["measure"] == {}
+
+
+async def test_events_are_escaped_and_hold_no_secret(play: Play) -> None:
+    played = await play(say="\x1b[2Jpassword s3cret\n" + "x" * 10_000)
+    odd = [event for event in played.events if event["kind"] == "odd"]
+    assert len(odd) == 2
+    assert odd[0]["detail"].startswith("\\x1b[2Jpassword ***\\n")
+    assert len(odd[0]["detail"]) <= 510
+
+
+def test_what_a_lost_worker_had_counted_and_not_reported_is_counted_once(tmp_path: Path) -> None:
+    events = EventLog(tmp_path)
+    record = Record("r", time.monotonic_ns(), events, IntervalWriter(tmp_path, "r"))
+    monitor = Monitor(plan_of(), record, lambda snapshot: None)
+    monitor.settle_lost(1)  # before there is a page
+    monitor.page = private_page(2, 2)
+    counts = monitor.page.counts[1]
+    counts[0][MEASURE].sent = 70
+    counts[1][MEASURE].received = 60
+    counts[1][WARMUP].received = 5
+    monitor.page.counts[0][1][MEASURE].received = 1000  # of a worker that goes on
+    common = {"series": "", "second": 0, "time_ns": 1, "span_ns": 1}
+    rows = [
+        common | {"group": "publishers", "phase": "measure", "sent": 50},
+        common | {"group": "subscribers", "phase": "measure", "received": 60},
+        common | {"group": "", "phase": "measure", "cpu_ns": 1},
+    ]
+    monitor.on_frame(1, {"interval": rows, "buckets": 0}, b"")
+    for _ in range(2):
+        monitor.settle_lost(1)
+        tally = monitor.state.tally
+        assert tally.counts["measure"] == {"sent": 70, "received": 60}
+        assert tally.counts["warmup"] == {"received": 5}
+    events.close(time.monotonic_ns())
+
+
+def test_what_is_dropped_for_slow_subscribers_hides_no_backlog_of_others(tmp_path: Path) -> None:
+    plan = plan_of()
+    publishing, fast = plan.groups
+    asked = Subscribes(publishing.name, 0, read_rate=1_000.0)
+    plan = replace(plan, groups=(publishing, fast, replace(fast, name="slow", subscribes=asked)))
+    events = EventLog(tmp_path)
+    record = Record("r", time.monotonic_ns(), events, IntervalWriter(tmp_path, "r"))
+    monitor = Monitor(plan, record, lambda snapshot: None)
+    monitor.page = private_page(1, 3)
+    monitor.watch_window(0, time.monotonic_ns() + 3600 * NS)
+    to_slow = 100 * plan.groups[2].count // topics_of(plan.groups[2], plan.groups)
+    counts = monitor.page.counts[0]
+    counts[0][MEASURE].sent = 100
+    counts[1][MEASURE].expected = 1000
+    counts[1][MEASURE].received = 700
+    counts[2][MEASURE].expected = to_slow
+    monitor.page.totals[0].missing = to_slow - 1  # a later one has come
+    counts[2][MEASURE].received = 1
+    monitor.stop_sampling()
+    events.close(time.monotonic_ns())
+    backlog = monitor.state.backlog
+    assert backlog is not None and backlog.high_water_mark == 300
+    assert monitor.state.slow_waited == to_slow - 1
+
+
+async def test_writes_follow_each_other_though_the_beat_is_cancelled(tmp_path: Path) -> None:
+    under_way: list[str] = []
+    written: list[list[str]] = []
+
+    class SlowWriter(IntervalWriter):
+        def write(self, second: int, rows: Sequence[Interval]) -> None:
+            under_way.append("write")
+            time.sleep(0.1)
+            assert under_way == ["write"]
+            under_way.clear()
+            written.append([row.group for row in rows])
+
+    events = EventLog(tmp_path)
+    record = Record("r", time.monotonic_ns(), events, SlowWriter(tmp_path, "r"))
+    monitor = Monitor(plan_of(), record, lambda snapshot: None)
+
+    def fresh(group: str) -> None:
+        row = {"group": group, "phase": "measure", "series": "", "second": 0, "time_ns": 1}
+        header = {"interval": [row | {"span_ns": 1}], "buckets": 0}
+        monitor.on_frame(0, header, b"")
+
+    fresh("publishers")
+    beat = asyncio.ensure_future(monitor.flush())
+    await asyncio.sleep(0.02)
+    beat.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await beat
+    fresh("subscribers")
+    await monitor.flush()
+    events.close(time.monotonic_ns())
+    assert written == [["publishers"], ["subscribers"]]
+
+
+@pytest.mark.parametrize("phase", ["measure", "drain"])
+async def test_a_threshold_ends_the_window_and_not_the_drain(tmp_path: Path, phase: str) -> None:
+    class NoWorkers:
+        alive = ()
+
+        def tell_all(self, header: dict[str, Any]) -> None:
+            pass
+
+        def samples(self) -> dict[int, Any]:
+            return {}
+
+        def clock_bound_ns(self) -> int:
+            return 0
+
+    now_ns = time.monotonic_ns()
+    events = EventLog(tmp_path)
+    record = Record("r", now_ns, events, IntervalWriter(tmp_path, "r"))
+    monitor = Monitor(plan_of(), record, lambda snapshot: None, (parse_threshold("foreign==0"),))
+    monitor.state.windows["measure"] = (now_ns - 2 * NS, now_ns)
+    monitor.state.tally.add(Interval(group="subscribers", phase="measure", foreign=1))
+    monitor.enter(phase)
+    async with monitor.watching(cast(WorkerPool, NoWorkers())):
+        await asyncio.sleep(0.05)
+    events.close(time.monotonic_ns())
+    assert monitor.hopeless.is_set() == bool(monitor.state.missed) == (phase == "measure")
+
+
+@pytest.mark.parametrize(
+    ("workers", "in_flight", "rate", "at_once"),
+    [
+        (1, 64, None, 1),
+        (2, 64, None, 2),
+        (51, 64, None, 2),  # the processors
+        (51, 256, None, 4),
+        (10, 256, None, 4),  # in three turns of 4, 3 and 3
+        (51, 100_000, None, 51),
+        (51, 64, 1000.0, 51),
+    ],
+)
+def test_few_workers_connect_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+    in_flight: int,
+    rate: float | None,
+    at_once: int,
+) -> None:
+    monkeypatch.setattr("loadgen.run.phases.os.cpu_count", lambda: 2)
+    phases = replace(PHASES, in_flight=in_flight, connect_rate=rate)
+    assert connecting_at_once(workers, phases) == at_once

@@ -1,0 +1,158 @@
+"""QUEUE and BRIDGE played against real Mosquittos, small."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.brokers.front import bridge_lines, routes_of
+from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
+from loadgen.cases.registry import build_scenario
+from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
+from loadgen.plan.scenario import Scenario
+from loadgen.report.build.summary import summarize_run
+from loadgen.run.coordinator import run
+from loadgen.run.hosts import forkserver_process
+from loadgen.run.progress import Snapshot
+from tests.needs import needs_mosquitto
+from tests.run_files import manifest
+from tests.verdicts import faults
+
+TIMES = {"warmup": 0.2, "duration": 1.2, "settle": 0.2}
+QUEUE = {"queues": 3, "consumers": 2, "rate": 900, "batch": 1000, **TIMES}
+BRIDGE = {"devices": 40, "rate": 400, "topics": 2, **TIMES}
+
+
+def queue(**changed: object) -> Scenario:
+    return build_scenario("queue", None, {**QUEUE, **changed})
+
+
+def bridge(**changed: object) -> Scenario:
+    return build_scenario("bridge", None, {**BRIDGE, **changed})
+
+
+def observed(directory: Path) -> dict[str, Any]:
+    seen: dict[str, Any] = manifest(directory)["observed"]
+    return seen
+
+
+@needs_mosquitto
+async def test_consumer_that_is_cut_off_gets_what_it_held_again(tmp_path: Path) -> None:
+    result = await run(queue(broker="mosquitto", crash_consumer=True, workers=2), tmp_path / "run")
+    assert not faults(result.verdict.reasons)
+    facts = result.facts
+    assert facts.ledger.expected == facts.ledger.intact > 1000
+    assert facts.disconnects == facts.reconnects == 1
+    seen = observed(tmp_path / "run")["queue"]
+    assert seen["cut_off"]["consumer"] == 3
+    # At least once: what was not acknowledged comes again, and what the broker had not yet read.
+    again = facts.run_ledger.repeated + facts.run_ledger.repeated_allowed
+    assert again >= seen["cut_off"]["held"] > 0
+    spread = seen["spread"]
+    assert spread["consumers"] == 6 and spread["received"] == facts.ledger.intact
+    assert [one["queue"] for one in spread["queues"]] == [0, 1, 2]
+    card = summarize_run(tmp_path / "run")
+    (rate, fewest) = [row for row in card.rows if row.name == "QUEUE"]
+    assert rate.value == pytest.approx(900, rel=0.02)
+    assert (fewest.value, fewest.max) == (spread["min"], spread["max"])
+    assert "3 was cut off" in next(s.note for s in card.sections if "consumers" in s.title)
+
+
+async def test_queue_needs_shared_subscriptions(tmp_path: Path) -> None:
+    with pytest.raises(BrokerRefusedError, match=r"does not speak MQTT 5 .*; queue needs it"):
+        await run(queue(broker="amqtt"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@needs_mosquitto
+async def test_private_bridge_with_durable_consumers(tmp_path: Path) -> None:
+    scenario = bridge(backends=2, qos=1, durable=True, acknowledge_every=50)
+    result = await run(scenario, tmp_path / "run")
+    assert not faults(result.verdict.reasons)
+    assert result.facts.ledger.expected == result.facts.ledger.intact == result.facts.ledger.sent
+    seen = observed(tmp_path / "run")["bridge"]
+    assert seen["limit"]["side"] in ("none", "generator") and 0 <= seen["front_busy_share"] <= 1
+    assert [one["number"] for one in seen["backends"]] == [1, 2]
+    for one in seen["backends"]:
+        assert one["expected"] == one["received"] == pytest.approx(240, abs=20)
+        assert one["rate"] == pytest.approx(200, rel=0.1)
+        assert 0 <= one["busy_share"] <= 1 and one["high_water_mark"] >= 0
+    card = summarize_run(tmp_path / "run")
+    rates = [row for row in card.rows if row.name == "BRIDGE" and row.unit == "msgs/sec"]
+    assert [row.value for row in rates[1:]] == [one["rate"] for one in seen["backends"]]
+    assert "durable consumers" in rates[0].description
+
+
+@needs_mosquitto
+async def test_backend_that_goes_away_is_named(tmp_path: Path) -> None:
+    routes = routes_of(2, 2, "loadgen/front", "loadgen/back")
+    async with AsyncExitStack() as stack:
+        settings = MosquittoSettings(memory_limit_bytes=1 << 28)
+        behind = [await stack.enter_async_context(run_mosquitto(settings)) for _ in range(2)]
+        backends = [one.endpoints[0] for one in behind]
+        lines = bridge_lines(routes, backends, 0)
+        front = await stack.enter_async_context(run_mosquitto(replace(settings, more_lines=lines)))
+
+        scenario = bridge(
+            broker=front.endpoints[0].redacted,
+            backend=[endpoint.redacted for endpoint in backends],
+            drain=0.3,
+        )
+        result = await run(scenario, tmp_path / "run", progress=_in_the_window(behind[1].kill))
+        assert result.exit_status == 1
+        reasons = {reason.code: reason.detail for reason in result.verdict.reasons}
+        assert {"DISCONNECTED", "LOST"} <= set(reasons)
+        gone, other = f"backend 2 ({backends[1].redacted})", backends[0].redacted
+        assert f"2 of them to {gone}" in reasons["DISCONNECTED"]
+        assert f"of them from {gone}" in reasons["LOST"]
+        assert other not in reasons["DISCONNECTED"] + reasons["LOST"]
+        limit = observed(tmp_path / "run")["bridge"]["limit"]
+        assert limit["side"] == "backend" and gone in limit["detail"]
+
+        with pytest.raises(BrokerUnreachableError, match=backends[1].redacted):
+            await run(scenario, tmp_path / "again")
+        assert not (tmp_path / "again").exists()
+
+
+def _in_the_window(act: Callable[[], None]) -> Callable[[Snapshot], None]:
+    """Progress that acts once, half a second into the measurement window."""
+    begun = asyncio.Event()
+
+    def progress(snapshot: Snapshot) -> None:
+        if snapshot.phase == "measure" and not begun.is_set():
+            begun.set()
+            asyncio.get_running_loop().call_later(0.5, act)
+
+    return progress
+
+
+@needs_mosquitto
+async def test_bridge_that_does_not_forward_is_refused(tmp_path: Path) -> None:
+    async with run_mosquitto() as front, run_mosquitto() as behind:
+        scenario = bridge(
+            broker=front.endpoints[0].redacted,
+            backend=behind.endpoints[0].redacted,
+            connect_timeout=0.5,
+        )
+        with pytest.raises(BrokerRefusedError, match="does not forward loadgen/front/1/0"):
+            await run(scenario, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@needs_mosquitto
+async def test_receive_maximum_bounds_the_batch_of_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of 1,000 never fills where the broker sends 5 ahead: nothing more would come."""
+    settings = MosquittoSettings(more_lines=("max_inflight_messages 5",))
+    async with run_mosquitto(settings) as broker:
+        scenario = queue(broker=broker.endpoints[0].redacted, drain=1)
+        monkeypatch.setattr(
+            forkserver_process, "WORKER_ENTRY", "tests.run.patient_worker:run_worker"
+        )
+        result = await run(scenario, tmp_path / "run")
+    assert not faults(result.verdict.reasons)

@@ -1,0 +1,51 @@
+"""The way back from a crash, as samples of the live page show it."""
+
+import pytest
+
+from loadgen.run.recovery_watch import RecoveryWatch, Standing
+
+MS = 1_000_000
+
+
+def watched(by_command: bool, *samples: tuple[int, int, int, int]) -> RecoveryWatch:
+    """After samples of (ms, connected, received, backlog); the crash was asked for at 1,000 ms."""
+    watch = RecoveryWatch(1000 * MS, 10, 5, by_command=by_command)
+    for time_ms, *rest in samples:
+        watch.sample(Standing(time_ms * MS, *rest))
+    return watch
+
+
+WHOLE = (
+    (1005, 10, 100, 3),
+    (1010, 4, 103, 3),  # what was in the sockets still comes
+    (1020, 0, 104, 30),
+    (1030, 0, 104, 60),
+    (1040, 2, 104, 70),
+    (1050, 5, 110, 60),
+    (1060, 10, 120, 50),
+    (1070, 10, 160, 12),
+    (1080, 10, 170, 8),
+    (1090, 10, 180, 9),
+    (2000, 10, 300, 4),  # what never comes
+)
+
+
+@pytest.mark.parametrize(("by_command", "crashed_ms"), [(False, 1000), (True, 1010)])
+def test_devices_then_messages_come_back(by_command: bool, crashed_ms: int) -> None:
+    found = watched(by_command, *WHOLE).document(500 * MS)
+    assert found == pytest.approx(
+        {
+            "crashed_s": (crashed_ms - 500) / 1000,
+            "first_back_s": (1040 - crashed_ms) / 1000,
+            "first_delivery_s": (1050 - crashed_ms) / 1000,
+            "all_back_s": (1060 - crashed_ms) / 1000,
+            "drained_s": (1080 - crashed_ms) / 1000,
+        }
+    )
+
+
+def test_what_did_not_come_back_has_no_time() -> None:
+    found = watched(False, *WHOLE[:6]).document(0)
+    assert found["first_back_s"] and found["all_back_s"] is found["drained_s"] is None
+    untouched = watched(True, WHOLE[0]).document(0)
+    assert set(untouched.values()) == {None}

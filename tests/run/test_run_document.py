@@ -1,0 +1,39 @@
+"""What run.json says before a run begins."""
+
+import pytest
+
+from loadgen.brokers.endpoints import parse_endpoint
+from loadgen.brokers.process import ServedBroker
+from loadgen.cases.registry import build_scenario, resolve
+from loadgen.run.run_document import _named
+
+URL = "mqtt://127.0.0.1:1"
+
+
+def named(version: str, **fields: str) -> dict[str, str]:
+    workload = resolve(build_scenario("fanin", None, {"broker": URL, **fields}))
+    return _named(workload, ServedBroker("external", version, (parse_endpoint(URL),)))
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "version"),
+    [
+        ("mosquitto version 2.0.11", "mosquitto", "2.0.11"),
+        ("amqtt 0.11.0", "amqtt", "0.11.0"),
+        ("EMQX Broker v5.8", "EMQX Broker", "5.8"),
+        ("5.8.1", "external", "5.8.1"),
+        ("unknown", "external", "unknown"),
+        ("", "external", ""),
+    ],
+)
+def test_a_broker_is_named_as_it_says_itself(said: str, name: str, version: str) -> None:
+    assert named(said) == {"name": name, "version": version}
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "version"),
+    [("RabbitMQ 3.10.8", "RabbitMQ", "3.10.8"), ("our broker", "our broker", "")],
+)
+def test_what_the_user_says_counts(given: str, name: str, version: str) -> None:
+    said = named("mosquitto version 2", broker_name=given, broker_note="with <plugins>")
+    assert said == {"name": name, "version": version, "note": "with <plugins>"}

@@ -1,0 +1,264 @@
+"""The supply chain, played whole: real workers, the reflector as broker, faults on command."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.cases.registry import build_scenario, resolve
+from loadgen.errors import BrokerRefusedError, RunDirectoryError, ScenarioError
+from loadgen.run.archive import write_bundle
+from loadgen.run.coordinator import RunResult, run
+from loadgen.run.seal import verify
+from loadgen.specjms.messages import TYPES
+from tests.run_files import manifest
+
+
+async def played(
+    directory: Path, faults: str = "none", **fields: Any
+) -> tuple[RunResult, dict[str, Any]]:
+    usual = {
+        "broker": "reflector",
+        "base": 5,
+        "warmup": 0.3,
+        "duration": 2,
+        "drain": 20,
+        "settle": 0.2,
+    }
+    scenario = build_scenario("specjms", None, {**usual, **fields})
+    result = await run(scenario, directory, faults=faults, command=("loadgen",))
+    return result, json.loads((directory / "specjms.json").read_bytes())
+
+
+def counts(document: dict[str, Any], *keys: str) -> dict[str, tuple[int, ...]]:
+    return {row["message"]: tuple(row[key] for key in keys) for row in document["types"]}
+
+
+def failed(document: dict[str, Any], test: str) -> list[str]:
+    return [f["subject"] for f in document["audit"][test]["findings"] if not f["pass"]]
+
+
+async def test_a_sound_run_is_what_the_formulas_say(tmp_path: Path) -> None:
+    # Several workers: no account crosses from one to another.
+    result, document = await played(tmp_path / "run", workers=3, drivers=2)
+    known = manifest(tmp_path / "run")
+    for name, (sent, expected, received) in counts(
+        document, "sent", "expected", "received"
+    ).items():
+        assert expected == received >= sent > 0, name
+    for row in document["types"]:
+        whole = document["window_s"]
+        # One interaction more or less, and the draw of z.
+        assert row["sent"] == pytest.approx(row["target_sent_per_s"] * whole, abs=4), row
+    for test in ("message_count", "delivery_time", "delivered"):
+        assert known["audit"][test]["pass"] is True
+    assert known["observed"]["specjms"]["audit"] == document["audit"]
+    assert "destinations" not in known["observed"]["specjms"]
+    assert {row["message"] for row in document["destinations"]} == set(TYPES)
+    assert document["calls_without_all_offers"] == document["discarded"] == 0
+    assert document["changed_options"] == []
+    assert not {"LOST", "DUPLICATED", "OUT_OF_ORDER", "CORRUPT"} & set(result.verdict.codes)
+    assert "specjms.json" in (tmp_path / "run" / "SHA256SUMS").read_text()
+    assert verify(tmp_path / "run", known).state == "intact"
+    archive = write_bundle(tmp_path / "run")
+    assert archive == tmp_path / "run.jar"
+    with zipfile.ZipFile(archive) as jar:
+        names = jar.namelist()
+        assert jar.testzip() is None
+    for name in (
+        *("submission/submission.xml", "destinationSetup.txt", "JMSServerConfig/serverSetup.txt"),
+        *("FinalRun/run.json", "FinalRun/specjms.json", "DriverOutput/FinalRun-events.jsonl"),
+    ):
+        assert name in names
+    assert any(name.startswith("FinalRun/intervals/") for name in names)
+    with pytest.raises(RunDirectoryError, match="exists"):
+        write_bundle(tmp_path / "run")
+
+
+async def test_one_lost_offer_is_found_and_named(tmp_path: Path) -> None:
+    result, document = await played(
+        tmp_path / "run",
+        "lose=1/6,only=+/+/IncomingOffersQ",
+        duration=3,
+        drain=1,
+        report_every=600,
+    )
+    assert result.exit_status == 1
+    assert result.verdict.codes[-1] == "AUDIT"
+    subjects = failed(document, "delivered")
+    assert subjects
+    assert subjects == ["offer at DC0_IncomingOffersQ", "calls for offers"]
+    (found, calls) = (f for f in document["audit"]["delivered"]["findings"] if not f["pass"])
+    assert "missing: message" in found["observed"]
+    assert "from SP" in found["observed"]
+    assert calls["subject"] == "calls for offers"
+    called = counts(document, "sent")
+    assert called["pOrder"][0] < called["callForOffers"][0]
+    assert document["calls_without_all_offers"] >= 1
+    # The verdict's own reasons are failures of the run; the audit reports its own.
+    rules = {rule["rule"]: (rule["kept"], rule["observed"]) for rule in document["rules"]}
+    assert "LOST" in result.verdict.codes
+    codes = ", ".join(code for code in result.verdict.codes if code != "AUDIT")
+    assert rules["no failures or exceptions (3.5)"] == (False, codes)
+    assert rules["progress reported every 5 min (3.3)"] == (False, "600 s")
+    separate = rules["broker and clients on separate machines (3.9)"]
+    assert separate == (False, "broker on the client's host")
+
+
+def named_of(row: dict[str, Any]) -> int:
+    """Messages that a destination's names are for."""
+    words = [name.split() for name in row["missing"]]
+    return sum(int(w[3]) - int(w[1]) + 1 if w[0] == "messages" else 1 for w in words)
+
+
+async def test_what_is_lost_in_the_warm_up_is_lost(tmp_path: Path) -> None:
+    # A tenth of a second is measured of more than two that are played.
+    result, document = await played(
+        tmp_path / "run", "lose=1/3,only=+/+/InvMovementQ", warmup=2, duration=0.1, drain=1
+    )
+    assert "AUDIT" in result.verdict.codes
+    assert {subject.split()[0] for subject in failed(document, "delivered")} == {"inventoryInfo"}
+    losses = 0
+    for row in document["destinations"]:
+        lost = row["expected_in_all"] - row["received_in_all"]
+        losses += lost > row["expected"] - row["received"]
+        assert named_of(row) + row["missing_unnamed"] == lost
+        assert row["missing_unnamed"] == 0 or len(row["missing"]) == 5
+    assert losses
+
+
+async def test_what_left_no_gap_is_named_across_workers(tmp_path: Path) -> None:
+    # All of a type that causes nothing: its receiver does not know that there was any.
+    result, document = await played(
+        tmp_path / "run", "lose=1,only=+/+/POrderConfQ", workers=3, drain=1
+    )
+    assert result.facts.workers_lost == ()
+    (row,) = (row for row in document["destinations"] if row["message"] == "pOrderConf")
+    assert row["received_in_all"] == 0
+    assert named_of(row) == row["expected_in_all"] > 0
+    assert row["missing_unnamed"] == 0
+    assert {name.split(" from ")[0].split()[1] for name in row["missing"]} == {"0"}
+
+
+async def test_a_slow_broker_fails_the_percentile(tmp_path: Path) -> None:
+    result, document = await played(
+        tmp_path / "run", "delay=5100ms,only=+/+/InvMovementQ", duration=1
+    )
+    assert "AUDIT" in result.verdict.codes
+    assert failed(document, "delivery_time") == [
+        f"inventoryInfo at SM{number}_InvMovementQ" for number in range(5)
+    ]
+    assert not failed(document, "delivered")
+
+
+async def test_a_driver_that_falls_behind_fails_the_pacing(tmp_path: Path) -> None:
+    # One message in flight a driver, and a broker that takes too few a second.
+    result, document = await played(tmp_path / "run", "ceiling=60", max_unacknowledged=1)
+    assert "AUDIT" in result.verdict.codes
+    assert "interaction 1" in failed(document, "pacing")
+    assert not failed(document, "delivered")  # late is not lost
+    assert document["waited_for_window"] > 0  # so do handlers whose window is full
+
+
+async def test_steps_of_the_rate_are_another_workload_even_where_their_mean_is_one(
+    tmp_path: Path,
+) -> None:
+    _, stepped = await played(tmp_path / "steps", steps="50%:1s,150%:1s")
+    assert stepped["changed_options"] == ["rate steps, 100.0% of the rates in the mean"]
+
+
+async def test_options_of_publish_and_subscribe_change_no_count(tmp_path: Path) -> None:
+    bus = {
+        "all": {"queue": False, "target": "Central"},
+        "callForOffers": {"subscription": "SET"},
+    }
+    _, usual = await played(tmp_path / "queues", handlers=1, duration=1)
+    for selectors in ("broker", "client"):
+        result, document = await played(
+            tmp_path / selectors, handlers=1, duration=1, selectors=selectors, messages=bus
+        )
+        assert counts(document, "sent", "received") == counts(usual, "sent", "received")
+        assert not failed(document, "delivered")
+        assert (document["discarded"] > 0) == (selectors == "client")
+        assert any(not rule["kept"] for rule in document["rules"])
+        assert [row["percent"] for row in document["groups"]][2:] == [0, 0]
+        assert "LOST" not in result.verdict.codes
+
+
+def test_a_bundle_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match=r"has no run\.json"):
+        write_bundle(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(RunDirectoryError, match="damaged"):
+        write_bundle(tmp_path)
+    (tmp_path / "run.json").write_text('{"schema": 1}')
+    with pytest.raises(RunDirectoryError, match=r"has no specjms\.json"):
+        write_bundle(tmp_path)
+
+
+async def test_a_broker_without_shared_subscriptions_is_refused_before_any_load(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "run"
+    with pytest.raises(BrokerRefusedError, match="--handlers 1") as error:
+        await played(directory, broker="amqtt")
+    assert "\n" not in str(error.value)
+    assert not directory.exists()
+
+
+def test_version_3_names_the_setting_that_avoids_it() -> None:
+    scenario = build_scenario("specjms", None, {"mqtt": "3.1.1"})
+    with pytest.raises(ScenarioError, match="handlers = 1"):
+        resolve(scenario)
+
+
+async def test_the_first_exception_ends_a_run(tmp_path: Path) -> None:
+    result, document = await played(
+        tmp_path / "run", "drop=1/10,only=+/+/OrderQ", duration=30, on_exception="stop"
+    )
+    assert result.exit_status == 1
+    assert "DISCONNECTED" in result.verdict.codes
+    assert document["window_s"] < 29
+    rules = {rule["rule"]: rule["kept"] for rule in document["rules"]}
+    assert rules["no failures or exceptions (3.5)"] is False
+    events = (tmp_path / "run" / "events.jsonl").read_text()
+    assert '"cut"' in events and '"exception"' in events
+
+
+async def test_devices_come_back_and_lose_nothing_that_is_persistent(tmp_path: Path) -> None:
+    """Again and again a client is cut off; handlers carry on with what was under way."""
+    result, document = await played(
+        tmp_path / "run", "reset=400ms", duration=3, drain=10, on_exception="go_on"
+    )
+    assert document["window_s"] == pytest.approx(3, abs=0.01)
+    # The relay cuts until the end, and the run waits for whom it cut last.
+    assert result.facts.reconnects >= result.facts.disconnects > 20
+    assert "DISCONNECTED" not in result.verdict.codes
+    lost = {
+        row["message"]
+        for row in document["destinations"]
+        if row["expected_in_all"] != row["received_in_all"]
+    }
+    persistent = {row["message"] for row in document["types"] if row["qos"] > 0}
+    assert not lost & persistent
+    assert document["calls_without_all_offers"] == document["messages_with_unsent_effects"] == 0
+
+
+def test_an_address_that_is_not_given_is_refused() -> None:
+    fields = {"messages": {"order": {"endpoint": 2}}}
+    with pytest.raises(ScenarioError, match="endpoint: 2 is asked for; allowed: 1 to 1"):
+        resolve(build_scenario("specjms", None, fields))
+    two = {**fields, "broker": ["mqtt://a:1883", "mqtt://b:1883"]}
+    groups = {group.name: group for group in resolve(build_scenario("specjms", None, two)).groups}
+    assert groups["1.order"].targets == (1,)
+    assert groups["1.orderConf"].targets == ()
+
+
+def test_only_a_private_broker_is_killed() -> None:
+    with pytest.raises(ScenarioError, match="recovery: only a private broker"):
+        build_scenario("specjms", None, {"recovery": 60, "broker": "mqtt://a:1883"})
+    workload = resolve(build_scenario("specjms", None, {"recovery": 60, "drain": 5}))
+    assert (workload.crash, workload.phases.drain_s) == ("broker", 60)
+    assert workload.reconnect is not None and not workload.phases.stops_at_exception

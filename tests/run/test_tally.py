@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+
+from loadgen.metrics.histogram import bucket_index
+from loadgen.metrics.interval import Interval
+from loadgen.run.tally import Tally, p99_us
+
+
+def timed(group: str, phase: str, value_ns: int, count: int) -> Interval:
+    return Interval(
+        group=group,
+        phase=phase,
+        series="end_to_end",
+        count=count,
+        sum_ns=count * value_ns,
+        min_ns=value_ns,
+        max_ns=value_ns,
+        bucket=np.array([bucket_index(value_ns)], np.int32),
+        bucket_count=np.array([count], np.int64),
+    )
+
+
+def test_counters_are_kept_apart_by_phase() -> None:
+    tally = Tally(["publishers"], ["measure"])
+    for phase, sent in (("warmup", 3), ("measure", 4), ("measure", 5)):
+        tally.add(Interval(group="publishers", phase=phase, sent=sent, disconnects=1))
+    assert tally.counts["measure"]["sent"] == 9
+    assert tally.counts["warmup"]["sent"] == 3
+    assert tally.counts["drain"]["sent"] == 0
+    assert tally.total("disconnects") == 3
+
+
+def test_series_of_timed_groups_are_merged_and_others_are_not() -> None:
+    tally = Tally(["pair_subscriber"], ["measure"])
+    for row in (
+        timed("pair_subscriber", "measure", 1_000, 90),
+        timed("pair_subscriber", "measure", 5_000, 10),
+        timed("pair_subscriber", "warmup", 900_000, 10),
+        timed("background_subscribers", "measure", 900_000, 10),
+    ):
+        tally.add(row)
+    assert tally.series["measure", "end_to_end"].count == 100
+    assert tally.p99_us("measure", "end_to_end") == pytest.approx(5, rel=0.01)
+    assert tally.p99_us("measure", "transit") is None
+
+
+def test_busy_share_is_of_the_busiest_worker_in_the_phases_that_matter() -> None:
+    tally = Tally([], ["measure"])
+    for worker, phase, cpu_ns, wait_ns in (
+        (0, "measure", 100, 100),
+        (0, "measure", 300, 0),
+        (1, "measure", 100, 0),
+        (1, "connect", 1000, 0),
+    ):
+        row = Interval(worker=worker, phase=phase, span_ns=1000, cpu_ns=cpu_ns, wait_ns=wait_ns)
+        tally.add(row)
+    assert tally.busy_share_max() == 0.25
+    assert Tally([], ["measure"]).busy_share_max() == 0.0
+
+
+def test_p99_of_nothing_is_none() -> None:
+    assert p99_us([]) is None
+    assert p99_us([Interval()]) is None

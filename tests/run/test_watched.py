@@ -1,0 +1,103 @@
+"""The broker of a run, watched into broker.jsonl as the score card reads it."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.errors import UsageError
+from loadgen.report.build.broker_section import BrokerRecords, read_broker
+from loadgen.run import watched
+from loadgen.run.rundir import EventLog
+from loadgen.run.watched import BROKER_FILE, watched_broker
+
+
+def records(directory: Path) -> BrokerRecords:
+    found = read_broker(directory)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Iterator[EventLog]:
+    log = EventLog(tmp_path)
+    yield log
+    log.close(0)
+
+
+async def test_a_process_that_is_named(tmp_path: Path, events: EventLog) -> None:
+    """Of several endpoints none is asked for its counts: they may be one broker."""
+    endpoints = [Endpoint("mqtt", "127.0.0.1", port) for port in (1, 2)]
+    async with watched_broker(
+        tmp_path, events, name="x", endpoints=endpoints, own_pids=None, broker_pid=os.getpid()
+    ):
+        await asyncio.sleep(0.05)
+    found = records(tmp_path)
+    # At the beginning and at the end, whatever is in between.
+    assert len(found.processes) >= 2
+    assert found.processes[0].resident_bytes > 1 << 20
+    assert (found.counts, found.troubles) == ((), ())
+
+
+async def test_a_broker_of_ours_that_comes_back_as_another_process(
+    tmp_path: Path, events: EventLog
+) -> None:
+    pids = [2**22 + 1]
+    async with watched_broker(
+        tmp_path, events, name="reflector", endpoints=[], own_pids=lambda: pids
+    ):
+        await asyncio.sleep(0.05)
+        pids[0] = os.getpid()
+    assert len(records(tmp_path).processes) == 1
+
+
+async def test_what_listens_on_this_host_is_found(
+    tmp_path: Path, events: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker of somebody else: here this process, that cannot be told from ourselves."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = Endpoint("mqtt", "127.0.0.1", listener.getsockname()[1])
+        async with watched_broker(
+            tmp_path, events, name="external", endpoints=[endpoint], own_pids=None, counts=False
+        ):
+            await asyncio.sleep(0.05)
+    assert len(records(tmp_path).processes) >= 2
+
+
+async def test_a_pid_that_is_none_is_refused_before_anything(
+    tmp_path: Path, events: EventLog
+) -> None:
+    with pytest.raises(UsageError, match="broker_pid: there is no process"):
+        async with watched_broker(
+            tmp_path, events, name="x", endpoints=[], own_pids=None, broker_pid=2**22 + 1
+        ):
+            raise AssertionError("must not get here")
+    assert not (tmp_path / BROKER_FILE).exists()
+
+
+async def test_a_full_disk_does_not_end_the_run(
+    tmp_path: Path, events: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / BROKER_FILE).symlink_to("/dev/full")
+    async with watched_broker(
+        tmp_path, events, name="x", endpoints=[], own_pids=lambda: [os.getpid()]
+    ):
+        await asyncio.sleep(0.05)
+    told = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert len(told) == 1 and "No space left" in told[0]
+
+
+async def test_records_are_bounded(
+    tmp_path: Path, events: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "MOST_RECORDS", 1)
+    async with watched_broker(
+        tmp_path, events, name="x", endpoints=[], own_pids=lambda: [os.getpid()]
+    ):
+        await asyncio.sleep(0.05)
+    assert len(records(tmp_path).processes) == 1

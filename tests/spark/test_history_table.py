@@ -1,0 +1,118 @@
+"""The history: each card once, trends by hand, and a baseline that rolls."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from loadgen.errors import RunDirectoryError
+from loadgen.report.build.compare import Bounds, load_of, regressions
+from loadgen.report.build.summary import summarize_run
+from loadgen.report.history import documents_in, history_page, past_card, weeks_of
+from loadgen.report.model import ScoreCard
+from loadgen.report.render.to_json import to_document, to_json
+from loadgen.spark.history_table import add_cards, baseline_of, courses_of, past_comparisons
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+VALUES = (100.0, 104.0, 96.0, 102.0)
+DAYS = ("2026-10-26", "2026-10-28", "2026-11-02", "2026-11-03")
+
+
+@pytest.fixture(scope="module")
+def card(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> ScoreCard:
+    return summarize_run(make.fabricate(tmp_path_factory.mktemp("runs") / "a"))
+
+
+def document(card: ScoreCard, run: str, day: str, value: float, **changes: Any) -> dict[str, Any]:
+    """A card of another run and day, whose first row has this value."""
+    found: dict[str, Any] = orjson.loads(orjson.dumps(to_document(card), default=dict))
+    found["run"] |= {"id": run, "started": f"{day}T12:00:00Z"} | changes
+    found["rows"][0]["value"] = value
+    return found
+
+
+def documents(card: ScoreCard) -> list[tuple[str, dict[str, Any]]]:
+    known = zip(DAYS, VALUES, strict=True)
+    return [(f"c{n}", document(card, f"r{n}", *of)) for n, of in enumerate(known)]
+
+
+@pytest.fixture(scope="module")
+def history(
+    spark: "SparkSession", card: ScoreCard, tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    where = tmp_path_factory.mktemp("with space") / "history"
+    other = document(card, "other", DAYS[0], 1.0, scenario={"devices": 7})
+    invalid = document(card, "invalid", DAYS[3], 1.0)
+    invalid["verdict"] = {"valid": False, "reasons": [{"code": "LOST", "detail": "some"}]}
+    told = [*documents(card), ("o", other), ("i", invalid)]
+    assert add_cards(spark, str(where), told) == 6
+    # Again: from another file, by itself, and twice in one go.
+    assert add_cards(spark, str(where), [*told, *told]) == 0
+    return f"file://{where}"
+
+
+def value_of(courses: Sequence[Any]) -> Any:
+    return next(c for c in courses if c.column == "value" and len(c.points) == 4)
+
+
+def test_a_table_by_case_and_month(history: str) -> None:
+    where = Path(history.removeprefix("file://"))
+    folders = {str(path.relative_to(where)) for path in where.glob("*/*") if path.is_dir()}
+    assert folders == {"case=fanin/month=2026-10", "case=fanin/month=2026-11"}
+
+
+def test_weeks_and_the_rolling_mean(spark: "SparkSession", history: str, card: ScoreCard) -> None:
+    courses = courses_of(spark, history, "FANIN", rolling=2)
+    course = value_of(courses)
+    assert course.name == card.rows[0].name
+    assert course.description == card.rows[0].description
+    assert [point.value for point in course.points] == [*VALUES]
+    assert [point.before for point in course.points] == [None, 100.0, 102.0, 100.0]
+    assert weeks_of(course) == [("2026-10-26", 2, 102, 100, 104), ("2026-11-02", 2, 99, 96, 102)]
+    # Every case has a latency to follow.
+    assert {"value", "p50", "p99"} == {c.column for c in courses}
+    assert courses_of(spark, history, row="NO.SUCH") == []
+    late = value_of_late(courses_of(spark, history, row=course.name, since="2026-11-01"))
+    assert late == [96.0, 102.0]
+    page = history_page(courses, 2).decode()
+    assert page.count("<figure>") == len(courses)
+
+
+def value_of_late(courses: Sequence[Any]) -> list[float]:
+    return [p.value for c in courses if (c.column, c.place) == ("value", 0) for p in c.points]
+
+
+def test_the_baseline_rolls(spark: "SparkSession", history: str, card: ScoreCard) -> None:
+    load = load_of(card)
+    new = past_card(orjson.dumps(document(card, "new", "2026-11-04", 60.0)).decode())
+    assert load_of(new) == load
+    found = baseline_of(spark, history, new, load, 3)
+    assert [one.run.id for one in found] == ["r1", "r2", "r3"]
+    # A run is no baseline of itself, nor of what came before it.
+    third = past_card(orjson.dumps(documents(card)[2][1]).decode())
+    assert [one.run.id for one in baseline_of(spark, history, third, load, 9)] == ["r0", "r1"]
+    (comparison,) = past_comparisons(spark, history, [new], 3, Bounds(0.05))
+    told = [line for line in regressions([comparison]) if line.startswith(card.rows[0].name)]
+    assert len(told) == 1 and "60" in told[0]
+    same = past_card(orjson.dumps(document(card, "new", "2026-11-04", 101.0)).decode())
+    assert regressions(past_comparisons(spark, history, [same], 3, Bounds(0.05))) == []
+
+
+def test_what_is_no_card(spark: "SparkSession", card: ScoreCard, tmp_path: Path) -> None:
+    assert len(documents_in(to_json([card, card]), "x")) == 2
+    for data in (b"{", b"3", b'{"runs": 3}'):
+        with pytest.raises(RunDirectoryError, match=r"^x is no scorecard\.json"):
+            documents_in(data, "x")
+    harm: list[dict[str, Any]] = [{"rows": [{"name": 1}]}, {"run": {}}, {"schema": 2}]
+    for changes in (*harm, {"verdict": None}, {"latency": {"a": {"b": 1}}}):
+        bad = documents(card)[0][1] | changes
+        with pytest.raises(RunDirectoryError, match=r"^x (is no scorecard|has schema)"):
+            add_cards(spark, str(tmp_path / "h"), [("x", bad)])
+    assert not (tmp_path / "h").exists()
+    with pytest.raises(RunDirectoryError, match="holds no history; begin one with"):
+        courses_of(spark, str(tmp_path / "h"))

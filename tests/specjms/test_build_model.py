@@ -1,0 +1,228 @@
+"""What a scenario may change in which topology, and what it must not."""
+
+from typing import Any
+
+import pytest
+
+from loadgen.cases.registry import build_scenario
+from loadgen.cases.specjms import SupplyChain, choices_of
+from loadgen.errors import ScenarioError
+from loadgen.specjms.build_model import Choices, changed_options, model_of
+from loadgen.specjms.messages import MESSAGES, number_of
+from loadgen.specjms.topology import Locations
+
+ORDER, CALL = number_of("order"), number_of("callForOffers")
+
+
+def test_defaults_are_those_of_the_message_table() -> None:
+    model = model_of(Choices())
+    for message, options in zip(MESSAGES, model.messages, strict=True):
+        assert options.qos == int(message.persistent)
+        # Column D is of topics; what is persistent waits in queues, too.
+        assert options.durable == (message.durable or message.persistent)
+        assert options.transacted == message.transacted
+        assert options.queue == (not message.pubsub)
+        assert options.handlers == (1 if message.pubsub else 2)
+    assert changed_options(model) == ()
+
+
+@pytest.mark.parametrize("topology", ["horizontal", "vertical"])
+@pytest.mark.parametrize(
+    "override",
+    [
+        {"locations": {"SM": 3}},
+        {"interactions": {"1": 5.0}},
+        {"interactions": {"1": {"rate": 5.0}}},
+        {"quantities": {"order_lines": [1, 2, 3]}},
+        {"messages": {"order": {"sizes": [100, 200, 300]}}},
+        {"shared_connections": True},
+        {"check_every": 10},
+        {"families": 7},
+        {"headquarters": 2},
+        {"messages": {"order": {"percent": [50, 30, 20]}}},
+        {
+            "messages": {
+                "order": {"acknowledgement": "DUPS_OK", "transacted": False},
+            }
+        },
+    ],
+)
+def test_controlled_topologies_refuse_what_the_rules_fix(
+    topology: Any, override: dict[str, Any]
+) -> None:
+    with pytest.raises(ScenarioError, match="freeform") as error:
+        model_of(Choices(topology=topology, **override))
+    assert "\n" not in str(error.value)
+    model_of(Choices(topology="freeform", **override))
+
+
+def test_controlled_topologies_allow_agents_handlers_drivers_and_connections() -> None:
+    model = model_of(
+        Choices(
+            base=10,
+            agents={"DC": 2},
+            connections={"SM": 1},
+            handlers=3,
+            drivers=2,
+            interactions={"5": {"drivers": 4}},
+            messages={"statInfoSM": {"handlers": 5}},
+        )
+    )
+    assert model.locations == Locations(10, 2, 4, 1)
+    assert model.drivers == (2, 2, 2, 2, 4, 2, 2)
+    assert model.messages[ORDER].handlers == 3
+    assert model.messages[number_of("statInfoSM")].handlers == 5
+    assert changed_options(model) == ()
+
+
+def test_freeform_takes_what_is_named_and_leaves_the_rest_off() -> None:
+    model = model_of(
+        Choices(
+            topology="freeform",
+            base=1,
+            locations={"SM": 7, "HQ": 2},
+            interactions={"3": 2.5, "4": {"rate": 9, "drivers": 3}, "7": "off"},
+            quantities={"order_lines": [1, 2, 3], "percent": [50, 30, 20]},
+        )
+    )
+    assert model.locations == Locations(7, 1, 1, 2)
+    assert model.rates == (0, 0, 2.5, 9.0, 0, 0, 0)
+    assert model.drivers[3] == 3
+    assert model.class_percent == (50, 30, 20)
+    assert "topology: freeform" in changed_options(model)
+
+
+def test_a_types_own_options_win_over_those_of_all() -> None:
+    model = model_of(
+        Choices(
+            handlers=1,
+            messages={
+                "all": {"persistent": False, "queue": False, "target": "Central"},
+                "order": {"qos": 2, "target": "LocationID", "transacted": False},
+            },
+        )
+    )
+    order, conf = model.messages[ORDER], model.messages[number_of("orderConf")]
+    assert (order.qos, order.target, order.transacted, order.queue) == (
+        2,
+        "LocationID",
+        False,
+        False,
+    )
+    assert (conf.qos, conf.target) == (0, "Central")
+    changed = changed_options(model)
+    assert "order: qos 2" in changed
+    assert "orderConf: queue False" in changed
+
+
+def test_which_messages_share_a_topic_says_nothing_of_queues() -> None:
+    central = {"all": {"target": "Central"}}
+    assert not any("order:" in one for one in changed_options(model_of(Choices(messages=central))))
+
+
+def test_where_all_share_a_topic_no_family_has_one_of_its_own() -> None:
+    def subscription(**options: object) -> str:
+        everything = {"queue": False, "target": "Central"}
+        messages = {"all": everything, "callForOffers": options}
+        return (
+            model_of(Choices(messages=messages)).messages[number_of("callForOffers")].subscription
+        )
+
+    assert model_of(Choices()).messages[number_of("callForOffers")].subscription == "family"
+    assert subscription() == "OR"
+    assert subscription(subscription="IN") == "IN"
+    assert subscription(target="LocationID-MessageType") == "family"
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"base": 0}, "base"),
+        ({"messages": {"ordre": {}}}, "'ordre' is unknown; did you mean 'order'"),
+        ({"messages": {"order": {"colour": 1}}}, "'colour' is unknown"),
+        ({"messages": {"order": 3}}, "not a table"),
+        ({"messages": {"order": {"qos": 3}}}, "0 to 2"),
+        ({"messages": {"order": {"durable": "yes"}}}, "true, false"),
+        ({"messages": {"order": {"target": "Moon"}}}, "Central"),
+        ({"messages": {"order": {"subscription": "IN"}}}, "callForOffers only"),
+        ({"messages": {"callForOffers": {"subscription": "XOR"}}}, "family, IN, OR, SET"),
+        ({"messages": {"priceUpdate": {"queue": True}}}, "several consumers"),
+        ({"agents": {"DC": 0}}, "1 to 100"),
+        ({"connections": {"XX": 1}}, "'XX' is unknown"),
+        ({"messages": {"order": {"endpoint": 0}}}, "1 to 1,000"),
+        (
+            {"topology": "freeform", "messages": {"order": {"acknowledgement": "DUPS_OK"}}},
+            "with transacted = false",
+        ),
+        ({"messages": {"order": {"target": "Central"}}}, "with queue = false"),
+        ({"messages": {"order": {"persistent": True, "qos": 0}}}, "contradict"),
+        ({"messages": {"order": {"persistent": False, "qos": 1}}}, "contradict"),
+        ({"topology": "vertical", "headquarters": 20}, "fixed in the vertical"),
+        ({"interactions": {"8": {"drivers": 1}}}, "'8' is unknown; allowed: 1, 2, 3, 4, 5, 6, 7"),
+        ({"interactions": {"1": {"speed": 1}}}, "'speed' is unknown"),
+        ({"handlers": 0}, "1 to 100"),
+        ({"mqtt": "3.1.1"}, "handlers = 1"),
+        (
+            {"mqtt": "3.1.1", "handlers": 1, "selectors": "client"}
+            | {"messages": {"all": {"queue": False, "target": "Central"}}},
+            "user properties",
+        ),
+        (
+            {"selectors": "client", "messages": {"all": {"queue": False, "target": "Central"}}},
+            "cannot share",
+        ),
+        ({"topology": "freeform", "interactions": {"1": 0}}, "all are off"),
+        ({"topology": "freeform", "interactions": {"1": -1}}, "or off"),
+        ({"topology": "freeform", "interactions": {"1": 1e-9}}, "0.0001 to 1,000,000"),
+        (
+            {"topology": "freeform", "locations": {"XX": 1}},
+            "'XX' is unknown; allowed: SM, DC, SP, HQ",
+        ),
+        ({"topology": "freeform", "quantities": {"percent": [50, 50, 50]}}, "100 in all"),
+        ({"topology": "freeform", "quantities": {"lines": [1, 1, 1]}}, "unknown"),
+        ({"topology": "freeform", "quantities": {"hot_cards": [1, 1]}}, "three numbers"),
+        ({"topology": "freeform", "messages": {"order": {"sizes": [8, 9, 10]}}}, "from 72"),
+        (
+            {"topology": "freeform", "quantities": {"order_lines": [1e5, 1e5, 1e5]}},
+            "262,144 at most",
+        ),
+        (
+            {"topology": "freeform", "shared_connections": True, "selectors": "client"}
+            | {"handlers": 1, "messages": {"all": {"queue": False, "target": "Central"}}},
+            "connections: one of several receivers",
+        ),
+    ],
+)
+def test_bad_choices_are_refused_in_one_line(choices: dict[str, Any], words: str) -> None:
+    with pytest.raises(ScenarioError) as error:
+        model_of(Choices(**choices))
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_version_3_is_enough_for_one_handler_and_selectors_at_the_broker() -> None:
+    model = model_of(
+        Choices(mqtt="3.1.1", handlers=1, messages={"all": {"queue": False, "target": "Central"}})
+    )
+    assert not model.messages[ORDER].queue
+
+
+def test_a_scenario_says_it_all() -> None:
+    scenario = build_scenario(
+        "specjms",
+        {
+            "topology": "freeform",
+            "base": 3,
+            "locations": {"SM": 4},
+            "interactions": {"1": 5},
+            "messages": {"order": {"handlers": 7}},
+            "quantities": {"order_lines": [1, 2, 3]},
+        },
+        {"families": "9", "check_every": "10"},
+    )
+    assert isinstance(scenario, SupplyChain)
+    choices = choices_of(scenario)
+    assert choices.locations == {"SM": 4}
+    model = model_of(choices)
+    assert (model.families, model.check_every, model.rates[0]) == (9, 10, 5.0)
+    assert model.messages[ORDER].handlers == 7

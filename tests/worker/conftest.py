@@ -1,0 +1,76 @@
+"""Fixtures of `harness`, importable however pytest was started."""
+
+import asyncio
+import gc
+import os
+import signal
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.brokers.certificates import CertificateFiles, make_certificates
+from loadgen.worker.worker import warm
+from tests.worker.harness import Behaviour, Driver, FakeBroker, Forkserver, well_behaved
+
+
+@pytest.fixture(scope="session")
+def forkserver() -> Iterator[Forkserver]:
+    made = Forkserver()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def driver(forkserver: Forkserver, tmp_path: Path) -> AsyncIterator[Driver]:
+    """A worker that waits to be configured; it must end by itself when the test does."""
+    channel, pid = forkserver.start(0)
+    made = Driver(channel, tmp_path, pid=pid)
+    await made.open()
+    try:
+        yield made
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+        raise
+    finally:
+        await made.close()
+        status = await asyncio.to_thread(forkserver.exit_status, pid)
+    assert status == 0, "the worker ended with an error, see above"
+
+
+@pytest.fixture
+async def start_broker() -> AsyncIterator[Callable[..., Awaitable[FakeBroker]]]:
+    """Starts fake brokers that end with the test."""
+    async with AsyncExitStack() as stack:
+
+        async def start(behaviour: Behaviour = well_behaved, **options: Any) -> FakeBroker:
+            return await stack.enter_async_context(FakeBroker(behaviour, **options))
+
+        yield start
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """A worker switches the garbage collector off for good; these tests go on."""
+    warm()
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> CertificateFiles:
+    """A test authority, a broker's certificate for 127.0.0.1 and those of six devices."""
+    directory = tmp_path_factory.mktemp("certificates") / "made"
+    return make_certificates(directory, ["127.0.0.1", "localhost"], clients=6, key="ecdsa")
+
+
+@pytest.fixture
+def server_context(certificates: CertificateFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.certificate, certificates.key)
+    return context

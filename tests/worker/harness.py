@@ -1,0 +1,559 @@
+"""A worker in a process of its own, and a broker that does just what a test wants.
+
+Workers are forked, as in a run, from one process that has the kernels compiled.
+"""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+import zlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadgen.brokers.ports import listen
+from loadgen.kernels.fleet import Totals
+from loadgen.metrics.interval import Interval
+from loadgen.mqtt.codec import decode, encode
+from loadgen.mqtt.packets import (
+    ConnAck,
+    Connect,
+    Disconnect,
+    Packet,
+    PingReq,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubAck,
+    Subscribe,
+)
+from loadgen.plan.groups import (
+    DeviceGroup,
+    Publishes,
+    RunPlan,
+    Share,
+    Subscribes,
+    Target,
+    WorkerPlan,
+)
+from loadgen.worker.frames import FrameReader, encode_frame
+from loadgen.worker.recorder import decode_intervals
+from loadgen.worker.shared_counts import LivePage, create_live_page
+
+HANG_S = 30.0
+"""Nothing in these tests takes that long: a wait of that length is a hang, not a slow machine."""
+RUN_TAG = 0x10AD
+MS = 1_000_000
+
+
+# --- the worker ------------------------------------------------------------------------------
+
+
+class Forkserver:
+    """The process that workers are forked from."""
+
+    def __init__(self) -> None:
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control.settimeout(HANG_S * 5)
+        command = [
+            *(sys.executable, "-m", "loadgen.run.hosts.forkserver"),
+            *(str(theirs.fileno()), "loadgen.worker.worker:run_worker", "messaging"),
+        ]
+        root = str(Path(__file__).parents[2])
+        self.process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env={**os.environ, "PYTHONPATH": root}
+        )
+        theirs.close()
+        self.messages: list[dict[str, Any]] = []
+        try:
+            self.wait_for("ready")
+        except BaseException:
+            self.close()
+            raise
+
+    def wait_for(self, key: str, **fields: Any) -> dict[str, Any]:
+        while True:
+            for message in self.messages:
+                if key in message and fields.items() <= message.items():
+                    self.messages.remove(message)
+                    return message
+            data = self.control.recv(8192)
+            assert data, "the forkserver ended"
+            self.messages.append(orjson.loads(data))
+
+    def start(self, row: int) -> tuple[socket.socket, int]:
+        """(our end of the channel, pid) of a new worker."""
+        ours, theirs = socket.socketpair()
+        message = orjson.dumps({"start": row})
+        socket.send_fds(self.control, [message], [theirs.fileno()])
+        theirs.close()
+        return ours, int(self.wait_for("started", started=row)["pid"])
+
+    def exit_status(self, pid: int) -> int:
+        return int(self.wait_for("exited", pid=pid)["status"])
+
+    def close(self) -> None:
+        self.control.close()
+        self.process.wait(HANG_S)
+
+
+async def until(condition: Callable[[], Any], what: str = "") -> None:
+    """Wait for something that must come true; there is no hurry."""
+    async with asyncio.timeout(HANG_S):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+class WorkerRefusedError(Exception):
+    """The worker answered a command with an error."""
+
+
+class Driver:
+    """The coordinator's side of one worker, played by a test."""
+
+    def __init__(self, channel: socket.socket, directory: Path, *, pid: int = 0) -> None:
+        self.channel = channel
+        self.directory = directory
+        self.pid = pid
+        self.rows: list[Interval] = []
+        self.frames: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
+        self.window_ends: list[dict[str, int]] = []
+        self.answers: list[dict[str, Any]] = []
+        self.ended = False
+        self.live: LivePage
+        self.start_ns = self.measure_ns = self.end_ns = 0
+
+    async def open(self) -> None:
+        self.reader, self.writer = await asyncio.open_connection(sock=self.channel)
+        self.listening = asyncio.create_task(self._listen())
+
+    async def _listen(self) -> None:
+        reader = FrameReader()
+        with suppress(ConnectionError):
+            while data := await self.reader.read(1 << 20):
+                for header, block in reader.feed(data):
+                    self.frames.append(header)
+                    if "interval" in header:
+                        self.rows += decode_intervals(header, block)
+                    elif "event" in header:
+                        self.events.append(header["event"])
+                    elif "window_end" in header:
+                        self.window_ends.append(header["window_end"])
+                    else:
+                        self.answers.append(header)
+        self.ended = True
+
+    async def close(self) -> None:
+        self.writer.close()
+        with suppress(ConnectionError):
+            await self.writer.wait_closed()
+        self.listening.cancel()
+
+    def send(self, op: str, **fields: Any) -> None:
+        self.writer.write(encode_frame({"op": op, **fields}))
+
+    async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        """The answer to a command; WorkerRefusedError("Type: message") for an error."""
+        self.send(op, **fields)
+        found: list[dict[str, Any]] = []
+
+        def answered() -> bool:
+            found[:] = [answer for answer in self.answers if answer.get("re") == op]
+            return bool(found) or self.ended
+
+        last_beat = time.monotonic()
+        async with asyncio.timeout(HANG_S):
+            while not answered():
+                if time.monotonic() - last_beat > 1:
+                    self.send("beat")
+                    last_beat = time.monotonic()
+                await asyncio.sleep(0.002)
+        assert found, f"the worker ended instead of answering {op}"
+        self.answers.remove(found[0])
+        if "error" in found[0]:
+            error = found[0]["error"]
+            raise WorkerRefusedError(f"{error['type']}: {error['message']}")
+        return found[0]
+
+    async def configure(self, plan: RunPlan) -> dict[str, Any]:
+        path = self.directory / "live"
+        self.live = create_live_page(path, len(plan.workers), len(plan.groups))
+        return await self.ask(
+            "configure",
+            run="test",
+            host=0,
+            worker=0,
+            workers=len(plan.workers),
+            anchor_ns=time.monotonic_ns(),
+            live=str(path),
+            plan=asdict(plan),
+        )
+
+    async def connect(
+        self, *, rate: float | None = None, in_flight: int = 64, timeout_s: float = HANG_S
+    ) -> dict[str, Any]:
+        return await self.ask(
+            "connect",
+            start_ns=time.monotonic_ns(),
+            rate=rate,
+            in_flight=in_flight,
+            first_in_flight=in_flight,
+            timeout_s=timeout_s,
+        )
+
+    async def subscribe(self, timeout_s: float = HANG_S) -> dict[str, Any]:
+        return await self.ask("subscribe", timeout_s=timeout_s)
+
+    async def start(
+        self, *, warmup_ms: int = 100, measure_ms: int = 400, lead_ms: int = 50
+    ) -> None:
+        self.start_ns = time.monotonic_ns() + lead_ms * MS
+        self.measure_ns = self.start_ns + warmup_ms * MS
+        self.end_ns = self.measure_ns + measure_ms * MS
+        await self.ask(
+            "start", start_ns=self.start_ns, measure_ns=self.measure_ns, end_ns=self.end_ns
+        )
+
+    def now(self, total: str) -> int:
+        page = self.live
+        return page.total(total) if total in Totals.names() else page.counted(total)
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Wait, keeping the worker's lease alive."""
+        async with asyncio.timeout(HANG_S):
+            while not condition():
+                self.send("beat")
+                await asyncio.sleep(0.01)
+
+    async def finished(self) -> None:
+        """Until everything is sent, acknowledged and received."""
+        await self.until(
+            lambda: (
+                self.window_ends
+                and self.now("finished")
+                and self.now("received") >= self.now("expected")
+            )
+        )
+
+    async def stop(self) -> dict[str, Any]:
+        """Stop the worker; every frame it sent is here afterwards."""
+        answer = await self.ask("conclude")
+        await self.ask("stop")
+        self.writer.write_eof()
+        await until(lambda: self.ended)
+        final: dict[str, Any] = answer["final"]
+        return final
+
+    # What the rows say
+
+    def counted(self, name: str, *, phase: str | None = None, group: str | None = None) -> int:
+        """Sum of a counter over the rows."""
+        return sum(
+            getattr(row, name)
+            for row in self.rows
+            if (phase is None or row.phase == phase) and (group is None or row.group == group)
+        )
+
+    def recorded(
+        self, series: str, *, phase: str | None = None, group: str | None = None
+    ) -> list[Interval]:
+        """Rows of a latency series; each is checked to agree with itself."""
+        found = [
+            row
+            for row in self.rows
+            if row.series == series
+            and (phase is None or row.phase == phase)
+            and (group is None or row.group == group)
+        ]
+        for row in found:
+            assert row.bucket_count.sum() == row.count > 0
+            assert 0 <= row.min_ns <= row.max_ns
+            assert row.min_ns * row.count <= row.sum_ns <= row.max_ns * row.count
+        return found
+
+    def recorded_count(self, series: str, **where: Any) -> int:
+        return sum(row.count for row in self.recorded(series, **where))
+
+    def said(self, kind: str) -> list[str]:
+        return [event["detail"] for event in self.events if event["kind"] == kind]
+
+
+def one_worker_plan(
+    *groups: DeviceGroup,
+    targets: tuple[Target, ...] | None = None,
+    port: int = 0,
+    version: int = 4,
+    **fields: Any,
+) -> RunPlan:
+    """All groups on one worker."""
+    shares = tuple(Share(index, 0, group.count, 1) for index, group in enumerate(groups))
+    fields.setdefault("max_packet_bytes", 1 << 16)
+    return RunPlan(
+        RUN_TAG,
+        1,
+        5 if version == 5 else 4,
+        groups,
+        targets or (Target("127.0.0.1", port),),
+        (WorkerPlan(0, shares),),
+        **fields,
+    )
+
+
+def publishers(
+    count: int = 3,
+    rate: float = 300.0,
+    *,
+    qos: int = 0,
+    deliveries: int = 1,
+    topics: int | None = None,
+    window: int = 100,
+    size: tuple[int, int] = (32, 32),
+    **fields: Any,
+) -> DeviceGroup:
+    publishes = Publishes(
+        "t", topics or count, 0, rate, deliveries, qos, size_bytes=size, window=window
+    )
+    return DeviceGroup("publishers", count, publishes, **fields)
+
+
+def subscribers(
+    count: int = 1, *, qos: int = 0, wildcard: bool = True, **fields: Any
+) -> DeviceGroup:
+    return DeviceGroup(
+        "subscribers", count, subscribes=Subscribes("publishers", qos, wildcard), **fields
+    )
+
+
+def header(packet: Publish) -> tuple[int, int, int]:
+    """(stream, sequence, intended_ns) of a payload, which must be intact and of this run."""
+    data = packet.payload
+    assert zlib.crc32(data[:28], zlib.crc32(data[32:])) == int.from_bytes(data[28:32], "little")
+    assert int.from_bytes(data[:4], "little") == RUN_TAG
+    parts = (data[4:8], data[8:16], data[16:24])
+    stream, sequence, intended_ns = (int.from_bytes(part, "little") for part in parts)
+    return stream, sequence, intended_ns
+
+
+def check_stream(packets: list[Publish], stream: int, dues: list[int] | None = None) -> None:
+    """Every message of one stream once, in order and whole."""
+    headers = [header(packet) for packet in packets]
+    assert [found[:2] for found in headers] == [(stream, n) for n in range(len(packets))]
+    if dues is not None:
+        assert [found[2] for found in headers] == dues
+
+
+# --- the broker ------------------------------------------------------------------------------
+
+
+class Gone(Exception):  # noqa: N818
+    """The client closed the connection."""
+
+
+class Session:
+    """One client's connection as the broker sees it."""
+
+    def __init__(
+        self, broker: "FakeBroker", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.broker = broker
+        self.reader = reader
+        self.writer = writer
+        self.version = 4
+        self.connect = Connect("")
+        self.filters: list[tuple[str, int]] = []
+        self.published: list[Publish] = []
+        self.packets: list[Packet] = []
+        self.received = bytearray()
+        self._buffer = bytearray()
+
+    @property
+    def socket(self) -> socket.socket:
+        found: socket.socket = self.writer.get_extra_info("socket")
+        return found
+
+    async def packet(self) -> Packet:
+        """The next packet; Gone when there is none."""
+        while True:
+            decoded = decode(bytes(self._buffer), 0, len(self._buffer), self.version)
+            if decoded is not None:
+                packet, end = decoded
+                del self._buffer[:end]
+                if isinstance(packet, Connect):
+                    self.version = packet.protocol_version
+                    self.connect = packet
+                self.packets.append(packet)
+                return packet
+            try:
+                data = await self.reader.read(1 << 16)
+            except ConnectionError:
+                data = b""
+            if not data:
+                raise Gone
+            self.received += data
+            self._buffer += data
+
+    def send(self, *packets: Packet) -> None:
+        self.writer.write(b"".join(encode(packet, self.version) for packet in packets))
+
+    def send_bytes(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def drain(self) -> None:
+        await self.writer.drain()
+
+    def close(self) -> None:
+        self.writer.close()
+
+    def abort(self) -> None:
+        self.writer.transport.abort()
+
+    async def welcome(self, answer: ConnAck | None = None) -> Connect:
+        """Take CONNECT, answer CONNACK."""
+        packet = await self.packet()
+        assert isinstance(packet, Connect)
+        self.send(answer or ConnAck())
+        return packet
+
+    async def behave(self, *, until_packet: type[Packet] | None = None) -> Packet:
+        """Be a broker: route, acknowledge, answer; until the client goes or sends such a packet."""
+        while True:
+            packet = await self.packet()
+            if until_packet is not None and isinstance(packet, until_packet):
+                return packet
+            self.respond(packet)
+            await self.writer.drain()
+
+    def respond(self, packet: Packet) -> None:
+        if isinstance(packet, Subscribe):
+            self.filters += [(wanted.topic_filter, wanted.qos) for wanted in packet.subscriptions]
+            self.send(SubAck(packet.packet_id, tuple(w.qos for w in packet.subscriptions)))
+        elif isinstance(packet, Publish):
+            self.published.append(packet)
+            if packet.qos == 1:
+                self.send(PubAck(packet.packet_id))
+            elif packet.qos == 2:
+                self.send(PubRec(packet.packet_id))
+            self.broker.route(packet)
+        elif isinstance(packet, PubRel):
+            self.send(PubComp(packet.packet_id))
+        elif isinstance(packet, PubRec):
+            self.send(PubRel(packet.packet_id))
+        elif isinstance(packet, PingReq):
+            self.send(PingResp())
+        elif isinstance(packet, Disconnect):
+            raise Gone
+
+
+Behaviour = Callable[[Session], Coroutine[Any, Any, Any]]
+
+
+def matches(pattern: str, topic: str) -> bool:
+    wanted, found = pattern.split("/"), topic.split("/")
+    return len(wanted) == len(found) and all(
+        a in ("+", b) for a, b in zip(wanted, found, strict=True)
+    )
+
+
+async def well_behaved(session: Session) -> None:
+    await session.welcome()
+    await session.behave()
+
+
+class FakeBroker:
+    """Listens and hands each connection to the test's coroutine."""
+
+    def __init__(
+        self, behaviour: Behaviour = well_behaved, *, host: str = "127.0.0.1", **options: Any
+    ) -> None:
+        self.behaviour = behaviour
+        self.options = options
+        self.sessions: list[Session] = []
+        self.errors: list[BaseException] = []
+        self.gone = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._next_id = 0
+        self._listener = listen(host)
+        self.port: int = self._listener.getsockname()[1]
+
+    async def __aenter__(self) -> "FakeBroker":
+        self.server = await asyncio.start_server(
+            self._accept, sock=self._listener, limit=1 << 20, **self.options
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for session in self.sessions:
+            session.abort()
+        await asyncio.sleep(0)
+        if self.errors:
+            raise self.errors[0]
+
+    def _accept(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> Awaitable[None] | None:
+        session = Session(self, reader, writer)
+        self.sessions.append(session)
+        task = asyncio.ensure_future(self._serve(session))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return None
+
+    async def _serve(self, session: Session) -> None:
+        try:
+            await self.behaviour(session)
+        except (Gone, ConnectionError):
+            self.gone += 1
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self.errors.append(error)
+            session.abort()
+        else:
+            return
+        session.close()
+
+    def route(self, packet: Publish) -> None:
+        """Deliver to every session with a matching filter."""
+        for session in self.sessions:
+            for pattern, granted in session.filters:
+                if not matches(pattern, packet.topic_name):
+                    continue
+                qos = min(granted, packet.qos)
+                self._next_id = self._next_id % 60_000 + 1
+                packet_id = self._next_id if qos else 0
+                session.send(
+                    Publish(packet.topic_name, packet.payload, qos=qos, packet_id=packet_id)
+                )
+
+    @property
+    def published(self) -> Counter[str]:
+        """PUBLISH packets received, by topic."""
+        return Counter(
+            packet.topic_name for session in self.sessions for packet in session.published
+        )
+
+    def client(self, number: int) -> Session:
+        """The session whose client identifier ends in this device number, group 0."""
+        return next(
+            session for session in self.sessions if session.connect.client_id.endswith(f"-{number}")
+        )
+
+
+StartBroker = Callable[..., Awaitable[FakeBroker]]
+"""Starts a fake broker that ends with the test (conftest.start_broker)."""

@@ -1,0 +1,141 @@
+"""Acknowledgements that come late, twice, or with a refusal, and the window they free."""
+
+import asyncio
+
+import pytest
+
+from loadgen.mqtt.packets import ConnAck, PubAck, PubComp, Publish, PubRec
+from loadgen.mqtt.properties import Properties
+from tests.worker.harness import (
+    MS,
+    Driver,
+    Session,
+    StartBroker,
+    check_stream,
+    one_worker_plan,
+    publishers,
+)
+
+
+async def test_late_unknown_and_repeated_acknowledgements(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    """Acknowledged in reverse, twice, and for identifiers that nobody used."""
+
+    async def acknowledge(session: Session) -> None:
+        await session.welcome()
+        waiting: list[int] = []
+        while True:
+            packet = await session.packet()
+            if not isinstance(packet, Publish):
+                continue
+            session.published.append(packet)
+            waiting.append(packet.packet_id)
+            if len(waiting) == 5:
+                session.send(*map(PubAck, [*waiting[::-1], *waiting, 99, 65_535]))
+                session.send(PubComp(waiting[0]), PubRec(60_000))
+                waiting.clear()
+
+    broker = await start_broker(acknowledge)
+    await driver.configure(one_worker_plan(publishers(1, 100.0, qos=1), port=broker.port))
+    await driver.connect()
+    await driver.start(warmup_ms=0, measure_ms=400)
+    await driver.until(lambda: driver.window_ends and driver.now("finished"))
+    assert driver.now("in_flight") == 0
+    await driver.stop()
+    assert driver.counted("sent") == driver.counted("acknowledged") == 40
+    assert driver.recorded_count("acknowledge") == 40
+    check_stream(broker.sessions[0].published, 0)
+    assert driver.now("disconnects") == 0
+
+
+async def test_the_receive_maximum_is_kept(driver: Driver, start_broker: StartBroker) -> None:
+    worst = 0
+
+    async def narrow(session: Session) -> None:
+        nonlocal worst
+        await session.welcome(ConnAck(properties=Properties(receive_maximum=1)))
+        while True:
+            packet = await session.packet()
+            if not isinstance(packet, Publish):
+                continue
+            session.published.append(packet)
+            await asyncio.sleep(0.002)
+            decoded = len(session._buffer)
+            worst = max(worst, decoded)
+            session.send(PubAck(packet.packet_id))
+
+    broker = await start_broker(narrow)
+    plan = one_worker_plan(publishers(1, 200.0, qos=1), port=broker.port, version=5)
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.start(warmup_ms=0, measure_ms=500)
+    await driver.until(lambda: driver.window_ends and driver.now("finished"))
+    await driver.stop()
+    assert worst == 0  # never a second message before the first was acknowledged
+    check_stream(broker.sessions[0].published, 0)
+    assert len(broker.sessions[0].published) == 100
+
+
+async def test_a_full_window_holds_messages_back_as_a_backlog(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    release = asyncio.Event()
+
+    async def stall(session: Session) -> None:
+        await session.welcome()
+        while len(session.published) < 4:
+            packet = await session.packet()
+            assert isinstance(packet, Publish)
+            session.published.append(packet)
+        await release.wait()
+        session.send(*(PubAck(packet.packet_id) for packet in session.published))
+        await session.behave()
+
+    broker = await start_broker(stall)
+    plan = one_worker_plan(publishers(1, 100.0, qos=1, window=4), port=broker.port)
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.start(warmup_ms=0, measure_ms=300)
+    await driver.until(lambda: driver.window_ends)
+    assert driver.window_ends[0]["owed"] == 26
+    assert driver.now("in_flight") == driver.now("sent") == 4
+    assert driver.now("finished") == 0
+    release.set()
+    await driver.until(lambda: driver.now("finished"))
+    assert driver.now("sent") == 30
+    assert driver.now("owed") == 0
+    await driver.stop()
+    dues = [driver.start_ns + k * 10 * MS for k in range(30)]
+    check_stream(broker.sessions[0].published, 0, dues)
+    # What was owed is charged from the moment it was intended.
+    delays = driver.recorded("send_delay", phase="measure")
+    assert sum(row.count for row in delays) == 30
+    assert max(row.max_ns for row in delays) >= 250 * MS
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_a_message_that_the_broker_refuses_is_reported(
+    driver: Driver, start_broker: StartBroker, qos: int
+) -> None:
+    async def refuse(session: Session) -> None:
+        await session.welcome()
+        while True:
+            packet = await session.packet()
+            if isinstance(packet, Publish):
+                answer = PubAck if qos == 1 else PubRec
+                reason = Properties(reason_string="\x1b[2Jfull")
+                session.send(answer(packet.packet_id, 0x97, reason))
+
+    broker = await start_broker(refuse)
+    plan = one_worker_plan(publishers(1, 50.0, qos=qos, window=2), port=broker.port, version=5)
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.start(warmup_ms=0, measure_ms=200)
+    await driver.until(lambda: driver.window_ends and driver.now("finished"))
+    await driver.stop()
+    assert driver.counted("sent") == 10
+    # All are counted, and the first is told in the broker's words.
+    assert driver.said("refused") == ["acknowledged with Quota exceeded (0x97): \x1b[2Jfull"]
+    assert (driver.counted("refused"), driver.counted("acknowledged")) == (10, 0)
+    assert driver.counted("expected") == 0

@@ -1,0 +1,386 @@
+"""Connections that a broker breaks, and devices that come back."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from loadgen.kernels import traffic
+from loadgen.mqtt import packets
+from loadgen.mqtt.codec import encode
+from loadgen.plan.groups import Reconnect
+from loadgen.worker.lifecycle import Lifecycle
+from tests.worker.harness import (
+    Driver,
+    Gone,
+    Session,
+    StartBroker,
+    check_stream,
+    header,
+    one_worker_plan,
+    publishers,
+    subscribers,
+    until,
+)
+
+# --- brokers that break the protocol, or the connection -------------------------------------------
+
+
+async def test_a_connection_closed_right_behind_connack_is_noticed(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    """CONNACK and the end of the stream arrive while the worker looks away."""
+
+    async def leave(session: Session) -> None:
+        await session.packet()
+        os.kill(driver.pid, signal.SIGSTOP)
+        session.send(packets.ConnAck())
+        await session.drain()
+        session.writer.write_eof()
+        # The two are in the worker's socket before it looks.
+        await asyncio.sleep(0.05)
+        os.kill(driver.pid, signal.SIGCONT)
+        with pytest.raises(Gone):
+            await session.packet()
+
+    broker = await start_broker(leave)
+    await driver.configure(one_worker_plan(publishers(2), port=broker.port))
+    await driver.connect(in_flight=1)
+    await driver.until(lambda: driver.now("disconnects") == 2)
+    assert driver.now("connected") == 0
+    await driver.stop()
+    assert driver.counted("connects") == 2
+    assert driver.counted("disconnects") == 2
+    assert driver.said("disconnect") == ["closed by the broker"] * 2
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        bytes(20),
+        b"\xf0\xff\xff\xff\xff",
+        b"\x30\xff\xff\xff\x7f",
+        b"\x20\x02\x00\x00\x30\x00",
+        encode(packets.Connect("x", protocol_version=4), 4),
+        encode(packets.Subscribe(1, (packets.Subscription("a"),)), 4),
+        encode(packets.PingReq(), 4),
+        encode(packets.ConnAck(), 4),
+        encode(packets.SubAck(9, (0,)), 4),
+    ],
+)
+async def test_garbage_after_connack_ends_that_connection_only(
+    driver: Driver, start_broker: StartBroker, garbage: bytes
+) -> None:
+    async def spit(session: Session) -> None:
+        await session.welcome()
+        if session.connect.client_id.endswith("-1"):
+            session.send_bytes(garbage)
+        await session.behave()
+
+    broker = await start_broker(spit)
+    await driver.configure(one_worker_plan(publishers(3), port=broker.port))
+    answer = await driver.connect()
+    connects = answer["connected"] + sum(answer["failures"].values())
+    assert connects in (2, 3)
+    await driver.until(lambda: broker.gone == 1)
+    assert driver.now("connected") == 2
+    await driver.start(warmup_ms=0, measure_ms=100)
+    await driver.until(lambda: driver.window_ends)
+    await driver.until(lambda: driver.now("sent") == 20)
+    await driver.stop()
+    assert len(driver.said("protocol")) == 1
+    assert driver.counted("disconnects") == driver.now("disconnects") == 1
+    assert broker.published == {"t/0": 10, "t/2": 10}
+
+
+async def test_packets_dribbled_byte_by_byte_are_put_together(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    async def dribble(session: Session) -> None:
+        async def send(data: bytes) -> None:
+            for index in range(len(data)):
+                session.send_bytes(data[index : index + 1])
+                await session.drain()
+                await asyncio.sleep(0)
+
+        session.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await session.packet()
+        await send(encode(packets.ConnAck(), 4))
+        while True:
+            packet = await session.packet()
+            if isinstance(packet, packets.Subscribe):
+                await send(encode(packets.SubAck(packet.packet_id, (1,)), 4))
+                reader.append(send)
+            elif isinstance(packet, packets.Publish):
+                session.published.append(packet)
+                await reader[0](encode(packets.Publish("t/0", packet.payload, 1, packet_id=9), 4))
+                await send(encode(packets.PubAck(packet.packet_id), 4))
+            elif isinstance(packet, packets.Disconnect):
+                return
+
+    reader: list[Callable[[bytes], Awaitable[None]]] = []
+    broker = await start_broker(dribble)
+    plan = one_worker_plan(publishers(1, 100.0, qos=1), subscribers(1, qos=1), port=broker.port)
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.subscribe()
+    await driver.start(warmup_ms=0, measure_ms=200)
+    await driver.finished()
+    await driver.stop()
+    assert driver.counted("sent") == driver.counted("received") == 20
+    assert driver.counted("acknowledged") == 20
+    assert driver.counted("corrupt") == driver.counted("foreign") == 0
+    acknowledged = [p for s in broker.sessions for p in s.packets if isinstance(p, packets.PubAck)]
+    assert acknowledged == [packets.PubAck(9)] * 20
+
+
+async def test_a_broker_that_loses_repeats_reorders_and_spoils_is_found_out(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    broker = await start_broker()
+    held: list[packets.Publish] = []
+
+    def route(packet: packets.Publish) -> None:
+        _, sequence, _ = header(packet)
+        if sequence == 3:
+            return
+        if sequence == 5:
+            held.append(packet)
+            return
+        forward(packet)
+        if sequence == 7:
+            forward(held[0])
+            forward(packet)
+        if sequence == 9:
+            data = bytearray(packet.payload)
+            data[9] ^= 1
+            forward(packets.Publish(packet.topic_name, bytes(data)))
+            forward(
+                packets.Publish(packet.topic_name, b"from somewhere else, and long enough for it")
+            )
+
+    forward = broker.route
+    broker.route = route  # type: ignore[method-assign]
+    await driver.configure(one_worker_plan(publishers(1, 100.0), subscribers(), port=broker.port))
+    await driver.connect()
+    await driver.subscribe()
+    await driver.start(warmup_ms=0, measure_ms=200)
+    await driver.until(lambda: driver.window_ends and driver.now("received") == 19)
+    await driver.stop()
+    assert driver.counted("expected", phase="measure") == 20
+    assert driver.counted("received", phase="measure") == 19
+    for name in ("duplicated", "out_of_order", "corrupt", "foreign"):
+        assert driver.counted(name, phase="measure", group="subscribers") == 1, name
+    assert driver.recorded_count("end_to_end") == 19
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+async def test_a_connection_that_drops_mid_run_is_reported_and_its_messages_stay_in_the_backlog(
+    driver: Driver, start_broker: StartBroker, qos: int
+) -> None:
+    async def drop(session: Session) -> None:
+        await session.welcome()
+        while True:
+            session.respond(await session.packet())
+            if session.connect.client_id.endswith("-1") and len(session.published) == 5:
+                session.abort()
+                return
+
+    broker = await start_broker(drop)
+    await driver.configure(one_worker_plan(publishers(3, qos=qos), port=broker.port))
+    await driver.connect()
+    await driver.start(warmup_ms=0, measure_ms=500)
+    await driver.until(lambda: driver.window_ends)
+    sent = driver.now("sent")
+    assert 105 <= sent < 150
+    backlog = 150 - sent
+    assert driver.window_ends[0]["owed"] == driver.now("owed") == backlog
+    assert driver.window_ends[0]["owed_oldest_ns"] > 0
+    assert driver.now("disconnects") == 1
+    assert driver.now("connected") == 2
+    assert driver.now("finished") == 0
+    await driver.stop()
+    assert driver.counted("disconnects", phase="measure") == 1
+    assert len(driver.said("disconnect")) == 1
+    last = max((row for row in driver.rows if row.group == "publishers"), key=lambda r: r.time_ns)
+    rows = [r for r in driver.rows if r.time_ns == last.time_ns and r.group == "publishers"]
+    assert sum(row.owed for row in rows) == backlog
+    assert broker.published["t/0"] == broker.published["t/2"] == 50
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_a_disconnect_from_the_broker_is_reported_with_its_reason(
+    driver: Driver, start_broker: StartBroker, version: int
+) -> None:
+    async def dismiss(session: Session) -> None:
+        await session.welcome()
+        session.send(packets.Disconnect(0x8B if version == 5 else 0))
+        await session.behave()
+
+    broker = await start_broker(dismiss)
+    plan = one_worker_plan(publishers(1), port=broker.port, version=version)
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.until(lambda: driver.now("disconnects") == 1)
+    await driver.stop()
+    (detail,) = driver.said("disconnect")
+    assert detail.startswith("DISCONNECT from the broker")
+    assert ("0x8B" in detail) == (version == 5)
+    assert driver.events[0]["group"] == "publishers"
+    assert driver.events[0]["device"] == 0
+
+
+async def test_a_storm_of_events_of_one_kind_is_cut(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    async def leave(session: Session) -> None:
+        await session.welcome()
+        await connected.wait()
+        session.abort()
+
+    connected = asyncio.Event()
+    broker = await start_broker(leave)
+    await driver.configure(one_worker_plan(publishers(60), port=broker.port))
+    await driver.connect()
+    connected.set()
+    await driver.until(lambda: driver.now("disconnects") == 60)
+    await driver.stop()
+    assert len(driver.said("disconnect")) == 20
+    assert driver.counted("disconnects") == 60
+
+
+# --- coming back ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("present", [False, True])
+async def test_a_device_that_comes_back_sends_again_what_was_unacknowledged(
+    driver: Driver, start_broker: StartBroker, present: bool
+) -> None:
+    async def break_once(session: Session) -> None:
+        again = len(broker.sessions) > 1
+        await session.welcome(packets.ConnAck(session_present=again and present))
+        if again:
+            await session.behave()
+        while len(session.published) < 3:
+            packet = await session.packet()
+            assert isinstance(packet, packets.Publish)
+            session.published.append(packet)
+        session.abort()
+
+    broker = await start_broker(break_once)
+    plan = one_worker_plan(
+        publishers(1, 100.0, qos=1, clean_start=not present),
+        port=broker.port,
+        reconnect=Reconnect(0.05, 0.1, 0.0),
+    )
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.start(warmup_ms=0, measure_ms=500)
+    await driver.until(lambda: driver.window_ends and driver.now("finished"))
+    await driver.stop()
+    first, second = (session.published for session in broker.sessions[:2])
+    check_stream(first, 0)
+    again = [header(packet)[1] for packet in second]
+    assert again == list(range(again[0], 50))
+    assert again[0] == 0
+    repeated = [packet.dup for packet in second]
+    assert repeated[:3] == [present] * 3
+    assert driver.counted("disconnects", phase="measure") == 1
+    assert driver.counted("connects") == 2
+    assert driver.counted("sent") == driver.counted("acknowledged") == 50
+    assert driver.now("connect_failures") == 0
+
+
+async def test_a_subscriber_that_comes_back_subscribes_again_and_what_it_missed_is_lost(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    async def break_once(session: Session) -> None:
+        await session.welcome()
+        if session.connect.client_id[10] == "p" or len(broker.sessions) > 2:
+            await session.behave()
+        session.respond(await session.packet())
+        await until(lambda: sum(broker.published.values()) >= 10)
+        session.filters.clear()
+        session.abort()
+
+    broker = await start_broker(break_once)
+    plan = one_worker_plan(
+        publishers(1, 100.0),
+        subscribers(),
+        port=broker.port,
+        reconnect=Reconnect(0.02, 0.1, 0.5),
+    )
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.subscribe()
+    await driver.start(warmup_ms=0, measure_ms=600)
+    await driver.until(lambda: driver.window_ends and driver.now("finished"))
+    received = driver.now("received")
+    await driver.stop()
+    assert driver.counted("sent") == 60
+    assert driver.counted("received") == received
+    assert 10 <= received < 60
+    assert driver.counted("connects") == 3
+    recorded = driver.recorded_count("end_to_end") + driver.recorded_count("reconnect")
+    assert recorded == received
+
+
+async def test_devices_come_back_however_often_they_fail(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    async def moody(session: Session) -> None:
+        number = len(broker.sessions)
+        if number in (2, 3):
+            session.abort()
+        elif number == 4:
+            await session.welcome(packets.ConnAck(reason_code=3))
+        else:
+            await session.welcome()
+            if number == 1:
+                await until(lambda: driver.now("connected") == 1)
+                session.abort()
+        await session.behave()
+
+    broker = await start_broker(moody)
+    plan = one_worker_plan(
+        publishers(1, 100.0), port=broker.port, reconnect=Reconnect(0.01, 0.02, 0.5)
+    )
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.until(lambda: len(broker.sessions) == 5 and driver.now("connected") == 1)
+    await driver.start(warmup_ms=0, measure_ms=100)
+    await driver.until(lambda: driver.window_ends and driver.now("finished"))
+    await driver.stop()
+    assert broker.published == {"t/0": 10}
+    assert driver.counted("connects") == 2
+    assert driver.counted("connect_failures") == 3
+    assert driver.counted("disconnects") == 1
+
+
+def test_messages_over_tls_leave_before_others_are_read() -> None:
+    """They are stamped as sent: what is done before would count as the broker's time."""
+    done: list[tuple[str, int]] = []
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda connection=0, *_: done.append((name, connection))
+
+    rows = [(traffic.READY, 1, 1, 0, 0, 5), (traffic.UNSENT, 2, 0, 0, 3, 5)]
+    stage = Lifecycle.__new__(Lifecycle)
+    parts = {
+        "_fleet": SimpleNamespace(events=np.array(rows), control=np.zeros(3, np.uint8)),
+        "_events": np.array([2]),
+        "_control_bytes": np.array([3]),
+        "streams": SimpleNamespace(serve=note("read")),
+        "outgoing": SimpleNamespace(keep=note("keep"), go_on=note("write")),
+        "connector": SimpleNamespace(more=note("connect")),
+    }
+    for name, part in parts.items():
+        setattr(stage, name, part)
+    stage._handle_events()
+    assert done == [("keep", 2), ("write", 2), ("read", 1), ("connect", 0)]

@@ -1,0 +1,249 @@
+"""Brokers that stop reading: what waits for a socket leaves later, and in order."""
+
+import asyncio
+import json
+import socket
+import ssl
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from loadgen.kernels.device import BLOCKED, CONNECTED
+from loadgen.kernels.syscalls import EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, close_descriptor, watch
+from loadgen.mqtt.codec import encode
+from loadgen.mqtt.packets import Disconnect, PubAck, Publish, Subscribe
+from loadgen.plan.groups import DeviceGroup, Reconnect, Subscribes, Target, Tls
+from loadgen.worker import worker as worker_module
+from loadgen.worker.channel import Channel
+from loadgen.worker.loop import WorkerLoop
+from loadgen.worker.shared_counts import create_live_page
+from tests.worker import harness
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def context(request: pytest.FixtureRequest, server_context: ssl.SSLContext) -> Any:
+    """What the broker encrypts with, None for nothing."""
+    return server_context if request.param else None
+
+
+def secured(context: ssl.SSLContext | None, port: int) -> dict[str, Any]:
+    """Where a plan connects to, and how."""
+    if context is None:
+        return {"port": port}
+    return {"targets": (Target("127.0.0.1", port, "tls"),), "tls": Tls(verify=False)}
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("largest", [60_000, 100_000], ids=["whole", "streamed"])
+async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
+    driver: harness.Driver,
+    start_broker: harness.StartBroker,
+    context: ssl.SSLContext | None,
+    qos: int,
+    largest: int,
+) -> None:
+    resume = asyncio.Event()
+
+    async def stall(session: harness.Session) -> None:
+        await session.welcome()
+        session.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await resume.wait()
+        session.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        await session.behave()
+
+    broker = await start_broker(stall, ssl=context)
+    # 1,000 messages a second of 60 kB and more: the kernel's buffers hold a few tenths of a second.
+    group = harness.publishers(2, 1000.0, qos=qos, size=(20_000, largest), window=1000)
+    where = secured(context, broker.port)
+    await driver.configure(harness.one_worker_plan(group, max_packet_bytes=1 << 17, **where))
+    await driver.connect()
+    await driver.start(warmup_ms=0, measure_ms=1000)
+    await driver.until(lambda: driver.window_ends)
+    backlog = driver.window_ends[0]["owed"]
+    assert backlog > 0
+    assert backlog == 1000 - driver.now("sent")
+    assert driver.window_ends[0]["owed_oldest_ns"] > 0
+    assert driver.now("finished") == 0
+    assert driver.now("connected") == 2
+    resume.set()
+    await driver.until(
+        lambda: (
+            driver.now("finished")
+            and sum(len(session.published) for session in broker.sessions) == 1000
+        )
+    )
+    assert driver.now("sent") == 1000
+    assert driver.now("owed") == 0
+    await driver.stop()
+    for number in range(2):
+        dues = [driver.start_ns + number * harness.MS + k * 2 * harness.MS for k in range(500)]
+        harness.check_stream(broker.client(number).published, number, dues)
+    assert driver.counted("sent", phase="measure") == 1000
+    assert driver.counted("disconnects") == 0
+    assert max(row.max_ns for row in driver.recorded("send_delay")) > 100 * harness.MS
+    peak = max(row.owed for row in driver.rows)
+    assert peak > 0
+
+
+async def test_acknowledgements_to_a_broker_that_does_not_read_follow_later(
+    driver: harness.Driver, start_broker: harness.StartBroker
+) -> None:
+    """The subscriber's PUBACKs fill its socket; every one must still go out, once and in order."""
+    each, rounds = 5000, 260  # 5.2 MB of PUBACKs, more than the kernel holds
+    flood = b"".join(
+        b"\x32\x08\x00\x01t" + n.to_bytes(2, "big") + b"abc" for n in range(1, each + 1)
+    )
+    sent = asyncio.Event()
+
+    async def behave(session: harness.Session) -> None:
+        await session.welcome()
+        session.respond(await session.behave(until_packet=Subscribe))
+        session.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        for _ in range(rounds):
+            session.send_bytes(flood)
+            await session.drain()
+        sent.set()
+        # And more of them while the sockets open and close again.
+        for _ in range(rounds):
+            session.send_bytes(flood)
+            await session.drain()
+        await asyncio.Event().wait()
+
+    broker = await start_broker(behave)
+    group = DeviceGroup("subscribers", 1, subscribes=Subscribes("", 1, topic="t"))
+    await driver.configure(harness.one_worker_plan(group, port=broker.port))
+    await driver.connect()
+    await driver.subscribe()
+    await asyncio.wait_for(sent.wait(), harness.HANG_S)
+    (session,) = broker.sessions
+    # The worker reads on; what it answers does not fit into the sockets.
+    await driver.until(lambda: driver.counted("foreign") >= each * rounds)
+    session.writer.transport.resume_reading()  # type: ignore[attr-defined]
+    received = bytearray()
+    async with asyncio.timeout(harness.HANG_S):
+        while len(received) < 2 * 4 * each * rounds:
+            data = await session.reader.read(1 << 20)
+            assert data
+            received += data
+            driver.send("beat")
+    identifiers = np.frombuffer(bytes(received), ">u2").reshape(-1, 2)
+    assert (identifiers[:, 0] == 0x4002).all()
+    assert np.array_equal(identifiers[:, 1], np.tile(np.arange(1, each + 1), 2 * rounds))
+    await driver.stop()
+    assert driver.counted("foreign") == 2 * each * rounds
+    assert isinstance(await session.packet(), Disconnect)
+
+
+async def test_a_blocked_connection_that_breaks_leaves_nothing_behind(
+    driver: harness.Driver, start_broker: harness.StartBroker
+) -> None:
+    async def stall(session: harness.Session) -> None:
+        await session.welcome()
+        session.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await harness.until(lambda: driver.window_ends)
+        session.abort()
+
+    broker = await start_broker(stall)
+    group = harness.publishers(1, 500.0, size=(60_000, 60_000))
+    await driver.configure(
+        harness.one_worker_plan(group, port=broker.port, max_packet_bytes=1 << 17)
+    )
+    await driver.connect()
+    await driver.start(warmup_ms=0, measure_ms=500)
+    await driver.until(lambda: driver.now("disconnects") == 1)
+    assert driver.now("owed") == 250 - driver.now("sent") > 0
+    await driver.stop()
+    assert driver.counted("disconnects") == 1
+
+
+def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_answered(
+    collector: None, tmp_path: Path
+) -> None:
+    """Writable again and a message to acknowledge, both in one look at the socket."""
+    loop = WorkerLoop()
+    try:
+        loop.run_until_complete(_answer_and_flush(loop, tmp_path))
+    finally:
+        loop.close()
+
+
+async def _answer_and_flush(loop: WorkerLoop, tmp_path: Path) -> None:
+    coordinator, channel = socket.socketpair(), Channel(loop)
+    coordinator[1].setblocking(False)
+    await loop.connect_accepted_socket(lambda: channel, coordinator[1])
+    made = worker_module.Worker(loop, channel)
+    group = DeviceGroup("subscribers", 1, subscribes=Subscribes("", 1, topic="t"))
+    plan = harness.one_worker_plan(group, port=1)
+    create_live_page(tmp_path / "live", 1, 1)
+    header = {
+        "plan": json.loads(orjson.dumps(plan)),
+        "worker": 0,
+        "workers": 1,
+        "live": str(tmp_path / "live"),
+        "anchor_ns": 1,
+    }
+    await made.configure(header)
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    far.settimeout(harness.HANG_S)
+    fleet = made.fleet
+    fleet.devices[0].descriptor = near.fileno()
+    fleet.devices[0].state = CONNECTED
+    flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
+    watch(made.lifecycle.poller.epoll.fileno(), near.fileno(), flags, 0, fleet.words)
+    made.lifecycle.poller.on_ready()
+    fleet.devices[0].flags |= BLOCKED
+    made.lifecycle.outgoing.keep(0, encode(PubAck(1), 4))
+    far.sendall(encode(Publish("t", b"x", 1, packet_id=2), 4))
+    made.lifecycle.poller.on_ready()
+    received = b""
+    while len(received) < 8:
+        received += far.recv(100)
+    assert received == encode(PubAck(1), 4) + encode(PubAck(2), 4)
+    assert not made.lifecycle.outgoing.pending
+    assert not fleet.devices[0].flags & BLOCKED
+    made.reporter.phase = "stop"
+    loop.remove_reader(made.lifecycle.poller.epoll.fileno())
+    made.lifecycle.poller.epoll.close()
+    close_descriptor(fleet.run.timer)
+    near.close()
+    far.close()
+    channel.close()
+    await asyncio.sleep(0)
+    coordinator[0].close()
+
+
+@pytest.mark.parametrize("count", [10, 1], ids=["others follow", "nothing follows"])
+async def test_a_large_message_that_broke_off_goes_again_from_its_begin(
+    driver: harness.Driver,
+    start_broker: harness.StartBroker,
+    context: ssl.SSLContext | None,
+    count: int,
+) -> None:
+    async def break_off(session: harness.Session) -> None:
+        await session.welcome()
+        if len(session.broker.sessions) == 1:
+            await session.reader.readexactly(300_000)
+            session.abort()
+            return
+        await session.behave()
+
+    broker = await start_broker(break_off, ssl=context)
+    group = harness.publishers(1, 2.0 * count, qos=1, size=(1_000_000, 1_000_000))
+    plan = harness.one_worker_plan(
+        group,
+        max_packet_bytes=1 << 21,
+        reconnect=Reconnect(0.02, 0.05),
+        **secured(context, broker.port),
+    )
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.start(warmup_ms=0, measure_ms=500)
+    await driver.until(lambda: driver.window_ends and driver.now("finished"))
+    await driver.stop()
+    harness.check_stream(broker.sessions[1].published, 0)
+    assert len(broker.sessions[1].published) == driver.counted("sent") == count
+    assert driver.counted("disconnects") == 1

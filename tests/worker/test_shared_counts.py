@@ -1,0 +1,43 @@
+"""The live page: what one process counts, another sees."""
+
+from pathlib import Path
+
+from loadgen.kernels.traffic import DRAIN, MEASURE
+from loadgen.worker.shared_counts import create_live_page, open_live_page
+
+
+def test_what_is_counted_through_one_view_is_seen_through_the_other(tmp_path: Path) -> None:
+    page = create_live_page(tmp_path / "live", 3, 2)
+    assert page.workers == 3
+    assert page.total("finished") == page.counted("sent") == page.outstanding() == 0
+    theirs = open_live_page(tmp_path / "live", 3, 2).of(1)
+    theirs.totals[0].finished = 1
+    theirs.counts[0][1][MEASURE].sent += 5
+    theirs.counts[0][0][DRAIN].sent += 1
+    assert page.totals["finished"].tolist() == [0, 1, 0]
+    assert page.counted("sent") == 6
+    assert page.counts["sent"][1, 1, MEASURE] == 5
+    assert (page.total("finished"), page.counted("received")) == (1, 0)
+
+
+def test_outstanding_is_what_did_not_come_and_under_way_what_no_later_one_overtook(
+    tmp_path: Path,
+) -> None:
+    page = create_live_page(tmp_path / "live", 2, 1)
+    page.counts["expected"][0] = 10, 20, 0, 0
+    page.counts["received"][1] = 8, 9, 0, 0
+    page.counts["corrupt"][1] = 0, 1, 0, 0
+    page.totals["lined_up"][1] = 2
+    assert page.outstanding() == 14
+    # The damaged one may be any of the three that are missing in their streams.
+    page.totals["missing"][1] = 3
+    assert page.under_way() == 12
+    page.counts["expected"][0] -= 2, 0, 0, 0
+    page.totals["withdrawn"][0] = 2
+    assert (page.outstanding(), page.under_way()) == (12, 12)
+    # Where its place is known it is in no gap.
+    page.totals["damaged"][1] = 1
+    page.totals["missing"][1] = 2
+    assert page.under_way() == 12
+    page.counts["received"][0] = 100
+    assert (page.outstanding(), page.under_way()) == (0, 0)

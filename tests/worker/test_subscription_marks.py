@@ -1,0 +1,87 @@
+"""What is under way to one subscription, by the memory that workers share."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from loadgen.kernels.fleet import Fleet
+from loadgen.plan.groups import (
+    DeviceGroup,
+    Publishes,
+    RunPlan,
+    Share,
+    Subscribes,
+    Target,
+    WorkerPlan,
+)
+from loadgen.worker.build_fleet import build_fleet
+from loadgen.worker.subscription_marks import open_marks, share_streams
+
+
+def workers(directory: Path, *, shared: str | None = None) -> list[Fleet]:
+    """Three topics with a publisher each, in one worker; two subscribers of each, in two."""
+    groups = (
+        DeviceGroup("publishers", 3, publishes=Publishes("t", 3, 0, 300.0, 2)),
+        DeviceGroup("subscribers", 6, subscribes=Subscribes("publishers", shared=shared)),
+    )
+    shares = ((Share(0, 0, 3, 1), Share(1, 0, 6, 2)), (Share(1, 1, 6, 2),))
+    plans = tuple(WorkerPlan(number, own) for number, own in enumerate(shares))
+    plan = RunPlan(1, 1, 5, groups, (Target("127.0.0.1", 1),), plans)
+    fleets = [build_fleet(plan, worker) for worker in plans]
+    for number, fleet in enumerate(fleets):
+        share_streams(fleet, directory / "live", number)
+    return fleets
+
+
+def test_the_most_under_way_is_that_of_one_subscription(tmp_path: Path) -> None:
+    first, second = workers(tmp_path)
+    marks = open_marks(tmp_path / "live", 2)
+    assert marks is not None
+    assert marks.most() == 0
+    marks._next_ns = 0
+    first.publishers["sent"] = [100, 50, 7]
+    first.pairs["expected"] = first.publishers["sent"][: len(first.pairs)]
+    streams = second.devices["stream_first"].tolist()
+    assert sorted(streams) == [0, 1, 2]
+    second.pairs["expected"] = [(93, 47, 7)[stream] for stream in streams]
+    assert marks.most() == 7
+    assert marks.most() is None  # too soon after the last look
+    marks._next_ns = 0
+    # What is received but not yet seen as sent is never less than none.
+    second.pairs["expected"] = [200, 200, 200]
+    assert marks.most() == 0
+
+
+def test_nothing_is_known_of_a_queue_of_several_consumers_or_of_another_host(
+    tmp_path: Path,
+) -> None:
+    workers(tmp_path, shared="q")
+    assert open_marks(tmp_path / "live", 2) is None
+    workers(tmp_path)
+    assert open_marks(tmp_path / "live", 2) is not None
+    assert open_marks(tmp_path / "live", 3) is None
+
+
+def test_where_there_is_no_room_nothing_is_known_and_nobody_is_hurt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int, _offset: int, size_bytes: int) -> None:
+        raise OSError(errno.ENOSPC, f"no room for {size_bytes} bytes")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    first, _ = workers(tmp_path)
+    assert open_marks(tmp_path / "live", 2) is None
+    first.publishers["sent"] = [1, 2, 3]
+    first.pairs[2].expected += 1
+    assert first.pairs["expected"].tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_a_worker_still_has_its_own_arrays(tmp_path: Path, worker: int) -> None:
+    fleet = workers(tmp_path)[worker]
+    assert len(fleet.pairs) == 3
+    assert len(fleet.publishers) == (3, 0)[worker]
+    fleet.pairs[0].expected += 1
+    assert fleet.pairs["expected"].tolist() == [1, 0, 0]

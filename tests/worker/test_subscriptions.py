@@ -1,0 +1,198 @@
+"""Subscribing before the run and after a return, and what a broker may answer."""
+
+import pytest
+
+from loadgen.mqtt.packets import SubAck, Subscribe
+from loadgen.plan.groups import DeviceGroup, Reconnect, Subscribes
+from tests.worker.harness import (
+    HANG_S,
+    Driver,
+    Session,
+    StartBroker,
+    one_worker_plan,
+    publishers,
+    subscribers,
+    until,
+)
+
+
+@pytest.mark.parametrize(("version", "code"), [(4, 0x80), (5, 0x87), (5, 0x80)])
+async def test_a_refused_subscription_is_reported(
+    driver: Driver, start_broker: StartBroker, version: int, code: int
+) -> None:
+    async def refuse(session: Session) -> None:
+        await session.welcome()
+        packet = await session.behave(until_packet=Subscribe)
+        assert isinstance(packet, Subscribe)
+        odd = session.connect.client_id.endswith(("1", "3"))
+        session.send(SubAck(packet.packet_id, (code if odd else 0,)))
+        await session.behave()
+
+    broker = await start_broker(refuse)
+    plan = one_worker_plan(publishers(), subscribers(4), port=broker.port, version=version)
+    await driver.configure(plan)
+    await driver.connect()
+    answer = await driver.subscribe()
+    assert answer["subscribed"] == 2
+    assert driver.now("subscribed") == 2
+    (reason, count), *others = answer["failures"].items()
+    assert not others
+    assert count == 2
+    assert f"0x{code:02X}" in reason
+    await driver.stop()
+
+
+@pytest.mark.parametrize(("qos", "granted"), [(1, 0), (2, 1), (2, 0)])
+async def test_a_subscription_with_less_qos_than_asked_for_is_a_failure(
+    driver: Driver, start_broker: StartBroker, qos: int, granted: int
+) -> None:
+    async def grant_less(session: Session) -> None:
+        await session.welcome()
+        packet = await session.behave(until_packet=Subscribe)
+        assert isinstance(packet, Subscribe)
+        short = session.connect.client_id.endswith("-0")
+        session.send(SubAck(packet.packet_id, (granted if short else qos,)))
+        await session.behave()
+
+    broker = await start_broker(grant_less)
+    await driver.configure(one_worker_plan(subscribers(3, qos=qos), publishers(), port=broker.port))
+    await driver.connect()
+    answer = await driver.subscribe()
+    assert answer["subscribed"] == 2
+    assert answer["failures"] == {f"granted QoS {granted} instead of {qos}": 1}
+    await driver.stop()
+
+
+async def test_a_subscription_refused_after_a_return_is_reported(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    async def refuse_the_second(session: Session) -> None:
+        await session.welcome()
+        again = any(other.filters for other in broker.sessions)
+        packet = await session.behave(until_packet=Subscribe)
+        assert isinstance(packet, Subscribe)
+        session.send(SubAck(packet.packet_id, (0x80 if again else 0,)))
+        if not again:
+            session.filters.append(("t/0", 0))
+            await until(lambda: driver.now("subscribed") == 1)
+            session.abort()
+        await session.behave()
+
+    broker = await start_broker(refuse_the_second)
+    plan = one_worker_plan(
+        subscribers(1), publishers(), port=broker.port, reconnect=Reconnect(0.01, 0.1, 0.0)
+    )
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.subscribe()
+    await driver.until(lambda: driver.said("subscribe"))
+    (said,) = driver.said("subscribe")
+    assert said.startswith("subscribing again: ")
+    assert "0x80" in said
+    await driver.stop()
+
+
+async def test_connections_that_end_with_their_subscribe_are_counted(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    async def hang_up(session: Session) -> None:
+        await session.welcome()
+        if session.connect.client_id.endswith("-0"):
+            await session.behave(until_packet=Subscribe)
+            session.abort()
+        await session.behave()
+
+    broker = await start_broker(hang_up)
+    await driver.configure(one_worker_plan(publishers(), subscribers(3), port=broker.port))
+    await driver.connect()
+    answer = await driver.subscribe()
+    assert (answer["subscribed"], answer["closed"]) == (2, 1)
+    assert sum(answer["failures"].values()) == 1
+    assert (await driver.ask("absent"))["streams"] == [[0, 3, 1]]
+    said = await driver.ask("sent_on", streams=[[0, 3, 1]])
+    assert (said["sent"], said["complete"]) == (0, True)
+    await driver.stop()
+
+
+async def test_a_missing_suback_is_a_failure_after_the_timeout(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    late: list[Session] = []
+
+    async def forgetful(session: Session) -> None:
+        await session.welcome()
+        if session.connect.client_id.endswith("-0"):
+            await session.behave(until_packet=Subscribe)
+            late.append(session)
+        await session.behave()
+
+    broker = await start_broker(forgetful)
+    await driver.configure(one_worker_plan(subscribers(3), publishers(), port=broker.port))
+    await driver.connect()
+    answer = await driver.subscribe(timeout_s=0.3)
+    assert answer["subscribed"] == 2
+    assert answer["failures"] == {"no SUBACK in time": 1}
+    for session in late:
+        session.send(SubAck(65_535, (0,)), SubAck(65_535, (0,)))
+    await driver.start(warmup_ms=0, measure_ms=100)
+    await driver.until(lambda: driver.window_ends)
+    await driver.stop()
+    # Whatever comes late or unasked is no SUBACK latency of hours.
+    assert all(row.max_ns < HANG_S * 1e9 for row in driver.recorded("suback"))
+
+
+async def test_devices_that_leave_before_their_turn_do_not_hold_up_the_others(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    """More subscribers than SUBSCRIBEs in flight; those that wait their turn are closed."""
+    count = 400
+    asked: list[Session] = []
+
+    async def behave(session: Session) -> None:
+        await session.welcome()
+        packet = await session.behave(until_packet=Subscribe)
+        assert isinstance(packet, Subscribe)
+        asked.append(session)
+        if len(asked) == 256:
+            # All that wait for SUBACK are here; the rest was not asked for yet.
+            for other in broker.sessions:
+                if other not in asked:
+                    other.abort()
+            await until(lambda: driver.now("connected") == 256)
+            for other in asked:
+                other.send(SubAck(packet.packet_id, (0,)))
+        await session.behave()
+
+    broker = await start_broker(behave)
+    group = DeviceGroup("devices", count, subscribes=Subscribes("", topic="t"))
+    await driver.configure(one_worker_plan(group, port=broker.port))
+    await driver.connect()
+    answer = await driver.subscribe()
+    assert answer["subscribed"] == 256
+    assert sum(answer["failures"].values()) == count - 256
+    await driver.stop()
+
+
+async def test_a_device_that_is_dropped_while_it_subscribes_is_a_failure(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    async def drop(session: Session) -> None:
+        await session.welcome()
+        packet = await session.behave(until_packet=Subscribe)
+        if session.connect.client_id.endswith("-1"):
+            session.abort()
+        else:
+            session.respond(packet)
+            await session.behave()
+
+    broker = await start_broker(drop)
+    plan = one_worker_plan(subscribers(3), publishers(1), port=broker.port)
+    await driver.configure(plan)
+    await driver.connect()
+    answer = await driver.subscribe()
+    assert answer["subscribed"] == 2
+    assert sum(answer["failures"].values()) == 1
+    assert driver.now("disconnects") == 1
+    await driver.stop()
+    # It happened before the schedule had a phase.
+    assert driver.counted("disconnects", phase="connect") == 1

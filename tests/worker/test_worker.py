@@ -1,0 +1,392 @@
+"""Whole runs of one worker, against a broker that does just what a test wants."""
+
+import json
+import time
+from dataclasses import asdict, replace
+from itertools import pairwise
+
+import pytest
+
+from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
+from loadgen.metrics.interval import PHASES, Interval
+from loadgen.mqtt.codec import encode
+from loadgen.mqtt.packets import ConnAck, Disconnect, PubAck, PubComp
+from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes, Target
+from tests.needs import needs_mosquitto
+from tests.secured_mosquitto import run_secured
+from tests.worker.harness import (
+    MS,
+    RUN_TAG,
+    Driver,
+    Session,
+    StartBroker,
+    check_stream,
+    header,
+    one_worker_plan,
+    publishers,
+    subscribers,
+)
+
+# --- a whole run ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "qos"), [(4, 0), (4, 1), (4, 2), (5, 0), (5, 1), (5, 2)])
+async def test_a_run_counts_every_message_once_in_each_place(
+    driver: Driver, start_broker: StartBroker, version: int, qos: int
+) -> None:
+    broker = await start_broker()
+    groups = publishers(qos=qos, deliveries=2), subscribers(2, qos=qos)
+    plan = one_worker_plan(*groups, port=broker.port, version=version)
+    configured = await driver.configure(plan)
+    assert configured["devices"] == 5
+    assert configured["pid"] == driver.pid
+    connected = await driver.connect()
+    assert (connected["connected"], connected["failures"]) == (5, {})
+    assert connected["first_ns"] <= connected["last_ns"]
+    assert driver.now("connected") == 5
+    subscribed = await driver.subscribe()
+    assert (subscribed["subscribed"], subscribed["failures"]) == (2, {})
+    assert subscribed["first_ns"] <= subscribed["last_ns"]
+    assert driver.now("subscribed") == 2
+    await driver.start(warmup_ms=100, measure_ms=400)
+    await driver.finished()
+    # 100 messages a second and publisher, for half a second.
+    assert driver.now("sent") == 150
+    assert driver.now("expected") == driver.now("received") == 300
+    assert driver.now("in_flight") == driver.now("owed") == 0
+    assert driver.now("disconnects") == driver.now("connect_failures") == 0
+    final = await driver.stop()
+    assert final["forgotten_gaps"] == 0
+    assert final["closing"] == {
+        "scheduled": 150,
+        "in_flight": 0,
+        "distinct": 300,
+        "damaged": 0,
+        "publishes": 300,
+        "discarded": 0,
+        "unread": 0,
+        "refusals": {},
+        "refusal": "",
+        "violation": "",
+    }
+    assert driver.now("connected") == 0
+    assert driver.window_ends == [{"owed": 0, "owed_oldest_ns": 0}]
+    assert driver.events == []
+
+    for number in range(3):
+        dues = [driver.start_ns + round(number * 1e7 / 3 // 1) + k * 10 * MS for k in range(50)]
+        check_stream(broker.client(number).published, number, dues)
+    assert {session.version for session in broker.sessions} == {version}
+
+    for phase, sent in (("warmup", 30), ("measure", 120)):
+        assert driver.counted("sent", phase=phase, group="publishers") == sent
+        assert driver.counted("expected", phase=phase) == 2 * sent
+        assert driver.counted("received", phase=phase, group="subscribers") == 2 * sent
+        assert driver.counted("acknowledged", phase=phase) == (sent if qos else 0)
+        assert driver.recorded_count("send_delay", phase=phase, group="publishers") == sent
+        assert driver.recorded_count("end_to_end", phase=phase, group="subscribers") == 2 * sent
+        assert driver.recorded_count("transit", phase=phase) == 2 * sent
+        assert driver.recorded_count("acknowledge", phase=phase) == (sent if qos else 0)
+    for name in ("duplicated", "out_of_order", "corrupt", "foreign", "disconnects"):
+        assert driver.counted(name) == 0
+    assert driver.counted("sent") == 150
+    size = sum(len(encode(packet, version)) for s in broker.sessions for packet in s.published)
+    assert driver.counted("sent_bytes") == size
+    assert driver.counted("connects", phase="connect") == driver.counted("connects") == 5
+    for series in ("connect", "tcp", "connack", "connected_at"):
+        assert driver.recorded_count(series, phase="connect") == 5
+    assert driver.recorded_count("suback", phase="connect", group="subscribers") == 2
+    assert driver.recorded_count("tls") == 0
+
+
+async def test_interval_rows_follow_one_another_and_name_their_phase(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    broker = await start_broker()
+    await driver.configure(one_worker_plan(publishers(), subscribers(), port=broker.port))
+    await driver.connect()
+    await driver.subscribe()
+    await driver.start(warmup_ms=300, measure_ms=1500)
+    await driver.finished()
+    await driver.stop()
+    process = [row for row in driver.rows if row.group == ""]
+    assert len(process) >= 5
+    for earlier, later in pairwise(process):
+        assert earlier.time_ns + earlier.span_ns == later.time_ns
+        assert earlier.second <= later.second
+        assert PHASES.index(earlier.phase) <= PHASES.index(later.phase)
+    assert [row.phase for row in process if row.time_ns < driver.start_ns - 50 * MS] == [
+        "connect",
+        "subscribe",
+    ]
+    spans = {name: sum(r.span_ns for r in process if r.phase == name) for name in PHASES}
+    # A loop's timers are in milliseconds.
+    assert spans["warmup"] > 299 * MS
+    assert spans["measure"] > 1499 * MS - (spans["warmup"] - 300 * MS)
+    assert process[-1].phase == "drain"
+    # The kernel adds to a running thread's time at its ticks, 10 ms apart at most.
+    assert all(0 <= row.cpu_ns <= row.span_ns + 10 * MS for row in process)
+    assert sum(row.cpu_ns for row in process) > 0
+    assert all(row.wait_ns >= 0 and row.resident_bytes > 1 << 20 for row in process)
+    for row in driver.rows:
+        assert row.worker == 0
+        assert row.span_ns > 0
+        assert row.phase in PHASES
+    keys = [(row.time_ns, row.group, row.phase, row.series) for row in driver.rows]
+    assert len(set(keys)) == len(keys)
+    gauges: list[Interval] = [row for row in driver.rows if row.group == "subscribers"]
+    assert max(row.connected for row in gauges) == 1
+
+
+@needs_mosquitto
+@pytest.mark.parametrize(("version", "qos"), [(4, 0), (5, 1), (4, 2)])
+async def test_a_run_through_mosquitto_loses_nothing(
+    driver: Driver, version: int, qos: int
+) -> None:
+    async with run_mosquitto(MosquittoSettings()) as broker:
+        endpoint = broker.endpoints[0]
+        fans = DeviceGroup(
+            "fans", 4, subscribes=Subscribes("publishers", qos), clean_start=qos == 0
+        )
+        plan = one_worker_plan(
+            publishers(2, 2000.0, qos=qos, deliveries=3, size=(32, 300)),
+            subscribers(1, qos=qos, keep_alive_s=0),
+            fans,
+            targets=(Target(endpoint.host, endpoint.port),),
+            version=version,
+        )
+        await driver.configure(plan)
+        await driver.connect(rate=2000.0)
+        assert (await driver.subscribe())["subscribed"] == 5
+        await driver.start(warmup_ms=200, measure_ms=800)
+        await driver.finished()
+        await driver.stop()
+    assert driver.events == []
+    assert driver.counted("sent") == 2000
+    assert driver.counted("expected") == driver.counted("received") == 6000
+    assert driver.counted("received", phase="measure") == 4800
+    assert driver.counted("received", group="fans") == 4000
+    assert driver.recorded_count("end_to_end") == 6000
+    assert driver.counted("duplicated") + driver.counted("out_of_order") == 0
+    assert driver.counted("acknowledged") == (2000 if qos else 0)
+
+
+@needs_mosquitto
+async def test_credentials_are_sent_and_a_refusal_is_reported(driver: Driver) -> None:
+    async with run_secured(username="user", password="right") as broker:
+        plan = one_worker_plan(
+            publishers(2), port=broker.endpoints[0].port, username="user", password="wrong"
+        )
+        await driver.configure(plan)
+        answer = await driver.connect()
+        assert answer["connected"] == 0
+        assert sum(answer["failures"].values()) == 2
+        assert all("not authorized" in reason.lower() for reason in answer["failures"])
+        await driver.stop()
+    assert "wrong" not in json.dumps(driver.frames)
+
+
+async def test_another_run_on_the_same_connections_counts_its_own_messages(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    broker = await start_broker()
+    plan = one_worker_plan(publishers(), subscribers(), port=broker.port)
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.subscribe()
+    await driver.start(warmup_ms=100, measure_ms=400)
+    await driver.finished()
+    first = await driver.ask("conclude")
+    assert first["final"]["closing"]["distinct"] == driver.counted("received") == 150
+    for found in (driver.rows, driver.window_ends):
+        found.clear()
+    # What comes late is of no run, as long as none is played, and of another one in the next.
+    broker.client(0).send(PubAck(60_000))
+    await driver.until(lambda: bool(driver.events))
+    driver.events.clear()
+    late = broker.client(0).published[0]
+    (subscriber,) = (session for session in broker.sessions if session.filters)
+    subscriber.send(late, late)
+    await driver.until(lambda: driver.now("publishes") == 152)
+    next_plan = replace(
+        plan,
+        run_tag=RUN_TAG + 1,
+        connected_by=RUN_TAG,
+        groups=(publishers(rate=600), subscribers()),
+    )
+    renewed = await driver.ask("renew", anchor_ns=time.monotonic_ns(), plan=asdict(next_plan))
+    assert renewed["connected"] == driver.now("connected") == 4
+    assert driver.now("sent") == driver.now("received") == driver.now("finished") == 0
+    subscriber.send(late)
+    broker.client(0).send(PubComp(60_000))
+    await driver.start(warmup_ms=100, measure_ms=400)
+    await driver.finished()
+    final = await driver.stop()
+    assert driver.counted("violations") == 1
+    assert [event["kind"] for event in driver.events] == ["violation"]
+    assert final["closing"]["distinct"] == final["closing"]["scheduled"] == 300
+    assert driver.counted("sent") == driver.counted("received") == 300
+    assert driver.counted("sent", phase="measure") == 240
+    assert driver.recorded_count("end_to_end") == driver.recorded_count("send_delay") == 300
+    assert (driver.counted("foreign"), driver.counted("duplicated")) == (1, 0)
+    assert driver.counted("connects") == driver.recorded_count("connect") == 0
+    assert len(broker.sessions) == 4
+
+
+# --- the schedule ---------------------------------------------------------------------------------
+
+
+async def test_a_rate_change_in_mid_run_is_exact(driver: Driver, start_broker: StartBroker) -> None:
+    broker = await start_broker()
+    await driver.configure(one_worker_plan(publishers(2, 200.0), subscribers(), port=broker.port))
+    await driver.connect()
+    await driver.subscribe()
+    await driver.start(warmup_ms=200, measure_ms=800, lead_ms=100)
+    faster_ns, slower_ns = driver.start_ns + 400 * MS, driver.start_ns + 700 * MS
+    await driver.ask("rate", factor=3.0, at_ns=faster_ns)
+    await driver.until(lambda: driver.now("sent") > 150)
+    await driver.ask("rate", factor=0.5, at_ns=slower_ns)
+    await driver.finished()
+    await driver.stop()
+    dues = [driver.start_ns + k * 10 * MS for k in range(40)]
+    dues += [faster_ns + k * 10 * MS // 3 for k in range(90)]
+    dues += [slower_ns + k * 20 * MS for k in range(15)]
+    found = [header(packet)[2] for packet in broker.client(0).published]
+    assert len(found) == len(dues)
+    assert all(abs(a - b) <= 2 for a, b in zip(found, dues, strict=True))
+    assert driver.counted("sent") == driver.counted("received") == 290
+    assert driver.counted("sent", phase="warmup") == 40
+
+
+async def test_a_schedule_brought_to_a_standstill_sends_no_more(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    broker = await start_broker()
+    # One device sends each 30,000 s: its next message must not overflow into the past.
+    slow = DeviceGroup("slow", 1, Publishes("s", 1, 10, 1 / 30_000, 0))
+    await driver.configure(one_worker_plan(publishers(1, 100.0), slow, port=broker.port))
+    await driver.connect()
+    await driver.start(warmup_ms=0, measure_ms=600)
+    at_ns = driver.start_ns + 200 * MS
+    await driver.ask("rate", factor=1e-6, at_ns=at_ns)
+    await driver.until(lambda: driver.window_ends and driver.now("finished"))
+    await driver.stop()
+    assert broker.published == {"t/0": 21, "s/0": 1}
+    assert driver.window_ends[0]["owed"] == 0
+
+
+@pytest.mark.parametrize("arrivals", ["uniform", "poisson"])
+async def test_random_arrivals_are_sent_when_intended(
+    driver: Driver, start_broker: StartBroker, arrivals: str
+) -> None:
+    broker = await start_broker()
+    publishes = Publishes("t", 2, 0, 1000.0, 1, arrivals=arrivals)  # type: ignore[arg-type]
+    group = DeviceGroup("publishers", 2, publishes)
+    await driver.configure(one_worker_plan(group, subscribers(), port=broker.port))
+    await driver.connect()
+    await driver.subscribe()
+    await driver.start(warmup_ms=0, measure_ms=500)
+    await driver.finished()
+    await driver.stop()
+    total = driver.counted("sent")
+    assert total == driver.counted("received")
+    assert 350 < total < 650  # 500 with a standard deviation of 22 at most
+    for number in range(2):
+        packets = broker.client(number).published
+        check_stream(packets, number)
+        dues = [header(packet)[2] for packet in packets]
+        assert dues == sorted(dues)
+        assert driver.start_ns <= dues[0]
+        assert dues[-1] < driver.end_ns
+
+
+async def test_a_send_tick_gathers_messages_and_changes_no_intended_time(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    broker = await start_broker()
+    plan = one_worker_plan(
+        publishers(2, 4000.0), subscribers(), port=broker.port, send_tick_us=5000
+    )
+    await driver.configure(plan)
+    await driver.connect()
+    await driver.subscribe()
+    await driver.start(warmup_ms=0, measure_ms=300)
+    await driver.finished()
+    await driver.stop()
+    for number in range(2):
+        dues = [driver.start_ns + number * MS // 4 + k * MS // 2 for k in range(600)]
+        check_stream(broker.client(number).published, number, dues)
+    delays = driver.recorded("send_delay")
+    assert sum(row.count for row in delays) == 1200
+    # Half a tick on average, could they but be as late as that.
+    assert sum(row.sum_ns for row in delays) / 1200 > MS
+
+
+async def test_messages_received_by_devices_of_other_workers_are_not_expected_here(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    """A worker that only publishes is finished when it has sent."""
+    broker = await start_broker()
+    await driver.configure(one_worker_plan(publishers(1, 100.0, deliveries=7), port=broker.port))
+    await driver.connect()
+    assert (await driver.subscribe())["subscribed"] == 0
+    await driver.start(warmup_ms=0, measure_ms=100)
+    await driver.until(lambda: driver.window_ends and driver.now("finished"))
+    assert driver.now("expected") == 70
+    assert driver.now("received") == 0
+    await driver.stop()
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+async def test_stop_says_goodbye_and_forgets_durable_sessions(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    broker = await start_broker()
+    durable = subscribers(2, qos=1, clean_start=False)
+    await driver.configure(one_worker_plan(publishers(1), durable, port=broker.port, version=5))
+    await driver.connect()
+    await driver.subscribe()
+    await driver.stop()
+    assert len(broker.sessions) == 5
+    run, cleaning = broker.sessions[:3], broker.sessions[3:]
+    assert all(isinstance(session.packets[-1], Disconnect) for session in broker.sessions)
+    kept = [session.connect for session in run if not session.connect.clean_start]
+    assert len(kept) == 2
+    assert all(packet.properties.session_expiry_interval for packet in kept)
+    assert {s.connect.client_id for s in cleaning} == {packet.client_id for packet in kept}
+    assert all(session.connect.clean_start for session in cleaning)
+    assert all(not s.connect.properties.session_expiry_interval for s in cleaning)
+
+
+async def test_a_session_that_could_not_be_forgotten_is_reported(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    async def refuse_the_second(session: Session) -> None:
+        code = 3 if len(broker.sessions) > 1 else 0
+        await session.welcome(ConnAck(reason_code=code))
+        await session.behave()
+
+    broker = await start_broker(refuse_the_second)
+    group = DeviceGroup("devices", 1, clean_start=False)
+    await driver.configure(one_worker_plan(group, port=broker.port))
+    await driver.connect()
+    await driver.stop()
+    assert driver.said("cleanup") == ["1 durable sessions may remain at the broker"]
+
+
+async def test_nothing_is_sent_before_the_start_and_after_the_stop(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    broker = await start_broker()
+    await driver.configure(one_worker_plan(publishers(1, 1000.0), port=broker.port))
+    await driver.connect()
+    await driver.start(warmup_ms=0, measure_ms=60_000, lead_ms=200)
+    await driver.until(lambda: driver.now("sent") > 100)
+    await driver.stop()
+    packets = broker.sessions[0].published
+    check_stream(packets, 0)
+    assert header(packets[0])[2] == driver.start_ns
+    assert isinstance(broker.sessions[0].packets[-1], Disconnect)
+    assert driver.counted("sent") == len(packets) == driver.now("sent")
