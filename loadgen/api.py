@@ -42,6 +42,7 @@ from loadgen.errors import (
 )
 from loadgen.judge.next_step import Limit, aim_for, requirements
 from loadgen.judge.verdict import Reason, Remark
+from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.scenario import Scenario, read_toml
 from loadgen.report.build.summary import summarize_run
@@ -50,7 +51,7 @@ from loadgen.report.model import Counts, ScoreCard
 from loadgen.report.record import load_intervals, open_run
 from loadgen.report.render.sweep_renderings import write_sweep
 from loadgen.run.coordinator import run as _play
-from loadgen.run.devices_file import read_devices
+from loadgen.run.devices_file import DEVICE_SCHEMA, read_devices
 from loadgen.run.hosts.remote_host import Hosts
 from loadgen.run.hosts.worker_pool import WorkerLostError
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "DEVICE_SCHEMA",
+    "INTERVAL_SCHEMA",
     "BrokerRefusedError",
     "BrokerUnreachableError",
     "CannotRunError",
@@ -153,13 +156,15 @@ class Result:
     @in_python()
     def intervals(self) -> "pa.Table":
         """The interval table: a row a worker, second, group, phase and series, with the sparse
-        histograms (schema: `loadgen.metrics.interval.INTERVAL_SCHEMA`)."""
+        histograms (schema: INTERVAL_SCHEMA)."""
         return load_intervals(open_run(self.directory))
 
     @in_python()
     def devices(self) -> "pa.Table":
-        """A row a device at the end of a run with `per_device` (schema:
-        `loadgen.run.devices_file.DEVICE_SCHEMA`); raises RunDirectoryError where it has none."""
+        """Return a row a device at the end of a run with `per_device` (schema: DEVICE_SCHEMA).
+
+        Raises RunDirectoryError if the run has none.
+        """
         return read_devices(self.directory)
 
 

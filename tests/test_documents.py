@@ -1,5 +1,7 @@
 """The documents hold together: the site is built from them, and no link leads nowhere."""
 
+import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -9,6 +11,9 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
+CASE = ROOT / "docs" / "examples" / "broadcast.py"
+"""A module of the package, which names other modules of it."""
 PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
 
 
@@ -53,3 +58,29 @@ def test_every_promise_names_tests_that_there_are() -> None:
             file = named or file
             code = (ROOT / file).read_text()
             assert not test or f"def {test}(" in code, row
+
+
+def imports_of_the_package(path: Path) -> list[tuple[str, str]]:
+    """Return (module, name) of every import from loadgen in a page or a Python file."""
+    text = path.read_text("utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL) if path.suffix == ".md" else [text]
+    return [
+        (node.module or "", alias.name)
+        for block in blocks
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "loadgen"
+        for alias in node.names
+    ]
+
+
+@pytest.mark.parametrize("path", [*PAGES, *EXAMPLES], ids=lambda path: path.name)
+def test_documents_import_from_the_api_alone(path: Path) -> None:
+    imports = imports_of_the_package(path)
+    for module, name in imports:
+        assert hasattr(importlib.import_module(module), name), (module, name)
+        assert name in getattr(importlib.import_module(module), "__all__", [name]), (module, name)
+    inside = set(imports_of_the_package(CASE))
+    assert {module for module, name in imports if (module, name) not in inside} <= {"loadgen.api"}
+    # Names in the text.
+    for dotted in re.findall(r"`(loadgen(?:\.\w+)+)", path.read_text("utf-8")):
+        assert dotted.startswith("loadgen.api") or dotted.endswith((".main", ".warm")), dotted
