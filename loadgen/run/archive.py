@@ -11,7 +11,6 @@ from loadgen.errors import DiskError, RunDirectoryError
 from loadgen.run.disk import disk_errors
 from loadgen.run.redaction import printable
 from loadgen.run.seal import verify
-from loadgen.specjms.diagram import diagram
 from loadgen.specjms.disclosure import (
     Disclosed,
     destination_setup,
@@ -121,7 +120,6 @@ def _texts(run: Path, found: Disclosed) -> dict[str, bytes]:
             "config/scenario.json": scenario,
             "JMSServerConfig/serverSetup.txt": server_setup(found).encode(),
             "ProviderModule/README.txt": b"No provider module: the harness speaks MQTT itself.\n",
-            "ConfigurationDiagram.svg": diagram(found.run, found.supply).encode(),
         }
     except _DAMAGED:
         raise RunDirectoryError(
