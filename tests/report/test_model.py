@@ -17,7 +17,7 @@ from loadgen.report.build.summary import summarize_run
 from loadgen.report.model import ScoreCard
 from loadgen.run.seal import seal
 
-PDU = Path(__file__).parent / "pdu"
+PDU = Path(__file__).parent / "power" / "pdu"
 
 
 def card_of(

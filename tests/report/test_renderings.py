@@ -309,7 +309,7 @@ def test_a_page_carries_a_part_of_plotly_and_is_small(cards: list[ScoreCard]) ->
 
 def test_every_figure_is_one_that_plotly_knows(cards: list[ScoreCard]) -> None:
     colors = re.compile(r"\$[a-z]+")
-    page = (Path(charts_of.__code__.co_filename).parent / "page.css").read_text()
+    page = files("loadgen.report.render").joinpath("page.css").read_text("utf-8")
     for card in cards:
         for chart in charts_of(card):
             text = orjson.dumps(chart.figure).decode()

@@ -15,7 +15,7 @@ from loadgen.report.render.to_json import to_json
 from tests.schemas import errors, schema
 
 CASES = ("fanin", "fanout", "persistent", "latency", "connburst")
-PDU = Path(__file__).parent / "pdu" / "power_supply_1.log"
+PDU = Path(__file__).parent / "power" / "pdu" / "power_supply_1.log"
 IN_THE_TABLES = 1_366_970_765  # 2013-04-26T10:06:05Z
 
 
