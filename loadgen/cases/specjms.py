@@ -33,6 +33,7 @@ from loadgen.specjms.chain_model import (
     stores,
     uses_wildcards,
 )
+from loadgen.specjms.tables import supply_tables
 
 if TYPE_CHECKING:
     from loadgen.plan.rehearsal import Role
@@ -329,6 +330,7 @@ CASE = Case(
     behaviour="supply_chain",
     roles=_roles,
     review=_review,
+    tables=supply_tables,
     rows=(
         RowSpec(
             "jms@{topology}",

@@ -1,12 +1,13 @@
 """What a case is: one object that says everything in which it differs from the others.
 
 A case lives in a module of its own in `loadgen.cases` and nothing outside knows its name. Command
-line, planning, control and score card read the properties below; four of them are functions:
+line, planning, control and score card read the properties below; five of them are functions:
 
     groups    scenario -> the groups of devices, before any host or broker is known
     resolve   scenario, workload -> the workload, with what only this case asks for
     plan      workload, plan -> the plan that its workers play
     review    what was observed -> what the verdict judges, and what run.json says of the case
+    tables    what run.json says of the case -> tables of the report
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from loadgen.judge.verdict import SEND_DELAY_LIMIT_US, RunFacts, Verdict
 from loadgen.plan.groups import Behaviour, DeviceGroup, RunPlan
 from loadgen.plan.rehearsal import Role, roles_of
 from loadgen.plan.scenario import Scenario
+from loadgen.plan.tables import DataTable
 
 if TYPE_CHECKING:
     from loadgen.plan.workload import Workload
@@ -208,6 +210,8 @@ class Case(Generic[S]):
     review: Callable[[Evidence], Review] = lambda evidence: Review(evidence.facts)
     # Figures that it can be held against; empty where no report has them.
     published: tuple[PublishedFigure, ...] = ()
+    # The tables that a report shows of what `review` recorded as observed.
+    tables: Callable[[Mapping[str, Any]], tuple[DataTable, ...]] = lambda _observed: ()
     notice: str = ""  # what must stand before any figure of its runs
     variants: Variants | None = None  # values of a field that are commands of their own
 

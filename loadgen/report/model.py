@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from loadgen.judge.verdict import Verdict
 from loadgen.metrics.reducer import LatencySummary
+from loadgen.plan.tables import DataTable
 from loadgen.report.build.broker_section import BrokerLoad
 from loadgen.report.build.rows import Row
-from loadgen.report.build.sections import Section
 from loadgen.report.power.power import OutletPower
 from loadgen.run.seal import Integrity
 
@@ -228,7 +228,7 @@ class ScoreCard:
     """Where every message ended (`report.build.ledger_section`), None for a run without any."""
     notice: str = ""
     """What must stand before any figure."""
-    sections: tuple[Section, ...] = ()
+    sections: tuple[DataTable, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     """What only some cases have, under the names that scorecard.json gives it."""
     broker: BrokerLoad | None = None

@@ -23,8 +23,8 @@ from pydantic_core import PydanticUseDefault
 from loadgen.errors import RunDirectoryError
 from loadgen.judge.ledger import Ledger
 from loadgen.metrics.interval import INTERVAL_SCHEMA, LATER, RUN_METADATA_KEY, completed
+from loadgen.plan.reading import Object, at, part
 from loadgen.report.build.broker_section import BrokerRecords, read_broker
-from loadgen.report.reading import Object, at, part
 from loadgen.run.redaction import printable
 from loadgen.run.seal import Integrity, verify
 

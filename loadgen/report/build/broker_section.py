@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, TypeAdapter
 
 from loadgen.errors import RunDirectoryError
-from loadgen.report.reading import at
+from loadgen.plan.reading import at
 from loadgen.report.render.text import name
 
 FILE = "broker.jsonl"

@@ -16,6 +16,7 @@ from loadgen.judge.ledger import Counted
 from loadgen.judge.verdict import Reason, Remark, Verdict
 from loadgen.metrics.interval import CONNECT_SERIES, COUNTERS
 from loadgen.metrics.reducer import LatencySummary, reduce_table, summarize
+from loadgen.plan.reading import figures
 from loadgen.report.build.broker_section import BrokerLoad, broker_load
 from loadgen.report.build.ceiling import ceiling_of
 from loadgen.report.build.curves import curves_of
@@ -48,7 +49,6 @@ from loadgen.report.model import (
     ScoreCard,
 )
 from loadgen.report.power.power import OutletPower
-from loadgen.report.reading import figures
 from loadgen.report.record import RunFiles, RunRecord
 from loadgen.report.views import BACKGROUND, Views
 from loadgen.run.seal import Integrity

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 
 from loadgen.metrics.reducer import LatencySummary
-from loadgen.report.build.sections import Cell, Section
-from loadgen.report.reading import figure, part
+from loadgen.plan.reading import figure, part
+from loadgen.plan.tables import DataTable, TableCell
 from loadgen.report.record import RunRecord
 from loadgen.report.render.text import name
 
 
 def ceiling_of(
     record: RunRecord, rates: Mapping[str, float], latency: Mapping[str, LatencySummary]
-) -> tuple[Section, ...]:
+) -> tuple[DataTable, ...]:
     """The section that sets a run beside `environment.calibration`; none without a calibration.
 
     `rates` are messages a second of the whole run, `latency` its series in µs.
@@ -20,7 +20,7 @@ def ceiling_of(
     if not found:
         return ()
     workers = max(record.workers, 1)
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[tuple[TableCell, ...]] = []
     for done, direction in (("sent", "send"), ("received", "receive")):
         if rates.get(done):
             ceilings = (
@@ -51,4 +51,6 @@ def ceiling_of(
         "its own write or in batches; connects; the latency of one pair through the reflector."
     )
     header = ("", "this run", "harness", "harness, in batches")
-    return (Section("Beside the harness's own ceiling", note, header, tuple(rows)),) if rows else ()
+    return (
+        (DataTable("Beside the harness's own ceiling", note, header, tuple(rows)),) if rows else ()
+    )

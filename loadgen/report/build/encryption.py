@@ -6,8 +6,8 @@ out.
 
 from typing import Any
 
-from loadgen.report.build.sections import Cell, Section
-from loadgen.report.reading import count, objects, part, text
+from loadgen.plan.reading import count, objects, part, text
+from loadgen.plan.tables import DataTable, TableCell
 from loadgen.report.record import RunRecord
 
 UNVERIFIED = (
@@ -40,19 +40,19 @@ def tls_details(record: RunRecord) -> dict[str, Any]:
     return {"tls": found}
 
 
-def tls_sections(record: RunRecord) -> tuple[Section, ...]:
+def tls_sections(record: RunRecord) -> tuple[DataTable, ...]:
     """What the handshakes ended with; none where the run did not record it."""
     connections, resumed = negotiated(record)
     if not record.encrypted or not connections:
         return ()
-    rows: tuple[tuple[Cell, ...], ...] = connections
+    rows: tuple[tuple[TableCell, ...], ...] = connections
     verified = "was verified" if _verified(record) else "was NOT verified"
     note = (
         "What the handshakes of devices ended with, those of the whole run: "
         f"{resumed:,} of {sum(entry[2] for entry in connections):,} resumed an earlier session. "
         f"The broker's certificate {verified}."
     )
-    return (Section("TLS", note, ("version", "cipher", "connections"), rows, texts=(0, 1)),)
+    return (DataTable("TLS", note, ("version", "cipher", "connections"), rows, texts=(0, 1)),)
 
 
 def _verified(record: RunRecord) -> bool:

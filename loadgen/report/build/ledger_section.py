@@ -3,7 +3,7 @@
 from typing import Any
 
 from loadgen.judge.ledger import Counted, Ledger, ledgers_of
-from loadgen.report.build.sections import Cell, Section
+from loadgen.plan.tables import DataTable, TableCell
 from loadgen.report.record import RunRecord
 
 _LINES = (
@@ -50,12 +50,12 @@ def ledger_details(record: RunRecord, window: Ledger, whole: Ledger) -> dict[str
     }
 
 
-def ledger_sections(record: RunRecord, window: Ledger, whole: Ledger) -> tuple[Section, ...]:
+def ledger_sections(record: RunRecord, window: Ledger, whole: Ledger) -> tuple[DataTable, ...]:
     """The ledger as a table; none for a run without messages."""
     if not whole.intended and not whole.foreign:
         return ()
     columns = (window.document(), whole.document())
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[tuple[TableCell, ...]] = []
     told = ""
     for about, name, words in _LINES:
         told = about or told
@@ -73,4 +73,4 @@ def ledger_sections(record: RunRecord, window: Ledger, whole: Ledger) -> tuple[S
     else:
         note += " The sums were not proven: not every worker gave its last answer."
     header = ("", "", "window", "whole run")
-    return (Section("Ledger", note, header, tuple(rows), texts=(0, 1)),)
+    return (DataTable("Ledger", note, header, tuple(rows), texts=(0, 1)),)

@@ -1,16 +1,16 @@
-"""What a case alone observed: its tables, its further rows and its notice.
+"""Tables, further rows and the notice of what only some cases observe.
 
-All of it is the case's part of `observed` in run.json, an object under the case's name. `TABLES`
-says which keys of it become which table, so that a case gets a table by recording that key.
+All of it is the case's part of `observed` in run.json, an object under the case's name. A case gets
+a table by recording a key of `_BUILDERS`, or by its own function, `Case.tables`.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from loadgen.report.build import supply
+from loadgen.cases.registry import CASES
+from loadgen.plan.reading import Object, figure, figures, objects, part
+from loadgen.plan.tables import DataTable, TableCell
 from loadgen.report.build.rows import Row
-from loadgen.report.build.sections import Cell, Section
-from loadgen.report.reading import Object, figure, figures, objects, part
 from loadgen.report.record import RunRecord
 from loadgen.report.render.text import NOTICE_CHARACTERS, name, number
 
@@ -26,11 +26,13 @@ def observed_details(record: RunRecord) -> dict[str, Any]:
     return {record.case: dict(document)} if document else {}
 
 
-def observed_sections(record: RunRecord) -> tuple[Section, ...]:
-    """The tables of what the case observed, those without rows left out."""
+def observed_sections(record: RunRecord) -> tuple[DataTable, ...]:
+    """Return the tables of what the case observed; a table without rows is left out."""
     document = record.own
-    found = [table(document) for key, table in TABLES.items() if document.get(key)]
-    return tuple(section for section in found if section.rows)
+    tables = [build(document) for key, build in _BUILDERS.items() if document.get(key)]
+    case = CASES.get(record.case)
+    own = () if case is None else case.tables(document)
+    return (*(table for table in tables if table.rows), *own)
 
 
 def observed_rows(record: RunRecord) -> tuple[Row, ...]:
@@ -63,10 +65,10 @@ def observed_rows(record: RunRecord) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _spread(document: Object) -> Section:
+def _spread(document: Object) -> DataTable:
     keys = ("received", "min", "max", "mean", "stdev")
     spread, cut = part(document, "spread"), part(document, "cut_off")
-    rows: list[tuple[Cell, ...]] = [("all", *figures(spread, *keys))] if spread else []
+    rows: list[tuple[TableCell, ...]] = [("all", *figures(spread, *keys))] if spread else []
     rows += [
         (f"queue {one.get('queue')}", *figures(one, *keys)) for one in objects(spread.get("queues"))
     ]
@@ -77,12 +79,12 @@ def _spread(document: Object) -> Section:
             f"{number(figure(cut, 'held'))} messages that it had not acknowledged."
         )
     header = ("", "received", "fewest", "most", "mean", "deviation")
-    return Section("Spread over the consumers", note, header, tuple(rows))
+    return DataTable("Spread over the consumers", note, header, tuple(rows))
 
 
-def _backends(document: Object) -> Section:
+def _backends(document: Object) -> DataTable:
     backends, limit = objects(document.get("backends")), part(document, "limit")
-    rows: list[tuple[Cell, ...]] = [
+    rows: list[tuple[TableCell, ...]] = [
         (
             f"backend {one.get('number')}",
             str(one.get("url") or ""),
@@ -98,7 +100,7 @@ def _backends(document: Object) -> Section:
         ]
         rows.append(("all", "front", *totals, None, _percent(figure(document, "front_busy_share"))))
     header = ("", "broker", "msgs/sec", "expected", "received", "high-water mark", "busy")
-    return Section(
+    return DataTable(
         "Backends",
         f"What limited the rate: {limit.get('side') or 'not known'} "
         f"({limit.get('detail') or '?'}). The high-water mark is the most that producers "
@@ -113,13 +115,5 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"
 
 
-TABLES: Mapping[str, Callable[[Object], Section]] = {
-    "spread": _spread,
-    "backends": _backends,
-    "audit": supply.audit,
-    "types": supply.message_types,
-    "groups": supply.message_mix,
-    "traffic": supply.topics,
-    "rules": supply.run_rules,
-}
-"""Key of what a case observed to the table that shows it, in the order of the score card."""
+_BUILDERS: Mapping[str, Callable[[Object], DataTable]] = {"spread": _spread, "backends": _backends}
+"""Key of an observed document to the table that shows it, for any case that records the key."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from loadgen.report.build.sections import Section
-from loadgen.report.reading import figure, figures, objects, part
+from loadgen.plan.reading import figure, figures, objects, part
+from loadgen.plan.tables import DataTable
 from loadgen.report.record import RunRecord
 from loadgen.report.render.text import name
 
@@ -66,7 +66,7 @@ def outages_of(course: Iterable[Mapping[str, Any]]) -> tuple[Outage, ...]:
 
 def outage_sections(
     record: RunRecord, course: pa.Table, phases: Iterable[tuple[str, float, float]]
-) -> tuple[Section, ...]:
+) -> tuple[DataTable, ...]:
     """The outages of a run; none where there was none, or devices left on request."""
     if record.scenario.get("churn"):
         return ()
@@ -106,7 +106,7 @@ def outage_sections(
         )
         for one in outages[:_SHOWN]
     )
-    return (Section("Outages", note, header, rows, texts=(1,)),)
+    return (DataTable("Outages", note, header, rows, texts=(1,)),)
 
 
 _MOMENTS = {
@@ -144,7 +144,7 @@ def made_worse_remarks(record: RunRecord) -> dict[str, str]:
     return remarks
 
 
-def lost_sections(record: RunRecord) -> tuple[Section, ...]:
+def lost_sections(record: RunRecord) -> tuple[DataTable, ...]:
     """Which messages were lost though the broker had acknowledged them."""
     lost = part(record.observed, "lost")
     rows = tuple(
@@ -160,4 +160,4 @@ def lost_sections(record: RunRecord) -> tuple[Section, ...]:
     more = figure(lost, "more")
     note += f", {more:,.0f} messages are not among them." if more else "."
     header = ("stream", "from message", "to message", "not received by")
-    return (Section("Lost messages", note, header, rows, texts=(3,)),)
+    return (DataTable("Lost messages", note, header, rows, texts=(3,)),)

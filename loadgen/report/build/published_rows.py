@@ -10,9 +10,9 @@ from loadgen.judge.published import (
     counterparts,
 )
 from loadgen.plan.case import MEASURES
+from loadgen.plan.tables import DataTable, TableCell
 from loadgen.report.build.encryption import negotiated
 from loadgen.report.build.rows import FIGURES, Facts, figures_of
-from loadgen.report.build.sections import Cell, Section
 from loadgen.report.build.system import stored_first
 from loadgen.report.record import RunRecord
 from loadgen.report.render.text import number
@@ -64,7 +64,7 @@ def published_details(facts: Facts) -> dict[str, Any]:
     return {"published": published} if published else {}
 
 
-def published_sections(facts: Facts) -> tuple[Section, ...]:
+def published_sections(facts: Facts) -> tuple[DataTable, ...]:
     """Every published row of the run's case beside ours; nothing where none is published."""
     ours = conditions_of(facts.record)
     figures = _figures(facts.record, ours)
@@ -76,7 +76,7 @@ def published_sections(facts: Facts) -> tuple[Section, ...]:
         f"found it. {figures[0].relation}"
     )
     return (
-        Section(
+        DataTable(
             "Beside the published score card",
             note.strip(),
             ("row", "figure", "published", "ours", "comparable"),
@@ -129,7 +129,7 @@ def _figures(record: RunRecord, ours: Conditions) -> tuple[PublishedFigure, ...]
     return counterparts(case.published, ours, record.scenario.get("published")) if case else ()
 
 
-def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tuple[Cell, ...]]:
+def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tuple[TableCell, ...]]:
     """A line for each column that is published."""
     found = figures_of(figure.measure, facts)
     differences = "; ".join(_differences(figure, facts, ours))
@@ -142,7 +142,7 @@ def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tupl
             f"not comparable because: {number(figure.value)} {unit} there, "
             f"{number(found['value'])} here"
         )
-    lines: list[tuple[Cell, ...]] = [
+    lines: list[tuple[TableCell, ...]] = [
         (
             figure.name,
             _title(figure.measure, "" if key == "value" else f" {title}"),
@@ -179,6 +179,6 @@ def _title(measure: str, column: str) -> str:
     return _OWN_TITLES.get(measure, f"{measure.replace('_', ' ')}{column}, {unit}")
 
 
-def _published(figure: PublishedFigure, key: str) -> Cell:
+def _published(figure: PublishedFigure, key: str) -> TableCell:
     value: float | None = getattr(figure, key)
     return f"<{value:,g}" if key in figure.bounds else value

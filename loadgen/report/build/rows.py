@@ -13,7 +13,7 @@ from loadgen.cases.registry import CASES
 from loadgen.judge.published import SECURED, Figures, plain_number
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.case import MEASURES, RowSpec
-from loadgen.report.reading import figure, part
+from loadgen.plan.reading import figure, part
 from loadgen.report.record import RunRecord
 
 TYPES = ("Throughput", "Latency", "Connection rate", "Data-center Efficiency")

@@ -13,9 +13,9 @@ from typing import Any
 
 from loadgen.cases.registry import CASES, style_of
 from loadgen.errors import RunDirectoryError
+from loadgen.plan.reading import figure, part
 from loadgen.report.build.summary import summarize
 from loadgen.report.model import ScoreCard
-from loadgen.report.reading import figure, part
 from loadgen.report.record import RunRecord, open_run
 from loadgen.report.render.text import notice_for
 from loadgen.run.search.sweep import Measured, SweepPoint, SweepResult, standing_of

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from loadgen.plan.reading import Object, count, figure, part, text
 from loadgen.plan.sut import LINES, PARTS
-from loadgen.report.build.sections import Cell, Section
-from loadgen.report.reading import Object, count, figure, part, text
+from loadgen.plan.tables import DataTable, TableCell
 from loadgen.report.record import RunRecord
 from loadgen.report.render.text import number
 
@@ -12,10 +12,12 @@ _DESCRIBED = "As it was described for this run (--sut); loadgen checked nothing 
 _MOST_TEXTS = 20
 
 
-def system_sections(record: RunRecord) -> tuple[Section, ...]:
+def system_sections(record: RunRecord) -> tuple[DataTable, ...]:
     """A table for each part of the system that was described, and for storage where it matters."""
     described = [
-        Section(f"System under test: {title}", _DESCRIBED, ("", "description"), rows, texts=(0, 1))
+        DataTable(
+            f"System under test: {title}", _DESCRIBED, ("", "description"), rows, texts=(0, 1)
+        )
         for key, title in PARTS.items()
         if (rows := _rows(part(record.sut, key)))
     ]
@@ -41,12 +43,12 @@ def stored_first(record: RunRecord) -> bool | None:
     return None
 
 
-def _note(record: RunRecord) -> tuple[Section, ...]:
+def _note(record: RunRecord) -> tuple[DataTable, ...]:
     note = text(record.broker, "note")
-    return (Section("Broker", note, ("", ""), (), texts=(0, 1)),) if note else ()
+    return (DataTable("Broker", note, ("", ""), (), texts=(0, 1)),) if note else ()
 
 
-def _access(record: RunRecord) -> tuple[Section, ...]:
+def _access(record: RunRecord) -> tuple[DataTable, ...]:
     users = count(part(record.broker, "access_control"), "users")
     if not users:
         return ()
@@ -55,24 +57,24 @@ def _access(record: RunRecord) -> tuple[Section, ...]:
         "its own topics alone; one more user looks after the broker. What the broker refuses to "
         "take is REFUSED in MQTT 5; before, MQTT has no answer for it, and it is lost."
     )
-    return (Section("Access control", note, ("", ""), (("users that the broker knows", users),)),)
+    return (DataTable("Access control", note, ("", ""), (("users that the broker knows", users),)),)
 
 
-def _storage(record: RunRecord) -> tuple[Section, ...]:
+def _storage(record: RunRecord) -> tuple[DataTable, ...]:
     said = text(record.broker, "storage")
     if not said:
         return ()
     first = stored_first(record)
     answer = "not known" if first is None else "yes" if first else "no"
-    rows: tuple[tuple[Cell, ...], ...] = (("stored before it is acknowledged", answer),)
-    return (Section("What the broker stores", said, ("", ""), rows, texts=(0, 1)),)
+    rows: tuple[tuple[TableCell, ...], ...] = (("stored before it is acknowledged", answer),)
+    return (DataTable("What the broker stores", said, ("", ""), rows, texts=(0, 1)),)
 
 
-def _rows(described: Object) -> tuple[tuple[Cell, ...], ...]:
+def _rows(described: Object) -> tuple[tuple[TableCell, ...], ...]:
     return tuple((title, _cell(described[key])) for key, title in LINES.items() if key in described)
 
 
-def _cell(value: object) -> Cell:
+def _cell(value: object) -> TableCell:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (int, float)):

@@ -5,16 +5,15 @@ from typing import Any
 
 import pytest
 
-from loadgen.report.build.observed import observed_sections
-from loadgen.report.build.sections import Section
-from loadgen.report.record import RunRecord
+from loadgen.plan.tables import DataTable
 from loadgen.specjms.audit import Observed, TypeCount, audit
 from loadgen.specjms.build_model import Choices, model_of
 from loadgen.specjms.expected import type_rates
 from loadgen.specjms.report import report
+from loadgen.specjms.tables import supply_tables
 
 
-def sections(messages: dict[str, Any], **changed: Any) -> dict[str, Section]:
+def sections(messages: dict[str, Any], **changed: Any) -> dict[str, DataTable]:
     model = model_of(Choices(topology="freeform", base=5, messages=messages))
     fields: dict[str, Any] = {
         "window_s": 10.0,
@@ -30,8 +29,7 @@ def sections(messages: dict[str, Any], **changed: Any) -> dict[str, Section]:
     }
     seen = Observed(**{**fields, **changed})
     document = json.loads(json.dumps(report(model, seen, audit(model, seen))))
-    record = RunRecord("id", "specjms", observed={"specjms": document})
-    return {section.title: section for section in observed_sections(record)}
+    return {table.title: table for table in supply_tables(document)}
 
 
 def test_the_mix_is_called_what_was_played() -> None:

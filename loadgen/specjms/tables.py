@@ -1,18 +1,18 @@
-"""The tables of a supply chain: audit, message types, mix and run rules.
+"""The tables of a supply chain in a report: audit, message types, mix, traffic and run rules.
 
-Each is made of what specjms.json holds beside its destinations.
+Each is made from what run.json has of the case, which is specjms.json without its destinations.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from loadgen.report.build.sections import Cell, Section
-from loadgen.report.reading import Object, figure, figures, objects, part, text
+from loadgen.plan.reading import Object, figure, figures, objects, part, text
+from loadgen.plan.tables import DataTable, TableCell
 
 _FAILED_SHOWN = 10
 
 
-def audit(document: Object) -> Section:
-    rows: list[tuple[Cell, ...]] = []
+def _audit(document: Object) -> DataTable:
+    rows: list[tuple[TableCell, ...]] = []
     for test, result in part(document, "audit").items():
         if not isinstance(result, Mapping):
             continue
@@ -29,14 +29,14 @@ def audit(document: Object) -> Section:
         f"{text(document, 'transactions')}"
     )
     header = ("test", "", "passed", "failed", "where", "")
-    return Section("Audit", note, header, tuple(rows), texts=(0, 1, 4, 5))
+    return DataTable("Audit", note, header, tuple(rows), texts=(0, 1, 4, 5))
 
 
 def _difference(finding: Object) -> str:
     return f"expected {text(finding, 'expected')}, observed {text(finding, 'observed')}"
 
 
-def message_types(document: Object) -> Section:
+def _message_types(document: Object) -> DataTable:
     rows = tuple(
         (
             f"{one.get('interaction')}.{one.get('message')}",
@@ -68,10 +68,10 @@ def message_types(document: Object) -> Section:
         *("message", "sent", "received", "expected", "sent/s", "target", "received/s", "target"),
         *("50P", "90P", "99P", "max", "90P, slowest handler"),
     )
-    return Section("Message types", note, header, rows)
+    return DataTable("Message types", note, header, rows)
 
 
-def topics(document: Object) -> Section:
+def _topics(document: Object) -> DataTable:
     traffic = part(document, "traffic")
     rows = tuple(
         (text(one, "topic"), *figures(one, "message_types", "sent_per_s", "received_per_s"))
@@ -84,10 +84,10 @@ def topics(document: Object) -> Section:
         "to the busiest. These are the busiest."
     )
     header = ("topic", "message types", "sent/s", "received/s")
-    return Section("Traffic by topic", note, header, rows)
+    return DataTable("Traffic by topic", note, header, rows)
 
 
-def message_mix(document: Object) -> Section:
+def _message_mix(document: Object) -> DataTable:
     keys = (
         *("sent_per_s", "target_sent_per_s", "received_per_s", "target_received_per_s"),
         *("percent", "target_percent"),
@@ -98,7 +98,7 @@ def message_mix(document: Object) -> Section:
         "received, as the published 50/50 and 80/20 mixes are."
     )
     header = ("group", "sent/s", "target", "received/s", "target", "share, %", "target, %")
-    return Section("Message mix", note, header, rows)
+    return DataTable("Message mix", note, header, rows)
 
 
 def _group(row: Object) -> str:
@@ -109,7 +109,7 @@ def _group(row: Object) -> str:
 _KEPT = ((True, "kept"), (False, "NOT KEPT"))
 
 
-def run_rules(document: Object) -> Section:
+def _run_rules(document: Object) -> DataTable:
     rows = tuple(
         (
             text(one, "rule"),
@@ -128,4 +128,20 @@ def run_rules(document: Object) -> Section:
     found = document.get("notes")
     notes = [str(text)[:300] for text in found[:10]] if isinstance(found, list) else []
     note = " ".join((result, *notes))
-    return Section("Run rules", note, ("rule", "", "observed"), rows, texts=(0, 1, 2))
+    return DataTable("Run rules", note, ("rule", "", "observed"), rows, texts=(0, 1, 2))
+
+
+_BUILDERS: Mapping[str, Callable[[Object], DataTable]] = {
+    "audit": _audit,
+    "types": _message_types,
+    "groups": _message_mix,
+    "traffic": _topics,
+    "rules": _run_rules,
+}
+"""Key of an observed document to the table that shows it, in the order of the report."""
+
+
+def supply_tables(observed: Object) -> tuple[DataTable, ...]:
+    """Return the tables of a run of the supply chain; a table without rows is left out."""
+    tables = [build(observed) for key, build in _BUILDERS.items() if observed.get(key)]
+    return tuple(table for table in tables if table.rows)
