@@ -5,11 +5,11 @@ from typing import Literal
 from loadgen.plan.case import Case, RowSpec
 from loadgen.plan.fields import Count
 from loadgen.plan.groups import DeviceGroup, Subscribes
-from loadgen.plan.scenario import MAX_UNACKNOWLEDGED, TOTAL_RATE, MessagingScenario
+from loadgen.plan.scenario import MAX_UNACKNOWLEDGED, TOTAL_RATE, Scenario
 from loadgen.plan.workload import ROOT
 
 
-class Broadcast(MessagingScenario):
+class Broadcast(Scenario):
     """Fields of BROADCAST, beside those that every case with messages has."""
 
     case: Literal["broadcast"] = "broadcast"

@@ -26,7 +26,7 @@ from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     MAX_UNACKNOWLEDGED,
     RATE_BY_DEVICES,
-    MessagingScenario,
+    Scenario,
     durable_complaints,
     published_row,
     url_complaints,
@@ -39,7 +39,7 @@ BUSY_SHARE = 0.9
 """A broker process without a tenth of its time idle is what limits a rate that was missed."""
 
 
-class BridgeScenario(MessagingScenario):
+class BridgeScenario(Scenario):
     """Fields of BRIDGE."""
 
     search_p99_s = 0.5
@@ -72,9 +72,6 @@ class BridgeScenario(MessagingScenario):
     def count(self) -> int:
         """How many brokers are behind the bridge."""
         return self.backends or len(self.backend) or 1
-
-    def group_count(self) -> int:
-        return 2 * self.count
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()

@@ -12,14 +12,15 @@ from loadgen.plan.scenario import (
     DRAIN,
     DURATION_LIMIT_S,
     RATE_LIMIT,
-    FleetScenario,
+    Scenario,
 )
 from loadgen.plan.workload import ROOT, Workload
 
 
-class Connburst(FleetScenario):
+class Connburst(Scenario):
     """Fields of CONNBURST."""
 
+    parts = ("fleet",)
     search_p99_s = 1.0
 
     case: Literal["connburst"] = "connburst"
@@ -37,9 +38,6 @@ class Connburst(FleetScenario):
         3_600,
         absent="latency is reported and not judged",
     ).field()
-
-    def group_count(self) -> int:
-        return 1
 
 
 def _groups(scenario: Connburst) -> tuple[DeviceGroup, ...]:

@@ -16,13 +16,13 @@ from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     MAX_UNACKNOWLEDGED,
     RATE_BY_DEVICES,
-    MessagingScenario,
+    Scenario,
     durable_complaints,
 )
 from loadgen.plan.workload import ROOT, Workload
 
 
-class Fanin(MessagingScenario):
+class Fanin(Scenario):
     """Fields of FANIN."""
 
     case: Literal["fanin"] = "fanin"

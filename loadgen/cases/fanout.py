@@ -12,14 +12,14 @@ from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     MAX_UNACKNOWLEDGED,
     TOTAL_RATE,
-    MessagingScenario,
+    Scenario,
     durable_complaints,
     published_row,
 )
 from loadgen.plan.workload import ROOT
 
 
-class Fanout(MessagingScenario):
+class Fanout(Scenario):
     """Fields of FANOUT."""
 
     grows = "ratio"
@@ -43,9 +43,6 @@ class Fanout(MessagingScenario):
     durable: bool = Flag("The broker keeps the sessions of all devices.").field(False)
     max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
     published: str | None = published_row("FANOUT", "JMSPUBSUB", "JMSFANOUT").field()
-
-    def group_count(self) -> int:
-        return 2 if self.slow_subscribers is None else 3
 
     def deliveries(self) -> float:
         # The broker's work is in the deliveries.

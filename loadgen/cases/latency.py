@@ -12,7 +12,7 @@ from loadgen.plan.scenario import (
     DURATION,
     MAX_UNACKNOWLEDGED,
     RATE_LIMIT,
-    MessagingScenario,
+    Scenario,
 )
 from loadgen.plan.workload import ROOT
 
@@ -20,7 +20,7 @@ SEND_DELAY_LIMIT_US = 20_000
 """The result contains the send delay; several scheduler slices of a shared core."""
 
 
-class Latency(MessagingScenario):
+class Latency(Scenario):
     """Fields of LATENCY."""
 
     search_p99_s = 0.01
@@ -39,9 +39,6 @@ class Latency(MessagingScenario):
     ).field()
     duration: float = DURATION.field(20.0)
     max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
-
-    def group_count(self) -> int:
-        return 4 if self.devices else 2
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()

@@ -17,7 +17,7 @@ from loadgen.plan.scenario import (
     QOS,
     SAVE_EACH,
     TOTAL_RATE,
-    MessagingScenario,
+    Scenario,
     published_row,
     save_each_complaints,
     withheld_complaints,
@@ -25,7 +25,7 @@ from loadgen.plan.scenario import (
 from loadgen.plan.workload import ROOT, Workload
 
 
-class Persistent(MessagingScenario):
+class Persistent(Scenario):
     """Fields of PERSISTENT."""
 
     grows = "pairs"

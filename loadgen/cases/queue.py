@@ -23,7 +23,7 @@ from loadgen.plan.scenario import (
     PROTOCOL,
     QOS,
     TOTAL_RATE,
-    MessagingScenario,
+    Scenario,
     durable_complaints,
     published_row,
 )
@@ -33,7 +33,7 @@ QUEUES_SHOWN = 100
 """Queues that are listed one by one; of more, the first."""
 
 
-class Queue(MessagingScenario):
+class Queue(Scenario):
     """Fields of QUEUE."""
 
     search_p99_s = 0.5

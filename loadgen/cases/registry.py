@@ -76,7 +76,7 @@ def build_scenario(
     given.pop("case", None)
     values = {**named, **given}
     fields = case.scenario.fields()
-    for key in values.keys() - fields.keys():
+    for key in (key for key in values if key not in fields):
         raise ScenarioError(_not_understood(case, key))
     try:
         scenario: Scenario = case.scenario.model_validate(values)

@@ -11,12 +11,12 @@ from loadgen.plan.scenario import (
     MAX_UNACKNOWLEDGED,
     RATE_BY_DEVICES,
     WHOLE_SIZE,
-    MessagingScenario,
+    Scenario,
 )
 from loadgen.plan.workload import ROOT
 
 
-class Request(MessagingScenario):
+class Request(Scenario):
     """Fields of REQUEST."""
 
     case: Literal["request"] = "request"

@@ -21,7 +21,7 @@ from loadgen.plan.scenario import (
     PROTOCOL,
     SAVE_EACH,
     WARMUP,
-    PublishingScenario,
+    Scenario,
     save_each_complaints,
 )
 from loadgen.plan.workload import Workload
@@ -41,9 +41,10 @@ if TYPE_CHECKING:
     from loadgen.specjms.build_model import Choices
 
 
-class SupplyChain(PublishingScenario):
+class SupplyChain(Scenario):
     """Fields of the supply chain."""
 
+    parts = ("schedule",)
     search_p99_s = None
     """Its audit's bound alone, 5 s for 90 % of each destination (SPECjms2007, run rules 3.6.2)."""
 

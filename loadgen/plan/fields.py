@@ -13,7 +13,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import GetCoreSchemaHandler
 from pydantic.fields import FieldInfo
@@ -23,6 +23,10 @@ from loadgen.plan.rate_steps import read_steps
 from loadgen.plan.thresholds import FORMS, parse_threshold
 from loadgen.plan.units import parse_count, parse_number, parse_seconds, parse_size, shown
 
+Part = Literal["", "fleet", "schedule", "messages"]
+"""Parts of the shared fields: of every run, of devices that differ only by group and number, of a
+schedule of messages, of like devices that exchange messages."""
+
 TEXT_LIMIT = 4096
 LIST_LIMIT = 1024
 
@@ -31,13 +35,15 @@ LIST_LIMIT = 1024
 class Field:
     """What one scenario field means and what it may hold.
 
-    `absent` says what None means and is empty where None is not allowed. `name` and `default` are
-    filled in from the scenario class (`Scenario.fields`).
+    `absent` says what None means and is empty if None is not allowed. Only cases of the `part`
+    understand a shared field. `name` and `default` are filled in from the scenario class
+    (`Scenario.fields`).
     """
 
     description: str
     _: KW_ONLY
     absent: str = ""
+    part: Part = ""
     name: str = ""
     default: object = None
 

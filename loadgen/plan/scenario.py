@@ -1,8 +1,8 @@
 """What a user may say of a run: the fields of a scenario, and what does not fit together.
 
 A field is declared once, as type, kind (`plan.fields`) and default; its kind reads its values
-and gives a command line its option and help. `Scenario` has the fields of every case, the classes
-below it those that several cases share; each case adds its own in its module of `loadgen.cases`.
+and gives a command line its option and help. `Scenario` has the fields that cases share; each case
+adds its own in its module of `loadgen.cases`.
 
 Field names are the options' names with `-` written `_`. None means that the field was not given;
 `Field.absent` says what happens then. Times are in seconds, rates a second, sizes in bytes.
@@ -75,9 +75,12 @@ SIZE = Size(
     "size evenly.",
     SIZE_MINIMUM_BYTES,
     SIZE_MAXIMUM_BYTES,
+    part="messages",
 )
 WHOLE_SIZE = replace(SIZE, maximum=WHOLE_SIZE_MAXIMUM_BYTES)
-QOS = Choice("Quality of service of publications and subscriptions.", choices=("0", "1", "2"))
+QOS = Choice(
+    "Quality of service of publications and subscriptions.", choices=("0", "1", "2"), part="fleet"
+)
 MAX_UNACKNOWLEDGED = Count("Messages a publisher may have unacknowledged (QoS 1 and 2).", 1, 65_535)
 PRODUCERS = Count("Publishers of each topic or queue.")
 ACKNOWLEDGE_EVERY = Count(
@@ -98,7 +101,10 @@ def published_row(*names: str, absent: str = "") -> Choice:
 
 
 class Scenario(BaseModel):
-    """What every case understands."""
+    """The fields that cases share; a case's class names the parts of them that it understands.
+
+    A field that a case does not understand has its default, so that every reader may read it.
+    """
 
     model_config = ConfigDict(
         extra="forbid",
@@ -109,6 +115,8 @@ class Scenario(BaseModel):
         defer_build=True,
     )
 
+    parts: ClassVar[Collection[str]] = ("fleet", "schedule", "messages")
+    """The parts of the shared fields, besides those of every run, that the case understands."""
     grows: ClassVar[str] = "devices"
     """The field of which the case has more when it grows: what `search --for devices` raises."""
     search_p99_s: ClassVar[float | None] = 0.1
@@ -276,6 +284,133 @@ class Scenario(BaseModel):
     ).field(False)
     seed: int = Count("Same seed, same phases, sizes and arrivals.", 0, 2**63 - 1).field(1)
 
+    qos: int = QOS.field(0)
+    reconnect: float | None = Seconds(
+        "Devices that lose their connection come back: the first wait, doubled after each "
+        "attempt that fails and varied by half.",
+        0.01,
+        3_600,
+        absent="they stay away; 0.1 s with crash_broker",
+        part="fleet",
+    ).field()
+    reconnect_max: float = Seconds(
+        "Longest wait before a device tries to come back.", 0.01, 3_600, part="fleet"
+    ).field(30.0)
+    instances: int = Count(
+        "Private brokers to start, each a broker of its own (see separate_brokers).",
+        1,
+        INSTANCES_LIMIT,
+        part="fleet",
+    ).field(1)
+    separate_brokers: bool = Flag(
+        "Several brokers do not know each other: topics are spread over them, and each has a "
+        "wildcard subscriber of its own; off, all URLs lead to one system.",
+        part="fleet",
+    ).field(False)
+    tls: bool = Flag(
+        "The private Mosquitto is encrypted, with an RSA key of 2,048 bits made for the run; of "
+        "another broker the URL says it.",
+        part="fleet",
+    ).field(False)
+    access_control: bool = Flag(
+        "Each device has a user, a password and rights to its own topics alone, and the private "
+        "Mosquitto knows them all; clients_file names those of the first group.",
+        part="fleet",
+    ).field(False)
+    client_id: str | None = Text(
+        "Client identifier with {device} for the device's number and {group} for its group's.",
+        "pattern",
+        absent="one that is unique to the run",
+        part="fleet",
+    ).field()
+    clients_file: str | None = Text(
+        "CSV file with a header and the columns client_id, username, password, one row a "
+        "device of the case's first group.",
+        "file",
+        absent="identifiers from client_id, the broker URL's user",
+        part="fleet",
+    ).field()
+    will: str | None = Text(
+        "Topic of a Will Message of every device of the case's first group; {device} is its "
+        "number.",
+        "topic",
+        absent="no will",
+        part="fleet",
+    ).field()
+    per_device: bool = Flag(
+        "Write devices/*.parquet at the end: a row a device, with what it sent, received and lost.",
+        part="fleet",
+    ).field(False)
+
+    abort_on_fail: bool = Flag(
+        "End the run in its window as soon as what was measured so far is above a bound of "
+        "require.",
+        part="schedule",
+    ).field(False)
+    settle: float = Seconds(
+        "Wait for late repeats when all messages have come, as 500ms; part of the drain.",
+        0,
+        3_600,
+        part="schedule",
+    ).field(0.3)
+    steps: str | None = RateSteps(
+        "Steps of the rate, as 50%,75%,100%: each lasts the duration, or its own time as "
+        "75%:20s, and is judged on its own.",
+        "share,...",
+        absent="one rate",
+        part="schedule",
+    ).field()
+    arrivals: Literal["constant", "uniform", "poisson"] = Choice(
+        "How a publisher's messages are spaced: evenly, by a uniform draw, or as a Poisson "
+        "process.",
+        choices=("constant", "uniform", "poisson"),
+        part="schedule",
+    ).field("constant")
+    send_tick: float | None = Seconds(
+        "Longest time a due message may wait to be sent together with others; 0 sends each "
+        "at its own moment.",
+        0,
+        1,
+        absent="0 where the rate allows it, else up to 1 ms",
+        part="schedule",
+    ).field()
+    connect_rate: float | None = Rate(
+        "Connects a second while the devices of a messaging case connect.",
+        0.001,
+        RATE_LIMIT,
+        absent="as fast as the broker takes them",
+        part="schedule",
+    ).field()
+
+    size: tuple[int, int] = SIZE.field((32, 32))
+    churn: float | None = Rate(
+        "Devices a second that leave in good order and return: publishers, and subscribers "
+        "whose session the broker keeps.",
+        0.001,
+        1_000_000,
+        absent="nobody leaves",
+        part="messages",
+    ).field()
+    away: float = Seconds(
+        "How long a device that left stays away, varied by half (with churn).",
+        0.01,
+        3_600,
+        part="messages",
+    ).field(1.0)
+    payload: str | None = Text(
+        "File that follows the 32-byte header in every message; size is 32 and its length.",
+        "file",
+        absent="printable filler",
+        part="messages",
+    ).field()
+    payload_template: str | None = Text(
+        "File that follows the header, in which each message fills {device}, {sequence}, "
+        "{time_ms} and {random} with its own digits, as {sequence:9} or {device:07}.",
+        "file",
+        absent="the same in every message",
+        part="messages",
+    ).field()
+
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
@@ -284,16 +419,43 @@ class Scenario(BaseModel):
     @classmethod
     @cache
     def fields(cls) -> Mapping[str, Field]:
-        """The kinds of this class's fields by name, its own first and those of every case last."""
-        found: dict[str, Field] = {}
+        """Return the fields that the case understands, by name and with its own first."""
+        understood: dict[str, Field] = {}
         for owner in cls.__mro__:
             for name in inspect.get_annotations(owner):
                 info = cls.model_fields.get(name)
-                kinds = info.metadata if info is not None else ()
-                for kind in (one for one in kinds if isinstance(one, Field)):
+                for kind in info.metadata if info is not None else ():
                     assert info is not None
-                    found.setdefault(name, replace(kind, name=name, default=info.default))
-        return MappingProxyType(found)
+                    shared = owner is Scenario and isinstance(kind, Field)
+                    if not shared or kind.part in ("", *cls.parts):
+                        understood.setdefault(name, replace(kind, name=name, default=info.default))
+        return MappingProxyType(understood)
+
+    def reconnecting(self, *, always: bool = False) -> Reconnect | None:
+        """Return how devices come back that lose their connection, None if they stay away.
+
+        `always`: the run itself breaks connections.
+        """
+        if self.reconnect is None and not always:
+            return None
+        delay_s = 0.1 if self.reconnect is None else self.reconnect
+        return Reconnect(delay_s, max(delay_s, self.reconnect_max))
+
+    def publishes(
+        self, topic_prefix: str, topics: int, rate: float, *, deliveries: int = 1, window: int
+    ) -> Publishes:
+        """Return what each device of a group sends, by the fields that all cases have."""
+        return Publishes(
+            topic_prefix=topic_prefix,
+            topics=topics,
+            first_stream=0,
+            rate=rate,
+            deliveries=deliveries,
+            qos=self.qos,
+            size_bytes=self.size,
+            arrivals=self.arrivals,
+            window=window,
+        )
 
     def deliveries(self) -> float:
         """Deliveries of each message, by which a search divides its first rate."""
@@ -312,6 +474,8 @@ class Scenario(BaseModel):
 
     def complaints(self) -> Iterator[str]:
         """Why fields do not fit together: `name: what is wrong; allowed: ...`."""
+        for name in self.model_fields_set - self.fields().keys() - {"case"}:
+            yield f"{name}: {self.case} does not understand it; allowed: its own fields"
         yield from _broker_complaints(self.broker)
         yield from self._login_complaints()
         yield from self._tls_complaints()
@@ -321,6 +485,11 @@ class Scenario(BaseModel):
             processors_of(self.affinity)
         except ValueError:
             yield f"affinity: {shown(self.affinity)} is not a list; allowed: numbers as 0,2-5"
+        yield from self._fleet_complaints()
+        if self.abort_on_fail and not self.require:
+            yield "abort_on_fail: nothing is required that could fail; allowed: with require"
+        if self.payload is not None and self.payload_template is not None:
+            yield "payload_template: there is a payload, too; allowed: one of them"
 
     def _login_complaints(self) -> Iterator[str]:
         for name in ("user", "password"):
@@ -351,121 +520,7 @@ class Scenario(BaseModel):
                         f"{name}: the connection is not encrypted; allowed: with mqtts:// or wss://"
                     )
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        for complaint in self.complaints():
-            raise ValueError(complaint)
-        return self
-
-
-class PublishingScenario(Scenario):
-    """What every case with a schedule of messages understands."""
-
-    abort_on_fail: bool = Flag(
-        "End the run in its window as soon as what was measured so far is above a bound of require."
-    ).field(False)
-    settle: float = Seconds(
-        "Wait for late repeats when all messages have come, as 500ms; part of the drain.", 0, 3_600
-    ).field(0.3)
-    steps: str | None = RateSteps(
-        "Steps of the rate, as 50%,75%,100%: each lasts the duration, or its own time as "
-        "75%:20s, and is judged on its own.",
-        "share,...",
-        absent="one rate",
-    ).field()
-    arrivals: Literal["constant", "uniform", "poisson"] = Choice(
-        "How a publisher's messages are spaced: evenly, by a uniform draw, or as a Poisson "
-        "process.",
-        choices=("constant", "uniform", "poisson"),
-    ).field("constant")
-    send_tick: float | None = Seconds(
-        "Longest time a due message may wait to be sent together with others; 0 sends each "
-        "at its own moment.",
-        0,
-        1,
-        absent="0 where the rate allows it, else up to 1 ms",
-    ).field()
-    connect_rate: float | None = Rate(
-        "Connects a second while the devices of a messaging case connect.",
-        0.001,
-        RATE_LIMIT,
-        absent="as fast as the broker takes them",
-    ).field()
-
-    def complaints(self) -> Iterator[str]:
-        yield from super().complaints()
-        if self.abort_on_fail and not self.require:
-            yield "abort_on_fail: nothing is required that could fail; allowed: with require"
-
-
-class FleetScenario(Scenario):
-    """What cases understand whose devices differ only by group and number."""
-
-    qos: int = QOS.field(0)
-    reconnect: float | None = Seconds(
-        "Devices that lose their connection come back: the first wait, doubled after each "
-        "attempt that fails and varied by half.",
-        0.01,
-        3_600,
-        absent="they stay away; 0.1 s with crash_broker",
-    ).field()
-    reconnect_max: float = Seconds(
-        "Longest wait before a device tries to come back.", 0.01, 3_600
-    ).field(30.0)
-    instances: int = Count(
-        "Private brokers to start, each a broker of its own (see separate_brokers).",
-        1,
-        INSTANCES_LIMIT,
-    ).field(1)
-    separate_brokers: bool = Flag(
-        "Several brokers do not know each other: topics are spread over them, and each has a "
-        "wildcard subscriber of its own; off, all URLs lead to one system."
-    ).field(False)
-    tls: bool = Flag(
-        "The private Mosquitto is encrypted, with an RSA key of 2,048 bits made for the run; of "
-        "another broker the URL says it."
-    ).field(False)
-    access_control: bool = Flag(
-        "Each device has a user, a password and rights to its own topics alone, and the private "
-        "Mosquitto knows them all; clients_file names those of the first group."
-    ).field(False)
-    client_id: str | None = Text(
-        "Client identifier with {device} for the device's number and {group} for its group's.",
-        "pattern",
-        absent="one that is unique to the run",
-    ).field()
-    clients_file: str | None = Text(
-        "CSV file with a header and the columns client_id, username, password, one row a "
-        "device of the case's first group.",
-        "file",
-        absent="identifiers from client_id, the broker URL's user",
-    ).field()
-    will: str | None = Text(
-        "Topic of a Will Message of every device of the case's first group; {device} is its "
-        "number.",
-        "topic",
-        absent="no will",
-    ).field()
-    per_device: bool = Flag(
-        "Write devices/*.parquet at the end: a row a device, with what it sent, received and lost."
-    ).field(False)
-
-    def group_count(self) -> int:
-        """How many groups of devices the case has."""
-        return 2
-
-    def reconnecting(self, *, always: bool = False) -> Reconnect | None:
-        """How devices come back that lose their connection; None where they stay away.
-
-        `always`: the run itself breaks connections.
-        """
-        if self.reconnect is None and not always:
-            return None
-        delay_s = 0.1 if self.reconnect is None else self.reconnect
-        return Reconnect(delay_s, max(delay_s, self.reconnect_max))
-
-    def complaints(self) -> Iterator[str]:
-        yield from super().complaints()
+    def _fleet_complaints(self) -> Iterator[str]:
         if self.instances > 1 and any("://" in entry for entry in self.broker):
             yield (
                 "instances: brokers given by URL are not started here; allowed: with a broker's "
@@ -474,73 +529,18 @@ class FleetScenario(Scenario):
         for name in ("tls", "access_control"):
             if getattr(self, name) and self.broker not in (("auto",), ("mosquitto",)):
                 yield f"{name}: only a private Mosquitto can be started so; {_ONLY_MOSQUITTO}"
-        yield from self._pattern_complaints()
+        if self.client_id is not None and "{device}" not in self.client_id:
+            yield (
+                f"client_id: {shown(self.client_id)} is the same for all devices; allowed: text "
+                "with {device}, and with {group} where a case has several groups"
+            )
         yield from _will_complaints(self.will)
 
-    def _pattern_complaints(self) -> Iterator[str]:
-        pattern = self.client_id
-        if pattern is None:
-            return
-        if "{device}" not in pattern:
-            yield (
-                f"client_id: {shown(pattern)} is the same for all devices; allowed: text with "
-                "{device}, and with {group} where a case has several groups"
-            )
-        # The first group's devices are named by the file of clients, if there is one.
-        named = self.group_count() - (self.clients_file is not None)
-        if "{group}" not in pattern and named > 1:
-            yield (
-                f"client_id: {shown(pattern)} is the same for devices of several groups, which "
-                f"throw each other out; allowed: with {{group}} for {self.case}"
-            )
-
-
-class MessagingScenario(PublishingScenario, FleetScenario):
-    """What every case understands in which like devices exchange messages."""
-
-    size: tuple[int, int] = SIZE.field((32, 32))
-    churn: float | None = Rate(
-        "Devices a second that leave in good order and return: publishers, and subscribers "
-        "whose session the broker keeps.",
-        0.001,
-        1_000_000,
-        absent="nobody leaves",
-    ).field()
-    away: float = Seconds(
-        "How long a device that left stays away, varied by half (with churn).", 0.01, 3_600
-    ).field(1.0)
-    payload: str | None = Text(
-        "File that follows the 32-byte header in every message; size is 32 and its length.",
-        "file",
-        absent="printable filler",
-    ).field()
-    payload_template: str | None = Text(
-        "File that follows the header, in which each message fills {device}, {sequence}, "
-        "{time_ms} and {random} with its own digits, as {sequence:9} or {device:07}.",
-        "file",
-        absent="the same in every message",
-    ).field()
-
-    def publishes(
-        self, topic_prefix: str, topics: int, rate: float, *, deliveries: int = 1, window: int
-    ) -> Publishes:
-        """What each device of a group sends, by the fields that all cases have."""
-        return Publishes(
-            topic_prefix=topic_prefix,
-            topics=topics,
-            first_stream=0,
-            rate=rate,
-            deliveries=deliveries,
-            qos=self.qos,
-            size_bytes=self.size,
-            arrivals=self.arrivals,
-            window=window,
-        )
-
-    def complaints(self) -> Iterator[str]:
-        yield from super().complaints()
-        if self.payload is not None and self.payload_template is not None:
-            yield "payload_template: there is a payload, too; allowed: one of them"
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for complaint in self.complaints():
+            raise ValueError(complaint)
+        return self
 
 
 # What several cases refuse ------------------------------------------------------------------------

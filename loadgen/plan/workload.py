@@ -18,14 +18,9 @@ from loadgen.plan.groups import (
     Version,
 )
 from loadgen.plan.rate_steps import RateStep, mean_share, rate_steps
-from loadgen.plan.scenario import (
-    FleetScenario,
-    MessagingScenario,
-    PublishingScenario,
-    Scenario,
-    processors_of,
-)
+from loadgen.plan.scenario import Scenario, processors_of
 from loadgen.plan.thresholds import Threshold, parse_threshold
+from loadgen.plan.units import shown
 
 S = TypeVar("S", bound=Scenario)
 
@@ -192,35 +187,49 @@ _AS_GIVEN = (
 
 
 def resolve(case: Case[S], scenario: S) -> Workload:
-    """The workload of a scenario of this case; raises ScenarioError for what cannot be."""
+    """Return the workload of a scenario of this case; raises ScenarioError if it cannot be."""
     version = _VERSIONS[scenario.mqtt]
-    bound_s = scenario.latency_bound
+    bound_s, tick_s = scenario.latency_bound, scenario.send_tick
+    rates = rate_steps(scenario.steps, scenario.duration, scenario.warmup)
     workload = Workload(
         case=case,
         given=scenario.plain(),
         phases=PhasePlan(
             warmup_s=scenario.warmup,
-            duration_s=scenario.duration,
+            duration_s=sum(step.seconds for step in rates) or scenario.duration,
             drain_s=scenario.drain,
+            connect_rate=scenario.connect_rate,
             in_flight=scenario.in_flight,
             timeout_s=scenario.connect_timeout,
+            rates=rates,
+            settle_s=scenario.settle if "schedule" in scenario.parts else 0.0,
         ),
-        brokers=Brokers(scenario.broker),
-        needs=BrokerNeeds(older=f"use --mqtt {'3.1.1' if version != 4 else '5'}"),
+        brokers=Brokers(
+            scenario.broker,
+            instances=scenario.instances,
+            separate_urls=scenario.separate_brokers,
+            may_be_several="fleet" in scenario.parts,
+            encrypted=scenario.tls,
+        ),
+        needs=BrokerNeeds(
+            qos=scenario.qos,
+            payload_bytes=scenario.size[1] if "messages" in scenario.parts else 0,
+            older=f"use --mqtt {'3.1.1' if version != 4 else '5'}",
+        ),
         version=version,
         tls=_tls(scenario),
         processors=processors_of(scenario.affinity),
         latency_bound_us=None if bound_s is None else bound_s * 1e6,
         thresholds=tuple(map(parse_threshold, scenario.require)),
         sut_file=scenario.sut,
-        **{name: getattr(scenario, name) for name in _AS_GIVEN if name in scenario.fields()},
+        send_tick_us=None if tick_s is None else round(tick_s * 1e6),
+        arrivals_random=scenario.arrivals != "constant",
+        reconnect=scenario.reconnecting(),
+        churn_per_s=scenario.churn or 0.0,
+        away_s=scenario.away,
+        payload_file=scenario.payload,
+        **{name: getattr(scenario, name) for name in _AS_GIVEN},
     )
-    if isinstance(scenario, PublishingScenario):
-        workload = _publishing(workload, scenario)
-    if isinstance(scenario, FleetScenario):
-        workload = _fleet(workload, scenario)
-    if isinstance(scenario, MessagingScenario):
-        workload = _messaging(workload, scenario)
     workload = case.resolve(scenario, workload)
     workload = replace(workload, groups=_finished(case.groups(scenario), workload, scenario))
     returns = workload.reconnect is not None or workload.churn_per_s > 0
@@ -228,6 +237,13 @@ def resolve(case: Case[S], scenario: S) -> Workload:
         raise ScenarioError(
             "mqtt: a broker of 3.1 does not say whether it kept the session of a device that "
             "returns; allowed: 3.1.1 or 5 with reconnect, churn or a crash"
+        )
+    # The first group's devices are named by the file of clients, if there is one.
+    named = len(workload.groups) - (scenario.clients_file is not None)
+    if scenario.client_id is not None and "{group}" not in scenario.client_id and named > 1:
+        raise ScenarioError(
+            f"client_id: {shown(scenario.client_id)} is the same for devices of several groups, "
+            f"which throw each other out; allowed: with {{group}} for {scenario.case}"
         )
     return workload
 
@@ -247,53 +263,10 @@ def _tls(scenario: Scenario) -> Tls:
     )
 
 
-def _publishing(workload: Workload, scenario: PublishingScenario) -> Workload:
-    rates = rate_steps(scenario.steps, scenario.duration, scenario.warmup)
-    tick_s = scenario.send_tick
-    return replace(
-        workload,
-        phases=replace(
-            workload.phases,
-            duration_s=sum(step.seconds for step in rates) or scenario.duration,
-            settle_s=scenario.settle,
-            rates=rates,
-            connect_rate=scenario.connect_rate,
-        ),
-        send_tick_us=None if tick_s is None else round(tick_s * 1e6),
-        arrivals_random=scenario.arrivals != "constant",
-    )
-
-
-def _fleet(workload: Workload, scenario: FleetScenario) -> Workload:
-    return replace(
-        workload,
-        brokers=replace(
-            workload.brokers,
-            instances=scenario.instances,
-            separate_urls=scenario.separate_brokers,
-            may_be_several=True,
-            encrypted=scenario.tls,
-        ),
-        needs=replace(workload.needs, qos=scenario.qos),
-        reconnect=scenario.reconnecting(),
-    )
-
-
-def _messaging(workload: Workload, scenario: MessagingScenario) -> Workload:
-    return replace(
-        workload,
-        needs=replace(workload.needs, payload_bytes=scenario.size[1]),
-        churn_per_s=scenario.churn or 0.0,
-        away_s=scenario.away,
-        payload_file=scenario.payload,
-    )
-
-
 def _finished(
     groups: tuple[DeviceGroup, ...], workload: Workload, scenario: Scenario
 ) -> tuple[DeviceGroup, ...]:
     """The groups with their streams, and with what is alike in all of them."""
-    topic = scenario.will if isinstance(scenario, FleetScenario) else None
     # Exactly once over two connections needs a session at both ends (MQTT 5, 4.3.3 and 4.4).
     return_later = workload.reconnect is not None or workload.churn_per_s > 0
     finished: list[DeviceGroup] = []
@@ -310,7 +283,7 @@ def _finished(
                 count=workload.brokers.apart if group.each_broker else group.count,
                 publishes=publishes,
                 keep_alive_s=round(scenario.keep_alive),
-                will=None if finished else topic,
+                will=None if finished else scenario.will,
                 clean_start=group.clean_start and not keeps,
             )
         )

@@ -18,7 +18,6 @@ from loadgen.plan.groups import RunPlan, client_id
 from loadgen.plan.rehearsal import acquainted
 from loadgen.plan.scenario import (
     WHOLE_SIZE_MAXIMUM_BYTES,
-    MessagingScenario,
     Scenario,
 )
 from loadgen.plan.sut import FILE_LIMIT_CHARACTERS, read_description
@@ -87,8 +86,6 @@ def tls_context(plan: RunPlan) -> "ssl.SSLContext | None":
 
 def with_payload_size(scenario: Scenario) -> Scenario:
     """The scenario with the size that its payload file or template gives a message."""
-    if not isinstance(scenario, MessagingScenario):
-        return scenario
     name = "payload" if scenario.payload_template is None else "payload_template"
     given = scenario.payload or scenario.payload_template
     if given is None:

@@ -74,7 +74,7 @@ def test_what_contradicts_itself_is_refused(
     case: str, fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ScenarioError, match=f"^{message}"):
-        build_scenario(case, None, fields)
+        resolve(build_scenario(case, None, fields))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_pattern_needs_the_group_where_several_use_it(case: str, fields: dict[
             assert build_scenario(case, None, given)
         else:
             with pytest.raises(ScenarioError, match=r"^client_id: .* with {group} for"):
-                build_scenario(case, None, given)
+                resolve(build_scenario(case, None, given))
 
 
 @pytest.mark.parametrize(
