@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,10 @@ from loadgen.cases.registry import build_scenario
 from loadgen.run.coordinator import run
 from loadgen.run.environment import environment, host_of, machine_identity
 from loadgen.run.host_watch import HostSample, take_sample
-from loadgen.run.hosts.agent import Agent, Playing
-from loadgen.run.hosts.link import Link
+from loadgen.run.hosts.agent import Agent, HostedWorkers
+from loadgen.run.hosts.agent_link import AgentLink, agent_context
 from loadgen.run.hosts.load_host import Header, Listener
+from loadgen.run.hosts.messages import Joined
 from loadgen.run.hosts.remote_host import Hosts, listening
 from loadgen.run.tasks import beside
 from loadgen.worker.frames import FrameReader
@@ -101,44 +102,41 @@ class StandIns:
 class StandInAgent(Agent):
     """An agent of such a host."""
 
-    async def _check(self, header: Header) -> None:
+    async def check(self, fields: dict[str, Any]) -> None:
         """Each would look at the same machine."""
 
-    async def _start(self, header: Header) -> None:
-        stand_ins = StandIns([int(row) for row in header["rows"]])
-        self.playing = Playing(self.link, ExitStack(), stand_ins)
-        await self.playing.host.start(self.playing)
+    async def start(self, rows: Sequence[int], behaviour: str) -> None:
+        self.workers = HostedWorkers(self.link, ExitStack(), StandIns(rows))
+        await self.workers.host.start(self.workers)
 
-    async def show(self) -> None:
+    async def send_totals(self) -> None:
         """`tick` does it, as nothing changes in between."""
 
     async def tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            if self.playing is not None and isinstance(self.playing.host, StandIns):
-                self.playing.host.tick()
-                self.playing.show()
+            if self.workers is not None and isinstance(self.workers.host, StandIns):
+                self.workers.host.tick()
+                self.workers.send_totals()
 
 
-async def _agent(number: int, settings: Mapping[str, Any], known: Header) -> None:
+async def _agent(number: int, settings: Mapping[str, Any], surroundings: dict[str, Any]) -> None:
     agent = StandInAgent()
-    link = Link("agent", bytes.fromhex(settings["secret"]), agent.take, agent.end)
+    link = AgentLink("agent", bytes.fromhex(settings["secret"]), agent.take, agent.end)
     agent.link = link
-    await asyncio.get_running_loop().create_connection(lambda: link, *settings["coordinator"])
+    await asyncio.get_running_loop().create_connection(
+        lambda: link, *settings["coordinator"], ssl=agent_context()
+    )
     await link.opened
-    link.send({"host": number, **known})
-    async with beside(agent.ping(), agent.show(), agent.sample(), agent.tick()):
+    link.send(Joined(number, host_of(), machine_identity(), surroundings))
+    async with beside(agent.ping(), agent.send_totals(), agent.sample(), agent.tick()):
         await agent.ended
     link.close()
 
 
 async def _agents(settings: Mapping[str, Any]) -> None:
     """All agents, until the coordinator lets them go."""
-    known = {
-        "offer": asdict(host_of()),
-        "machine": machine_identity(),
-        "environment": environment(),
-    }
+    known = environment()
     await asyncio.gather(*(_agent(n, settings, known) for n in range(settings["hosts"])))
 
 
@@ -173,21 +171,21 @@ def _cpu_s() -> float:
 
 async def measure(hosts: int, workers: int, window_s: float = WINDOW_S) -> Line:
     """A run with this many hosts, each with this many workers."""
-    async with listening(one_machine=True) as door:
+    async with listening(one_machine=True) as server:
         began, cpu = time.monotonic(), _cpu_s()
         agents = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "bench.hosts", "--be-agents"), stdin=asyncio.subprocess.PIPE
         )
         assert agents.stdin is not None
-        settings = {"coordinator": door.address, "secret": door.secret, "hosts": hosts}
+        settings = {"coordinator": server.address, "secret": server.secret, "hosts": hosts}
         agents.stdin.write(json.dumps(settings).encode())
         agents.stdin.close()
-        found = await door.gathered(hosts, 120.0)
+        found = await server.gathered(hosts, 120.0)
         gathered = time.monotonic()
         try:
             return await _played(found, hosts, workers, gathered - began, cpu, window_s)
         finally:
-            door.close()
+            server.close()
             await agents.wait()
 
 

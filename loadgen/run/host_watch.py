@@ -7,7 +7,7 @@ difference of two samples is of the time between them. What a kernel does not te
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -151,26 +151,6 @@ def take_sample(pids: Mapping[int, int], proc: Path = Path("/proc")) -> HostSamp
     except (OSError, ValueError):
         steal = ()
     return HostSample(time.monotonic_ns(), steal, held, workers)
-
-
-def sample_document(sample: HostSample) -> dict[str, Any]:
-    """A sample as JSON values, for another host to read."""
-    return {
-        "time_ns": sample.time_ns,
-        "steal_ns": sample.steal_ns,
-        "throttled_ns": {str(path): value for path, value in sample.throttled_ns.items()},
-        "workers": {str(row): astuple(times) for row, times in sample.workers.items()},
-    }
-
-
-def sample_from(document: Mapping[str, Any]) -> HostSample:
-    """What `sample_document` made; raises KeyError, TypeError or ValueError for anything else."""
-    return HostSample(
-        int(document["time_ns"]),
-        tuple(map(int, document["steal_ns"])),
-        {Path(path): int(value) for path, value in document["throttled_ns"].items()},
-        {int(row): WorkerTimes(*map(int, v)) for row, v in document["workers"].items()},
-    )
 
 
 def _read_throttled(path: Path) -> int | None:

@@ -68,17 +68,17 @@ async def hosts_of_cluster(cluster: Cluster) -> AsyncIterator[Hosts]:
     """
     await _require_master(cluster.master)
     here = _own_address(cluster.master)
-    async with listening(here, one_machine=cluster.master.startswith("local")) as door:
-        work = _agents_task(cluster.hosts, (here, door.address[1]), door.secret)
+    async with listening(here, one_machine=cluster.master.startswith("local")) as server:
+        work = _agents_task(cluster.hosts, (here, server.address[1]), server.secret)
         async with _job(cluster, here, work) as job:
-            gathered = asyncio.ensure_future(door.gathered(cluster.hosts, cluster.wait_s))
+            gathered = asyncio.ensure_future(server.gathered(cluster.hosts, cluster.wait_s))
             ended = await finished_or(gathered, job.over)
             if job.over.is_set():
                 raise job.error
             try:
                 yield ended.result()
             finally:
-                door.close()  # the agents go first, then the job can end
+                server.close()  # the agents go first, then the job can end
 
 
 async def _require_master(master: str) -> None:

@@ -176,7 +176,7 @@ def playing(master: str, broker: str, mark: str, out: Path) -> Iterator["subproc
 
 def load(mark: str) -> list[int]:
     """Processes that could still send: workers, what forks them, agents."""
-    words = ("control.agent", "control.forkserver")
+    words = ("hosts.agent", "hosts.forkserver")
     return sorted(processes(mark, lambda command: any(word in command for word in words)))
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -43,7 +44,8 @@ from loadgen.mqtt.properties import Properties
 from loadgen.plan.scenario import read_toml
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.power.power_logs import parse_power_log
-from loadgen.run.hosts.link import Link
+from loadgen.run.hosts.agent_link import AgentLink, fingerprint
+from loadgen.run.hosts.messages import WorkerFrame
 from loadgen.worker.behaviour import Behaviour
 from loadgen.worker.frames import FrameReader, encode_frame
 from loadgen.worker.lifecycle import Lifecycle
@@ -202,7 +204,7 @@ class _Loop:
 _LOOP = _Loop()
 
 
-class _Link(Link):
+class _Link(AgentLink):
     @staticmethod
     def _loop() -> Any:
         return _LOOP
@@ -213,47 +215,52 @@ def _link(role: Any) -> _Link:
     link = _Link.__new__(_Link)
     asyncio._set_running_loop(_LOOP.made)
     try:
-        link.__init__(role, _SECRET, lambda header, _: header["n"], lambda why: None)  # type: ignore[misc]
+        link.__init__(role, _SECRET, lambda _: None, lambda _: None, fingerprint(b""))  # type: ignore[misc]
     finally:
         asyncio._set_running_loop(None)
     link._nonce = _NONCE
-    link.connection_made(_Transport())
+    link.connection_made(_Recorder())
     return link
 
 
 class _Recorder(_Transport):
+    """The transport of TLS with a certificate without content."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.said = b""
+        self.sent = b""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.said += bytes(data)
+        self.sent += bytes(data)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return SimpleNamespace(getpeercert=lambda binary_form: b"")
 
 
 def _link_corpus() -> Sequence[bytes]:
-    found = []
-    for role in ("agent", "coordinator"):
-        near, far = _link(role), _link("coordinator" if role == "agent" else "agent")
-        near._transport, far._transport = _Recorder(), _Recorder()
-        far._transport.said = _NONCE
-        near.data_received(_NONCE)
-        far.data_received(_NONCE + near._transport.said)
-        near.data_received(far._transport.said[len(_NONCE) :])
-        for number in range(3):
-            far.send({"n": number}, bytes(number * 50))
-        found.append((b"a" if role == "agent" else b"c") + far._transport.said)
-    return found
+    agent, coordinator = _link("agent"), _link("coordinator")
+    of_agent, of_coordinator = agent._transport, coordinator._transport
+    assert isinstance(of_agent, _Recorder) and isinstance(of_coordinator, _Recorder)
+    hello = of_coordinator.sent
+    agent.data_received(hello)
+    coordinator.data_received(of_agent.sent)
+    agent.data_received(of_coordinator.sent[len(hello) :])
+    assert agent.opened.done() and coordinator.opened.done()
+    for number in range(3):
+        for link in (agent, coordinator):
+            link.send(WorkerFrame(number, {"n": number}, bytes(number * 50)))
+    return [b"a" + of_coordinator.sent, b"c" + of_agent.sent]
 
 
 def _play_link(data: bytes) -> None:
-    """One conversation; whatever comes, the link says why it ended and raises nothing."""
+    """One conversation; whatever comes, the link ends with a reason and raises nothing."""
     link = _link("agent" if data[:1] == b"a" else "coordinator")
     cut = len(data) // 3
     for part in (data[1:cut], data[cut : 2 * cut], data[2 * cut :]):
         transport = link._transport
         if part and transport is not None and not transport.is_closing():
             link.data_received(part)
-    assert len(link._buffer) < 1 << 17
+    assert len(link._unproven) < 1 << 17
 
 
 def _websocket_frames(mask: bool) -> list[bytes]:

@@ -22,7 +22,7 @@ class Agents:
     processes: list[asyncio.subprocess.Process]
 
     async def words(self, number: int) -> str:
-        """Why an agent ended, as it says."""
+        """Return why an agent ended, as it prints it."""
         output, _ = await asyncio.wait_for(self.processes[number].communicate(), _END_S)
         return str(json.loads(output.splitlines()[-1])["ended"])
 
@@ -43,14 +43,14 @@ async def agents(
     The agent of a host in `relays` connects to that address instead; `targets` gets the
     coordinator's. `secret` is one that the coordinator does not know: nobody is waited for.
     """
-    async with listening(address, one_machine=one_machine) as door:
+    async with listening(address, one_machine=one_machine) as server:
         if targets is not None:
-            targets.append(door.address)
+            targets.append(server.address)
         processes = []
         for number in range(count):
             settings = {
-                "coordinator": (relays or {}).get(number, door.address),
-                "secret": secret or door.secret,
+                "coordinator": (relays or {}).get(number, server.address),
+                "secret": secret or server.secret,
                 "host": number,
             }
             process = await asyncio.create_subprocess_exec(
@@ -63,10 +63,10 @@ async def agents(
             assert process.stdin is not None
             process.stdin.write(json.dumps(settings).encode() + b"\n")
         try:
-            hosts = Hosts(()) if secret else await door.gathered(count, GATHER_S)
-            yield Agents(door.address, hosts, processes)
+            hosts = Hosts(()) if secret else await server.gathered(count, GATHER_S)
+            yield Agents(server.address, hosts, processes)
         finally:
-            door.close()
+            server.close()
             for process in processes:
                 try:
                     await asyncio.wait_for(process.wait(), _END_S)

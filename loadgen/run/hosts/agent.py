@@ -1,15 +1,15 @@
-"""The agent of a load host: has the host's workers made, and carries what they and the run say.
+"""The agent of a load host: starts the host's workers, and forwards their frames and commands.
 
 `python -P -m loadgen.run.hosts.agent` reads one line of JSON from its standard input:
 
     {"coordinator": [ADDRESS, PORT], "secret": HEX, "host": NUMBER}
 
-and writes one when it ends, {"ended": WHY}; status 0 where it was asked to. It ends, and its
-workers with it, when the coordinator lets it go or is silent for `LEASE_S`, when the connection
-or its standard input is closed, and when its parent process dies.
+and writes one when it ends, {"ended": WHY}, with status 0 if the coordinator ended it. It and its
+workers end when the coordinator releases it or is silent for `LEASE_S`, when the connection or its
+standard input is closed, and when its parent process dies.
 
-Its workers read the run's clock: the agent asks for it ten times a second (clocks.py). Their part
-of the live page is sent on as it changes, every `PAGE_S`.
+Its workers read the run's clock, which the agent requests ten times a second (clocks.py). Changes
+of their part of the live page are sent every `PAGE_S`.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,22 +33,43 @@ from loadgen.brokers.client import open_socket
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import BrokerUnreachableError, HostLimitError
 from loadgen.run.environment import environment, host_of, machine_identity
-from loadgen.run.host_watch import sample_document
+from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, agent_context
 from loadgen.run.hosts.clocks import ClockWatch, RoundTrip
 from loadgen.run.hosts.forkserver_process import forkserver
-from loadgen.run.hosts.link import Link
 from loadgen.run.hosts.load_host import Header, LoadHost, LocalHost
+from loadgen.run.hosts.messages import (
+    Answer,
+    CheckScenario,
+    EndWorkers,
+    Failure,
+    HostCounters,
+    Joined,
+    KernelsCompiled,
+    Leave,
+    LiveTotals,
+    Message,
+    Ping,
+    Pong,
+    ReachBroker,
+    Request,
+    SharedPlan,
+    StartWorkers,
+    WorkerCommand,
+    WorkerEnded,
+    WorkerFrame,
+    WorkerStarted,
+)
 from loadgen.run.network import network_counters
 from loadgen.run.preflight import check_host, with_payload_size
 from loadgen.run.tasks import beside
 from loadgen.worker.shared_counts import LivePage, create_live_page, rows_as_words
 
 LEASE_S = 5.0
-"""Without a word of the coordinator, while a run is played."""
+"""Longest silence of the coordinator during a run."""
 IDLE_LEASE_S = 60.0
-"""Between runs, when the coordinator may be busy with what came of the last one."""
+"""Longest silence between runs, when the coordinator may be busy with the last result."""
 WORKER_LEASE_S = 8.0
-"""Without a word of the agent, as a worker has it: for an agent that stands still."""
+"""Longest silence of the agent towards a worker: for an agent that is stopped."""
 PAGE_S = 0.02
 PING_S = 0.1
 _FIRST_PINGS = 20
@@ -58,24 +79,24 @@ _CONNECT_S = 30.0
 _REACH_S = 5.0
 
 
-class Playing:
-    """The workers of one run here. It is the listener of its host."""
+class HostedWorkers:
+    """The workers of a run on this host, and the listener of their host."""
 
-    def __init__(self, link: Link, stack: ExitStack, host: LoadHost) -> None:
+    def __init__(self, link: AgentLink, stack: ExitStack, host: LoadHost) -> None:
         self.host = host
-        self.plan: Header = {}
+        self.plan: Any = None
         self.configured = False
         self._link = link
         self._stack = stack
         self._page: LivePage | None = None
-        self._shown: np.ndarray[Any, np.dtype[np.int64]] | None = None
+        self._sent: np.ndarray[Any, np.dtype[np.int64]] | None = None
         self._directory: TemporaryDirectory[str] | None = None
         self._opened: set[int] = set()
 
     # As Listener
 
     def started(self, row: int, pid: int) -> None:
-        self._link.send({"started": row, "pid": pid})
+        self._link.send(WorkerStarted(row, pid))
 
     def heard(self, row: int, header: Header, block: bytes) -> None:
         if header.get("re") == "clock":
@@ -86,34 +107,34 @@ class Playing:
                 self._forget_page()
                 self.configured = True
         if header.get("re") is not None:
-            self.show()  # what an answer tells of is on the page before it
-        self._link.send({"from": row, "frame": header}, block)
+            self.send_totals()  # an answer refers to totals that are on the page already
+        self._link.send(WorkerFrame(row, header, block))
 
     def gone(self, row: int, detail: str) -> None:
-        self.show()
-        self._link.send({"gone": row, "detail": detail, "said": self.host.last_words()})
+        self.send_totals()
+        self._link.send(WorkerEnded(row, detail, self.host.last_words()))
 
     def compiled(self, count: int, total: int) -> None:
-        self._link.send({"compiled": count, "of": total})
+        self._link.send(KernelsCompiled(count, total))
 
-    def forward(self, header: Header, offset_ns: int) -> None:
-        """A frame of the coordinator to some workers."""
-        frame, rows = header["frame"], header["to"]
-        if frame.get("op") == "configure":
-            frame |= {
-                "plan": self.plan,
-                "live": self._new_page(int(frame["workers"])),
-                "clock_offset_ns": offset_ns,
-                "lease_s": WORKER_LEASE_S,
-            }
-        elif frame.get("op") == "renew":
-            frame["plan"] = self.plan
-        each = header.get("each")
-        own = None if each is None else dict(zip(rows, each, strict=True))
-        self.host.send(rows, frame, own)
+    def forward(self, command: WorkerCommand, offset_ns: int) -> None:
+        """Forward a command to some workers."""
+        frame, rows = command.frame, command.rows
+        match frame.get("op"):
+            case "configure":
+                frame |= {
+                    "plan": self.plan,
+                    "live": self._new_page(int(frame["workers"])),
+                    "clock_offset_ns": offset_ns,
+                    "lease_s": WORKER_LEASE_S,
+                }
+            case "renew":
+                frame["plan"] = self.plan
+        each = None if command.each is None else dict(zip(rows, command.each, strict=True))
+        self.host.send(rows, frame, each)
 
     def _new_page(self, workers: int) -> str:
-        """Where the live page of this host's workers is; it has room for all rows of the plan."""
+        """Return the path of this host's live page, which has room for all rows of the plan."""
         if self._directory is None:
             memory = "/dev/shm"
             self._directory = TemporaryDirectory(
@@ -127,34 +148,33 @@ class Playing:
         if self._directory is not None:
             self._directory.cleanup()
 
-    def show(self) -> None:
+    def send_totals(self) -> None:
         """Send the totals on the live page that changed."""
         if self._page is None:
             return
         rows = np.asarray(self.host.rows)
         now = np.concatenate([words[rows].reshape(-1) for words in rows_as_words(self._page)])
-        before = np.zeros_like(now) if self._shown is None else self._shown
+        before = np.zeros_like(now) if self._sent is None else self._sent
         (places,) = np.nonzero(now != before)
-        self._shown = now
+        self._sent = now
         if len(places):
-            block = places.astype(np.uint32).tobytes() + now[places].tobytes()
-            self._link.send({"page": len(places)}, block)
+            self._link.send(LiveTotals(places.astype(np.uint32).tobytes() + now[places].tobytes()))
 
-    async def end(self, grace_s: float, rows: list[int]) -> None:
-        """Everything of this run ends."""
+    async def end(self, grace_s: float, rows: Sequence[int]) -> None:
+        """End the workers, and give those of `rows` some seconds to end by themselves."""
         await self.host.close(grace_s, rows)
         self._forget_page()
-        # The forkserver is waited for.
+        # The end of the forkserver is waited for.
         await asyncio.to_thread(self._stack.close)
 
 
 class Agent:
-    """One host's agent, from its connection to its end."""
+    """The agent of this host, from its connection to its end."""
 
     def __init__(self) -> None:
-        self.link: Link
+        self.link: AgentLink
         self.clock = ClockWatch()
-        self.playing: Playing | None = None
+        self.workers: HostedWorkers | None = None
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -163,57 +183,61 @@ class Agent:
             self.ended.set_result(why)
 
     def read(self, descriptor: int) -> None:
-        """Nothing is to come here but its end."""
+        """End when the standard input closes; nothing else is expected there."""
         if not os.read(descriptor, 4096):
             self.end("its input was closed")
 
-    def take(self, header: Header, block: bytes) -> None:
-        """A frame of the coordinator."""
-        if "pong" in header:
-            trip = RoundTrip(int(header["pong"]), int(header["now_ns"]), time.monotonic_ns())
-            self.clock.add(trip)
-        elif "to" in header and self.playing is not None:
-            self.playing.forward(header, self.offset_ns)
-        elif "plan" in header and self.playing is not None:
-            self.playing.plan = header["plan"]
-        elif header.get("do") == "leave":
-            self.end("asked")
-        elif "do" in header:
-            task = asyncio.get_running_loop().create_task(self._do(header))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def take(self, message: Message) -> None:
+        """Handle a message of the coordinator."""
+        match message:
+            case Pong(sent_ns, now_ns):
+                self.clock.add(RoundTrip(sent_ns, now_ns, time.monotonic_ns()))
+            case WorkerCommand() if self.workers is not None:
+                self.workers.forward(message, self.offset_ns)
+            case SharedPlan(plan) if self.workers is not None:
+                self.workers.plan = plan
+            case Leave():
+                self.end("asked")
+            case CheckScenario(scenario):
+                self._answer(message, self.check(scenario))
+            case ReachBroker(targets, sources):
+                self._answer(message, self._reach(targets, sources))
+            case StartWorkers(rows, behaviour):
+                self._answer(message, self.start(rows, behaviour))
+            case EndWorkers(grace_s, rows):
+                self._answer(message, self._end(grace_s, rows))
+
+    def _answer(self, request: Request, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work of a request in a task, and send the result."""
+
+        async def answered() -> None:
+            failure = None
+            try:
+                await work
+            except Exception as error:
+                # The coordinator waits for an answer, whatever went wrong.
+                kind = type(error).__name__
+                failure = Failure(kind, str(error) or kind)
+            self.link.send(Answer(type(request).__name__, failure))
+
+        task = asyncio.get_running_loop().create_task(answered())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     @property
     def offset_ns(self) -> int:
         found = self.clock.estimate(time.monotonic_ns())
         return 0 if found is None else found.offset_ns
 
-    async def _do(self, header: Header) -> None:
-        actions = {
-            "check": self._check,
-            "reach": self._reach,
-            "start": self._start,
-            "end": self._end,
-        }
-        what = str(header["do"])
-        answer: Header = {"answer": what}
-        try:
-            await actions[what](header)
-        except Exception as error:
-            # The coordinator waits for an answer, whatever went wrong.
-            kind = type(error).__name__
-            answer["error"] = {"type": kind, "message": str(error) or kind}
-        self.link.send(answer)
-
-    async def _check(self, header: Header) -> None:
-        fields = dict(header["scenario"])
+    async def check(self, fields: dict[str, Any]) -> None:
+        """Check this host for a scenario."""
         case = str(fields.pop("case"))
         scenario = with_payload_size(build_scenario(case, fields, {}))
         await asyncio.to_thread(check_host, resolve(scenario))
 
-    async def _reach(self, header: Header) -> None:
-        """Every target takes a connection from here, and the source addresses are this host's."""
-        for source in header["sources"]:
+    async def _reach(self, targets: Sequence[tuple[str, int]], sources: Sequence[str]) -> None:
+        """Bind to each source address, and connect to each target."""
+        for source in sources:
             with socket.socket(socket.AF_INET6 if ":" in source else socket.AF_INET) as tried:
                 try:
                     tried.bind((source, 0))
@@ -223,7 +247,7 @@ class Agent:
                         f"no connection can be made from {source}: {reason}; give a "
                         "--source-address of this host"
                     ) from None
-        for address, port in header["targets"]:
+        for address, port in targets:
             try:
                 async with asyncio.timeout(_REACH_S):
                     (await open_socket(address, port)).close()
@@ -233,104 +257,103 @@ class Agent:
                     f"no broker at {address}:{port}: {reason}; can it be reached from there?"
                 ) from None
 
-    async def _start(self, header: Header) -> None:
-        await self._end({"grace_s": 0.0, "rows": []})
-        rows = [int(row) for row in header["rows"]]
+    async def start(self, rows: Sequence[int], behaviour: str) -> None:
+        """Start workers with the kernels of a behaviour, after those of an earlier run ended."""
+        await self._end(0.0, ())
         stack = ExitStack()
-        server = stack.enter_context(forkserver(str(header["behaviour"])))
-        self.playing = Playing(self.link, stack, LocalHost(server, rows))
-        await self.playing.host.start(self.playing)
+        server = stack.enter_context(forkserver(behaviour))
+        self.workers = HostedWorkers(self.link, stack, LocalHost(server, rows))
+        await self.workers.host.start(self.workers)
 
-    async def _end(self, header: Header) -> None:
-        playing, self.playing = self.playing, None
-        if playing is not None:
-            await playing.end(float(header["grace_s"]), list(header["rows"]))
+    async def _end(self, grace_s: float, rows: Sequence[int]) -> None:
+        workers, self.workers = self.workers, None
+        if workers is not None:
+            await workers.end(grace_s, rows)
 
     async def ping(self) -> None:
-        """Ask for the time; this is the sign of life, too."""
+        """Request the time, which is a sign of life, too."""
         count = 0
         while True:
-            now_ns = time.monotonic_ns()
-            found = self.clock.estimate(now_ns)
-            known = None if found is None else asdict(found)
-            self.link.send({"ping": time.monotonic_ns(), "clock": known})
-            if found is not None and self.playing is not None and self.playing.configured:
-                rows = self.playing.host.rows
-                self.playing.host.send(rows, {"op": "clock", "offset_ns": found.offset_ns})
+            estimate = self.clock.estimate(time.monotonic_ns())
+            self.link.send(Ping(time.monotonic_ns(), estimate))
+            workers = self.workers
+            if estimate is not None and workers is not None and workers.configured:
+                clock = {"op": "clock", "offset_ns": estimate.offset_ns}
+                workers.host.send(workers.host.rows, clock)
             count += 1
             await asyncio.sleep(PING_S if count > _FIRST_PINGS else PING_S / 10)
 
-    async def show(self) -> None:
-        """Send what changed on the live page."""
+    async def send_totals(self) -> None:
+        """Send changes of the live page."""
         while True:
-            if self.playing is not None:
-                self.playing.show()
+            if self.workers is not None:
+                self.workers.send_totals()
             await asyncio.sleep(PAGE_S)
 
     async def sample(self) -> None:
-        """Send what the kernel of this host counts, at moments of the run's clock."""
+        """Send the counters of this host's kernel, at times of the run's clock."""
         while True:
-            if self.playing is not None:
-                found = self.playing.host.sample()
-                assert found is not None
-                moved = replace(found, time_ns=found.time_ns + self.offset_ns)
-                sample = sample_document(moved)
-                self.link.send({"sample": sample, "network": network_counters()})
+            if self.workers is not None:
+                sample = self.workers.host.sample()
+                assert sample is not None
+                sample = replace(sample, time_ns=sample.time_ns + self.offset_ns)
+                self.link.send(HostCounters(sample, network_counters()))
             await asyncio.sleep(_SAMPLE_S)
 
     async def watch(self) -> None:
-        """End when the coordinator is silent."""
+        """End if the coordinator is silent."""
         while True:
             await asyncio.sleep(LEASE_S / 20)
-            lease_s = IDLE_LEASE_S if self.playing is None else LEASE_S
+            lease_s = IDLE_LEASE_S if self.workers is None else LEASE_S
             if self.link.silent_s() > lease_s:
-                # What came while this process was busy waits to be read.
+                # Data that arrived while this process was busy is still to be read.
                 await asyncio.sleep(0.05)
                 if self.link.silent_s() > lease_s:
                     self.end(f"the coordinator was silent for {lease_s:g} s")
 
 
 async def served(settings: Mapping[str, Any], stdin: int | None) -> str:
-    """As `serve_agent`, in the loop that runs."""
+    """Do what `serve_agent` does, in the running loop."""
     loop = asyncio.get_running_loop()
     agent = Agent()
     secret = bytes.fromhex(settings["secret"])
-    agent.link = link = Link("agent", secret, agent.take, agent.end)
+    agent.link = link = AgentLink("agent", secret, agent.take, agent.end)
     address, port = settings["coordinator"]
     try:
         async with asyncio.timeout(_CONNECT_S):
-            await loop.create_connection(lambda: link, str(address), int(port))
+            await loop.create_connection(
+                lambda: link,
+                str(address),
+                int(port),
+                ssl=agent_context(),
+                ssl_handshake_timeout=HANDSHAKE_S,
+                ssl_shutdown_timeout=CLOSE_S,
+            )
             await link.opened
     except (TimeoutError, OSError) as error:
         return f"the coordinator at {address}:{port} cannot be reached: {error or 'no answer'}"
     if stdin is not None:
         loop.add_reader(stdin, agent.read, stdin)
     for number in (signal.SIGTERM, signal.SIGINT):
-        with suppress(ValueError, RuntimeError):  # in a thread: whoever owns the process hears them
-            loop.add_signal_handler(number, agent.end, "it was told to end by a signal")
+        with suppress(ValueError, RuntimeError):  # in a thread: the process handles them itself
+            loop.add_signal_handler(number, agent.end, "a signal ended it")
     try:
-        link.send(
-            {
-                "host": int(settings["host"]),
-                "offer": asdict(host_of()),
-                "machine": machine_identity(),
-                "environment": await asyncio.to_thread(environment),
-            }
-        )
-        async with beside(agent.ping(), agent.show(), agent.sample(), agent.watch()):
+        surroundings = await asyncio.to_thread(environment)
+        link.send(Joined(int(settings["host"]), host_of(), machine_identity(), surroundings))
+        async with beside(agent.ping(), agent.send_totals(), agent.sample(), agent.watch()):
             return await agent.ended
     finally:
         if stdin is not None:
             loop.remove_reader(stdin)
-        if agent.playing is not None:
-            await agent.playing.end(0.5, [])
+        if agent.workers is not None:
+            await agent.workers.end(0.5, ())
         link.close()
 
 
 def serve_agent(settings: Mapping[str, Any], stdin: int | None = None) -> str:
-    """Be the agent of this host until it is over; returns why. `settings` are as above.
+    """Serve as the agent of this host, and return why it ended; `settings` are as above.
 
-    `stdin` is a descriptor whose end of file ends it.
+    The end of file of the descriptor `stdin` ends it.
     """
     return asyncio.run(served(settings, stdin))
 

@@ -80,12 +80,12 @@ class LoadHost(Protocol):
         """End the workers; those of these rows have `grace_s` seconds to do it by themselves."""
 
 
-def error_from(described: Mapping[str, Any], where: str = "") -> LoadgenError:
-    """The error that a command was answered with, as an exception of the tree in errors.py."""
-    kind = getattr(errors, str(described.get("type")), CannotRunError)
-    if not (isinstance(kind, type) and issubclass(kind, LoadgenError)):
-        kind = CannotRunError
-    return kind(where + printable(str(described.get("message", "no reason was given")), 500))
+def error_from(kind: str, message: str, where: str = "") -> LoadgenError:
+    """Return the exception of the tree in errors.py that a command was answered with."""
+    found = getattr(errors, kind, CannotRunError)
+    if not (isinstance(found, type) and issubclass(found, LoadgenError)):
+        found = CannotRunError
+    return found(where + printable(message, 500))
 
 
 def _described(status: int) -> str:

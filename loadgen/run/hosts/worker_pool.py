@@ -127,7 +127,8 @@ class WorkerPool:
             if waiting.get(op) is future:
                 del waiting[op]
         if "error" in answer:
-            raise error_from(answer["error"])
+            error = answer["error"]
+            raise error_from(str(error.get("type")), str(error.get("message")))
         return answer
 
     async def ask_all(

@@ -1,15 +1,15 @@
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from functools import partial
 from unittest.mock import Mock
 
 import pytest
 
 from loadgen.run.environment import host_of
+from loadgen.run.hosts.agent_link import AgentLink
 from loadgen.run.hosts.clocks import KEPT, ClockEstimate, ClockWatch, RoundTrip
-from loadgen.run.hosts.link import Link
-from loadgen.run.hosts.remote_host import Agent
+from loadgen.run.hosts.messages import Joined, Ping
+from loadgen.run.hosts.remote_host import ConnectedAgent
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -110,9 +110,8 @@ def test_how_wrong_an_offset_was_is_known_from_the_next_one() -> None:
 
 def test_a_clock_that_jumps_in_a_run_is_in_its_bound() -> None:
     """Until the new offset was found, moments were wrong by the jump."""
-    said = {"host": 0, "offer": asdict(host_of()), "machine": "m", "environment": {}}
-    link = Mock(Link)
-    agent = Agent(said, link)
+    link = Mock(AgentLink)
+    agent = ConnectedAgent(Joined(0, host_of(), "m", {}), link)
     for clock, worst_ns in (
         (None, 0),
         (ClockEstimate(7 * S, 40_000, 0.0, 80_000), 40_000),
@@ -120,7 +119,7 @@ def test_a_clock_that_jumps_in_a_run_is_in_its_bound() -> None:
         (ClockEstimate(9 * S, 30_000, 0.0, 60_000), 2 * S - 80_000),
         (ClockEstimate(9 * S, 30_000, 0.0, 60_000), 2 * S - 80_000),
     ):
-        agent.take({"ping": 1, "clock": None if clock is None else asdict(clock)}, b"")
+        agent.take(Ping(1, clock))
         assert agent.worst_bound_ns == worst_ns
     assert link.send.call_count == 5
 

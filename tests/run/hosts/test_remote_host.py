@@ -27,7 +27,8 @@ from loadgen.judge.next_step import Aim, Require
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.record import open_run
 from loadgen.run.coordinator import RunResult, run
-from loadgen.run.hosts import link
+from loadgen.run.hosts import agent_link
+from loadgen.run.hosts.messages import CheckScenario, LiveTotals, ReachBroker
 from loadgen.run.hosts.remote_host import SILENCE_S, Hosts, RemoteHost, listening
 from loadgen.run.progress import Snapshot
 from loadgen.run.search.search import Search, search
@@ -330,9 +331,11 @@ async def test_what_a_host_lacks_is_said_with_its_name(
 async def test_what_an_agent_cannot_do_is_answered_at_once() -> None:
     async with agents(1) as found:
         (agent,) = found.hosts.agents
-        for asked, words in (("start", "rows"), ("nothing known", "nothing known")):
-            with pytest.raises(CannotRunError, match=rf"on host 0 \(.*\): .*{words}"):
-                await agent.ask(asked, 20.0)
+        nowhere = ReachBroker([("127.0.0.1", 1)], [])
+        with pytest.raises(BrokerUnreachableError, match=r"on host 0 \(.*\): .*127\.0\.0\.1:1"):
+            await agent.ask(nowhere, 20.0)
+        with pytest.raises(ScenarioError, match=r"on host 0 \(.*\): .*nothing known"):
+            await agent.ask(CheckScenario({"case": "nothing known"}), 20.0)
         assert not agent.lost
 
 
@@ -346,18 +349,18 @@ def test_totals_of_a_host_come_into_its_own_rows_or_end_it() -> None:
     # The second number of both rows' totals, the last one of the second row's counts.
     places = np.array([1, widths[0] + 1, 2 * sum(widths) - 1], np.uint32).tobytes()
     values = np.array([7, 8, 9]).tobytes()
-    host.take({"page": 3}, places + values)
+    host.take(LiveTotals(places + values))
     assert (totals[:, 1].tolist(), counts[:, -1].tolist()) == ([7, 0, 8], [0, 0, 9])
     beyond = np.array([2 * sum(widths)], np.uint32).tobytes()
-    for count, block in ((1, beyond + values[:8]), (3, places + values + b"more"), (3, places)):
-        with pytest.raises(ValueError, match=r"no place on the live page|buffer"):
-            host.take({"page": count}, block)
+    for block in (beyond + values[:8], places + values + b"more", places[:8]):
+        with pytest.raises(ValueError, match="no place on the live page"):
+            host.take(LiveTotals(block))
 
 
 async def test_two_agents_of_one_machine_and_a_missing_one_are_told(tmp_path: Path) -> None:
-    async with listening() as door:
+    async with listening() as server:
         with pytest.raises(CannotRunError, match=r"no agent came from host 0, 1 within 0.1 s"):
-            await door.gathered(2, 0.1)
+            await server.gathered(2, 0.1)
     with pytest.raises(HostLimitError, match=r"hosts 0 \(.*\) and 1 \(.*\) are one machine"):
         async with agents(2, one_machine=False):
             pass
@@ -386,9 +389,10 @@ async def test_an_agent_ends_with_its_input_and_refuses_a_wrong_secret() -> None
 async def test_nobody_connects_when_all_are_there_and_strangers_are_cut_off_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(link, "HANDSHAKE_S", 600.0)
-    async with listening() as door:
-        reader, writer = await asyncio.open_connection(*door.address)
+    monkeypatch.setattr(agent_link, "HANDSHAKE_S", 600.0)
+    async with listening() as server:
+        context = agent_link.agent_context()
+        reader, writer = await asyncio.open_connection(*server.address, ssl=context)
         await reader.readexactly(1)
     with suppress(ConnectionError):
         await asyncio.wait_for(reader.read(), 30.0)
