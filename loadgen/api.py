@@ -44,6 +44,7 @@ from loadgen.judge.next_step import Limit, aim_for, requirements
 from loadgen.judge.verdict import Reason, Remark
 from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.metrics.reducer import LatencySummary
+from loadgen.plan.removed import removal
 from loadgen.plan.scenario import Scenario, read_toml
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.build.sweep_table import SweepTable, table_of
@@ -169,11 +170,14 @@ class Result:
 
 
 def _speaking(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """The same with errors that speak Python."""
+    """Return the same verb with errors that name Python's arguments."""
 
     @functools.wraps(verb)
     async def speaking(*args: P.args, **named: P.kwargs) -> T:
         with in_python():
+            for name in named:
+                if removed := removal(name, "argument"):
+                    raise UsageError(f"{name}: {removed}")
             return await verb(*args, **named)
 
     return speaking
@@ -218,15 +222,13 @@ async def run_async(
     *,
     progress: Progress = silent,
     interrupt: Interrupt | None = None,
-    faults: str = "none",
     cluster: Cluster | None = None,
 ) -> Result:
     """Play a scenario into the run directory `out` (default: runs/TIME-CASE).
 
-    `progress` is called some times a second, `interrupt.request()` ends the run with what it has
-    measured, `faults` are for a reflector that is started for the run. `cluster` has the hosts that
-    play it, as many as the scenario names. Raises LoadgenError where the run could not be played
-    or nothing was measured; an INVALID run is a result.
+    `progress` is called some times a second, and `interrupt.request()` ends the run with what it
+    has measured. `cluster` has the hosts that play it, as many as the scenario names. Raises
+    LoadgenError if the run could not be played or nothing was measured; an INVALID run is a result.
     """
     with directory_or_new(out, what.case) as directory:
         async with _hosts(what, cluster) as hosts:
@@ -236,7 +238,6 @@ async def run_async(
                 hosts=hosts,
                 progress=progress,
                 interrupt=interrupt,
-                faults=faults,
                 command=("loadgen.api.run", what.case),
             )
     card = await asyncio.to_thread(summarize_run, result.directory)
@@ -257,7 +258,7 @@ class SearchOptions(TypedDict, total=False):
     step_s: float  # measured seconds of each step but the confirmation
 
 
-def _search_of(what: Scenario, target: str, faults: str, options: SearchOptions) -> Search:
+def _search_of(what: Scenario, target: str, options: SearchOptions) -> Search:
     bounds: dict[str, Any] = dict(options)
     if unknown := sorted(bounds.keys() - SearchOptions.__annotations__.keys()):
         known = ", ".join(SearchOptions.__annotations__)
@@ -265,7 +266,7 @@ def _search_of(what: Scenario, target: str, faults: str, options: SearchOptions)
     require, step_s = bounds.pop("require", ()), bounds.pop("step_s", None)
     pairs = [f"{k}={v}" for k, v in require.items()] if isinstance(require, Mapping) else require
     aim = aim_for(what, target, **bounds)
-    return Search(what, aim, requirements(what, pairs), step_s, faults)
+    return Search(what, aim, requirements(what, pairs), step_s)
 
 
 @_speaking
@@ -274,7 +275,6 @@ async def search_async(
     target: str = "rate",
     out: str | Path | None = None,
     *,
-    faults: str = "none",
     watch: Callable[[SearchState], None] = lambda _state: None,
     interrupt: Interrupt | None = None,
     cluster: Cluster | None = None,
@@ -290,7 +290,7 @@ async def search_async(
     with directory_or_new(out, f"search-{what.case}") as directory:
         async with _hosts(what, cluster) as hosts:
             return await _search(
-                _search_of(what, target, faults, options),
+                _search_of(what, target, options),
                 directory,
                 hosts=hosts,
                 watch=watch,
@@ -310,7 +310,6 @@ async def sweep_async(
     *,
     repeat: int = 1,
     target: str | None = None,
-    faults: str = "none",
     watch: Callable[[SweepState], None] = lambda _state: None,
     interrupt: Interrupt | None = None,
     cluster: Cluster | None = None,
@@ -324,14 +323,13 @@ async def sweep_async(
     """
 
     def searching(one: Scenario) -> Search:
-        return _search_of(one, target or "rate", faults, options)
+        return _search_of(one, target or "rate", options)
 
     grid = Sweep(
         scenario=what,
         axes=tuple((name, tuple(map(_text, values))) for name, values in axes.items()),
         repeat=repeat,
         search=None if target is None else searching,
-        faults=faults,
     )
     with directory_or_new(out, f"sweep-{what.case}") as directory:
         async with _hosts(what, cluster) as hosts:

@@ -71,20 +71,6 @@ def listen(host: str, port: int = 0, backlog: int = 4096) -> socket.socket:
     raise HostLimitError(f"cannot listen on {place}: {reason}; choose another port or address")
 
 
-def users_at(far_port: int, near_port: int) -> set[int]:
-    """Users of this host that have a TCP connection from one of these ports to the other; more
-    than one only where another address has the same ports. One that was closed has no user."""
-    ends = f":{far_port:04X}", f":{near_port:04X}"
-    users = set()
-    for table in ("tcp", "tcp6"):
-        with suppress(OSError), Path(f"/proc/net/{table}").open(encoding="ascii") as lines:
-            for line in lines:
-                _, far, near, _, _, _, _, user, _, inode, *_ = line.split()
-                if (far[-5:], near[-5:]) == ends and inode != "0":
-                    users.add(int(user))
-    return users
-
-
 def free_port(host: str) -> int:
     """A port on `host` that could be listened on a moment ago; outside `ephemeral_ports`.
 

@@ -40,15 +40,14 @@ async def serve(
     save_each: bool = False,
     encrypted: bool = False,
     accounts: Sequence[Account] = (),
-    faults: str = "none",
     host: str = "127.0.0.1",
     port: int = 0,
 ) -> AsyncIterator[ServedBroker]:
     """Brokers for the length of the block.
 
     `spec` is one name (`BROKER_NAMES`) or any number of URLs. A name starts `instances` private
-    brokers on `host`, the first on `port` (0 chooses). `faults` is for the reflector only,
-    `save_each`, `encrypted` and `accounts` (the operator's first) for Mosquitto only.
+    brokers on `host`, the first on `port` (0 chooses one). `save_each`, `encrypted` and `accounts`
+    (the operator's first) are for Mosquitto only.
     Raises UsageError for arguments that contradict each other, MissingProgramError, and
     CannotRunError.
     """
@@ -59,10 +58,9 @@ async def serve(
     if not parsed:
         raise UsageError("no broker is given; use --broker auto or a URL")
     if endpoints:
-        if names or instances != 1 or faults != "none":
+        if names or instances != 1:
             raise UsageError(
-                "a broker given by URL is not started here: no second name, instances or faults "
-                "with it"
+                "a broker given by URL is not started here: leave out the name and --instances"
             )
         yield ServedBroker("external", "unknown", endpoints)
         return
@@ -73,8 +71,6 @@ async def serve(
         name = "mosquitto" if find_mosquitto() is not None else "amqtt"
     if instances < 1 or (port and instances > 1):
         raise UsageError("instances must be at least 1, and 1 where a port is given")
-    if faults != "none" and name != "reflector":
-        raise UsageError(f"only the reflector errs on request, not {name}")
     if (encrypted or accounts or save_each) and name != "mosquitto":
         raise UsageError(
             f"only a private Mosquitto is started encrypted or with users, not {name}; install "
@@ -93,7 +89,7 @@ async def serve(
     starters: dict[str, Callable[[], AbstractAsyncContextManager[BrokerProcess]]] = {
         "mosquitto": lambda: run_mosquitto(settings),
         "amqtt": lambda: run_amqtt(host=host, port=port),
-        "reflector": lambda: run_reflector(faults, host=host, port=port),
+        "reflector": lambda: run_reflector(host=host, port=port),
         "sink": lambda: run_sink(host=host, port=port),
     }
     async with AsyncExitStack() as stack:
@@ -117,24 +113,22 @@ def _certificates(stack: AsyncExitStack, host: str) -> "CertificateFiles":
     return make_certificates(Path(directory) / "tls", [host])
 
 
-def serve_forever(
-    name: str, host: str = "127.0.0.1", port: int = 1883, faults: str = "none"
-) -> None:
-    """Run a broker in the foreground until SIGINT or SIGTERM; its URL goes to standard output.
+def serve_forever(name: str, host: str = "127.0.0.1", port: int = 1883) -> None:
+    """Run a broker in the foreground until SIGINT or SIGTERM, and print its URL.
 
-    The same as `serve`, for `loadgen broker NAME`; the same errors.
+    Raises the errors of `serve`.
     """
-    uvloop.run(_serve_until_signal(name, host, port, faults))
+    uvloop.run(_serve_until_signal(name, host, port))
 
 
-async def _serve_until_signal(name: str, host: str, port: int, faults: str) -> None:
+async def _serve_until_signal(name: str, host: str, port: int) -> None:
     if isinstance(parse_broker(name), Endpoint):
         raise UsageError("a broker in the foreground needs a name, not a URL")
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, over.set)
-    async with serve(name, host=host, port=port, faults=faults) as served:
+    async with serve(name, host=host, port=port) as served:
         for endpoint in served.endpoints:
             print(endpoint.redacted, flush=True)
         print(f"{served.name} {served.version}, process {served.pids[0]}", file=sys.stderr)

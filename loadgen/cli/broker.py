@@ -11,14 +11,6 @@ def command(
         str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535)] = 1883,
-    faults: Annotated[
-        str,
-        typer.Option(
-            "--faults",
-            metavar="LIST",
-            help="What the reflector does wrong: lose=0.01,delay=5ms.",
-        ),
-    ] = "none",
 ) -> int:
     """Run a broker until Ctrl-C; its URL goes to stdout.
 
@@ -28,5 +20,5 @@ def command(
     """
     from loadgen.brokers.start import serve_forever
 
-    serve_forever(name, host, port, faults)
+    serve_forever(name, host, port)
     return 0

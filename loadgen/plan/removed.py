@@ -10,7 +10,7 @@ Kind = Literal["field", "argument", "broker"]
 
 @dataclass(frozen=True, slots=True)
 class RemovedName:
-    """A name of an earlier version. `unset` is the value of a field that was not set."""
+    """A name of an earlier version. `unset` is the value of one that was not given."""
 
     name: str
     kind: Kind
@@ -21,6 +21,12 @@ class RemovedName:
 REMOVED = (
     RemovedName(
         "impair", "field", "impair the network itself with netem, as docs/impaired-links.md does"
+    ),
+    RemovedName(
+        "faults",
+        "argument",
+        "only the instruments of the tests err on command, as docs/faults.md says",
+        "none",
     ),
 )
 
@@ -33,10 +39,10 @@ def removal(name: str, *kinds: Kind) -> str | None:
     return None
 
 
-def with_removed_fields(scenario: Mapping[str, object]) -> dict[str, object]:
-    """Return a scenario's plain fields and the removed ones, unset.
+def with_removed(values: Mapping[str, object], kind: Kind) -> dict[str, object]:
+    """Return values by name together with the removed names of a kind, unset.
 
     A digest of the result is that of earlier versions, so that searches and sweeps that they began
     can be continued.
     """
-    return {one.name: one.unset for one in REMOVED if one.kind == "field"} | dict(scenario)
+    return {one.name: one.unset for one in REMOVED if one.kind == kind} | dict(values)

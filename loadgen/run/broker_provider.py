@@ -22,7 +22,7 @@ _INSTRUMENTS = ("reflector", "sink")
 
 
 @asynccontextmanager
-async def provided(workload: Workload, faults: str) -> AsyncIterator[ServedBroker]:
+async def provided(workload: Workload) -> AsyncIterator[ServedBroker]:
     """The brokers that a run asks for, for the length of the block."""
     wanted = workload.brokers
     # Starting brokers needs the MQTT stack; a module that only reads run directories does not.
@@ -39,7 +39,6 @@ async def provided(workload: Workload, faults: str) -> AsyncIterator[ServedBroke
         save_each=wanted.save_each,
         encrypted=wanted.encrypted,
         accounts=accounts_of(workload),
-        faults=faults,
     ) as served:
         yield served
 

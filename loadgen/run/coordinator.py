@@ -86,7 +86,6 @@ class RunRequest:
     progress: Progress
     interrupt: Interrupt
     command: Sequence[str]
-    faults: str
     server: Forkserver | None = None
     hosts: Hosts | None = None
     settling: Callable[[], None] = lambda: None
@@ -118,7 +117,6 @@ async def run(
     progress: Progress = silent,
     interrupt: Interrupt | None = None,
     command: Sequence[str] = (),
-    faults: str = "none",
     server: Forkserver | None = None,
     hosts: Hosts | None = None,
     settling: Callable[[], None] = lambda: None,
@@ -126,7 +124,7 @@ async def run(
 ) -> RunResult:
     """Play the scenario and fill the run directory, which must not exist or be empty.
 
-    `faults` is for a reflector that is started here, `server` a forkserver for the workers that was
+    `server` is a forkserver for the workers that was
     started before. `hosts` have the workers instead of this machine. `settling` is called in a
     thread when nothing is sent any more, for what can be prepared while late repeats have their
     time or devices disconnect.
@@ -141,7 +139,7 @@ async def run(
         async with staged(stage, keeps=False) as on:
             request = RunRequest(
                 *(workload, directory, progress, interrupt, command),
-                *(faults, server, hosts, settling, on),
+                *(server, hosts, settling, on),
             )
             try:
                 async with AsyncExitStack() as stack:
@@ -232,8 +230,7 @@ async def _new_cast(request: RunRequest) -> Cast:
     """The brokers and the plan of a run whose workers are still to be made."""
     workload, hosts = request.workload, request.hosts
     request.progress(Snapshot("broker"))
-    provider = provided(workload, request.faults)
-    broker = await request.stage.stack.enter_async_context(provider)
+    broker = await request.stage.stack.enter_async_context(provided(workload))
     broker = with_login(broker, workload.given)
     workload = trusting(workload, broker.authority)
     plan = await plan_for(workload, broker.endpoints, None if hosts is None else hosts.offers)

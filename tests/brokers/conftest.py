@@ -2,25 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    suppress,
-)
-from pathlib import Path
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
-from loadgen.brokers import reflector_server
+from loadgen.brokers import reflector
 from loadgen.brokers.child import Serving
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.faults import Counts
+from loadgen.brokers.reflector_clients import Counts
 from loadgen.mqtt import packets
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
-from tests import relay
 
 
 class GoneError(Exception):
@@ -142,75 +135,24 @@ class Client:
 
 
 class LocalReflector:
-    """A reflector on the test's own loop: what `Reflector` offers, without the process."""
+    """A reflector on the test's own loop instead of its own process."""
 
     def __init__(self, serving: Serving) -> None:
         self.endpoints = (Endpoint("mqtt", "127.0.0.1", serving.greeting["port"]),)
+        self.close = serving.close
         self._serving = serving
 
     async def counts(self) -> Counts:
-        return Counts(**self._serving.answer({})["counts"])
-
-    async def set_faults(self, faults: str) -> Counts:
-        return Counts(**self._serving.answer({"faults": faults})["counts"])
-
-    async def drop_connections(self, number: int | None = None) -> int:
-        dropped: int = self._serving.answer({"drop": number})["dropped"]
-        return dropped
+        return Counts(**self._serving.answer({}))
 
 
 @asynccontextmanager
-async def run_local_reflector(
-    faults: str = "none", record: Path | str = ""
-) -> AsyncIterator[LocalReflector]:
-    config = {"host": "127.0.0.1", "port": 0, "faults": faults, "record": str(record)}
-    serving = await reflector_server.serve(config)
+async def run_local_reflector() -> AsyncIterator[LocalReflector]:
+    serving = await reflector.serve({"host": "127.0.0.1", "port": 0})
     try:
         yield LocalReflector(serving)
     finally:
         serving.close()
-
-
-@asynccontextmanager
-async def relayed(
-    faults: str = "none", *, record: Path | str = "", behind: str = "none"
-) -> AsyncIterator[tuple[LocalReflector, LocalReflector]]:
-    """A relay on the test's own loop, and the reflector behind it."""
-    async with run_local_reflector(behind) as reflector:
-        (broker,) = reflector.endpoints
-        serving = await relay.serve(
-            {
-                "host": "127.0.0.1",
-                "port": 0,
-                "broker": [broker.host, broker.port],
-                "certificate": [],
-                "websocket": False,
-                "faults": faults,
-                "record": str(record),
-            }
-        )
-        try:
-            yield LocalReflector(serving), reflector
-        finally:
-            serving.close()
-
-
-@asynccontextmanager
-async def run_local_relay(
-    faults: str = "none", record: Path | str = ""
-) -> AsyncIterator[LocalReflector]:
-    async with relayed(faults, record=record) as (one, _):
-        yield one
-
-
-Erring = Callable[..., AbstractAsyncContextManager[LocalReflector]]
-
-
-@pytest.fixture(params=[run_local_reflector, run_local_relay], ids=["reflector", "relay"])
-def erring(request: pytest.FixtureRequest) -> Erring:
-    """`async with erring("lose=1/2", record) as broker`: who errs, on the test's own loop."""
-    chosen: Erring = request.param
-    return chosen
 
 
 ClientMaker = Callable[..., Coroutine[Any, Any, Client]]

@@ -19,9 +19,9 @@ from loadgen.brokers.probe import Greeting, greet, shown_version, version_of
 from loadgen.brokers.reflector import run_reflector
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
 from loadgen.mqtt.packets import Connect
-from tests.brokers.conftest import run_local_reflector
 from tests.brokers.little_broker import LittleBroker, serving_little
 from tests.brokers.test_mosquitto import tls as tls
+from tests.instruments.conftest import erring
 from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import TlsFiles, run_secured
 from tests.servers import Talk, closed, talking, upgraded
@@ -67,7 +67,7 @@ async def test_broker_of_the_older_version_only() -> None:
 
 
 async def test_refused_with_the_name_of_the_reason() -> None:
-    async with run_local_reflector("refuse=0x8a") as reflector:
+    async with erring("refuse=0x8a") as reflector:
         with pytest.raises(BrokerRefusedError, match=r"Banned \(0x8A\)"):
             await greet(reflector.endpoints[0])
 

@@ -117,13 +117,11 @@ def _child(module: str, **config: Any) -> contextlib.AbstractAsyncContextManager
 async def test_a_child_that_fails_says_why() -> None:
     with pytest.raises(CannotRunError, match="No module named"):
         await _child("no_such_module").__aenter__()
-    with pytest.raises(CannotRunError, match="KeyError"):
-        await _child("reflector_server").__aenter__()
 
 
 async def test_a_child_reports_its_own_error() -> None:
-    with pytest.raises(CannotRunError, match="lose"):
-        await _child("reflector_server", faults="lose=often").__aenter__()
+    with pytest.raises(CannotRunError, match="cannot listen"):
+        await _child("sink", host="no such host").__aenter__()
 
 
 async def test_nothing_is_left_open() -> None:
@@ -131,7 +129,7 @@ async def test_nothing_is_left_open() -> None:
     children = set(psutil.Process().children())
     for _ in range(2):
         with contextlib.suppress(CannotRunError):
-            await _child("reflector_server").__aenter__()
+            await _child("no_such_module").__aenter__()
     assert set(psutil.Process().children()) == children
     assert _descriptors() == before
 

@@ -67,7 +67,7 @@ async def test_an_error_in_the_block_stops_the_broker() -> None:
 
 def test_inside_uvloop() -> None:
     async def ask() -> tuple[int, ...]:
-        async with serve("reflector", faults="lose=1/2") as served:
+        async with serve("reflector") as served:
             return (await greet(served.endpoints[0])).versions
 
     assert uvloop.run(ask()) == (4, 5)
@@ -80,13 +80,10 @@ def test_inside_uvloop() -> None:
         ("nonsense", {}, "nonsense"),
         (["reflector", "sink"], {}, "several"),
         (["mqtt://a", "reflector"], {}, "URL"),
-        ("mqtt://a", {"faults": "lose=1"}, "URL"),
         ("mqtt://a", {"instances": 2}, "URL"),
         ("reflector", {"instances": 0}, "instances"),
         ("reflector", {"instances": 2, "port": 5000}, "instances"),
-        ("reflector", {"faults": "lose=x"}, "lose"),
         ("reflector", {"persistence": True}, "stores nothing"),
-        ("sink", {"faults": "lose=1"}, "reflector"),
     ],
 )
 async def test_what_cannot_be(spec: list[str], options: dict[str, object], fault: str) -> None:
@@ -110,7 +107,7 @@ def test_in_the_foreground(ending: signal.Signals) -> None:
     port = free_port("127.0.0.1")
     script = (
         "from loadgen.brokers.start import serve_forever\n"
-        f"serve_forever('reflector', '127.0.0.1', {port}, 'lose=1/3')\n"
+        f"serve_forever('reflector', '127.0.0.1', {port})\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script],

@@ -143,7 +143,7 @@ def test_what_only_looks_like_a_secret_is_none(capsys: Captured) -> None:
 def test_unexpected_error_is_one_line_with_the_place_of_its_traceback(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def fail(name: str, host: str, port: int, faults: str) -> None:
+    def fail(name: str, host: str, port: int) -> None:
         raise RuntimeError(f"first\nsecond mqtt://me:s3cret@h {[TAKEN]}")
 
     monkeypatch.setattr(secrets, "_taken", {("password", "env:P"): TAKEN})

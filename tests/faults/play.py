@@ -15,7 +15,7 @@ import orjson
 from loadgen.brokers.certificates import CertificateFiles
 from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.brokers.process import BrokerProcess
-from loadgen.brokers.reflector import ErringBroker, run_reflector
+from loadgen.brokers.reflector import run_reflector
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.run.coordinator import (
     RunContext,
@@ -30,7 +30,7 @@ from loadgen.run.seal import seal
 from loadgen.run.tasks import beside
 from tests.faults.schedules import Action, Schedule
 from tests.faults.truth import Truth, read_truth
-from tests.relay import run_relay
+from tests.instruments.relay import ErringBroker, run_relay
 
 TIMEOUT_S = 90.0
 _POLL_S = 0.005
@@ -85,7 +85,7 @@ async def play(schedule: Schedule, directory: Path, certificates: CertificateFil
         if schedule.transport == "tls":
             fields["tls_ca"] = str(certificates.authority)
         workload = resolve(build_scenario(schedule.case, None, fields))
-        request = RunRequest(workload, run_directory, silent, Interrupt(), ("test",), "none")
+        request = RunRequest(workload, run_directory, silent, Interrupt(), ("test",))
         done: list[tuple[str, int]] = []
         async with AsyncExitStack() as run:
             context = await startup(request, run)
@@ -120,9 +120,13 @@ async def _broker(schedule: Schedule, transcript: Path) -> AsyncIterator[BrokerP
         async with run_mosquitto(MosquittoSettings()) as mosquitto:
             yield mosquitto
     else:
-        record = str(transcript) if schedule.liar == "broker" else ""
-        async with run_reflector(record=record) as reflector:
-            yield reflector
+        async with run_reflector() as reflector:
+            if schedule.liar == "relay":
+                yield reflector
+                return
+            # The broker that errs is a second relay, of which the first one has no notice.
+            async with run_relay(reflector.endpoints[0], record=str(transcript)) as broker:
+                yield broker
 
 
 async def _act(schedule: Schedule, stage: Stage) -> None:

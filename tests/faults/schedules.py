@@ -22,7 +22,7 @@ class Action:
 class Schedule:
     """A run behind a relay, and what goes wrong.
 
-    `faults` are those of `liar`, the relay or the reflector behind it, from before the first
+    `faults` are those of `liar`, the relay or the broker behind it, from before the first
     device connects; `actions` come later.
     """
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from loadgen.brokers.certificates import CertificateFiles, make_certificates
-from loadgen.brokers.faults import COUNTED_AS, parse_faults
 from loadgen.cases.registry import build_scenario, resolve
 from tests.faults.expected import differences, expected
 from tests.faults.play import play
 from tests.faults.schedules import CLIENT_ID, KINDS, MESSAGING, Action, Schedule, draw
+from tests.instruments.faults import COUNTED_AS, parse_faults
 from tests.needs import needs_mosquitto
 
 SEEDS = range(1, 101)

@@ -109,7 +109,7 @@ def read_truth(
 ) -> Truth:
     """The truth from a relay's transcript and a run's moments.
 
-    `behind` is the transcript of the reflector behind it, whose faults count, too.
+    `behind` is the transcript of the broker behind it, if that one errs: its faults count, too.
     """
     lines = [orjson.loads(line) for line in transcript.splitlines()]
     wrong = [line for line in map(orjson.loads, behind.splitlines()) if line[0] == "fault"]

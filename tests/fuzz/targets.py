@@ -54,8 +54,8 @@ from loadgen.worker.reporter import Reporter
 from loadgen.worker.streams import WebSocket
 from tests.fuzz.kernels import messaging_player
 from tests.fuzz.mutate import changed, changed_document
+from tests.instruments.websocket_server import WebSocketServer
 from tests.report.fabricate import fabricate
-from tests.websocket_server import WebSocketServer
 
 ROOT = Path(__file__).parents[2]
 Change = Callable[[random.Random, bytes, Sequence[bytes]], bytes]

@@ -18,7 +18,7 @@ from loadgen.errors import BrokerRefusedError, ScenarioError
 from loadgen.run.preflight import check_broker
 from loadgen.run.survey import Survey, survey
 from loadgen.run.targets import plan_for
-from tests.relay import run_relay
+from tests.instruments.relay import run_relay
 from tests.verdicts import faults
 
 NEEDS_5 = ("queue", "specjms")

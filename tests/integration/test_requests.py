@@ -11,6 +11,7 @@ from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.cases.registry import build_scenario
 from loadgen.report.build.summary import summarize_run
 from loadgen.run.coordinator import RunResult, run
+from tests.instruments.runs import play_erring
 from tests.integration.listener import listening
 from tests.run_files import events
 from tests.secured_mosquitto import TlsFiles, run_secured
@@ -20,7 +21,9 @@ SHORT = {"warmup": 0.2, "duration": 1.5, "drain": 3, "settle": 0.2}
 
 async def ask(tmp_path: Path, *, faults: str = "none", **fields: Any) -> RunResult:
     wanted = {"devices": 20, "responders": 3, "rate": 200, **SHORT, **fields}
-    return await run(build_scenario("request", None, wanted), tmp_path / "run", faults=faults)
+    if faults != "none":
+        return await play_erring(tmp_path / "run", "request", faults, **wanted)
+    return await run(build_scenario("request", None, wanted), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +62,7 @@ async def test_over_tls(tmp_path: Path, certificates: CertificateFiles) -> None:
 
 
 async def test_a_response_that_is_lost_is_told(tmp_path: Path) -> None:
-    result = await ask(tmp_path, broker="reflector", faults="lose=0.2,only=+/response/#,seed=3")
+    result = await ask(tmp_path, faults="lose=0.2,only=+/response/#,seed=3")
     assert "LOST" in result.verdict.codes
     card = summarize_run(result.directory)
     lost = 300 - card.latency["end_to_end"].count
@@ -71,7 +74,6 @@ async def test_a_response_that_is_lost_is_told(tmp_path: Path) -> None:
 async def test_a_window_too_small_for_the_responses_is_told(tmp_path: Path) -> None:
     result = await ask(
         tmp_path,
-        broker="reflector",
         faults="ceiling=100",
         responders=1,
         qos=1,

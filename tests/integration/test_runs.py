@@ -17,6 +17,7 @@ from loadgen.errors import BrokerRefusedError, ScenarioError
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.render.to_json import to_json
 from loadgen.run.coordinator import RunResult, run
+from tests.instruments.runs import play_erring
 from tests.run_files import events, manifest, rows
 from tests.schemas import errors
 from tests.secured_mosquitto import TlsFiles, run_secured
@@ -169,13 +170,8 @@ async def test_a_broker_that_hangs_is_found_out_by_devices_that_only_keep_alive(
 
 @pytest.mark.parametrize("fault", ["none", "lose=1/20"])
 async def test_each_device_has_a_row_that_tells_what_it_lost(tmp_path: Path, fault: str) -> None:
-    scenario = build_scenario(
-        "fanout",
-        None,
-        {"topics": 3, "ratio": 4, "rate": 300, "workers": 2, "drain": 0.3}
-        | {"broker": "reflector", "per_device": True, **SHORT},
-    )
-    result = await run(scenario, tmp_path / "run", command=("loadgen",), faults=fault)
+    fields = {"topics": 3, "ratio": 4, "rate": 300, "workers": 2, **SHORT, "drain": 0.3}
+    result = await play_erring(tmp_path / "run", "fanout", fault, per_device=True, **fields)
     found = pq.read_table(tmp_path / "run" / "devices").to_pylist()
     assert len(found) == 3 + 12
     publishing = [row for row in found if row["group"] == "publishers"]

@@ -1,4 +1,4 @@
-"""Searches and rate steps with real workers, on the reflector with a ceiling that is known."""
+"""Searches and rate steps with real workers, on a broker with a ceiling that is known."""
 
 import os
 import sys
@@ -14,6 +14,8 @@ from loadgen.judge.next_step import aim_for, limit_sentence, requirements
 from loadgen.plan.scenario import Scenario
 from loadgen.run.coordinator import run
 from loadgen.run.search.search import Search, SearchState, search
+from tests.instruments.relay import run_erring
+from tests.instruments.runs import url_of
 
 CEILING = 3_000
 
@@ -30,11 +32,12 @@ def fanin(**fields: object) -> Scenario:
     return build_scenario("fanin", None, settings | fields)
 
 
-async def test_search_finds_the_ceiling_of_the_reflector(tmp_path: Path) -> None:
-    scenario = fanin()
-    aim = aim_for(scenario, "rate", start=2_400, highest=4_000, precision=0.1)
-    what = Search(scenario, aim, requirements(scenario, []), 1.5, f"ceiling={CEILING}")
-    result = await search(what, tmp_path / "s")
+async def test_search_finds_the_ceiling_of_the_broker(tmp_path: Path) -> None:
+    async with run_erring(f"ceiling={CEILING}") as broker:
+        scenario = fanin(broker=url_of(broker))
+        aim = aim_for(scenario, "rate", start=2_400, highest=4_000, precision=0.1)
+        what = Search(scenario, aim, requirements(scenario, []), 1.5)
+        result = await search(what, tmp_path / "s")
     told = [(step.tried.load, step.tried.reasons) for step in result.steps]
     assert result.limit is not None, told
     if result.limit.own:
@@ -46,8 +49,9 @@ async def test_search_finds_the_ceiling_of_the_reflector(tmp_path: Path) -> None
 
 
 async def test_backlog_of_a_short_window_is_judged_too(tmp_path: Path) -> None:
-    scenario = fanin(rate=2 * CEILING, duration=1)
-    result = await run(scenario, tmp_path / "r", faults=f"ceiling={CEILING}")
+    async with run_erring(f"ceiling={CEILING}") as broker:
+        scenario = fanin(broker=url_of(broker), rate=2 * CEILING, duration=1)
+        result = await run(scenario, tmp_path / "r")
     assert "BACKLOG_GROWS" in result.verdict.codes, result.verdict
     assert len(result.facts.backlog) >= 10
 
@@ -109,8 +113,9 @@ async def test_worker_with_a_small_share_of_a_core_is_the_limit(
 
 
 async def test_rate_steps_are_judged_on_their_own_and_nothing_is_forgiven(tmp_path: Path) -> None:
-    scenario = fanin(rate=CEILING, steps="50%:2,150%:3,20%:4", warmup=0.5)
-    result = await run(scenario, tmp_path / "run", faults=f"ceiling={CEILING}")
+    async with run_erring(f"ceiling={CEILING}") as broker:
+        fields = {"rate": CEILING, "steps": "50%:2,150%:3,20%:4", "warmup": 0.5}
+        result = await run(fanin(broker=url_of(broker), **fields), tmp_path / "run")
     first, second, third = result.steps
     assert [one.rate for one in result.steps] == [1_500, 4_500, 600]
     assert "BACKLOG_GROWS" in second.verdict.codes

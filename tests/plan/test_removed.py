@@ -1,9 +1,11 @@
+from pathlib import Path
+
 import pytest
 
-from loadgen.api import scenario
+from loadgen.api import UsageError, run_async, scenario
 from loadgen.cases.registry import CASES, build_scenario
 from loadgen.errors import ScenarioError
-from loadgen.plan.removed import REMOVED, RemovedName, removal, with_removed_fields
+from loadgen.plan.removed import REMOVED, RemovedName, removal, with_removed
 from loadgen.run.seal import digest_of
 
 
@@ -25,7 +27,13 @@ def test_python_and_toml_refuse_a_removed_field_in_one_line() -> None:
         build_scenario("fanin", {"impair": "delay=20ms"}, {})
 
 
+async def test_python_refuses_a_removed_argument_in_one_line(tmp_path: Path) -> None:
+    named = {"faults": "lose=1/2"}
+    with pytest.raises(UsageError, match=r"^faults: removed; "):
+        await run_async(scenario("fanin"), tmp_path / "run", **named)  # type: ignore[arg-type]
+
+
 def test_a_search_of_an_earlier_version_has_the_same_digest() -> None:
     # The scenario as the earlier version wrote it, with the field at its default.
     fields = scenario("fanin").plain()
-    assert digest_of(with_removed_fields(fields)) == digest_of({**fields, "impair": None})
+    assert digest_of(with_removed(fields, "field")) == digest_of({**fields, "impair": None})

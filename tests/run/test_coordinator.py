@@ -23,6 +23,7 @@ from loadgen.run.hosts import forkserver_process
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
 from loadgen.run.progress import Snapshot
 from loadgen.run.targets import plan_for
+from tests.instruments.runs import play_erring
 from tests.needs import needs_mosquitto
 from tests.run_files import manifest
 from tests.secured_mosquitto import run_secured
@@ -284,8 +285,8 @@ async def test_password_reaches_the_broker_and_no_file(tmp_path: Path) -> None:
 
 
 async def test_loss_in_the_broker_is_noticed(tmp_path: Path) -> None:
-    scenario = fanin(devices=20, rate=400, drain=0.5)
-    result = await run(scenario, tmp_path / "run", faults="lose=1/10")
+    fields = {**FANIN, "devices": 20, "rate": 400, "drain": 0.5}
+    result = await play_erring(tmp_path / "run", "fanin", "lose=1/10", **fields)
     assert "LOST" in result.verdict.codes
     assert result.exit_status == 1
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from loadgen.brokers.reflector import ErringBroker, run_reflector
 from loadgen.cases.registry import build_scenario
 from loadgen.metrics.interval import CONNECT_SERIES
 from loadgen.plan.scenario import Scenario
@@ -18,6 +17,8 @@ from loadgen.run.coordinator import RunResult, run
 from loadgen.run.interrupt import Interrupt
 from loadgen.run.progress import Progress, Snapshot, silent
 from loadgen.run.stage import Stage
+from tests.instruments.relay import ErringBroker, run_erring
+from tests.instruments.runs import url_of
 from tests.needs import needs_mosquitto
 from tests.run_files import manifest
 from tests.verdicts import faults
@@ -63,13 +64,8 @@ async def theatre(tmp_path: Path) -> AsyncIterator[Theatre]:
 
 @pytest.fixture
 async def reflector() -> AsyncIterator[ErringBroker]:
-    async with run_reflector() as broker:
+    async with run_erring() as broker:
         yield broker
-
-
-def url_of(broker: ErringBroker) -> str:
-    endpoint = broker.endpoints[0]
-    return f"{endpoint.scheme}://{endpoint.address}"
 
 
 @needs_mosquitto

@@ -13,6 +13,7 @@ from loadgen.run.archive import write_bundle
 from loadgen.run.coordinator import RunResult, run
 from loadgen.run.seal import verify
 from loadgen.specjms.messages import TYPES
+from tests.instruments.runs import play_erring
 from tests.run_files import manifest
 
 
@@ -27,8 +28,11 @@ async def played(
         "drain": 20,
         "settle": 0.2,
     }
-    scenario = build_scenario("specjms", None, {**usual, **fields})
-    result = await run(scenario, directory, faults=faults, command=("loadgen",))
+    fields = {**usual, **fields}
+    if faults == "none":
+        result = await run(build_scenario("specjms", None, fields), directory)
+    else:
+        result = await play_erring(directory, "specjms", faults, **fields)
     return result, json.loads((directory / "specjms.json").read_bytes())
 
 

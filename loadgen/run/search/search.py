@@ -32,7 +32,7 @@ from loadgen.judge.next_step import (
 )
 from loadgen.judge.verdict import Reason, RunFacts, backlog_levels
 from loadgen.plan.case import Case
-from loadgen.plan.removed import with_removed_fields
+from loadgen.plan.removed import with_removed
 from loadgen.plan.scenario import Scenario
 from loadgen.run.coordinator import RunResult, run
 from loadgen.run.hosts.remote_host import Hosts
@@ -59,14 +59,12 @@ class Search:
     """What is searched: a scenario whose field `aim.field` is varied under `require`.
 
     `step_s` is the measured time of each step but the confirmations, None as long as those.
-    `faults` is for a reflector that is started here.
     """
 
     scenario: Scenario
     aim: Aim
     require: Require
     step_s: float | None = None
-    faults: str = "none"
 
     @property
     def case(self) -> Case[Any]:
@@ -76,9 +74,9 @@ class Search:
     def digest(self) -> str:
         """What makes two searches the same one: all but how many steps it may take."""
         document = self.document()
-        document["scenario"] = with_removed_fields(self.scenario.plain())
+        document["scenario"] = with_removed(self.scenario.plain(), "field")
         del document["aim"]["most_steps"]
-        return digest_of(document)
+        return digest_of(with_removed(document, "argument"))
 
     def document(self) -> dict[str, Any]:
         """What is searched as plain JSON values, without any password."""
@@ -88,7 +86,6 @@ class Search:
             "aim": asdict(self.aim),
             "require": asdict(self.require),
             "step_s": self.step_s,
-            "faults": self.faults,
         }
 
 
@@ -189,7 +186,6 @@ async def search(
                 run,
                 interrupt=interrupt,
                 command=command,
-                faults=what.faults,
                 hosts=hosts,
                 stage=on,
             )

@@ -21,7 +21,7 @@ from loadgen.cases.registry import build_scenario
 from loadgen.errors import LoadgenError, ScenarioError
 from loadgen.judge.next_step import PRECISION, Aim, Limit, Probe
 from loadgen.plan.fields import Texts, redact_url
-from loadgen.plan.removed import with_removed_fields
+from loadgen.plan.removed import with_removed
 from loadgen.plan.scenario import Scenario
 from loadgen.run.coordinator import RunResult, run
 from loadgen.run.hosts.remote_host import Hosts
@@ -55,15 +55,13 @@ class SweepPoint:
 class Sweep:
     """A grid over `scenario`: `axes` are (field, values as text), the first one varying slowest.
 
-    `search` makes the search of a combination, None to run each as it is. `faults` is for a
-    reflector that is started here.
+    `search` makes the search of a combination, None to run each as it is.
     """
 
     scenario: Scenario
     axes: tuple[tuple[str, tuple[str, ...]], ...]
     repeat: int = 1
     search: MakeSearch | None = None
-    faults: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +155,7 @@ def _points(what: Sweep, names: Sequence[str]) -> Iterator[SweepPoint]:
             raise ScenarioError(f"{wanted.aim.field}: it is searched and cannot be swept")
         if wanted is not None:
             _require_playable(wanted)
-        key = _key(scenario, wanted, what.faults)
+        key = _key(scenario, wanted)
         # 10k and 10000 are one value.
         if key not in seen:
             seen.add(key)
@@ -189,13 +187,12 @@ def _shown(name: str, value: str) -> str:
     return redact_url(value) if name == "broker" else value
 
 
-def _key(scenario: Scenario, wanted: Search | None, faults: str) -> str:
+def _key(scenario: Scenario, wanted: Search | None) -> str:
     document = {
-        "scenario": with_removed_fields(scenario.plain()),
+        "scenario": with_removed(scenario.plain(), "field"),
         "search": None if wanted is None else wanted.digest,
-        "faults": faults,
     }
-    return digest_of(document)[:16]
+    return digest_of(with_removed(document, "argument"))[:16]
 
 
 async def sweep(
@@ -288,7 +285,6 @@ async def _played(
                 point.scenario,
                 journal.new_part(name),
                 progress=_told(watch, state),
-                faults=what.faults,
                 **same,
             )
             one = None if result.interrupted else _of_run(blank, result, directory)

@@ -244,7 +244,6 @@ def searching_more(scenario: Scenario) -> Search:
         Sweep(FANOUT, (("ratio", ("1", "20")),), 2, searching),
         Sweep(FANOUT, (("ratio", ("1", "10")),), 1, searching),
         Sweep(FANOUT, (("ratio", ("1", "10")), ("qos", ("1", "2"))), 2, searching),
-        Sweep(FANOUT, (("ratio", ("1", "10")),), 2, searching, faults="ceiling=5"),
         Sweep(
             build_scenario("fanout", None, {"broker": "reflector", "duration": 7}),
             (("ratio", ("1", "10")),),

@@ -1,4 +1,4 @@
-"""What the reflector and the relay shall do wrong, as a value; and what they did, as counts.
+"""The faults of a relay as a value, and its counts.
 
     lose=0.01,delay=50ms@1/10,only=plant/#,seed=7
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from loadgen.brokers.reflector_clients import Counts
 from loadgen.errors import UsageError
 from loadgen.mqtt.constants import MQTT_3_1_1
 from loadgen.mqtt.topics import topic_filter_fault
@@ -149,26 +150,17 @@ class Faults:
 
 
 @dataclass(slots=True)
-class Counts:
-    """What was done since the start. Deliveries are single PUBLISH to one subscriber.
+class FaultCounts(Counts):
+    """Counts of a relay since its start.
 
     With no reconnect and nothing in flight, `delivered + lost - repeated - injected` is the number
-    of deliveries that a faultless broker would have made to connected subscribers.
+    of deliveries that the broker made to connected subscribers.
     """
 
-    connects: int = 0
     refused: int = 0
-    """CONNECT answered with a failure: by fault, or because the client asked wrongly."""
-    disconnects: int = 0
+    """CONNECT answered with a failure."""
     dropped: int = 0
     """Connections closed by fault or by command."""
-    protocol_errors: int = 0
-    """Connections closed because the client broke the protocol."""
-    received: int = 0
-    """PUBLISH packets served; what still waits under a ceiling is in `waiting`."""
-    delivered: int = 0
-    """PUBLISH packets written to subscribers, repeats included and redelivery after a reconnect
-    excluded."""
     lost: int = 0
     repeated: int = 0
     reordered: int = 0
@@ -176,7 +168,7 @@ class Counts:
     misrouted: int = 0
     mislabelled: int = 0
     injected: int = 0
-    """Messages that nobody sent, by the fault `foreign`."""
+    """Messages without a publisher, by the fault `foreign`."""
     downgraded: int = 0
     aliased: int = 0
     delayed: int = 0
@@ -185,22 +177,13 @@ class Counts:
     withheld: int = 0
     unsolicited: int = 0
     sessions_claimed: int = 0
-    """CONNACK with Session Present, where there was none, by the fault `session`."""
+    """CONNACK with Session Present but without a session, by the fault `session`."""
     subscriptions_refused: int = 0
     """SUBSCRIBE packets answered with a failure."""
     subscriptions_lowered: int = 0
     """SUBSCRIBE packets that were granted less than they asked for."""
-    redelivered: int = 0
-    """PUBLISH packets written again when a session was resumed."""
-    discarded: int = 0
-    """Deliveries that MQTT lets a broker discard: QoS 0 to a client that is away, packets larger
-    than a client's Maximum Packet Size, what was held for a session that ended."""
-    held: int = 0
-    """Deliveries now waiting: for an absent client, a full window, a delay or a swap."""
     waiting: int = 0
-    """PUBLISH packets received but not served yet because of a ceiling."""
-    connected: int = 0
-    """Clients connected now."""
+    """PUBLISH packets received but not passed on yet because of a ceiling."""
 
 
 def parse_faults(text: str) -> Faults:

@@ -8,19 +8,18 @@ from pathlib import Path
 import pytest
 
 from loadgen.brokers.certificates import make_certificates
-from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.brokers.watch import mqtt_client
-from loadgen.errors import UsageError
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import MQTT_5
 from loadgen.mqtt.packets import Connect, PubComp, Publish
 from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.reason_codes import ReasonCode
-from tests.brokers.conftest import ClientMaker, relayed
+from tests.brokers.conftest import ClientMaker
 from tests.brokers.full_listener import full_listener
+from tests.instruments.conftest import relayed
+from tests.instruments.relay import run_relay, serve
 from tests.needs import needs_mosquitto
-from tests.relay import run_relay, serve
 
 LASTING = Properties(session_expiry_interval=3600)
 PAYLOADS = [b"%02d" % number * 5 for number in range(60)]
@@ -172,7 +171,7 @@ async def test_a_stall_holds_both_directions(client: ClientMaker) -> None:
 async def test_a_broker_that_goes_takes_its_clients_along(client: ClientMaker) -> None:
     async with relayed() as (relay, reflector):
         one = await client(relay.endpoints[0], "s")
-        await reflector.drop_connections()
+        reflector.close()
         assert await one.gone() is None
 
 
@@ -202,11 +201,6 @@ async def test_what_was_said_is_written_down(client: ClientMaker, tmp_path: Path
         [7, 1, 0],
         [7, 2, 0],
     ]
-
-
-async def test_a_relay_has_no_ceiling() -> None:
-    with pytest.raises(UsageError, match="no ceiling"):
-        run_relay(Endpoint("mqtt", "127.0.0.1", 1), "ceiling=5")
 
 
 @needs_mosquitto

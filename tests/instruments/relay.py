@@ -8,27 +8,21 @@ as a module it is its own child.
 
 import asyncio
 import ssl
+import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from loadgen.brokers.child import Json, Serving, run_child
+from loadgen.brokers.child import ChildBroker, Json, Serving, run_child
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.erring import REJECTED, ErringHost
-from loadgen.brokers.faults import Faults, parse_faults
 from loadgen.brokers.process import running
-from loadgen.brokers.reflector import ErringBroker
+from loadgen.brokers.reflector import run_reflector
 from loadgen.brokers.reflector_clients import Connection
-from loadgen.brokers.reflector_packets import (
-    Message,
-    Outgoing,
-    acknowledgement,
-    publish_packet,
-    refusal,
-)
-from loadgen.errors import RemoteProtocolError, UsageError
+from loadgen.brokers.reflector_packets import Message, acknowledgement
+from loadgen.errors import RemoteProtocolError
 from loadgen.kernels.packet_bytes import INCOMPLETE, OK, ack_fields, frame, publish_fields
 from loadgen.mqtt import packets
 from loadgen.mqtt.codec import decode, encode
@@ -48,11 +42,38 @@ from loadgen.mqtt.constants import (
 from loadgen.mqtt.packets import Subscription
 from loadgen.mqtt.reason_codes import ReasonCode, is_failure
 from loadgen.mqtt.topics import filter_matches
-from tests.websocket_server import WebSocketServer
+from tests.instruments.erring import REJECTED, ErringConnection, ErringHost
+from tests.instruments.faults import FaultCounts, Faults, parse_faults
+from tests.instruments.packets import Delivery, refusal
+from tests.instruments.websocket_server import WebSocketServer
 
 PACKET_LIMIT_BYTES: Final = 16 << 20
 OWN_PACKET_IDS: Final = range(65_535, 60_000, -1)
 """Packet Identifiers of deliveries that the broker did not make; it counts from 1."""
+
+
+class ErringBroker(ChildBroker):
+    """A running relay; made by `run_relay`."""
+
+    async def set_faults(self, faults: str) -> FaultCounts:
+        """Replace the faults, and return the counts up to now.
+
+        Messages that were held back are passed on first; a restart keeps the faults. Raises
+        UsageError if the text is not a list of faults.
+        """
+        parse_faults(faults)
+        answer = await self.ask(faults=faults)
+        self._config["faults"] = faults
+        return FaultCounts(**answer["counts"])
+
+    async def counts(self) -> FaultCounts:
+        """Return the counts since its start."""
+        return FaultCounts(**(await self.ask())["counts"])
+
+    async def drop_connections(self, number: int | None = None) -> int:
+        """Cut `number` client connections, all if None, and return how many."""
+        dropped: int = (await self.ask(drop=number))["dropped"]
+        return dropped
 
 
 def run_relay(
@@ -67,17 +88,17 @@ def run_relay(
     """A relay in front of `broker`, which it reaches over TCP, for the length of the block.
 
     It listens on a port of its own, for TLS with `certificate` (PEM files: chain, key), and for
-    `websocket`. `record` as of `run_reflector`, and the same errors.
+    `websocket`. `record` is the file of its transcript, "" for none. Raises UsageError for faults
+    that cannot be read, CannotRunError if it does not start.
     """
-    if parse_faults(faults).ceiling:
-        raise UsageError("a relay has no ceiling; use the reflector, or limit the broker")
+    parse_faults(faults)
     scheme = ("wss" if certificate else "ws") if websocket else "mqtts" if certificate else "mqtt"
     files = [str(path) for path in certificate or ()]
     return running(
         ErringBroker(
             "relay",
             "loadgen relay",
-            "tests.relay",
+            "tests.instruments.relay",
             Endpoint(scheme, host, 0, path="/mqtt" if websocket else ""),
             broker=[broker.host, broker.port],
             certificate=files,
@@ -86,6 +107,16 @@ def run_relay(
             record=record,
         )
     )
+
+
+@asynccontextmanager
+async def run_erring(faults: str = "none") -> AsyncIterator[ErringBroker]:
+    """A reflector behind a relay, for the length of the block."""
+    async with (
+        run_reflector() as reflector,
+        run_relay(reflector.endpoints[0], faults) as relay,
+    ):
+        yield relay
 
 
 class Packet(NamedTuple):
@@ -97,7 +128,7 @@ class Packet(NamedTuple):
     end: int
 
 
-class Side(Connection):
+class Side(ErringConnection):
     """One of the two connections by which a client and the broker are joined."""
 
     client: "Client"
@@ -122,7 +153,7 @@ class Client(Side):
         self.accepted = False
         self.clean_start = True
         self.subscriptions: dict[str, Subscription] = {}
-        self.delay_line: deque[tuple[int, Outgoing]] = deque()
+        self.delay_line: deque[tuple[int, Delivery]] = deque()
         self.delay_timer: asyncio.TimerHandle | None = None
         # Packet Identifiers of SUBSCRIBE packets, and what they asked for.
         self.asked: dict[int, tuple[Subscription, ...]] = {}
@@ -133,23 +164,23 @@ class Client(Side):
         self.withheld: set[int] = set()
         self._next_own = 0
 
-    def send(self, item: Outgoing) -> None:
+    def send(self, item: Delivery) -> None:
         """Deliver a message."""
         packet_id = item.packet_id
         if item.qos and not packet_id:
             packet_id = OWN_PACKET_IDS[self._next_own % len(OWN_PACKET_IDS)]
             self._next_own += 1
             self.own.add(packet_id)
-        self.write(publish_packet(item, packet_id, self.version, dup=item.dup))
+        self.write(item.packet(packet_id, self.version))
         if self.other is not None and self.blocked:
             self.other.wait_for(self)
         if item.dup:
-            self.host.notes.counts.redelivered += 1
+            self.host.counts.redelivered += 1
         else:
-            self.host.notes.counts.delivered += 1
+            self.host.counts.delivered += 1
         self.host.notes.transcript.deliver(self.client_id, packet_id, item, dup=item.dup)
 
-    def settle(self, item: Outgoing) -> None:
+    def settle(self, item: Delivery) -> None:
         """Acknowledge a delivery in the client's name."""
         if self.other is None or not item.packet_id:
             return
@@ -176,14 +207,24 @@ class Relay(ErringHost):
         self._opening: set[asyncio.Task[None]] = set()
         # Whether single messages matter, or did once: their acknowledgements still may.
         self._looks = False
+        # PUBLISH packets that a ceiling holds back, and when the next may pass.
+        self._waiting: deque[tuple[Client, bytes]] = deque()
+        self._next_service_ns = 0
+        self._pump: asyncio.TimerHandle | None = None
         self.set_faults(faults)
 
     def receivers(self) -> Iterable[Client]:
         return [one for one in self.connections if isinstance(one, Client) and one.accepted]
 
     def set_faults(self, faults: Faults) -> None:
-        self._looks |= bool(faults.on_deliveries or faults.on_publishes or self.notes.transcript)
+        self._looks |= bool(
+            faults.on_deliveries or faults.on_publishes or faults.ceiling or self.notes.transcript
+        )
         super().set_faults(faults)
+        self._serve_waiting()
+
+    def snapshot(self) -> FaultCounts:
+        return replace(super().snapshot(), waiting=len(self._waiting))
 
     def consume(self, connection: Connection, end: int) -> int:
         assert isinstance(connection, Side)
@@ -227,7 +268,7 @@ class Relay(ErringHost):
         if connection is not client or not client.accepted:
             return
         client.accepted = False
-        counts = self.notes.counts
+        counts = self.counts
         counts.disconnects += 1
         self.notes.transcript.gone(client.client_id)
         self.mischief.forget(client)
@@ -310,14 +351,44 @@ class Relay(ErringHost):
             return True
         if code := self.rejects(client, item.qos, message.payload):
             answer = PUBACK if item.qos == 1 else PUBREC
-            client.answer(answer, packet_id, code, REJECTED)
+            client.reject(answer, packet_id, code, REJECTED)
             return False
-        self.notes.counts.received += 1
         if self.withholds(client, item.qos, message.payload):
             client.withheld.add(packet_id)
-        self._pass_on(client, packet.start, packet.end)
+        if self.faults.ceiling:
+            self._waiting.append((client, bytes(self.view[packet.start : packet.end])))
+            if self._pump is None:
+                self._serve_waiting()
+        else:
+            self.counts.received += 1
+            self._pass_on(client, packet.start, packet.end)
         self.after_publish(client, message.payload)
         return False
+
+    def _serve_waiting(self) -> None:
+        """Pass waiting messages on, at most as many a second as the ceiling allows."""
+        if self._pump is not None:
+            self._pump.cancel()
+            self._pump = None
+        ceiling = self.faults.ceiling
+        interval_ns = 1e9 / ceiling if ceiling else 0.0
+        now_ns = time.monotonic_ns()
+        # A pause of the queue earns nothing, but lateness of the timer is made up for.
+        if now_ns - self._next_service_ns > max(50_000_000, interval_ns):
+            self._next_service_ns = now_ns
+        while self._waiting and not self.stalled and self._next_service_ns <= now_ns:
+            client, packet = self._waiting.popleft()
+            self._next_service_ns = int(self._next_service_ns + interval_ns)
+            self.counts.received += 1
+            if client.other is not None:
+                client.other.write(packet)
+        if self._waiting and not self.stalled:
+            wait_s = max(0.001, (self._next_service_ns - now_ns) / 1e9)
+            self._pump = self._loop.call_later(wait_s, self._serve_waiting)
+
+    def _end_stall(self) -> None:
+        super()._end_stall()
+        self._serve_waiting()
 
     def _on_client_ack(self, client: Client, packet: Packet) -> bool:
         _, packet_id, reason = ack_fields(self.buffer, packet.body, packet.end)
@@ -335,7 +406,7 @@ class Relay(ErringHost):
         present, code = bool(self.view[packet.body] & 1), self.view[packet.body + 1]
         if code == 0:
             client.accepted = True
-            self.notes.counts.connects += 1
+            self.counts.connects += 1
             kept = self._subscriptions.get(client.client_id, {}) if present else {}
             client.subscriptions = self._subscriptions[client.client_id] = kept
             if client.clean_start and self.rolls("session"):
@@ -385,7 +456,7 @@ class Relay(ErringHost):
         assert decoded is not None
         return decoded[0]
 
-    def _publish(self, client: Client, packet: Packet) -> Outgoing:
+    def _publish(self, client: Client, packet: Packet) -> Delivery:
         view, first = self.view, packet.first_byte
         status, topic_start, topic_end, packet_id, payload = publish_fields(
             self.buffer, first, packet.body, packet.end, client.version
@@ -397,10 +468,12 @@ class Relay(ErringHost):
             bytes(view[payload : packet.end]),
             bytes(view[topic_end + (2 if packet_id else 0) : payload]) or b"\0",
         )
-        return Outgoing(message, first >> 1 & 3, bool(first & 1), int(packet_id), bool(first & 8))
+        return Delivery(message, first >> 1 & 3, bool(first & 1), int(packet_id), bool(first & 8))
 
     def _selects(self, message: Message) -> bool:
-        return not self.faults.only or filter_matches(self.faults.only, message.topic_text)
+        return not self.faults.only or filter_matches(
+            self.faults.only, message.topic.decode("utf-8", "replace")
+        )
 
     def _note_connect(self, client: Client, *, present: bool, code: int) -> None:
         self.notes.transcript.connect(

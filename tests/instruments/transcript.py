@@ -1,4 +1,4 @@
-"""What clients and broker said to each other, written down by who stands between or at the end.
+"""The transcript of a relay: the packets that clients and broker sent to each other.
 
 One JSON array a line, `[kind, moment_ns, ...]`, appended with one write each, so that a killed
 process leaves all that it saw. Moments are CLOCK_MONOTONIC. A message is told by its header
@@ -23,9 +23,9 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from loadgen.brokers.reflector_packets import Outgoing
 from loadgen.kernels.payload import HEADER_BYTES
 from loadgen.mqtt.packets import Subscription
+from tests.instruments.packets import Delivery
 
 _HEADER: Final = struct.Struct("<IIqqfI")
 _MARK: Final = 27
@@ -80,17 +80,17 @@ class Transcript:
         ]
         self._write("subscribe", client, filters)
 
-    def publish(self, client: str, packet_id: int, item: Outgoing, *, dup: bool) -> None:
+    def publish(self, client: str, packet_id: int, item: Delivery, *, dup: bool) -> None:
         if self:
-            topic, header = item.message.topic_text, header_of(item.message.payload)
+            topic, header = item.topic, header_of(item.message.payload)
             self._write("publish", client, packet_id, item.qos, dup, topic, header)
 
     def answer(self, client: str, packet_type: int, packet_id: int, code: int) -> None:
         self._write("answer", client, packet_type, packet_id, code)
 
-    def deliver(self, client: str, packet_id: int, item: Outgoing, *, dup: bool) -> None:
+    def deliver(self, client: str, packet_id: int, item: Delivery, *, dup: bool) -> None:
         if self:
-            topic, payload = item.message.topic_text, item.message.payload
+            topic, payload = item.topic, item.message.payload
             header, intact = header_of(payload), is_intact(payload)
             self._write("deliver", client, packet_id, item.qos, dup, topic, header, intact)
 

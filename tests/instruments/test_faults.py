@@ -2,18 +2,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.brokers.faults import (
+from loadgen.errors import UsageError
+from tests.instruments.faults import (
     ALWAYS,
     COUNTED_AS,
     NEVER,
     ON_DELIVERIES,
     Chance,
-    Counts,
     Dice,
+    FaultCounts,
     Faults,
     parse_faults,
 )
-from loadgen.errors import UsageError
 
 _some = st.one_of(
     st.integers(1, 10**6).map(lambda every: Chance(every=every)),
@@ -142,6 +142,6 @@ def test_a_fault_happens_as_often_as_it_says_and_has_its_count() -> None:
     assert faults.on_deliveries and faults.on_publishes
     for name in COUNTED_AS:
         assert Faults().chance(name) == NEVER
-        assert hasattr(Counts(), COUNTED_AS[name])
+        assert hasattr(FaultCounts(), COUNTED_AS[name])
     assert not Faults().on_deliveries
     assert not parse_faults("session=1/1,refuse=0x87").on_publishes

@@ -1,18 +1,18 @@
-"""A host of connections that errs on command: the reflector, and the relay of our tests."""
+"""Faults of connections, of messages to the broker and of subscriptions, on command."""
 
 import asyncio
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 
 from loadgen.brokers.child import Json
-from loadgen.brokers.faults import COUNTED_AS, Counts, Dice, Faults, parse_faults
-from loadgen.brokers.mischief import Mischief, Receiver
 from loadgen.brokers.reflector_clients import Connection, Host
-from loadgen.brokers.reflector_packets import Outgoing, subscribe_refusal
-from loadgen.brokers.transcript import Transcript
 from loadgen.mqtt.constants import MQTT_5, PUBACK
 from loadgen.mqtt.packets import Subscribe
 from loadgen.mqtt.topics import filter_matches, split_shared
+from tests.instruments.faults import COUNTED_AS, Dice, FaultCounts, Faults, parse_faults
+from tests.instruments.mischief import Mischief, Notes, Receiver
+from tests.instruments.packets import Delivery, rejection, subscribe_refusal
+from tests.instruments.transcript import Transcript
 
 REJECTED = "rejected on request"
 """The Reason String of the fault `reject`."""
@@ -24,12 +24,58 @@ NOBODYS_PACKET_ID = 65_535
 """The Packet Identifier of the fault `unsolicited`; publishers count from 1."""
 
 
+class ErringConnection(Connection):
+    """A connection that is not read during a stall, and whose answers are in the transcript."""
+
+    host: "ErringHost"
+
+    def __init__(self, host: "ErringHost") -> None:
+        super().__init__(host)
+        self.client_id = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self.host.stalled:
+            # uvloop begins to read right after this, and may read once before it pauses; see
+            # `buffer_updated`.
+            self.holds += 1
+            asyncio.get_running_loop().call_soon(self._pause_if_held)
+
+    def _pause_if_held(self) -> None:
+        if self.holds and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.host.stalled:
+            self.partial = bytes(self.host.view[: len(self.partial) + nbytes])
+        else:
+            super().buffer_updated(nbytes)
+
+    def catch_up(self) -> None:
+        """Serve what was read during a stall."""
+        if self.partial and not self.closed:
+            # Copies the partial packet to the beginning of the view, as before a read.
+            self.get_buffer(-1)
+            self.consume(len(self.partial))
+
+    def reject(self, packet_type: int, packet_id: int, code: int, reason: str) -> None:
+        """Send PUBACK or PUBREC with a failure."""
+        self.write(rejection(packet_type, packet_id, code, reason))
+        self.host.notes.transcript.answer(self.client_id, packet_type, packet_id, code)
+
+    def answer(self, packet_type: int, packet_id: int) -> None:
+        super().answer(packet_type, packet_id)
+        self.host.notes.transcript.answer(self.client_id, packet_type, packet_id, 0)
+
+
 class ErringHost(Host):
     """Sets faults, draws their dice, stalls, and cuts connections."""
 
     def __init__(self, record: str = "") -> None:
         super().__init__()
-        self.notes.transcript = Transcript(record)
+        self.stalled = False
+        self.counts: FaultCounts = FaultCounts()
+        self.notes = Notes(self.counts, Transcript(record))
         self.mischief = Mischief(self.notes, self._elsewhere)
         self.faults = Faults()
         self._loop = asyncio.get_running_loop()
@@ -41,7 +87,7 @@ class ErringHost(Host):
         """All who may get deliveries, also those that are away."""
         raise NotImplementedError
 
-    def snapshot(self) -> Counts:
+    def snapshot(self) -> FaultCounts:
         """The counts as of now, gauges filled in."""
         receivers = list(self.receivers())
         held = self.mischief.held + sum(len(receiver.delay_line) for receiver in receivers)
@@ -74,7 +120,7 @@ class ErringHost(Host):
         dice = self._dice.get(name)
         return dice is not None and dice.roll()
 
-    def closes(self, connection: Connection, client_id: str, *, clean_start: bool) -> bool:
+    def closes(self, connection: ErringConnection, client_id: str, *, clean_start: bool) -> bool:
         """Whether a connection was closed at its CONNECT."""
         if not self.rolls("close"):
             return False
@@ -85,21 +131,21 @@ class ErringHost(Host):
 
     # Faults of a message on its way to the broker, in the order in which they are tried.
 
-    def rejects(self, connection: Connection, qos: int, payload: bytes) -> int:
+    def rejects(self, connection: ErringConnection, qos: int, payload: bytes) -> int:
         """The reason code with which a message is rejected, 0 if it is not."""
         if qos == 0 or connection.version != MQTT_5 or not self.rolls("reject"):
             return 0
         self.notes.fault("reject", connection.client_id, payload)
         return self.faults.reject
 
-    def withholds(self, connection: Connection, qos: int, payload: bytes) -> bool:
+    def withholds(self, connection: ErringConnection, qos: int, payload: bytes) -> bool:
         """Whether the last acknowledgement of a message is never sent."""
         if qos == 0 or not self.rolls("withhold"):
             return False
         self.notes.fault("withhold", connection.client_id, payload)
         return True
 
-    def after_publish(self, connection: Connection, payload: bytes) -> None:
+    def after_publish(self, connection: ErringConnection, payload: bytes) -> None:
         """What happens to a client once its message was served."""
         if self.rolls("unsolicited"):
             self.notes.fault("unsolicited", connection.client_id, payload)
@@ -108,7 +154,9 @@ class ErringHost(Host):
             self.notes.fault("drop", connection.client_id, payload)
             connection.cut()
 
-    def subscribing(self, connection: Connection, packet: Subscribe) -> tuple[bool, Subscribe]:
+    def subscribing(
+        self, connection: ErringConnection, packet: Subscribe
+    ) -> tuple[bool, Subscribe]:
         """Whether a SUBSCRIBE was refused, and what it asks for where it was not."""
         count, version = len(packet.subscriptions), connection.version
         if self.rolls("subrefuse"):
@@ -132,9 +180,13 @@ class ErringHost(Host):
 
     # Connections
 
-    def clients(self) -> list[Connection]:
+    def erring_connections(self) -> list[ErringConnection]:
+        """Return the connections of clients and those to the broker."""
+        return [one for one in self.connections if isinstance(one, ErringConnection)]
+
+    def clients(self) -> list[ErringConnection]:
         """Those that may be cut, in the order of their Client Identifiers."""
-        named = [one for one in self.connections if one.client_id and not one.closed]
+        named = [one for one in self.erring_connections() if one.client_id and not one.closed]
         return sorted(named, key=lambda connection: connection.client_id)
 
     def drop_connections(self, number: int | None) -> int:
@@ -161,8 +213,8 @@ class ErringHost(Host):
             self.notes.fault("reset", chosen.client_id)
             chosen.cut()
 
-    def _elsewhere(self, receiver: Receiver, item: Outgoing, dice: Dice) -> Receiver | None:
-        topic = item.message.topic_text
+    def _elsewhere(self, receiver: Receiver, item: Delivery, dice: Dice) -> Receiver | None:
+        topic = item.topic
         others = [
             other
             for other in self.receivers()
@@ -185,7 +237,7 @@ class ErringHost(Host):
     def _end_stall(self) -> None:
         self._stall_timer = None
         self.stalled = self.mischief.stalled = False
-        for connection in list(self.connections):
+        for connection in self.erring_connections():
             connection.seen_tick = self.tick
             connection.release()
             connection.catch_up()

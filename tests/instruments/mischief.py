@@ -9,39 +9,54 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
-from loadgen.brokers.faults import ON_DELIVERIES, Dice, Faults
-from loadgen.brokers.reflector_clients import Notes
-from loadgen.brokers.reflector_packets import Outgoing
 from loadgen.mqtt.constants import MQTT_5
 from loadgen.mqtt.packets import Subscription
+from tests.instruments.faults import COUNTED_AS, ON_DELIVERIES, Dice, FaultCounts, Faults
+from tests.instruments.packets import Delivery, with_topic_alias
+from tests.instruments.transcript import Transcript
 
 _SWAP_TIMEOUT_S: Final = 0.5
 """A delivery held to be swapped with the next goes alone when no next one comes."""
 
 
+@dataclass(slots=True)
+class Notes:
+    """The counts of a relay, and its transcript."""
+
+    counts: FaultCounts
+    transcript: Transcript
+
+    def fault(self, name: str, client_id: str, payload: bytes | None = None) -> None:
+        """Count a fault that happened to a client or to its message."""
+        count = COUNTED_AS[name]
+        setattr(self.counts, count, getattr(self.counts, count) + 1)
+        self.transcript.fault(name, client_id, payload)
+
+
 class Receiver(Protocol):
-    """Who gets deliveries: a session of the reflector, a client of the relay."""
+    """A client of the relay that gets deliveries."""
 
     client_id: str
     subscriptions: dict[str, Subscription]
     # Deliveries with the time when they are due.
-    delay_line: deque[tuple[int, Outgoing]]
+    delay_line: deque[tuple[int, Delivery]]
     delay_timer: asyncio.TimerHandle | None
 
     @property
     def version(self) -> int:
         """The protocol version that the client speaks now, 0 while it is away."""
 
-    def send(self, item: Outgoing) -> None:
+    def send(self, item: Delivery) -> None:
         """Deliver."""
 
-    def settle(self, item: Outgoing) -> None:
+    def settle(self, item: Delivery) -> None:
         """Finish a delivery that does not happen as if it had."""
 
 
-Elsewhere = Callable[[Receiver, Outgoing, Dice], Receiver | None]
+Elsewhere = Callable[[Receiver, Delivery, Dice], Receiver | None]
 """A client that is there and did not ask for a message; None where there is none."""
 
 
@@ -52,7 +67,7 @@ class Mischief:
         self._notes = notes
         self._elsewhere = elsewhere
         self._loop = asyncio.get_running_loop()
-        self._swaps: dict[tuple[Receiver, bytes], tuple[Outgoing, asyncio.TimerHandle]] = {}
+        self._swaps: dict[tuple[Receiver, bytes], tuple[Delivery, asyncio.TimerHandle]] = {}
         # The topics of the last two deliveries that had different ones.
         self._topics = (b"", b"")
         self.stalled = False
@@ -70,7 +85,7 @@ class Mischief:
         """Deliveries that wait for a swap; those in delay lines are their receivers'."""
         return len(self._swaps)
 
-    def offer(self, receiver: Receiver, item: Outgoing) -> None:
+    def offer(self, receiver: Receiver, item: Delivery) -> None:
         """A delivery that may go wrong."""
         topic = item.message.topic
         if topic != self._topics[1]:
@@ -89,7 +104,7 @@ class Mischief:
                 return
         self._pass(receiver, item)
 
-    def follow(self, receiver: Receiver, item: Outgoing) -> None:
+    def follow(self, receiver: Receiver, item: Delivery) -> None:
         """A delivery that goes right, though not before what is delayed."""
         if receiver.delay_line:
             receiver.delay_line.append((receiver.delay_line[-1][0], item))
@@ -121,21 +136,21 @@ class Mischief:
 
     # What each fault does; False where it cannot happen to this delivery.
 
-    def _lose(self, receiver: Receiver, item: Outgoing, _dice: Dice) -> bool:
+    def _lose(self, receiver: Receiver, item: Delivery, _dice: Dice) -> bool:
         receiver.settle(item)
         return True
 
-    def _repeat(self, receiver: Receiver, item: Outgoing, _dice: Dice) -> bool:
+    def _repeat(self, receiver: Receiver, item: Delivery, _dice: Dice) -> bool:
         self._pass(receiver, item)
         self._pass(receiver, item.made_up())
         return True
 
-    def _reorder(self, receiver: Receiver, item: Outgoing, _dice: Dice) -> bool:
+    def _reorder(self, receiver: Receiver, item: Delivery, _dice: Dice) -> bool:
         key = receiver, item.message.topic
         self._swaps[key] = item, self._loop.call_later(_SWAP_TIMEOUT_S, self._unswap, key)
         return True
 
-    def _corrupt(self, receiver: Receiver, item: Outgoing, dice: Dice) -> bool:
+    def _corrupt(self, receiver: Receiver, item: Delivery, dice: Dice) -> bool:
         payload = bytearray(item.message.payload)
         if not payload:
             return False
@@ -143,7 +158,7 @@ class Mischief:
         self._pass(receiver, item._replace(message=item.message._replace(payload=bytes(payload))))
         return True
 
-    def _misroute(self, receiver: Receiver, item: Outgoing, dice: Dice) -> bool:
+    def _misroute(self, receiver: Receiver, item: Delivery, dice: Dice) -> bool:
         other = self._elsewhere(receiver, item, dice)
         if other is None:
             return False
@@ -151,28 +166,28 @@ class Mischief:
         self._pass(other, item.made_up())
         return True
 
-    def _mislabel(self, receiver: Receiver, item: Outgoing, _dice: Dice) -> bool:
+    def _mislabel(self, receiver: Receiver, item: Delivery, _dice: Dice) -> bool:
         topic = self._topics[0] or item.message.topic + b"/other"
         self._pass(receiver, item._replace(message=item.message._replace(topic=topic)))
         return True
 
-    def _foreign(self, receiver: Receiver, item: Outgoing, dice: Dice) -> bool:
+    def _foreign(self, receiver: Receiver, item: Delivery, dice: Dice) -> bool:
         self._pass(receiver, item)
         payload = dice.noise(len(item.message.payload))
         self._pass(receiver, item.made_up(item.message._replace(payload=payload)))
         return True
 
-    def _downgrade(self, receiver: Receiver, item: Outgoing, _dice: Dice) -> bool:
+    def _downgrade(self, receiver: Receiver, item: Delivery, _dice: Dice) -> bool:
         if not item.qos:
             return False
         receiver.settle(item)
         self._pass(receiver, item.made_up(qos=0))
         return True
 
-    def _alias(self, receiver: Receiver, item: Outgoing, _dice: Dice) -> bool:
+    def _alias(self, receiver: Receiver, item: Delivery, _dice: Dice) -> bool:
         if receiver.version != MQTT_5:
             return False
-        self._pass(receiver, item._replace(message=item.message.with_topic_alias()))
+        self._pass(receiver, item._replace(message=with_topic_alias(item.message)))
         return True
 
     def _unswap(self, key: tuple[Receiver, bytes]) -> None:
@@ -180,7 +195,7 @@ class Mischief:
         timer.cancel()
         self._pass(key[0], item)
 
-    def _pass(self, receiver: Receiver, item: Outgoing) -> None:
+    def _pass(self, receiver: Receiver, item: Delivery) -> None:
         if not (self._delay_ns and self._delay.roll()):
             self.follow(receiver, item)
             return
@@ -202,7 +217,7 @@ class Mischief:
             receiver.delay_timer = self._loop.call_later(wait_s, self._on_delay, receiver)
 
 
-_ACTS: Final[dict[str, Callable[[Mischief, Receiver, Outgoing, Dice], bool]]] = {
+_ACTS: Final[dict[str, Callable[[Mischief, Receiver, Delivery, Dice], bool]]] = {
     "lose": Mischief._lose,
     "repeat": Mischief._repeat,
     "reorder": Mischief._reorder,
