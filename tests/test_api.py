@@ -196,13 +196,7 @@ def test_every_error_of_the_package_is_one_of_this_module() -> None:
     assert others <= {
         # Of values, for whoever calls a function wrongly, or caught where they are raised.
         *("ValueError", "TypeError", "KeyError", "OSError", "AttributeError", "SystemExit"),
-        *(
-            "BrokenPipeError",
-            "ConnectionResetError",
-            "TimeoutError",
-            "InvalidHandshake",
-            "NotCompiledError",
-        ),
+        *("BrokenPipeError", "ConnectionResetError", "TimeoutError", "InvalidHandshake"),
         *("HeaderError", "UnclearDatesError", "RuntimeError", "AssertionError"),
         "ModuleNotFoundError",
     } | {name for name in others if name[0].islower()}

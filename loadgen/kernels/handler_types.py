@@ -23,7 +23,7 @@ class HandlersType(types.Type):
     def __init__(self, handlers: Any) -> None:
         self.types = tuple(types.Dispatcher(function) for function in handlers)
         kernels = [one.py_func for one in handlers]
-        self.names = tuple((one.__module__, one.__qualname__) for one in kernels)
+        self.names = tuple((one.__module__, one.__name__) for one in kernels)
         super().__init__(f"Handlers({', '.join(map('.'.join, self.names))})")
 
     def __reduce__(self) -> tuple[Any, ...]:

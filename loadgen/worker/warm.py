@@ -1,4 +1,4 @@
-"""Compiles every kernel of the hot path, or loads it from the cache, before workers are forked."""
+"""Kernels of the hot path compiled, or loaded from the cache, before workers are forked."""
 
 import ctypes
 import gc
@@ -8,13 +8,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import NoReturn
 
 import numpy as np
 
 from loadgen.kernels import traffic
-from loadgen.kernels.compiled.cache import NotCompiledError, is_kept, only_loading
+from loadgen.kernels.compiled.cache import version_directory
 from loadgen.kernels.device import CONNECT, LOSE, OPEN, transition
 from loadgen.kernels.fleet import Counts, Fleet
 from loadgen.kernels.in_flight import forget_received, set_capacity
@@ -90,8 +90,8 @@ _PR_SET_PDEATHSIG = 1
 def warm(behaviour: str = "messaging", report: Report = lambda *_: None) -> None:
     """Compile or load the kernels that a behaviour needs, for workers forked from here to share.
 
-    Each is called once with the types that a run uses. Where code is missing, processes compile it
-    on all processors; `report` is called with how many calls of how many have been made.
+    Each is called once with the types that a run uses. In the first run of a version, processes
+    compile on all processors, and `report` is called with the number of finished calls and of all.
     """
     with ExitStack() as stack:
         fleet = stack.enter_context(_ready(_tiny_fleet()))
@@ -100,11 +100,13 @@ def warm(behaviour: str = "messaging", report: Report = lambda *_: None) -> None
             own, kernels = _tiny_supply_chain()
             entry_points = _entry_points(stack.enter_context(_ready(own)), kernels)
             steps[: len(entry_points)] = entry_points
-        with only_loading():
-            missing = [step for step in steps if not _is_loaded(step)]
-        if missing:
-            gc.enable()  # what compiles here leaves much behind
-            _compile(missing, report)
+        marker = version_directory() / behaviour
+        if not marker.exists():
+            _compile(steps, report)
+        for step in steps:
+            step()
+        with suppress(OSError):
+            marker.touch()
 
 
 def _entry_points(fleet: Fleet, kernels: EntryPoints) -> Sequence[Step]:
@@ -154,42 +156,24 @@ def _called_by_workers(fleet: Fleet) -> Sequence[Step]:
     )
 
 
-# Where code is missing -------------------------------------------------------------------------
-
-
-def _is_loaded(step: Step) -> bool:
-    """Whether a call finds all its code on disk; if so, it was made."""
-    try:
-        step()
-    except NotCompiledError:
-        return False
-    return True
+# --- the first run -----------------------------------------------------------------------------
 
 
 def _compile(steps: Sequence[Step], report: Report) -> None:
-    """Make the calls, with their code compiled on all processors where it can be kept."""
-    processors = len(os.sched_getaffinity(0))
-    if processors > 1 and is_kept():
-        _compile_apart(steps, processors, report)
-        report = lambda *_: None  # noqa: E731
-    for number, step in enumerate(steps):
-        report(number, len(steps))
-        step()
+    """Make the calls in other processes, which store the code that they compile.
 
-
-def _compile_apart(steps: Sequence[Step], processors: int, report: Report) -> None:
-    """Make the calls in other processes, which keep what they compile.
-
-    Each takes the next call that nobody has taken. One process more than there are processors, as
+    Each takes the next call of a queue. There is one process more than there are processors, as
     some wait for a kernel that another one compiles.
     """
+    if not os.access(version_directory(), os.W_OK):
+        return
     to_do, to_do_end = os.pipe()
     done, done_end = os.pipe()
     os.write(to_do_end, bytes(range(len(steps))))
     os.close(to_do_end)
     report(0, len(steps))
     children = []
-    for _ in range(min(processors + 1, len(steps))):
+    for _ in range(len(os.sched_getaffinity(0)) + 1):
         child = os.fork()
         if child == 0:
             _make_calls(steps, to_do, done_end)
@@ -206,7 +190,7 @@ def _compile_apart(steps: Sequence[Step], processors: int, report: Report) -> No
 
 
 def _make_calls(steps: Sequence[Step], to_do: int, done: int) -> NoReturn:
-    """The life of such a process. What goes wrong here does so again where it is reported."""
+    """Make calls until none is left; an error occurs again, and is reported, in the parent."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         gc.disable()  # a tenth of the time; this process ends soon

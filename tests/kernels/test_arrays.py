@@ -216,7 +216,9 @@ def test_plain_python_does_the_same() -> None:
 
 
 @pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
-def test_with_bounds_checks_what_reads_and_copies_at_once_keeps_within_its_arrays() -> None:
+def test_with_bounds_checks_what_reads_and_copies_at_once_keeps_within_its_arrays(
+    tmp_path: Path,
+) -> None:
     """NUMBA_BOUNDSCHECK=1, which is read when numba is imported."""
     script = """
 import numpy as np
@@ -239,10 +241,12 @@ for step in (lambda: read(array, 9), lambda: read(array, -1), lambda: write(arra
     except IndexError as error:
         print(error)
 """
+    file = tmp_path / "kernels.py"
+    file.write_text(script)
+    root = str(Path(__file__).parents[2])
     shown = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "NUMBA_BOUNDSCHECK": "1"},
-        cwd=Path(__file__).parents[2],
+        [sys.executable, str(file)],
+        env={**os.environ, "NUMBA_BOUNDSCHECK": "1", "PYTHONPATH": root},
         capture_output=True,
         text=True,
         check=False,

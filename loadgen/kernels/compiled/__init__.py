@@ -1,12 +1,12 @@
-"""`@compiled` marks the kernels, which numba compiles; their code is kept (cache.py).
+"""The decorator of kernels, the functions that numba compiles.
 
-They stay plain Python with NUMBA_DISABLE_JIT=1, and in a process that said that it calls none.
-There numba is not even imported, which takes a quarter of a second.
+With NUMBA_DISABLE_JIT=1 they stay plain Python, as in a process that calls `leave_plain`. That
+process does not import numba, which takes a quarter of a second.
 """
 
 import os
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -15,20 +15,20 @@ _plain = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 
 def leave_plain() -> None:
-    """Kernels that are imported from here on are for what stands beside them, and not called."""
+    """Leave kernels as they are from here on, in a process that calls none of them."""
     global _plain
     _plain = True
 
 
 def is_plain() -> bool:
-    """Whether kernels stay plain Python."""
+    """Return True if kernels stay plain Python."""
     return _plain
 
 
 def compiled(kernel: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function with numba when it is first called, or load what was compiled before."""
+    """Compile a function with numba, or load its compiled code, when it is first called."""
     if _plain:
         return kernel
     from loadgen.kernels.compiled.cache import dispatched
 
-    return dispatched(kernel)
+    return cast(Callable[P, R], dispatched(kernel))

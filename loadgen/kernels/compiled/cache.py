@@ -1,278 +1,212 @@
-"""Numba kernels whose code is kept on disk until what it is made of changes.
+"""The cache of compiled kernels.
 
-Numba's own cache looks at the file that a kernel is in: an edit elsewhere in the file compiles all
-of it again, and an edit of what the kernel calls in another file goes unnoticed. Here the name of
-a file is a digest (`digest`) of the kernel with all that it is made of, of the types of
-its arguments, of what compiles it (these files, Python, numba, llvmlite, numpy), and the processor.
+Each version of the program has a directory: its name is the hash of the kernels' sources, of all
+that compiles them, and of the processor. An edit of any kernel compiles all of them again, in 8 to
+10 s. The directories are in NUMBA_CACHE_DIR, or in `loadgen/kernels` in the user's cache directory.
 
-There are two kinds of files: `.kernel` is machine code, of what Python calls; `.bitcode` is what
-kernels call, which becomes machine code together with its callers (`linking`).
+There are two kinds of files. A `.kernel` has the machine code of a function that Python calls, a
+`.bitcode` the LLVM code of a function that other kernels call (see `linking`).
 
-A file is complete from the moment that it has its name, and is never changed. So any number of
-processes, worktrees and versions share one directory: NUMBA_CACHE_DIR, else `loadgen/kernels` in
-the user's cache directory. Of processes that need the same code at the same time one compiles it,
-and the others wait. Where the directory cannot be written, each compiles for itself.
+Any number of processes can start with an empty cache at once: a file is complete when it gets its
+name and never changes, and a lock lets one process compile a kernel while others wait for it. If
+the directory cannot be written, each process compiles for itself.
+
+Kernels of tests and benchmarks are not in SOURCES. The names of their files contain a hash of the
+module, so they may call only kernels of that module and of the program.
 """
+
+# mypy: disable-error-code="attr-defined,no-untyped-call,misc"
 
 import fcntl
 import functools
+import hashlib
 import os
 import pickle
 import platform
-import sys
+import re
+import shutil
 import time
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from types import FunctionType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any
 
 import llvmlite
 import numba
 import numpy as np
 from numba import config, types
-from numba.core import event, sigutils
+from numba.core import sigutils
+from numba.core.compiler import CompileResult
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import Dispatcher
+from numba.core.registry import cpu_target
 from numba.core.serialize import dumps
 from numba.core.typing.templates import make_concrete_template
 
-from loadgen.kernels.compiled import digest, linking
+import loadgen
+from loadgen.kernels.compiled import linking
 
-_config: Any = config
-_dumps: Any = dumps
-_njit: Any = numba.njit
-_normalized: Any = sigutils.normalize_signature
-_template: Any = make_concrete_template
-_unliteral: Any = types.unliteral
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-MACHINE_CODE = ".kernel"
-LLVM_CODE = ".bitcode"
-_LEAST_KEPT = 8
-"""Files kept of one kernel, however old: its signatures, and the sources of some worktrees."""
+_PACKAGE = Path(str(loadgen.__file__)).parent
+_FOLDERS = ("kernels", "specjms/kernels", "worker", "mqtt", "metrics")
+SOURCES = tuple(_PACKAGE / name for name in _FOLDERS)
+"""Folders with the kernels of the program and with all that they read."""
+_LEAST_KEPT = 4
+"""Directories that are never removed: those that were used last."""
 _KEPT_S = 3600
 
 
-class NotCompiledError(Exception):
-    """The code of a kernel is not there yet."""
-
-
-def dispatched(kernel: Callable[P, R]) -> Callable[P, R]:
-    """What calls the kernel: code from the cache, or what numba makes of it at the first call."""
+def dispatched(kernel: Any) -> Any:
+    """Return a function that calls the kernel's code, which is loaded or compiled at first."""
     linking.link_once()
-    dispatcher: Any = _njit(kernel)
-    callee: Any = _njit(no_cpython_wrapper=True)(kernel)
+    # Machine code finds what it calls by this name, and two closures of one function share theirs.
+    kernel.__qualname__ += f"_{_tag(kernel)}"
+    dispatcher = numba.njit(kernel)
+    callee = numba.njit(no_cpython_wrapper=True)(kernel)  # type: ignore[call-overload]
     dispatcher.callee = callee
-    dispatcher.compile = functools.partial(_compile, dispatcher, MACHINE_CODE)
-    callee.compile = functools.partial(_compile, callee, LLVM_CODE)
+    dispatcher.compile = functools.partial(_compile, dispatcher, ".kernel")
+    callee.compile = functools.partial(_compile, callee, ".bitcode")
     dispatcher.get_call_template = functools.partial(_call_template, callee)
     dispatcher.get_overload = callee.get_overload
-    return cast(Callable[P, R], dispatcher)
+    return dispatcher
 
 
-def _call_template(callee: Any, arguments: Any, keywords: dict[str, types.Type]) -> Any:
-    """As numba's, but a constant has the type of its kind: 0 and 1 are not compiled for apart."""
-    kinds = {name: _unliteral(kind) for name, kind in keywords.items()}
-    parameters, folded = callee.fold_argument_types(tuple(map(_unliteral, arguments)), kinds)
+def _tag(kernel: Any) -> str:
+    """Return a text that tells a kernel from others with its qualified name."""
+    values = [cell.cell_contents for cell in kernel.__closure__ or ()]
+    for value in values:
+        if not isinstance(value, int | tuple | Dispatcher):
+            raise TypeError(f"{kernel.__qualname__} closes over {value!r}: use a number or kernels")
+    path = Path(kernel.__code__.co_filename)
+    is_of_program = any(path.is_relative_to(folder) for folder in SOURCES)
+    source = "" if is_of_program else path.read_bytes()
+    return _hash(kernel.__module__, source, *map(str, values))[:8]
+
+
+def _hash(*values: str | bytes | tuple[str, bytes]) -> str:
+    text = re.sub(" at 0x[0-9a-f]+", "", repr(values))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _call_template(callee: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
+    """Do as numba does, but with the general type of a constant.
+
+    Otherwise a kernel would be compiled once for each constant that it is called with.
+    """
+    kinds = {name: types.unliteral(kind) for name, kind in keywords.items()}
+    parameters, folded = callee.fold_argument_types(tuple(map(types.unliteral, arguments)), kinds)
     callee.compile(folded)
     signature = callee.overloads[folded].signature
     name = callee.py_func.__name__
-    return _template(f"Call({name})", name, [signature]), parameters, folded, {}
+    return make_concrete_template(f"Call({name})", name, [signature]), parameters, folded, {}
+
+
+def _compile(dispatcher: Any, suffix: str, signature: Any) -> Any:
+    """Return the function for these types of arguments, in place of numba's `compile`."""
+    arguments, return_type = sigutils.normalize_signature(signature)
+    with global_compiler_lock:
+        if arguments not in dispatcher.overloads:
+            function = dispatcher.py_func
+            name = f"{function.__module__}.{function.__qualname__}".replace("<locals>.", "")
+            path = version_directory() / f"{name}-{_hash(*map(str, arguments))}{suffix}"
+            result = _loaded(path, dispatcher.targetctx, arguments)
+            if result is None:
+                with _locked(path):
+                    result = _loaded(path, dispatcher.targetctx, arguments)
+                    if result is None:
+                        result = _compiled(dispatcher, path, arguments, return_type)
+            dispatcher.add_overload(result)
+        return dispatcher.overloads[arguments].entry_point
+
+
+def _compiled(dispatcher: Any, path: Path, arguments: Any, return_type: Any) -> Any:
+    """Compile a kernel, and store its code if another process can use it."""
+    dispatcher.targetctx.refresh()
+    result = dispatcher._compiler.compile(arguments, return_type)
+    parts = linking.parts_of(result)
+    if parts is not None:
+        _store(path, dumps(parts))
+    return result
+
+
+# --- files -------------------------------------------------------------------------------------
 
 
 def cache_directory() -> Path:
-    """Where compiled kernels are kept."""
-    if _config.CACHE_DIR:
-        return Path(_config.CACHE_DIR)
+    """Return the directory that contains one directory for each version."""
+    if config.CACHE_DIR:
+        return Path(config.CACHE_DIR)
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "loadgen" / "kernels"
 
 
-def is_kept() -> bool:
-    """Whether what is compiled here can be loaded by another process."""
-    directory = cache_directory()
-    with suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
-    return os.access(directory, os.W_OK)
+def _hash_of_sources() -> str:
+    files = [path for folder in SOURCES for path in sorted(folder.rglob("*.py"))]
+    return _hash(*[(str(path.relative_to(_PACKAGE)), path.read_bytes()) for path in files])
 
 
-class _Session:
-    """From the call of a kernel that has to be compiled or loaded until it is, or of several."""
-
-    depth = 0
-    may_compile = True
-    digests: dict[int, str]
-
-
-_session = _Session()
-
-
-@contextmanager
-def only_loading() -> Iterator[None]:
-    """A block in which a kernel that would have to be compiled raises NotCompiledError."""
-    _session.may_compile = False
-    try:
-        with _in_session():
-            yield
-    finally:
-        _session.may_compile = True
-
-
-def _compile(dispatcher: Any, suffix: str, signature: Any) -> Any:
-    """The function for these types of arguments, in place of numba's `compile`."""
-    arguments, return_type = _normalized(signature)
-    with global_compiler_lock, _in_session():
-        found = dispatcher.overloads.get(arguments)
-        if found is None:
-            with dispatcher._compiling_counter:
-                found = _loaded_or_compiled(dispatcher, suffix, arguments, return_type)
-            dispatcher.add_overload(found)
-        return found.entry_point
-
-
-@contextmanager
-def _in_session() -> Iterator[None]:
-    # Nothing changes while a kernel is compiled: what its digest is made of is looked at once.
-    if _session.depth == 0:
-        _session.digests = {}
-    _session.depth += 1
-    try:
-        yield
-    finally:
-        _session.depth -= 1
-
-
-def _loaded_or_compiled(dispatcher: Any, suffix: str, arguments: Any, return_type: Any) -> Any:
-    context = dispatcher.targetctx
-    key = _digest(dispatcher, arguments)
-    function = dispatcher.py_func
-    name = f"{function.__module__}.{function.__qualname__}".replace("<locals>.", "")
-    path = cache_directory() / f"{name}-{key}{suffix}"
-    found = _loaded(path, context, arguments)
-    if found is None and not _session.may_compile:
-        raise NotCompiledError(name)
-    if found is None:
-        with _alone(path):
-            found = _loaded(path, context, arguments)  # by who had it before us
-            if found is None:
-                dispatcher._cache_misses[arguments] += 1
-                context.refresh()
-                return _compiled(dispatcher, path, arguments, return_type)
-    dispatcher._cache_hits[arguments] += 1
-    context.insert_user_function(found.entry_point, found.fndesc, [linking.code_of(found)])
-    return found
-
-
-def _digest(dispatcher: Any, arguments: Any) -> str:
-    made = digest.Digest(dispatcher.py_func.__module__, _session.digests)
-    codegen = dispatcher.targetctx.codegen()
-    made.add((_toolchain(), codegen.magic_tuple(), dispatcher, arguments))
-    return made.hexdigest()[:32]
+_sources_at_start = _hash_of_sources()
 
 
 @functools.cache
-def _toolchain() -> tuple[object, ...]:
-    """What the code depends on besides the function and its arguments."""
-    return (
-        *(Path(str(sys.modules[name].__file__)).read_bytes() for name in digest.COMPILER),
-        sys.implementation.cache_tag,
-        platform.python_version(),
-        *(module.__version__ for module in (numba, llvmlite, np)),
-        repr((_config.OPT, _config.BOUNDSCHECK, _config.DEBUGINFO_DEFAULT)),
-    )
+def version_directory() -> Path:
+    """Return the directory of this version, marked as used now."""
+    modules = (numba, llvmlite, np)
+    options = (config.OPT, config.BOUNDSCHECK, config.DEBUGINFO_DEFAULT)
+    processor = cpu_target.target_context.codegen().magic_tuple()
+    versions = (platform.python_version(), *(module.__version__ for module in modules))
+    version = _hash(_sources_at_start, *versions, str(options), str(processor))
+    directory = cache_directory() / f"loadgen-{version}"
+    with suppress(OSError):
+        if not directory.exists():
+            directory.mkdir(parents=True, exist_ok=True)
+            _remove_old(directory.parent)
+        os.utime(directory)
+    return directory
 
 
 def _loaded(path: Path, context: Any, arguments: Any) -> Any:
-    """What was compiled before, or None."""
+    """Return the function from its file, or None if it is missing or was cut by a crash."""
     try:
         parts = pickle.loads(path.read_bytes())
     except (OSError, EOFError, pickle.UnpicklingError):
         return None
-    with suppress(OSError):
-        os.utime(path)
-    found = linking.from_parts(context, parts)
+    result = CompileResult._rebuild(context, *parts)
+    context.insert_user_function(result.entry_point, result.fndesc, [result.library])
     # A function among the arguments was unpickled as another object than the caller's.
-    return found._replace(signature=found.signature.replace(args=arguments))
+    return result._replace(signature=result.signature.replace(args=arguments))
 
 
-def _compiled(dispatcher: Any, path: Path, arguments: Any, return_type: Any) -> Any:
-    """Compile it and keep it, if it can be used in another process."""
-    # By the name, machine code finds what it calls: two closures of one function need two.
-    named = _renamed(dispatcher.py_func, path.stem.rpartition("-")[2])
-    dispatcher._compiler._get_implementation = lambda *_: named
-    about = {"dispatcher": dispatcher, "args": arguments, "return_type": return_type}
-    with event.trigger_event("numba:compile", data=about):
-        result = dispatcher._compiler.compile(arguments, return_type)
-    if linking.can_be_kept(result):
-        _keep(path, _dumps(linking.parts_of(result)))
-    return result
-
-
-def _renamed(function: FunctionType, key: str) -> FunctionType:
-    """The function with the key in its name."""
-    code, name = function.__code__, function.__name__
-    defaults, closure = function.__defaults__, function.__closure__
-    made = FunctionType(code, function.__globals__, name, defaults, closure)
-    made.__kwdefaults__ = function.__kwdefaults__
-    made.__module__ = function.__module__
-    made.__qualname__ = f"{function.__qualname__}_{key}"
-    return made
-
-
-def _keep(path: Path, content: bytes) -> None:
-    part = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content)
-        part.replace(path)
-        _forget_old(path)
-    except OSError:
-        _remove(part)
-
-
-def _forget_old(path: Path) -> None:
-    """Remove what nobody used lately of the same kernel, but for the last few."""
-    name = path.stem.rpartition("-")[0]
-    files = path.parent.glob(f"{name}-*{path.suffix}")
-    times = sorted(((one.stat().st_mtime, one) for one in files), reverse=True)
-    for used, one in times[_LEAST_KEPT:]:
-        if used < time.time() - _KEPT_S:
-            _remove(one)
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink()
-
-
-# One process at a time ------------------------------------------------------------------------
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """A block for one process at a time for each file: a byte of one file is locked.
-
-    A process that holds one waits only for what its kernel calls, so no two wait for each other.
-    Where there is no locking, several compile the same.
-    """
-    place = int(path.stem.rpartition("-")[2][:8], 16)
-    try:
-        locks = _locks(path.parent)
-        fcntl.lockf(locks, fcntl.LOCK_EX, 1, place)
-    except OSError:
-        yield
+def _store(path: Path, content: bytes) -> None:
+    """Write a file, unless a source changed since this process read it."""
+    if _hash_of_sources() != _sources_at_start:
         return
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with suppress(OSError):
+        try:
+            part.write_bytes(content)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _locked(path: Path) -> AbstractContextManager[object]:
+    """Return a block for one process at a time; if no lock can be had, for several.
+
+    A process with a lock waits only for kernels that its own calls: no two wait for each other.
+    """
     try:
-        yield
-    finally:
-        fcntl.lockf(locks, fcntl.LOCK_UN, 1, place)
+        lock = path.with_suffix(".lock").open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    except OSError:
+        return nullcontext()
+    return lock
 
 
-@functools.cache
-def _locks(directory: Path) -> int:
-    """The file whose bytes are locked; raises OSError where there can be none."""
-    directory.mkdir(parents=True, exist_ok=True)
-    return os.open(directory / ".locks", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _remove_old(base: Path) -> None:
+    """Remove directories that no process has used for a while, but for the last few.
+
+    A process that uses one of them has its kernels in memory, or compiles what is missing.
+    """
+    used = [(path.stat().st_mtime, path) for path in base.glob("loadgen-*")]
+    for used_s, path in sorted(used, reverse=True)[_LEAST_KEPT:]:
+        if used_s < time.time() - _KEPT_S:
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,235 @@
+"""The cache of compiled kernels, in a small package with a copy of `loadgen.kernels.compiled`.
+
+Each test runs new processes, which compile what the package's directory does not have.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numba
+import pytest
+
+from loadgen.kernels.compiled import linking
+
+pytestmark = pytest.mark.xdist_group("compiled")
+
+ROOT = Path(__file__).parents[2]
+SOURCES = {
+    "loadgen/__init__.py": "",
+    "loadgen/kernels/__init__.py": "",
+    "loadgen/kernels/leaf.py": """
+from loadgen.kernels.compiled import compiled
+@compiled
+def leaf(x):
+    return x * 3
+""",
+    "loadgen/kernels/calls.py": """
+from loadgen.kernels.compiled import compiled
+from loadgen.kernels.leaf import leaf
+def adder(step):
+    @compiled
+    def add(x):
+        return x + step
+    return add
+add_two, add_six = adder(2), adder(6)
+@compiled
+def middle(x):
+    return leaf(0) + leaf(1) + leaf(x)
+@compiled
+def handed(function, x):
+    return function(x)
+""",
+    "loadgen/plain.py": "NUMBER = 7\n",
+    "outside.py": """
+from loadgen.kernels.compiled import compiled
+from loadgen.kernels.calls import middle
+@compiled
+def outer(x):
+    return middle(x) + 100
+""",
+}
+RUN = """
+import json
+from loadgen.kernels import calls
+from outside import outer
+values = calls.add_two(1), calls.add_six(1), calls.middle(1), calls.handed(calls.leaf, 2), outer(1)
+print(json.dumps(values))
+"""
+VALUES = [3, 7, 6, 6, 106]
+KERNELS = {
+    *("loadgen.kernels.calls.adder.add", "loadgen.kernels.calls.handed"),
+    *("loadgen.kernels.calls.middle", "loadgen.kernels.leaf.leaf", "outside.outer"),
+}
+
+
+class Package(NamedTuple):
+    """A package and its cache."""
+
+    root: Path
+    cache: Path
+
+    def edit(self, file: str, old: str, new: str) -> None:
+        path = self.root / file
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+
+    def command(self, code: str, **environment: str) -> subprocess.Popen[str]:
+        paths = {"PYTHONPATH": str(self.root), "NUMBA_CACHE_DIR": str(self.cache)}
+        return subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, **paths, "PYTHONDONTWRITEBYTECODE": "1"} | environment,
+            cwd=self.root,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, code: str = RUN, **environment: str) -> str:
+        process = self.command(code, **environment)
+        output, _ = process.communicate()
+        assert process.returncode == 0
+        return output
+
+    def values(self) -> list[int]:
+        values: list[int] = json.loads(self.run())
+        return values
+
+    def files(self) -> set[Path]:
+        return {path for path in self.cache.glob("*/*") if path.suffix in (".kernel", ".bitcode")}
+
+    def directories(self) -> set[Path]:
+        return set(self.cache.glob("loadgen-*"))
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Package:
+    root = tmp_path / "source"
+    for name, source in SOURCES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(source)
+    shutil.copytree(ROOT / "loadgen/kernels/compiled", root / "loadgen/kernels/compiled")
+    return Package(root, tmp_path / "cache")
+
+
+def names_of(files: set[Path]) -> set[str]:
+    """The kernels that files have the code of, without the tags that tell them from each other."""
+    return {path.name.partition("-")[0].rpartition("_")[0] for path in files}
+
+
+def test_a_second_process_loads_what_the_first_compiled(package: Package) -> None:
+    assert package.values() == VALUES
+    files = package.files()
+    assert names_of(files) == KERNELS
+    before = {path: path.stat().st_mtime_ns for path in files}
+    assert json.loads(package.run(PYTHONHASHSEED="1")) == VALUES
+    assert {path: path.stat().st_mtime_ns for path in package.files()} == before
+
+
+def test_an_edit_of_a_kernel_compiles_all_in_another_directory(package: Package) -> None:
+    assert package.values() == VALUES
+    first = package.files()
+    package.edit("loadgen/kernels/leaf.py", "x * 3", "x * 4")
+    assert package.values() == [3, 7, 8, 8, 108]
+    assert names_of(package.files() - first) == KERNELS
+    assert len(package.directories()) == 2
+
+
+def test_an_edit_elsewhere_compiles_only_kernels_of_that_module(package: Package) -> None:
+    assert package.values() == VALUES
+    first = package.files()
+    package.edit("loadgen/plain.py", "7", "8")
+    package.edit("outside.py", "100", "200")
+    assert package.values() == [3, 7, 6, 6, 206]
+    assert names_of(package.files() - first) == {"outside.outer"}
+    assert len(package.directories()) == 1
+
+
+def test_processes_that_start_at_once_compile_each_kernel_once(package: Package) -> None:
+    first = package.command(RUN)
+    others = [package.command(RUN) for _ in range(3)]
+    for process in (first, *others):
+        assert json.loads(process.communicate()[0]) == VALUES
+    assert names_of(package.files()) == KERNELS
+    assert not [*package.cache.glob("*/*.part")]
+
+
+def test_a_cut_file_is_compiled_again(package: Package) -> None:
+    assert package.values() == VALUES
+    complete = {path: path.stat().st_size for path in package.files()}
+    for path, content in zip(complete, (b"", b"\0" * 100, None, None), strict=False):
+        path.write_bytes(path.read_bytes()[:100] if content is None else content)
+    assert package.values() == VALUES
+    sizes = {path: path.stat().st_size for path in package.files()}
+    assert sizes.keys() == complete.keys()
+    assert all(size > 100 for size in sizes.values())
+
+
+def test_a_source_that_changes_while_a_process_runs_is_not_stored(package: Package) -> None:
+    edit = """
+from pathlib import Path
+from loadgen.kernels.leaf import leaf
+path = Path("{}")
+path.write_text(path.read_text().replace("x * 3", "x * 4"))
+print(leaf(2))
+"""
+    path = package.root / "loadgen/kernels/leaf.py"
+    assert package.run(edit.format(path)) == "6\n"
+    assert package.files() == set()
+    assert package.run("from loadgen.kernels.leaf import leaf; print(leaf(2))") == "8\n"
+
+
+def test_directories_that_were_not_used_lately_are_removed_but_for_the_last_few(
+    package: Package,
+) -> None:
+    for age in range(8):
+        directory = package.cache / f"loadgen-{age}"
+        directory.mkdir(parents=True)
+        (directory / "leaf.kernel").touch()
+        os.utime(directory, (1_000_000 - age, 1_000_000 - age))
+    (package.cache / "loadgen-young").mkdir()
+    (package.cache / "of-another-program").mkdir()
+    assert package.values() == VALUES
+    [new] = {path.parent.name for path in package.files() if path.stat().st_size}
+    assert {path.name for path in package.cache.iterdir()} == {
+        *("loadgen-0", "loadgen-1", "loadgen-young", "of-another-program", new)
+    }
+
+
+def test_a_process_whose_directory_is_removed_compiles_on(package: Package) -> None:
+    remove = f"import shutil; shutil.rmtree({str(package.cache)!r})\n"
+    first, rest = RUN.split("values =")
+    assert json.loads(package.run(f"{first}calls.add_two(1)\n{remove}values ={rest}")) == VALUES
+
+
+def test_a_directory_that_cannot_be_written_is_done_without(package: Package) -> None:
+    package.cache.touch()
+    assert package.values() == VALUES
+
+
+def test_a_kernel_that_closes_over_what_has_no_name_is_refused(package: Package) -> None:
+    code = """
+from loadgen.kernels.calls import adder
+try:
+    adder(2.5)
+except TypeError as error:
+    print("refused")
+"""
+    assert package.run(code) == "refused\n"
+
+
+def test_without_compilation_it_is_the_function_itself(package: Package) -> None:
+    code = "from loadgen.kernels.leaf import leaf; print(type(leaf).__name__, leaf(1))"
+    assert package.run(code, NUMBA_DISABLE_JIT="1") == "function 3\n"
+
+
+def test_constants_of_one_kind_are_one_type(package: Package) -> None:
+    code = "from loadgen.kernels.calls import *; print(middle(4), len(leaf.callee.signatures))"
+    assert package.run(code) == "15 1\n"
+
+
+def test_numba_is_of_a_version_whose_linking_was_tried() -> None:
+    assert numba.__version__.rpartition(".")[0] in linking.TRIED_NUMBA
