@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from loadgen.worker.warm import BEHAVIOURS, warm
+from loadgen.cases.registry import BEHAVIOURS
+from loadgen.worker.warm import warm
 
 
 def measure() -> dict[str, float]:

@@ -17,8 +17,10 @@ On one that is not quiet, both sides ahead of everything else tell nearly as muc
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,8 +33,9 @@ from loadgen.kernels.compiled import compiled
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.payload import read_i64, send_offset_ns
 from loadgen.kernels.reactor import entry_points
+from loadgen.plan.behaviour import Behaviour, behaviour_module
 from loadgen.plan.groups import DeviceGroup, Subscribes
-from loadgen.worker import behaviour, reporter, worker
+from loadgen.worker import lifecycle, messaging, reporter, worker
 
 _TURNS_MOST = 1_000_000
 Numbers = npt.NDArray[Any]
@@ -107,10 +110,8 @@ def play(port: int, seconds: float) -> tuple[Numbers, Numbers]:
     with TemporaryDirectory() as folder:
         told = Path(folder) / "told.npz"
 
-        def noting(*arguments: Any) -> behaviour.Behaviour:
-            made = behaviour.plain_messaging(*arguments)
-            made.fleet.own = notes
-            kernels = NOTING._replace(serve=timeline.around(NOTING.serve))
+        def noting(fleet: Fleet) -> Behaviour:
+            fleet.own = notes
 
             def final() -> dict[str, Any]:
                 np.savez(
@@ -120,13 +121,13 @@ def play(port: int, seconds: float) -> tuple[Numbers, Numbers]:
                 )
                 return {}
 
-            return behaviour.Behaviour(
-                made.fleet, made.subscribe_packets, kernels, final, made.scheduled
-            )
+            return replace(messaging.behave(fleet), final=final)
 
         rows = reporter.Reporter.each_second
         reporter.Reporter.each_second = timeline.does("rows of a second", rows)  # type: ignore[method-assign]
-        worker.reader_of = lambda _: noting  # type: ignore[attr-defined, assignment]
+        kernels = NOTING._replace(serve=timeline.around(NOTING.serve))
+        worker.behaviour_module = lambda _: SimpleNamespace(behave=noting)  # type: ignore
+        lifecycle.entry_points = lambda _: kernels  # type: ignore
         try:
             groups = (
                 cost.publishers(1, cost.RATE, 1),
@@ -134,7 +135,8 @@ def play(port: int, seconds: float) -> tuple[Numbers, Numbers]:
             )
             player.play(groups, port, seconds=seconds)
         finally:
-            worker.reader_of = behaviour.reader_of  # type: ignore[attr-defined]
+            worker.behaviour_module = behaviour_module  # type: ignore[attr-defined]
+            lifecycle.entry_points = entry_points  # type: ignore[attr-defined]
             reporter.Reporter.each_second = rows  # type: ignore[method-assign]
         with np.load(told) as found:
             return found["moments"], found["turns"]

@@ -31,7 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "PYTEST_XDIST_WORKER"
     )
     if is_controller and os.environ.get("NUMBA_DISABLE_JIT") != "1":
-        from loadgen.worker.warm import BEHAVIOURS, warm
+        from loadgen.cases.registry import BEHAVIOURS
+        from loadgen.worker.warm import warm
 
         for behaviour in BEHAVIOURS:
             warm(behaviour)

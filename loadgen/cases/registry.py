@@ -38,6 +38,10 @@ CASES: Mapping[str, Case[Any]] = MappingProxyType(_found())
 """Every case, in the order of help texts and tables."""
 
 
+BEHAVIOURS = tuple(dict.fromkeys(case.behaviour for case in CASES.values()))
+"""Every module that says what devices do, one of several cases once."""
+
+
 def case_of(name: str) -> Case[Any]:
     """The case of this name; raises ScenarioError."""
     if name not in CASES:

@@ -230,12 +230,6 @@ def _require_endpoints(model: Model, addresses: int) -> None:
         )
 
 
-def _plan(workload: Workload, plan: RunPlan) -> RunPlan:
-    from loadgen.specjms.chain_plan import supply_plan
-
-    return supply_plan(plan, workload.model)
-
-
 def _roles(plan: RunPlan) -> "tuple[Role, ...]":
     from loadgen.specjms.chain_plan import roles_of_supply_chain
 
@@ -247,14 +241,13 @@ def _roles(plan: RunPlan) -> "tuple[Role, ...]":
 
 def _review(evidence: Evidence) -> Review:
     from loadgen.specjms.audit import audit
-    from loadgen.specjms.chain_plan import SupplyPlan, mixed_workers
+    from loadgen.specjms.chain_plan import mixed_workers
     from loadgen.specjms.messages import FIRST_OF_INTERACTION
     from loadgen.specjms.report import FILE_NAME, OF_FILE_ALONE, audit_summary, report
     from loadgen.specjms.review import recovery_of, supply_seen, without_forgotten
     from loadgen.specjms.rules import Circumstances
 
     workload, model, plan = evidence.workload, evidence.workload.model, evidence.plan
-    assert isinstance(plan, SupplyPlan)
     answers = [final["supply"] for final in evidence.finals.values() if final.get("supply")]
     is_local = evidence.broker_is_local()
     limit_s = workload.recovery_s
@@ -327,8 +320,7 @@ CASE = Case(
     scenario=SupplyChain,
     groups=_groups,
     resolve=_resolve,
-    plan=_plan,
-    behaviour="supply_chain",
+    behaviour="loadgen.specjms.behaviour",
     roles=_roles,
     review=_review,
     tables=supply_tables,

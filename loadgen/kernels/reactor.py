@@ -10,6 +10,7 @@ Descriptors are edge-triggered, so no connection costs a call to change what is 
 
 import errno
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -513,8 +514,9 @@ def _tick(fleet: Fleet, now_ns: int) -> None:
         attention.waited_ns = waited_ns
 
 
+@cache
 def entry_points(handlers: Handlers) -> EntryPoints:
-    """The kernels of a worker whose devices handle messages in this way."""
+    """Return the kernels of a worker whose devices handle messages in this way."""
 
     @compiled
     def serve(fleet: Fleet, linger_ns: int) -> None:

@@ -1,11 +1,10 @@
 """What a case is: one object that says everything in which it differs from the others.
 
 A case lives in a module of its own in `loadgen.cases` and nothing outside knows its name. Command
-line, planning, control and score card read the properties below; five of them are functions:
+line, planning, control and score card read the properties below; four of them are functions:
 
     groups    scenario -> the groups of devices, before any host or broker is known
     resolve   scenario, workload -> the workload, with what only this case asks for
-    plan      workload, plan -> the plan that its workers play
     review    what was observed -> what the verdict judges, and what run.json says of the case
     tables    what run.json says of the case -> tables of the report
 """
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from loadgen.judge.published import SECURED, PublishedFigure
 from loadgen.judge.verdict import SEND_DELAY_LIMIT_US, RunFacts, Verdict
-from loadgen.plan.groups import Behaviour, DeviceGroup, RunPlan
+from loadgen.plan.groups import MESSAGING, DeviceGroup, RunPlan
 from loadgen.plan.rehearsal import Role, roles_of
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.tables import DataTable
@@ -201,9 +200,8 @@ class Case(Generic[S]):
     # The workload with what only this case asks for: needs of the broker, what is disturbed during
     # the run, the model that its plan and review work with.
     resolve: "Callable[[S, Workload], Workload]" = lambda _scenario, workload: workload
-    # The plan for its workers, from the plain one.
-    plan: "Callable[[Workload, RunPlan], RunPlan]" = lambda _workload, plan: plan
-    behaviour: Behaviour = "messaging"  # what its devices do beyond MQTT, as its plan says
+    # Module that says what its devices do (`plan.behaviour`); it reads the workload's `model`.
+    behaviour: str = MESSAGING
     # What a device or two of each group ask of a broker before the load.
     roles: Callable[[RunPlan], tuple[Role, ...]] = roles_of
     # Called once after the drain, before the verdict.

@@ -12,7 +12,7 @@ topic are contiguous and a subscriber needs two numbers to know what it must rec
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 Arrivals = Literal["constant", "uniform", "poisson"]
 Version = Literal[3, 4, 5]
@@ -192,7 +192,13 @@ class WorkerPlan:
     host: int = 0
 
 
-Behaviour = Literal["messaging", "supply_chain"]
+def one_worker(groups: tuple[DeviceGroup, ...]) -> WorkerPlan:
+    """Return a worker that plays all devices of these groups."""
+    return WorkerPlan(0, tuple(Share(at, 0, group.count, 1) for at, group in enumerate(groups)))
+
+
+MESSAGING = "loadgen.worker.messaging"
+"""Module of devices that publish, receive and respond as their groups say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,8 +226,8 @@ class RunPlan(DeviceConduct):
     `send_tick_us` is the longest time a due
     message may wait to be sent together with others, 0 for each at its own moment. With
     `separate_brokers` each target is a broker of its own, over which the topics are spread;
-    otherwise all targets lead to the same one. `behaviour` says what devices do beyond that
-    (worker/behaviour.py).
+    otherwise all targets lead to the same one. `behaviour` is the module that says what devices do
+    (plan/behaviour.py), and `model` what only that module reads.
     """
 
     run_tag: int
@@ -236,7 +242,8 @@ class RunPlan(DeviceConduct):
     send_tick_us: int = 0
     max_packet_bytes: int = 1 << 20
     separate_brokers: bool = False
-    behaviour: Behaviour = "messaging"
+    behaviour: str = MESSAGING
+    model: Any = None
     connected_by: int | None = None
 
     @property
@@ -273,7 +280,7 @@ def may_be_kept(plan: RunPlan) -> bool:
     lasting = plan.churn_per_s == 0 and all(group.clean_start for group in plan.groups)
     publishing = any(group.publishes for group in plan.groups)
     alike = lasting and slow_group(plan.groups) is None
-    return plan.behaviour == "messaging" and alike and publishing
+    return plan.behaviour == MESSAGING and alike and publishing
 
 
 def without_rates(plan: RunPlan) -> RunPlan:
@@ -362,9 +369,8 @@ def timed_between_hosts(plan: RunPlan) -> bool:
         sender = publishing_to(group, plan.groups)
         if group.timed and sender is not None and len(hosts(group) | hosts(sender)) > 1:
             return True
-    # Messages of a supply chain go from every group to others.
-    supply = plan.behaviour == "supply_chain"
-    return supply and len({worker.host for worker in plan.workers}) > 1
+    # Devices that answer by other rules may send to any group.
+    return plan.behaviour != MESSAGING and len({worker.host for worker in plan.workers}) > 1
 
 
 def topics_of(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> int:

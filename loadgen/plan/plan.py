@@ -138,10 +138,12 @@ def plan_run(
         send_tick_us=_send_tick_us(workload.send_tick_us, groups, workers),
         max_packet_bytes=_packet_limit(workload.needs.payload_bytes),
         separate_brokers=workload.brokers.apart > 1,
+        behaviour=workload.case.behaviour,
+        model=workload.model,
         **{one.name: getattr(workload, one.name) for one in fields(DeviceConduct)},
     )
     _require_memory(plan, hosts)
-    return workload.case.plan(workload, plan)
+    return plan
 
 
 def _require_memory(plan: RunPlan, hosts: tuple[Host, ...]) -> None:

@@ -165,7 +165,7 @@ class Workload(DeviceConduct):
     crash_command: str | None = None  # that kills and restarts the brokers; None: we do ours
     recovery_s: float | None = None  # within which a killed broker must be back, where it counts
     report_every_s: float | None = None  # how often events tell where the run stands, None: never
-    model: Any = None  # what the case's own `plan` and `review` work with
+    model: Any = None  # what the case's behaviour and `review` work with
 
     @property
     def protocol(self) -> str:

@@ -1,9 +1,9 @@
 """The plan of a supply chain: its groups over workers, the consumers of a queue kept together."""
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 
-from loadgen.plan.groups import Arrivals, Behaviour, DeviceGroup, Publishes, RunPlan, Subscribes
+from loadgen.plan.groups import Arrivals, DeviceGroup, Publishes, RunPlan, Subscribes
 from loadgen.plan.rehearsal import Publication, Role, placed
 from loadgen.specjms.chain_model import (
     ACKNOWLEDGED_AT_ONCE,
@@ -22,21 +22,6 @@ BEGIN_US = 10.0
 """A core's time to take a message, to send one that it causes, to begin an interaction."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupplyPlan(RunPlan):
-    """A plan whose devices are those of a model, in the order of `layout.parts_of`."""
-
-    model: Model
-    behaviour: Behaviour = "supply_chain"
-
-
-def supply_plan(plan: RunPlan, model: Model) -> SupplyPlan:
-    """The plan of these groups (`groups_of_model`), with their model for the workers."""
-    same = {field.name: getattr(plan, field.name) for field in fields(plan)}
-    del same["behaviour"]
-    return SupplyPlan(**same, model=model)
-
-
 def groups_of_model(
     model: Model, arrivals: Arrivals = "constant", window: int = 100
 ) -> tuple[DeviceGroup, ...]:
@@ -52,8 +37,8 @@ def roles_of_supply_chain(plan: RunPlan) -> tuple[Role, ...]:
 
     All devices have one login, so that it matters little which of them publishes.
     """
-    assert isinstance(plan, SupplyPlan)
-    model, root = plan.model, plan.root
+    model: Model = plan.model
+    root = plan.root
     publications = tuple(
         Publication(
             topic_of(model, root, number, 0),
@@ -76,7 +61,7 @@ def roles_of_supply_chain(plan: RunPlan) -> tuple[Role, ...]:
     return tuple(roles)
 
 
-def mixed_workers(plan: SupplyPlan) -> int:
+def mixed_workers(plan: RunPlan) -> int:
     """How many workers have agents of several kinds of locations."""
     parts = parts_of(plan.model)
     kinds = (

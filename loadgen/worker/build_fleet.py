@@ -49,6 +49,7 @@ from loadgen.kernels.violations import WORDS
 from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import SERIES
 from loadgen.plan.groups import (
+    MESSAGING,
     DeviceGroup,
     Publishes,
     RunPlan,
@@ -336,7 +337,7 @@ def _whole_limit(plan: RunPlan) -> int:
     What answers a message, or reads its body, needs it as a whole.
     """
     answering = any(owner.responds is not None for owner in plan.groups)
-    if answering or plan.behaviour != "messaging":
+    if answering or plan.behaviour != MESSAGING:
         return plan.max_packet_bytes
     return min(plan.max_packet_bytes, _WHOLE_BYTES)
 

@@ -22,12 +22,13 @@ from loadgen.kernels.device import (
     transition,
 )
 from loadgen.kernels.in_flight import forget_received, redelivery_order, set_capacity
+from loadgen.kernels.reactor import entry_points
 from loadgen.kernels.violations import MALFORMED, SESSION_PRESENT, UNEXPECTED_PACKET, WORDS
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import ConnAck, Disconnect, Packet, PubAck, PubRec, SubAck
 from loadgen.mqtt.reason_codes import reason_name
+from loadgen.plan.behaviour import Behaviour
 from loadgen.plan.groups import Reconnect
-from loadgen.worker.behaviour import Behaviour
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.connector import Connector
 from loadgen.worker.endings import before_connack, ending
@@ -62,7 +63,7 @@ class Lifecycle:
     """The connections of one worker, and the parts that serve them."""
 
     def __init__(self, behaviour: Behaviour, loop: WorkerLoop, reporter: Reporter) -> None:
-        fleet, kernels = behaviour.fleet, behaviour.kernels
+        fleet, kernels = behaviour.fleet, entry_points(behaviour.handlers)
         self.poller = Poller(fleet, loop, kernels, self._handle_events)
         self.outgoing = Outgoing(fleet)
         self.streams: Streams | None = None

@@ -17,6 +17,7 @@ from loadgen.kernels.accounting import Pair
 from loadgen.kernels.device import SHARED
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.pacer import Publisher
+from loadgen.plan.groups import MESSAGING
 
 Table = npt.NDArray[np.int64]
 
@@ -34,7 +35,7 @@ def share_streams(fleet: Fleet, live: Path, worker: int) -> None:
     devices = fleet.devices
     receiving = devices["stream_count"] > 0
     shared = (devices["flags"][receiving] & SHARED).any()
-    if fleet.plan.behaviour != "messaging" or shared or len(fleet.pairs) > PAIRS_LIMIT:
+    if fleet.plan.behaviour != MESSAGING or shared or len(fleet.pairs) > PAIRS_LIMIT:
         return
     columns = ("pair_first", "stream_first", "stream_count")
     subscriptions = np.stack([devices[name][receiving] for name in columns], axis=1)

@@ -15,7 +15,7 @@ from loadgen.kernels.traffic import CONNECT_PHASE, S_SUBACK, record, slot_of
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import SubAck, Subscribe
 from loadgen.mqtt.reason_codes import is_failure, reason_name
-from loadgen.worker.behaviour import SUBSCRIBE_ID
+from loadgen.plan.behaviour import SUBSCRIBE_ID
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.frames import Header
 from loadgen.worker.outgoing import Outgoing

@@ -20,55 +20,28 @@ from loadgen.kernels.fleet import Counts, Fleet
 from loadgen.kernels.in_flight import forget_received, set_capacity
 from loadgen.kernels.pacer import with_rate
 from loadgen.kernels.reactor import (
-    MESSAGING_ENTRY_POINTS,
     TIMER,
     EntryPoints,
     connect_some,
+    entry_points,
     keep_partial,
     ping_idle,
 )
 from loadgen.kernels.syscalls import EPOLLIN, arm_timer, close_descriptor, make_timer, watch
-from loadgen.plan.groups import (
-    DeviceGroup,
-    Publishes,
-    RunPlan,
-    Share,
-    Subscribes,
-    Target,
-    WorkerPlan,
-)
+from loadgen.plan.behaviour import BehaviourModule, behaviour_module
+from loadgen.plan.groups import MESSAGING
+from loadgen.worker import messaging
 from loadgen.worker.build_fleet import build_fleet, plan_schedule
 from loadgen.worker.closing import count_missing
 from loadgen.worker.recorder import take_intervals
 
 _LATER_NS = 10**12
-_TARGETS = (Target("127.0.0.1", 1),)
 
 
-def _tiny_fleet() -> Fleet:
-    publishes = Publishes("warm", 1, 0, 1.0, 1, qos=1, window=4)
-    groups = (
-        DeviceGroup("publishers", 1, publishes=publishes),
-        DeviceGroup("subscribers", 1, subscribes=Subscribes("publishers", qos=2)),
-    )
-    return build_fleet(RunPlan(1, 1, 4, groups, _TARGETS, ()), _all(groups))
-
-
-def _tiny_supply_chain() -> tuple[Fleet, EntryPoints]:
-    from loadgen.specjms.build_model import Choices, model_of
-    from loadgen.specjms.chain_plan import SupplyPlan, groups_of_model
-    from loadgen.worker.supply_chain import SUPPLY_ENTRY_POINTS, equip
-
-    model = model_of(Choices(base=1))
-    groups = groups_of_model(model)
-    plan = SupplyPlan(1, 1, 5, groups, _TARGETS, (), model=model)
-    fleet = build_fleet(plan, _all(groups))
-    equip(fleet, plan)
-    return fleet, SUPPLY_ENTRY_POINTS
-
-
-def _all(groups: tuple[DeviceGroup, ...]) -> WorkerPlan:
-    return WorkerPlan(0, tuple(Share(at, 0, group.count, 1) for at, group in enumerate(groups)))
+def _tiny_fleet(module: BehaviourModule) -> tuple[Fleet, EntryPoints]:
+    plan = module.tiny_plan()
+    fleet = build_fleet(plan, plan.workers[0])
+    return fleet, entry_points(module.behave(fleet).handlers)
 
 
 @contextmanager
@@ -80,26 +53,24 @@ def _ready(fleet: Fleet) -> Iterator[Fleet]:
         yield fleet
 
 
-BEHAVIOURS = ("messaging", "supply_chain")
 Step = Callable[[], object]
 Report = Callable[[int, int], None]
 
 _PR_SET_PDEATHSIG = 1
 
 
-def warm(behaviour: str = "messaging", report: Report = lambda *_: None) -> None:
+def warm(behaviour: str = MESSAGING, report: Report = lambda *_: None) -> None:
     """Compile or load the kernels that a behaviour needs, for workers forked from here to share.
 
     Each is called once with the types that a run uses. In the first run of a version, processes
     compile on all processors, and `report` is called with the number of finished calls and of all.
     """
     with ExitStack() as stack:
-        fleet = stack.enter_context(_ready(_tiny_fleet()))
-        steps = [*_entry_points(fleet, MESSAGING_ENTRY_POINTS), *_called_by_workers(fleet)]
-        if behaviour == "supply_chain":
-            own, kernels = _tiny_supply_chain()
-            entry_points = _entry_points(stack.enter_context(_ready(own)), kernels)
-            steps[: len(entry_points)] = entry_points
+        fleet, _ = _tiny_fleet(messaging)
+        own, kernels = _tiny_fleet(behaviour_module(behaviour))
+        for one in (fleet, own):
+            stack.enter_context(_ready(one))
+        steps = [*_entry_points(own, kernels), *_called_by_workers(fleet)]
         marker = version_directory() / behaviour
         if not marker.exists():
             _compile(steps, report)
@@ -202,9 +173,11 @@ def _make_calls(steps: Sequence[Step], to_do: int, done: int) -> NoReturn:
 
 
 def main() -> None:
-    """Compile everything, and say so on stderr."""
+    """Compile everything, with progress on stderr."""
+    from loadgen.cases.registry import BEHAVIOURS
+
     for behaviour in BEHAVIOURS:
-        name = behaviour.replace("_", " ")
+        name = behaviour.split(".")[1]
 
         def report(count: int, total: int, name: str = name) -> None:
             line = f"compiling for this processor, {name}: {count} of {total}"

@@ -15,15 +15,16 @@ from pathlib import Path
 
 import numpy as np
 import uvloop
+from pydantic import TypeAdapter
 
 from loadgen.kernels.device import CONNECTED
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.pacer import with_rate
 from loadgen.kernels.traffic import reschedule
-from loadgen.plan.groups import slow_group
+from loadgen.plan.behaviour import Behaviour, behaviour_module
+from loadgen.plan.groups import RunPlan, slow_group
 from loadgen.worker.attendance import Attendance
-from loadgen.worker.behaviour import Behaviour, read_plan, reader_of
-from loadgen.worker.build_fleet import plan_schedule, renew_fleet
+from loadgen.worker.build_fleet import build_fleet, plan_schedule, renew_fleet
 from loadgen.worker.channel import LEASE_S, Channel, Command
 from loadgen.worker.churn import churn
 from loadgen.worker.clock import clock_ns, follow
@@ -47,6 +48,7 @@ from loadgen.worker.subscription_marks import share_streams
 from loadgen.worker.warm import warm as warm
 
 _PR_SET_TIMERSLACK = 29
+_PLANS = TypeAdapter(RunPlan)
 _READ_REST_S = 1.0
 
 
@@ -81,12 +83,12 @@ class Worker:
 
     async def configure(self, header: Header) -> Header:
         """Build the fleet and everything that plays it."""
-        row, plan = int(header["worker"]), header["plan"]
+        row, plan = int(header["worker"]), _PLANS.validate_python(header["plan"])
         follow(int(header.get("clock_offset_ns", 0)))
         self.channel.lease_s = float(header.get("lease_s", LEASE_S))
-        page = open_live_page(Path(header["live"]), int(header["workers"]), len(plan["groups"]))
-        self.behaviour = behaviour = reader_of(plan["behaviour"])(plan, row, page.of(row))
-        self.fleet = fleet = behaviour.fleet
+        page = open_live_page(Path(header["live"]), int(header["workers"]), len(plan.groups))
+        self.fleet = fleet = build_fleet(plan, plan.workers[row], page.of(row))
+        self.behaviour = behaviour = behaviour_module(plan.behaviour).behave(fleet)
         share_streams(fleet, Path(header["live"]), row)
         self.reporter = Reporter(fleet, row, int(header["anchor_ns"]), self.channel.send)
         self.lifecycle = lifecycle = Lifecycle(behaviour, self.loop, self.reporter)
@@ -235,7 +237,7 @@ class Worker:
         """Make ready for another run on the same connections (`without_rates` of its plan)."""
         self.reporter.renew(int(header["anchor_ns"]))
         self.lifecycle.refusal = self.lifecycle.violation = ""
-        renew_fleet(self.fleet, read_plan(header["plan"]))
+        renew_fleet(self.fleet, _PLANS.validate_python(header["plan"]))
         return {"connected": self.fleet.totals.connected}
 
     async def stop(self, header: Header) -> Header:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.brokers.certificates import CertificateFiles, make_certificates
-from loadgen.worker.warm import BEHAVIOURS, warm
+from loadgen.cases.registry import BEHAVIOURS
+from loadgen.worker.warm import warm
 from tests.faults.expected import differences, expected
 from tests.faults.play import Played, can_limit, play
 from tests.faults.schedules import KINDS, Schedule, draw, draw_kind

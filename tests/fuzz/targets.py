@@ -38,15 +38,17 @@ from loadgen.errors import (
     ScenarioError,
 )
 from loadgen.kernels.device import AWAIT_CONNACK, CONNECTED
+from loadgen.kernels.reactor import entry_points
+from loadgen.kernels.traffic import MESSAGING
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import Auth, Connect, PingReq, PubAck, Subscribe, Subscription, UnsubAck
 from loadgen.mqtt.properties import Properties
+from loadgen.plan.behaviour import SUBSCRIBE_ID, Behaviour
 from loadgen.plan.scenario import read_toml
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.power.power_logs import parse_power_log
 from loadgen.run.hosts.agent_link import AgentLink, fingerprint
 from loadgen.run.hosts.messages import WorkerFrame
-from loadgen.worker.behaviour import Behaviour
 from loadgen.worker.frames import FrameReader, encode_frame
 from loadgen.worker.lifecycle import Lifecycle
 from loadgen.worker.loop import WorkerLoop
@@ -114,7 +116,8 @@ def _play_codec(data: bytes) -> None:
 @functools.cache
 def _worker() -> tuple[Lifecycle, Behaviour]:
     player = messaging_player(1, 5, "fanin", {"devices": 3, "qos": 2})
-    behaviour = Behaviour(player.fleet, lambda _row: [Subscribe(65535, (Subscription("a", 2),))])
+    subscribes = Subscribe(SUBSCRIBE_ID, (Subscription("a", 2),))
+    behaviour = Behaviour(player.fleet, MESSAGING, lambda _row: [subscribes], int)
     return Lifecycle(
         behaviour, WorkerLoop(), Reporter(player.fleet, 0, 0, lambda *_: None)
     ), behaviour
@@ -131,7 +134,7 @@ def _play_session(data: bytes) -> None:
     device.request_ns = 1 if data[:1] > b"\xc0" else 0
     body = data[1 : 1 + len(fleet.buffer)]
     fleet.buffer[: len(body)] = bytearray(body)
-    position, _ = behaviour.kernels.receive(fleet, row, len(body), 10**12)
+    position, _ = entry_points(behaviour.handlers).receive(fleet, row, len(body), 10**12)
     assert 0 <= position <= len(body)
     lifecycle._handle_events()
     assert fleet.totals.events == 0

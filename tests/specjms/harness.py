@@ -14,16 +14,18 @@ from loadgen.kernels import traffic
 from loadgen.kernels.device import CONNECTED
 from loadgen.kernels.pacer import begin_schedule
 from loadgen.kernels.payload import read_u32
+from loadgen.kernels.reactor import entry_points
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
-from loadgen.plan.groups import Share, Target, WorkerPlan
+from loadgen.plan.groups import RunPlan, Target, one_worker
+from loadgen.specjms.behaviour import equip
 from loadgen.specjms.chain_model import Model
-from loadgen.specjms.chain_plan import SupplyPlan, groups_of_model
+from loadgen.specjms.chain_plan import groups_of_model
+from loadgen.specjms.kernels.interactions import SUPPLY_CHAIN
 from loadgen.specjms.kernels.trailer import TRAILER_BYTES, Note, read_note
 from loadgen.specjms.layout import parts_of, subscriptions_at
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES, TYPES
 from loadgen.worker.build_fleet import build_fleet
-from loadgen.worker.supply_chain import SUPPLY_ENTRY_POINTS, equip
 from tests.kernel_calls import begin_interactions, fill, record_interactions
 
 
@@ -35,6 +37,7 @@ def filter_matches(pattern: str, topic: str) -> bool:
     )
 
 
+SUPPLY_ENTRY_POINTS = entry_points(SUPPLY_CHAIN)
 TAG = 0x5EC
 ROOT = f"lg{TAG:08x}"
 LIMIT = 1 << 16
@@ -55,9 +58,8 @@ class World:
             replace(group, publishes=group.publishes and replace(group.publishes, rate=group.count))
             for group in groups_of_model(model, "constant", window)
         )
-        shares = tuple(Share(at, 0, part.count, 1) for at, part in enumerate(self.parts))
-        worker = WorkerPlan(0, shares)
-        plan = SupplyPlan(
+        worker = one_worker(groups)
+        plan = RunPlan(
             TAG,
             seed,
             5 if version == 5 else 4,
@@ -68,7 +70,7 @@ class World:
             model=model,
         )
         self.fleet = fleet = build_fleet(plan, worker)
-        self.chains = equip(fleet, plan)
+        self.chains = equip(fleet, model)
         fleet.devices["state"] = CONNECTED
         fleet.senders["capacity"] = window
         fleet.run.end_ns = 1 << 60

@@ -39,6 +39,7 @@ from loadgen.mqtt.packets import (
     Subscribe,
 )
 from loadgen.plan.groups import (
+    MESSAGING,
     DeviceGroup,
     Publishes,
     RunPlan,
@@ -68,7 +69,7 @@ class Forkserver:
         self.control.settimeout(HANG_S * 5)
         command = [
             *(sys.executable, "-m", "loadgen.run.hosts.forkserver"),
-            *(str(theirs.fileno()), "loadgen.worker.worker:run_worker", "messaging"),
+            *(str(theirs.fileno()), "loadgen.worker.worker:run_worker", MESSAGING),
         ]
         root = str(Path(__file__).parents[2])
         self.process = subprocess.Popen(

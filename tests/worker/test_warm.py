@@ -99,7 +99,7 @@ def test_a_run_compiles_nothing_that_was_not_warmed() -> None:
 
 def test_what_is_not_played_is_not_compiled_and_progress_is_told(tmp_path: Path) -> None:
     # In a directory of its own, where nothing is to be loaded.
-    code = "from loadgen.worker.warm import warm; warm('messaging', print)"
+    code = "from loadgen.worker.warm import warm; warm('loadgen.worker.messaging', print)"
     counts = _printed("-c", code, NUMBA_CACHE_DIR=str(tmp_path)).split()
     assert counts[-2] == counts[-1] and int(counts[-1]) > 10
     compiled = {path.name.rpartition("_")[0] for path in tmp_path.glob("*/*.bitcode")}
@@ -110,7 +110,7 @@ def test_what_is_not_played_is_not_compiled_and_progress_is_told(tmp_path: Path)
 
 def test_worker_imports_nothing_of_what_is_not_played() -> None:
     code = (
-        "import sys; from loadgen.worker.worker import warm; warm('messaging');"
+        "import sys; from loadgen.worker.worker import warm; warm('loadgen.worker.messaging');"
         "print([name for name in sys.modules if name.startswith(('loadgen.specjms', 'loadgen.cases'"
         ", 'loadgen.plan.scenario', 'pandas', 'cryptography'))])"
     )

@@ -46,8 +46,10 @@ import loadgen
 from loadgen.kernels.compiled import linking
 
 _PACKAGE = Path(str(loadgen.__file__)).parent
-_FOLDERS = ("kernels", "specjms/kernels", "worker", "mqtt", "metrics")
-SOURCES = tuple(_PACKAGE / name for name in _FOLDERS)
+SOURCES = (
+    *sorted(_PACKAGE.rglob("kernels")),
+    *(_PACKAGE / name for name in ("worker", "mqtt", "metrics")),
+)
 """Folders with the kernels of the program and with all that they read."""
 _LEAST_KEPT = 4
 """Directories that are never removed: those that were used last."""

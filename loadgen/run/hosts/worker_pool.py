@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.errors import CannotRunError
+from loadgen.plan.groups import MESSAGING
 from loadgen.run.host_watch import HostSample
 from loadgen.run.hosts.forkserver_process import Forkserver, forkserver
 from loadgen.run.hosts.load_host import Header, LoadHost, LocalHost, error_from
@@ -234,7 +235,7 @@ async def start_workers(
     with ExitStack() as stack:
         if not hosts:
             if server is None:
-                server = stack.enter_context(forkserver("messaging", entry))
+                server = stack.enter_context(forkserver(MESSAGING, entry))
             hosts = (LocalHost(server, range(count)),)
         pool = WorkerPool(hosts, on_frame, on_compiled)
         grace_s = 0.5

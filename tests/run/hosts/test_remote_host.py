@@ -24,6 +24,7 @@ from loadgen.errors import (
     ScenarioError,
 )
 from loadgen.judge.next_step import Aim, Require
+from loadgen.plan.groups import MESSAGING
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.record import open_run
 from loadgen.run.coordinator import RunResult, run
@@ -341,7 +342,7 @@ async def test_what_an_agent_cannot_do_is_answered_at_once() -> None:
 
 def test_totals_of_a_host_come_into_its_own_rows_or_end_it() -> None:
     page = private_page(3, 2)
-    host = RemoteHost(Mock(), [0, 2], "messaging")
+    host = RemoteHost(Mock(), [0, 2], MESSAGING)
     host.begin(page)
     host._listener = Mock()
     totals, counts = rows_as_words(page)

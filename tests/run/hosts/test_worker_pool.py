@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from loadgen.errors import BrokerRefusedError, CannotRunError
+from loadgen.plan.groups import MESSAGING
 from loadgen.run.hosts.forkserver_process import forkserver
 from loadgen.run.hosts.worker_pool import WorkerLostError, start_workers
 
@@ -240,13 +241,13 @@ def test_starting_a_forkserver_imports_nothing_that_it_could_load_meanwhile() ->
 
 
 def test_a_forkserver_that_nobody_heard_of_ends() -> None:
-    with forkserver("messaging", ENTRY) as server:
+    with forkserver(MESSAGING, ENTRY) as server:
         assert server.process.poll() is None
     assert not running(server.process.pid)
 
 
 async def test_workers_come_from_the_forkserver_that_is_there() -> None:
-    with forkserver("messaging", ENTRY) as server:
+    with forkserver(MESSAGING, ENTRY) as server:
         async with start_workers(2, ignored, server=server) as pool:
             for pid in pool.pids:
                 assert psutil.Process(pid).ppid() == server.process.pid

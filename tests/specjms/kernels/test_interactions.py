@@ -27,9 +27,8 @@ from loadgen.specjms.layout import destination_of_stream, heard_by, lines_length
 from loadgen.specjms.messages import MESSAGES, TYPES, number_of
 from loadgen.specjms.missing import NAMED_LIMIT, gaps_of, name_missing, streams_of
 from loadgen.specjms.topology import suppliers_of
-from loadgen.worker.supply_chain import SUPPLY_ENTRY_POINTS
 from tests.kernel_calls import begin_interactions
-from tests.specjms.harness import MS, ROOT, World, name_of, note_of
+from tests.specjms.harness import MS, ROOT, SUPPLY_ENTRY_POINTS, World, name_of, note_of
 
 SMALL = {"topology": "freeform", "base": 15, "handlers": 2, "headquarters": 2}
 

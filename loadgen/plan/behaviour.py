@@ -1,0 +1,54 @@
+"""The interface between a worker and the module that says what its devices do.
+
+A plan names the module: `loadgen.worker.messaging` for devices that publish, receive and respond as
+their groups say, a module of the case for any other. A worker imports it and calls `behave` with
+its devices.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from loadgen.errors import CannotRunError
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.handlers import Handlers
+from loadgen.mqtt.packets import Subscribe
+from loadgen.plan.groups import RunPlan
+
+SUBSCRIBE_ID = 65_535
+"""Packet identifier of a device's last SUBSCRIBE, above all of the in-flight window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """The devices of one worker, and the functions that decide what they do.
+
+    `handlers` are compiled into the kernels that read and write messages. `subscribe_packets` gets
+    the row of a device and returns its SUBSCRIBEs, all at one QoS and the last with SUBSCRIBE_ID.
+    `final` returns what the worker adds to its last answer, as JSON values.
+    """
+
+    fleet: Fleet
+    handlers: Handlers
+    subscribe_packets: Callable[[int], list[Subscribe]]
+    scheduled: Callable[[], int]  # messages sent, by the numbers of their streams
+    discarded: Callable[[], int] = int  # deliveries that a selector refused
+    final: Callable[[], dict[str, Any]] = dict
+
+
+class BehaviourModule(Protocol):
+    """The functions of a module that a plan names."""
+
+    def behave(self, fleet: Fleet) -> Behaviour:
+        """Return the behaviour of a fleet, and give the fleet the arrays that it needs."""
+
+    def tiny_plan(self) -> RunPlan:
+        """Return a plan of one worker with a few devices, for which kernels are compiled."""
+
+
+def behaviour_module(name: str) -> BehaviourModule:
+    """Import the module that a plan names; raises CannotRunError for one of another package."""
+    if not name.startswith("loadgen."):
+        raise CannotRunError(f"{name!r} is not a module of loadgen; use one version everywhere")
+    return cast("BehaviourModule", import_module(name))

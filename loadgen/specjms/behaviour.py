@@ -1,0 +1,127 @@
+"""The supply chain in a worker: what its devices subscribe to, and what the worker counts.
+
+The devices are those of a model. Its event handlers answer the messages that they receive
+(kernels/interactions.py).
+"""
+
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from loadgen.kernels.device import AWAY
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.in_flight import IN_FLIGHT_DTYPE, RECEIVED_BYTES, SENDER_DTYPE
+from loadgen.mqtt.packets import Subscribe, Subscription
+from loadgen.plan.behaviour import SUBSCRIBE_ID, Behaviour
+from loadgen.plan.groups import RunPlan, Target, one_worker
+from loadgen.specjms.build_model import Choices, model_of
+from loadgen.specjms.chain_model import Model
+from loadgen.specjms.chain_plan import groups_of_model
+from loadgen.specjms.kernels.chains import Chains
+from loadgen.specjms.kernels.interactions import SUPPLY_CHAIN
+from loadgen.specjms.layout import (
+    build_chains,
+    control_bytes,
+    heard_by,
+    lines_length,
+    out_bytes,
+    parts_of,
+    subscriptions_at,
+)
+from loadgen.specjms.missing import gaps_of, streams_of
+
+_COUNTED = (
+    *("discarded", "discarded_bytes", "calls_dropped", "waited", "duplicated", "out_of_order"),
+    *("redelivered", "unmarked", "recovered", "recovered_ns"),
+)
+_MODELS = TypeAdapter(Model)
+
+
+def behave(fleet: Fleet) -> Behaviour:
+    """Return the behaviour of the devices of a model, and give their fleet its arrays."""
+    plan = fleet.plan
+    model = _MODELS.validate_python(plan.model)
+    parts = parts_of(model)
+    chains = equip(fleet, model)
+
+    def subscribe_packets(row: int) -> list[Subscribe]:
+        part = parts[int(fleet.group[row])]
+        wanted = subscriptions_at(model, plan.root, part, int(fleet.device[row]))
+        first_id = SUBSCRIBE_ID - len(wanted.packets) + 1
+        return [
+            Subscribe(
+                first_id + at,
+                tuple(Subscription(topic_filter=text, qos=wanted.qos) for text in filters),
+            )
+            for at, filters in enumerate(wanted.packets)
+        ]
+
+    return Behaviour(
+        fleet,
+        SUPPLY_CHAIN,
+        subscribe_packets,
+        scheduled=lambda: int(chains.sequences.sum()),
+        discarded=lambda: chains.state.discarded_in_all,
+        final=lambda: {"supply": _counts(model, fleet, chains)},
+    )
+
+
+def tiny_plan() -> RunPlan:
+    """Return a plan of the smallest model."""
+    model = model_of(Choices(base=1))
+    groups = groups_of_model(model)
+    return RunPlan(1, 1, 5, groups, (Target("127.0.0.1", 1),), (one_worker(groups),), model=model)
+
+
+def equip(fleet: Fleet, model: Model) -> Chains:
+    """Give a fleet the arrays, and the sizes of arrays, that a supply chain needs."""
+    plan = fleet.plan
+    window = max(
+        (group.publishes.window for group in plan.groups if group.publishes is not None), default=1
+    )
+    chains = build_chains(
+        model, plan.root, fleet.group, fleet.device, window, plan.send_tick_us * 1000
+    )
+    sending, receiving = np.flatnonzero(chains.sending), np.flatnonzero(chains.qos2)
+    fleet.devices["sender"] = fleet.devices["qos2"] = -1
+    fleet.devices["sender"][sending] = np.arange(len(sending))
+    fleet.devices["qos2"][receiving] = np.arange(len(receiving))
+    parts = parts_of(model)
+    for number in np.unique(fleet.group).tolist():
+        asked = subscriptions_at(model, plan.root, parts[number], 0)
+        fleet.devices["qos"][fleet.group == number] = asked.qos
+    written = out_bytes(model, plan.root, len(fleet.buffer), window)
+    fleet.replace(
+        senders=np.zeros(len(sending), SENDER_DTYPE),
+        window=np.zeros((window, len(sending)), IN_FLIGHT_DTYPE),
+        received_ids=np.zeros((len(receiving), RECEIVED_BYTES), np.uint8),
+        pairs=chains.pairs,
+        out=np.zeros(written, np.uint8),
+        control=np.zeros(control_bytes(written, len(fleet.buffer)), np.uint8),
+        own=chains,
+    )
+    for row in np.flatnonzero(chains.roles["first"] >= 0).tolist():
+        kind = chains.types[chains.roles[row].first]
+        fleet.groups[fleet.devices[row].group].counts_as = kind.group
+    fleet.groups["packet_most"] = int(chains.types["packet_most"].max())
+    return chains
+
+
+def _counts(model: Model, fleet: Fleet, chains: Chains) -> dict[str, Any]:
+    """Return counts by destination, of the window and of the run, and the state of the streams."""
+    touched = np.flatnonzero(chains.seen["sent_in_all"] | chains.seen["received_in_all"])
+    counts = chains.seen[touched].tolist()
+    return {
+        "seen": [[row, *seen] for row, seen in zip(touched.tolist(), counts, strict=True)],
+        "late": chains.begins["late"].tolist(),
+        "inside": chains.begins["inside"].tolist(),
+        **{name: getattr(chains.state, name) for name in _COUNTED},
+        "calls_open": chains.joins[-1].count,
+        "unsent": lines_length(chains),
+        "heard": heard_by(model, chains),
+        "returned_ns": int(fleet.devices["returned_ns"].max(initial=0)),
+        "away": int((fleet.devices["returned_ns"] == AWAY).sum()),
+        "gaps": gaps_of(model, chains, fleet.gaps),
+        "streams": streams_of(model, chains),
+    }

@@ -1,0 +1,41 @@
+"""Plain messaging: devices publish, receive and respond as their groups say."""
+
+from loadgen.errors import CannotRunError
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.traffic import MESSAGING
+from loadgen.mqtt.packets import Subscribe, Subscription
+from loadgen.plan.behaviour import SUBSCRIBE_ID, Behaviour
+from loadgen.plan.groups import (
+    DeviceGroup,
+    Publishes,
+    RunPlan,
+    Subscribes,
+    Target,
+    one_worker,
+    topic_filter,
+)
+from loadgen.worker.closing import sent_by_streams
+
+
+def behave(fleet: Fleet) -> Behaviour:
+    """Return the behaviour of devices that the plan's groups describe."""
+
+    def subscribe_packets(row: int) -> list[Subscribe]:
+        group = fleet.group_of(row)
+        if group.subscribes is None:
+            raise CannotRunError(f"group {group.name} has nothing to subscribe to")
+        pattern = topic_filter(fleet.plan, group, int(fleet.device[row]))
+        subscription = Subscription(topic_filter=pattern, qos=group.subscribes.qos)
+        return [Subscribe(SUBSCRIBE_ID, (subscription,))]
+
+    return Behaviour(fleet, MESSAGING, subscribe_packets, lambda: sent_by_streams(fleet))
+
+
+def tiny_plan() -> RunPlan:
+    """Return a plan of a publisher and a subscriber."""
+    publishes = Publishes("warm", 1, 0, 1.0, 1, qos=1, window=4)
+    groups = (
+        DeviceGroup("publishers", 1, publishes=publishes),
+        DeviceGroup("subscribers", 1, subscribes=Subscribes("publishers", qos=2)),
+    )
+    return RunPlan(1, 1, 4, groups, (Target("127.0.0.1", 1),), (one_worker(groups),))
