@@ -23,7 +23,7 @@ from loadgen.brokers.process import ServedBroker
 from loadgen.brokers.talk import Client, Talk
 from loadgen.errors import BrokerRefusedError
 from loadgen.mqtt.packets import Publish
-from loadgen.plan.units import listed
+from loadgen.sentences import listed
 
 FORWARD_TIMEOUT_S: Final = 10.0
 """A bridge that has not connected by then has not been set up, or cannot reach its backend."""

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
+from loadgen.judge.backlog import backlog_growth
+from loadgen.judge.facts import BackendFacts
 from loadgen.judge.published import Conditions, PublishedFigure
-from loadgen.judge.verdict import BackendFacts, Verdict, backlog_growth
+from loadgen.judge.verdict import Verdict
 from loadgen.plan.case import (
     Case,
     ChartStyle,

@@ -258,7 +258,7 @@ def _review(evidence: Evidence) -> Review:
         evidence.windows,
         evidence.window_rows(),
         progress_s=workload.report_every_s or 0.0,
-        clock_ms=evidence.facts.clock_bound_ns / 1e6,
+        clock_ms=evidence.facts.service.clock_bound_ns / 1e6,
         recovery=None if limit_s is None else recovery_of(limit_s, evidence.broken, answers),
     )
     also_changed: tuple[str, ...] = ()
@@ -292,7 +292,11 @@ def _review(evidence: Evidence) -> Review:
 
     # What a handler sends is caused, not scheduled; most is sent at QoS 1.
     begun = sum(seen.types[first].sent for first in FIRST_OF_INTERACTION)
-    facts = replace(evidence.facts, scheduled=begun, qos=1)
+    facts = replace(
+        evidence.facts,
+        schedule=replace(evidence.facts.schedule, scheduled=begun),
+        messages=replace(evidence.facts.messages, qos=1),
+    )
     if seen.recovery is not None:
         facts = without_forgotten(facts, model, seen.destinations)
     return Review(facts, conclude)

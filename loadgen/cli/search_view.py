@@ -62,7 +62,11 @@ def rate_step_lines(steps: Sequence["RateStepVerdict"]) -> list[str]:
     lines = []
     for number, step in enumerate(steps, start=1):
         facts = step.facts
-        p99 = "" if facts.latency_p99_us is None else f", p99 {_time(facts.latency_p99_us)}"
+        p99 = (
+            ""
+            if facts.service.latency_p99_us is None
+            else f", p99 {_time(facts.service.latency_p99_us)}"
+        )
         why = "; ".join(f"{reason.code}: {reason.detail}" for reason in step.verdict.reasons)
         lines.append(
             f"step {number}: {step.step.share * 100:.6g}% {step.rate:,.10g}/s  "

@@ -1,26 +1,32 @@
-"""What the generator itself added to the figures of a window, whether that is too much, and why.
+"""The generator's own part in the figures of a window: how much, whether too much, and its cause.
 
-Messages left late because nobody wrote them, or lay in a socket because nobody read them. None of
-it is the broker's. Pure: the facts are collected by run/own_delay_facts.py.
+Messages were late because a worker did not write them, or waited in a socket because it did not
+read them. The facts are collected by run/own_delay_facts.py.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from loadgen.sentences import Sentences, Text, Values
+
 BUSY_SHARE_LIMIT = 0.95
-"""A loop with less than a twentieth of its time idle may be what limits the result."""
+"""A loop that is idle for less than a twentieth of its time may be what limits the result."""
+SEND_DELAY_LIMIT_US = 100_000
+"""Highest p99 of the own delay that is jitter of a busy host. A case whose result contains the
+send delay has a lower limit."""
 STALLED_SHARE_LIMIT = 0.01
-"""A worker that stood still for more of the window than this has the p99 in its hands."""
+"""A worker that stood still for more of the window than this determines the p99."""
 STALLED_FLOOR_S = 0.1
-"""Less than this in all is no loss of time but jitter, which the latency series tell better."""
+"""A shorter total is jitter, which the latency series show better."""
 OWN_SHARE_LIMIT = 0.5
-"""Where more than half of the p99 is our own, it says more of this host than of the broker."""
+"""If more than half of the p99 is our own, it describes this host rather than the broker."""
 OWN_FLOOR_SHARE = 0.2
-"""Of the limit to the send delay: what is below it is a slice or two of a shared processor, however
-fast the broker was. A case whose result is a latency has the strictest limit."""
+"""Of the limit of the send delay: less is a slice or two of a shared processor, however fast the
+broker is. A case whose result is a latency has the strictest limit."""
 REMARK_SHARE = 0.1
-"""Of the p99, and of the limits above: less of our own is not worth a word."""
+"""Of the p99, and of the limits above: a smaller own part is not mentioned."""
 CAUSE_SHARE = 0.5
-"""What explains at least half of the time lost is its cause."""
+"""Share of the lost time that a cause must explain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,7 @@ class LongestStall:
 
 @dataclass(frozen=True, slots=True)
 class TimeTaken:
-    """Who had the time that a worker did not spend on its sockets, in seconds; None: not known."""
+    """The use of the time that a worker did not spend on its sockets, in seconds; None: unknown."""
 
     steal: float | None = None  # the hypervisor had a processor, the one that it took most
     throttled: float | None = None  # a quota held the control group, added over its processors
@@ -46,21 +52,32 @@ class TimeTaken:
 class OwnDelay:
     """The part of a window's figures that is the generator's own.
 
-    `stalled_s` is the time in which the worker that stood still most did not look at its sockets.
+    `stalled_s` is the time in which the worker that stood still most did not look at its sockets;
+    `longest` is part of it.
     """
 
     stalled_s: float = 0.0
     longest: LongestStall | None = None
     in_stalls: TimeTaken = TimeTaken()
     in_window: TimeTaken = TimeTaken()  # of the busiest worker
-    # Of the timed groups; None without messages, or where the kernel does not say.
+    # Of the timed groups; None without messages, or if the kernel does not report it.
     read_p99_us: float | None = None  # readable to read
     send_p99_us: float | None = None  # send delay of publishers that did not wait for the broker
 
 
 @dataclass(frozen=True, slots=True)
+class Generator:
+    """The load of the generator itself over the window."""
+
+    busy_share: float = 0.0  # of the busiest worker: processor and run-queue time
+    own_delay: OwnDelay = OwnDelay()
+    send_delay_limit_us: float = SEND_DELAY_LIMIT_US  # p99 above which it sent too late
+    send_tick_us: int = 0  # a wait before sending that the plan intends
+
+
+@dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a window of this kind allows; `tick_us` is a wait before sending that was intended."""
+    """The own delay that a window allows; `tick_us` is a wait before sending that is intended."""
 
     window_s: float
     latency_p99_us: float | None
@@ -68,96 +85,127 @@ class Bounds:
     tick_us: float = 0.0
 
 
-def saturation(own: OwnDelay, busy_share: float, bounds: Bounds) -> str:
-    """Why the window says more of the generator than of the broker; "" where it does not."""
-    if _stalls_too_long(own, bounds):
-        return f"{_stalled(own, bounds)}: {_cause(own, bounds)}"
-    own_us, limit_us = own_p99_us(own, bounds), bounds.limit_us
-    if own_us > limit_us:
-        return (
-            f"messages left or were read late by our own doing, p99 {own_us:,.0f} µs above "
-            f"{limit_us:,.0f} µs: {_cause(own, bounds)}"
-        )
-    if busy_share > BUSY_SHARE_LIMIT:
-        return (
-            f"the busiest worker had {busy_share:.1%} of its time taken, above "
-            f"{BUSY_SHARE_LIMIT:.0%}: {_cause(own, bounds)}"
-        )
-    if own_us > OWN_FLOOR_SHARE * limit_us and own_us > OWN_SHARE_LIMIT * _p99_us(bounds):
-        return f"{_share(own_us, bounds)}: {_cause(own, bounds)}"
-    return ""
+class Cause(Sentences):
+    """The causes of own delay, each with its remedy."""
+
+    STEAL = (
+        "the hypervisor took this host's processor for {seconds:.2f} s; repeat the run elsewhere "
+        "or at another time"
+    )
+    THROTTLED = "a CPU quota throttled this host's generator for {seconds:.2f} s; raise the quota"
+    WAITED = (
+        "it waited {seconds:.2f} s for a processor; end other programs on this host, or add cores"
+    )
+    BUSY = "add workers or cores, or lower the load"
+    STOPPED = "it was stopped, or waited for memory or a disk"
+    WOKEN_LATE = (
+        "this host woke it late; end other programs on this host, or repeat the run elsewhere"
+    )
 
 
-def remark(own: OwnDelay, bounds: Bounds) -> str:
-    """What of a window that is sound otherwise is the generator's own; "" for next to nothing."""
+def saturated(generator: Generator, bounds: Bounds) -> bool:
+    """Return True if the window describes the generator rather than the broker."""
+    rules = (stalled, late, busy, dominant)
+    return any(True for rule in rules for _ in rule(generator, bounds))
+
+
+def stalled(generator: Generator, bounds: Bounds) -> Iterator[Values]:
+    own = generator.own_delay
+    if own.stalled_s > max(STALLED_FLOOR_S, STALLED_SHARE_LIMIT * bounds.window_s):
+        yield _stall_values(own, bounds)
+
+
+def late(generator: Generator, bounds: Bounds) -> Iterator[Values]:
+    own = generator.own_delay
     own_us = own_p99_us(own, bounds)
-    floor_us = REMARK_SHARE * bounds.limit_us
-    if own_us > floor_us and own_us > REMARK_SHARE * _p99_us(bounds):
-        return f"{_share(own_us, bounds)}: {_cause(own, bounds)}"
-    if own.longest is not None and own.stalled_s > STALLED_FLOOR_S / 2:
-        return (
-            f"{_stalled(own, bounds)}, which the greatest latencies contain: {_cause(own, bounds)}"
-        )
-    return ""
+    if own_us > bounds.limit_us:
+        yield {"own_us": own_us, "limit_us": bounds.limit_us, "cause": cause_of(own, bounds)}
+
+
+def busy(generator: Generator, bounds: Bounds) -> Iterator[Values]:
+    if generator.busy_share > BUSY_SHARE_LIMIT:
+        cause = cause_of(generator.own_delay, bounds)
+        yield {"share": generator.busy_share, "limit": BUSY_SHARE_LIMIT, "cause": cause}
+
+
+def dominant(generator: Generator, bounds: Bounds) -> Iterator[Values]:
+    """Find an own delay that is most of the measured latency."""
+    own_us = own_p99_us(generator.own_delay, bounds)
+    p99_us = bounds.latency_p99_us or 0.0
+    if own_us > OWN_FLOOR_SHARE * bounds.limit_us and own_us > OWN_SHARE_LIMIT * p99_us:
+        yield _share_values(generator.own_delay, bounds)
+
+
+def noticeable(generator: Generator, bounds: Bounds) -> Iterator[Values]:
+    """Find an own delay that the figures of a sound window contain."""
+    own_us = own_p99_us(generator.own_delay, bounds)
+    p99_us = bounds.latency_p99_us or 0.0
+    if own_us > REMARK_SHARE * max(bounds.limit_us, p99_us) and not saturated(generator, bounds):
+        yield _share_values(generator.own_delay, bounds)
+
+
+def noticeable_stalls(generator: Generator, bounds: Bounds) -> Iterator[Values]:
+    own = generator.own_delay
+    if own.stalled_s > STALLED_FLOOR_S / 2 and not saturated(generator, bounds):
+        yield _stall_values(own, bounds)
 
 
 def own_p99_us(own: OwnDelay, bounds: Bounds) -> float:
-    """The p99 of our own delay, at most: both ends together."""
+    """Return the greatest p99 of our own delay that the figures of both ends allow."""
     return (own.read_p99_us or 0.0) + max(0.0, (own.send_p99_us or 0.0) - bounds.tick_us)
 
 
-def _p99_us(bounds: Bounds) -> float:
-    return bounds.latency_p99_us or 0.0
+def late_s(generator: Generator, bounds: Bounds, unread: bool) -> float:
+    """Return the longest time for which a saturated generator may have been late."""
+    own = generator.own_delay
+    if not saturated(generator, bounds):
+        return 0.0
+    if generator.busy_share > BUSY_SHARE_LIMIT or unread:
+        return bounds.window_s
+    return min(bounds.window_s, own.stalled_s + own_p99_us(own, bounds) / 1e6)
 
 
-def _stalls_too_long(own: OwnDelay, bounds: Bounds) -> bool:
-    return own.stalled_s > max(STALLED_FLOOR_S, STALLED_SHARE_LIMIT * bounds.window_s)
+def _stall_values(own: OwnDelay, bounds: Bounds) -> Values:
+    longest = own.longest or LongestStall(0, 0.0, own.stalled_s)
+    several = longest.seconds <= 0.95 * own.stalled_s
+    return {
+        "worker": longest.worker,
+        "stalled_s": own.stalled_s,
+        "window_s": bounds.window_s,
+        "longest_s": longest.seconds if several else None,
+        "start_s": longest.start_s,
+        "cause": cause_of(own, bounds),
+    }
 
 
-def _stalled(own: OwnDelay, bounds: Bounds) -> str:
-    longest = own.longest
-    if longest is None:
-        return f"a worker stood still for {own.stalled_s:.2f} s of {bounds.window_s:.6g} s"
-    said = (
-        f"worker {longest.worker} stood still for {own.stalled_s:.2f} s of {bounds.window_s:.6g} s"
-    )
-    if longest.seconds > 0.95 * own.stalled_s:
-        return f"{said}, from second {longest.start_s:.1f}"
-    return f"{said}, longest {longest.seconds:.2f} s from second {longest.start_s:.1f}"
-
-
-def _share(own_us: float, bounds: Bounds) -> str:
-    p99_us = _p99_us(bounds)
+def _share_values(own: OwnDelay, bounds: Bounds) -> Values:
+    own_us, p99_us = own_p99_us(own, bounds), bounds.latency_p99_us
     # The delays of both ends need not have met in one message.
     own_us = min(own_us, p99_us) if p99_us else own_us
-    share = f" ({own_us / p99_us:.0%})" if p99_us else ""
-    return f"up to {own_us:,.0f} µs{share} of the p99 of {p99_us:,.0f} µs are the generator's own"
+    return {
+        "own_us": own_us,
+        "share": own_us / p99_us if p99_us else None,
+        "p99_us": p99_us or None,
+        "cause": cause_of(own, bounds),
+    }
 
 
-_CAUSES = (
-    (
-        "steal",
-        "the hypervisor took this host's processor for {:.2f} s; repeat it elsewhere or at another "
-        "time",
-    ),
-    ("throttled", "a CPU quota throttled this host's generator for {:.2f} s; raise the quota"),
-    ("waited", "it waited {:.2f} s for a processor; end what else runs here, or add cores"),
-)
-
-
-def _cause(own: OwnDelay, bounds: Bounds) -> str:
-    """Who took the time, and what to do about it."""
+def cause_of(own: OwnDelay, bounds: Bounds) -> Text:
+    """Return the cause of the own delay, with its remedy."""
     # A hundredth of the window is what it takes to make the p99.
     lost_s = STALLED_SHARE_LIMIT * bounds.window_s
     stalled = own.stalled_s >= CAUSE_SHARE * lost_s
     taken = own.in_stalls if stalled else own.in_window
-    for name, words in _CAUSES:
-        seconds = getattr(taken, name)
-        if seconds is not None and seconds >= CAUSE_SHARE * (own.stalled_s if stalled else lost_s):
-            return words.format(seconds)
+    least_s = CAUSE_SHARE * (own.stalled_s if stalled else lost_s)
+    outside = (
+        (Cause.STEAL, taken.steal),
+        (Cause.THROTTLED, taken.throttled),
+        (Cause.WAITED, taken.waited),
+    )
+    for sentence, seconds in outside:
+        if seconds is not None and seconds >= least_s:
+            return sentence(seconds=seconds)
     could_be_busy_s = own.stalled_s if stalled else bounds.window_s
     if taken.busy is None or taken.busy >= CAUSE_SHARE * could_be_busy_s:
-        return "add workers or cores, or lower the load"
-    if stalled:
-        return "it was stopped, or waited for memory or a disk"
-    return "this host woke it late; end what else runs here, or repeat it elsewhere"
+        return Cause.BUSY()
+    return Cause.STOPPED() if stalled else Cause.WOKEN_LATE()

@@ -1,18 +1,30 @@
-"""The verdict over each rate step of a run, and what it means for the run's own."""
+"""The verdict over each rate step of a run, and its part in the verdict over the run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from loadgen.judge.verdict import Reason, RunFacts, Verdict, in_order, judge
+from loadgen.judge.facts import RunFacts
+from loadgen.judge.verdict import Reason, Verdict, in_order, judge
 from loadgen.plan.rate_steps import RateStep
+from loadgen.sentences import Sentences
+
+
+class Sentence(Sentences):
+    """Sentences of reasons that concern one step."""
+
+    SENT_WITHIN_STEP = (
+        "{sent:,} of {target:message|messages} left within the step; "
+        "{unsent:message was|messages were} left to the next step"
+    )
+    IN_STEP = "step {number}, {share:.6g}% of the rate: {detail}"
 
 
 @dataclass(frozen=True, slots=True)
 class RateStepVerdict:
-    """What came of one step, over its judged part.
+    """The result of one step, over its judged part.
 
-    `rate` is messages a second over all publishers, as asked for; `owed` the messages that it left
-    to the next one.
+    `rate` is the requested rate in messages a second over all publishers; `owed` messages were
+    left to the next step.
     """
 
     step: RateStep
@@ -23,30 +35,32 @@ class RateStepVerdict:
 
 
 def judge_rate_step(step: RateStep, facts: RunFacts, owed: int) -> RateStepVerdict:
-    """The verdict over a step's facts, in which nothing is owed: that is sent in the next.
+    """Return the verdict over a step, whose unsent messages count in the next step.
 
-    RATE_MISSED says what the step sent, BACKLOG_GROWS whether what it left owed grew.
+    RATE_MISSED says how many the step sent, BACKLOG_GROWS if the number of unsent ones grew.
     """
+    target_rate = facts.schedule.target_rate
+    late = Sentence.SENT_WITHIN_STEP(
+        sent=facts.begun, target=round(target_rate * facts.window_s), unsent=owed
+    )
     reasons = tuple(
-        reason
-        if reason.code != "RATE_MISSED"
-        else Reason(
-            "RATE_MISSED",
-            f"{facts.begun:,} of {facts.target_rate * facts.window_s:,.0f} messages were "
-            f"sent within the step; {owed:,} were left to the next",
-        )
+        Reason(reason.code, late) if reason.code == "RATE_MISSED" else reason
         for reason in judge(facts).reasons
     )
-    return RateStepVerdict(step, facts.target_rate, facts, owed, Verdict(reasons))
+    return RateStepVerdict(step, target_rate, facts, owed, Verdict(reasons))
 
 
 def with_rate_steps(verdict: Verdict, steps: Sequence[RateStepVerdict]) -> Verdict:
-    """The run's verdict with what failed in a step and is not in it yet, by the first such step."""
-    known = {reason.code for reason in verdict.reasons}
+    """Return the run's verdict with the reasons of steps whose codes it does not have.
+
+    Of several steps with a code the first is named.
+    """
+    codes = set(verdict.codes)
     added: dict[str, Reason] = {}
     for number, step in enumerate(steps, start=1):
-        where = f"step {number}, {step.step.share * 100:.6g}% of the rate: "
         for reason in step.verdict.reasons:
-            if reason.code not in known:
-                added.setdefault(reason.code, Reason(reason.code, where + reason.detail))
+            if reason.code not in codes:
+                share = step.step.share * 100
+                detail = Sentence.IN_STEP(number=number, share=share, detail=reason.detail)
+                added.setdefault(reason.code, Reason(reason.code, detail))
     return replace(verdict, reasons=in_order((*verdict.reasons, *added.values())))

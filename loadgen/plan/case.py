@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
+from loadgen.judge.facts import RunFacts
+from loadgen.judge.own_delay import SEND_DELAY_LIMIT_US
 from loadgen.judge.published import SECURED, PublishedFigure
-from loadgen.judge.verdict import SEND_DELAY_LIMIT_US, RunFacts, Verdict
+from loadgen.judge.verdict import Verdict
 from loadgen.plan.groups import MESSAGING, DeviceGroup, RunPlan
 from loadgen.plan.rehearsal import Role, roles_of
 from loadgen.plan.scenario import Scenario

@@ -6,7 +6,6 @@ raises a ValueError whose text is one line that quotes what was wrong.
 
 import math
 import re
-from collections.abc import Sequence
 from decimal import Decimal
 
 NUMBER_LIMIT = 10**15
@@ -55,12 +54,6 @@ def shown(value: object, limit: int = SHOWN_CHARACTERS) -> str:
     except (ValueError, RecursionError):  # a huge integer, or endless nesting, inside a list
         return f"a {type(value).__name__}"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
-
-
-def listed(texts: Sequence[str], most: int, further: str = "more") -> str:
-    """Up to `most` of the texts with commas between, and how many `further` ones there are."""
-    left_out = len(texts) - most
-    return ", ".join(texts[:most]) + (f" and {left_out:,} {further}" if left_out > 0 else "")
 
 
 def _parse(value: object, multiples: dict[str, int] | dict[str, Decimal], example: str) -> Decimal:

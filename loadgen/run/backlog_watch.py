@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from loadgen.judge.verdict import BACKLOG_EDGE_NS, BacklogSample, Standstill
+from loadgen.judge.backlog import BACKLOG_EDGE_NS, BacklogSample, Standstill
 
 NS = 1_000_000_000
 SAMPLES = 20

@@ -17,8 +17,9 @@ from loadgen.brokers.ports import is_local
 from loadgen.brokers.process import ServedBroker
 from loadgen.cases.registry import resolve
 from loadgen.errors import LoadgenError
+from loadgen.judge.facts import RunFacts
 from loadgen.judge.rate_step_verdict import RateStepVerdict, with_rate_steps
-from loadgen.judge.verdict import Remark, RunFacts, Verdict, judge
+from loadgen.judge.verdict import Remark, Verdict, judge
 from loadgen.plan.case import Evidence
 from loadgen.plan.groups import RunPlan
 from loadgen.plan.scenario import Scenario
@@ -320,7 +321,8 @@ async def shutdown(context: RunContext) -> RunResult:
         await asyncio.to_thread(write_devices, context.directory, plan, state.finals)
     held = int(context.broken.get("held", 0))
     facts = facts_of(workload, plan, state, lost, held)
-    facts = replace(facts, crash_failure=_crash_failure(workload, facts, context.broken))
+    failure = _crash_failure(workload, facts, context.broken)
+    facts = replace(facts, ending=replace(facts.ending, crash_failure=failure))
     evidence = Evidence(
         workload=workload,
         plan=plan,
@@ -355,11 +357,11 @@ async def shutdown(context: RunContext) -> RunResult:
 
 def _crash_failure(workload: Workload, facts: RunFacts, broken: Mapping[str, Any]) -> str:
     """Why the broker did not crash and come back as it was asked to; "" where it did."""
-    if workload.crash != "broker" or facts.interrupted:
+    if workload.crash != "broker" or facts.ending.interrupted:
         return ""
     if "started_ns" not in broken:
         return str(broken.get("failure") or "the run ended before the broker served again")
-    if not facts.disconnects:
+    if not facts.connects.disconnects:
         return "no device lost its connection: was it the broker that they were connected to?"
     return ""
 

@@ -6,6 +6,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from loadgen.judge.facts import (
+    Connects,
+    Ending,
+    Messages,
+    RunFacts,
+    Schedule,
+    Service,
+    SlowFacts,
+)
 from loadgen.judge.ledger import (
     LONGEST_TEXT,
     Counted,
@@ -15,8 +24,9 @@ from loadgen.judge.ledger import (
     with_acknowledged,
     witness_of,
 )
+from loadgen.judge.own_delay import Generator
 from loadgen.judge.rate_step_verdict import RateStepVerdict
-from loadgen.judge.verdict import RunFacts, SlowFacts
+from loadgen.judge.thresholds import Measured, missed
 from loadgen.plan.groups import (
     RunPlan,
     sent_qos,
@@ -25,7 +35,6 @@ from loadgen.plan.groups import (
     timed_between_hosts,
     topics_of,
 )
-from loadgen.plan.thresholds import Measured, missed
 from loadgen.plan.workload import Workload
 from loadgen.run.hosts.worker_pool import Loss
 from loadgen.run.own_delay_facts import own_delay_of
@@ -46,9 +55,7 @@ def facts_of(
     """
     start_ns, end_ns = state.result_window
     result = ("measure", "end_to_end") if state.messages else ("connect", "connect")
-    connected, backlog = state.connected, state.backlog
-    connect_failures, connect_failure = _failures(connected)
-    subscribe_failures, subscribe_failure = _failures(state.subscribed)
+    backlog = state.backlog
     window = _counted(plan, state, "measure", held_when_cut)
     whole = _counted(plan, state, None, held_when_cut)
     witness = _witness(plan, state)
@@ -58,64 +65,95 @@ def facts_of(
         *ledgers_of(window, whole, observed=observed), state.lost_unacknowledged
     )
     facts = RunFacts(
-        qos=workload.needs.qos,
-        connects_only=workload.case.connects_only,
-        send_delay_limit_us=workload.case.send_delay_limit_us,
+        window_s=(end_ns - start_ns) / NS,
+        ending=Ending(
+            interrupted=state.ending == "interrupted",
+            abandoned=state.abandoned,
+            workers_lost=tuple(loss.worker for loss in losses),
+            hosts_of_lost=tuple(dict.fromkeys(loss.host for loss in losses if loss.host)),
+            unread=unread,
+        ),
+        connects=_connects(workload, plan, state),
+        schedule=_schedule(workload, plan, state),
+        messages=Messages(
+            qos=workload.needs.qos,
+            window=ledger,
+            run=run_ledger,
+            imbalances=imbalances(window, whole, witness, observed=observed),
+            proven=witness is not None or not state.messages,
+            refusals=witness.refusals if witness else {},
+            refusal=printable(witness.refusal, LONGEST_TEXT) if witness else "",
+            violation=printable(witness.violation, LONGEST_TEXT) if witness else "",
+            lost_named=state.lost_named,
+            held_when_cut=held_when_cut,
+        ),
+        generator=Generator(
+            busy_share=state.tally.busy_share_max(),
+            own_delay=own_delay_of(
+                state.stalls, state.hosts.values(), state.tally, state.result_window
+            ),
+            send_delay_limit_us=workload.case.send_delay_limit_us,
+            send_tick_us=plan.send_tick_us,
+        ),
+        service=Service(
+            backlog=() if backlog is None else tuple(backlog.samples()),
+            standstills=() if backlog is None else backlog.standstills(),
+            latency_p99_us=state.tally.p99_us(*result),
+            latency_bound_us=workload.latency_bound_us,
+            clock_bound_ns=state.clock_bound_ns,
+            timed_between_hosts=timed_between_hosts(plan),
+        ),
+        slow=_slow(plan, state),
+    )
+    measured = Measured(
+        state.tally.latencies(),
+        ledger,
+        facts.begun,
+        facts.window_s,
+        facts.service.clock_skew_us,
+    )
+    service = replace(
+        facts.service,
+        thresholds_missed=state.missed or missed(workload.thresholds, measured),
+        ended_by_threshold=bool(state.missed),
+    )
+    return replace(facts, service=service)
+
+
+def _connects(workload: Workload, plan: RunPlan, state: RunState) -> Connects:
+    connected = state.connected
+    connect_failures, connect_failure = _failures(connected)
+    subscribe_failures, subscribe_failure = _failures(state.subscribed)
+    return Connects(
         devices=sum(group.count for group in plan.groups),
         connected=connected.done if connected else 0,
         connect_failures=connect_failures,
         connect_failure=connect_failure,
+        connect_rate=workload.phases.connect_rate,
+        connect_seconds=connected.seconds if connected else 0.0,
         subscribe_failures=subscribe_failures,
         subscribe_failure=subscribe_failure,
         closed_at_subscribe=state.subscribed.closed if state.subscribed else 0,
         lost_to_absent=state.lost_to_absent,
-        lost_named=state.lost_named,
         disconnects=state.tally.total("disconnects"),
         disconnect=state.disconnect_reason,
         disconnects_planned=plan.reconnect is not None,
         reconnects=state.tally.total("connects") - (connected.made if connected else 0),
         returned=sum(final.get("returned") or 0 for final in state.finals.values()),
-        owed_by_leave=_owed_by_leave(plan),
-        connect_rate=workload.phases.connect_rate,
-        connect_seconds=connected.seconds if connected else 0.0,
-        window_s=(end_ns - start_ns) / NS,
+    )
+
+
+def _schedule(workload: Workload, plan: RunPlan, state: RunState) -> Schedule:
+    return Schedule(
+        connects_only=workload.case.connects_only,
         target_rate=sum(one.publishes.rate for one in plan.groups if one.publishes is not None)
         * workload.mean_share,
-        scheduled=_scheduled(plan, state),
         arrivals_random=workload.arrivals_random,
         publishers=sum(group.count for group in plan.groups if group.publishes is not None),
-        ledger=ledger,
-        run_ledger=run_ledger,
-        imbalances=imbalances(window, whole, witness, observed=observed),
-        proven=witness is not None or not state.messages,
-        refusals=witness.refusals if witness else {},
-        refusal=printable(witness.refusal, LONGEST_TEXT) if witness else "",
-        violation=printable(witness.violation, LONGEST_TEXT) if witness else "",
+        scheduled=_scheduled(plan, state),
         owed_at_window_end=state.owed_at_window_end,
-        busy_share=state.tally.busy_share_max(),
-        own_delay=own_delay_of(
-            state.stalls, state.hosts.values(), state.tally, state.result_window
-        ),
-        send_tick_us=plan.send_tick_us,
-        backlog=() if backlog is None else tuple(backlog.samples()),
-        standstills=() if backlog is None else backlog.standstills(),
-        latency_p99_us=state.tally.p99_us(*result),
-        latency_bound_us=workload.latency_bound_us,
-        workers_lost=tuple(loss.worker for loss in losses),
-        hosts_of_lost=tuple(dict.fromkeys(loss.host for loss in losses if loss.host)),
-        clock_bound_ns=state.clock_bound_ns,
-        timed_between_hosts=timed_between_hosts(plan),
-        interrupted=state.ending == "interrupted",
-        abandoned=state.abandoned,
-        unread=unread,
-        held_when_cut=held_when_cut,
-        slow=_slow(plan, state),
+        owed_by_leave=_owed_by_leave(plan),
     )
-    measured = Measured(
-        state.tally.latencies(), ledger, facts.begun, facts.window_s, facts.apart_us
-    )
-    ended_by = tuple(f"{text}, and the run was ended for it" for text in state.missed)
-    return replace(facts, thresholds_missed=ended_by or missed(workload.thresholds, measured))
 
 
 def _slow(plan: RunPlan, state: RunState) -> SlowFacts | None:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loadgen.judge.ledger import Counted, ledger_of
+from loadgen.judge.thresholds import Measured, hopeless
 from loadgen.kernels.traffic import INTENDED_PHASES
 from loadgen.metrics.interval import COUNTERS, Interval
 from loadgen.plan.groups import RunPlan, slow_group, topics_of
-from loadgen.plan.thresholds import Measured, Threshold, hopeless
+from loadgen.plan.thresholds import Threshold
 from loadgen.run.backlog_watch import BacklogWatch, Sight
 from loadgen.run.host_watch import thinned
 from loadgen.run.hosts.worker_pool import WorkerPool

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, LoadgenError
-from loadgen.judge.verdict import LostRange
+from loadgen.judge.facts import LostRange
 from loadgen.plan.groups import RunPlan, may_be_kept, sent_qos
 from loadgen.plan.workload import PhasePlan
 from loadgen.run.hosts.worker_pool import WorkerLostError, WorkerPool

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from loadgen.judge.backlog import BacklogSample
+from loadgen.judge.facts import RunFacts
 from loadgen.judge.ledger import Counted, Ledger, ledger_of
 from loadgen.judge.own_delay import OwnDelay
 from loadgen.judge.rate_step_verdict import RateStepVerdict, judge_rate_step
-from loadgen.judge.verdict import BacklogSample, RunFacts
 from loadgen.metrics.interval import Interval
 from loadgen.plan.rate_steps import RateStep
 from loadgen.run.backlog_watch import without_lost
@@ -108,36 +109,51 @@ class RateStepWatch:
             counts = tally.counts["measure"]
             expected = end.expected - start.expected
             missing = self._lost_by(2 * place + 2) - self._lost_by(2 * place + 1)
+            window = ledger_of(
+                Counted(
+                    {**counts, "sent": end.sent - start.sent, "expected": expected}
+                    | {"received": expected - min(max(missing, 0), expected)}
+                )
+            )
             facts = replace(
                 whole,
-                connected=whole.devices,
-                connect_failures=0,
-                closed_at_subscribe=0,
-                disconnects=counts["disconnects"],
-                reconnects=counts["connects"],
                 window_s=(end.time_ns - start.time_ns) / NS,
-                target_rate=rate * step.share,
-                ledger=ledger_of(
-                    Counted(
-                        {**counts, "sent": end.sent - start.sent, "expected": expected}
-                        | {"received": expected - min(max(missing, 0), expected)}
-                    )
+                ending=replace(whole.ending, interrupted=False, workers_lost=()),
+                connects=replace(
+                    whole.connects,
+                    connected=whole.connects.devices,
+                    connect_failures=0,
+                    closed_at_subscribe=0,
+                    disconnects=counts["disconnects"],
+                    reconnects=counts["connects"],
                 ),
-                # What is said of the whole run is not said again of a step.
-                run_ledger=Ledger(),
-                imbalances=(),
-                proven=True,
-                held_when_cut=0,
-                scheduled=end.begun - start.begun,
-                owed_at_window_end=0,
-                busy_share=tally.busy_share_max(),
-                own_delay=own_delay(tally, (start.time_ns, end.time_ns)),
-                backlog=tuple(one for one in backlog if start.time_ns <= one[0] <= end.time_ns),
-                standstills=(),
-                latency_p99_us=tally.p99_us("measure", "end_to_end"),
-                thresholds_missed=(),
-                workers_lost=(),
-                interrupted=False,
+                schedule=replace(
+                    whole.schedule,
+                    target_rate=rate * step.share,
+                    scheduled=end.begun - start.begun,
+                    owed_at_window_end=0,
+                ),
+                # Findings about the whole run are not repeated for a step.
+                messages=replace(
+                    whole.messages,
+                    window=window,
+                    run=Ledger(),
+                    imbalances=(),
+                    proven=True,
+                    held_when_cut=0,
+                ),
+                generator=replace(
+                    whole.generator,
+                    busy_share=tally.busy_share_max(),
+                    own_delay=own_delay(tally, (start.time_ns, end.time_ns)),
+                ),
+                service=replace(
+                    whole.service,
+                    backlog=tuple(one for one in backlog if start.time_ns <= one[0] <= end.time_ns),
+                    standstills=(),
+                    latency_p99_us=tally.p99_us("measure", "end_to_end"),
+                    thresholds_missed=(),
+                ),
             )
             found.append(judge_rate_step(step, facts, end.owed))
         return tuple(found)

@@ -12,8 +12,9 @@ from typing import Any
 
 from loadgen import PROGRAM
 from loadgen.brokers.process import ServedBroker
+from loadgen.judge.facts import RunFacts
 from loadgen.judge.rate_step_verdict import RateStepVerdict
-from loadgen.judge.verdict import RunFacts, Verdict
+from loadgen.judge.verdict import Verdict
 from loadgen.plan.case import Conclusion
 from loadgen.plan.groups import RunPlan, timed_between_hosts
 from loadgen.plan.plan import describe
@@ -74,11 +75,11 @@ class RunDocument:
         case: str,
     ) -> None:
         """Write the whole of a run that has ended, and the files of its case."""
-        seen = self._seen(state, facts.workers_lost)
-        seen["observed"]["own_delay"] = asdict(facts.own_delay)
+        seen = self._seen(state, facts.ending.workers_lost)
+        seen["observed"]["own_delay"] = asdict(facts.generator.own_delay)
         if facts.slow is not None:
             seen["observed"]["slow"] = asdict(facts.slow)
-        if facts.lost_named:
+        if facts.messages.lost_named:
             seen["observed"]["lost"] = lost_document(facts)
         if state.recovery is not None:
             seen["observed"]["recovery"] = state.recovery.document(state.windows["measure"][0])
@@ -181,9 +182,12 @@ def run_document(
 
 def lost_document(facts: RunFacts) -> dict[str, Any]:
     """Which acknowledged messages were lost: the first, and how many more there are."""
-    named = sum(one.messages for one in facts.lost_named)
-    lost = facts.run_ledger.lost_acknowledged or 0
-    return {"named": [asdict(one) for one in facts.lost_named], "more": max(lost - named, 0)}
+    named = sum(one.messages for one in facts.messages.lost_named)
+    lost = facts.messages.run.lost_acknowledged or 0
+    return {
+        "named": [asdict(one) for one in facts.messages.lost_named],
+        "more": max(lost - named, 0),
+    }
 
 
 def _named(workload: Workload, broker: ServedBroker) -> dict[str, str]:
@@ -229,11 +233,11 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 def _ledger(facts: RunFacts) -> dict[str, Any]:
     """Both ledgers, and whether their sums were proven."""
     return {
-        "window": facts.ledger.document(),
-        "run": facts.run_ledger.document(),
-        "refusals": dict(facts.refusals),
-        "proven": facts.proven and not facts.imbalances,
-        "imbalances": list(facts.imbalances),
+        "window": facts.messages.window.document(),
+        "run": facts.messages.run.document(),
+        "refusals": dict(facts.messages.refusals),
+        "proven": facts.messages.proven and not facts.messages.imbalances,
+        "imbalances": list(facts.messages.imbalances),
     }
 
 
@@ -244,10 +248,10 @@ def _rate_step(found: RateStepVerdict) -> dict[str, Any]:
         "rate": found.rate,
         "seconds": facts.window_s,
         "sent": facts.begun,
-        "expected": facts.ledger.expected,
-        "lost": facts.ledger.lost,
+        "expected": facts.messages.window.expected,
+        "lost": facts.messages.window.lost,
         "owed": found.owed,
-        "p99_us": facts.latency_p99_us,
-        "busy_share": facts.busy_share,
+        "p99_us": facts.service.latency_p99_us,
+        "busy_share": facts.generator.busy_share,
         "verdict": _verdict(found.verdict),
     }

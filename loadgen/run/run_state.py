@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from loadgen.judge.verdict import LostRange
+from loadgen.judge.facts import LostRange
 from loadgen.plan.groups import RunPlan
 from loadgen.run.backlog_watch import BacklogWatch
 from loadgen.run.host_watch import HostSample

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from loadgen.judge.facts import RunFacts
 from loadgen.judge.ledger import Ledger
-from loadgen.judge.verdict import RunFacts
 from loadgen.metrics.reducer import summarize
 from loadgen.specjms import audit
 from loadgen.specjms.chain_model import Model
@@ -88,13 +88,14 @@ def without_forgotten(
     Messages that are not persistent are not lost; what became of them is not judged.
     """
     gone = [one for one in destinations if not audit.is_persistent(model, one.number)]
-    return replace(
-        facts,
-        ledger=_forgiven(facts.ledger, sum(one.expected - one.received for one in gone)),
-        run_ledger=_forgiven(
-            facts.run_ledger, sum(one.expected_in_all - one.received_in_all for one in gone)
+    messages = replace(
+        facts.messages,
+        window=_forgiven(facts.messages.window, sum(one.expected - one.received for one in gone)),
+        run=_forgiven(
+            facts.messages.run, sum(one.expected_in_all - one.received_in_all for one in gone)
         ),
     )
+    return replace(facts, messages=messages)
 
 
 def _forgiven(ledger: Ledger, deliveries: int) -> Ledger:

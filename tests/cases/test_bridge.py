@@ -3,7 +3,9 @@
 import pytest
 
 from loadgen.cases.bridge import bottleneck_of
-from loadgen.judge.verdict import BackendFacts, by_backend, judge
+from loadgen.judge.facts import BackendFacts
+from loadgen.judge.rules import by_backend
+from loadgen.judge.verdict import judge
 from tests.ledgers import changed, facts_with
 
 ONE = BackendFacts(1, "mqtt://a:1", 5, expected=100, received=100, busy_share=0.3)
@@ -44,10 +46,9 @@ def test_a_backend_that_went_away_is_the_limit() -> None:
 
 
 def test_only_backends_that_count_are_told() -> None:
-    assert by_backend((ONE, TWO), lambda b: b.disconnects, "of them to") == ""
+    assert by_backend((ONE, TWO), lambda b: b.disconnects) == ()
     gone = BackendFacts(2, "mqtt://b:2", 5, disconnects=3)
-    said = by_backend((ONE, gone), lambda b: b.disconnects, "of them to")
-    assert said == "; 3 of them to backend 2 (mqtt://b:2)"
+    assert by_backend((ONE, gone), lambda b: b.disconnects) == ("3 at backend 2 (mqtt://b:2)",)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,8 @@ def test_verdict_names_the_backend(backend: BackendFacts, code: str) -> None:
     )
     (reason,) = judge(facts).reasons
     assert reason.code == code
-    assert "backend 2 (mqtt://b:2)" in reason.detail and "backend 1" not in reason.detail
+    (named,) = reason.values["backends"]
+    assert named.endswith(backend.name) and named in reason.detail
 
 
 def test_what_a_consumer_held_must_come_again() -> None:
@@ -91,4 +93,4 @@ def test_what_a_consumer_held_must_come_again() -> None:
     )
     assert judge(facts).valid
     (reason,) = judge(changed(facts, duplicated=4)).reasons
-    assert reason.code == "LOST" and reason.detail.startswith("3 of 7 messages")
+    assert (reason.code, reason.values) == ("LOST", {"missing": 3, "held": 7})

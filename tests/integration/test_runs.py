@@ -53,8 +53,8 @@ async def test_churn_is_no_fault_and_its_waiting_messages_have_their_series(
     assert not {"DISCONNECTED", "LOST", "DUPLICATED", "OUT_OF_ORDER", "CONNECT_FAILED"} & set(
         result.verdict.codes
     ), result.verdict
-    assert result.facts.reconnects == result.facts.returned > 15
-    assert result.facts.ledger.expected == result.facts.ledger.intact == 300
+    assert result.facts.connects.reconnects == result.facts.connects.returned > 15
+    assert result.facts.messages.window.expected == result.facts.messages.window.intact == 300
     assert sum(row["count"] for row in rows(result.directory) if row["series"] == "reconnect") > 0
 
 
@@ -86,11 +86,11 @@ async def test_a_broker_that_crashes_on_request_comes_back_and_so_do_the_devices
     (started,) = events(result.directory, "broker_started")
     assert killed["detail"] == "mosquitto was killed on request"
     assert started["detail"] == "mosquitto was started again"
-    assert result.facts.disconnects == result.facts.reconnects == 10
+    assert result.facts.connects.disconnects == result.facts.connects.reconnects == 10
     assert "DISCONNECTED" not in result.verdict.codes
     # Whatever the broker lost of it: each message was sent, and acknowledged in the end.
     assert total(result, "sent") == total(result, "acknowledged") == 160
-    assert result.facts.ledger.owed == 0
+    assert result.facts.messages.window.owed == 0
     document = manifest(result.directory)
     recovery = document["observed"]["recovery"]
     assert 0.4 < recovery["crashed_s"] < 1
@@ -109,8 +109,8 @@ async def test_a_command_of_ones_own_crashes_a_broker_of_ones_own(tmp_path: Path
             await asyncio.sleep(0.01)
         await mosquitto.start()
         result = await playing
-    assert result.facts.disconnects == result.facts.reconnects == 6
-    assert not result.facts.crash_failure
+    assert result.facts.connects.disconnects == result.facts.connects.reconnects == 6
+    assert not result.facts.ending.crash_failure
     document = manifest(result.directory)
     assert 0.4 < document["observed"]["recovery"]["crashed_s"] < 1
 
@@ -181,13 +181,13 @@ async def test_each_device_has_a_row_that_tells_what_it_lost(tmp_path: Path, fau
     assert [row["expected"] for row in receiving] == [sent[r["device"] // 4] for r in receiving]
     assert sum(row["received"] for row in receiving) == total(result, "received", "subscribers")
     in_window = sum(row["received_in_window"] for row in receiving)
-    assert in_window == result.facts.ledger.intact
+    assert in_window == result.facts.messages.window.intact
     lost = [row["lost"] for row in receiving]
     assert lost == [row["expected"] - row["received"] for row in receiving]
     if fault == "none":
         assert set(lost) == {0}
     else:
-        assert sum(lost) >= result.facts.ledger.lost > 0
+        assert sum(lost) >= result.facts.messages.window.lost > 0
     assert "devices/part-000000.parquet" in (tmp_path / "run" / "SHA256SUMS").read_text()
 
 
@@ -209,7 +209,7 @@ async def test_devices_log_in_with_what_their_file_says_and_no_secret_is_kept(
         path.write_text("client_id,username,password\n" + "".join(lines[:4]) + "m,meter,wrong\n")
         result = await play(tmp_path / "wrong", "connburst", devices=5, **wanted)
         assert without_saturation(result.verdict.codes) == ("CONNECT_FAILED",)
-        assert result.facts.connected == 4
+        assert result.facts.connects.connected == 4
         path.write_text("client_id,username,password\nm,meter,wrong\n")
         with pytest.raises(BrokerRefusedError, match="password"):
             await play(tmp_path / "all", "connburst", devices=1, **wanted)
@@ -285,7 +285,7 @@ async def test_what_a_device_has_no_right_to_publish_is_refused(
         url = f"mqtt://{broker.endpoints[0].address}"
         result = await play(tmp_path, "fanin", broker=url, workers=1, **fields)
     assert without_saturation(result.verdict.codes) == (code,), result.verdict
-    ledger = result.facts.ledger
+    ledger = result.facts.messages.window
     assert {"REFUSED": ledger.refused, "LOST": ledger.lost}[code] == ledger.sent // 4 == 15
 
 
@@ -377,7 +377,7 @@ async def test_messages_that_no_buffer_holds(tmp_path: Path, broker: str, qos: i
         tmp_path, "fanout", topics=2, ratio=2, rate=10, size="32-2MB", qos=qos, broker=broker
     )
     assert not faults(result.verdict.reasons)
-    ledger = result.facts.ledger
+    ledger = result.facts.messages.window
     assert ledger.intact == ledger.expected == 30
     assert total(result, "received_bytes") > 5_000_000
 
@@ -387,7 +387,7 @@ async def test_large_messages_over_tls(tmp_path: Path) -> None:
         tmp_path, "fanout", topics=2, ratio=1, rate=10, size="1MB", broker="mosquitto", tls=True
     )
     assert not faults(result.verdict.reasons)
-    assert result.facts.ledger.intact == result.facts.ledger.expected == 15
+    assert result.facts.messages.window.intact == result.facts.messages.window.expected == 15
 
 
 async def test_thresholds_are_held_against_the_figures_of_the_score_card(tmp_path: Path) -> None:
@@ -419,4 +419,4 @@ async def test_a_threshold_that_cannot_hold_any_more_ends_the_run(tmp_path: Path
     assert told.endswith("and the run was ended for it")
     assert result.exit_status == 1 and not result.interrupted
     assert 1 <= result.facts.window_s < 30
-    assert result.facts.ledger.intact > 0
+    assert result.facts.messages.window.intact > 0

@@ -53,7 +53,7 @@ async def test_backlog_of_a_short_window_is_judged_too(tmp_path: Path) -> None:
         scenario = fanin(broker=url_of(broker), rate=2 * CEILING, duration=1)
         result = await run(scenario, tmp_path / "r")
     assert "BACKLOG_GROWS" in result.verdict.codes, result.verdict
-    assert len(result.facts.backlog) >= 10
+    assert len(result.facts.service.backlog) >= 10
 
 
 def workers() -> list[psutil.Process]:
@@ -121,7 +121,13 @@ async def test_rate_steps_are_judged_on_their_own_and_nothing_is_forgiven(tmp_pa
     assert "BACKLOG_GROWS" in second.verdict.codes
     assert "BACKLOG_GROWS" not in first.verdict.codes + third.verdict.codes
     # Every message of the whole schedule was sent and arrived, whichever step it came in.
-    assert result.facts.ledger.sent == pytest.approx(2 * 1_500 + 3 * 4_500 + 4 * 600, rel=0.01)
-    assert result.facts.ledger.intact == result.facts.ledger.expected == result.facts.ledger.sent
-    assert sum(one.facts.ledger.lost for one in result.steps) == 0
+    assert result.facts.messages.window.sent == pytest.approx(
+        2 * 1_500 + 3 * 4_500 + 4 * 600, rel=0.01
+    )
+    assert (
+        result.facts.messages.window.intact
+        == result.facts.messages.window.expected
+        == result.facts.messages.window.sent
+    )
+    assert sum(one.facts.messages.window.lost for one in result.steps) == 0
     assert (tmp_path / "run" / "run.json").exists()

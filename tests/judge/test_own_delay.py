@@ -1,32 +1,51 @@
-"""What of a window is the generator's own, when it is too much, and who took the time."""
+"""The generator's own part in a window: when it is too much, and its cause."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from loadgen.judge import own_delay
 from loadgen.judge.own_delay import (
     OWN_FLOOR_SHARE,
     OWN_SHARE_LIMIT,
     STALLED_FLOOR_S,
     STALLED_SHARE_LIMIT,
     Bounds,
+    Generator,
     LongestStall,
     OwnDelay,
     TimeTaken,
     own_p99_us,
-    remark,
-    saturation,
+    saturated,
 )
 
 BOUNDS = Bounds(window_s=20.0, latency_p99_us=300.0, limit_us=20_000)
 STOOD = OwnDelay(
     stalled_s=2.0, longest=LongestStall(1, 3.14, 1.99), in_stalls=TimeTaken(0.0, 0.0, 0, 0)
 )
+Values = Mapping[str, Any]
 
 
-def test_nothing_of_our_own_is_no_reason_and_no_remark() -> None:
-    assert saturation(OwnDelay(), 0.5, BOUNDS) == ""
-    assert remark(OwnDelay(), BOUNDS) == ""
+def is_saturated(own: OwnDelay, bounds: Bounds = BOUNDS, busy_share: float = 0.1) -> bool:
+    return saturated(Generator(busy_share, own), bounds)
+
+
+def stalled(own: OwnDelay, bounds: Bounds = BOUNDS) -> Values:
+    (values,) = own_delay.stalled(Generator(own_delay=own), bounds)
+    return values
+
+
+def late(own: OwnDelay, bounds: Bounds = BOUNDS) -> Values:
+    (values,) = own_delay.late(Generator(own_delay=own), bounds)
+    return values
+
+
+def test_no_own_delay_is_neither_reason_nor_remark() -> None:
+    assert not is_saturated(OwnDelay())
+    assert not [*own_delay.noticeable(Generator(), BOUNDS)]
+    assert not [*own_delay.noticeable_stalls(Generator(), BOUNDS)]
 
 
 @pytest.mark.parametrize("window_s", [1.0, 100.0])
@@ -36,52 +55,59 @@ def test_a_worker_may_stand_still_for_a_share_of_the_window_and_for_a_moment(
     bounds = replace(BOUNDS, window_s=window_s)
     most_s = max(STALLED_FLOOR_S, STALLED_SHARE_LIMIT * window_s)
     at_most = replace(STOOD, stalled_s=most_s)
-    assert saturation(at_most, 0.1, bounds) == ""
-    assert "stood still" in saturation(replace(STOOD, stalled_s=most_s * 1.01), 0.1, bounds)
-    assert "stood still" in remark(at_most, bounds)
+    assert not is_saturated(at_most, bounds)
+    assert stalled(replace(STOOD, stalled_s=most_s * 1.01), bounds)["worker"] == 1
+    (remark,) = own_delay.noticeable_stalls(Generator(own_delay=at_most), bounds)
+    assert remark["stalled_s"] == most_s
 
 
 def test_the_worker_and_the_moment_are_named() -> None:
-    said = saturation(STOOD, 0.1, BOUNDS)
-    assert said.startswith("worker 1 stood still for 2.00 s of 20 s, from second 3.1: ")
+    values = stalled(STOOD)
+    assert (values["worker"], values["stalled_s"], values["window_s"]) == (1, 2.0, 20.0)
+    assert (values["longest_s"], values["start_s"]) == (None, 3.14)
     often = replace(STOOD, longest=LongestStall(1, 3.14, 0.3))
-    assert "longest 0.30 s from second 3.1" in saturation(often, 0.1, BOUNDS)
+    assert stalled(often)["longest_s"] == 0.3
+
+
+@pytest.mark.parametrize(
+    ("taken", "cause", "seconds"),
+    [
+        (TimeTaken(steal=1.2), "STEAL", 1.2),
+        (TimeTaken(steal=0.1, throttled=1.2), "THROTTLED", 1.2),
+        (TimeTaken(0.0, None, 1.2, 0.5), "WAITED", 1.2),
+        (TimeTaken(0.0, 0.0, 0.1, 1.9), "BUSY", None),
+        (TimeTaken(0.0, 0.0, 0.1, 0.1), "STOPPED", None),
+    ],
+)
+def test_the_cause_is_what_took_most_of_the_time(
+    taken: TimeTaken, cause: str, seconds: float | None
+) -> None:
+    found = stalled(replace(STOOD, in_stalls=taken))["cause"]
+    assert (found.code, found.values.get("seconds")) == (cause, seconds)
 
 
 @pytest.mark.parametrize(
     ("taken", "cause"),
     [
-        (TimeTaken(steal=1.2), "hypervisor took this host's processor for 1.20 s; repeat it"),
-        (TimeTaken(steal=0.1, throttled=1.2), "quota throttled this host's generator for 1.20 s"),
-        (TimeTaken(0.0, None, 1.2, 0.5), "waited 1.20 s for a processor"),
-        (TimeTaken(0.0, 0.0, 0.1, 1.9), "add workers or cores"),
-        (TimeTaken(0.0, 0.0, 0.1, 0.1), "it was stopped, or waited for memory or a disk"),
+        (TimeTaken(steal=0.15), "STEAL"),
+        (TimeTaken(steal=0.05, throttled=0.15), "THROTTLED"),
+        (TimeTaken(waited=2.0, busy=15.0), "WAITED"),
+        (TimeTaken(0.0, 0.0, 0.0, 15.0), "BUSY"),
+        (TimeTaken(0.0, 0.0, 0.0, 3.0), "WOKEN_LATE"),
     ],
 )
-def test_the_cause_is_who_had_most_of_the_time(taken: TimeTaken, cause: str) -> None:
-    said = saturation(replace(STOOD, in_stalls=taken), 0.3, BOUNDS)
-    assert cause in said
-    assert ("add workers" in said) == ("add workers" in cause)
-
-
-def test_delay_without_a_stall_is_explained_by_the_whole_window() -> None:
-    late = OwnDelay(read_p99_us=25_000.0)
-    for taken, cause in (
-        (TimeTaken(steal=0.15), "hypervisor"),
-        (TimeTaken(steal=0.05, throttled=0.15), "quota"),
-        (TimeTaken(waited=2.0, busy=15.0), "waited 2.00 s for a processor"),
-        (TimeTaken(0.0, 0.0, 0.0, 15.0), "add workers"),
-        (TimeTaken(0.0, 0.0, 0.0, 3.0), "this host woke it late"),
-    ):
-        assert cause in saturation(replace(late, in_window=taken), 0.3, BOUNDS)
+def test_delay_without_a_stall_is_explained_by_the_whole_window(
+    taken: TimeTaken, cause: str
+) -> None:
+    assert late(OwnDelay(read_p99_us=25_000.0, in_window=taken))["cause"].code == cause
 
 
 def test_a_short_stall_does_not_explain_a_p99() -> None:
-    late = OwnDelay(
+    brief = OwnDelay(
         0.05, LongestStall(0, 1.0, 0.05), TimeTaken(0.0, 0.0, 0.05, 0.0), read_p99_us=3e4
     )
-    assert "waited" in saturation(replace(late, stalled_s=0.1), 0.3, BOUNDS)
-    assert "waited" not in saturation(late, 0.3, BOUNDS)
+    assert late(replace(brief, stalled_s=0.1))["cause"].code == "WAITED"
+    assert late(brief)["cause"].code == "BUSY"
 
 
 def test_both_ends_count_and_an_intended_wait_does_not() -> None:
@@ -92,25 +118,29 @@ def test_both_ends_count_and_an_intended_wait_does_not() -> None:
 
 def test_more_than_the_limit_is_too_much_however_late_the_broker_was() -> None:
     bounds = replace(BOUNDS, latency_p99_us=1e6)
-    assert saturation(OwnDelay(send_p99_us=20_000.0), 0.1, bounds) == ""
-    assert "p99 20,001 µs above 20,000 µs" in saturation(OwnDelay(send_p99_us=2e4 + 1), 0.1, bounds)
+    assert not is_saturated(OwnDelay(send_p99_us=20_000.0), bounds)
+    values = late(OwnDelay(send_p99_us=20_001.0), bounds)
+    assert (values["own_us"], values["limit_us"]) == (20_001, 20_000)
 
 
 def test_a_large_share_is_too_much_from_a_floor_on() -> None:
     floor_us = OWN_FLOOR_SHARE * BOUNDS.limit_us
     bounds = replace(BOUNDS, latency_p99_us=floor_us)
-    assert saturation(OwnDelay(read_p99_us=floor_us), 0.1, bounds) == ""
-    assert "(100%) of the p99" in saturation(OwnDelay(read_p99_us=floor_us + 1), 0.1, bounds)
+    assert not is_saturated(OwnDelay(read_p99_us=floor_us), bounds)
+    above = Generator(own_delay=OwnDelay(read_p99_us=floor_us + 1))
+    (values,) = own_delay.dominant(above, bounds)
+    assert values["share"] == 1
     slow = replace(BOUNDS, latency_p99_us=(floor_us + 1) / OWN_SHARE_LIMIT)
-    some = OwnDelay(read_p99_us=floor_us + 1)
-    assert saturation(some, 0.1, slow) == ""
-    assert "(50%) of the p99" in remark(some, slow)
+    assert not saturated(above, slow)
+    (remark,) = own_delay.noticeable(above, slow)
+    assert remark["share"] == 0.5
 
 
-def test_a_busy_loop_is_told_to_get_help_and_a_starved_one_is_not() -> None:
-    busy = OwnDelay(in_window=TimeTaken(0.0, 0.0, 0.0, 19.5))
-    assert "97.0% of its time" in saturation(busy, 0.97, BOUNDS)
-    assert "add workers" in saturation(busy, 0.97, BOUNDS)
-    starved = saturation(OwnDelay(in_window=TimeTaken(0.0, 0.0, 12.0, 7.4)), 0.97, BOUNDS)
-    assert "waited 12.00 s for a processor" in starved
-    assert "add workers" not in starved
+def test_a_busy_loop_needs_workers_and_a_starved_one_a_processor() -> None:
+    for taken, cause in (
+        (TimeTaken(0.0, 0.0, 0.0, 19.5), "BUSY"),
+        (TimeTaken(0.0, 0.0, 12.0, 7.4), "WAITED"),
+    ):
+        generator = Generator(0.97, OwnDelay(in_window=taken))
+        (values,) = own_delay.busy(generator, BOUNDS)
+        assert (values["share"], values["cause"].code) == (0.97, cause)

@@ -2,8 +2,9 @@ import pytest
 
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import ScenarioError
+from loadgen.judge.facts import RunFacts
 from loadgen.judge.rate_step_verdict import judge_rate_step, with_rate_steps
-from loadgen.judge.verdict import Reason, RunFacts, Verdict
+from loadgen.judge.verdict import Reason, Verdict
 from loadgen.plan.rate_steps import RateStep, mean_share, rate_steps, read_steps
 from loadgen.plan.scenario import read_toml, to_toml
 from tests.ledgers import facts_with
@@ -65,10 +66,7 @@ def test_step_that_sent_too_little_says_what_it_left() -> None:
     found = judge_rate_step(STEP, facts(sent=900, expected=900, received=900), 101)
     (reason,) = found.verdict.reasons
     assert reason.code == "RATE_MISSED"
-    assert (
-        reason.detail
-        == "900 of 1,000 messages were sent within the step; 101 were left to the next"
-    )
+    assert reason.values == {"sent": 900, "target": 1000, "unsent": 101}
 
 
 def test_step_that_catches_up_with_what_was_owed_is_valid() -> None:
@@ -85,6 +83,8 @@ def test_run_is_told_what_failed_in_a_step_once_by_the_first() -> None:
     assert with_rate_steps(Verdict(), steps[:1]).valid
     whole = with_rate_steps(Verdict((Reason("CORRUPT", "c"),)), steps)
     assert whole.codes == ("CORRUPT", "LOST", "BACKLOG_GROWS")
-    assert whole.reasons[2].detail.startswith("step 2, 90% of the rate: 1,400 more")
+    growing_step = whole.reasons[2].values
+    assert (growing_step["number"], growing_step["share"]) == (2, 90)
+    assert growing_step["detail"].values["growth"] == 1400
     kept = with_rate_steps(Verdict((Reason("LOST", "10 in all"),)), steps)
     assert kept.reasons[0] == Reason("LOST", "10 in all")

@@ -1,6 +1,6 @@
 from collections.abc import Callable, Iterable
 
-from loadgen.judge.verdict import Standstill, backlog_growth
+from loadgen.judge.backlog import Standstill, backlog_growth
 from loadgen.run.backlog_watch import BacklogWatch, Sight
 
 S = 1_000_000_000

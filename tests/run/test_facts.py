@@ -3,7 +3,8 @@
 from typing import Any
 
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.judge.verdict import RunFacts, judge
+from loadgen.judge.facts import RunFacts
+from loadgen.judge.verdict import judge
 from loadgen.metrics.interval import Interval
 from loadgen.plan.groups import RunPlan, Target, WorkerPlan
 from loadgen.plan.workload import Workload
@@ -42,8 +43,8 @@ def test_a_response_that_was_not_caused_misses_no_rate() -> None:
     count(state, "requesters", sent=240, acknowledged=240, expected=480, received=200)
     count(state, "responders", sent=200, acknowledged=200, received=200)
     found = facts(state, workload, plan)
-    assert (found.target_rate, found.begun, found.ledger.sent) == (40, 240, 440)
-    assert (found.ledger.expected, found.ledger.lost) == (480, 80)
+    assert (found.schedule.target_rate, found.begun, found.messages.window.sent) == (40, 240, 440)
+    assert (found.messages.window.expected, found.messages.window.lost) == (480, 80)
     assert "RATE_MISSED" not in judge(found).codes and "LOST" in judge(found).codes
 
 
@@ -51,7 +52,8 @@ def test_a_rate_that_must_be_sent_is_that_of_the_requests() -> None:
     workload, plan, state = request(require=["sent_rate>=40", "sent_rate>40", "sent==480"])
     count(state, "requesters", sent=240, acknowledged=240, expected=480, received=240)
     count(state, "responders", sent=240, acknowledged=240, received=240)
-    assert facts(state, workload, plan).thresholds_missed == ("sent_rate>40: it was 40",)
+    (missed,) = facts(state, workload, plan).service.thresholds_missed
+    assert missed.startswith("sent_rate>40: ")
 
 
 def test_the_sums_are_held_against_what_every_worker_says() -> None:
@@ -62,21 +64,21 @@ def test_the_sums_are_held_against_what_every_worker_says() -> None:
     closing = {name: value // 2 for name, value in CLOSING.items()}
     state.finals = {0: {"closing": closing}, 1: {"closing": closing}}
     found = facts(state, workload, plan)
-    assert found.proven and found.imbalances == ()
-    assert (found.run_ledger.sent, found.ledger.sent) == (480, 240)
+    assert found.messages.proven and found.messages.imbalances == ()
+    assert (found.messages.run.sent, found.messages.window.sent) == (480, 240)
     state.finals[1] = {"closing": closing | {"in_flight": 3, "refusals": {"135": 2}}}
-    (wrong,) = facts(state, workload, plan).imbalances
+    (wrong,) = facts(state, workload, plan).messages.imbalances
     assert "3 in flight" in wrong
     # Without the word of every worker nothing is proven, and nothing is held against the run.
     del state.finals[0]
     silent = facts(state, workload, plan)
-    assert not silent.proven and silent.imbalances == ()
+    assert not silent.messages.proven and silent.messages.imbalances == ()
 
 
 def test_what_nobody_saw_to_its_end_is_not_lost() -> None:
     workload, plan, state = request()
     count(state, "requesters", sent=240, acknowledged=200, expected=480, received=200)
-    assert facts(state, workload, plan).ledger.lost == 280
+    assert facts(state, workload, plan).messages.window.lost == 280
     for cause in ("worker", "abandoned", "unread"):
         workload, plan, state = request()
         count(state, "requesters", sent=240, acknowledged=200, expected=480, received=200)
@@ -84,7 +86,7 @@ def test_what_nobody_saw_to_its_end_is_not_lost() -> None:
         if cause == "unread":
             state.finals = {0: {"closing": {"unread": 1}}, 1: {"closing": {"unread": 0}}}
         found = facts(state, workload, plan, *((1,) if cause == "worker" else ()))
-        assert (found.ledger.lost, found.ledger.unobserved) == (0, 280)
+        assert (found.messages.window.lost, found.messages.window.unobserved) == (0, 280)
         assert not {"LOST", "UNACKNOWLEDGED", "LEDGER"} & set(judge(found).codes)
 
 
@@ -93,5 +95,5 @@ def test_what_a_broker_said_is_bounded_and_escaped() -> None:
     hostile = "Not authorized (0x87): \x1b[2J" + "x" * 10_000
     state.finals = {row: {"closing": {"refusal": hostile, "violation": "\n"}} for row in (0, 1)}
     found = facts(state, workload, plan)
-    assert found.refusal.isprintable() and len(found.refusal) < 300
-    assert found.violation.isprintable()
+    assert found.messages.refusal.isprintable() and len(found.messages.refusal) < 300
+    assert found.messages.violation.isprintable()

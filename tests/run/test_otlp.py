@@ -161,7 +161,7 @@ async def test_a_run_is_sent_and_the_token_reaches_no_file(
     result = await run(scenario, tmp_path / "run", command=("loadgen", "fanin"))
     assert {one["authorization"] for one in receiver.headers} == {f"Bearer {TOKEN}"}
     labels = (("event", "sent"), ("group", "publishers"), ("phase", "measure"))
-    assert receiver.samples()["loadgen_messages_total", labels] == result.facts.ledger.sent
+    assert receiver.samples()["loadgen_messages_total", labels] == result.facts.messages.window.sent
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert files and not any(TOKEN.encode() in path.read_bytes() for path in files)
 

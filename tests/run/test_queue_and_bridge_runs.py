@@ -45,15 +45,15 @@ async def test_consumer_that_is_cut_off_gets_what_it_held_again(tmp_path: Path) 
     result = await run(queue(broker="mosquitto", crash_consumer=True, workers=2), tmp_path / "run")
     assert not faults(result.verdict.reasons)
     facts = result.facts
-    assert facts.ledger.expected == facts.ledger.intact > 1000
-    assert facts.disconnects == facts.reconnects == 1
+    assert facts.messages.window.expected == facts.messages.window.intact > 1000
+    assert facts.connects.disconnects == facts.connects.reconnects == 1
     seen = observed(tmp_path / "run")["queue"]
     assert seen["cut_off"]["consumer"] == 3
     # At least once: what was not acknowledged comes again, and what the broker had not yet read.
-    again = facts.run_ledger.repeated + facts.run_ledger.repeated_allowed
+    again = facts.messages.run.repeated + facts.messages.run.repeated_allowed
     assert again >= seen["cut_off"]["held"] > 0
     spread = seen["spread"]
-    assert spread["consumers"] == 6 and spread["received"] == facts.ledger.intact
+    assert spread["consumers"] == 6 and spread["received"] == facts.messages.window.intact
     assert [one["queue"] for one in spread["queues"]] == [0, 1, 2]
     card = summarize_run(tmp_path / "run")
     (rate, fewest) = [row for row in card.rows if row.name == "QUEUE"]
@@ -73,7 +73,11 @@ async def test_private_bridge_with_durable_consumers(tmp_path: Path) -> None:
     scenario = bridge(backends=2, qos=1, durable=True, acknowledge_every=50)
     result = await run(scenario, tmp_path / "run")
     assert not faults(result.verdict.reasons)
-    assert result.facts.ledger.expected == result.facts.ledger.intact == result.facts.ledger.sent
+    assert (
+        result.facts.messages.window.expected
+        == result.facts.messages.window.intact
+        == result.facts.messages.window.sent
+    )
     seen = observed(tmp_path / "run")["bridge"]
     assert seen["limit"]["side"] in ("none", "generator") and 0 <= seen["front_busy_share"] <= 1
     assert [one["number"] for one in seen["backends"]] == [1, 2]

@@ -3,14 +3,15 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.judge.facts import RunFacts
 from loadgen.judge.own_delay import OwnDelay
-from loadgen.judge.verdict import RunFacts
 from loadgen.metrics.interval import Interval
 from loadgen.plan.rate_steps import rate_steps
 from loadgen.run.own_delay_facts import Stall, own_delay_of
 from loadgen.run.rate_step_watch import Mark, RateStepWatch
 from loadgen.run.run_document import _rate_step
 from loadgen.run.tally import Tally
+from tests.ledgers import facts_with
 
 S = 1_000_000_000
 START = 100 * S
@@ -39,7 +40,7 @@ def unmeasured(_tally: Tally, _window: tuple[int, int]) -> OwnDelay:
 
 
 def whole(**changed: object) -> RunFacts:
-    return RunFacts(devices=3, publishers=2, **changed)  # type: ignore[arg-type]
+    return facts_with(devices=3, publishers=2, **changed)
 
 
 def test_judged_parts_and_rate_changes() -> None:
@@ -71,7 +72,7 @@ def test_each_step_has_its_own_counts_and_verdict() -> None:
     own = watch()
     play(own, {at: mark(at, even(at)) for at in (0, 5, 10, 12, 16, 20, 22, 30, 31)})
     found = own.verdicts(whole(), 100, unmeasured)
-    assert [(one.rate, one.facts.ledger.sent, one.facts.window_s) for one in found] == [
+    assert [(one.rate, one.facts.messages.window.sent, one.facts.window_s) for one in found] == [
         (50, 500, 10),
         (100, 800, 8),
         (40, 320, 8),
@@ -91,7 +92,8 @@ def test_responses_are_no_part_of_the_rate() -> None:
     assert all("RATE_MISSED" in one.verdict.codes for one in found)
     assert [one.facts.begun for one in found] == [250, 400, 160]
     assert [_rate_step(one)["sent"] for one in found] == [250, 400, 160]
-    assert found[1].verdict.reasons[0].detail.startswith("400 of 800 messages were sent")
+    values = found[1].verdict.reasons[0].values
+    assert (values["sent"], values["target"]) == (400, 800)
 
 
 def test_late_deliveries_are_no_loss_and_what_never_came_is() -> None:
@@ -103,7 +105,7 @@ def test_late_deliveries_are_no_loss_and_what_never_came_is() -> None:
     late |= {30: mark(30, even(30), 9), 31: mark(31, even(30), 7)}
     play(own, late)
     found = own.verdicts(whole(), 100, unmeasured)
-    assert [one.facts.ledger.lost for one in found] == [0, 0, 7]
+    assert [one.facts.messages.window.lost for one in found] == [0, 0, 7]
     assert [one.verdict.codes for one in found] == [(), (), ("LOST",)]
 
 
@@ -138,7 +140,7 @@ def test_a_receiver_that_counted_before_its_sender_makes_no_loss() -> None:
     marks |= {5: mark(5, even(5), -3), 16: mark(16, even(16), -1)}
     play(own, marks)
     found = own.verdicts(whole(), 100, unmeasured)
-    assert [one.facts.ledger.lost for one in found] == [0, 0, 0]
+    assert [one.facts.messages.window.lost for one in found] == [0, 0, 0]
     assert all(one.verdict.valid for one in found)
 
 
@@ -185,9 +187,12 @@ def test_rows_count_in_the_step_that_held_their_middle() -> None:
             own.add(row)
     play(own, {at: mark(at, even(at)) for at in (0, 10, 12, 20, 22, 30)})
     first, second, third = own.verdicts(whole(), 100, unmeasured)
-    assert [one.facts.ledger.repeated for one in (first, second, third)] == [2, 2, 0]
-    assert (first.facts.busy_share, third.facts.busy_share) == (0.5, 0.0)
-    assert first.facts.latency_p99_us is not None and third.facts.latency_p99_us is None
+    assert [one.facts.messages.window.repeated for one in (first, second, third)] == [2, 2, 0]
+    assert (first.facts.generator.busy_share, third.facts.generator.busy_share) == (0.5, 0.0)
+    assert (
+        first.facts.service.latency_p99_us is not None
+        and third.facts.service.latency_p99_us is None
+    )
 
 
 def test_a_stall_in_one_step_is_of_that_step_alone() -> None:

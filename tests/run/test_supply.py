@@ -138,7 +138,7 @@ async def test_what_left_no_gap_is_named_across_workers(tmp_path: Path) -> None:
     result, document = await played(
         tmp_path / "run", "lose=1,only=+/+/POrderConfQ", workers=3, drain=1
     )
-    assert result.facts.workers_lost == ()
+    assert result.facts.ending.workers_lost == ()
     (row,) = (row for row in document["destinations"] if row["message"] == "pOrderConf")
     assert row["received_in_all"] == 0
     assert named_of(row) == row["expected_in_all"] > 0
@@ -238,7 +238,7 @@ async def test_devices_come_back_and_lose_nothing_that_is_persistent(tmp_path: P
     )
     assert document["window_s"] == pytest.approx(3, abs=0.01)
     # The relay cuts until the end, and the run waits for whom it cut last.
-    assert result.facts.reconnects >= result.facts.disconnects > 20
+    assert result.facts.connects.reconnects >= result.facts.connects.disconnects > 20
     assert "DISCONNECTED" not in result.verdict.codes
     lost = {
         row["message"]

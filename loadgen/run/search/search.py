@@ -21,6 +21,8 @@ import orjson
 from loadgen.brokers.endpoints import parse_broker
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError
+from loadgen.judge.backlog import backlog_levels
+from loadgen.judge.facts import RunFacts
 from loadgen.judge.next_step import (
     Aim,
     Limit,
@@ -30,7 +32,7 @@ from loadgen.judge.next_step import (
     bracket_of,
     next_step,
 )
-from loadgen.judge.verdict import Reason, RunFacts, backlog_levels
+from loadgen.judge.verdict import Reason
 from loadgen.plan.case import Case
 from loadgen.plan.removed import with_removed
 from loadgen.plan.scenario import Scenario
@@ -252,7 +254,7 @@ async def _played(
     if result.interrupted:
         return None
     facts = result.facts
-    reasons = what.require.unmet(result.verdict, facts.ledger)
+    reasons = what.require.unmet(result.verdict, facts.messages.window)
     window_s = facts.window_s or 1.0
     messages = not what.case.connects_only
     return SearchStep(
@@ -267,10 +269,10 @@ async def _played(
         run=str(run_directory.relative_to(journal.directory)),
         seconds=time.monotonic() - started,
         sent_per_s=facts.begun / window_s if messages else None,
-        received_per_s=facts.ledger.intact / window_s if messages else None,
-        lost=facts.ledger.lost,
-        p99_us=facts.latency_p99_us,
-        busy_share=facts.busy_share,
+        received_per_s=facts.messages.window.intact / window_s if messages else None,
+        lost=facts.messages.window.lost,
+        p99_us=facts.service.latency_p99_us,
+        busy_share=facts.generator.busy_share,
         broker=_broker_of(run_directory),
     )
 
@@ -339,29 +341,33 @@ def served_load(what: Search, load: float, facts: RunFacts) -> float | None:
     What was asked for less what piled up over the window, or was lost.
     """
     if what.case.connects_only:
-        if facts.connect_rate is None or not facts.connect_seconds:
+        if facts.connects.connect_rate is None or not facts.connects.connect_seconds:
             return None
-        return min(load, facts.connected / facts.connect_seconds)
+        return min(load, facts.connects.connected / facts.connects.connect_seconds)
     scales = what.aim.field in _SCALES and (
         what.aim.field != "devices"
         or (what.case.scales_by_devices and what.scenario.plain()["rate"] is None)
     )
     if not (
-        scales and facts.begun and facts.ledger.expected and facts.target_rate and facts.window_s
+        scales
+        and facts.begun
+        and facts.messages.window.expected
+        and facts.schedule.target_rate
+        and facts.window_s
     ):
         return None
-    deliveries = facts.ledger.expected / facts.begun
-    asked = facts.target_rate * facts.window_s * deliveries
+    deliveries = facts.messages.window.expected / facts.begun
+    asked = facts.schedule.target_rate * facts.window_s * deliveries
     backlog = tuple(
         (time_ns, 0, round(owed * deliveries) + outstanding)
-        for time_ns, owed, outstanding in facts.backlog
+        for time_ns, owed, outstanding in facts.service.backlog
     )
     growth = 0.0
     if (levels := backlog_levels(backlog)) is not None:
         (first_ns, before), (last_ns, after) = levels
         # What is known of both ends is not of the very ends.
         growth = (after - before) * facts.window_s * NS / (last_ns - first_ns)
-    short = max(growth, facts.ledger.lost, 0.0) / asked
+    short = max(growth, facts.messages.window.lost, 0.0) / asked
     if what.case.timed_pair:
         # The background is in these sums: they tell that all was served, not how much was.
         return load if short < 1 - 1 / (1 + what.aim.precision) else None

@@ -103,15 +103,15 @@ async def test_two_hosts_count_what_one_counts(tmp_path: Path) -> None:
             one = await play(tmp_path / f"{case}-1", case, fields)
             two = await play(tmp_path / f"{case}-2", case, fields, found.hosts)
             assert faults(one.verdict.reasons) == faults(two.verdict.reasons) == (), case
-            assert two.facts.ledger == one.facts.ledger, case
-            assert two.facts.proven and not two.facts.imbalances
+            assert two.facts.messages.window == one.facts.messages.window, case
+            assert two.facts.messages.proven and not two.facts.messages.imbalances
             assert {row["host"] for row in rows(two.directory)} == {0, 1}
             said = manifest(two.directory)
             assert [host["host"] for host in said["hosts"]] == [0, 1]
             assert all(host["environment"]["kernel"] for host in said["hosts"])
             assert said["network"].keys() == said["hosts"][0]["network"].keys() != set()
             bound_ns = said["observed"]["clock_bound_ns"]
-            assert 0 < bound_ns == two.facts.clock_bound_ns < 50_000_000
+            assert 0 < bound_ns == two.facts.service.clock_bound_ns < 50_000_000
             # All clocks here are one.
             assert all(
                 abs(host["clock"]["offset_ns"]) <= host["clock"]["bound_ns"]
@@ -135,8 +135,8 @@ async def test_the_supply_chain_on_two_hosts_passes_its_audit(tmp_path: Path) ->
         two = await play(tmp_path / "two", "specjms", fields | {"broker": "mosquitto"}, found.hosts)
     one = await play(tmp_path / "one", "specjms", fields | {"broker": "mosquitto"})
     assert faults(two.verdict.reasons) == faults(one.verdict.reasons)
-    assert two.facts.ledger.lost == 0 and two.facts.proven
-    assert two.facts.scheduled == one.facts.scheduled
+    assert two.facts.messages.window.lost == 0 and two.facts.messages.proven
+    assert two.facts.schedule.scheduled == one.facts.schedule.scheduled
 
 
 async def test_a_search_goes_through_its_steps_with_the_same_agents(tmp_path: Path) -> None:
@@ -159,13 +159,16 @@ async def test_a_clock_that_is_a_day_ahead_changes_no_latency(tmp_path: Path) ->
     async with agents(2, within=([], other)) as found:
         result = await play(tmp_path / "run", "fanin", fields, found.hosts)
     assert faults(result.verdict.reasons) == ()
-    assert (result.facts.ledger.lost, result.facts.ledger.expected) == (0, 750)
+    assert (result.facts.messages.window.lost, result.facts.messages.window.expected) == (0, 750)
     here, there = (host["clock"] for host in manifest(result.directory)["hosts"])
     assert abs(here["offset_ns"]) <= here["bound_ns"]
     assert abs(there["offset_ns"] + ahead_s * 10**9) <= there["bound_ns"]
     seconds = {row["second"] for row in rows(result.directory)}
     assert max(seconds) - min(seconds) < 60
-    assert result.facts.latency_p99_us is not None and result.facts.latency_p99_us < 5e6
+    assert (
+        result.facts.service.latency_p99_us is not None
+        and result.facts.service.latency_p99_us < 5e6
+    )
 
 
 async def lose_in_the_window(
@@ -280,7 +283,7 @@ async def test_a_delay_on_one_way_is_inside_the_bound(
     assert abs(clock["offset_ns"]) / 1e9 > slow_s * 0.4
     codes = tuple(reason.code for reason in faults(result.verdict.reasons))
     assert ("CLOCK" in codes) == ("CLOCK" in code)
-    assert result.facts.ledger.lost == 0
+    assert result.facts.messages.window.lost == 0
 
 
 async def test_a_network_that_stands_still_ends_both_sides(tmp_path: Path) -> None:
@@ -452,7 +455,7 @@ async def test_hosts_with_links_of_their_own_reach_a_broker_on_another(
                 one = await play(tmp_path / f"{case}-1", case, fields)
                 many = await play(tmp_path / case, case, fields, found.hosts)
                 assert faults(one.verdict.reasons) == faults(many.verdict.reasons) == (), case
-                assert many.facts.ledger == one.facts.ledger, case
+                assert many.facts.messages.window == one.facts.messages.window, case
                 assert {row["host"] for row in rows(many.directory)} == set(range(count))
             with pytest.raises(ScenarioError, match="give --broker mqtt://"):
                 await play(tmp_path / "private", "fanin", TIMES, found.hosts)

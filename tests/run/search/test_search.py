@@ -8,9 +8,10 @@ import pytest
 from loadgen.brokers.ports import listen
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError, ScenarioError
+from loadgen.judge.facts import RunFacts
 from loadgen.judge.ledger import Ledger
 from loadgen.judge.next_step import Probe, Require, aim_for, requirements
-from loadgen.judge.verdict import Reason, RunFacts, Verdict, judge
+from loadgen.judge.verdict import Reason, Verdict, judge
 from loadgen.plan.scenario import Scenario
 from loadgen.run.coordinator import RunResult
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
@@ -205,7 +206,7 @@ async def test_step_whose_broker_went_away_is_not_kept(
     runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody listens at the broker's address when the step has ended."""
-    lost = RunFacts(disconnects=3, latency_bound_us=1.0)
+    lost = facts_with(disconnects=3, latency_bound_us=1.0)
     usual = runs.judged
 
     def away(scenario: Scenario) -> RunFacts:
@@ -356,13 +357,13 @@ def test_what_a_failed_step_says_the_broker_served(rate: float, ceiling: float) 
 
 def test_served_load_where_it_cannot_be_told() -> None:
     what = wanted()
-    assert served_load(what, 100, RunFacts(window_s=1, target_rate=100)) is None
+    assert served_load(what, 100, facts_with(window_s=1, target_rate=100)) is None
     pairs = build_scenario("persistent", None, {})
     other = Search(pairs, aim_for(pairs, "devices"), what.require)
     assert served_load(other, 10, facts_at(1000, 100)) is None
     burst = build_scenario("connburst", None, {})
     connects = Search(burst, aim_for(burst, "rate"), what.require)
-    slow = RunFacts(connected=1000, connect_seconds=4, connect_rate=500)
+    slow = facts_with(connected=1000, connect_seconds=4, connect_rate=500)
     assert served_load(connects, 500, slow) == 250
 
 

@@ -1,0 +1,89 @@
+"""The growth of the backlog over a window: messages unsent or undelivered, end minus start."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+BACKLOG_FLOOR_MESSAGES = 100
+"""Messages in buffers that come and go in this number at any rate."""
+BACKLOG_FLOOR_S = 0.1
+"""Growth over the window that is noise, as the time of its deliveries."""
+BACKLOG_EDGE_NS = 500_000_000
+BACKLOG_EDGE_SHARE = 0.05
+BACKLOG_EDGE_SAMPLES = 3
+"""The level at an end of the window is the median over half a second there, but at most this share
+of the window and at least this many samples: a single sample, or a hiccup of the host, is not a
+backlog."""
+STANDSTILL_END_S = 0.1
+"""Least time between the end of a standstill and that of the window, if it ended inside."""
+
+BacklogSample = tuple[int, int, int]
+"""Monotonic time in ns, messages due and not sent, deliveries outstanding at the broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """A time in which nothing was received or acknowledged although something was due.
+
+    In seconds into the window; `waiting` messages came due in it.
+    """
+
+    from_s: float
+    until_s: float
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The growth of the backlog over the window, in messages, and the part that is tolerated.
+
+    `own` messages at most piled up because the generator was late.
+    """
+
+    messages: float
+    tolerated: float
+    own: float
+
+    @property
+    def excessive(self) -> bool:
+        return self.messages > self.tolerated + self.own
+
+
+def backlog_levels(
+    samples: Sequence[BacklogSample],
+) -> tuple[tuple[float, float], tuple[float, float]] | None:
+    """Return (ns, messages unsent and outstanding) at the start and at the end of the samples.
+
+    Each is the median of the samples nearest to that end; None if they would share samples.
+    """
+    if len(samples) < 2 * BACKLOG_EDGE_SAMPLES:
+        return None
+    start_ns, end_ns = samples[0][0], samples[-1][0]
+    edge_ns = min((end_ns - start_ns) * BACKLOG_EDGE_SHARE, BACKLOG_EDGE_NS)
+    first = [sample for sample in samples if sample[0] - start_ns <= edge_ns]
+    last = [sample for sample in samples if end_ns - sample[0] <= edge_ns]
+    return (
+        _level(max(first, samples[:BACKLOG_EDGE_SAMPLES], key=len)),
+        _level(max(last, samples[-BACKLOG_EDGE_SAMPLES:], key=len)),
+    )
+
+
+def _level(samples: Sequence[BacklogSample]) -> tuple[float, float]:
+    return (
+        statistics.median(time_ns for time_ns, _, _ in samples),
+        statistics.median(unsent + outstanding for _, unsent, outstanding in samples),
+    )
+
+
+def backlog_growth(samples: Sequence[BacklogSample]) -> float:
+    """Return the growth from the start of the samples to their end, in messages.
+
+    A backlog that came and went in between does not count. 0.0 for too few samples.
+    """
+    levels = backlog_levels(samples)
+    return 0.0 if levels is None else levels[1][1] - levels[0][1]
+
+
+def lasting(standstills: Sequence[Standstill], window_s: float) -> tuple[Standstill, ...]:
+    """Return the standstill that lasted to the end of the window, if there is one."""
+    return tuple(s for s in standstills[-1:] if window_s - s.until_s < STANDSTILL_END_S)

@@ -1,0 +1,234 @@
+"""The facts of a run that rules judge, in parts: each rule gets the parts that it needs.
+
+Counts of messages are of those intended inside the measurement window, unless they say otherwise.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from loadgen.judge.backlog import (
+    BACKLOG_FLOOR_MESSAGES,
+    BACKLOG_FLOOR_S,
+    BacklogSample,
+    Growth,
+    Standstill,
+    backlog_growth,
+)
+from loadgen.judge.ledger import Ledger
+from loadgen.judge.own_delay import Bounds, Generator, late_s
+
+RATE_SIGMAS = 4
+"""Standard deviations by which a random schedule may miss its mean through chance alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of a run: complete, interrupted, or without some of its workers."""
+
+    interrupted: bool = False
+    abandoned: bool = False  # the run ended without waiting for messages in flight
+    workers_lost: tuple[int, ...] = ()  # numbers of those that ended or fell silent before the stop
+    hosts_of_lost: tuple[str, ...] = ()  # their hosts, without the coordinator's
+    unread: int = 0  # connections with bytes that no worker had read at the end
+    crash_failure: str = ""  # why the broker did not crash as requested, "" if it did
+
+    @property
+    def observed(self) -> bool:
+        """True if messages that are missing at the end are lost, and not merely unseen."""
+        return not (self.workers_lost or self.abandoned or self.unread)
+
+
+@dataclass(frozen=True, slots=True)
+class Connects:
+    """The devices' connections and subscriptions."""
+
+    devices: int = 0  # planned
+    connected: int = 0  # devices that connected, and subscribed if planned
+    connect_failures: int = 0  # failed attempts
+    connect_failure: str = ""  # most frequent reason of these, "" if unknown
+    connect_rate: float | None = None  # requested connects a second; None: as fast as possible
+    connect_seconds: float = 0.0  # first SYN to last CONNACK
+    subscribe_failures: int = 0  # devices with a subscription that was refused or not answered
+    subscribe_failure: str = ""  # most frequent reason of these, "" if unknown
+    closed_at_subscribe: int = 0  # of these, devices that lost their connection with it
+    lost_to_absent: int = 0  # lost deliveries of the run to devices that were never connected
+    disconnects: int = 0  # connections lost until the drain's end
+    disconnect: str = ""  # reason of the first of these, "" if unknown
+    disconnects_planned: bool = False  # devices that lose their connection must come back
+    reconnects: int = 0  # connections made again after a loss
+    returned: int = 0  # of the reconnects, those of devices that had left on request
+
+    @property
+    def failed(self) -> bool:
+        return self.connected < self.devices or self.connect_failures > 0
+
+    @property
+    def all_present(self) -> bool:
+        """True if every device had a connection when the run ended."""
+        return self.connected >= self.devices and self.disconnects <= self.reconnects
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The messages that publishers had to send, and when."""
+
+    connects_only: bool = False  # no messages: the rate is that of the connects
+    target_rate: float = 0.0  # messages a second over all publishers
+    arrivals_random: bool = False  # drawn at random (uniform, Poisson)
+    publishers: int = 0
+    # Messages sent by the schedule; None if no message is caused by another: all are.
+    scheduled: int | None = None
+    owed_at_window_end: int = 0  # messages due and not sent when the window ended
+    owed_by_leave: float = 0.0  # messages that publishers away on request may leave unsent
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LostRange:
+    """Messages that the broker had acknowledged and a subscriber did not get."""
+
+    stream: int
+    first: int
+    last: int
+    group: str
+    device: int
+
+    @property
+    def messages(self) -> int:
+        return self.last - self.first + 1
+
+    def __str__(self) -> str:
+        numbers = f"{self.first:,}" if self.first == self.last else f"{self.first:,}-{self.last:,}"
+        return f"{numbers} of stream {self.stream:,} to {self.group} {self.device:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The ledgers, and the first of what went wrong."""
+
+    qos: int = 0  # of the scenario
+    window: Ledger = Ledger()  # noqa: RUF009 (frozen, never changed)
+    run: Ledger = Ledger()  # of the whole run, warm-up and drain included  # noqa: RUF009
+    imbalances: tuple[str, ...] = ()  # sums of the ledgers that do not close
+    proven: bool = True  # every worker confirmed the sums
+    refusals: Mapping[str, int] = field(default_factory=dict)  # of the run, by reason code's name
+    refusal: str = ""  # the first of them, with the broker's Reason String
+    violation: str = ""  # the first violation of the specification
+    lost_named: tuple[LostRange, ...] = ()  # the first of the run's lost and acknowledged messages
+    held_when_cut: int = 0  # messages that a consumer had not acknowledged when it was cut off
+
+
+@dataclass(frozen=True, slots=True)
+class SlowFacts:
+    """Subscribers that read slowly on request, and their treatment by the broker.
+
+    Deliveries are of the window's messages; `waited` of them had not been read when it ended.
+    """
+
+    devices: int
+    bytes_per_s: float
+    expected: int
+    received: int
+    waited: int
+    disconnects: int
+
+    @property
+    def dropped(self) -> int:
+        return max(self.expected - self.received, 0)
+
+    def excused(self, qos: int) -> int:
+        """Return the deliveries that a broker may drop: of QoS 0, or of a connection it ended.
+
+        For such a connection these are at most all deliveries to one device.
+        """
+        if qos == 0:
+            return self.dropped
+        each = self.expected / max(self.devices, 1)
+        most = each + RATE_SIGMAS * math.sqrt(each)  # topics may differ where times are drawn
+        return min(self.dropped, math.ceil(self.disconnects * most))
+
+
+@dataclass(frozen=True, slots=True)
+class BackendFacts:
+    """One backend of a bridge, and its consumers."""
+
+    number: int  # from 1 on
+    url: str  # without a password
+    consumers: int  # planned; connect_failures and disconnects are theirs
+    connect_failures: int = 0
+    disconnects: int = 0
+    expected: int = 0  # deliveries of the window's messages on its topics
+    received: int = 0  # those that came, damaged ones too
+    # Most messages between producers and its consumers, in samples a second apart.
+    high_water_mark: int = 0
+    growth: float = 0.0  # of that number over the window, in messages
+    busy_share: float | None = None  # of its process, None if unknown
+
+    @property
+    def name(self) -> str:
+        return f"backend {self.number} ({self.url})"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The broker's service: waiting messages, and the latency of the case's result."""
+
+    backlog: tuple[BacklogSample, ...] = ()  # samples within the window, in time order
+    standstills: tuple[Standstill, ...] = ()  # in the window, in time order
+    latency_p99_us: float | None = None  # end to end, or connect; None without any
+    latency_bound_us: float | None = None  # None if latency is not judged
+    thresholds_missed: tuple[str, ...] = ()  # the user's, with the measured values
+    ended_by_threshold: bool = False
+    clock_bound_ns: int = 0  # greatest difference between two hosts' clocks; 0 on one host
+    timed_between_hosts: bool = False  # latencies of the result are measured by two clocks
+
+    @property
+    def clock_skew_us(self) -> float:
+        """Greatest error of the result's latencies through two clocks."""
+        return self.clock_bound_ns / 1000 if self.timed_between_hosts else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """All parts of a run that `judge` needs."""
+
+    window_s: float = 0.0  # length of the window, shorter if the run was interrupted
+    ending: Ending = Ending()
+    connects: Connects = Connects()
+    schedule: Schedule = Schedule()
+    messages: Messages = Messages()
+    generator: Generator = Generator()  # noqa: RUF009 (frozen)
+    service: Service = Service()
+    slow: SlowFacts | None = None
+    backends: tuple[BackendFacts, ...] = ()  # of a bridge
+
+    @property
+    def begun(self) -> int:
+        """Messages sent by the schedule, to which `target_rate` refers."""
+        scheduled = self.schedule.scheduled
+        return self.messages.window.sent if scheduled is None else scheduled
+
+    @property
+    def bounds(self) -> Bounds:
+        """The own delay that the window allows."""
+        limit_us = self.generator.send_delay_limit_us
+        bound_us, p99_us = self.service.latency_bound_us, self.service.latency_p99_us
+        if bound_us is not None and (p99_us or 0.0) > bound_us:
+            # A bound that is missed through own delay does not describe the broker.
+            limit_us = min(limit_us, bound_us / 2)
+        return Bounds(self.window_s, p99_us, limit_us, self.generator.send_tick_us)
+
+    @property
+    def growth(self) -> Growth:
+        """The growth of the backlog."""
+        samples = self.service.backlog
+        if not self.connects.all_present:
+            # Unsent messages of devices without a connection do not wait for the broker.
+            samples = tuple((time_ns, 0, outstanding) for time_ns, _, outstanding in samples)
+        delivery_rate = self.messages.window.expected / (self.window_s or 1.0)
+        tolerated = max(BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * delivery_rate)
+        return Growth(
+            backlog_growth(samples),
+            tolerated + self.schedule.owed_by_leave,
+            late_s(self.generator, self.bounds, self.ending.unread > 0) * delivery_rate,
+        )

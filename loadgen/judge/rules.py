@@ -1,0 +1,394 @@
+"""The rules by which a run is judged.
+
+The parameters of a rule are the parts of the facts that it judges, by their names. It yields the
+values of its sentence, or nothing if the run is sound; codes and sentences are in `judge.codes`.
+Rules of the generator's own delay are in `judge.own_delay`.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from loadgen.judge.backlog import Growth, Standstill, lasting
+from loadgen.judge.facts import (
+    RATE_SIGMAS,
+    BackendFacts,
+    Connects,
+    Ending,
+    Messages,
+    Schedule,
+    Service,
+    SlowFacts,
+)
+from loadgen.judge.own_delay import Generator
+from loadgen.sentences import Values, counted, listed
+
+RATE_TOLERANCE = 0.01
+"""The published figures have two to three digits; one per cent less is another load."""
+CONNECT_GRACE_S = 0.1
+"""The last connect of a paced burst ends a round trip, not a spacing, after it began: twice the p99
+of the connects and a moment of the host are allowed for it, at most this long."""
+CONNECT_MOMENT_S = 0.005
+STANDSTILLS_SHOWN = 5
+LOST_SHOWN = 3
+"""Ranges of lost messages in a sentence; run.json has more."""
+CLOCK_LIMIT_NS = 100_000_000
+"""Greatest difference between two hosts' clocks (SPECjms2007 Run and Reporting Rules, 3.2)."""
+
+Found = Iterator[Values]
+Backends = Sequence[BackendFacts]
+
+
+# The end of the run -------------------------------------------------------------------------------
+
+
+def interrupted(ending: Ending, window_s: float) -> Found:
+    if ending.interrupted:
+        yield {"window_s": window_s}
+
+
+def workers_lost(ending: Ending) -> Found:
+    if ending.workers_lost:
+        yield {
+            "workers": listed([*map(str, ending.workers_lost)], 10),
+            "hosts": listed(ending.hosts_of_lost, 5),
+        }
+
+
+def not_crashed(ending: Ending) -> Found:
+    if ending.crash_failure:
+        yield {"failure": ending.crash_failure}
+
+
+# Connections --------------------------------------------------------------------------------------
+
+
+def connect_failed(connects: Connects, messages: Messages, backends: Backends) -> Found:
+    if connects.failed:
+        yield {
+            "connected": connects.connected,
+            "devices": connects.devices,
+            "failures": connects.connect_failures,
+            "backends": by_backend(backends, lambda backend: backend.connect_failures),
+            "failure": connects.connect_failure,
+            **_lost_through(connects, messages),
+        }
+
+
+def subscribe_failed(connects: Connects, messages: Messages) -> Found:
+    if connects.subscribe_failures:
+        lost = {"lost": None, "expected": None}
+        yield {
+            "failures": connects.subscribe_failures,
+            "connected": connects.connected,
+            "failure": connects.subscribe_failure,
+            **(lost if connects.failed else _lost_through(connects, messages)),
+        }
+
+
+def disconnected(connects: Connects, slow: SlowFacts | None, backends: Backends) -> Found:
+    # Slow subscribers that the broker disconnects are a remark.
+    lost = connects.disconnects - (slow.disconnects if slow is not None else 0)
+    unexplained = lost - connects.closed_at_subscribe
+    if unexplained > 0 and not connects.disconnects_planned:
+        yield {
+            "lost": unexplained,
+            "backends": by_backend(backends, lambda backend: backend.disconnects),
+            "failure": connects.disconnect if unexplained == lost else "",
+        }
+
+
+def not_returned(connects: Connects) -> Found:
+    # Slow devices must come back, too: nothing tells their reconnects from those of others.
+    missing = connects.disconnects - (connects.reconnects - connects.returned)
+    if connects.disconnects_planned and missing > 0:
+        yield {"missing": missing, "lost": connects.disconnects}
+
+
+def lost_by_absence(connects: Connects, messages: Messages) -> bool:
+    """Return True if all lost deliveries went to devices that could not connect or subscribe."""
+    absent = connects.failed or connects.subscribe_failures > 0
+    return absent and 0 < messages.run.lost <= connects.lost_to_absent
+
+
+def _lost_through(connects: Connects, messages: Messages) -> Values:
+    caused = lost_by_absence(connects, messages) and messages.window.lost > 0
+    return {
+        "lost": messages.window.lost if caused else None,
+        "expected": messages.window.expected,
+    }
+
+
+def by_backend(backends: Backends, count: Callable[[BackendFacts], int]) -> tuple[str, ...]:
+    """Return `5 at backend 2 (URL)` for each backend that counts any."""
+    return tuple(f"{count(b):,} at {b.name}" for b in backends if count(b) > 0)
+
+
+# The generator ------------------------------------------------------------------------------------
+
+
+def unread(ending: Ending) -> Found:
+    if ending.unread:
+        yield {"connections": ending.unread}
+
+
+def nothing_sent(schedule: Schedule, window_s: float, begun: int) -> Found:
+    target = _target(schedule, window_s)
+    if target > 0 and not begun:
+        yield {"target": round(target)}
+
+
+def sent_late(schedule: Schedule, messages: Messages, window_s: float, begun: int) -> Found:
+    target = _target(schedule, window_s)
+    excused = min(schedule.owed_at_window_end, schedule.owed_by_leave)
+    on_time = begun + messages.window.owed - schedule.owed_at_window_end + excused
+    if target - on_time > _rate_allowance(schedule, target):
+        yield {
+            "on_time": round(on_time),
+            "target": round(target),
+            "share": on_time / target,
+            "rate": schedule.target_rate,
+            "unsent": schedule.owed_at_window_end,
+        }
+
+
+def never_sent(schedule: Schedule, messages: Messages) -> Found:
+    unsent = messages.window.owed
+    if not schedule.connects_only and unsent > schedule.owed_by_leave:
+        yield {"unsent": unsent}
+
+
+def _target(schedule: Schedule, window_s: float) -> float:
+    return 0.0 if schedule.connects_only else schedule.target_rate * window_s
+
+
+def _rate_allowance(schedule: Schedule, target: float) -> float:
+    """Return the messages by which a sound run may fall short of rate times window."""
+    # Poisson counts have their mean as variance. A publisher with a constant schedule sends the
+    # whole number below or above its mean, with the fraction as the chance of the one above.
+    if schedule.arrivals_random:
+        variance = target
+    else:
+        publishers = schedule.publishers
+        fraction = math.modf(target / publishers)[0] if publishers else 0.0
+        variance = publishers * fraction * (1 - fraction)
+    return max(1.0, RATE_TOLERANCE * target, RATE_SIGMAS * math.sqrt(variance))
+
+
+def connected_late(schedule: Schedule, connects: Connects, service: Service) -> Found:
+    if not schedule.connects_only or connects.connect_rate is None:
+        return
+    allowed_s = connects.devices / connects.connect_rate
+    grace_s = CONNECT_GRACE_S
+    if service.latency_p99_us is not None:
+        grace_s = min(grace_s, 2e-6 * service.latency_p99_us + CONNECT_MOMENT_S)
+    if connects.connect_seconds > allowed_s * (1 + RATE_TOLERANCE) + grace_s:
+        yield {
+            "devices": connects.devices,
+            "seconds": connects.connect_seconds,
+            "rate": connects.connect_rate,
+            "allowed_s": allowed_s,
+        }
+
+
+# Messages -----------------------------------------------------------------------------------------
+
+
+def violated(messages: Messages) -> Found:
+    # In any phase: a broker must never violate the specification.
+    if messages.run.violations:
+        yield {"count": messages.run.violations, "first": messages.violation}
+
+
+def refused(messages: Messages) -> Found:
+    if messages.window.refused:
+        yield {
+            "refused": messages.window.refused,
+            "sent": messages.window.sent,
+            "codes": tuple(f"{count:,} {name}" for name, count in messages.refusals.items()),
+            "first": messages.refusal,
+        }
+
+
+def unacknowledged(messages: Messages, ending: Ending) -> Found:
+    # The state of a lost worker's messages in flight is unknown.
+    if messages.window.unfinished and ending.observed:
+        yield {"count": messages.window.unfinished, "sent": messages.window.sent}
+
+
+def states(state: str) -> Callable[[Messages], Found]:
+    """Return the rule that no message of the window is in this state of the ledger."""
+
+    def rule(messages: Messages) -> Found:
+        if count := getattr(messages.window, state):
+            yield {"count": count}
+
+    return rule
+
+
+def lost(
+    messages: Messages, connects: Connects, slow: SlowFacts | None, backends: Backends
+) -> Found:
+    window = messages.window
+    excused = slow.excused(messages.qos) if slow is not None else 0
+    if window.lost > excused and not lost_by_absence(connects, messages):
+        acknowledged = window.lost_acknowledged
+        named = messages.lost_named[:LOST_SHOWN] if acknowledged is not None else ()
+        yield {
+            "lost": window.lost,
+            "expected": window.expected,
+            "share": window.lost / window.expected,
+            "acknowledged": acknowledged,
+            "first": tuple(map(str, named)),
+            "backends": by_backend(backends, lambda backend: backend.expected - backend.received),
+        }
+
+
+def not_redelivered(messages: Messages) -> Found:
+    # Not acknowledged is not consumed, even if it was seen: such a message must come again.
+    missing = messages.held_when_cut - messages.run.repeated - messages.run.repeated_allowed
+    if missing > 0:
+        yield {"missing": missing, "held": messages.held_when_cut}
+
+
+def repeated(messages: Messages) -> Found:
+    window = messages.window
+    if window.repeated:
+        yield {
+            "repeated": window.repeated,
+            "qos": messages.qos,
+            "allowed": window.repeated_allowed or None,
+        }
+
+
+def unbalanced(messages: Messages) -> Found:
+    if messages.imbalances:
+        more = len(messages.imbalances) - 1
+        yield {"first": messages.imbalances[0], "more": more or None}
+
+
+# Service ------------------------------------------------------------------------------------------
+
+
+def backlog_grows(growth: Growth, service: Service, window_s: float) -> Found:
+    if growth.excessive:
+        yield {
+            "growth": round(growth.messages),
+            "tolerated": growth.tolerated,
+            "standstill": _times(lasting(service.standstills, window_s)),
+        }
+
+
+def latency_unmeasured(service: Service) -> Found:
+    if service.latency_bound_us is not None and service.latency_p99_us is None:
+        yield {"bound_us": service.latency_bound_us}
+
+
+def latency_exceeded(service: Service) -> Found:
+    p99_us, bound_us, skew_us = (
+        service.latency_p99_us,
+        service.latency_bound_us,
+        service.clock_skew_us,
+    )
+    if bound_us is not None and p99_us is not None and p99_us + skew_us > bound_us:
+        yield {"p99_us": p99_us, "skew_us": skew_us or None, "bound_us": bound_us}
+
+
+def ended_by_threshold(service: Service) -> Found:
+    if service.ended_by_threshold:
+        yield from thresholds_missed(service)
+
+
+def thresholds_missed(service: Service) -> Found:
+    yield from ({"missed": missed} for missed in service.thresholds_missed)
+
+
+def clocks_differ(service: Service) -> Found:
+    if service.clock_bound_ns > CLOCK_LIMIT_NS:
+        yield {"difference_ms": service.clock_bound_ns / 1e6, "limit_ms": CLOCK_LIMIT_NS / 1e6}
+
+
+# Remarks ------------------------------------------------------------------------------------------
+
+
+def stood_still(growth: Growth, service: Service, generator: Generator, window_s: float) -> Found:
+    # A standstill that made the backlog grow stands there; one of our own is not the broker's.
+    shown = lasting(service.standstills, window_s) if growth.excessive else ()
+    standstills = [
+        standstill
+        for standstill in service.standstills
+        if standstill not in shown and not _is_own(standstill, generator)
+    ]
+    if standstills:
+        yield {"times": _times(standstills)}
+
+
+def _is_own(standstill: Standstill, generator: Generator) -> bool:
+    """Return True if a worker stood still for most of the time."""
+    longest = generator.own_delay.longest
+    if longest is None:
+        return False
+    from_s = max(standstill.from_s, longest.start_s)
+    until_s = min(standstill.until_s, longest.start_s + longest.seconds)
+    return until_s - from_s > (standstill.until_s - standstill.from_s) / 2
+
+
+def _times(standstills: Sequence[Standstill]) -> str:
+    texts = [
+        f"from {s.from_s:.1f} s to {s.until_s:.1f} s (while {counted(s.waiting, 'message')} waited)"
+        for s in standstills
+    ]
+    return listed(texts, STANDSTILLS_SHOWN, "more times")
+
+
+def slow_subscribers(slow: SlowFacts | None, messages: Messages) -> Found:
+    if slow is not None:
+        yield {
+            "devices": slow.devices,
+            "bytes_per_s": slow.bytes_per_s,
+            "waited": slow.waited,
+            "expected": slow.expected,
+            "dropped": slow.dropped,
+            "disconnects": slow.disconnects,
+            "other_expected": messages.window.expected - slow.expected,
+            "other_lost": max(messages.window.lost - slow.dropped, 0),
+        }
+
+
+def repeated_as_allowed(messages: Messages) -> Found:
+    if messages.window.repeated_allowed:
+        yield {"count": messages.window.repeated_allowed}
+
+
+def abandoned_handshakes(messages: Messages, connects: Connects) -> Found:
+    if messages.window.given_up:
+        yield {
+            "count": messages.window.given_up,
+            "disconnects": connects.disconnects or None,
+            "violations": messages.run.violations or None,
+        }
+
+
+def clock_skew(service: Service) -> Found:
+    p99_us, skew_us = service.latency_p99_us, service.clock_bound_ns / 1000
+    if service.timed_between_hosts and p99_us is not None:
+        yield {"skew_us": skew_us, "p99_us": p99_us if p99_us < skew_us else None}
+
+
+WARMUP_STATES = (
+    *("refused", "unacknowledged", "damaged", "lost", "repeated", "misrouted", "foreign"),
+)
+
+
+def wrong_before_window(messages: Messages) -> Found:
+    # Messages of the warm-up disturbed nothing that was measured.
+    early = {
+        state: getattr(messages.run, state) - getattr(messages.window, state)
+        for state in WARMUP_STATES
+    }
+    if any(early.values()):
+        yield {"states": tuple(f"{count:,} {state}" for state, count in early.items() if count)}
+
+
+def unproven(messages: Messages) -> Found:
+    if not messages.proven:
+        yield {}

@@ -1,0 +1,119 @@
+"""The check of a run against the user's thresholds."""
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from loadgen.judge.ledger import Ledger
+from loadgen.metrics.reducer import LatencySummary
+from loadgen.plan.thresholds import SENDERS_STATES, Threshold
+from loadgen.sentences import Sentences, Text
+
+BETWEEN_HOSTS = ("end_to_end", "transit", "reconnect")
+"""Series that begin at one device and end at another."""
+GROWING = frozenset(
+    {
+        *("refused", "damaged", "repeated", "misrouted", "foreign", "out_of_order", "below_qos"),
+        *("violations", "sent", "expected", "intact"),
+    }
+)
+"""States that only grow while a run lasts."""
+_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
+    {
+        "<=": operator.le,
+        ">=": operator.ge,
+        "==": operator.eq,
+        "<": operator.lt,
+        ">": operator.gt,
+    }
+)
+
+
+class Missed(Sentences):
+    """Sentences about thresholds that do not hold."""
+
+    MEASURED = ("{threshold}: it was {value:,.6g}{unit}", " ± {skew_us:,.6g} µs of two clocks")
+    NOT_MEASURED = "{threshold}: it was not measured"
+    TOO_FEW = (
+        "{threshold}: {count:value is|values are} too few for {statistic}; the greatest is "
+        "{max_us:,.6g} µs"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The figures of a window: its latencies by series, its ledger, its length.
+
+    `begun` messages were sent by the schedule, without responses; None while the run lasts.
+    """
+
+    latencies: Mapping[str, LatencySummary]
+    ledger: Ledger
+    begun: int | None
+    window_s: float
+    clock_skew_us: float = 0.0  # greatest difference of two hosts' clocks
+
+    def figure(self, threshold: Threshold) -> float | None:
+        """Return the figure that the threshold names, None if it was not measured."""
+        series, _, statistic = threshold.figure.partition(".")
+        if threshold.is_latency:
+            value: float | None = getattr(
+                self.latencies.get(series), statistic.replace(".", "_"), None
+            )
+            return value
+        if threshold.figure in ("sent_rate", "received_rate"):
+            count = self.begun if threshold.figure == "sent_rate" else self.ledger.intact
+            return count / self.window_s if count is not None and self.window_s else None
+        state: int | None = getattr(self.ledger, threshold.figure)
+        if state is None or not threshold.share:
+            return state
+        senders = threshold.figure in SENDERS_STATES
+        total = self.ledger.intended if senders else self.ledger.expected
+        return state / total if total else None
+
+
+def missed(thresholds: Iterable[Threshold], measured: Measured) -> tuple[Text, ...]:
+    """Return a sentence for each threshold that does not hold, with the measured value."""
+    checked = (_check(threshold, measured) for threshold in thresholds)
+    return tuple(text for text in checked if text is not None)
+
+
+def hopeless(thresholds: Iterable[Threshold], so_far: Measured) -> tuple[Text, ...]:
+    """Return a sentence for each upper bound that the run so far exceeds.
+
+    A state that only grows cannot come back. A latency could: that of the run so far is judged.
+    """
+    upper = [
+        replace(one, comparison="<=" if one.comparison == "==" else one.comparison)
+        for one in thresholds
+        if one.comparison in ("<", "<=", "==")
+        and (one.is_latency or (one.figure in GROWING and not one.share))
+    ]
+    return missed([one for one in upper if so_far.figure(one) is not None], so_far)
+
+
+def _check(threshold: Threshold, measured: Measured) -> Text | None:
+    series, _, statistic = threshold.figure.partition(".")
+    value = measured.figure(threshold)
+    if value is None:
+        summary = measured.latencies.get(series)
+        if not threshold.is_latency or summary is None or not summary.count:
+            return Missed.NOT_MEASURED(threshold=threshold.text)
+        return Missed.TOO_FEW(
+            threshold=threshold.text,
+            count=summary.count,
+            statistic=statistic,
+            max_us=summary.max,
+        )
+    skew_us = measured.clock_skew_us if series in BETWEEN_HOSTS else 0.0
+    holds = _COMPARISONS[threshold.comparison]
+    if all(holds(value + error, threshold.bound) for error in (-skew_us, skew_us)):
+        return None
+    unit = " µs" if threshold.is_latency else "%" if threshold.share else ""
+    return Missed.MEASURED(
+        threshold=threshold.text,
+        value=value * 100 if threshold.share else value,
+        unit=unit,
+        skew_us=skew_us or None,
+    )

@@ -1,0 +1,75 @@
+"""Sentences for users as data: a code, values and a template.
+
+    class Message(Sentences):
+        DRAIN_SHORT = "--drain {drain}: must be at least {least}"
+
+    raise ScenarioError(Message.DRAIN_SHORT(drain="0", least="100ms"))
+
+A template of several parts is a tuple: a part after the first is left out if one of its values is
+None or empty. `{count:message|messages}` is a count with its noun. A tuple of values is listed.
+"""
+
+import string
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+Values = Mapping[str, Any]
+"""The values of a sentence, by their names in its template."""
+
+
+class Text(str):
+    """A sentence that was rendered, with the code and the values that it was made of."""
+
+    code: str
+    values: Values
+
+
+class Sentences(Enum):
+    """The sentences of a layer; the name of a member is the sentence's code."""
+
+    def __init__(self, *parts: str) -> None:
+        self.parts = parts
+
+    def __call__(self, **values: Any) -> Text:
+        return render(self.name, self.parts, values)
+
+
+def render(code: str, parts: Sequence[str], values: Values) -> Text:
+    """Return the sentence of a template, without the parts that lack a value."""
+    optional = [part for part in parts[1:] if not _is_empty(part, values)]
+    text = Text("".join(_FORMATTER.vformat(part, (), values) for part in (*parts[:1], *optional)))
+    text.code, text.values = code, values
+    return text
+
+
+def fields_of(part: str) -> set[str]:
+    """Return the names of the values in a part of a template."""
+    return {field for _, field, _, _ in string.Formatter().parse(part) if field is not None}
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 message`, `2,000 messages`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def listed(texts: Sequence[str], most: int, further: str = "more") -> str:
+    """Return up to `most` of the texts with commas between, and the number of `further` ones."""
+    left_out = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {left_out:,} {further}" if left_out > 0 else "")
+
+
+class _Formatter(string.Formatter):
+    def format_field(self, value: Any, spec: str) -> str:
+        if "|" in spec:
+            return counted(value, *spec.split("|"))
+        if isinstance(value, tuple):
+            return ", ".join(str(self.format_field(part, spec)) for part in value)
+        return str(super().format_field(value, spec))
+
+
+_FORMATTER = _Formatter()
+
+
+def _is_empty(part: str, values: Values) -> bool:
+    return any(values[field] in (None, "", ()) for field in fields_of(part))

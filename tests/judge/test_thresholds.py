@@ -1,0 +1,118 @@
+"""The check of a run against thresholds."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from loadgen.judge.ledger import Ledger
+from loadgen.judge.thresholds import Measured, Missed, hopeless, missed
+from loadgen.metrics.reducer import LatencySummary
+from loadgen.plan.thresholds import STATES, parse_threshold
+from loadgen.sentences import Text
+
+SUMMARY = LatencySummary(100, 500.0, 1.0, p50=400.0, p99=4_900.0, p99_9=5_100.0, max=5_200.0)
+LEDGER = Ledger(sent=1000, expected=1000, intact=999, lost=1)
+MEASURED = Measured({"end_to_end": SUMMARY}, LEDGER, begun=800, window_s=2)
+
+
+def unmet(*texts: str, measured: Measured = MEASURED) -> tuple[Text, ...]:
+    return missed(map(parse_threshold, texts), measured)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("end_to_end.p99<5ms", "end_to_end.p99<=4900us", "end_to_end.p99 == 4.9ms"),
+        *("end_to_end.p99.9>5ms", "end_to_end.avg>=500us", "end_to_end.max<1s"),
+        *("lost<=1", "lost==1", "lost<=0.1%", "refused==0", "sent>=1k"),
+        *("sent_rate==400", "received_rate>=499.5"),
+    ],
+)
+def test_what_holds_is_not_told(text: str) -> None:
+    assert unmet(text) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "unit"),
+    [
+        ("end_to_end.p99<4900us", 4900, " µs"),
+        ("end_to_end.p99.9<5ms", 5100, " µs"),
+        ("lost==0", 1, ""),
+        ("lost<0.1%", 0.1, "%"),
+        ("received_rate>=500", 499.5, ""),
+    ],
+)
+def test_the_measured_value_is_reported(text: str, value: float, unit: str) -> None:
+    (found,) = unmet(text)
+    values = {"threshold": text, "value": value, "unit": unit, "skew_us": None}
+    assert (found.code, found.values) == (Missed.MEASURED.name, values)
+
+
+@pytest.mark.parametrize("text", ["acknowledge.p50<5ms", "lost_acknowledged==0"])
+def test_a_figure_that_was_not_measured_does_not_hold(text: str) -> None:
+    (found,) = unmet(text)
+    assert (found.code, found.values) == (Missed.NOT_MEASURED.name, {"threshold": text})
+
+
+def test_too_few_values_for_a_percentile_are_counted() -> None:
+    (found,) = unmet("end_to_end.p90<5ms")
+    assert found.code == Missed.TOO_FEW.name
+    assert (found.values["count"], found.values["max_us"]) == (100, 5200)
+
+
+def test_share_of_nothing_expected_was_not_measured() -> None:
+    nothing = replace(MEASURED, ledger=Ledger())
+    (found,) = unmet("lost<1%", measured=nothing)
+    assert found.code == Missed.NOT_MEASURED.name
+    assert unmet("lost==0", measured=nothing) == ()
+
+
+def test_a_share_is_one_of_the_messages_or_of_their_deliveries() -> None:
+    """A tenth of the messages refused, and each of the others delivered to a hundred."""
+    fanned = Ledger(sent=100, refused=10, acknowledged=90, expected=9000, intact=9000)
+    measured = replace(MEASURED, ledger=fanned)
+    (found,) = unmet("refused<1%", measured=measured)
+    assert found.values["value"] == 10
+    assert unmet("acknowledged>=90%", "lost==0%", "intact==100%", measured=measured) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "given_up"),
+    [
+        ("end_to_end.p99<1ms", True),
+        ("end_to_end.p99<1s", False),
+        ("end_to_end.p99>1s", False),  # may still become slower
+        ("acknowledge.p99<1ms", False),  # nothing measured yet
+        ("misrouted==0", True),
+        ("misrouted<=3", True),
+        ("misrouted==5", False),  # may still come
+        ("misrouted>9", False),
+        ("lost==0", False),  # nothing is lost before the drain ends
+        ("lost<0.01%", False),
+        ("sent_rate>=1M", False),
+        ("sent<=999", True),
+    ],
+)
+def test_a_run_is_given_up_when_what_it_has_cannot_become_right(text: str, given_up: bool) -> None:
+    ledger = replace(LEDGER, misrouted=4)
+    assert bool(hopeless([parse_threshold(text)], replace(MEASURED, ledger=ledger))) is given_up
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("end_to_end.p99<5ms", False),  # 4.9 ms, and 0.2 ms more at most
+        ("end_to_end.p99<5.2ms", True),
+        ("end_to_end.p99>4.8ms", False),
+        ("end_to_end.p99==4.9ms", False),
+        ("lost==1", True),
+    ],
+)
+def test_a_latency_between_hosts_holds_when_it_does_at_both_ends_of_its_bound(
+    text: str, holds: bool
+) -> None:
+    assert (unmet(text, measured=replace(MEASURED, clock_skew_us=200.0)) == ()) is holds
+
+
+def test_every_state_of_the_ledger_can_be_named() -> None:
+    assert set(STATES) == {"intended", *(field.name for field in fields(Ledger))}
