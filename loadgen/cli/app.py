@@ -24,7 +24,7 @@ from loadgen.cli import (
 )
 from loadgen.cli.cases import case_command
 from loadgen.cli.help import add_plain_command
-from loadgen.cli.options import Words, add_command
+from loadgen.cli.options import add_command, group
 from loadgen.cli.variants import variants_app
 from loadgen.plan.case import Case
 
@@ -37,14 +37,14 @@ Aborted = typer.Abort
 WrongUsage: type[Exception] = typer.BadParameter.__mro__[2]
 
 
-def command_of(words: Words) -> Any:
-    """Click's command for a line with these words, of whose commands only those are whole."""
-    return typer.main.get_command(app(words))
+def program() -> Any:
+    """Return click's command of the program."""
+    return typer.main.get_command(app())
 
 
-def app(words: Words) -> typer.Typer:
-    """The program for a line with these words."""
-    app = typer.Typer(
+def app() -> typer.Typer:
+    """Return the program with all its commands."""
+    app = group(
         name="loadgen",
         help="MQTT load generator and broker benchmark that judges its own result.",
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -53,12 +53,12 @@ def app(words: Words) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     for case in CASES.values():
-        add_command(app, words, case.name, case.summary, partial(_made, words, case))
+        add_command(app, case.name, case.summary, partial(_case_command, case))
     add_plain_command(app, "demo", demo.command)
     add_plain_command(app, "scorecard", scorecard.command)
     for name, module in (("search", search), ("sweep", sweep), ("plan", plan), ("tune", tune)):
-        add_command(app, words, name, module.SUMMARY, partial(module.app, words))
-    add_command(app, words, "probe", probe.SUMMARY, probe.command)
+        add_command(app, name, module.SUMMARY, module.app)
+    add_command(app, "probe", probe.SUMMARY, probe.command)
     add_plain_command(app, "broker", broker.command)
     add_plain_command(app, "certificates", certificates.command)
     app.add_typer(history.app, name="history")
@@ -67,11 +67,11 @@ def app(words: Words) -> typer.Typer:
     return app
 
 
-def _made(words: Words, case: Case[Any]) -> Callable[..., int] | typer.Typer:
-    """The command of a case, or a group where its variants are commands."""
+def _case_command(case: Case[Any]) -> Callable[..., int] | typer.Typer:
+    """Return the command of a case, or a group if its variants are commands."""
     if case.variants is None:
         return case_command(case)
-    return variants_app(words, case, case.variants)
+    return variants_app(case, case.variants)
 
 
 def _show_version(wanted: bool) -> None:

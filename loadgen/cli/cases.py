@@ -81,17 +81,8 @@ def play(
                 progress=progress,
                 command=words,
                 server=server,
-                settling=_prepare_score_card,
             )
             return interruptible(on_hosts(play_it, cluster, quiet=quiet))
-
-
-def _prepare_score_card() -> None:
-    """Import and make ready what shows a result, while the run needs no processor."""
-    import loadgen.report.build.summary  # noqa: F401
-    from loadgen.report.render.write import prepare
-
-    prepare()
 
 
 def check_power_logs(scenario: Scenario) -> None:

@@ -1,10 +1,9 @@
 """The program `loadgen`: finds the command, and turns every error into one line and a status.
 
-Nothing is imported before it is needed: `--version`, `--help` and a wrong option answer at once.
+A command imports what it needs when it runs, so that `--help` and a usage error take little time.
 """
 
 import atexit
-import gc
 import os
 import signal
 import sys
@@ -12,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from loadgen import PROGRAM
 from loadgen.kernels.compiled import leave_plain
 
 _MESSAGE_CHARACTERS = 1_000
@@ -33,13 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         leave_plain()  # kernels are for workers
         _leave(main(sys.argv[1:]))
     words = _spelled_out(arguments)
-    if words == ["--version"]:
-        with suppress(BrokenPipeError):
-            print(PROGRAM, flush=True)
-            return 0
-        return _FAILED_STATUS
-    gc.disable()  # nothing of what is imported is garbage
-    from loadgen.cli.app import Aborted, WrongUsage, command_of
+    from loadgen.cli.app import Aborted, WrongUsage, program
     from loadgen.errors import LoadgenError
     from loadgen.plan.removed import removal
     from loadgen.run.disk import disk_errors
@@ -47,10 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with disk_errors():
             _require_no_secret(words)
-            command = command_of(words or _completed_words())
-            gc.freeze()
-            gc.enable()
-            status = command.main(args=words, prog_name="loadgen", standalone_mode=False)
+            status = program().main(args=words, prog_name="loadgen", standalone_mode=False)
             sys.stdout.flush()
     except LoadgenError as error:
         _let_go_of_stdout()
@@ -98,12 +87,6 @@ def _interrupted(_number: int, _frame: object) -> NoReturn:
 
     leave_terminal()
     raise KeyboardInterrupt
-
-
-def _completed_words() -> list[str]:
-    """The words so far, where a shell asks how the line could go on."""
-    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
-    return line.split()
 
 
 def _spelled_out(arguments: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ the same rule.
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,9 +22,6 @@ from loadgen.plan.case import Case
 from loadgen.plan.fields import Field, Flag
 from loadgen.plan.scenario import Scenario, read_toml
 from loadgen.run.redaction import printable, scrub
-
-Words = Collection[str]
-"""The words of a command line."""
 
 Flags = Mapping[str, Any]
 """Options as given: text, a list of texts or a boolean; None for what was not."""
@@ -190,37 +187,53 @@ def require_command(app: typer.Typer, question: str) -> None:
     app.callback(invoke_without_command=True)(root)
 
 
+class _LazyGroup(typer.core.TyperGroup):
+    """A group that makes a command when a line names it: all options together take 0.4 s."""
+
+    makers: dict[str, Callable[[], Callable[..., int] | typer.Typer]]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and command.name in self.makers:
+            command = self.made(command.name)
+        return name, command, rest
+
+    def made(self, name: str) -> Any:
+        """Return click's command, or group of commands, with its options."""
+        made = self.makers[name]()
+        app = made if isinstance(made, typer.Typer) else typer.Typer(add_completion=False)
+        if app is not made:
+            app.command(name, cls=GroupedCommand)(made)
+        app.rich_markup_mode = None
+        command = typer.main.get_command(app)
+        command.name = name
+        return command
+
+
+def group(**declared: Any) -> typer.Typer:
+    """Return a group of commands for `add_command`; `declared` is for `typer.Typer`."""
+    return typer.Typer(cls=type("LazyGroup", (_LazyGroup,), {"makers": {}}), **declared)
+
+
 def add_command(
     app: typer.Typer,
-    words: Words,
     name: str,
     summary: str,
-    made: Callable[[], Callable[..., int] | typer.Typer],
+    make: Callable[[], Callable[..., int] | typer.Typer],
 ) -> None:
-    """Give `app` a command or a group of them.
-
-    `made` makes it with its options, which takes a while: only for a line with its name. Otherwise
-    it is in the list of commands and cannot be called.
-    """
-    command = made() if name in words else _listed
-    if isinstance(command, typer.Typer):
-        app.add_typer(command, name=name)
-    else:
-        app.command(name, short_help=summary, cls=GroupedCommand)(command)
-
-
-def _listed() -> None:
-    """What stands for a command that the line does not name."""
+    """Add a command or a group, which `make` makes when a line names it."""
+    app.command(name, short_help=summary)(lambda: None)
+    app.info.cls.makers[name] = make  # type: ignore[union-attr]
 
 
 def cases_app(
-    words: Words, name: str, help_text: str, command: Callable[[Case[Any]], Callable[..., int]]
+    name: str, help_text: str, command: Callable[[Case[Any]], Callable[..., int]]
 ) -> typer.Typer:
     """The group of this name, with a command for each case; one of them must be named."""
-    app = typer.Typer(help=help_text, add_completion=False)
+    app = group(help=help_text, add_completion=False)
     require_command(app, f"{name}: which case? allowed: {', '.join(CASES)}")
     for case in CASES.values():
-        add_command(app, words, case.name, case.summary, partial(command, case))
+        add_command(app, case.name, case.summary, partial(command, case))
     return app
 
 

@@ -123,7 +123,7 @@ def _suffices(each: Mapping[str, Any]) -> list[str]:
     return ["", f"{found}{'; with fewer: ' if because else '.'}{because}"]
 
 
-def app(words: options.Words) -> typer.Typer:
+def app() -> typer.Typer:
     """`loadgen plan`."""
     example = "loadgen plan fanin --devices 100k"
-    return options.cases_app(words, "plan", f"{SUMMARY}\n\nExample: {example}", _command)
+    return options.cases_app("plan", f"{SUMMARY}\n\nExample: {example}", _command)

@@ -211,8 +211,8 @@ def result_lines(result: "SearchResult") -> Sequence[str]:
     ]
 
 
-def app(words: options.Words) -> typer.Typer:
+def app() -> typer.Typer:
     """`loadgen search`."""
     return options.cases_app(
-        words, "search", f"{SUMMARY}\n\nExample: loadgen search fanin --for rate", _command
+        "search", f"{SUMMARY}\n\nExample: loadgen search fanin --for rate", _command
     )

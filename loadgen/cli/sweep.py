@@ -177,7 +177,7 @@ def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
     return result.exit_status
 
 
-def app(words: options.Words) -> typer.Typer:
+def app() -> typer.Typer:
     """`loadgen sweep`."""
     example = "loadgen sweep fanout --set ratio=1,10,100"
-    return options.cases_app(words, "sweep", f"{SUMMARY}\n\nExample: {example}", _command)
+    return options.cases_app("sweep", f"{SUMMARY}\n\nExample: {example}", _command)

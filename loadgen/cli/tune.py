@@ -44,15 +44,15 @@ _CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotati
 """Holds the options that stand before the case."""
 
 
-def app(words: options.Words) -> typer.Typer:
+def app() -> typer.Typer:
     """`loadgen tune`."""
     example = "loadgen tune check --profile load-host"
     app = typer.Typer(help=f"{SUMMARY}\n\nExample: {example}", add_completion=False)
-    check = typer.Typer(help=_CHECK, add_completion=False)
+    check = options.group(help=_CHECK, add_completion=False)
     check.callback(invoke_without_command=True)(_check)
     for case in CASES.values():
         summary = f"For a run of {case.name}: {case.summary}"
-        options.add_command(check, words, case.name, summary, partial(_command, case))
+        options.add_command(check, case.name, summary, partial(_command, case))
     app.add_typer(check, name="check", short_help=_CHECK.partition("\n")[0])
     add_plain_command(app, "show", show)
     add_plain_command(app, "script", script)

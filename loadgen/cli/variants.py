@@ -17,9 +17,9 @@ from loadgen.cli.cases import check_power_logs, play_and_show, play_as_given, sh
 from loadgen.cli.help import add_plain_command
 from loadgen.cli.options import (
     Flags,
-    Words,
     add_command,
     case_options,
+    group,
     help_of,
     option,
     read_scenario,
@@ -43,16 +43,16 @@ _REPEAT = option(
 )
 
 
-def variants_app(words: Words, case: Case[Any], variants: Variants) -> typer.Typer:
-    """The command group of a case with these variants."""
-    app = typer.Typer(help=help_of(case), add_completion=False)
+def variants_app(case: Case[Any], variants: Variants) -> typer.Typer:
+    """Return the command group of a case with these variants."""
+    app = group(help=help_of(case), add_completion=False)
     known = ", ".join(variants.commands)
     require_command(app, f"{case.name}: which {variants.field}? allowed: {known}, or bundle")
     add_plain_command(app, "bundle", bundle)
     for value, (summary, options) in variants.commands.items():
         doc = f"{summary}\n\nExample: loadgen {case.name} {value} {options}"
         made = partial(_command, case, variants.field, value, doc)
-        add_command(app, words, value, summary, made)
+        add_command(app, value, summary, made)
     return app
 
 

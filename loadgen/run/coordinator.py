@@ -6,7 +6,7 @@ so that a killed run can still be read.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -89,7 +89,6 @@ class RunRequest:
     command: Sequence[str]
     server: Forkserver | None = None
     hosts: Hosts | None = None
-    settling: Callable[[], None] = lambda: None
     stage: Stage = field(default_factory=partial(Stage, keeps=False))
 
 
@@ -120,15 +119,12 @@ async def run(
     command: Sequence[str] = (),
     server: Forkserver | None = None,
     hosts: Hosts | None = None,
-    settling: Callable[[], None] = lambda: None,
     stage: Stage | None = None,
 ) -> RunResult:
     """Play the scenario and fill the run directory, which must not exist or be empty.
 
-    `server` is a forkserver for the workers that was
-    started before. `hosts` have the workers instead of this machine. `settling` is called in a
-    thread when nothing is sent any more, for what can be prepared while late repeats have their
-    time or devices disconnect.
+    `server` is a forkserver for the workers that was started before. `hosts` have the workers
+    instead of this machine.
     `stage` has what an earlier run left for this one, and gets what this one leaves.
     Raises LoadgenError where the run could not be played; then nothing is left in the directory.
     RunInterruptedError: `interrupt` came before the first connection.
@@ -140,7 +136,7 @@ async def run(
         async with staged(stage, keeps=False) as on:
             request = RunRequest(
                 *(workload, directory, progress, interrupt, command),
-                *(server, hosts, settling, on),
+                *(server, hosts, on),
             )
             try:
                 async with AsyncExitStack() as stack:
@@ -274,7 +270,6 @@ async def main_loop(context: RunContext) -> Kept | None:
         context.monitor,
         context.request.interrupt,
         measuring,
-        context.request.settling,
         context.kept,
         keeps=context.request.stage.keeps and not context.workload.crash,
     )

@@ -115,9 +115,7 @@ class PhaseRunner:
     """Plays the phases of one run; afterwards `monitor.state` says what happened.
 
     `kept` are the devices that it is played with, None where it connects them itself; with `keeps`
-    it leaves its own where it can. `measuring` is called when the window begins, `settling` in a
-    thread when nothing is under way any more and only late repeats can come, or connections are no
-    longer held.
+    it leaves its own where it can. `measuring` is called when the window begins.
     """
 
     plan: RunPlan
@@ -126,7 +124,6 @@ class PhaseRunner:
     monitor: Monitor
     interrupt: Interrupt
     measuring: Callable[[], None] = lambda: None
-    settling: Callable[[], None] = lambda: None
     kept: Kept | None = None
     keeps: bool = False
 
@@ -367,17 +364,10 @@ class PhaseRunner:
             finished = page.total("finished") == page.workers or (cut and not page.total("owed"))
             if finished and not page.outstanding():
                 settle_s = CUT_SETTLE_S if cut else self.phases.settle_s
-                self._prepare()
                 await asyncio.sleep(min(settle_s, (end_ns - now_ns) / NS))
                 return True
             await asyncio.sleep(SAMPLE_S)
         return False
-
-    def _prepare(self) -> None:
-        """Have `settling` called beside what goes on."""
-        prepared = asyncio.get_running_loop().run_in_executor(None, self.settling)
-        # What fails there fails again where it is needed, and is told there.
-        prepared.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _all_back(self) -> None:
         """Wait for devices on their way back: who is cut off last has as long as any other."""
@@ -440,7 +430,6 @@ class PhaseRunner:
             await self._until(end_ns)
         finally:
             self._state.windows["hold"] = (start_ns, min(end_ns, time.monotonic_ns()))
-        self._prepare()
 
     async def _conclude(self) -> Kept | None:
         """Have the workers account for the run, however far it came; what another one can have."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loadgen.cases.registry import CASES
-from loadgen.cli.app import command_of
+from loadgen.cli.app import program
 
 CASE = next(iter(CASES))
 
@@ -28,11 +28,11 @@ def lines() -> Iterator[tuple[str, ...]]:
 
 def found(words: tuple[str, ...]) -> tuple[Any, str]:
     """The command of a line and its help text, 80 columns wide."""
-    command: Any = command_of(words)
+    command: Any = program()
     path = "loadgen"
     context = command.make_context(path, [], resilient_parsing=True, terminal_width=80)
     for word in words:
-        command = command.commands[word]
+        _, command, _ = command.resolve_command(context, [word])
         context = command.make_context(
             word, [], parent=context, resilient_parsing=True, terminal_width=80
         )

@@ -4,8 +4,6 @@ import csv
 import gzip
 import io
 import re
-import subprocess
-import sys
 from base64 import b64decode, b64encode
 from dataclasses import replace
 from hashlib import sha256
@@ -420,14 +418,3 @@ def test_the_cards_of_one_command_are_an_array(cards: list[ScoreCard]) -> None:
     assert orjson.loads(to_json_array(cards[:2])) == [
         orjson.loads(to_json([card])) for card in cards[:2]
     ]
-
-
-def test_card_is_prepared_without_pandas_which_is_there_when_somebody_wants_it() -> None:
-    code = (
-        "import sys, pyarrow as pa; from loadgen.report.render.write import prepare; prepare();"
-        "table = pa.table({'a': [1, 2]}); print('pandas' in sys.modules);"
-        "print(table.to_pandas()['a'].sum()); import pandas;"
-        "print(pa.Table.from_pandas(pandas.DataFrame({'a': [1.5, None]}))['a'].null_count)"
-    )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.split() == ["False", "3", "1"]

@@ -58,13 +58,6 @@ def packed(text: str) -> Markup:
 _packed_resource = cache(lambda file: packed(_resource(file)))
 
 
-def prepare(*templates: str) -> None:
-    """Compile templates, and pack the library of charts, before they are rendered."""
-    _packed_resource(PLOTLY)
-    for template in templates:
-        _environment().get_template(template)
-
-
 @cache
 def _environment() -> Environment:
     environment = Environment(

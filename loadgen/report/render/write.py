@@ -1,16 +1,12 @@
 """Puts renderings of score cards and sweeps into a directory."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import pyarrow as pa
-
 from loadgen.errors import RunDirectoryError
 from loadgen.report.build.compare import Comparison
 from loadgen.report.model import NOTHING_SAID, About, ScoreCard
-from loadgen.report.render import page
 from loadgen.report.render.to_csv import to_csv
 from loadgen.report.render.to_histograms import to_hgrm, to_hlog, to_parquet
 from loadgen.report.render.to_html import to_html
@@ -28,43 +24,6 @@ RENDERINGS: Mapping[str, Callable[[Sequence[ScoreCard], Sequence[Comparison], Ab
     "histograms.hlog": lambda cards, comparisons, _: to_hlog(cards, comparisons),
 }
 """File name to renderer."""
-
-
-def prepare() -> None:
-    """Load, compile and pack what the first score card of a process needs.
-
-    The process does without pandas from here on where it has not imported it.
-    """
-    _spare_pandas()
-    # What pyarrow imports for its first array of numpy's and its first join.
-    import numpy.ma  # noqa: F401
-    import pyarrow.acero  # noqa: F401
-
-    page.prepare("base.html.j2", "page.html.j2", "macros.html.j2", "run.html.j2")
-
-
-def _spare_pandas() -> None:
-    """Let pyarrow know of no pandas.
-
-    It imports pandas for its first array, in a third of a second, only to see that no data are
-    pandas' own.
-    """
-    if "pandas" in sys.modules:
-        return
-    sys.meta_path.insert(0, _NoPandas)
-    try:
-        pa.array([""])
-    finally:
-        sys.meta_path.remove(_NoPandas)
-
-
-class _NoPandas:
-    """Among the finders of modules, one that says of pandas that it is not installed."""
-
-    @staticmethod
-    def find_spec(name: str, _path: object = None, _target: object = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError(name)
 
 
 def write_renderings(
