@@ -1,7 +1,7 @@
 """Brokers of other makers, started with every listener that they have, for tests and tables.
 
-Each is found where its package puts it, and skipped where it is not: Debian's mosquitto,
-nats-server, rabbitmq-server, ejabberd and activemq, amqtt from pip, and aedes from npm (with
+Each is found where its package puts it, and skipped if it is absent: Debian's mosquitto,
+rabbitmq-server, ejabberd and activemq, nats-server from pip, and aedes from npm (with
 aedes-server-factory and ws, in a folder that AEDES names or in node_modules here).
 """
 
@@ -10,7 +10,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_an
 from loadgen.brokers.certificates import CertificateFiles, make_certificates
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import find_mosquitto
+from loadgen.brokers.nats import find_nats
 from loadgen.brokers.ports import free_port
 from loadgen.brokers.process import BrokerProcess, running, spawn
 from loadgen.errors import CannotRunError, MissingProgramError
@@ -100,37 +100,6 @@ def _nats(program: str, place: Place) -> Start:
         f'websocket {{ host: "{place.host}", port: {web}, {secret or "no_tls: true"} }}',
     ]
     return Start((program, "-c", _written(place, "nats.conf", lines)))
-
-
-def _amqtt(program: str, place: Place) -> Start:
-    listeners = {
-        "default" if scheme == "mqtt" else scheme: {
-            "type": "ws" if scheme.startswith("ws") else "tcp",
-            "bind": f"{place.host}:{port}",
-            **(
-                {
-                    "ssl": True,
-                    "certfile": str(place.files.certificate),
-                    "keyfile": str(place.files.key),
-                }
-                if scheme in ("mqtts", "wss")
-                else {}
-            ),
-        }
-        for scheme, port in place.ports.items()
-    }
-    code = (
-        "import asyncio, logging\n"
-        "from amqtt.broker import Broker\n"
-        "logging.disable(logging.CRITICAL)\n"
-        "async def main():\n"
-        "    plugins = {'loadgen.brokers.amqtt_login.Everybody': {}}\n"
-        f"    listeners = {listeners!r}\n"
-        "    await Broker({'listeners': listeners, 'plugins': plugins}).start()\n"
-        "    await asyncio.Event().wait()\n"
-        "asyncio.run(main())\n"
-    )
-    return Start((program, "-c", code))
 
 
 def _rabbitmq(program: str, place: Place) -> Start:
@@ -284,9 +253,8 @@ def _program(name: str, *needed: str) -> Callable[[], str | None]:
 
 MAKES: Final[Mapping[str, Make]] = {
     "mosquitto": Make(lambda: str(find_mosquitto() or "") or None, _mosquitto),
-    "nats": Make(_program("nats-server"), _nats, ("mqtt", "ws")),
-    "nats-tls": Make(_program("nats-server"), _nats, ("mqtts", "wss")),
-    "amqtt": Make(lambda: sys.executable, _amqtt),
+    "nats": Make(lambda: str(find_nats() or "") or None, _nats, ("mqtt", "ws")),
+    "nats-tls": Make(lambda: str(find_nats() or "") or None, _nats, ("mqtts", "wss")),
     "aedes": Make(_find_aedes, _aedes),
     "rabbitmq": Make(_program("rabbitmq-server"), _rabbitmq, path="/ws"),
     "ejabberd": Make(

@@ -10,12 +10,13 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from loadgen.errors import UsageError
+from loadgen.plan.removed import removal
 from loadgen.plan.units import shown
 
 DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 """Port of each scheme when the URL names none (IANA; RFC 6455 for the WebSocket schemes)."""
 
-BROKER_NAMES: Final = ("auto", "mosquitto", "amqtt", "reflector", "sink")
+BROKER_NAMES: Final = ("auto", "mosquitto", "nats", "reflector", "sink")
 """Names that mean: start one here."""
 
 _DEFAULT_WEBSOCKET_PATH: Final = "/mqtt"
@@ -111,6 +112,8 @@ def parse_broker(text: str) -> Endpoint | str:
     name = text.strip().lower()
     if name in BROKER_NAMES:
         return name
+    if removed := removal(name, "broker"):
+        raise UsageError(f"broker {name}: {removed}")
     if "://" not in text:
         # Without a scheme it may still be user:password@host, so only plain words are repeated.
         word = f" {shown(text)}" if re.fullmatch(r"[\w.-]{1,40}", text) else ""

@@ -4,7 +4,6 @@ Mosquitto's defaults are kept except where they would falsify a measurement; `re
 which and why. Written for 2.0 and later; 2.0.11 knows every key used here.
 """
 
-import asyncio
 import base64
 import contextlib
 import hashlib
@@ -22,16 +21,12 @@ import psutil
 
 from loadgen.brokers import process
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.ports import free_port
-from loadgen.errors import CannotRunError, MissingProgramError, UsageError
+from loadgen.brokers.program import ProgramBroker
+from loadgen.errors import MissingProgramError, UsageError
 from loadgen.plan.accounts import Account
 
 # Debian puts the broker where only root's PATH looks.
 _EXTRA_DIRECTORIES: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/snap/bin")
-_READY_TIMEOUT_S: Final = 30.0
-_POLL_S: Final = 0.005
-_PORT_ATTEMPTS: Final = 5
-_MAX_SHOWN_CHARACTERS: Final = 300
 _PASSWORDS: Final = "passwords"
 _RIGHTS: Final = "rights"
 _SALT_BYTES: Final = 12
@@ -165,17 +160,18 @@ def rights_lines(account: Account) -> list[str]:
     ]
 
 
-class Mosquitto(process.BrokerProcess):
+class Mosquitto(ProgramBroker):
     """A running Mosquitto; made by `run_mosquitto`. With persistence `stop` saves first."""
 
     patience_s = 30.0
+    ready = b" running"
+    failures = ("Error",)
 
     def __init__(self, program: Path, settings: MosquittoSettings, directory: Path) -> None:
-        super().__init__("mosquitto", mosquitto_version(program))
+        version = mosquitto_version(program)
+        super().__init__("mosquitto", version, directory, settings.host, settings.ports)
         self._program = program
         self._settings = settings
-        self._directory = directory
-        self._ports = settings.ports
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -202,47 +198,12 @@ class Mosquitto(process.BrokerProcess):
             "no setting of Mosquitto 2.0 stores first."
         )
 
-    @property
-    def log(self) -> Path:
-        """What it printed, over all its starts."""
-        return self._directory / "mosquitto.log"
-
-    async def start(self) -> None:
-        """Start it, on the ports and data it had before if it ran before.
-
-        Raises CannotRunError with its last words when it does not come up.
-        """
-        attempts = 1 if self._ports else _PORT_ATTEMPTS
-        while True:
-            attempts -= 1
-            chosen = self._ports or (free_port(self._settings.host),)
-            try:
-                await self._start_on(chosen)
-            except _PortTakenError:
-                # Another process took the free port between the question and the answer.
-                if not attempts:
-                    raise
-            else:
-                self._ports = chosen
-                return
-
-    async def _start_on(self, ports: tuple[int, ...]) -> None:
+    def configure(self, ports: tuple[int, ...]) -> list[str]:
         config = self._directory / "mosquitto.conf"
         config.write_text(render_config(self._settings, self._directory, ports))
         if self._settings.accounts and not (self._directory / _RIGHTS).exists():
-            await asyncio.to_thread(self._write_accounts)
-        with self.log.open("ab") as log:
-            seen = log.tell()
-            self._process = process.spawn(
-                [str(self._program), "-c", str(config)], output=log, directory=self._directory
-            )
-        try:
-            async with asyncio.timeout(_READY_TIMEOUT_S):
-                await self._wait_until_ready(seen)
-        except TimeoutError:
-            raise CannotRunError(
-                f"mosquitto did not serve within {_READY_TIMEOUT_S:.0f} s; is this host overloaded?"
-            ) from None
+            self._write_accounts()
+        return [str(self._program), "-c", str(config)]
 
     async def stop(self) -> None:
         """End it: in good order where it has something to save, else at once.
@@ -260,25 +221,6 @@ class Mosquitto(process.BrokerProcess):
         for name, lines in ((_PASSWORDS, passwords), (_RIGHTS, rights)):
             (self._directory / name).write_text("\n".join(lines) + "\n", "utf-8")
 
-    async def _wait_until_ready(self, seen: int) -> None:
-        while True:
-            ended = self.process.poll() is not None
-            said = self.log.read_bytes()[seen:]
-            # A port that answers could be another program's; this line is only ours.
-            if b" running" in said and not ended:
-                return
-            if ended:
-                lines = said.decode("utf-8", "replace").strip().splitlines()
-                last = next((line for line in lines if "Error" in line), "".join(lines[-1:]))
-                shown = ascii(last[:_MAX_SHOWN_CHARACTERS])[1:-1] or "it said nothing"
-                kind = _PortTakenError if b"Address already in use" in said else CannotRunError
-                raise kind(f"mosquitto {self.version} ended at its start: {shown}")
-            await asyncio.sleep(_POLL_S)
-
-
-class _PortTakenError(CannotRunError):
-    pass
-
 
 @contextlib.asynccontextmanager
 async def run_mosquitto(
@@ -291,7 +233,7 @@ async def run_mosquitto(
     program = program or find_mosquitto()
     if program is None:
         raise MissingProgramError(
-            "mosquitto is not installed; install it (apt install mosquitto), or use --broker amqtt"
+            "mosquitto is not installed; install it (apt install mosquitto), or use --broker nats"
         )
     # The directory has mode 0700: it holds the messages of a run.
     with tempfile.TemporaryDirectory(prefix="loadgen-mosquitto-") as directory:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from loadgen.brokers.amqtt_broker import run_amqtt
 from loadgen.brokers.endpoints import Endpoint, parse_broker
 from loadgen.brokers.mosquitto import (
     MosquittoSettings,
@@ -21,6 +20,7 @@ from loadgen.brokers.mosquitto import (
     find_mosquitto,
     run_mosquitto,
 )
+from loadgen.brokers.nats import NatsSettings, run_nats
 from loadgen.brokers.process import BrokerProcess, ServedBroker
 from loadgen.brokers.reflector import run_reflector
 from loadgen.brokers.sink import run_sink
@@ -47,7 +47,7 @@ async def serve(
 
     `spec` is one name (`BROKER_NAMES`) or any number of URLs. A name starts `instances` private
     brokers on `host`, the first on `port` (0 chooses one). `save_each`, `encrypted` and `accounts`
-    (the operator's first) are for Mosquitto only.
+    (the operator's first) are for Mosquitto and NATS, which keeps sessions in files in any case.
     Raises UsageError for arguments that contradict each other, MissingProgramError, and
     CannotRunError.
     """
@@ -68,14 +68,11 @@ async def serve(
         raise UsageError("several brokers are named; give one name, or only URLs")
     name = names[0]
     if name == "auto":
-        name = "mosquitto" if find_mosquitto() is not None else "amqtt"
+        name = "mosquitto" if find_mosquitto() is not None else "nats"
     if instances < 1 or (port and instances > 1):
         raise UsageError("instances must be at least 1, and 1 where a port is given")
-    if (encrypted or accounts or save_each) and name != "mosquitto":
-        raise UsageError(
-            f"only a private Mosquitto is started encrypted or with users, not {name}; install "
-            "mosquitto, or leave them out"
-        )
+    if (encrypted or accounts or save_each) and name not in ("mosquitto", "nats"):
+        raise UsageError(f"the {name} has neither encryption nor users nor files; leave them out")
     if name in ("reflector", "sink") and persistence:
         raise UsageError(f"the {name} stores nothing")
     settings = MosquittoSettings(
@@ -86,9 +83,10 @@ async def serve(
         accounts=tuple(accounts),
         memory_limit_bytes=default_memory_limit_bytes(instances),
     )
+    nats = NatsSettings(host, port, save_each, accounts=tuple(accounts))
     starters: dict[str, Callable[[], AbstractAsyncContextManager[BrokerProcess]]] = {
         "mosquitto": lambda: run_mosquitto(settings),
-        "amqtt": lambda: run_amqtt(host=host, port=port),
+        "nats": lambda: run_nats(nats),
         "reflector": lambda: run_reflector(host=host, port=port),
         "sink": lambda: run_sink(host=host, port=port),
     }
@@ -97,6 +95,7 @@ async def serve(
         if encrypted:
             files = await asyncio.to_thread(_certificates, stack, host)
             settings = replace(settings, certificate=files.certificate, key=files.key)
+            nats = replace(nats, certificate=files.certificate, key=files.key)
             authority = files.authority
         # One after the other: each is ready in a moment, and the first error stops the rest.
         brokers = [await stack.enter_async_context(starters[name]()) for _ in range(instances)]

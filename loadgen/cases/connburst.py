@@ -96,8 +96,5 @@ CASE = Case(
         main="seconds",
         lines=(("seconds", "time to connect all"),),
     ),
-    demo={
-        "mosquitto": {"devices": 10_000, "duration": 2},
-        "amqtt": {"devices": 500, "duration": 2},
-    },
+    demo={"devices": 10_000, "duration": 2},
 )

@@ -98,8 +98,5 @@ CASE = Case(
     ),
     scales_by_devices=True,
     charts=ChartStyle(columns=("producers", "ingress", "egress", "high_water_mark", "p99")),
-    demo={
-        "mosquitto": {"devices": 10_000, "duration": 8, "warmup": 2},
-        "amqtt": {"devices": 500, "duration": 8, "warmup": 2},
-    },
+    demo={"devices": 10_000, "duration": 8, "warmup": 2},
 )

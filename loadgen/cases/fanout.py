@@ -180,8 +180,5 @@ CASE = Case(
         axis="ratio",
         by_size=True,
     ),
-    demo={
-        "mosquitto": {"topics": 10, "ratio": 100, "rate": 200, "duration": 8, "warmup": 2},
-        "amqtt": {"topics": 5, "ratio": 20, "rate": 10, "duration": 8, "warmup": 2},
-    },
+    demo={"topics": 10, "ratio": 100, "rate": 200, "duration": 8, "warmup": 2},
 )

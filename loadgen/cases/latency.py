@@ -119,8 +119,5 @@ CASE = Case(
         lines=(("avg", "average"), ("p99", "99th percentile")),
         axis="background",
     ),
-    demo={
-        "mosquitto": {"devices": 1_000, "rate": 10_000, "duration": 8, "warmup": 2},
-        "amqtt": {"devices": 100, "rate": 200, "duration": 8, "warmup": 2},
-    },
+    demo={"devices": 1_000, "rate": 10_000, "duration": 8, "warmup": 2},
 )

@@ -13,6 +13,7 @@ from loadgen.plan.scenario import (
     ACKNOWLEDGE_EVERY,
     DURATION_LIMIT_S,
     MAX_UNACKNOWLEDGED,
+    PRIVATE_BROKERS,
     PRODUCERS,
     QOS,
     SAVE_EACH,
@@ -71,7 +72,7 @@ class Persistent(Scenario):
         yield from save_each_complaints(self.save_each, self.broker)
 
     def _crash_complaints(self) -> Iterator[str]:
-        private = self.broker in (("auto",), ("mosquitto",))
+        private = self.broker in PRIVATE_BROKERS
         at_s = self.crash_broker
         steps = rate_steps(self.steps, self.duration, 0)
         length_s = sum(step.seconds for step in steps) or self.duration
@@ -181,8 +182,5 @@ CASE = Case(
         ),
     ),
     charts=ChartStyle(by_size=True),
-    demo={
-        "mosquitto": {"pairs": 10, "rate": 1_000, "duration": 8, "warmup": 2},
-        "amqtt": {"pairs": 5, "rate": 100, "duration": 8, "warmup": 2},
-    },
+    demo={"pairs": 10, "rate": 1_000, "duration": 8, "warmup": 2},
 )

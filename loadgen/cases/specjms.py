@@ -18,6 +18,7 @@ from loadgen.plan.scenario import (
     DRAIN,
     DURATION,
     MAX_UNACKNOWLEDGED,
+    PRIVATE_BROKERS,
     PROTOCOL,
     SAVE_EACH,
     WARMUP,
@@ -148,7 +149,7 @@ class SupplyChain(Scenario):
         if self.mqtt == "3.1":
             yield "mqtt: 3.1 is not played here; allowed: 3.1.1 or 5 for specjms"
         yield from save_each_complaints(self.save_each, self.broker)
-        if self.recovery is not None and self.broker not in (("auto",), ("mosquitto",)):
+        if self.recovery is not None and self.broker not in PRIVATE_BROKERS:
             yield "recovery: only a private broker may be killed; allowed: with broker mosquitto"
 
 

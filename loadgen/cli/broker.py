@@ -6,7 +6,7 @@ import typer
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="auto, mosquitto, amqtt, reflector or sink.")],
+    name: Annotated[str, typer.Argument(help="auto, mosquitto, nats, reflector or sink.")],
     host: Annotated[
         str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")
     ] = "127.0.0.1",

@@ -14,11 +14,9 @@ _CONNECTS_SPARE = 1_000
 """Descriptors left to the broker and a worker for everything but devices."""
 
 
-def sizes(broker: str, cores: int, descriptors: int) -> dict[str, dict[str, object]]:
-    """Fields of each case for a broker of this name on this host."""
-    # A broker in Python serves about a fortieth of what Mosquitto does.
-    size = "amqtt" if broker == "amqtt" else "mosquitto"
-    chosen = {case.name: dict(case.demo[size]) for case in CASES.values() if case.demo}
+def sizes(cores: int, descriptors: int) -> dict[str, dict[str, object]]:
+    """Return the fields of each case for a host of this size."""
+    chosen = {case.name: dict(case.demo) for case in CASES.values() if case.demo}
     for fields in chosen.values():
         for name in ("devices", "rate"):
             if name in fields and cores < 2:
@@ -50,7 +48,6 @@ def command(
 
     Example: loadgen demo
     """
-    from loadgen.brokers.mosquitto import find_mosquitto
     from loadgen.cli.cases import play, score, tell
     from loadgen.cli.result_text import summary_lines
     from loadgen.report.render.write import write_renderings
@@ -60,9 +57,8 @@ def command(
 
     directory = default_directory(datetime.now(UTC), "demo") if out is None else out
     require_free(directory)
-    kind = "amqtt" if broker == "auto" and find_mosquitto() is None else broker
     host = host_of()
-    chosen = sizes(kind, host.cores, host.descriptors)
+    chosen = sizes(host.cores, host.descriptors)
     scenarios = [
         build_scenario(case, None, {**fields, "broker": broker}) for case, fields in chosen.items()
     ]

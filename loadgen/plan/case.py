@@ -224,8 +224,8 @@ class Case(Generic[S]):
     # How it is searched and shown.
     scales_by_devices: bool = False  # deliveries grow with the devices where no rate is given
     charts: ChartStyle = ChartStyle()  # of its runs and sweeps
-    # Fields of `loadgen demo` by the broker's name; empty for a case without.
-    demo: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    # Fields of `loadgen demo`; empty for a case that it leaves out.
+    demo: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ REMOVED = (
     RemovedName(
         "impair", "field", "impair the network itself with netem, as docs/impaired-links.md does"
     ),
+    RemovedName("amqtt", "broker", "use nats, which pip installs, or mosquitto"),
     RemovedName(
         "faults",
         "argument",

@@ -41,9 +41,12 @@ from loadgen.plan.fields import (
     redact_url,
 )
 from loadgen.plan.groups import Publishes, Reconnect
+from loadgen.plan.removed import removal
 from loadgen.plan.units import shown
 
-BROKER_NAMES = ("auto", "mosquitto", "amqtt", "reflector")
+BROKER_NAMES = ("auto", "mosquitto", "nats", "reflector")
+PRIVATE_BROKERS = (("auto",), ("mosquitto",), ("nats",))
+"""Brokers that are started here with files, so that they can be configured and killed."""
 BROKER_SCHEMES = ("mqtt", "mqtts", "ws", "wss")
 
 DEVICES_LIMIT = 1_000_000_000
@@ -87,11 +90,11 @@ ACKNOWLEDGE_EVERY = Count(
     "Acknowledgements that a subscriber withholds and sends together (QoS 1).", 1, 65_535
 )
 SAVE_EACH = Flag(
-    "The private Mosquitto writes its database to disk after each change instead of every 5 s; it "
-    "acknowledges first all the same."
+    "The private broker writes each change to disk: NATS before it acknowledges a message, "
+    "Mosquitto its whole database after that."
 )
 
-_ONLY_MOSQUITTO = "allowed: with broker mosquitto"
+_ONLY_PRIVATE = "allowed: with broker mosquitto or nats"
 
 
 def published_row(*names: str, absent: str = "") -> Choice:
@@ -126,7 +129,7 @@ class Scenario(BaseModel):
 
     case: str
     broker: tuple[str, ...] = Texts(
-        "Broker as mqtt://, mqtts://, ws:// or wss:// URL, or auto, mosquitto, amqtt, "
+        "Broker as mqtt://, mqtts://, ws:// or wss:// URL, or auto, mosquitto, nats, "
         "reflector; several URLs are used round robin.",
         "URL",
     ).field(("auto",))
@@ -308,13 +311,13 @@ class Scenario(BaseModel):
         part="fleet",
     ).field(False)
     tls: bool = Flag(
-        "The private Mosquitto is encrypted, with an RSA key of 2,048 bits made for the run; of "
+        "The private broker is encrypted, with an RSA key of 2,048 bits made for the run; of "
         "another broker the URL says it.",
         part="fleet",
     ).field(False)
     access_control: bool = Flag(
         "Each device has a user, a password and rights to its own topics alone, and the private "
-        "Mosquitto knows them all; clients_file names those of the first group.",
+        "broker has them all; clients_file names those of the first group.",
         part="fleet",
     ).field(False)
     client_id: str | None = Text(
@@ -527,8 +530,8 @@ class Scenario(BaseModel):
                 "name"
             )
         for name in ("tls", "access_control"):
-            if getattr(self, name) and self.broker not in (("auto",), ("mosquitto",)):
-                yield f"{name}: only a private Mosquitto can be started so; {_ONLY_MOSQUITTO}"
+            if getattr(self, name) and self.broker not in PRIVATE_BROKERS:
+                yield f"{name}: only a private broker can be started so; {_ONLY_PRIVATE}"
         if self.client_id is not None and "{device}" not in self.client_id:
             yield (
                 f"client_id: {shown(self.client_id)} is the same for all devices; allowed: text "
@@ -554,8 +557,8 @@ def durable_complaints(durable: bool, qos: int) -> Iterator[str]:
 
 def save_each_complaints(save_each: bool, broker: tuple[str, ...]) -> Iterator[str]:
     """Only a private broker is configured here."""
-    if save_each and broker not in (("auto",), ("mosquitto",)):
-        yield f"save_each: only a private broker is configured here; {_ONLY_MOSQUITTO}"
+    if save_each and broker not in PRIVATE_BROKERS:
+        yield f"save_each: only a private broker is configured here; {_ONLY_PRIVATE}"
 
 
 def withheld_complaints(acknowledge_every: int, qos: int) -> Iterator[str]:
@@ -566,9 +569,11 @@ def withheld_complaints(acknowledge_every: int, qos: int) -> Iterator[str]:
 
 def _broker_complaints(broker: tuple[str, ...]) -> Iterator[str]:
     if not broker:
-        yield "broker: nothing is given; allowed: auto, mosquitto, amqtt, reflector or a URL"
+        yield "broker: nothing is given; allowed: auto, mosquitto, nats, reflector or a URL"
     for entry in broker:
-        if entry not in BROKER_NAMES:
+        if removed := removal(entry, "broker"):
+            yield f"broker: {entry}: {removed}"
+        elif entry not in BROKER_NAMES:
             yield from url_complaints("broker", entry)
         elif len(broker) > 1:
             yield f"broker: {shown(entry)} cannot be joined with others; allowed: several URLs"

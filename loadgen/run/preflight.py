@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from loadgen.brokers.rehearse import Wanted
 
+_USE_MOSQUITTO = "install Mosquitto (apt install mosquitto)"
 FILES_CHECKED = 10_000
 """The files of all devices are looked for up to this number of devices; it takes a moment."""
 
@@ -67,14 +68,16 @@ async def check_broker(workload: Workload, plan: RunPlan, broker: ServedBroker) 
 
     Raises BrokerRefusedError for what it does not give; with `anyway` that is a remark, too.
     """
-    # Of those that are started here only amqtt lacks anything that a case may need.
-    if not broker.started_by_us or broker.name == "amqtt":
+    # Of the brokers that are started here only NATS lacks features that a case may need.
+    if not broker.started_by_us or broker.name == "nats":
         from loadgen.brokers.rehearse import rehearse
 
         found = await rehearse(wanted(workload, plan, broker))
         if found.lacks and not workload.anyway:
             raise BrokerRefusedError(f"{found.lacks[0]} (--anyway runs without it)")
-        broker = replace(broker, version=found.version, remarks=(*found.lacks, *found.remarks))
+        broker = replace(broker, remarks=(*found.lacks, *found.remarks))
+        if not broker.started_by_us:
+            broker = replace(broker, version=found.version)
     await _forwarding(workload, plan, broker)
     return broker
 
@@ -256,7 +259,7 @@ def wanted(workload: Workload, plan: RunPlan, broker: ServedBroker) -> "Wanted":
         endpoints=broker.endpoints,
         version=plan.version,
         apart=apart,
-        older=needs.older,
+        older=needs.older if broker.name != "nats" else f"{needs.older}, or {_USE_MOSQUITTO}",
         qos_option=needs.qos_option,
         wildcards=needs.wildcards,
         shared=needs.shared,

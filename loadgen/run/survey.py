@@ -96,6 +96,8 @@ async def survey(given: Mapping[str, Any], broker: ServedBroker) -> Survey:
         *map(_ask, cases.values()),
     ]
     version, *found = await in_turn(work)
+    if version == "unknown" and broker.started_by_us:
+        version = f"{broker.name} {broker.version}"
     features = dict(zip(TRIALS, found, strict=False))
     answers = dict(zip(CASES, found[len(TRIALS) :], strict=True))
     return Survey(greeting, version, features, answers)

@@ -69,7 +69,7 @@ def test_descriptors_and_group() -> None:
     assert pid == group
 
 
-@pytest.mark.parametrize("kind", ["mosquitto", "reflector", "sink", "amqtt"])
+@pytest.mark.parametrize("kind", ["mosquitto", "reflector", "sink", "nats"])
 def test_dies_with_its_parent(kind: str, tmp_path: Path) -> None:
     """A parent that is killed cannot clean up, so the kernel must."""
     if kind == "mosquitto":

@@ -14,6 +14,7 @@ from loadgen.brokers.ports import free_port
 from loadgen.brokers.probe import greet
 from loadgen.brokers.start import serve
 from loadgen.errors import HostLimitError, MissingProgramError, UsageError
+from loadgen.mqtt.constants import MQTT_3_1_1
 from tests.brokers.conftest import ClientMaker
 
 ROOT = str(Path(__file__).parents[2])
@@ -27,20 +28,20 @@ async def test_urls_pass_through() -> None:
 
 
 async def test_auto(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = "amqtt" if find_mosquitto() is None else "mosquitto"
+    wanted = "nats" if find_mosquitto() is None else "mosquitto"
     async with serve() as served:
         assert served.name == wanted
         assert psutil.pid_exists(served.pids[0])
     monkeypatch.setattr("loadgen.brokers.start.find_mosquitto", lambda: None)
     monkeypatch.setattr("loadgen.brokers.mosquitto.find_mosquitto", lambda: None)
     async with serve() as served:
-        assert served.name == "amqtt"
+        assert served.name == "nats"
     with pytest.raises(MissingProgramError):
         async with serve("mosquitto"):
             pass
 
 
-@pytest.mark.parametrize("name", ["reflector", "sink", "mosquitto"])
+@pytest.mark.parametrize("name", ["reflector", "sink", "mosquitto", "nats"])
 async def test_several_instances(name: str, client: ClientMaker) -> None:
     if name == "mosquitto" and find_mosquitto() is None:
         pytest.skip("the program mosquitto is not installed")
@@ -48,7 +49,7 @@ async def test_several_instances(name: str, client: ClientMaker) -> None:
         pids = served.pids
         assert len(set(pids)) == len(set(served.endpoints)) == len(served.brokers) == 2
         for endpoint in served.endpoints:
-            await (await client(endpoint, "a")).sync()
+            await (await client(endpoint, "a", MQTT_3_1_1)).sync()
         served.brokers[0].kill()
         await served.brokers[0].start()
         assert served.pids[0] != pids[0]
@@ -78,6 +79,7 @@ def test_inside_uvloop() -> None:
     [
         ([], {}, "no broker"),
         ("nonsense", {}, "nonsense"),
+        ("amqtt", {}, "amqtt: removed; use nats"),
         (["reflector", "sink"], {}, "several"),
         (["mqtt://a", "reflector"], {}, "URL"),
         ("mqtt://a", {"instances": 2}, "URL"),

@@ -56,6 +56,9 @@ def complaint(capsys: Captured, *arguments: str) -> tuple[int, str]:
         (["fanin", "--set", "ratio=3"], "does not understand it"),
         (["fanin", "--set", "devises=3"], "unknown key"),
         (["fanin", "--impair", "delay=20ms"], "--impair: removed; impair the network itself"),
+        (["fanin", "--broker=amqtt"], "amqtt: removed; use nats"),
+        (["broker", "amqtt"], "amqtt: removed; use nats"),
+        (["broker", "reflector", "--faults=lose=1"], "--faults: removed; only the instruments"),
         (["fanin", "--set", "impair=delay=20ms"], "impair: removed; impair the network itself"),
         (["fanin", "--crash-broker"], "--crash-broker"),
         (["fanout", "--topics=0"], "too small"),
@@ -312,10 +315,10 @@ PROBED = {
 
 
 def test_probe_tells_what_a_broker_can_do_and_play(capsys: Captured) -> None:
-    assert main(["probe", "--broker=amqtt", "--json"]) == 0
+    assert main(["probe", "--broker=nats", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown.keys() == PROBED
-    assert shown["mqtt"] == ["3.1.1"] and shown["version"].startswith("amqtt ")
+    assert shown["mqtt"] == ["3.1.1"] and shown["version"].startswith("nats ")
     assert shown["maximum_qos"] == 2 and shown["receive_maximum"] is None
     assert shown["known_by"]["receive_maximum"] == {"basis": "absent", "detail": "MQTT 5 only"}
     assert tuple(shown["cases"]) == tuple(CASES)

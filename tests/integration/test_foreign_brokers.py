@@ -38,9 +38,8 @@ class Known:
 
 KNOWN = {
     "mosquitto": Known((3, 4, 5), shares=True),
-    "nats": Known((4,), 1),
-    "nats-tls": Known((4,), 1),
-    "amqtt": Known((4,)),
+    "nats": Known((4,)),
+    "nats-tls": Known((4,)),
     "aedes": Known((3, 4)),
     "rabbitmq": Known((3, 4), 1),
     "ejabberd": Known((4, 5)),

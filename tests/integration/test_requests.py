@@ -31,7 +31,7 @@ async def ask(tmp_path: Path, *, faults: str = "none", **fields: Any) -> RunResu
     [
         ("mosquitto", "3.1.1", 0),
         ("mosquitto", "5", 2),
-        ("amqtt", "3.1.1", 1),
+        ("nats", "3.1.1", 1),
     ],
 )
 async def test_every_request_has_its_response(

@@ -360,7 +360,7 @@ async def test_mqtt_3_1_is_played(tmp_path: Path, broker: str, qos: int) -> None
         ("fanin", {"qos": 2, "churn": 5}, "allowed: 3.1.1 or 5 with reconnect"),
         ("specjms", {}, "allowed: 3.1.1 or 5 for specjms"),
         ("queue", {}, "allowed: 5 for queue"),
-        ("fanin", {"broker": "amqtt"}, "does not speak MQTT 3.1; use --mqtt 3.1.1"),
+        ("fanin", {"broker": "nats"}, "does not speak MQTT 3.1; use --mqtt 3.1.1"),
     ],
 )
 async def test_what_mqtt_3_1_cannot_do_is_refused(
@@ -370,7 +370,7 @@ async def test_what_mqtt_3_1_cannot_do_is_refused(
         await play(tmp_path, case, **({"mqtt": "3.1", "broker": "mosquitto"} | fields))
 
 
-@pytest.mark.parametrize("broker", ["mosquitto", "reflector"])
+@pytest.mark.parametrize("broker", ["mosquitto", "nats", "reflector"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 async def test_messages_that_no_buffer_holds(tmp_path: Path, broker: str, qos: int) -> None:
     result = await play(

@@ -51,11 +51,12 @@ def test_the_file_of_clients_names_the_first_group() -> None:
 
 
 @pytest.mark.parametrize("name", ["tls", "access_control"])
-@pytest.mark.parametrize("broker", ["amqtt", "reflector", "mqtt://b", "mqtts://b"])
-def test_only_a_private_mosquitto_is_started_so(name: str, broker: str) -> None:
-    with pytest.raises(ScenarioError, match=f"{name}: only a private Mosquitto"):
+@pytest.mark.parametrize("broker", ["reflector", "mqtt://b", "mqtts://b"])
+def test_only_a_private_broker_is_started_so(name: str, broker: str) -> None:
+    with pytest.raises(ScenarioError, match=f"{name}: only a private broker"):
         build_scenario("fanin", None, {"broker": broker, name: True})
-    assert build_scenario("fanin", None, {"broker": "mosquitto", name: True})
+    for private in ("mosquitto", "nats"):
+        assert build_scenario("fanin", None, {"broker": private, name: True})
 
 
 @pytest.mark.parametrize("name", ["tls", "access_control"])

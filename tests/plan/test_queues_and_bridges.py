@@ -163,7 +163,7 @@ class TestBridge:
             ({"acknowledge_every": 2}, "allowed: with qos 1"),
             ({"devices": 3}, "fewer than the 5 topics"),
             ({"devices": 9, "backends": 2}, "fewer than the 10 topics"),
-            ({"broker": "amqtt"}, "not a bridge that is started here"),
+            ({"broker": "nats"}, "not a bridge that is started here"),
             ({"broker": "mqtt://u:secret@h"}, "with backend"),
             ({"backend": "mqtt://h"}, "front broker is missing"),
             ({"broker": "mqtt://h", "backend": "mosquitto"}, "backend: 'mosquitto' is not a URL"),

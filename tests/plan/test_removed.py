@@ -33,6 +33,11 @@ async def test_python_refuses_a_removed_argument_in_one_line(tmp_path: Path) -> 
         await run_async(scenario("fanin"), tmp_path / "run", **named)  # type: ignore[arg-type]
 
 
+def test_python_refuses_a_removed_broker_in_one_line() -> None:
+    with pytest.raises(ScenarioError, match=r"^broker: amqtt: removed; use nats"):
+        scenario("fanin", broker="amqtt")
+
+
 def test_a_search_of_an_earlier_version_has_the_same_digest() -> None:
     # The scenario as the earlier version wrote it, with the field at its default.
     fields = scenario("fanin").plain()

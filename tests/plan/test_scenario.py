@@ -171,7 +171,7 @@ class TestBuild:
         assert not build_scenario("fanin", url, {"tls_verify": "off"}).tls_verify
 
     def test_one_broker_or_several(self) -> None:
-        assert build_scenario("fanin", {"broker": "amqtt"}, {}).broker == ("amqtt",)
+        assert build_scenario("fanin", {"broker": "nats"}, {}).broker == ("nats",)
         urls = ("mqtt://h:1", "wss://[::1]:2/mqtt")
         assert build_scenario("fanin", {"broker": list(urls)}, {}).broker == urls
 

@@ -207,7 +207,7 @@ async def test_a_broker_without_shared_subscriptions_is_refused_before_any_load(
 ) -> None:
     directory = tmp_path / "run"
     with pytest.raises(BrokerRefusedError, match="--handlers 1") as error:
-        await played(directory, broker="amqtt")
+        await played(directory, broker="nats")
     assert "\n" not in str(error.value)
     assert not directory.exists()
 

