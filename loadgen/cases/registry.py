@@ -38,6 +38,9 @@ CASES: Mapping[str, Case[Any]] = MappingProxyType(_found())
 """Every case, in the order of help texts and tables."""
 
 
+DOCUMENTS = tuple(case.document for case in CASES.values() if case.document)
+"""Files that runs of some cases have beside run.json."""
+
 BEHAVIOURS = tuple(dict.fromkeys(case.behaviour for case in CASES.values()))
 """Every module that says what devices do, one of several cases once."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from loadgen.errors import ScenarioError
 from loadgen.judge.verdict import Verdict, with_reason
 from loadgen.plan.case import Case, ChartStyle, Conclusion, Evidence, Review, RowSpec, Variants
+from loadgen.plan.disclosure import Disclosure, FinishedRun
 from loadgen.plan.fields import Choice, Count, Flag, Seconds, Table
 from loadgen.plan.groups import DeviceGroup, Reconnect, RunPlan
 from loadgen.plan.scenario import (
@@ -244,7 +245,7 @@ def _review(evidence: Evidence) -> Review:
     from loadgen.specjms.audit import audit
     from loadgen.specjms.chain_plan import mixed_workers
     from loadgen.specjms.messages import FIRST_OF_INTERACTION
-    from loadgen.specjms.report import FILE_NAME, OF_FILE_ALONE, audit_summary, report
+    from loadgen.specjms.report import OF_FILE_ALONE, audit_summary, report
     from loadgen.specjms.review import recovery_of, supply_seen, without_forgotten
     from loadgen.specjms.rules import Circumstances
 
@@ -288,7 +289,7 @@ def _review(evidence: Evidence) -> Review:
         document = report(model, seen, audited, around, plan.root)
         short = {name: value for name, value in document.items() if name not in OF_FILE_ALONE}
         return Conclusion(
-            _with_audit(verdict, audited), short, audit_summary(audited), {FILE_NAME: document}
+            _with_audit(verdict, audited), short, audit_summary(audited), {_FILE_NAME: document}
         )
 
     # What a handler sends is caused, not scheduled; most is sent at QoS 1.
@@ -316,6 +317,25 @@ def _with_audit(verdict: Verdict, audit: "Audit") -> Verdict:
     return with_reason(verdict, "AUDIT", detail)
 
 
+def _mismatch(main: FinishedRun, again: FinishedRun) -> str:
+    from loadgen.specjms.repetition import mismatch
+
+    return mismatch(main, again)
+
+
+def _comparison(main: FinishedRun, again: FinishedRun) -> str:
+    from loadgen.specjms.repetition import comparison
+
+    return comparison(main, again)
+
+
+def _disclosed_files(main: FinishedRun, repeat: FinishedRun | None) -> dict[str, str]:
+    from loadgen.specjms.disclosure import disclosed_files
+
+    return disclosed_files(main, repeat)
+
+
+_FILE_NAME = "specjms.json"
 _EXAMPLE = "--base 100 --duration 60"
 
 CASE = Case(
@@ -338,6 +358,8 @@ CASE = Case(
         RowSpec("jms@{topology}", "ingress_rate", "Sent rate.", beside=True),
         RowSpec("jms@{topology}", "egress_rate", "Received rate.", beside=True),
     ),
+    document=_FILE_NAME,
+    disclosure=Disclosure(_mismatch, _comparison, _disclosed_files),
     notice=NOTICE,
     charts=ChartStyle(
         (

@@ -1,7 +1,7 @@
-"""Commands of a case whose variants are commands of their own: `loadgen specjms horizontal` ...
+"""Commands of a case that has one for each of its variants: `loadgen CASE VARIANT`.
 
 Such a case is a benchmark with run rules: its runs can be repeated, and a run and its repetition be
-put into one archive (`loadgen specjms bundle RUN`).
+put into one archive (`loadgen CASE bundle RUN`).
 """
 
 from collections.abc import Callable
@@ -27,7 +27,6 @@ from loadgen.cli.options import (
     run_options,
     with_options,
 )
-from loadgen.errors import RunDirectoryError
 from loadgen.plan.case import Case, Variants
 
 if TYPE_CHECKING:
@@ -43,12 +42,23 @@ _REPEAT = option(
 )
 
 
+_BUNDLE = """\
+Put a run and its repetition into one archive, with the disclosure that a tool can fill.
+
+A run that was changed since it ended is refused. So is a second run that does not repeat the
+first: a repetition has the same scenario and length, and their measurements do not overlap. The
+disclosure says where the run is INVALID or not sealed and where the repetition is worse.
+
+Example: loadgen CASE bundle runs/20261120T233000Z-CASE
+"""
+
+
 def variants_app(case: Case[Any], variants: Variants) -> typer.Typer:
     """Return the command group of a case with these variants."""
     app = group(help=help_of(case), add_completion=False)
     known = ", ".join(variants.commands)
     require_command(app, f"{case.name}: which {variants.field}? allowed: {known}, or bundle")
-    add_plain_command(app, "bundle", bundle)
+    add_plain_command(app, "bundle", _bundle_command(case.name))
     for value, (summary, options) in variants.commands.items():
         doc = f"{summary}\n\nExample: loadgen {case.name} {value} {options}"
         made = partial(_command, case, variants.field, value, doc)
@@ -102,44 +112,37 @@ def _twice(scenario: "Scenario", given: Flags) -> int:
 
 
 def _compared(directory: Path, again: Path) -> list[str]:
-    """The run and its repetition side by side, as one short paragraph."""
-    from loadgen.run.archive import read_played
-    from loadgen.specjms.repetition import comparison
+    """Return the comparison of a run and its repetition, in lines."""
+    from loadgen.run.archive import compared
 
-    try:
-        compared = comparison(read_played(directory), read_played(again))
-    except RunDirectoryError as error:
-        compared = f"Run and repetition cannot be compared: {error}"
-    return wrap(compared, 100)
+    return wrap(compared(directory, again), 100)
 
 
-def bundle(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
-    repeat: Annotated[
-        Path | None,
-        typer.Option(
-            "--repeat-run",
-            metavar="DIR",
-            help="The reproducibility run. [default: RUN-repeat where there is one]",
-            show_default=False,
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FILE", help="The archive. [default: RUN.jar]", show_default=False
-        ),
-    ] = None,
-) -> int:
-    """Put a run and its repetition into one archive, with the disclosure that a tool can fill.
+def _bundle_command(name: str) -> Callable[..., int]:
+    """Return the command that puts runs of a case into archives."""
 
-    A run that was changed since it ended is refused. So is a second run that does not repeat the
-    first: a repetition has the same scenario and length, and their measurements do not overlap. The
-    disclosure says where the run is INVALID or not sealed and where the repetition is worse.
+    def bundle(
+        run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
+        repeat: Annotated[
+            Path | None,
+            typer.Option(
+                "--repeat-run",
+                metavar="DIR",
+                help="The reproducibility run. [default: RUN-repeat where there is one]",
+                show_default=False,
+            ),
+        ] = None,
+        out: Annotated[
+            Path | None,
+            typer.Option(
+                "--out", metavar="FILE", help="The archive. [default: RUN.jar]", show_default=False
+            ),
+        ] = None,
+    ) -> int:
+        from loadgen.run.archive import write_bundle
 
-    Example: loadgen specjms bundle runs/20261120T233000Z-specjms
-    """
-    from loadgen.run.archive import write_bundle
+        print(write_bundle(run, repeat, out))
+        return 0
 
-    print(write_bundle(run, repeat, out))
-    return 0
+    bundle.__doc__ = _BUNDLE.replace("CASE", name)
+    return bundle

@@ -32,7 +32,7 @@ STANDSTILLS_SHOWN = 5
 LOST_SHOWN = 3
 """Ranges of lost messages in a sentence; run.json has more."""
 CLOCK_LIMIT_NS = 100_000_000
-"""Greatest difference between two hosts' clocks (SPECjms2007 Run and Reporting Rules, 3.2)."""
+"""Greatest difference between two hosts' clocks."""
 
 Found = Iterator[Values]
 Backends = Sequence[BackendFacts]

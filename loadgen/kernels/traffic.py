@@ -3,8 +3,8 @@
 `receive` takes what one device got, accounts for every message in it and writes the
 acknowledgements; `send_due` writes what a publisher owes and `record_sent` counts what was really
 sent. What a message means, and what one looks like, is a case's own: `Handlers`. Those here are of
-devices that publish, receive and respond; a supply chain has others
-(specjms/kernels/interactions.py).
+devices that publish, receive and respond; a case may have others
+(plan/behaviour.py).
 
 Bytes and moments come in as arguments; sockets and clocks are the engine's.
 """

@@ -17,6 +17,7 @@ from loadgen.judge.facts import RunFacts
 from loadgen.judge.own_delay import SEND_DELAY_LIMIT_US
 from loadgen.judge.published import SECURED, PublishedFigure
 from loadgen.judge.verdict import Verdict
+from loadgen.plan.disclosure import Disclosure
 from loadgen.plan.groups import MESSAGING, DeviceGroup, RunPlan
 from loadgen.plan.rehearsal import Role, roles_of
 from loadgen.plan.scenario import Scenario
@@ -212,6 +213,8 @@ class Case(Generic[S]):
     published: tuple[PublishedFigure, ...] = ()
     # The tables that a report shows of what `review` recorded as observed.
     tables: Callable[[Mapping[str, Any]], tuple[DataTable, ...]] = lambda _observed: ()
+    document: str = ""  # file that `review` writes beside run.json, empty for none
+    disclosure: Disclosure | None = None  # None for a case without run rules
     notice: str = ""  # what must stand before any figure of its runs
     variants: Variants | None = None  # values of a field that are commands of their own
 

@@ -1,4 +1,4 @@
-"""Puts a run of the supply chain, its repetition and the disclosure into one archive."""
+"""The archive of a run, its repetition and the disclosure."""
 
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -7,18 +7,12 @@ from typing import Any
 
 import orjson
 
+from loadgen.cases.registry import CASES
 from loadgen.errors import DiskError, RunDirectoryError
+from loadgen.plan.disclosure import Disclosure, FinishedRun
 from loadgen.run.disk import disk_errors
 from loadgen.run.redaction import printable
 from loadgen.run.seal import verify
-from loadgen.specjms.disclosure import (
-    Disclosed,
-    destination_setup,
-    server_setup,
-    submission,
-)
-from loadgen.specjms.repetition import Played, mismatch
-from loadgen.specjms.report import FILE_NAME
 
 _DRIVER_OUTPUT = ("events.jsonl", "broker.jsonl")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # so that the same run gives the same archive
@@ -30,20 +24,21 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
     """Write the archive (a ZIP, as a JAR is) and return its path.
 
     `repeat` is the reproducibility run, RUN-repeat where that is a directory; `out` is
-    RUN.jar. Raises RunDirectoryError where a directory holds no audited run of a supply chain or
-    was changed since the run ended, the second run does not repeat the first, or the archive
-    exists or cannot be written.
+    RUN.jar. Raises RunDirectoryError if a directory holds no run with a disclosure or was changed
+    since the run ended, if the second run does not repeat the first, or if the archive exists or
+    cannot be written.
     """
-    main = read_played(run)
+    main, disclosure = read_finished(run)
     if repeat is None:
         beside = repeat_directory(run)
         repeat = beside if beside.is_dir() else None
-    again = None if repeat is None else read_played(repeat)
-    if repeat is not None and again is not None:
-        _require_repetition(run, main, repeat, again)
+    again = None
+    if repeat is not None:
+        again, _ = read_finished(repeat)
+        _require_repetition(disclosure, run, main, repeat, again)
     named = _named(run)
     archive = named.parent / f"{named.name}.jar" if out is None else out
-    members: list[tuple[str, bytes | Path]] = [*_texts(run, Disclosed(main, again)).items()]
+    members: list[tuple[str, bytes | Path]] = [*_texts(disclosure, run, main, again).items()]
     # Before there is an archive, which may be in the directory that it is made of.
     for folder, directory in (("FinalRun", run), *([("RepeatRun", repeat)] if repeat else [])):
         for path in _files(directory):
@@ -77,20 +72,34 @@ def repeat_directory(run: Path) -> Path:
     return named.parent / f"{named.name}-repeat"
 
 
-def read_played(directory: Path) -> Played:
-    """The run of the supply chain in a directory; raises RunDirectoryError.
+def compared(directory: Path, again: Path) -> str:
+    """Return the comparison of a run and its repetition, or why there is none."""
+    try:
+        (main, disclosure), (repeat, _) = read_finished(directory), read_finished(again)
+    except RunDirectoryError as error:
+        return f"Run and repetition cannot be compared: {error}"
+    return disclosure.comparison(main, repeat)
 
-    Every file of results is held against the run's seal: what was changed since the run ended is
-    refused, since it would be disclosed as measured.
+
+def read_finished(directory: Path) -> tuple[FinishedRun, Disclosure]:
+    """Return the run in a directory and the disclosure of its case; raises RunDirectoryError.
+
+    Every file of results is checked against the run's seal: a run that was changed since it ended
+    is refused, because it would be disclosed as measured.
     """
-    run, supply = _document(directory, "run.json"), _document(directory, FILE_NAME)
+    run = _document(directory, "run.json")
+    case = CASES.get(str(run.get("case")))
+    if case is None or case.disclosure is None:
+        names = ", ".join(case.name for case in CASES.values() if case.disclosure)
+        raise RunDirectoryError(f"{_shown(directory)} has no disclosure; name a run of {names}")
+    document = _document(directory, case.document)
     integrity = verify(directory, run)
     if integrity.state == "changed":
         raise RunDirectoryError(
             f"{_shown(directory)} was changed since the run ended: "
             f"{'; '.join(integrity.changes)}; name the directory as the run left it"
         )
-    return Played(run, supply, sealed=integrity.state == "intact")
+    return FinishedRun(run, document, integrity.state == "intact"), case.disclosure
 
 
 def _named(run: Path) -> Path:
@@ -98,11 +107,13 @@ def _named(run: Path) -> Path:
     return run if run.name not in ("", "..") else run.resolve()
 
 
-def _require_repetition(run: Path, main: Played, repeat: Path, again: Played) -> None:
+def _require_repetition(
+    disclosure: Disclosure, run: Path, main: FinishedRun, repeat: Path, again: FinishedRun
+) -> None:
     try:
-        why = mismatch(main, again)
+        why = disclosure.mismatch(main, again)
     except _DAMAGED:
-        why = "run.json or specjms.json of one of them is damaged"
+        why = "a document of one of them is damaged"
     if why:
         raise RunDirectoryError(
             f"{_shown(repeat)} does not repeat {_shown(run)}: {printable(why, 500)}; "
@@ -110,21 +121,18 @@ def _require_repetition(run: Path, main: Played, repeat: Path, again: Played) ->
         )
 
 
-def _texts(run: Path, found: Disclosed) -> dict[str, bytes]:
-    """The files that are made, by their names in the archive."""
+def _texts(
+    disclosure: Disclosure, run: Path, main: FinishedRun, again: FinishedRun | None
+) -> dict[str, bytes]:
+    """Return the generated files by their names in the archive."""
     try:
-        scenario = orjson.dumps(found.run.get("scenario"), option=orjson.OPT_INDENT_2)
-        return {
-            "submission/submission.xml": submission(found).encode(),
-            "destinationSetup.txt": destination_setup(found).encode(),
-            "config/scenario.json": scenario,
-            "JMSServerConfig/serverSetup.txt": server_setup(found).encode(),
-            "ProviderModule/README.txt": b"No provider module: the harness speaks MQTT itself.\n",
-        }
+        files = {name: text.encode() for name, text in disclosure.files(main, again).items()}
     except _DAMAGED:
         raise RunDirectoryError(
-            f"{_shown(run)}: run.json or {FILE_NAME}, there or in the repetition, is damaged"
+            f"{_shown(run)}: a document of it or of its repetition is damaged"
         ) from None
+    scenario = orjson.dumps(main.run.get("scenario"), option=orjson.OPT_INDENT_2)
+    return files | {"config/scenario.json": scenario}
 
 
 def _unwritten(archive: Path, error: OSError) -> RunDirectoryError:
@@ -143,7 +151,7 @@ def _document(directory: Path, name: str) -> Mapping[str, Any]:
         found = orjson.loads((directory / name).read_bytes())
     except OSError as error:
         raise RunDirectoryError(
-            f"{_shown(directory)} has no {name} ({error.strerror}); name a run of loadgen specjms"
+            f"{_shown(directory)} has no {name} ({error.strerror}); name a run directory"
         ) from None
     except orjson.JSONDecodeError:
         raise RunDirectoryError(f"{_shown(directory)}: {name} is damaged") from None

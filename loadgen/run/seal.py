@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import orjson
 
+from loadgen.cases.registry import DOCUMENTS
 from loadgen.errors import RunDirectoryError
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import write_atomically, write_json
@@ -23,7 +24,7 @@ from loadgen.run.rundir import write_atomically, write_json
 SUMS = "SHA256SUMS"
 """File of the digests, in the format of coreutils."""
 
-_RESULTS = ("intervals/*.parquet", "devices/*.parquet", "messages/*.parquet", "specjms.json")
+_RESULTS = ("intervals/*.parquet", "devices/*.parquet", "messages/*.parquet", *DOCUMENTS)
 _LOGS = ("events.jsonl", "broker.jsonl")
 _LINE = re.compile(r"([0-9a-f]{64})  ([^\n]{1,200})")
 _LARGEST_SUMS_BYTES = 64 << 20

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.cases.registry import DOCUMENTS
 from loadgen.errors import CannotRunError, RunDirectoryError
 from loadgen.report.build import broker_section as broker
 from loadgen.report.record import LARGEST_MANIFEST_BYTES, RunFiles, open_run
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DOCUMENTS = ("run.json", SUMS, broker.FILE)
-_READ = "{run.json,specjms.json,SHA256SUMS,*.jsonl,*.parquet}"
+_READ = f"{{{','.join(('run.json', *DOCUMENTS, SUMS))},*.jsonl,*.parquet}}"
 _SETTINGS = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
     "spark.sql.execution.arrow.maxBytesPerBatch": "8m",

@@ -10,8 +10,9 @@ from typing import Any, Final
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from loadgen.plan.disclosure import FinishedRun
 from loadgen.specjms.chain_model import NOTICE
-from loadgen.specjms.repetition import Played, shortfalls, valid, verdict_of
+from loadgen.specjms.repetition import shortfalls, valid, verdict_of
 from loadgen.specjms.report import TRANSACTIONS
 from loadgen.specjms.rules import REPETITION
 
@@ -54,8 +55,8 @@ _FORM: Final[Mapping[str, Mapping[str, str]]] = {
 class Disclosed:
     """The run that is disclosed, and its repetition where there is one."""
 
-    main: Played
-    repeat: Played | None = None
+    main: FinishedRun
+    repeat: FinishedRun | None = None
 
     @property
     def run(self) -> Document:
@@ -65,11 +66,22 @@ class Disclosed:
     @property
     def supply(self) -> Document:
         """specjms.json of the main run."""
-        return self.main.supply
+        return self.main.document
 
     def part(self, name: str) -> Document:
         """A table of run.json, empty where the run has none."""
         return self.run.get(name) or {}
+
+
+def disclosed_files(main: FinishedRun, repeat: FinishedRun | None) -> dict[str, str]:
+    """Return the texts of the disclosure, by their names in its archive."""
+    found = Disclosed(main, repeat)
+    return {
+        "submission/submission.xml": submission(found),
+        "destinationSetup.txt": destination_setup(found),
+        "JMSServerConfig/serverSetup.txt": server_setup(found),
+        "ProviderModule/README.txt": "No provider module: the harness speaks MQTT itself.\n",
+    }
 
 
 def submission(found: Disclosed) -> str:
@@ -136,10 +148,10 @@ def _noncompliance(found: Disclosed) -> list[str]:
     ]
     broken += [
         rule["rule"] + (" was not judged" if rule["kept"] is None else "")
-        for rule in main.supply["rules"]
+        for rule in main.document["rules"]
         if rule["kept"] is not True and rule["rule"] != REPETITION
     ]
-    audit = main.supply["audit"]
+    audit = main.document["audit"]
     broken += [f"audit test {name}" for name, test in audit.items() if not test["pass"]]
     if repeat is None:
         broken.append("no repetition (3.4)")
@@ -152,7 +164,7 @@ def _result_lines(found: Disclosed) -> list[str]:
         if one is None:
             lines.append(f"{name}: none in this bundle")
             continue
-        supply = one.supply
+        supply = one.document
         passed = all(test["pass"] for test in supply["audit"].values())
         lines.append(
             f"{name}: {supply['topology']} topology, BASE {supply['base']}, "

@@ -6,13 +6,10 @@ so a repetition is equal where it is valid and its rates are within what the aud
 documents in, texts out.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from loadgen.plan.disclosure import FinishedRun
 from loadgen.specjms.audit import TOLERANCE_PERCENT
-
-Document = Mapping[str, Any]
 
 _FREE: Final = frozenset(
     {"seed", "pdu", "pdu_timezone", "pdu_columns", "pdu_offset", "broker_pid", "report_every"}
@@ -25,22 +22,13 @@ _SAME_S: Final = 0.001
 _MOST_NAMED: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
-    """A run's run.json and specjms.json; `sealed` where the run carries a seal that holds."""
-
-    run: Document
-    supply: Document
-    sealed: bool = True
-
-
-def valid(played: Played) -> bool:
+def valid(played: FinishedRun) -> bool:
     """Whether the run was judged VALID and came to its end."""
     verdict = played.run.get("verdict") or {}
     return bool(verdict.get("valid")) and not played.run.get("interrupted")
 
 
-def verdict_of(played: Played) -> str:
+def verdict_of(played: FinishedRun) -> str:
     """ "VALID", or "INVALID: " and every reason with its code."""
     if valid(played):
         return "VALID"
@@ -53,11 +41,11 @@ def verdict_of(played: Played) -> str:
     return f"INVALID: {'; '.join(f'{code} ({detail})' for code, detail in reasons)}"
 
 
-def mismatch(main: Played, again: Played) -> str:
+def mismatch(main: FinishedRun, again: FinishedRun) -> str:
     """Why the second run is not a repetition of the first; empty where it is one."""
     if main.run.get("id") == again.run.get("id"):
         return "it is the same run"
-    asked = [(key, main.supply[key], again.supply[key]) for key in ("topology", "base")]
+    asked = [(key, main.document[key], again.document[key]) for key in ("topology", "base")]
     ours, theirs = main.run.get("scenario") or {}, again.run.get("scenario") or {}
     names = sorted((ours.keys() | theirs.keys()) - _FREE)
     asked += [(name, ours.get(name), theirs.get(name)) for name in names]
@@ -90,7 +78,7 @@ def _mismatch_of_windows(ours: Window, theirs: Window) -> str:
     return ""
 
 
-def _window(played: Played) -> Window:
+def _window(played: FinishedRun) -> Window:
     """The measurement period in seconds of the wall clock, as two hosts or boots share it."""
     clock = played.run.get("clock") or {}
     window = (played.run.get("windows") or {}).get("measure")
@@ -100,7 +88,7 @@ def _window(played: Played) -> Window:
     return start, end
 
 
-def shortfalls(main: Played, again: Played) -> tuple[str, ...]:
+def shortfalls(main: FinishedRun, again: FinishedRun) -> tuple[str, ...]:
     """In what a repetition is worse than the run that it repeats; empty where it is not."""
     found = [] if valid(again) else [f"repetition {verdict_of(again)}"]
     for name, one, other in zip(("sent", "received"), _rates(main), _rates(again), strict=True):
@@ -113,7 +101,7 @@ def shortfalls(main: Played, again: Played) -> tuple[str, ...]:
     return tuple(found)
 
 
-def comparison(main: Played, again: Played) -> str:
+def comparison(main: FinishedRun, again: FinishedRun) -> str:
     """The two runs in a few sentences: rates, difference, verdicts, and what section 3.4 says."""
     (sent, received), (sent_again, received_again) = _rates(main), _rates(again)
     result = "the repetition is equal or better"
@@ -130,10 +118,10 @@ def comparison(main: Played, again: Played) -> str:
     )
 
 
-def _rates(played: Played) -> tuple[float, float]:
+def _rates(played: FinishedRun) -> tuple[float, float]:
     """Messages sent and received per second in the window, of all types."""
-    window_s = played.supply["window_s"] or 1.0
-    types = played.supply["types"]
+    window_s = played.document["window_s"] or 1.0
+    types = played.document["types"]
     return (
         sum(one["sent"] for one in types) / window_s,
         sum(one["received"] for one in types) / window_s,

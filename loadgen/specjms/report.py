@@ -22,8 +22,6 @@ from loadgen.specjms.destinations import (
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, GROUPS, MESSAGES, Group, Kind
 from loadgen.specjms.rules import Circumstances, run_rules
 
-FILE_NAME: Final = "specjms.json"
-
 TRANSACTIONS: Final = (
     "Transacted messages are consumed and produced at least once as one unit: the input is "
     "acknowledged when all of its outputs are. MQTT has no atomic transaction."

@@ -65,7 +65,7 @@ def unacknowledged(fleet: Fleet) -> Header:
     """Stream and sequence of the publishers' messages in flight, and the length of each stream.
 
     `complete` is False where there are more than MESSAGES_LIMIT, or where other devices have some:
-    responders, or those of a supply chain, whose numbers are no publisher's.
+    responders, or those of another behaviour, which are not numbered by publishers.
     """
     found: list[list[int]] = []
     known = 0

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from loadgen.plan.disclosure import FinishedRun
 from loadgen.specjms.repetition import (
-    Played,
     comparison,
     mismatch,
     shortfalls,
@@ -17,7 +17,9 @@ NS = 1_000_000_000
 INVALID = {"valid": False, "reasons": [{"code": "LOST", "detail": "5"}]}
 
 
-def played(name: str, at_s: int, sent: int = 1000, received: int = 2000, **changes: Any) -> Played:
+def played(
+    name: str, at_s: int, sent: int = 1000, received: int = 2000, **changes: Any
+) -> FinishedRun:
     run = {
         "id": name,
         "scenario": {"base": 5, "seed": at_s, "report_every": at_s},
@@ -28,7 +30,7 @@ def played(name: str, at_s: int, sent: int = 1000, received: int = 2000, **chang
     }
     types = [{"sent": sent - 1, "received": received - 1}, {"sent": 1, "received": 1}]
     supply = {"topology": "horizontal", "base": 5, "window_s": 10.0, "types": types}
-    return Played(run | changes, supply)
+    return FinishedRun(run | changes, supply)
 
 
 MAIN = played("main", 0)

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from loadgen.plan.disclosure import FinishedRun
 from loadgen.specjms.audit import (
     TESTS,
     Audit,
@@ -26,7 +27,6 @@ from loadgen.specjms.disclosure import (
 )
 from loadgen.specjms.expected import type_rates
 from loadgen.specjms.messages import MESSAGES, number_of
-from loadgen.specjms.repetition import Played
 from loadgen.specjms.report import audit_summary, report
 from loadgen.specjms.rules import Circumstances
 from tests.specjms.test_rules import EVEN, WINDOWS
@@ -217,7 +217,7 @@ def properties(text: str) -> dict[str, dict[str, str | None]]:
 
 def test_the_submission_has_the_sections_of_the_rules() -> None:
     document, _ = reported(MODEL, supply())
-    text = submission(Disclosed(Played(RUN, document)))
+    text = submission(Disclosed(FinishedRun(RUN, document)))
     found = properties(text)
     assert list(found) == [
         *(f"benchmark-info/{name}" for name in ("test-info", "sut", "general-notes", "bom")),
@@ -239,17 +239,17 @@ def test_the_submission_has_the_sections_of_the_rules() -> None:
 
 def test_the_repetition_stands_beside_the_main_run() -> None:
     document, _ = reported(MODEL, supply())
-    text = submission(Disclosed(Played(RUN, document), Played(RUN, document)))
+    text = submission(Disclosed(FinishedRun(RUN, document), FinishedRun(RUN, document)))
     notes = properties(text)["benchmark-info/general-notes"]["other.info"] or ""
     assert notes.count("BASE 15, 2000 s measured, audit passed") == 2
 
 
 def test_set_up_files_name_destinations_and_server() -> None:
     document, _ = reported(MODEL, supply())
-    destinations = destination_setup(Disclosed(Played(RUN, document)))
+    destinations = destination_setup(Disclosed(FinishedRun(RUN, document)))
     assert destinations.startswith(NOTICE)  # before the counts
     (line,) = (one for one in destinations.splitlines() if "DC1_IncomingOffersQ" in one)
     assert line.split() == ["DC1_IncomingOffersQ", "offer", "lg1/DC1/IncomingOffersQ", "10"]
-    setup = server_setup(Disclosed(Played(RUN, document)))
+    setup = server_setup(Disclosed(FinishedRun(RUN, document)))
     assert "Broker: b 1" in setup
     assert FILL_IN in setup

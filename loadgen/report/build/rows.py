@@ -242,7 +242,7 @@ def _payload_rate(facts: Facts) -> _Found:
 
 
 def _base(facts: Facts) -> _Found:
-    """BASE of a supply chain; None where the workload is not scaled by it."""
+    """BASE of the workload; None if it is not scaled by one."""
     base = facts.record.scenario.get("base")
     freeform = facts.record.scenario.get("topology") == "freeform"
     return {"value": float(base) if isinstance(base, int) and not freeform else None}

@@ -50,7 +50,6 @@ FIGURES: Mapping[str, Column] = {
         Column("p99", "99P", "µs"),
         Column("max", "MAX", "µs"),
         Column("stdev", "STDV", "µs"),
-        # Of a supply chain.
         Column("delivery", "Mean delivery", "ms"),
         Column("published_delivery", "Mean delivery, paper", "ms"),
         Column("broker_per_base", "Broker processor per BASE", "% of all processors"),
