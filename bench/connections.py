@@ -35,8 +35,8 @@ from bench import floor
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import LoadgenError
 from loadgen.plan.units import parse_count
-from loadgen.run.coordinator import run
 from loadgen.run.progress import Snapshot
+from loadgen.run.testbed import Testbed
 
 SINK_SPARE = 200
 """Descriptors of a sink that are not devices: its own files, and the probe before the run."""
@@ -155,7 +155,8 @@ async def _measured(devices: int, arguments: argparse.Namespace) -> Size:
 
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "run"
-            result = await run(scenario, out, progress=progress)
+            async with Testbed(lends=False) as testbed:
+                result = await testbed.run(scenario, out, progress=progress)
             document = json.loads((out / "run.json").read_bytes())
             table = pq.read_table(out / "intervals")
         reports = [floor.stop(server) for server in sinks]

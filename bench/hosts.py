@@ -24,7 +24,6 @@ from typing import Any
 from pyarrow.parquet import read_metadata
 
 from loadgen.cases.registry import build_scenario
-from loadgen.run.coordinator import run
 from loadgen.run.environment import environment, host_of, machine_identity
 from loadgen.run.host_watch import HostSample, take_sample
 from loadgen.run.hosts.agent import Agent, HostedWorkers
@@ -33,6 +32,7 @@ from loadgen.run.hosts.load_host import Header, Listener
 from loadgen.run.hosts.messages import Joined
 from loadgen.run.hosts.remote_host import Hosts, listening
 from loadgen.run.tasks import beside
+from loadgen.run.testbed import Testbed
 from loadgen.worker.frames import FrameReader
 from loadgen.worker.shared_counts import LivePage
 from tests.run.fake_worker import FakeWorker
@@ -211,8 +211,8 @@ async def _played(
     samples: list[tuple[int, float]] = []
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / "run"
-        async with beside(_used(samples)):
-            result = await run(build_scenario("fanout", None, flags), directory, hosts=hosts)
+        async with beside(_used(samples)), Testbed(hosts=hosts, lends=False) as testbed:
+            result = await testbed.run(build_scenario("fanout", None, flags), directory)
         ended_ns = time.monotonic_ns()
         rows = sum(read_metadata(f).num_rows for f in directory.glob("intervals/*.parquet"))
         document = json.loads((directory / "run.json").read_text("utf-8"))

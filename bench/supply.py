@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from loadgen.cases.registry import build_scenario
-from loadgen.run.coordinator import run
+from loadgen.run.testbed import Testbed
 from loadgen.specjms.build_model import Choices, model_of
 from loadgen.specjms.expected import group_rates
 
@@ -60,7 +60,8 @@ async def main() -> None:
     )
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name) / "run"
-        result = await run(scenario, directory, command=("bench/supply.py",))
+        async with Testbed(command=("bench/supply.py",), lends=False) as testbed:
+            result = await testbed.run(scenario, directory)
         each_us, busy, received = cost(directory)
         audit = json.loads((directory / "run.json").read_text()).get("audit", {})
     model = model_of(Choices(base=TARGET_BASE))

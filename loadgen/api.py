@@ -15,12 +15,12 @@ LoadgenError of this module, and names fields and arguments as they are given he
 import asyncio
 import contextvars
 import functools
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import (
@@ -51,9 +51,8 @@ from loadgen.report.build.sweep_table import SweepTable, table_of
 from loadgen.report.model import Counts, ScoreCard
 from loadgen.report.record import load_intervals, open_run
 from loadgen.report.render.sweep_renderings import write_sweep
-from loadgen.run.coordinator import run as _play
+from loadgen.run.coordinator import RunResult
 from loadgen.run.devices_file import DEVICE_SCHEMA, read_devices
-from loadgen.run.hosts.remote_host import Hosts
 from loadgen.run.hosts.worker_pool import WorkerLostError
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
 from loadgen.run.progress import Progress, Snapshot, silent
@@ -63,6 +62,7 @@ from loadgen.run.search.search import search as _search
 from loadgen.run.search.sweep import Sweep, SweepResult, SweepState
 from loadgen.run.search.sweep import sweep as _sweep
 from loadgen.run.secrets import take_secrets
+from loadgen.run.testbed import Testbed as _Testbed
 from loadgen.spark.agents import Cluster, hosts_of_cluster
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ __all__ = [
     "SearchResult",
     "Snapshot",
     "SweepTable",
+    "Testbed",
     "UsageError",
     "WorkerLostError",
     "read",
@@ -231,15 +232,45 @@ async def run_async(
     LoadgenError if the run could not be played or nothing was measured; an INVALID run is a result.
     """
     with directory_or_new(out, what.case) as directory:
-        async with _hosts(what, cluster) as hosts:
-            result = await _play(
-                what,
-                directory,
-                hosts=hosts,
-                progress=progress,
-                interrupt=interrupt,
-                command=("loadgen.api.run", what.case),
-            )
+        async with _testbed(what, cluster, interrupt, "run", lends=False) as testbed:
+            result = await testbed.run(what, directory, progress=progress)
+    return await _scored(result)
+
+
+class Testbed:
+    """Plays runs, one after the other; broker and workers end with the block.
+
+        async with Testbed(broker="mosquitto") as testbed:
+            results = [await testbed.run(scenario("fanin", rate=rate)) for rate in (1_000, 2_000)]
+
+    Runs that differ in their rates alone share the broker and the connections of their devices.
+    `broker` is for scenarios that name none, and `interrupt.request()` ends a run with what it has
+    measured.
+    """
+
+    __test__ = False  # pytest must not collect it
+
+    def __init__(
+        self, broker: str | Sequence[str] = "auto", *, interrupt: Interrupt | None = None
+    ) -> None:
+        command = ("loadgen.api.Testbed.run",)
+        self._testbed = _Testbed(broker, interrupt=interrupt, command=command)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._testbed.reset()
+
+    async def run(
+        self, what: Scenario, out: str | Path | None = None, *, progress: Progress = silent
+    ) -> Result:
+        """Play a scenario as `run_async` does, on this testbed."""
+        with in_python(), directory_or_new(out, what.case) as directory:
+            return await _scored(await self._testbed.run(what, directory, progress=progress))
+
+
+async def _scored(result: RunResult) -> Result:
     card = await asyncio.to_thread(summarize_run, result.directory)
     return Result(result.directory, card, result.interrupted)
 
@@ -288,15 +319,9 @@ async def search_async(
     generator's own doing (`own`); it is None where `interrupt` ended the search.
     """
     with directory_or_new(out, f"search-{what.case}") as directory:
-        async with _hosts(what, cluster) as hosts:
-            return await _search(
-                _search_of(what, target, options),
-                directory,
-                hosts=hosts,
-                watch=watch,
-                interrupt=interrupt,
-                command=("loadgen.api.search", what.case),
-            )
+        async with _testbed(what, cluster, interrupt, "search") as testbed:
+            wanted = _search_of(what, target, options)
+            return await _search(wanted, directory, testbed, watch=watch)
 
 
 # Grids ----------------------------------------------------------------------------------------
@@ -332,15 +357,8 @@ async def sweep_async(
         search=None if target is None else searching,
     )
     with directory_or_new(out, f"sweep-{what.case}") as directory:
-        async with _hosts(what, cluster) as hosts:
-            result = await _sweep(
-                grid,
-                directory,
-                hosts=hosts,
-                watch=watch,
-                interrupt=interrupt,
-                command=("loadgen.api.sweep", what.case),
-            )
+        async with _testbed(what, cluster, interrupt, "sweep") as testbed:
+            result = await _sweep(grid, directory, testbed, watch=watch)
     return await asyncio.to_thread(_tabled, result)
 
 
@@ -355,10 +373,22 @@ def _tabled(result: SweepResult) -> SweepTable:
 # Shared ---------------------------------------------------------------------------------------
 
 
-def _hosts(what: Scenario, cluster: Cluster | None) -> AbstractAsyncContextManager[Hosts | None]:
-    """The hosts of a cluster, None for this host alone."""
+@asynccontextmanager
+async def _testbed(
+    what: Scenario,
+    cluster: Cluster | None,
+    interrupt: Interrupt | None,
+    verb: str,
+    *,
+    lends: bool = True,
+) -> AsyncIterator[_Testbed]:
+    """A testbed with the hosts of a cluster, or on this host alone."""
     take_secrets(what.plain())  # before Spark is started with this environment
-    return nullcontext() if cluster is None else hosts_of_cluster(cluster)
+    command = (f"loadgen.api.{verb}", what.case)
+    async with nullcontext() if cluster is None else hosts_of_cluster(cluster) as hosts:
+        testbed = _Testbed(hosts=hosts, interrupt=interrupt, command=command, lends=lends)
+        async with testbed:
+            yield testbed
 
 
 def _text(value: object) -> str:

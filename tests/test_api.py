@@ -145,9 +145,9 @@ def test_examples_of_the_documentation_are_typed(tmp_path: Path) -> None:
     mypy = pytest.importorskip("mypy.api")
     text = (ROOT / "docs" / "python.md").read_text("utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for number, block in enumerate(blocks):
-        if re.search(r"^\S.*\bawait\b", block, re.MULTILINE):
+        if re.search(r"^(\S.*\bawait|async with)\b", block, re.MULTILINE):
             block = f"async def main() -> None:\n{textwrap.indent(block, '    ')}"
         (tmp_path / f"example_{number}.py").write_text(block)
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\nfollow_imports = silent\n")
@@ -244,3 +244,14 @@ def test_every_verb_speaks_python(tmp_path: Path) -> None:
         api.search(fanin(), "rate", tmp_path / "s", most_stepz=3)  # type: ignore[call-arg]
     with pytest.raises(api.ScenarioError, match=r"^size: no value is given; write axes"):
         api.sweep(fanin(), {"size": []}, tmp_path / "s")
+
+
+async def test_a_testbed_plays_runs_on_the_same_connections(tmp_path: Path) -> None:
+    async with api.Testbed(broker="reflector") as testbed:
+        slow = await testbed.run(fanin(), tmp_path / "slow")
+        fast = await testbed.run(fanin(rate=2000), tmp_path / "fast")
+        with pytest.raises(api.RunDirectoryError, match="name another with out, or"):
+            await testbed.run(fanin(), tmp_path / "slow")
+    assert [faults(result.reasons) for result in (slow, fast)] == [(), ()]
+    assert fast.card.connect.seconds is None and slow.card.connect.seconds is not None
+    assert api.read(tmp_path / "fast") == fast

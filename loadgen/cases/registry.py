@@ -92,6 +92,12 @@ def build_scenario(
     return scenario
 
 
+def vary(scenario: Scenario, changes: Mapping[str, object]) -> Scenario:
+    """Return the scenario with changed fields, None for their defaults; raise ScenarioError."""
+    given = {name: getattr(scenario, name) for name in scenario.model_fields_set if name != "case"}
+    return build_scenario(scenario.case, given | dict(changes), {})
+
+
 def _underscored(keys: Mapping[str, object]) -> dict[str, object]:
     values: dict[str, object] = {}
     for key, value in keys.items():

@@ -2,13 +2,10 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadgen.cases.registry import CASES
-from loadgen.cli.cluster import cluster_of, on_hosts
+from loadgen.cli.cluster import cluster_of, on_testbed
 from loadgen.cli.options import (
     Flags,
     case_options,
@@ -24,6 +21,7 @@ from loadgen.plan.scenario import Scenario
 if TYPE_CHECKING:
     from loadgen.report.model import ScoreCard
     from loadgen.run.coordinator import RunResult
+    from loadgen.run.testbed import Testbed
     from loadgen.spark.agents import Cluster
 
 
@@ -57,32 +55,20 @@ def play(
     cluster: "Cluster | None" = None,
 ) -> "RunResult":
     """Run the scenario into `out`, with progress on stderr; Ctrl-C ends it in order."""
-    from loadgen.run.hosts.forkserver_process import forkserver
+    from loadgen.run.progress import progress_on
+    from loadgen.run.rundir import directory_or_new
     from loadgen.run.secrets import take_secrets
 
     take_secrets(scenario.plain())
-    # It loads its kernels while this process imports what follows.
-    here = forkserver(CASES[scenario.case].behaviour) if cluster is None else nullcontext()
-    with here as server:
-        from loadgen.run.coordinator import run
-        from loadgen.run.interrupt import interruptible
-        from loadgen.run.progress import progress_on
-        from loadgen.run.rundir import directory_or_new
+    with (
+        directory_or_new(out, scenario.case) as directory,
+        progress_on(sys.stderr, quiet=quiet) as progress,
+    ):
 
-        words = command or ("loadgen", *sys.argv[1:])
-        with (
-            directory_or_new(out, scenario.case) as directory,
-            progress_on(sys.stderr, quiet=quiet) as progress,
-        ):
-            play_it = partial(
-                run,
-                scenario,
-                directory,
-                progress=progress,
-                command=words,
-                server=server,
-            )
-            return interruptible(on_hosts(play_it, cluster, quiet=quiet))
+        async def work(testbed: "Testbed") -> "RunResult":
+            return await testbed.run(scenario, directory, progress=progress)
+
+        return on_testbed(work, cluster, quiet=quiet, command=command, lends=False)
 
 
 def check_power_logs(scenario: Scenario) -> None:

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from loadgen.cli.options import Flags
@@ -12,7 +11,9 @@ from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import parse_seconds, shown
 
 if TYPE_CHECKING:
+    from loadgen.run.hosts.remote_host import Hosts
     from loadgen.run.interrupt import Interrupt
+    from loadgen.run.testbed import Testbed
     from loadgen.spark.agents import Cluster
 
 T = TypeVar("T")
@@ -60,32 +61,47 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
-def on_hosts(
-    work: Callable[..., Coroutine[Any, Any, T]], cluster: "Cluster | None", *, quiet: bool
-) -> Callable[..., Coroutine[Any, Any, T]]:
-    """`work(interrupt=...)`, with `hosts` of the cluster where there is one; they end with it."""
-    if cluster is None:
-        return work
-    return partial(_on_hosts, work, cluster, quiet)
-
-
-async def _on_hosts(
-    work: Callable[..., Coroutine[Any, Any, T]],
-    cluster: "Cluster",
-    quiet: bool,
+def on_testbed(
+    work: "Callable[[Testbed], Coroutine[Any, Any, T]]",
+    cluster: "Cluster | None",
     *,
-    interrupt: "Interrupt",
+    quiet: bool,
+    command: Sequence[str] = (),
+    lends: bool = True,
 ) -> T:
+    """Return the result of `work` on a testbed with the hosts of the cluster; Ctrl-C ends a run.
+
+    `command` is noted in run.json, by default the command line.
+    """
+    from loadgen.run.interrupt import interruptible
+
+    words = command or ("loadgen", *sys.argv[1:])
+
+    async def worked(*, interrupt: "Interrupt") -> T:
+        from loadgen.run.testbed import Testbed
+
+        async with AsyncExitStack() as stack:
+            hosts = None
+            if cluster is not None:
+                hosts = await _start_hosts(stack, cluster, interrupt, quiet=quiet)
+            testbed = Testbed(hosts=hosts, interrupt=interrupt, command=words, lends=lends)
+            return await work(await stack.enter_async_context(testbed))
+
+    return interruptible(worked)
+
+
+async def _start_hosts(
+    stack: AsyncExitStack, cluster: "Cluster", interrupt: "Interrupt", *, quiet: bool
+) -> "Hosts":
     from loadgen.run.interrupt import RunInterruptedError
     from loadgen.run.tasks import finished_or
     from loadgen.spark.agents import hosts_of_cluster
 
     if not quiet:
-        what = "an agent" if cluster.hosts == 1 else f"an agent on each of {cluster.hosts} hosts"
-        print(f"starting {what} by Spark ...", file=sys.stderr, flush=True)
-    async with AsyncExitStack() as stack:
-        entered = stack.enter_async_context(hosts_of_cluster(cluster))
-        ready = await finished_or(entered, interrupt.asked)
-        if ready.cancelled():
-            raise RunInterruptedError("interrupted before anything was measured")
-        return await work(interrupt=interrupt, hosts=ready.result())
+        agents = "an agent" if cluster.hosts == 1 else f"an agent on each of {cluster.hosts} hosts"
+        print(f"starting {agents} by Spark ...", file=sys.stderr, flush=True)
+    entered = stack.enter_async_context(hosts_of_cluster(cluster))
+    started = await finished_or(entered, interrupt.asked)
+    if started.cancelled():
+        raise RunInterruptedError("interrupted before anything was measured")
+    return started.result()

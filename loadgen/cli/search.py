@@ -12,7 +12,7 @@ import typer
 
 from loadgen.cli import options
 from loadgen.cli.cases import score, tell
-from loadgen.cli.cluster import cluster_of, on_hosts
+from loadgen.cli.cluster import cluster_of, on_testbed
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.judge.next_step import (
     AIMS,
@@ -163,13 +163,11 @@ def _played(
 ) -> "SearchResult":
     from loadgen.cli.search_view import search_progress
     from loadgen.report.render.text import notice_for
-    from loadgen.run.interrupt import interruptible
     from loadgen.run.search.search import search
 
-    words = ("loadgen", *sys.argv[1:])
     with search_progress(sys.stderr, quiet=quiet, notice=notice_for(what.scenario.case)) as watch:
-        work = partial(search, what, directory, watch=watch, command=words)
-        return interruptible(on_hosts(work, cluster, quiet=quiet))
+        work = partial(search, what, directory, watch=watch)
+        return on_testbed(work, cluster, quiet=quiet)
 
 
 def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:

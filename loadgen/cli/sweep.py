@@ -11,7 +11,7 @@ import typer
 
 from loadgen.cli import options
 from loadgen.cli.cases import tell
-from loadgen.cli.cluster import cluster_of, on_hosts
+from loadgen.cli.cluster import cluster_of, on_testbed
 from loadgen.cli.search import (
     SEARCH_OPTIONS,
     of_the_search,
@@ -121,13 +121,11 @@ def _played(
 ) -> "SweepResult":
     from loadgen.cli.search_view import search_progress
     from loadgen.report.render.text import notice_for, notice_lines
-    from loadgen.run.interrupt import interruptible
     from loadgen.run.progress import progress_on
     from loadgen.run.search.sweep import sweep
 
     notice = notice_for(what.scenario.case)
     notices = iter(notice_lines(notice))
-    words = ("loadgen", *sys.argv[1:])
 
     def watch(state: "SweepState") -> None:
         if state.searching is not None:
@@ -141,8 +139,8 @@ def _played(
         search_progress(sys.stderr, quiet=quiet or what.search is None, notice=notice) as show,
         progress_on(sys.stderr, quiet=quiet or what.search is not None) as progress,
     ):
-        work = partial(sweep, what, directory, watch=watch, command=words)
-        return interruptible(on_hosts(work, cluster, quiet=quiet))
+        work = partial(sweep, what, directory, watch=watch)
+        return on_testbed(work, cluster, quiet=quiet)
 
 
 def _heading(state: "SweepState") -> str:

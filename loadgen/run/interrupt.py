@@ -7,12 +7,13 @@ ignored.
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from loadgen.errors import LoadgenError
+from loadgen.run.tasks import beside
 
 T = TypeVar("T")
 
@@ -35,6 +36,17 @@ class Interrupt:
         if self.asked.is_set():
             self.insisted.set()
         self.asked.set()
+
+    @asynccontextmanager
+    async def before_anything_is_measured(self) -> AsyncIterator[None]:
+        """End the block by RunInterruptedError when the end is requested."""
+
+        async def watch() -> None:
+            await self.asked.wait()
+            raise RunInterruptedError("interrupted before anything was measured")
+
+        async with beside(watch()):
+            yield
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:

@@ -1,10 +1,10 @@
 """Conducts the workers of one run through its phases.
 
 configure → connect → subscribe → warm-up → measure → drain → stop, each a method. A run on the
-connections of an earlier one (`Kept`) begins with the warm-up, and one that leaves such behind does
-not stop its workers. Whatever ends a run early, Ctrl-C or a lost worker, cuts the windows where
-they stand; the rest is as in a run that ended. This file knows plan and workers; scenario, broker
-and verdict are the coordinator's.
+connections of a previous one begins with the warm-up, and a run that leaves its connections for the
+next one does not stop its workers. An interrupt or a lost worker cuts the windows at that moment;
+the rest is as in a run that ended. This file handles plan and workers; scenario, broker and verdict
+belong to the coordinator.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ from loadgen.run.run_state import NS, Ending, Outcome, RunState, outcome_of, tim
 from loadgen.run.tally import Tally
 from loadgen.run.tasks import finished_or
 from loadgen.worker.closing import LOST_LIMIT
-from loadgen.worker.shared_counts import LivePage, create_live_page
-from loadgen.worker.subscription_marks import SubscriptionMarks, open_marks
+from loadgen.worker.shared_counts import create_live_page
+from loadgen.worker.subscription_marks import open_marks
 
 T = TypeVar("T")
 
@@ -92,30 +92,12 @@ def stop_timeout_s(plan: RunPlan) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Devices that a run left connected and subscribed, and where their workers count.
-
-    `run` is the one that connected them.
-    """
-
-    run: str
-    page: LivePage
-    marks: SubscriptionMarks | None
-    connected: Outcome
-    subscribed: Outcome | None
-
-    @property
-    def complete(self) -> bool:
-        """Whether all of them are still there."""
-        return self.page.total("connected") == self.connected.done
-
-
-@dataclass(frozen=True, slots=True)
 class PhaseRunner:
-    """Plays the phases of one run; afterwards `monitor.state` says what happened.
+    """The phases of one run, which fill `monitor.state`.
 
-    `kept` are the devices that it is played with, None where it connects them itself; with `keeps`
-    it leaves its own where it can. `measuring` is called when the window begins.
+    `previous` is the monitor of the run that connected the devices, None if this run connects them.
+    With `lends` the run leaves its devices connected if another run can use them. `measuring` is
+    called at the start of the window.
     """
 
     plan: RunPlan
@@ -124,18 +106,18 @@ class PhaseRunner:
     monitor: Monitor
     interrupt: Interrupt
     measuring: Callable[[], None] = lambda: None
-    kept: Kept | None = None
-    keeps: bool = False
+    previous: Monitor | None = None
+    lends: bool = False
 
     @property
     def _state(self) -> RunState:
         return self.monitor.state
 
-    async def play(self) -> Kept | None:
-        """Run all phases; returns the devices that are left for another run.
+    async def play(self) -> bool:
+        """Run all phases; return True if the devices stay connected for another run.
 
-        None where the workers were stopped. Raises LoadgenError when the run cannot go on in a way
-        that no verdict describes: nobody could connect, or a worker refused a command.
+        Raise LoadgenError if the run ends in a way that no verdict describes: no device could
+        connect, or a worker refused a command.
         """
         monitor, pool = self.monitor, self.pool
         memory = "/dev/shm"  # the live page must not wait for a disk
@@ -151,8 +133,8 @@ class PhaseRunner:
                 except LoadgenError:
                     await self._stop()
                     raise
-                kept = await self._conclude()
-                if kept is None:
+                lent = await self._conclude()
+                if not lent:
                     await self._stop()
         self._state.clock_bound_ns = pool.clock_bound_ns()
         for loss in pool.losses:
@@ -163,11 +145,11 @@ class PhaseRunner:
             words = pool.last_words(loss.worker)
             if words:
                 monitor.note("worker_said", words, loss.worker)
-        return kept
+        return lent
 
     async def _through_phases(self, directory: "TemporaryDirectory[str]") -> None:
-        if self.kept is not None:
-            await self._renew(self.kept)
+        if self.previous is not None:
+            await self._renew(self.previous)
         else:
             await self._configure(directory)
             await self._connect()
@@ -200,19 +182,21 @@ class PhaseRunner:
         # Until then it keeps it: a worker that is lost meanwhile must not take the others along.
         directory.cleanup()
 
-    async def _renew(self, kept: Kept) -> None:
-        """Have the workers of an earlier run play this one."""
-        monitor, seen = self.monitor, self._state
+    async def _renew(self, previous: Monitor) -> None:
+        """Prepare the workers of the previous run for this one."""
+        monitor, seen, before = self.monitor, self._state, previous.state
+        assert before.connected is not None
         now_ns = monitor.enter("configure")
-        self.pool.begin(kept.page)
+        self.pool.begin(previous.page)
         anchor_ns = monitor.record.anchor_ns
         answers = await self._step(self.pool.ask_all("renew", anchor_ns=anchor_ns, plan=self.plan))
-        monitor.page, monitor.marks = kept.page, kept.marks
+        monitor.page, monitor.marks = previous.page, previous.marks
         done = sum(int(answer["connected"]) for answer in answers)
-        lost = kept.connected.done - done
+        lost = before.connected.done - done
         failures = {"the connection was lost between two runs": lost} if lost else {}
-        seen.connected = Outcome(done, failures, now_ns, now_ns, kept_from=kept.run)
-        seen.subscribed = kept.subscribed and replace(kept.subscribed, kept_from=kept.run)
+        run = before.connected.kept_from or previous.record.run
+        seen.connected = Outcome(done, failures, now_ns, now_ns, kept_from=run)
+        seen.subscribed = before.subscribed and replace(before.subscribed, kept_from=run)
         self._note_failures("connect_failed", seen.connected)
 
     async def _connect(self) -> None:
@@ -431,16 +415,16 @@ class PhaseRunner:
         finally:
             self._state.windows["hold"] = (start_ns, min(end_ns, time.monotonic_ns()))
 
-    async def _conclude(self) -> Kept | None:
-        """Have the workers account for the run, however far it came; what another one can have."""
+    async def _conclude(self) -> bool:
+        """Collect the workers' accounts of the run; return True if its devices can be lent."""
         seen, monitor, pool = self._state, self.monitor, self.pool
         monitor.enter("stop")
         timeout_s = stop_timeout_s(self.plan)
         answers = await self._unless_insisted(pool.ask_left("conclude", timeout_s)) or {}
         seen.finals = {row: one.get("final") or {} for row, one in answers.items()}
         connected = seen.connected
-        if not (self.keeps and may_be_kept(self.plan) and connected) or seen.ending or pool.losses:
-            return None
+        if not (self.lends and may_be_kept(self.plan) and connected) or seen.ending or pool.losses:
+            return False
         counts, page = seen.tally.totals(), monitor.page
         devices = sum(group.count for group in self.plan.groups)
         unsettled = (
@@ -451,9 +435,7 @@ class PhaseRunner:
             devices - page.total("connected"),
             any(one and one.failures for one in (connected, seen.subscribed)),
         )
-        run = connected.kept_from or monitor.record.run
-        kept = Kept(run, page, monitor.marks, connected, seen.subscribed)
-        return None if any(unsettled) else kept
+        return not any(unsettled)
 
     async def _stop(self) -> None:
         """Let the workers disconnect and end."""

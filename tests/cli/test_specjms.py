@@ -10,8 +10,8 @@ import pytest
 
 from loadgen.cli.main import main
 from loadgen.errors import BrokerUnreachableError
-from loadgen.run import coordinator
-from loadgen.run.coordinator import RunResult, run
+from loadgen.run.coordinator import RunResult
+from loadgen.run.testbed import Testbed
 
 QUICK = (
     *("specjms", "horizontal", "--repeat", "--broker=reflector", "--base=5", "--handlers=1"),
@@ -19,6 +19,7 @@ QUICK = (
 )
 
 
+_RUN = Testbed.run
 _PLAYED: list[RunResult] = []
 """A run and its repetition, played once for all tests here."""
 
@@ -37,7 +38,9 @@ class Runs:
         if len(self.played) == self.fails_at:
             raise BrokerUnreachableError("nothing listens there any more")
         if place == len(_PLAYED):
-            _PLAYED.append(await run(scenario, self.kept / f"{place}", **named))
+            async with Testbed(lends=False) as testbed:
+                played = await _RUN(testbed, scenario, self.kept / f"{place}", **named)
+            _PLAYED.append(played)
         shutil.copytree(_PLAYED[place].directory, directory, dirs_exist_ok=True)
         return replace(_PLAYED[place], directory=directory)
 
@@ -50,7 +53,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch, stand_in_workers: None, kept: Path) -> Runs:
     fake = Runs(kept)
-    monkeypatch.setattr(coordinator, "run", fake.run)
+    monkeypatch.setattr(Testbed, "run", fake.run)
     return fake
 
 

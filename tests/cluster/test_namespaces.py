@@ -21,13 +21,13 @@ import pytest
 from loadgen.cases.registry import build_scenario
 from loadgen.judge.next_step import aim_for, requirements
 from loadgen.report.build.summary import summarize_run
-from loadgen.run.coordinator import run
-from loadgen.run.search.search import Search, search
+from loadgen.run.search.search import Search
 from loadgen.spark.agents import Cluster, hosts_of_cluster
 from tests.cluster.networks import Network, namespaces_allowed, network, program, spark_cluster
 from tests.cluster.networks import until as wait_until
 from tests.cluster.processes import MARK, new_mark, processes
 from tests.run_files import manifest
+from tests.testbeds import run, search
 from tests.verdicts import faults, without_saturation
 
 pytestmark = pytest.mark.skipif(

@@ -16,10 +16,10 @@ from loadgen import PROGRAM
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import CannotRunError, LoadgenError, UsageError
 from loadgen.report.build.summary import summarize_run
-from loadgen.run.coordinator import run
 from loadgen.spark.agents import Cluster, _settings, hosts_of_cluster, problem_in
 from tests.cluster.networks import until
 from tests.cluster.processes import MARK, new_mark, processes
+from tests.testbeds import run
 from tests.verdicts import faults
 
 LOCAL = "local-cluster[2,1,1024]"

@@ -17,17 +17,10 @@ from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.brokers.process import BrokerProcess
 from loadgen.brokers.reflector import run_reflector
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.run.coordinator import (
-    RunContext,
-    RunRequest,
-    main_loop,
-    shutdown,
-    startup,
-)
-from loadgen.run.interrupt import Interrupt
-from loadgen.run.progress import silent
+from loadgen.run.coordinator import RunContext, main_loop, shutdown
 from loadgen.run.seal import seal
 from loadgen.run.tasks import beside
+from loadgen.run.testbed import Testbed
 from tests.faults.schedules import Action, Schedule
 from tests.faults.truth import Truth, read_truth
 from tests.instruments.relay import ErringBroker, run_relay
@@ -85,10 +78,9 @@ async def play(schedule: Schedule, directory: Path, certificates: CertificateFil
         if schedule.transport == "tls":
             fields["tls_ca"] = str(certificates.authority)
         workload = resolve(build_scenario(schedule.case, None, fields))
-        request = RunRequest(workload, run_directory, silent, Interrupt(), ("test",))
         done: list[tuple[str, int]] = []
-        async with AsyncExitStack() as run:
-            context = await startup(request, run)
+        async with Testbed(command=("test",), lends=False) as testbed, AsyncExitStack() as run:
+            context = await testbed.prepare(workload, run_directory, run)
             liar = broker if schedule.liar == "broker" else relay
             if schedule.faults != "none":
                 assert isinstance(liar, ErringBroker)
@@ -185,7 +177,7 @@ async def _cut(stage: Stage, action: Action) -> None:
 
 
 async def _interrupt(stage: Stage, _action: Action) -> None:
-    stage.context.request.interrupt.asked.set()
+    stage.context.interrupt.asked.set()
 
 
 async def _quota(stage: Stage, action: Action) -> None:

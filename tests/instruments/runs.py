@@ -7,10 +7,9 @@ from typing import Any
 
 from loadgen.brokers.process import BrokerProcess
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.run.coordinator import RunRequest, RunResult, main_loop, shutdown, startup
-from loadgen.run.interrupt import Interrupt
-from loadgen.run.progress import silent
+from loadgen.run.coordinator import RunResult, main_loop, shutdown
 from loadgen.run.seal import seal
+from loadgen.run.testbed import Testbed
 from tests.instruments.relay import run_erring
 
 
@@ -21,10 +20,13 @@ def url_of(broker: BrokerProcess) -> str:
 
 async def play_erring(directory: Path, case: str, faults: str, **fields: Any) -> RunResult:
     """Play a case on a broker that errs once it was checked."""
-    async with run_erring() as broker, AsyncExitStack() as stack:
+    async with (
+        run_erring() as broker,
+        Testbed(command=("test",), lends=False) as testbed,
+        AsyncExitStack() as stack,
+    ):
         workload = resolve(build_scenario(case, None, {**fields, "broker": url_of(broker)}))
-        request = RunRequest(workload, directory, silent, Interrupt(), ("test",))
-        context = await startup(request, stack)
+        context = await testbed.prepare(workload, directory, stack)
         await broker.set_faults(faults)
         await main_loop(context)
         result = await shutdown(context)

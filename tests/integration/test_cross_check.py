@@ -6,8 +6,8 @@ from pathlib import Path
 from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.cases.registry import build_scenario
 from loadgen.report.build.summary import summarize_run
-from loadgen.run.coordinator import run
 from tests.integration.listener import listening
+from tests.testbeds import run
 
 WARM_UP_S, WINDOW_S = 0.5, 1.5
 RATE = 200

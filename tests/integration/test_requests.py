@@ -10,11 +10,12 @@ from loadgen.brokers.certificates import CertificateFiles
 from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.cases.registry import build_scenario
 from loadgen.report.build.summary import summarize_run
-from loadgen.run.coordinator import RunResult, run
+from loadgen.run.coordinator import RunResult
 from tests.instruments.runs import play_erring
 from tests.integration.listener import listening
 from tests.run_files import events
 from tests.secured_mosquitto import TlsFiles, run_secured
+from tests.testbeds import run
 
 SHORT = {"warmup": 0.2, "duration": 1.5, "drain": 3, "settle": 0.2}
 

@@ -16,11 +16,12 @@ from loadgen.cases.registry import build_scenario
 from loadgen.errors import BrokerRefusedError, ScenarioError
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.render.to_json import to_json
-from loadgen.run.coordinator import RunResult, run
+from loadgen.run.coordinator import RunResult
 from tests.instruments.runs import play_erring
 from tests.run_files import events, manifest, rows
 from tests.schemas import errors
 from tests.secured_mosquitto import TlsFiles, run_secured
+from tests.testbeds import run
 from tests.verdicts import faults, without_saturation
 
 SECRET = "correct-horse-battery"

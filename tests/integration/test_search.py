@@ -12,10 +12,10 @@ import pytest
 from loadgen.cases.registry import build_scenario
 from loadgen.judge.next_step import aim_for, limit_sentence, requirements
 from loadgen.plan.scenario import Scenario
-from loadgen.run.coordinator import run
-from loadgen.run.search.search import Search, SearchState, search
+from loadgen.run.search.search import Search, SearchState
 from tests.instruments.relay import run_erring
 from tests.instruments.runs import url_of
+from tests.testbeds import run, search
 
 CEILING = 3_000
 

@@ -18,7 +18,7 @@ from loadgen.errors import (
 from loadgen.plan.scenario import Scenario
 from loadgen.report.record import open_run
 from loadgen.run import preflight
-from loadgen.run.coordinator import RunResult, run
+from loadgen.run.coordinator import RunResult
 from loadgen.run.hosts import forkserver_process
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
 from loadgen.run.progress import Snapshot
@@ -27,6 +27,7 @@ from tests.instruments.runs import play_erring
 from tests.needs import needs_mosquitto
 from tests.run_files import manifest
 from tests.secured_mosquitto import run_secured
+from tests.testbeds import run
 
 TIMES = {"warmup": 0.1, "duration": 0.6, "settle": 0.1}
 FANIN = {"broker": "reflector", "devices": 100, "rate": 1000, **TIMES}

@@ -18,10 +18,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import CannotRunError
-from loadgen.run.coordinator import run
 from loadgen.run.otlp import sent_metrics
 from loadgen.worker.shared_counts import private_page
 from tests.run.test_live_metrics import Samples, latency_row, scraped, watched
+from tests.testbeds import run
 
 ABOUT = {"run": "r", "case": "fanin", "broker": "b"}
 TOKEN = "correct-horse-battery"

@@ -113,7 +113,8 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         monitor = Monitor(plan, record, snapshots.append)
         workers = len(plan.workers)
         async with start_workers(workers, monitor.on_frame, entry=ENTRY) as pool:
-            runner = PhaseRunner(plan, phases, pool, monitor, interrupt or Interrupt(), measuring)
+            asked = interrupt or Interrupt()
+            runner = PhaseRunner(plan, phases, pool, monitor, asked, measuring)
             played = Played(monitor.state, directory, pool)
             played.snapshots = snapshots
             task = asyncio.create_task(during(played)) if during else None

@@ -15,11 +15,11 @@ from loadgen.cases.registry import build_scenario
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
 from loadgen.plan.scenario import Scenario
 from loadgen.report.build.summary import summarize_run
-from loadgen.run.coordinator import run
 from loadgen.run.hosts import forkserver_process
 from loadgen.run.progress import Snapshot
 from tests.needs import needs_mosquitto
 from tests.run_files import manifest
+from tests.testbeds import run
 from tests.verdicts import faults
 
 TIMES = {"warmup": 0.2, "duration": 1.2, "settle": 0.2}

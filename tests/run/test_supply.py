@@ -10,11 +10,12 @@ import pytest
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import BrokerRefusedError, RunDirectoryError, ScenarioError
 from loadgen.run.archive import write_bundle
-from loadgen.run.coordinator import RunResult, run
+from loadgen.run.coordinator import RunResult
 from loadgen.run.seal import verify
 from loadgen.specjms.messages import TYPES
 from tests.instruments.runs import play_erring
 from tests.run_files import manifest
+from tests.testbeds import run
 
 
 async def played(

@@ -101,8 +101,8 @@ class WorkerPool:
         for host in self._hosts:
             host.begin(page)
 
-    def deafen(self) -> None:
-        """Nobody hears any more what answers no command."""
+    def ignore_frames(self) -> None:
+        """Drop frames that answer no command from now on."""
         self.on_frame = lambda *_: None
 
     def tell_all(self, header: Header) -> None:

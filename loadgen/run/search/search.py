@@ -10,16 +10,15 @@ reads the steps back and continues; a step that was cut off is played again.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from loadgen.brokers.endpoints import parse_broker
-from loadgen.cases.registry import CASES, build_scenario, resolve
+from loadgen.cases.registry import CASES, resolve, vary
 from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError
 from loadgen.judge.backlog import backlog_levels
 from loadgen.judge.facts import RunFacts
@@ -36,24 +35,19 @@ from loadgen.judge.verdict import Reason
 from loadgen.plan.case import Case
 from loadgen.plan.removed import with_removed
 from loadgen.plan.scenario import Scenario
-from loadgen.run.coordinator import RunResult, run
-from loadgen.run.hosts.remote_host import Hosts
-from loadgen.run.interrupt import Interrupt, RunInterruptedError
+from loadgen.run.interrupt import RunInterruptedError
 from loadgen.run.progress import Progress, Snapshot
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
 from loadgen.run.seal import digest_of
 from loadgen.run.search.journal import Journal
-from loadgen.run.stage import Stage, staged
+from loadgen.run.testbed import Testbed
 
 NS = 1_000_000_000
 _DETAIL_CHARACTERS = 500
 _REACH_S = 5.0
 _SCALES = ("rate", "ratio", "devices")
 """Fields in proportion to which a run's deliveries grow, `devices` where no rate is given."""
-
-Play = Callable[..., Coroutine[Any, Any, RunResult]]
-"""`coordinator.run` with all that is the same in every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,46 +155,31 @@ Watch = Callable[[SearchState], None]
 async def search(
     what: Search,
     directory: Path,
+    testbed: Testbed,
     *,
     watch: Watch = lambda _state: None,
-    interrupt: Interrupt | None = None,
-    command: Sequence[str] = (),
-    hosts: Hosts | None = None,
-    stage: Stage | None = None,
 ) -> SearchResult:
     """Find the limit, in a new directory or in one where the same search was begun.
 
-    One that ran out of steps goes on where more of them are allowed.
+    One that ran out of steps goes on if more of them are allowed. Steps that differ in their rates
+    alone share connections; the confirmation is played on new ones.
 
-    `hosts` have the workers of every step, None for this machine. Steps that differ in their rates
-    are played on the same connections, on those of a `stage` that has some; the confirmation is
-    played on new ones.
-
-    Raises RunDirectoryError where the directory holds something else, and LoadgenError where a
-    step cannot be run: the steps until then are kept.
+    Raise RunDirectoryError if the directory holds something else, and LoadgenError if a step cannot
+    be run: the steps until then are kept.
     """
     journal = journal_of(directory)
     with exclusive(directory):
-        document = _opened(what, journal, command)
-        interrupt = interrupt or Interrupt()
-        async with staged(stage, keeps=True, interrupt=interrupt) as on:
-            play = partial(
-                run,
-                interrupt=interrupt,
-                command=command,
-                hosts=hosts,
-                stage=on,
-            )
-            result = await _through_steps(what, journal, play, watch, on)
-            if result.limit is not None:
-                shows = None if result.best is None else result.best.run
-                limit = asdict(result.limit) | {"own": result.limit.own, "run": shows}
-                journal.rewrite(document | {"limit": limit})
+        document = _opened(what, journal, testbed.command)
+        result = await _through_steps(what, journal, testbed, watch)
+        if result.limit is not None:
+            shows = None if result.best is None else result.best.run
+            limit = asdict(result.limit) | {"own": result.limit.own, "run": shows}
+            journal.rewrite(document | {"limit": limit})
     return result
 
 
 async def _through_steps(
-    what: Search, journal: Journal[SearchStep], play: Play, watch: Watch, stage: Stage
+    what: Search, journal: Journal[SearchStep], testbed: Testbed, watch: Watch
 ) -> SearchResult:
     """Play what is missing, until the limit is found or an interrupt comes."""
     steps = journal.entries()
@@ -213,8 +192,8 @@ async def _through_steps(
         state = replace(state, probe=following)
         watch(state)
         if following.purpose == "confirm":
-            await stage.clear(_told(watch, state))
-        step = await _played(state, following, journal, play, watch)
+            await testbed.reset(_told(watch, state))
+        step = await _played(state, following, journal, testbed, watch)
         if step is None:
             return SearchResult(journal.directory, what, steps, None)
         if any(reason.code == "DISCONNECTED" for reason in step.tried.reasons):
@@ -230,7 +209,11 @@ def _told(watch: Watch, state: SearchState) -> Progress:
 
 
 async def _played(
-    state: SearchState, probe: Probe, journal: Journal[SearchStep], play: Play, watch: Watch
+    state: SearchState,
+    probe: Probe,
+    journal: Journal[SearchStep],
+    testbed: Testbed,
+    watch: Watch,
 ) -> SearchStep | None:
     """One step; None when it was interrupted."""
     what = state.search
@@ -238,10 +221,8 @@ async def _played(
     run_directory = journal.new_part(f"{number:02d}-{probe.load:.10g}")
     started = time.monotonic()
     try:
-        result = await play(
-            step_scenario(what, probe),
-            run_directory,
-            progress=_told(watch, state),
+        result = await testbed.run(
+            step_scenario(what, probe), run_directory, progress=_told(watch, state)
         )
     except RunInterruptedError:
         return None
@@ -327,12 +308,6 @@ def step_scenario(what: Search, probe: Probe) -> Scenario:
     if what.step_s is not None and probe.purpose != "confirm":
         changes["duration"] = what.step_s
     return vary(scenario, changes)
-
-
-def vary(scenario: Scenario, changes: Mapping[str, object]) -> Scenario:
-    """The scenario with some fields changed, None for not given; raises ScenarioError."""
-    given = {name: getattr(scenario, name) for name in scenario.model_fields_set if name != "case"}
-    return build_scenario(scenario.case, given | dict(changes), {})
 
 
 def served_load(what: Search, load: float, facts: RunFacts) -> float | None:

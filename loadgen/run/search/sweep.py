@@ -12,27 +12,25 @@ so; it does not end the sweep, and the next start tries it again.
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from loadgen.cases.registry import build_scenario
+from loadgen.cases.registry import build_scenario, vary
 from loadgen.errors import LoadgenError, ScenarioError
 from loadgen.judge.next_step import PRECISION, Aim, Limit, Probe
 from loadgen.plan.fields import Texts, redact_url
 from loadgen.plan.removed import with_removed
 from loadgen.plan.scenario import Scenario
-from loadgen.run.coordinator import RunResult, run
-from loadgen.run.hosts.remote_host import Hosts
-from loadgen.run.interrupt import Interrupt, RunInterruptedError
+from loadgen.run.coordinator import RunResult
+from loadgen.run.interrupt import RunInterruptedError
 from loadgen.run.progress import Progress, Snapshot
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
 from loadgen.run.seal import digest_of
 from loadgen.run.search.journal import Journal
-from loadgen.run.search.search import Search, SearchResult, SearchState, search, step_scenario, vary
-from loadgen.run.stage import Stage
+from loadgen.run.search.search import Search, SearchResult, SearchState, search, step_scenario
+from loadgen.run.testbed import Testbed
 
 POINTS_LIMIT = 10_000
 _DETAIL_CHARACTERS = 500
@@ -198,31 +196,23 @@ def _key(scenario: Scenario, wanted: Search | None) -> str:
 async def sweep(
     what: Sweep,
     directory: Path,
+    testbed: Testbed,
     *,
     watch: Watch = lambda _state: None,
-    interrupt: Interrupt | None = None,
-    command: Sequence[str] = (),
-    hosts: Hosts | None = None,
 ) -> SweepResult:
     """Play the grid, in a new directory or in that of the same sweep, or of a smaller grid.
 
-    Searches that ran out of steps go on where more of them are allowed.
+    Searches that ran out of steps go on if more of them are allowed.
 
-    `hosts` have the workers of every run, None for this machine.
-
-    Raises ScenarioError for a combination that cannot be, and RunDirectoryError where the directory
-    holds something else or another process is in it.
+    Raise ScenarioError for an impossible combination, and RunDirectoryError if the directory holds
+    something else or another process uses it.
     """
     points = points_of(what)
-    interrupt = interrupt or Interrupt()
-    same = {"interrupt": interrupt, "command": command, "hosts": hosts}
     journal = journal_of(directory)
     repetitions = range(1, what.repeat + 1)
     turns = [(point, repetition) for repetition in repetitions for point in points]
-    async with AsyncExitStack() as stack:
-        stack.enter_context(exclusive(directory))
-        stage = await stack.enter_async_context(Stage(keeps=True, interrupt=interrupt))
-        kept = _opened(what, points, journal, command)
+    with exclusive(directory):
+        kept = _opened(what, points, journal, testbed.command)
         interrupted, last_repetition = False, 0
         for number, (point, repetition) in enumerate(turns, start=1):
             held = kept.get((point.key, repetition))
@@ -233,10 +223,10 @@ async def sweep(
             state = SweepState(point, number, len(turns), repetition)
             watch(state)
             if repetition != last_repetition:
-                # Each repetition has connections of its own.
-                await stage.clear(_told(watch, state))
+                # Each repetition has new connections.
+                await testbed.reset(_told(watch, state))
                 last_repetition = repetition
-            one = await _played(what, state, journal, watch, {**same, "stage": stage})
+            one = await _played(state, journal, testbed, watch)
             if one is None:
                 interrupted = True
                 break
@@ -260,13 +250,9 @@ def _told(watch: Watch, state: SweepState) -> Progress:
 
 
 async def _played(
-    what: Sweep,
-    state: SweepState,
-    journal: Journal[Measured],
-    watch: Watch,
-    same: Mapping[str, Any],
+    state: SweepState, journal: Journal[Measured], testbed: Testbed, watch: Watch
 ) -> Measured | None:
-    """One repetition of a point; None when it was interrupted. `same` is for every run."""
+    """Play one repetition of a point; return None if it was interrupted."""
     point, directory = state.point, journal.directory
     started = time.monotonic()
     name = f"{point.key}-{state.repetition}"
@@ -276,16 +262,13 @@ async def _played(
             found = await search(
                 point.search,
                 directory / journal.folder / name,
+                testbed,
                 watch=lambda searching: watch(replace(state, searching=searching)),
-                **same,
             )
             one = None if found.limit is None else _of_search(blank, found, found.limit, directory)
         else:
-            result = await run(
-                point.scenario,
-                journal.new_part(name),
-                progress=_told(watch, state),
-                **same,
+            result = await testbed.run(
+                point.scenario, journal.new_part(name), progress=_told(watch, state)
             )
             one = None if result.interrupted else _of_run(blank, result, directory)
     except RunInterruptedError:

@@ -27,17 +27,18 @@ from loadgen.judge.next_step import Aim, Require
 from loadgen.plan.groups import MESSAGING
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.record import open_run
-from loadgen.run.coordinator import RunResult, run
+from loadgen.run.coordinator import RunResult
 from loadgen.run.hosts import agent_link
 from loadgen.run.hosts.messages import CheckScenario, LiveTotals, ReachBroker
 from loadgen.run.hosts.remote_host import SILENCE_S, Hosts, RemoteHost, listening
 from loadgen.run.progress import Snapshot
-from loadgen.run.search.search import Search, search
+from loadgen.run.search.search import Search
 from loadgen.worker.shared_counts import private_page, rows_as_words
 from tests.cluster.networks import Network, namespaces_allowed, network
 from tests.needs import needs_mosquitto
 from tests.run.agents import Agents, agents
 from tests.run_files import manifest, rows
+from tests.testbeds import run, search
 from tests.verdicts import faults
 
 PROMISED_S = 10.0

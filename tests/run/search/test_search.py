@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from loadgen.brokers.ports import listen
-from loadgen.cases.registry import build_scenario
+from loadgen.cases.registry import build_scenario, vary
 from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError, ScenarioError
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.ledger import Ledger
@@ -14,22 +14,20 @@ from loadgen.judge.next_step import Probe, Require, aim_for, requirements
 from loadgen.judge.verdict import Reason, Verdict, judge
 from loadgen.plan.scenario import Scenario
 from loadgen.run.coordinator import RunResult
-from loadgen.run.interrupt import Interrupt, RunInterruptedError
+from loadgen.run.interrupt import RunInterruptedError
 from loadgen.run.progress import Snapshot
 from loadgen.run.rundir import exclusive
-from loadgen.run.search import search as shell
 from loadgen.run.search.search import (
     Search,
     SearchResult,
     SearchState,
     journal_of,
-    search,
     served_load,
     step_scenario,
-    vary,
 )
-from loadgen.run.stage import Stage
+from loadgen.run.testbed import Testbed
 from tests.ledgers import facts_with
+from tests.testbeds import search
 
 NS = 1_000_000_000
 SECRET = "correct-horse"
@@ -65,7 +63,7 @@ def make(directory: Path) -> None:
 
 
 class FakeRuns:
-    """Stands for the coordinator: judges runs of a broker with a ceiling, plays none."""
+    """Stands for the runs of a testbed: judges runs of a broker with a ceiling, plays none."""
 
     def __init__(self, ceiling: float) -> None:
         self.ceiling = ceiling
@@ -93,7 +91,7 @@ class FakeRuns:
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
     fake = FakeRuns(10_000)
-    monkeypatch.setattr(shell, "run", fake.run)
+    monkeypatch.setattr(Testbed, "run", fake.run)
     return fake
 
 
@@ -132,7 +130,7 @@ async def test_what_was_found_is_written_before_devices_disconnect(
     async def lose_the_broker(*_: object) -> None:
         raise BrokerUnreachableError("gone")
 
-    monkeypatch.setattr(Stage, "__aexit__", lose_the_broker)
+    monkeypatch.setattr(Testbed, "__aexit__", lose_the_broker)
     with pytest.raises(BrokerUnreachableError):
         await search(wanted(), tmp_path / "s")
     assert json.loads((tmp_path / "s" / "search.json").read_text())["limit"]["ended"] == "confirmed"
@@ -193,11 +191,10 @@ async def test_interrupted_step_does_not_count(runs: FakeRuns, tmp_path: Path) -
 async def test_interrupt_before_a_step_measured_anything(
     runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def interrupted(*_: Any, **given: Any) -> RunResult:
-        assert isinstance(given["interrupt"], Interrupt)
+    async def interrupted(*_: Any, **__: Any) -> RunResult:
         raise RunInterruptedError("before anything")
 
-    monkeypatch.setattr(shell, "run", interrupted)
+    monkeypatch.setattr(Testbed, "run", interrupted)
     result: SearchResult = await search(wanted(), tmp_path / "s")
     assert (result.limit, result.exit_status) == (None, 130)
 

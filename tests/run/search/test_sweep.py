@@ -19,12 +19,11 @@ from loadgen.judge.next_step import aim_for, requirements
 from loadgen.judge.verdict import Reason, Verdict
 from loadgen.plan.scenario import Scenario
 from loadgen.run.coordinator import RunResult
-from loadgen.run.search import search as search_shell
-from loadgen.run.search import sweep as shell
 from loadgen.run.search.search import Search
-from loadgen.run.search.sweep import Sweep, SweepState, journal_of, points_of, sweep
-from loadgen.run.stage import Stage
+from loadgen.run.search.sweep import Sweep, SweepState, journal_of, points_of
+from loadgen.run.testbed import Testbed
 from tests.ledgers import facts_with
+from tests.testbeds import sweep
 
 FANOUT = build_scenario("fanout", None, {"broker": "reflector"})
 GRID = Sweep(FANOUT, (("ratio", ("1", "10", "100")), ("size", ("32", "64"))))
@@ -35,7 +34,7 @@ def make(directory: Path) -> None:
 
 
 class FakeRuns:
-    """Stands for the coordinator; `says` gives the verdict of a scenario, or raises."""
+    """Stands for the runs of a testbed; `says` gives the verdict of a scenario, or raises."""
 
     def __init__(self) -> None:
         self.played: list[Scenario] = []
@@ -54,8 +53,7 @@ class FakeRuns:
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
     fake = FakeRuns()
-    monkeypatch.setattr(shell, "run", fake.run)
-    monkeypatch.setattr(search_shell, "run", fake.run)
+    monkeypatch.setattr(Testbed, "run", fake.run)
     return fake
 
 
@@ -191,17 +189,17 @@ async def test_repetitions_have_connections_of_their_own_in_a_sweep_that_goes_on
 ) -> None:
     await sweep(Sweep(FANOUT, (("ratio", ("1",)),), repeat=2), tmp_path / "s")
     runs.played.clear()
-    cleared_after: list[int] = []
-    clear = Stage.clear
+    reset_after: list[int] = []
+    reset = Testbed.reset
 
-    async def cleared(stage: Stage, *told: Any) -> None:
-        cleared_after.append(len(runs.played))
-        await clear(stage, *told)
+    async def noted(testbed: Testbed, *progress: Any) -> None:
+        reset_after.append(len(runs.played))
+        await reset(testbed, *progress)
 
-    monkeypatch.setattr(Stage, "clear", cleared)
+    monkeypatch.setattr(Testbed, "reset", noted)
     await sweep(Sweep(FANOUT, (("ratio", ("1", "2", "3")),), repeat=2), tmp_path / "s")
     assert len(runs.played) == 4
-    assert set(cleared_after) == {0, 2, 4}
+    assert set(reset_after) == {0, 2, 4}
 
 
 def searching(scenario: Scenario) -> Search:
@@ -285,7 +283,7 @@ async def test_sweep_that_is_under_way_is_not_joined_by_another(
     refused: list[str] = []
     second = asyncio.Event()
 
-    async def played(scenario: Scenario, directory: Path, **given: Any) -> RunResult:
+    async def played(_: Testbed, scenario: Scenario, directory: Path, **given: Any) -> RunResult:
         if not second.is_set():
             second.set()
             with pytest.raises(RunDirectoryError, match="in use by another") as caught:
@@ -294,7 +292,7 @@ async def test_sweep_that_is_under_way_is_not_joined_by_another(
         return await runs.run(scenario, directory, **given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shell, "run", played)
+        patch.setattr(Testbed, "run", played)
         result = await sweep(GRID, tmp_path / "s")
     assert (len(refused), len(runs.played), result.exit_status) == (1, 6, 0)
 

@@ -1,4 +1,4 @@
-"""Runs played one after the other on one stage: what stays, and what must not."""
+"""Runs played one after the other on one testbed: what stays, and what must not."""
 
 import asyncio
 import os
@@ -13,10 +13,9 @@ from loadgen.cases.registry import build_scenario
 from loadgen.metrics.interval import CONNECT_SERIES
 from loadgen.plan.scenario import Scenario
 from loadgen.report.build.summary import summarize_run
-from loadgen.run.coordinator import RunResult, run
-from loadgen.run.interrupt import Interrupt
+from loadgen.run.coordinator import RunResult
 from loadgen.run.progress import Progress, Snapshot, silent
-from loadgen.run.stage import Stage
+from loadgen.run.testbed import Testbed
 from tests.instruments.relay import ErringBroker, run_erring
 from tests.instruments.runs import url_of
 from tests.needs import needs_mosquitto
@@ -35,31 +34,23 @@ def is_kept(result: RunResult) -> bool:
     return "kept_from" in manifest(result.directory)["connect"]
 
 
-class Theatre:
-    """One stage, and the directories of what is played on it."""
+class NumberedRuns(Testbed):
+    """A testbed whose runs are in directories with numbers."""
 
-    def __init__(self, directory: Path, stage: Stage) -> None:
+    def __init__(self, directory: Path, **options: Any) -> None:
+        super().__init__(**options)
         self.directory = directory
-        self.stage = stage
         self.played = 0
 
-    async def play(
-        self,
-        scenario: Scenario,
-        progress: Progress = silent,
-        interrupt: Interrupt | None = None,
-    ) -> RunResult:
+    async def play(self, scenario: Scenario, progress: Progress = silent) -> RunResult:
         self.played += 1
-        directory = self.directory / str(self.played)
-        return await run(
-            scenario, directory, stage=self.stage, progress=progress, interrupt=interrupt
-        )
+        return await self.run(scenario, self.directory / str(self.played), progress=progress)
 
 
 @pytest.fixture
-async def theatre(tmp_path: Path) -> AsyncIterator[Theatre]:
-    async with Stage(keeps=True) as stage:
-        yield Theatre(tmp_path, stage)
+async def testbed(tmp_path: Path) -> AsyncIterator[NumberedRuns]:
+    async with NumberedRuns(tmp_path) as testbed:
+        yield testbed
 
 
 @pytest.fixture
@@ -71,11 +62,11 @@ async def reflector() -> AsyncIterator[ErringBroker]:
 @needs_mosquitto
 @pytest.mark.parametrize("secured", [{}, {"tls": True, "arrivals": "poisson", "qos": 2}])
 async def test_runs_that_differ_in_their_rate_share_connections(
-    theatre: Theatre, secured: dict[str, Any]
+    testbed: NumberedRuns, secured: dict[str, Any]
 ) -> None:
-    first = await theatre.play(fanin("mosquitto", **secured))
-    second = await theatre.play(fanin("mosquitto", rate=900, **secured))
-    third = await theatre.play(fanin("mosquitto", rate=200, duration=0.8, **secured))
+    first = await testbed.play(fanin("mosquitto", **secured))
+    second = await testbed.play(fanin("mosquitto", rate=900, **secured))
+    third = await testbed.play(fanin("mosquitto", rate=200, duration=0.8, **secured))
     assert [faults(one.verdict.reasons) for one in (first, second, third)] == [(), (), ()]
     documents = [manifest(one.directory) for one in (first, second, third)]
     assert [one["connect"]["connected"] for one in documents] == [51, 51, 51]
@@ -97,35 +88,36 @@ async def test_runs_that_differ_in_their_rate_share_connections(
 
 
 async def test_what_differs_in_more_than_rates_is_connected_anew(
-    theatre: Theatre, reflector: ErringBroker, monkeypatch: pytest.MonkeyPatch
+    testbed: NumberedRuns, reflector: ErringBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = url_of(reflector)
-    await theatre.play(fanin(url))
+    await testbed.play(fanin(url))
     told: list[str] = []
-    paced = await theatre.play(fanin(url, connect_rate=2000), lambda seen: told.append(seen.phase))
+    paced = await testbed.play(fanin(url, connect_rate=2000), lambda seen: told.append(seen.phase))
     assert told[0] == "leave" and "broker" in told
     monkeypatch.setenv("TESTED_OTHER_USER", "other")
-    other_user = await theatre.play(fanin(url, connect_rate=2000, user="env:TESTED_OTHER_USER"))
-    larger = await theatre.play(fanin(url, size=100))
+    other_user = await testbed.play(fanin(url, connect_rate=2000, user="env:TESTED_OTHER_USER"))
+    larger = await testbed.play(fanin(url, size=100))
     await reflector.drop_connections(1)
     await asyncio.sleep(0.3)
-    after_loss = await theatre.play(fanin(url, size=100, rate=600))
-    cast = theatre.stage._left
-    assert cast is not None
-    assert cast.pool is not None
-    os.kill(cast.pool.pids[0], signal.SIGKILL)
-    await cast.pool.lost.wait()
-    after_death = await theatre.play(fanin(url, size=100, rate=700))
+    after_loss = await testbed.play(fanin(url, size=100, rate=600))
+    last = testbed._last
+    assert last is not None
+    os.kill(last.pool.pids[0], signal.SIGKILL)
+    await last.pool.lost.wait()
+    after_death = await testbed.play(fanin(url, size=100, rate=700))
     for result in (paced, other_user, larger, after_loss, after_death):
         assert not is_kept(result)
         assert faults(result.verdict.reasons) == ()
 
 
-async def test_slow_readers_are_connected_anew(theatre: Theatre, reflector: ErringBroker) -> None:
+async def test_slow_readers_are_connected_anew(
+    testbed: NumberedRuns, reflector: ErringBroker
+) -> None:
     what = {"ratio": 5, "slow_subscribers": 1, "read_rate": 1000, "rate": 20, "qos": 1, **TIMES}
     scenario = build_scenario("fanout", None, {"broker": url_of(reflector), **what})
     for _ in range(2):
-        result = await theatre.play(scenario)
+        result = await testbed.play(scenario)
         assert faults(result.verdict.reasons) == ()
         ledger = manifest(result.directory)["ledger"]["run"]
         assert ledger["intact"] == ledger["expected"]
@@ -133,33 +125,32 @@ async def test_slow_readers_are_connected_anew(theatre: Theatre, reflector: Erri
 
 
 async def test_run_after_one_that_went_wrong_is_connected_anew(
-    theatre: Theatre, reflector: ErringBroker
+    testbed: NumberedRuns, reflector: ErringBroker
 ) -> None:
     url = url_of(reflector)
     for wrong in ("lose=1/20", "repeat=1/20"):
         await reflector.set_faults(wrong)
-        bad = await theatre.play(fanin(url, qos=0))
+        bad = await testbed.play(fanin(url, qos=0))
         assert faults(bad.verdict.reasons)
         assert not is_kept(bad)
     await reflector.set_faults("none")
-    good = await theatre.play(fanin(url, qos=0, rate=600))
-    again = await theatre.play(fanin(url, qos=0, rate=700))
+    good = await testbed.play(fanin(url, qos=0, rate=600))
+    again = await testbed.play(fanin(url, qos=0, rate=700))
     assert [is_kept(good), is_kept(again)] == [False, True]
     assert [faults(one.verdict.reasons) for one in (good, again)] == [(), ()]
 
 
 async def test_interrupted_run_on_kept_connections_has_its_results(
-    theatre: Theatre, reflector: ErringBroker
+    testbed: NumberedRuns, reflector: ErringBroker
 ) -> None:
-    await theatre.play(fanin(url_of(reflector)))
-    interrupt = Interrupt()
+    await testbed.play(fanin(url_of(reflector)))
 
     def stop(snapshot: Snapshot) -> None:
         if snapshot.phase == "measure":
-            interrupt.asked.set()
+            testbed.interrupt.asked.set()
 
     long = fanin(url_of(reflector), rate=1000, duration=60)
-    cut = await theatre.play(long, progress=stop, interrupt=interrupt)
+    cut = await testbed.play(long, progress=stop)
     assert (cut.exit_status, cut.measured, is_kept(cut)) == (130, True, True)
     ledger = manifest(cut.directory)["ledger"]["run"]
     assert 0 < ledger["sent"] == ledger["intact"]
@@ -168,17 +159,28 @@ async def test_interrupted_run_on_kept_connections_has_its_results(
 async def test_who_insists_does_not_wait_for_a_worker_that_hangs(
     tmp_path: Path, reflector: ErringBroker
 ) -> None:
-    interrupt = Interrupt()
-    async with Stage(keeps=True, interrupt=interrupt) as stage:
-        await Theatre(tmp_path, stage).play(fanin(url_of(reflector)))
-        cast = stage._left
-        assert cast is not None
-        assert cast.pool is not None
-        (worker,) = cast.pool.pids
+    async with NumberedRuns(tmp_path) as testbed:
+        await testbed.play(fanin(url_of(reflector)))
+        last = testbed._last
+        assert last is not None
+        (worker,) = last.pool.pids
         os.kill(worker, signal.SIGSTOP)
-        interrupt.request()
-        interrupt.request()
+        testbed.interrupt.request()
+        testbed.interrupt.request()
         async with asyncio.timeout(5):  # a worker has ten seconds to disconnect
-            await stage.clear()
+            await testbed.reset()
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
+
+
+async def test_broker_of_the_testbed_is_for_scenarios_that_name_none(
+    tmp_path: Path, reflector: ErringBroker
+) -> None:
+    fields = {"devices": 5, "rate": 50, **TIMES}
+    async with NumberedRuns(tmp_path, broker="reflector") as testbed:
+        unnamed = await testbed.play(build_scenario("fanin", None, fields))
+        named = await testbed.play(
+            build_scenario("fanin", None, {**fields, "broker": url_of(reflector)})
+        )
+    brokers = [manifest(result.directory)["broker"] for result in (unnamed, named)]
+    assert [broker["started_by_us"] for broker in brokers] == [True, False]

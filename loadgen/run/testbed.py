@@ -1,0 +1,279 @@
+"""The broker and the workers of runs, with the connections that one run lends to the next.
+
+    async with Testbed() as testbed:
+        for rate in (1_000, 2_000):
+            await testbed.run(build_scenario("fanin", None, {"rate": rate}), Path(f"run-{rate}"))
+
+A run that differs from the previous one in its rates alone uses its broker and connections;
+otherwise these end before the run begins.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from loadgen.brokers.process import ServedBroker
+from loadgen.cases.registry import resolve, vary
+from loadgen.errors import LoadgenError
+from loadgen.plan.groups import RunPlan, without_rates
+from loadgen.plan.scenario import Scenario
+from loadgen.plan.workload import Workload
+from loadgen.run.bridge_load import loads_of
+from loadgen.run.broker_provider import provided, trusting
+from loadgen.run.compaction import compact
+from loadgen.run.coordinator import RunContext, RunResult, main_loop, shutdown
+from loadgen.run.disk import disk_errors
+from loadgen.run.hosts.forkserver_process import Forkserver, forkserver
+from loadgen.run.hosts.remote_host import Hosts
+from loadgen.run.hosts.worker_pool import WorkerPool, start_workers
+from loadgen.run.interrupt import Interrupt
+from loadgen.run.monitor import Monitor, Record
+from loadgen.run.phases import stop_timeout_s
+from loadgen.run.preflight import (
+    check_broker,
+    check_host,
+    require_hosts,
+    tls_context,
+    with_payload_size,
+)
+from loadgen.run.progress import Progress, Snapshot, reported, silent
+from loadgen.run.run_document import run_document
+from loadgen.run.rundir import EventLog, IntervalWriter, claim, release, require_free
+from loadgen.run.seal import seal
+from loadgen.run.secrets import known_secrets, take_secrets, with_login, with_passphrase
+from loadgen.run.targets import plan_for
+from loadgen.run.tasks import finished_or
+from loadgen.run.watched import watched_broker
+
+
+class Testbed:
+    """Plays runs, one after the other; broker and workers end with the block.
+
+    `broker` is for scenarios that name none. The workers are on `hosts`, on this machine if it is
+    None. `interrupt` ends a run; a second request does not wait for devices to disconnect.
+    `command` is noted in run.json. With `lends` a run leaves its connections for the next one.
+    """
+
+    __test__ = False  # not a class of tests, whatever pytest makes of the name
+
+    def __init__(
+        self,
+        broker: str | Sequence[str] = "auto",
+        *,
+        hosts: Hosts | None = None,
+        interrupt: Interrupt | None = None,
+        command: Sequence[str] = (),
+        lends: bool = True,
+    ) -> None:
+        self.broker = broker
+        self.hosts = hosts
+        self.interrupt = interrupt or Interrupt()
+        self.command = command
+        self.lends = lends
+        self._stack = AsyncExitStack()
+        self._last: RunContext | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.reset()
+
+    async def run(
+        self, scenario: Scenario, directory: Path, *, progress: Progress = silent
+    ) -> RunResult:
+        """Play a scenario into a run directory, which must not exist or be empty.
+
+        Raise LoadgenError if it cannot be played; then nothing is left in the directory. Raise
+        RunInterruptedError if the interrupt comes before the first connection.
+        """
+        if self.broker != "auto" and "broker" not in scenario.model_fields_set:
+            scenario = vary(scenario, {"broker": self.broker})
+        take_secrets(scenario.plain())
+        workload = with_passphrase(resolve(with_payload_size(scenario)))
+        with disk_errors():
+            try:
+                async with AsyncExitStack() as stack:
+                    async with self.interrupt.before_anything_is_measured():
+                        if self.hosts is not None:
+                            await self.hosts.check(scenario)
+                        context = await self.prepare(workload, directory, stack, progress)
+                    lent = await main_loop(context)
+                    result = await shutdown(context)
+            except BaseException:
+                await self.reset()
+                raise
+            if lent:
+                self._last = context
+            else:
+                await self.reset()
+            # The results are complete: nothing is written into them from here on.
+            await asyncio.to_thread(compact, directory)
+            await asyncio.to_thread(seal, directory)
+        return result
+
+    async def reset(self, progress: Progress = silent) -> None:
+        """End broker and workers; `progress` is called if devices are still to disconnect."""
+        last, self._last = self._last, None
+        if last is not None:
+            progress(Snapshot("leave"))
+            stop = last.pool.stop(stop_timeout_s(last.plan))
+            if (await finished_or(stop, self.interrupt.insisted)).cancelled():
+                last.pool.close_grace_s = 0.0
+        await self._stack.aclose()
+
+    async def prepare(
+        self,
+        workload: Workload,
+        directory: Path,
+        stack: AsyncExitStack,
+        progress: Progress = silent,
+    ) -> RunContext:
+        """Do everything that comes before the first connection.
+
+        What only this run uses ends with `stack`.
+        """
+        hosts = self.hosts
+        require_hosts(workload, None if hosts is None else hosts.machines)
+        check_host(workload)
+        require_free(directory)
+        server: Forkserver | None = None
+        last = self._last
+        plan = None if last is None else await self._plan_for_connections(last, workload)
+        if last is not None and plan is not None:
+            broker = last.broker
+            workload = trusting(workload, broker.authority)
+        else:
+            last = None
+            await self.reset(progress)
+            if hosts is None:
+                # The workers' kernels are loaded while the broker starts.
+                server = self._stack.enter_context(forkserver(workload.case.behaviour))
+            workload, plan, broker = await self._start_broker(workload, progress)
+        claim(directory)
+        stack.callback(release, directory)
+        events = EventLog(directory, (*broker.secrets, *known_secrets()))
+        stack.callback(lambda: events.close(time.monotonic_ns()))
+        document = run_document(workload, plan, broker, directory, self.command, hosts)
+        progress(Snapshot("workers"))
+        if workload.report_every_s is not None:
+            progress = reported(progress, events, workload.report_every_s)
+        intervals = IntervalWriter(directory, document.run)
+        record = Record(document.run, document.anchor_ns, events, intervals)
+        abort_on = workload.thresholds if workload.abort_on_fail else ()
+        monitor = Monitor(plan, record, progress, abort_on)
+        await _export_metrics(stack, workload, plan, monitor, broker, directory)
+        watch = watched_broker(
+            directory,
+            events,
+            name=broker.name,
+            endpoints=[one.endpoints[0] for one in broker.brokers] or broker.endpoints,
+            # Read each time: a broker that crashes on request comes back as another process.
+            own_pids=(lambda: broker.pids) if broker.started_by_us else None,
+            broker_pid=workload.broker_pid,
+            # A message that is forwarded is counted by two brokers.
+            counts=workload.brokers.bridge is None,
+            tls_context=tls_context(plan),
+        )
+        await stack.enter_async_context(watch)
+        bridged = broker.pids if workload.brokers.bridge is not None else ()
+        loads = await stack.enter_async_context(loads_of(bridged))
+        if last is not None:
+            pool = last.pool
+        else:
+            pool = await self._start_workers(plan, monitor, server, progress)
+        pool.on_frame = monitor.on_frame
+        stack.callback(pool.ignore_frames)
+        return RunContext(
+            workload=workload,
+            plan=plan,
+            broker=broker,
+            directory=directory,
+            document=document,
+            events=events,
+            monitor=monitor,
+            pool=pool,
+            loads=loads,
+            interrupt=self.interrupt,
+            previous=None if last is None else last.monitor,
+            lends=self.lends,
+        )
+
+    async def _plan_for_connections(self, last: RunContext, workload: Workload) -> RunPlan | None:
+        """Return the plan of a run on the connections of the last one, None if it needs others."""
+        connected = last.monitor.state.connected
+        present = last.monitor.page.total("connected")
+        if last.pool.lost.is_set() or connected is None or present != connected.done:
+            return None
+        workload = trusting(workload, last.broker.authority)
+        if _connection_options(workload) != _connection_options(last.workload):
+            return None
+        first_tag = last.plan.run_tag if last.plan.connected_by is None else last.plan.connected_by
+        offers = None if self.hosts is None else self.hosts.offers
+        try:
+            plan = await plan_for(workload, last.broker.endpoints, offers, first_tag)
+        except LoadgenError:
+            return None  # it may fit when the devices that are there are gone
+        if without_rates(plan) != without_rates(last.plan):
+            return None
+        return replace(plan, run_tag=secrets.randbits(32), connected_by=first_tag)
+
+    async def _start_broker(
+        self, workload: Workload, progress: Progress
+    ) -> tuple[Workload, RunPlan, ServedBroker]:
+        """Start or reach the broker, check it, and plan the run on it."""
+        progress(Snapshot("broker"))
+        broker = await self._stack.enter_async_context(provided(workload))
+        broker = with_login(broker, workload.given)
+        workload = trusting(workload, broker.authority)
+        offers = None if self.hosts is None else self.hosts.offers
+        plan = await plan_for(workload, broker.endpoints, offers)
+        broker = await check_broker(workload, plan, broker)
+        if self.hosts is not None:
+            await self.hosts.reach(plan)
+        return workload, plan, broker
+
+    async def _start_workers(
+        self, plan: RunPlan, monitor: Monitor, server: Forkserver | None, progress: Progress
+    ) -> WorkerPool:
+        started = start_workers(
+            len(plan.workers),
+            monitor.on_frame,
+            server=server,
+            on_compiled=lambda *done: progress(Snapshot("compiling", compiled=done)),
+            hosts=() if self.hosts is None else self.hosts.playing(plan),
+        )
+        return await self._stack.enter_async_context(started)
+
+
+async def _export_metrics(
+    stack: AsyncExitStack,
+    workload: Workload,
+    plan: RunPlan,
+    monitor: Monitor,
+    broker: ServedBroker,
+    directory: Path,
+) -> None:
+    """Serve or send live figures if the scenario asks for it; few runs need these imports."""
+    about = {"run": monitor.record.run, "case": workload.case.name, "broker": broker.name}
+    if workload.metrics is not None:
+        from loadgen.run.live_metrics import served_metrics
+
+        stack.enter_context(served_metrics(workload.metrics, plan, monitor, about, directory))
+    if workload.otlp is not None:
+        from loadgen.run.otlp import sent_metrics
+
+        await stack.enter_async_context(sent_metrics(workload.otlp, plan, monitor, about))
+
+
+def _connection_options(workload: Workload) -> tuple[object, ...]:
+    """Return the options of where, how fast and with which login devices connect."""
+    phases = workload.phases
+    pace = phases.connect_rate, phases.in_flight, phases.timeout_s
+    login = workload.given.get("user"), workload.given.get("password")
+    return workload.brokers, workload.tls, *pace, *login
