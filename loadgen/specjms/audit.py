@@ -156,7 +156,7 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """One test of one interaction or destination."""
 
     test: Test
@@ -170,7 +170,7 @@ class Finding:
 class Audit:
     """All findings; the audit passes when each does."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
     tests: tuple[Test, ...] = TESTS
 
     @property
@@ -178,20 +178,20 @@ class Audit:
         return not self.failed
 
     @property
-    def failed(self) -> tuple[Finding, ...]:
+    def failed(self) -> tuple[AuditFinding, ...]:
         return tuple(finding for finding in self.findings if not finding.passed)
 
-    def of(self, test: Test) -> tuple[Finding, ...]:
+    def of(self, test: Test) -> tuple[AuditFinding, ...]:
         return tuple(finding for finding in self.findings if finding.test == test)
 
 
 def audit(model: Model, seen: Observed) -> Audit:
     """Every test of every interaction and destination that the model has."""
-    findings: list[Finding] = []
+    findings: list[AuditFinding] = []
     if seen.workers_silent:  # first, since it explains the others
         observed = f"{seen.workers_silent:,} reported nothing, so counts and names are incomplete"
         expected = "every worker reports what it sent and received"
-        findings.append(Finding("delivered", "workers", False, expected, observed))
+        findings.append(AuditFinding("delivered", "workers", False, expected, observed))
     for interaction in interactions_on(model):
         findings += _interaction_findings(model, seen, interaction)
     findings += (_in_time(model, one) for one in seen.heard)
@@ -207,9 +207,9 @@ def audit(model: Model, seen: Observed) -> Audit:
     return Audit((*kept, _recovery_finding(seen.recovery)), RECOVERY_TESTS)
 
 
-def _recovery_finding(recovery: Recovery) -> Finding:
+def _recovery_finding(recovery: Recovery) -> AuditFinding:
     expected = f"all devices and persistent messages within {recovery.limit_s:,.6g} s"
-    return Finding("recovery", "broker", recovery.complete, expected, recovery.observed)
+    return AuditFinding("recovery", "broker", recovery.complete, expected, recovery.observed)
 
 
 def is_persistent(model: Model, number: int) -> bool:
@@ -232,13 +232,13 @@ def _begun_within(begun: int, expected: float) -> bool:
     return nearly or _within(begun, expected, 0.0)
 
 
-def _interaction_findings(model: Model, seen: Observed, interaction: int) -> Iterator[Finding]:
+def _interaction_findings(model: Model, seen: Observed, interaction: int) -> Iterator[AuditFinding]:
     subject = f"interaction {interaction}"
     rate = model.rates[interaction - 1]
     window_s = seen.window_s or 1.0
     wanted = rate * window_s
     inside, late = seen.inside[interaction - 1], seen.late[interaction - 1]
-    yield Finding(
+    yield AuditFinding(
         "input_rate",
         subject,
         _begun_within(inside, wanted),
@@ -250,7 +250,7 @@ def _interaction_findings(model: Model, seen: Observed, interaction: int) -> Ite
     each = interaction_messages(model)[interaction - 1]
     # Each supplier that a call asks is an offer sent; a call and an offer received.
     drawn = DRAW_SIGMAS * math.sqrt(wanted) * answers_to_calls(model)[1] * (interaction == 2)
-    yield Finding(
+    yield AuditFinding(
         "message_count",
         subject,
         _within(sent, wanted * each.sent, each.sent + drawn)
@@ -266,7 +266,9 @@ def _interaction_findings(model: Model, seen: Observed, interaction: int) -> Ite
         kept = f"{100.0 * late / begun:.3g} % ({late:,} of {begun:,})"
     else:
         paced, kept = _begun_within(0, wanted), "none begun"
-    yield Finding("pacing", subject, paced, f"at most {MISSES_LIMIT_PERCENT} % begun late", kept)
+    yield AuditFinding(
+        "pacing", subject, paced, f"at most {MISSES_LIMIT_PERCENT} % begun late", kept
+    )
 
 
 _IN_TIME: Final = (
@@ -274,10 +276,10 @@ _IN_TIME: Final = (
 )
 
 
-def _in_time(model: Model, heard: HandlerCount) -> Finding:
+def _in_time(model: Model, heard: HandlerCount) -> AuditFinding:
     """The percentile keeps the limit exactly when that share of the deliveries does."""
     where = consumed_at(model, heard.number, heard.place)
-    return Finding(
+    return AuditFinding(
         "delivery_time",
         f"{MESSAGES[heard.number].name} at {where}",
         not heard.over,
@@ -288,12 +290,12 @@ def _in_time(model: Model, heard: HandlerCount) -> Finding:
     )
 
 
-def _destination_findings(model: Model, count: DestinationCount) -> Iterator[Finding]:
+def _destination_findings(model: Model, count: DestinationCount) -> Iterator[AuditFinding]:
     name = MESSAGES[count.number].name
     subject = f"{name} at {destination_name(model, count.number, count.destination)}"
     if count.expected and not count.received:
-        yield Finding("delivery_time", subject, False, _IN_TIME, "nothing was received")
-    yield Finding(
+        yield AuditFinding("delivery_time", subject, False, _IN_TIME, "nothing was received")
+    yield AuditFinding(
         "delivered",
         subject,
         count.expected_in_all == count.received_in_all,
@@ -312,10 +314,10 @@ def _missing(count: DestinationCount) -> str:
     return f", {lost:,} missing{names}"
 
 
-def _unfinished(model: Model, seen: Observed) -> Iterator[Finding]:
+def _unfinished(model: Model, seen: Observed) -> Iterator[AuditFinding]:
     """What was never sent because something before it did not come to its end."""
     if 2 in interactions_on(model):
-        yield Finding(
+        yield AuditFinding(
             "delivered",
             "calls for offers",
             not seen.calls_open and not seen.calls_dropped,
@@ -323,7 +325,7 @@ def _unfinished(model: Model, seen: Observed) -> Iterator[Finding]:
             f"{seen.calls_open:,} calls without all offers, {seen.calls_dropped:,} offers dropped",
         )
     if seen.unsent:
-        yield Finding(
+        yield AuditFinding(
             "delivered",
             "what messages cause",
             False,

@@ -26,7 +26,7 @@ from loadgen.specjms.chain_model import (
     handlers_of,
 )
 from loadgen.specjms.kernels.trailer import TRAILER_BYTES
-from loadgen.specjms.messages import INTERACTIONS, MESSAGES, TYPES, Kind, MessageType
+from loadgen.specjms.messages import INTERACTIONS, MESSAGES, TYPES, LocationKind, MessageType
 from loadgen.specjms.sizes import CLASS_PERCENT, DEFAULT_QUANTITIES, QUANTITIES, message_sizes
 from loadgen.specjms.topology import (
     VERTICAL_LOCATIONS,
@@ -188,11 +188,11 @@ def _mapping(value: object) -> Tables:
 
 # Readers of values ------------------------------------------------------------------------------
 
-Reader = Callable[[str, Any], Any]
+TableReader = Callable[[str, Any], Any]
 """Takes the name of a value and the value, and returns it; raises ScenarioError if not allowed."""
 
 
-def _reader(allowed: str, fits: Callable[[Any], bool]) -> Reader:
+def _reader(allowed: str, fits: Callable[[Any], bool]) -> TableReader:
     def read(where: str, value: object) -> object:
         if not fits(value):
             raise ScenarioError(f"{where}: {shown(value)} is not allowed; allowed: {allowed}")
@@ -201,7 +201,7 @@ def _reader(allowed: str, fits: Callable[[Any], bool]) -> Reader:
     return read
 
 
-def _count(least: int, most: int) -> Reader:
+def _count(least: int, most: int) -> TableReader:
     return _reader(
         f"a whole number from {least:,} to {most:,}",
         lambda value: type(value) is int and least <= value <= most,
@@ -217,14 +217,14 @@ def _are_three(value: Any, least: float, most: float) -> bool:
     return three and all(_is_number(x, least, most) for x in value)
 
 
-def _three(least: float, most: float) -> Reader:
+def _three(least: float, most: float) -> TableReader:
     return _reader(
         f"three numbers, small, medium and large, from {least:,g} to {most:,g}",
         lambda value: _are_three(value, least, most),
     )
 
 
-def _one_of(known: Sequence[str]) -> Reader:
+def _one_of(known: Sequence[str]) -> TableReader:
     return _reader(", ".join(known), lambda value: value in known)
 
 
@@ -241,7 +241,7 @@ _PERCENT: Final = _reader(
 )
 
 
-def _table(where: str, given: object, readers: Mapping[str, Reader]) -> dict[str, Any]:
+def _table(where: str, given: object, readers: Mapping[str, TableReader]) -> dict[str, Any]:
     """The values of a table, each read by the reader of its name."""
     if not isinstance(given, Mapping):
         raise ScenarioError(
@@ -260,18 +260,18 @@ def _interaction(where: str, value: object) -> dict[str, Any]:
 
 
 _HANDLERS: Final = _count(1, HANDLERS_LIMIT)
-_LOCATIONS: Final = {kind.name: _count(1, LOCATIONS_LIMIT) for kind in Kind}
-_AGENTS: Final = {kind.name: _HANDLERS for kind in Kind}
-_CONNECTIONS: Final = {kind.name: _count(1, len(MESSAGES)) for kind in Kind}
+_LOCATIONS: Final = {kind.name: _count(1, LOCATIONS_LIMIT) for kind in LocationKind}
+_AGENTS: Final = {kind.name: _HANDLERS for kind in LocationKind}
+_CONNECTIONS: Final = {kind.name: _count(1, len(MESSAGES)) for kind in LocationKind}
 _ENDPOINT: Final = _count(1, ENDPOINTS_LIMIT)
-_INTERACTION: Final[Mapping[str, Reader]] = {
+_INTERACTION: Final[Mapping[str, TableReader]] = {
     "rate": _RATE,
     "drivers": _HANDLERS,
     "endpoint": _ENDPOINT,
 }
 _INTERACTIONS: Final = {str(number): _interaction for number in INTERACTIONS}
 _QUANTITIES: Final = {**dict.fromkeys(QUANTITIES, _three(0, 100_000)), "percent": _PERCENT}
-_MESSAGE: Final[Mapping[str, Reader]] = {
+_MESSAGE: Final[Mapping[str, TableReader]] = {
     "transacted": _FLAG,
     "persistent": _FLAG,
     "qos": _count(0, 2),
@@ -285,7 +285,7 @@ _MESSAGE: Final[Mapping[str, Reader]] = {
     "sizes": _three(_LEAST_BYTES, SIZE_LIMIT_BYTES),
     "percent": _PERCENT,
 }
-_MESSAGES: Final[Mapping[str, Reader]] = dict.fromkeys(
+_MESSAGES: Final[Mapping[str, TableReader]] = dict.fromkeys(
     ("all", *TYPES), lambda where, value: _table(where, value, _MESSAGE)
 )
 
@@ -299,15 +299,15 @@ def _locations(choices: Choices) -> Locations:
         return replace(VERTICAL_LOCATIONS, headquarters=headquarters)
     usual = horizontal_locations(choices.base, headquarters)
     given = _table("locations", choices.locations, _LOCATIONS)
-    return Locations(*(given.get(kind.name, usual.of(kind)) for kind in Kind))
+    return Locations(*(given.get(kind.name, usual.of(kind)) for kind in LocationKind))
 
 
 def _of_kinds(
-    name: str, given: object, readers: Mapping[str, Reader], usual: int
+    name: str, given: object, readers: Mapping[str, TableReader], usual: int
 ) -> tuple[int, ...]:
     """A number for each kind of location."""
     values = _table(name, given, readers)
-    return tuple(values.get(kind.name, usual) for kind in Kind)
+    return tuple(values.get(kind.name, usual) for kind in LocationKind)
 
 
 def _interactions(

@@ -14,7 +14,7 @@ from loadgen.specjms.messages import (
     FIRST_OF_INTERACTION,
     INTERACTIONS,
     MESSAGES,
-    Kind,
+    LocationKind,
     number_of,
 )
 from loadgen.specjms.sizes import CLASS_PERCENT
@@ -28,10 +28,10 @@ NOTICE: Final = (
 )
 """What the run rules ask of research use, before any figure (section 2.2.2)."""
 
-Target = Literal[
+TargetDestination = Literal[
     "LocationID-MessageType", "MessageType", "Interaction", "LocationType", "LocationID", "Central"
 ]
-TARGETS: Final[tuple[Target, ...]] = get_args(Target)
+TARGETS: Final[tuple[TargetDestination, ...]] = get_args(TargetDestination)
 """Target destinations of jms2009-PS: which messages share a topic (paper, table 2)."""
 
 SubscriptionType = Literal["family", "IN", "OR", "SET"]
@@ -60,7 +60,7 @@ class MessageOptions:
     durable: bool  # the session outlives its connection, and what came meanwhile waits in it
     transacted: bool  # produced and consumed as one unit: the input waits for its outputs
     queue: bool  # shared subscription of the handlers of a location, else a topic
-    target: Target  # which messages share a topic, for those not sent to a queue
+    target: TargetDestination  # which messages share a topic, for those not sent to a queue
     subscription: SubscriptionType  # of callForOffers
     handlers: int  # of each agent
     sizes_bytes: tuple[int, int, int]  # payload of the three size classes
@@ -94,7 +94,7 @@ class Model:
     check_every: int = 1
     class_percent: tuple[int, int, int] = CLASS_PERCENT
 
-    def count_of(self, kind: Kind) -> int:
+    def count_of(self, kind: LocationKind) -> int:
         return self.locations.of(kind)
 
 

@@ -13,7 +13,7 @@ from loadgen.specjms.chain_model import (
 )
 from loadgen.specjms.destinations import topic_of
 from loadgen.specjms.expected import rates_at
-from loadgen.specjms.layout import Part, consumed_by, parts_of, subscriptions_at
+from loadgen.specjms.layout import ModelPart, consumed_by, parts_of, subscriptions_at
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, outputs_of
 
 RECEIVE_US = 8.0
@@ -70,7 +70,7 @@ def mixed_workers(plan: RunPlan) -> int:
     return sum(len(found) > 1 for found in kinds)
 
 
-def _group(model: Model, part: Part, arrivals: Arrivals, window: int) -> DeviceGroup:
+def _group(model: Model, part: ModelPart, arrivals: Arrivals, window: int) -> DeviceGroup:
     publishes = subscribes = None
     durable = False
     if part.role == "drivers":
@@ -96,7 +96,7 @@ def _group(model: Model, part: Part, arrivals: Arrivals, window: int) -> DeviceG
     )
 
 
-def _publishes(model: Model, part: Part, arrivals: Arrivals, window: int) -> Publishes:
+def _publishes(model: Model, part: ModelPart, arrivals: Arrivals, window: int) -> Publishes:
     first = FIRST_OF_INTERACTION[part.subject - 1]
     options = model.messages[first]
     return Publishes(
@@ -112,7 +112,7 @@ def _publishes(model: Model, part: Part, arrivals: Arrivals, window: int) -> Pub
     )
 
 
-def _cores(model: Model, part: Part) -> float:
+def _cores(model: Model, part: ModelPart) -> float:
     """Cores that one device takes."""
     if part.role == "drivers":
         return model.rates[part.subject - 1] / part.count * BEGIN_US * 1e-6

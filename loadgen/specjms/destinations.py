@@ -19,13 +19,13 @@ SET a SUBSCRIBE for each, and IN a single filter for all families, the receiver 
 from dataclasses import dataclass
 from typing import Final
 
-from loadgen.specjms.chain_model import Model, Target, families_at, handlers_of
-from loadgen.specjms.messages import MESSAGES, Kind
+from loadgen.specjms.chain_model import Model, TargetDestination, families_at, handlers_of
+from loadgen.specjms.messages import MESSAGES, LocationKind
 
 _LEVELS: Final = ("LocationType", "TargetLocationID", "MessageType")
 _FAMILY: Final = "ProductFamily"
 
-_TARGETS: Final[dict[Target, tuple[str, tuple[str, ...]]]] = {
+_TARGETS: Final[dict[TargetDestination, tuple[str, tuple[str, ...]]]] = {
     "LocationID-MessageType": ("{target}/{destination}T", ()),
     "MessageType": ("{owner}_{destination}T", ("TargetLocationID",)),
     "Interaction": ("Interaction{interaction}_T", ("TargetLocationID", "MessageType")),
@@ -40,14 +40,14 @@ Selector = tuple[tuple[bytes, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Subscriptions:
+class WantedFilters:
     """What a consumer asks for: the filters of each SUBSCRIBE that it sends, in order."""
 
     packets: tuple[tuple[str, ...], ...]
     qos: int
 
 
-def location_name(kind: Kind, number: int) -> str:
+def location_name(kind: LocationKind, number: int) -> str:
     """A location as people call it, such as DC3."""
     return f"{kind.name}{number}"
 
@@ -99,7 +99,7 @@ def selector_of(model: Model, number: int, location: int) -> Selector:
     return tuple(terms)
 
 
-def subscriptions_of(model: Model, root: str, number: int, location: int) -> Subscriptions:
+def subscriptions_of(model: Model, root: str, number: int, location: int) -> WantedFilters:
     """What a consumer of a message type at a location subscribes to."""
     packets: tuple[tuple[str, ...], ...]
     if MESSAGES[number].spread == "family":
@@ -109,7 +109,7 @@ def subscriptions_of(model: Model, root: str, number: int, location: int) -> Sub
     if handlers_of(model, number) > 1:
         share = consumed_at(model, number, location)
         packets = tuple(tuple(f"$share/{share}/{one}" for one in packet) for packet in packets)
-    return Subscriptions(packets, model.messages[number].qos)
+    return WantedFilters(packets, model.messages[number].qos)
 
 
 def consumed_at(model: Model, number: int, location: int) -> str:

@@ -17,7 +17,7 @@ from loadgen.specjms.report import TRANSACTIONS
 from loadgen.specjms.rules import REPETITION
 
 FILL_IN: Final = "FILL IN"
-Document = Mapping[str, Any]
+JsonObject = Mapping[str, Any]
 Known = Mapping[str, Mapping[str, str]]
 """Values of the keys of each block, as far as a tool can know them."""
 
@@ -59,16 +59,16 @@ class Disclosed:
     repeat: FinishedRun | None = None
 
     @property
-    def run(self) -> Document:
+    def run(self) -> JsonObject:
         """run.json of the main run."""
         return self.main.run
 
     @property
-    def supply(self) -> Document:
+    def supply(self) -> JsonObject:
         """specjms.json of the main run."""
         return self.main.document
 
-    def part(self, name: str) -> Document:
+    def part(self, name: str) -> JsonObject:
         """A table of run.json, empty where the run has none."""
         return self.run.get(name) or {}
 

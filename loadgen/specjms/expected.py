@@ -5,52 +5,59 @@ from dataclasses import dataclass
 from typing import Final
 
 from loadgen.specjms.chain_model import Model, answers_to_calls, mean_received_by
-from loadgen.specjms.messages import GROUPS, INTERACTIONS, MESSAGES, Group, Kind, group_of
+from loadgen.specjms.messages import (
+    GROUPS,
+    INTERACTIONS,
+    MESSAGES,
+    LocationKind,
+    MixGroup,
+    group_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class MessageRate:
     """Messages per second."""
 
     sent: float = 0.0
     received: float = 0.0
 
-    def __add__(self, other: "Rate") -> "Rate":
-        return Rate(self.sent + other.sent, self.received + other.received)
+    def __add__(self, other: "MessageRate") -> "MessageRate":
+        return MessageRate(self.sent + other.sent, self.received + other.received)
 
 
-def type_rates(model: Model) -> tuple[Rate, ...]:
+def type_rates(model: Model) -> tuple[MessageRate, ...]:
     """Rates of the whole system, one entry a message type."""
-    rates: list[Rate] = []
+    rates: list[MessageRate] = []
     for number, message in enumerate(MESSAGES):
         # A chain has one message a step and interaction, except for the offers to a call.
         each = answers_to_calls(model)[0] if message.name == "offer" else 1.0
         sent = model.rates[message.interaction - 1] * each
-        rates.append(Rate(sent, sent * mean_received_by(model, number)))
+        rates.append(MessageRate(sent, sent * mean_received_by(model, number)))
     return tuple(rates)
 
 
-def group_played(model: Model, number: int) -> Group:
+def group_played(model: Model, number: int) -> MixGroup:
     """A type's part of the message mix, by how the model sends it and not as published."""
     options = model.messages[number]
     return group_of(pubsub=not options.queue, persistent=options.qos > 0)
 
 
-def group_rates(model: Model) -> dict[Group, Rate]:
+def group_rates(model: Model) -> dict[MixGroup, MessageRate]:
     """Rates of the whole system by part of the message mix, as the model plays it."""
-    totals = {group: Rate() for group in GROUPS}
+    totals = {group: MessageRate() for group in GROUPS}
     for number, rate in enumerate(type_rates(model)):
         totals[group_played(model, number)] += rate
     return totals
 
 
-def mix(rates: Mapping[Group, Rate]) -> dict[Group, float]:
+def mix(rates: Mapping[MixGroup, MessageRate]) -> dict[MixGroup, float]:
     """Share of each group in the messages received, in per cent; zeros where none were."""
     total = sum(rate.received for rate in rates.values())
     return {group: 100.0 * rate.received / total if total else 0.0 for group, rate in rates.items()}
 
 
-PUBLISHED_MIX: Final[Mapping[str, Mapping[Group, float]]] = {
+PUBLISHED_MIX: Final[Mapping[str, Mapping[MixGroup, float]]] = {
     "horizontal": {"a": 37.2, "b": 12.7, "c": 24.4, "d": 25.7},
     "vertical": {"a": 14.2, "b": 6.0, "c": 39.1, "d": 40.7},
 }
@@ -64,7 +71,7 @@ def mix_note(model: Model) -> str:
     published = PUBLISHED_MIX.get(model.topology)
     if published is None:
         return ""
-    played = {group: Rate() for group in GROUPS}
+    played = {group: MessageRate() for group in GROUPS}
     for message, rate in zip(MESSAGES, type_rates(model), strict=True):
         played[message.group] += rate
     shares = mix(played)
@@ -78,22 +85,22 @@ def mix_note(model: Model) -> str:
     )
 
 
-def interaction_messages(model: Model) -> tuple[Rate, ...]:
+def interaction_messages(model: Model) -> tuple[MessageRate, ...]:
     """Messages sent and received by all parties in one interaction, one entry an interaction."""
-    totals = [Rate() for _ in INTERACTIONS]
+    totals = [MessageRate() for _ in INTERACTIONS]
     for message, rate in zip(MESSAGES, type_rates(model), strict=True):
         totals[message.interaction - 1] += rate
     return tuple(
-        Rate(total.sent / begun, total.received / begun) if begun else Rate()
+        MessageRate(total.sent / begun, total.received / begun) if begun else MessageRate()
         for total, begun in zip(totals, model.rates, strict=True)
     )
 
 
-def rates_at(model: Model, kind: Kind) -> tuple[Rate, ...]:
+def rates_at(model: Model, kind: LocationKind) -> tuple[MessageRate, ...]:
     """Rates of a location of this kind, one entry a message type: the mean over all of them."""
     count = model.count_of(kind)
     return tuple(
-        Rate(
+        MessageRate(
             rate.sent / count if message.sender == kind else 0.0,
             rate.received / count if message.consumer == kind else 0.0,
         )

@@ -38,7 +38,7 @@ from loadgen.specjms.chain_model import (
     received_by,
 )
 from loadgen.specjms.destinations import (
-    Subscriptions,
+    WantedFilters,
     properties_of,
     selector_of,
     subscriptions_of,
@@ -53,22 +53,22 @@ from loadgen.specjms.kernels.chains import (
     MAKE_OFFER,
     NO_ACTION,
     Begun,
-    Cause,
+    CauseRow,
     Chains,
     Destination,
-    MessageType,
-    Role,
+    DeviceRole,
+    HandlerState,
     Seen,
-    State,
     Term,
     Transaction,
+    TypeRow,
 )
 from loadgen.specjms.kernels.joins import make_joins
-from loadgen.specjms.kernels.trailer import TRAILER_BYTES, Note
+from loadgen.specjms.kernels.trailer import TRAILER_BYTES, InteractionNote
 from loadgen.specjms.messages import (
     FIRST_OF_INTERACTION,
     MESSAGES,
-    Kind,
+    LocationKind,
     outputs_of,
 )
 from loadgen.specjms.topology import suppliers_of
@@ -83,7 +83,7 @@ WAITING_NOTES: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ModelPart:
     """What the devices of one group are.
 
     role        handlers of one message type, a connection of the agents of a kind of location, or
@@ -95,7 +95,7 @@ class Part:
 
     role: Literal["handlers", "agents", "drivers"]
     subject: int
-    kind: Kind
+    kind: LocationKind
     places: int
     per_place: int
     connection: int = 0
@@ -116,31 +116,31 @@ class Part:
         return f"{self.subject}.drivers"
 
 
-def parts_of(model: Model) -> tuple[Part, ...]:
+def parts_of(model: Model) -> tuple[ModelPart, ...]:
     """The groups of a model, in the order in which a plan has them."""
     parts = []
     for number in enabled_types(model):
         kind = MESSAGES[number].consumer
         each = 0 if model.connections[kind] else handlers_of(model, number)
-        parts.append(Part("handlers", number, kind, model.count_of(kind), each))
-    for kind in Kind:
+        parts.append(ModelPart("handlers", number, kind, model.count_of(kind), each))
+    for kind in LocationKind:
         shared = min(model.connections[kind], len(_consumed_by_kind(model, kind)))
         parts += [
-            Part("agents", kind, kind, model.count_of(kind), model.agents[kind], one, shared)
+            ModelPart("agents", kind, kind, model.count_of(kind), model.agents[kind], one, shared)
             for one in range(shared)
         ]
     for interaction in interactions_on(model):
         kind = MESSAGES[FIRST_OF_INTERACTION[interaction - 1]].sender
         each = drivers_of(model, interaction)
-        parts.append(Part("drivers", interaction, kind, model.count_of(kind), each))
+        parts.append(ModelPart("drivers", interaction, kind, model.count_of(kind), each))
     return tuple(parts)
 
 
-def _consumed_by_kind(model: Model, kind: Kind) -> tuple[int, ...]:
+def _consumed_by_kind(model: Model, kind: LocationKind) -> tuple[int, ...]:
     return tuple(n for n in enabled_types(model) if MESSAGES[n].consumer == kind)
 
 
-def consumed_by(model: Model, part: Part) -> tuple[int, ...]:
+def consumed_by(model: Model, part: ModelPart) -> tuple[int, ...]:
     """Message types that a device of the group receives."""
     if part.role == "handlers":
         return (part.subject,)
@@ -149,7 +149,7 @@ def consumed_by(model: Model, part: Part) -> tuple[int, ...]:
     return ()
 
 
-def subscriptions_at(model: Model, root: str, part: Part, device: int) -> Subscriptions:
+def subscriptions_at(model: Model, root: str, part: ModelPart, device: int) -> WantedFilters:
     """What a device subscribes to; no packets for a driver."""
     packets: list[tuple[str, ...]] = []
     qos = 0
@@ -157,7 +157,7 @@ def subscriptions_at(model: Model, root: str, part: Part, device: int) -> Subscr
         wanted = subscriptions_of(model, root, number, device // part.per_place)
         packets += wanted.packets
         qos = max(qos, wanted.qos)
-    return Subscriptions(tuple(packets), qos)
+    return WantedFilters(tuple(packets), qos)
 
 
 def first_destinations(model: Model) -> tuple[int, ...]:
@@ -191,11 +191,11 @@ def _fixed(number: int) -> bool:
         return message.spread == "all"
     # Who serves a supermarket, and whom a location reports to, is fixed; else any to any.
     return (message.sender, message.consumer) in (
-        (Kind.SM, Kind.SM),
-        (Kind.SM, Kind.DC),
-        (Kind.SM, Kind.HQ),
-        (Kind.DC, Kind.DC),
-        (Kind.DC, Kind.HQ),
+        (LocationKind.SM, LocationKind.SM),
+        (LocationKind.SM, LocationKind.DC),
+        (LocationKind.SM, LocationKind.HQ),
+        (LocationKind.DC, LocationKind.DC),
+        (LocationKind.DC, LocationKind.HQ),
     )
 
 
@@ -210,7 +210,7 @@ def destination_of_stream(model: Model, number: int, stream: int) -> int:
     place = stream // (producers // model.count_of(message.sender))
     if message.sender == message.consumer:
         return place
-    if message.consumer == Kind.DC:
+    if message.consumer == LocationKind.DC:
         return place % places.distribution_centers
     return place % places.headquarters
 
@@ -219,7 +219,7 @@ class _Rows:
     """What grows while `build_chains` goes through the devices of a worker."""
 
     def __init__(self, count: int) -> None:
-        self.roles = Role.rows(count)
+        self.roles = DeviceRole.rows(count)
         for column in ("first", "wait_head", "wait_tail"):
             self.roles[column] = -1
         self.bases = np.full((count, len(MESSAGES)), -1, np.int64)
@@ -239,7 +239,7 @@ class _Rows:
                 self.term_bytes += text
                 self.terms.append((term, start, len(self.term_bytes)))
 
-    def add_account(self, row: int, number: int, kind: MessageType) -> None:
+    def add_account(self, row: int, number: int, kind: TypeRow) -> None:
         """Where a device accounts for a type that it receives.
 
         The consumers of a queue, and of a location's subscription to a topic, are in this worker
@@ -279,7 +279,7 @@ def build_chains(
             _driver_role(model, part, place, role, send_tick_ns)
             rows.sending[row] = model.messages[role.first].qos > 0
             continue
-        if part.kind == Kind.SP:
+        if part.kind == LocationKind.SP:
             role.family_first = offered_first[place]
             role.families = len(families_at(model, place))
         role.term_first = len(rows.terms)
@@ -306,19 +306,19 @@ def build_chains(
         topics=topics,
         properties=properties,
         joins=make_joins(OPEN_CALLS),
-        waiting=_all_free(Note.rows(WAITING_NOTES)),
+        waiting=_all_free(InteractionNote.rows(WAITING_NOTES)),
         transactions=_all_free(Transaction.rows(senders * window + WAITING_NOTES)),
-        causes=Cause.grid(senders, window),
+        causes=CauseRow.grid(senders, window),
         seen=Seen.rows(first_destinations(model)[-1]),
         begins=Begun.rows(len(model.rates)),
         state=_state(model),
-        notes=Note.rows(2),
+        notes=InteractionNote.rows(2),
         pairs=make_pairs(rows.pairs),
         last=np.zeros((rows.pairs if types["handlers"].max() > 1 else 0, most), np.int64),
         heard_at=rows.heard_at,
         heard=np.zeros((rows.heard, HEARD_COLUMNS), np.uint32),
         bodies=bodies,
-        kept=Note.grid(senders, window),
+        kept=InteractionNote.grid(senders, window),
         sending=rows.sending,
         qos2=rows.qos2,
     )
@@ -339,8 +339,8 @@ def _destinations(model: Model, root: str) -> tuple[Rows[Destination], Bytes, By
     return rows, topics, properties
 
 
-def _state(model: Model) -> Rows[State]:
-    rows = State.rows(1)
+def _state(model: Model) -> Rows[HandlerState]:
+    rows = HandlerState.rows(1)
     state = rows[0]
     state.check_every = state.checked = model.check_every
     state.slow_ns = DELIVERY_LIMIT_MS * 1_000_000
@@ -349,10 +349,10 @@ def _state(model: Model) -> Rows[State]:
 
 
 def _type_rows(
-    model: Model, root: str, parts: tuple[Part, ...]
-) -> tuple[Rows[MessageType], Table, Bytes]:
+    model: Model, root: str, parts: tuple[ModelPart, ...]
+) -> tuple[Rows[TypeRow], Table, Bytes]:
     """The arrays `types`, `outputs` and `bodies`."""
-    rows = MessageType.rows(len(MESSAGES))
+    rows = TypeRow.rows(len(MESSAGES))
     rows["group"] = -1
     outputs: list[int] = []
     bodies = bytearray()
@@ -406,7 +406,9 @@ def _overhead_bytes(model: Model, root: str, number: int) -> int:
     return len(topic) + len(properties_of(model, number, last)) + 16
 
 
-def _driver_role(model: Model, part: Part, place: int, role: Role, send_tick_ns: int) -> None:
+def _driver_role(
+    model: Model, part: ModelPart, place: int, role: DeviceRole, send_tick_ns: int
+) -> None:
     places = model.locations
     center = place % places.distribution_centers
     reporting = {1: center, 2: place, 5: place}.get(part.subject, 0)

@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Final, Literal, get_args
 
 
-class Kind(IntEnum):
+class LocationKind(IntEnum):
     """Kinds of locations, in the order of every table."""
 
     SM = 0
@@ -22,15 +22,15 @@ class Kind(IntEnum):
 Spread = Literal["one", "family", "all"]
 """Who receives: one location, the suppliers of a product family, every supermarket."""
 
-Group = Literal["a", "b", "c", "d"]
-GROUPS: Final[tuple[Group, ...]] = get_args(Group)
+MixGroup = Literal["a", "b", "c", "d"]
+GROUPS: Final[tuple[MixGroup, ...]] = get_args(MixGroup)
 """The message mix: a pub/sub, not persistent; b pub/sub, persistent; c point to point, not
 persistent; d point to point, persistent."""
 
 INTERACTIONS: Final = (1, 2, 3, 4, 5, 6, 7)
 
 
-def group_of(*, pubsub: bool, persistent: bool) -> Group:
+def group_of(*, pubsub: bool, persistent: bool) -> MixGroup:
     """The part of the message mix to which such messages belong."""
     return GROUPS[2 * (not pubsub) + persistent]
 
@@ -46,8 +46,8 @@ class MessageType:
 
     name: str
     interaction: int
-    sender: Kind
-    consumer: Kind
+    sender: LocationKind
+    consumer: LocationKind
     destination: str
     cause: str | None
     spread: Spread = "one"
@@ -59,9 +59,9 @@ class MessageType:
         return self.spread != "one"
 
     @property
-    def owner(self) -> Kind:
+    def owner(self) -> LocationKind:
         """Kind of location that the destination is named after."""
-        return Kind.HQ if self.pubsub else self.consumer
+        return LocationKind.HQ if self.pubsub else self.consumer
 
     @property
     def transacted(self) -> bool:
@@ -74,12 +74,12 @@ class MessageType:
         return self.pubsub and self.persistent
 
     @property
-    def group(self) -> Group:
+    def group(self) -> MixGroup:
         """Its part of the message mix, as published."""
         return group_of(pubsub=self.pubsub, persistent=self.persistent)
 
 
-_SM, _DC, _SP, _HQ = Kind.SM, Kind.DC, Kind.SP, Kind.HQ
+_SM, _DC, _SP, _HQ = LocationKind.SM, LocationKind.DC, LocationKind.SP, LocationKind.HQ
 
 MESSAGES: Final = (
     MessageType("order", 1, _SM, _DC, "Order", None),

@@ -64,10 +64,10 @@ def mismatch(main: FinishedRun, again: FinishedRun) -> str:
     return _mismatch_of_windows(_window(main), _window(again))
 
 
-Window = tuple[float, float] | None
+MeasuredSpan = tuple[float, float] | None
 
 
-def _mismatch_of_windows(ours: Window, theirs: Window) -> str:
+def _mismatch_of_windows(ours: MeasuredSpan, theirs: MeasuredSpan) -> str:
     if ours is None or theirs is None:
         return "run.json of one of them does not say when it was measured"
     our_s, their_s = ours[1] - ours[0], theirs[1] - theirs[0]
@@ -78,7 +78,7 @@ def _mismatch_of_windows(ours: Window, theirs: Window) -> str:
     return ""
 
 
-def _window(played: FinishedRun) -> Window:
+def _window(played: FinishedRun) -> MeasuredSpan:
     """The measurement period in seconds of the wall clock, as two hosts or boots share it."""
     clock = played.run.get("clock") or {}
     window = (played.run.get("windows") or {}).get("measure")

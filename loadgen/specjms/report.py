@@ -19,7 +19,7 @@ from loadgen.specjms.destinations import (
     shared_topic_of,
     topic_of,
 )
-from loadgen.specjms.messages import FIRST_OF_INTERACTION, GROUPS, MESSAGES, Group, Kind
+from loadgen.specjms.messages import FIRST_OF_INTERACTION, GROUPS, MESSAGES, LocationKind, MixGroup
 from loadgen.specjms.rules import Circumstances, run_rules
 
 TRANSACTIONS: Final = (
@@ -34,7 +34,7 @@ _COUNTED: Final = tuple(one.name for one in fields(audit.DestinationCount))[2:]
 _OPTIONS: Final = ("qos", "durable", "transacted", "queue", "target", "handlers")
 """Of a message type, as they are."""
 
-_GROUP_NAMES: Final[dict[Group, str]] = {
+_GROUP_NAMES: Final[dict[MixGroup, str]] = {
     "a": "pub/sub, not persistent",
     "b": "pub/sub, persistent",
     "c": "point to point, not persistent",
@@ -63,7 +63,7 @@ def report(
         "transactions": TRANSACTIONS,
         "topology": model.topology,
         "base": model.base,
-        "locations": {kind.name: model.count_of(kind) for kind in Kind},
+        "locations": {kind.name: model.count_of(kind) for kind in LocationKind},
         "families": model.families,
         "selectors": model.selectors,
         "changed_options": changed,
@@ -268,10 +268,10 @@ def _group_rows(model: Model, seen: audit.Observed) -> list[dict[str, Any]]:
     """The message mix as it was played: rates, and shares of what was received."""
     window_s = seen.window_s or 1.0
     target = expected.group_rates(model)
-    observed = {group: expected.Rate() for group in GROUPS}
+    observed = {group: expected.MessageRate() for group in GROUPS}
     for number, one in enumerate(seen.types):
         played = expected.group_played(model, number)
-        observed[played] += expected.Rate(one.sent / window_s, one.received / window_s)
+        observed[played] += expected.MessageRate(one.sent / window_s, one.received / window_s)
     shares, wanted = expected.mix(observed), expected.mix(target)
     return [
         {
@@ -288,7 +288,7 @@ def _group_rows(model: Model, seen: audit.Observed) -> list[dict[str, Any]]:
     ]
 
 
-def _group_name(model: Model, group: Group) -> str:
+def _group_name(model: Model, group: MixGroup) -> str:
     """What the types of a group have in common, as they were played."""
     types = [n for n in enabled_types(model) if expected.group_played(model, n) == group]
     durable = [model.messages[n].durable for n in types]

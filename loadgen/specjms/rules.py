@@ -23,12 +23,12 @@ STEADY_SIGMAS: Final = 4
 REPETITION: Final = "repetition equal or better (3.4)"
 KIT: Final = "the kit of SPECjms2007 over JMS (3.7, 4.1)"
 
-Course = Sequence[tuple[int, int, int]]
+ReceivedCourse = Sequence[tuple[int, int, int]]
 """(from, until, messages received) of parts of a run, CLOCK_MONOTONIC in ns."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RunRule:
     """A rule and its section; `kept` is None where nobody could judge it."""
 
     rule: str
@@ -42,7 +42,7 @@ class Circumstances:
 
     failures: Sequence[str] = ()  # codes of the run's verdict, without the audit's own
     as_specified: bool = True  # whether every option is SPECjms2007's
-    course: Course = ()
+    course: ReceivedCourse = ()
     windows: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))  # warm-up and measurement
     broker_is_local: bool = False
     broker_is_private: bool = False  # started here for the run
@@ -53,57 +53,59 @@ class Circumstances:
     changed: Sequence[str] = ()  # changes of the workload that the model does not show
 
 
-def run_rules(seen: Observed, audit: Audit, around: Circumstances) -> tuple[Rule, ...]:
+def run_rules(seen: Observed, audit: Audit, around: Circumstances) -> tuple[RunRule, ...]:
     """Every rule of sections 3 to 5 that is of a run."""
     failures = ", ".join(around.failures) or "none"
     changed = "as specified" if around.as_specified else "changed"
     return (
         _at_least("warm-up", WARMUP_MINIMUM_S, seen.warmup_s),
         _at_least("measurement", MEASURE_MINIMUM_S, seen.window_s),
-        Rule(
+        RunRule(
             f"clocks within {CLOCK_LIMIT_MS:.0f} ms (3.2)",
             seen.clock_ms <= CLOCK_LIMIT_MS,
             f"{seen.clock_ms:,.3f} ms",
         ),
-        Rule("steady state (3.1, 3.3)", *steady(around.course, *around.windows)),
-        Rule(
+        RunRule("steady state (3.1, 3.3)", *steady(around.course, *around.windows)),
+        RunRule(
             f"progress reported every {PROGRESS_LIMIT_S / 60:.0f} min (3.3)",
             seen.progress_s <= PROGRESS_LIMIT_S,
             f"{seen.progress_s:,.6g} s",
         ),
-        Rule(REPETITION, None, "that is of two runs; see --repeat"),
-        Rule("no failures or exceptions (3.5)", not around.failures, failures),
-        Rule("audit passed (3.6)", audit.passed, f"{len(audit.failed):,} tests failed"),
-        Rule(KIT, False, "another harness, over MQTT"),
-        Rule("no optimization for the benchmark (3.8)", None, "not seen by a tool"),
-        Rule(
+        RunRule(REPETITION, None, "that is of two runs; see --repeat"),
+        RunRule("no failures or exceptions (3.5)", not around.failures, failures),
+        RunRule("audit passed (3.6)", audit.passed, f"{len(audit.failed):,} tests failed"),
+        RunRule(KIT, False, "another harness, over MQTT"),
+        RunRule("no optimization for the benchmark (3.8)", None, "not seen by a tool"),
+        RunRule(
             "broker and clients on separate machines (3.9)",
             not around.broker_is_local,
             "broker on the client's host" if around.broker_is_local else "separate",
         ),
-        Rule(
+        RunRule(
             "agents of different types in processes of their own (3.9)",
             not around.mixed_workers,
             f"{around.mixed_workers:,} of {around.workers:,} workers have several types",
         ),
-        Rule(
+        RunRule(
             "all clients address the server identically (3.10)",
             not around.endpoints,
             "endpoints given" if around.endpoints else "the same addresses in turn",
         ),
         _in_order(seen),
-        Rule("one message at a time outside of transactions (4.2.1)", None, "QoS 0 has no answers"),
+        RunRule(
+            "one message at a time outside of transactions (4.2.1)", None, "QoS 0 has no answers"
+        ),
         _marked(seen),
         _recovered(seen.recovery),
-        Rule("atomic transactions (4.3)", False, "at least once as one unit, not atomic"),
-        Rule(
+        RunRule("atomic transactions (4.3)", False, "at least once as one unit, not atomic"),
+        RunRule(
             "persistent messages in non-volatile storage (5.1)",
             False if around.broker_is_private else None,
             "a private broker acknowledges before it stores"
             if around.broker_is_private
             else "a matter of the broker",
         ),
-        Rule(
+        RunRule(
             "workload as specified, without options of freeform or jms2009-PS",
             around.as_specified,
             changed,
@@ -111,41 +113,41 @@ def run_rules(seen: Observed, audit: Audit, around: Circumstances) -> tuple[Rule
     )
 
 
-def _at_least(what: str, least_s: float, seen_s: float) -> Rule:
+def _at_least(what: str, least_s: float, seen_s: float) -> RunRule:
     text = f"{what} of at least {least_s / 60:.0f} min (3.1)"
-    return Rule(text, seen_s >= least_s, f"{seen_s:,.0f} s")
+    return RunRule(text, seen_s >= least_s, f"{seen_s:,.0f} s")
 
 
-def _in_order(seen: Observed) -> Rule:
+def _in_order(seen: Observed) -> RunRule:
     text = "messages in order and not duplicated (4.2)"
     counts = f"{seen.duplicated:,} duplicated, {seen.out_of_order:,} out of order"
     if seen.recovery is not None:
-        return Rule(text, None, f"{counts}, around a failure that was asked for")
+        return RunRule(text, None, f"{counts}, around a failure that was asked for")
     if seen.workers_silent:
-        return Rule(text, None, "a worker gave no answer")
-    return Rule(text, not seen.duplicated and not seen.out_of_order, counts)
+        return RunRule(text, None, "a worker gave no answer")
+    return RunRule(text, not seen.duplicated and not seen.out_of_order, counts)
 
 
-def _marked(seen: Observed) -> Rule:
+def _marked(seen: Observed) -> RunRule:
     """JMSRedelivered is DUP here."""
     text = "messages that come again are marked (4.2.2)"
     if not seen.redelivered and not seen.unmarked:
-        return Rule(text, None, "none came again")
+        return RunRule(text, None, "none came again")
     observed = f"{seen.redelivered:,} with DUP, {seen.unmarked:,} without"
-    return Rule(text, not seen.unmarked, observed)
+    return RunRule(text, not seen.unmarked, observed)
 
 
-def _recovered(recovery: Recovery | None) -> Rule:
+def _recovered(recovery: Recovery | None) -> RunRule:
     text = f"recovery within {RECOVERY_LIMIT_S / 60:.0f} min (4.2.3)"
     if recovery is None:
-        return Rule(text, None, "not tried; see --recovery")
+        return RunRule(text, None, "not tried; see --recovery")
     if recovery.limit_s < RECOVERY_LIMIT_S:
-        return Rule(text, None, f"tried with {recovery.limit_s:,.6g} s only")
-    return Rule(text, recovery.complete, recovery.observed)
+        return RunRule(text, None, f"tried with {recovery.limit_s:,.6g} s only")
+    return RunRule(text, recovery.complete, recovery.observed)
 
 
 def steady(
-    course: Course, warmup: tuple[int, int], window: tuple[int, int]
+    course: ReceivedCourse, warmup: tuple[int, int], window: tuple[int, int]
 ) -> tuple[bool | None, str]:
     """Whether as much was received in each part of the window, and at the end of the warm-up.
 
@@ -170,7 +172,7 @@ def steady(
     return mean - least <= allowed and most - mean <= allowed, observed
 
 
-def _received(course: Course, from_ns: int, until_ns: int) -> float:
+def _received(course: ReceivedCourse, from_ns: int, until_ns: int) -> float:
     """Messages between two moments, spread evenly over each part of the course."""
     total = 0.0
     for begin, end, count in course:

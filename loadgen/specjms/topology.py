@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final, Literal
 
-from loadgen.specjms.messages import Kind
+from loadgen.specjms.messages import LocationKind
 
 Topology = Literal["horizontal", "vertical", "freeform"]
 
@@ -30,7 +30,7 @@ class Locations:
     suppliers: int
     headquarters: int = 1
 
-    def of(self, kind: Kind) -> int:
+    def of(self, kind: LocationKind) -> int:
         return (
             self.supermarkets,
             self.distribution_centers,
@@ -48,11 +48,11 @@ VERTICAL_LOCATIONS: Final = Locations(10, 2, 5, 1)
 """Locations of the vertical topology, whatever BASE."""
 
 _INTERVALS_MS: Final = (
-    (Kind.SM, "649.6875", "1312.5"),
-    (Kind.DC, "468.75", "4687.5"),
+    (LocationKind.SM, "649.6875", "1312.5"),
+    (LocationKind.DC, "468.75", "4687.5"),
     (None, "500/3", "20000"),
-    (Kind.SM, "296", "1850/3"),
-    (Kind.SM, "86.625", "173.25"),
+    (LocationKind.SM, "296", "1850/3"),
+    (LocationKind.SM, "86.625", "173.25"),
     (None, "527/6", "21080/3"),
     (None, "325/3", "9750"),
 )

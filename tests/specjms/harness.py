@@ -22,7 +22,7 @@ from loadgen.specjms.behaviour import equip
 from loadgen.specjms.chain_model import Model
 from loadgen.specjms.chain_plan import groups_of_model
 from loadgen.specjms.kernels.interactions import SUPPLY_CHAIN
-from loadgen.specjms.kernels.trailer import TRAILER_BYTES, Note, read_note
+from loadgen.specjms.kernels.trailer import TRAILER_BYTES, InteractionNote, read_note
 from loadgen.specjms.layout import parts_of, subscriptions_at
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES, TYPES
 from loadgen.worker.build_fleet import build_fleet
@@ -201,7 +201,7 @@ class World:
 def note_of(packet: Publish) -> dict[str, int]:
     """Stream and trailer of a message."""
     data = np.frombuffer(bytearray(packet.payload), np.uint8)
-    note = Note.rows(1)[0]
+    note = InteractionNote.rows(1)[0]
     read_note(data, len(data) - TRAILER_BYTES, note)
     names = ("type", "interaction", "size_class", "suppliers", "family", "number", "price")
     found = {name: int(getattr(note, name)) for name in names}

@@ -4,13 +4,13 @@ import pytest
 
 from loadgen.specjms.build_model import Choices, model_of
 from loadgen.specjms.expected import (
-    Rate,
+    MessageRate,
     group_rates,
     interaction_messages,
     mix,
     rates_at,
 )
-from loadgen.specjms.messages import GROUPS, MESSAGES, Group, Kind
+from loadgen.specjms.messages import GROUPS, MESSAGES, LocationKind, MixGroup
 
 MODELS = [
     model_of(Choices(base=100)),
@@ -22,7 +22,7 @@ MODELS = [
 
 @pytest.mark.parametrize("base", [10, 100, 500])  # with less there are not three suppliers
 def test_horizontal_totals(base: int) -> None:
-    total = sum(group_rates(model_of(Choices(base=base))).values(), Rate())
+    total = sum(group_rates(model_of(Choices(base=base))).values(), MessageRate())
     assert total.sent == pytest.approx(28.211 * base + 26.615, rel=1e-4)
     assert total.received == pytest.approx(55.467 * base, rel=1e-4)
 
@@ -34,7 +34,7 @@ def test_horizontal_mix() -> None:
 
 def test_vertical_totals_and_mix() -> None:
     rates = group_rates(model_of(Choices(topology="vertical", base=300)))
-    total = sum(rates.values(), Rate())
+    total = sum(rates.values(), MessageRate())
     assert total.sent == pytest.approx(14.287 * 300, rel=1e-4)
     assert total.received == pytest.approx(17.261 * 300, rel=1e-4)
     shares = mix(rates)
@@ -47,7 +47,7 @@ def test_groups_follow_the_table_of_totals() -> None:
     i1, i2, i3, i4, i5, i6, i7 = model.rates
     stores, z = 100, 2.5
     rates = group_rates(model)
-    expected: dict[Group, tuple[float, float]] = {
+    expected: dict[MixGroup, tuple[float, float]] = {
         "a": (i6 + i7, stores * (i6 + i7)),
         "b": (i2 + i3, z * i2 + stores * i3),
         "c": (i1 + i2 + i5, i1 + i2 + i5),
@@ -62,7 +62,7 @@ def test_messages_of_one_interaction() -> None:
     assert (counts[0].sent, counts[0].received) == pytest.approx((6, 6))
     assert (counts[1].sent, counts[1].received) == pytest.approx((7 + 2.5, 6 + 2 * 2.5))
     assert (counts[2].sent, counts[2].received) == pytest.approx((1, 100))
-    assert interaction_messages(MODELS[3])[0] == Rate()
+    assert interaction_messages(MODELS[3])[0] == MessageRate()
 
 
 def test_rates_of_one_location() -> None:
@@ -72,18 +72,22 @@ def test_rates_of_one_location() -> None:
     l3, l6, l7 = model.rates[2], model.rates[5], model.rates[6]
     served, z = 5, 2.5
 
-    def by_group(kind: Kind, field: str) -> dict[str, float]:
+    def by_group(kind: LocationKind, field: str) -> dict[str, float]:
         totals = dict.fromkeys(GROUPS, 0.0)
         for message, rate in zip(MESSAGES, rates_at(model, kind), strict=True):
             totals[message.group] += getattr(rate, field)
         return {group: value for group, value in totals.items() if value}
 
     d1 = served * l1
-    assert by_group(Kind.DC, "sent") == pytest.approx({"b": l2, "c": d1 + l2, "d": 3 * d1 + 2 * l2})
-    assert by_group(Kind.DC, "received") == pytest.approx({"d": 3 * d1 + l2 * (z + 2)})
-    assert by_group(Kind.SM, "sent") == pytest.approx({"c": l5, "d": 2 * l1 + l4})
-    assert by_group(Kind.SM, "received") == pytest.approx({"a": l6 + l7, "b": l3, "d": 2 * l1 + l4})
-    assert by_group(Kind.HQ, "sent") == pytest.approx({"a": l6 + l7, "b": l3})
-    assert by_group(Kind.HQ, "received") == pytest.approx(
+    assert by_group(LocationKind.DC, "sent") == pytest.approx(
+        {"b": l2, "c": d1 + l2, "d": 3 * d1 + 2 * l2}
+    )
+    assert by_group(LocationKind.DC, "received") == pytest.approx({"d": 3 * d1 + l2 * (z + 2)})
+    assert by_group(LocationKind.SM, "sent") == pytest.approx({"c": l5, "d": 2 * l1 + l4})
+    assert by_group(LocationKind.SM, "received") == pytest.approx(
+        {"a": l6 + l7, "b": l3, "d": 2 * l1 + l4}
+    )
+    assert by_group(LocationKind.HQ, "sent") == pytest.approx({"a": l6 + l7, "b": l3})
+    assert by_group(LocationKind.HQ, "received") == pytest.approx(
         {"c": l1 * 100 + l2 * 20 + l5 * 100, "d": l2 * 20}
     )

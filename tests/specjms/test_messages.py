@@ -6,7 +6,7 @@ from loadgen.specjms.messages import (
     FIRST_OF_INTERACTION,
     MESSAGES,
     TYPES,
-    Kind,
+    LocationKind,
     number_of,
     outputs_of,
 )
@@ -98,5 +98,7 @@ def test_groups_of_the_mix() -> None:
 def test_pubsub_messages_go_from_the_owner_to_the_other_kind() -> None:
     for message in MESSAGES:
         if message.pubsub:
-            assert message.owner == Kind.HQ
-            assert message.consumer == (Kind.SP if message.interaction == 2 else Kind.SM)
+            assert message.owner == LocationKind.HQ
+            assert message.consumer == (
+                LocationKind.SP if message.interaction == 2 else LocationKind.SM
+            )

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.specjms.audit import Audit, Finding, Recovery
-from loadgen.specjms.rules import Circumstances, Rule, run_rules, steady
+from loadgen.specjms.audit import Audit, AuditFinding, Recovery
+from loadgen.specjms.rules import Circumstances, RunRule, run_rules, steady
 from tests.specjms.test_audit import sound
 
 S = 10**9
@@ -26,11 +26,11 @@ NEVER = ["the kit of SPECjms2007 over JMS (3.7, 4.1)", "atomic transactions (4.3
 RECOVERY = Recovery(900.0, S, 2 * S, 3 * S)
 
 
-def rules(around: Circumstances = GOOD, audit: Audit = PASSED, **changed: Any) -> list[Rule]:
+def rules(around: Circumstances = GOOD, audit: Audit = PASSED, **changed: Any) -> list[RunRule]:
     return list(run_rules(sound(**{**SOUND, **changed}), audit, around))
 
 
-def of(found: list[Rule], kept: bool | None) -> list[str]:
+def of(found: list[RunRule], kept: bool | None) -> list[str]:
     return [one.rule for one in found if one.kept is kept]
 
 
@@ -47,7 +47,7 @@ def test_a_sound_run_breaks_what_no_run_of_ours_keeps() -> None:
     assert len(found) == 20
 
 
-FAILED = Audit((Finding("pacing", "interaction 1", False, "", ""),))
+FAILED = Audit((AuditFinding("pacing", "interaction 1", False, "", ""),))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.specjms import topology
-from loadgen.specjms.messages import Kind
+from loadgen.specjms.messages import LocationKind
 
 # Run rules, section 3.6.1, tables 1 and 2, as printed.
 HORIZONTAL_A_BASE = (1.539201540, None, None, 3.378378378, 11.544011544, None, None)
@@ -42,11 +42,11 @@ def test_a_freeform_topology_has_no_rates() -> None:
 def test_horizontal_locations_grow_with_base(base: int, expected: tuple[int, int, int]) -> None:
     places = topology.horizontal_locations(base)
     assert (places.supermarkets, places.distribution_centers, places.suppliers) == expected
-    assert places.of(Kind.HQ) == 1
+    assert places.of(LocationKind.HQ) == 1
 
 
 def test_vertical_locations_are_fixed() -> None:
-    assert [topology.VERTICAL_LOCATIONS.of(kind) for kind in Kind] == [10, 2, 5, 1]
+    assert [topology.VERTICAL_LOCATIONS.of(kind) for kind in LocationKind] == [10, 2, 5, 1]
 
 
 @given(st.integers(3, 200))

@@ -21,7 +21,7 @@ from loadgen.kernels.arrays import (
 )
 from loadgen.metrics.histogram import BUCKETS
 from loadgen.specjms.kernels.joins import Join
-from loadgen.specjms.kernels.trailer import Note
+from loadgen.specjms.kernels.trailer import InteractionNote
 
 ALL, FAMILIES = -1, -2
 COARSE_BITS = 7
@@ -30,7 +30,7 @@ HEARD_COLUMNS = (BUCKETS >> COARSE_BITS) + 1
 NO_ACTION, MAKE_OFFER, JOIN_OFFERS = range(3)
 
 
-class MessageType(Record):
+class TypeRow(Record):
     """One row a message type."""
 
     qos: Int64
@@ -70,7 +70,7 @@ class MessageType(Record):
     """Bytes that no PUBLISH of the type exceeds."""
 
 
-class Role(Record):
+class DeviceRole(Record):
     """What a device is."""
 
     late_ns: Int64
@@ -119,7 +119,7 @@ class Transaction(Record):
     link: Int32
 
 
-class Cause(Record):
+class CauseRow(Record):
     """A message under way: its type and transaction, where it goes, and to how many."""
 
     type: Int32
@@ -152,7 +152,7 @@ class Begun(Record):
     inside: Int64
 
 
-class State(Record):
+class HandlerState(Record):
     """What the worker's handlers share."""
 
     free_waiting: Int64
@@ -188,10 +188,10 @@ class State(Record):
 class Chains(Arrays):
     """The arrays of `kernels`, but for those that a worker has in any case."""
 
-    types: Rows[MessageType]
+    types: Rows[TypeRow]
     outputs: Int64s
     """Types that a type causes, end to end."""
-    roles: Rows[Role]
+    roles: Rows[DeviceRole]
     bases: Int64Rows
     """First accounting pair of a type at a device, -1 for none."""
     sequences: Int64s
@@ -206,15 +206,15 @@ class Chains(Arrays):
     topics: Bytes
     properties: Bytes
     joins: Rows[Join]
-    waiting: Rows[Note]
+    waiting: Rows[InteractionNote]
     """Notes whose outputs wait for the window."""
     transactions: Rows[Transaction]
-    causes: Grid[Cause]
+    causes: Grid[CauseRow]
     """By row of the in-flight window and slot."""
     seen: Rows[Seen]
     begins: Rows[Begun]
-    state: State
-    notes: Rows[Note]
+    state: HandlerState
+    notes: Rows[InteractionNote]
     """Scratch: of what is received, of what is begun."""
     pairs: Rows[Pair]
     last: Int64Rows
@@ -224,7 +224,7 @@ class Chains(Arrays):
     heard: CountRows
     """Delivery times of the window by event handler: coarse buckets, and those above the limit."""
     bodies: Bytes
-    kept: Grid[Note]
+    kept: Grid[InteractionNote]
     """By row of the in-flight window and slot: what a message is written from, should it have to be
     again."""
 

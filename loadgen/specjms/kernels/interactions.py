@@ -65,12 +65,18 @@ from loadgen.specjms.kernels.chains import (
     JOIN_OFFERS,
     MAKE_OFFER,
     Chains,
-    MessageType,
-    Role,
+    DeviceRole,
+    TypeRow,
     chains_of,
 )
 from loadgen.specjms.kernels.joins import COMPLETE, FULL, join_offer
-from loadgen.specjms.kernels.trailer import NOWHERE, TRAILER_BYTES, Note, read_note, write_note
+from loadgen.specjms.kernels.trailer import (
+    NOWHERE,
+    TRAILER_BYTES,
+    InteractionNote,
+    read_note,
+    write_note,
+)
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -87,7 +93,7 @@ _QUOTA_EXCEEDED = int(ReasonCode.QUOTA_EXCEEDED)
 
 
 @compiled
-def _route(kind: MessageType, note: Note) -> int:
+def _route(kind: TypeRow, note: InteractionNote) -> int:
     """Destination of a message of a type, counted from the first one of the type."""
     if kind.kind >= 0:
         return int(note.places[kind.kind])
@@ -95,7 +101,7 @@ def _route(kind: MessageType, note: Note) -> int:
 
 
 @compiled
-def _stream(kind: MessageType, role: Role, destination: int) -> int:
+def _stream(kind: TypeRow, role: DeviceRole, destination: int) -> int:
     producer = role.producer
     if kind.fixed == 0:
         producer += destination * kind.producers
@@ -106,7 +112,7 @@ def _stream(kind: MessageType, role: Role, destination: int) -> int:
 def _write_message(
     fleet: Fleet,
     row: int,
-    note: Note,
+    note: InteractionNote,
     number: int,
     sequence: int,
     packet_id: int,
@@ -148,7 +154,7 @@ def _write_message(
 
 
 @compiled
-def _size_class(fleet: Fleet, kind: MessageType, note: Note, number: int) -> int:
+def _size_class(fleet: Fleet, kind: TypeRow, note: InteractionNote, number: int) -> int:
     """That of the interaction, or one that is drawn for this message where the type has its own."""
     if kind.percent[0] < 0:
         return note.size_class
@@ -168,7 +174,7 @@ def _drawn_class(unit: float, small_percent: int, medium_percent: int) -> int:
 
 
 @compiled
-def _take_sequence(chain: Chains, row: int, note: Note, number: int) -> int:
+def _take_sequence(chain: Chains, row: int, note: InteractionNote, number: int) -> int:
     """Number of the next message of a type in its stream."""
     kind = chain.types[number]
     stream = _stream(kind, chain.roles[row], _route(kind, note))
@@ -192,7 +198,7 @@ def _see_sent(chain: Chains, destination: int, phase: int, deliveries: int) -> N
 
 @compiled
 def _send_outputs(
-    fleet: Fleet, row: int, note: Note, now_ns: int, position: int
+    fleet: Fleet, row: int, note: InteractionNote, now_ns: int, position: int
 ) -> tuple[int, bool]:
     """Send what is left of a note's outputs: (position, whether all are sent).
 
@@ -240,7 +246,7 @@ def _send_outputs(
 
 
 @compiled
-def _line_up(fleet: Fleet, row: int, note: Note) -> bool:
+def _line_up(fleet: Fleet, row: int, note: InteractionNote) -> bool:
     """Put a note at the end of the connection's line; False when there is no place left.
 
     While it waits it is one delivery to be expected: the run must not be thought to be over.
@@ -284,7 +290,7 @@ def _serve_line(fleet: Fleet, row: int, now_ns: int, position: int) -> int:
 
 
 @compiled
-def _prepare(fleet: Fleet, row: int, note: Note) -> bool:
+def _prepare(fleet: Fleet, row: int, note: InteractionNote) -> bool:
     """What a handler does before it sends; False when this message causes nothing (yet)."""
     chain = chains_of(fleet.own)
     kind = chain.types[note.type]
@@ -343,7 +349,7 @@ def _has_property(buffer: Bytes, start: int, end: int, wanted: Bytes) -> bool:
 
 
 @compiled
-def _pair_of(chain: Chains, row: int, note: Note, stream: int) -> int:
+def _pair_of(chain: Chains, row: int, note: InteractionNote, stream: int) -> int:
     """Accounting pair of a message at a device: _NONE for a foreign one, or _OTHER_FAMILY."""
     kind = chain.types[note.type]
     role = chain.roles[row]
@@ -376,7 +382,7 @@ def _discard(fleet: Fleet, buffer: Bytes, message: Message) -> None:
 
 @compiled
 def _accept(
-    fleet: Fleet, row: int, buffer: Bytes, message: Message, note: Note, now_ns: int
+    fleet: Fleet, row: int, buffer: Bytes, message: Message, note: InteractionNote, now_ns: int
 ) -> int:
     """Check a message and read its note: its accounting pair, or _NONE for what is only counted."""
     chain = chains_of(fleet.own)
@@ -410,7 +416,9 @@ def _accept(
 
 
 @compiled
-def _place_of(fleet: Fleet, row: int, buffer: Bytes, message: Message, note: Note) -> int:
+def _place_of(
+    fleet: Fleet, row: int, buffer: Bytes, message: Message, note: InteractionNote
+) -> int:
     """Read a message's note: its accounting pair as `_pair_of`, _NONE if its topic is another's."""
     chain = chains_of(fleet.own)
     read_note(buffer, message.end - TRAILER_BYTES, note)
@@ -430,7 +438,7 @@ def _place_of(fleet: Fleet, row: int, buffer: Bytes, message: Message, note: Not
 
 @compiled
 def _take_damaged(
-    fleet: Fleet, row: int, buffer: Bytes, message: Message, note: Note, now_ns: int
+    fleet: Fleet, row: int, buffer: Bytes, message: Message, note: InteractionNote, now_ns: int
 ) -> None:
     """Account for a damaged message of this run; where only its filler is, the rest is believed."""
     if not _content_alone_is_damaged(fleet, buffer, message):
@@ -521,7 +529,7 @@ def _on_message(
 
 @compiled
 def _is_late(
-    chain: Chains, row: int, kind: MessageType, pair: int, sequence: int, outcome: int
+    chain: Chains, row: int, kind: TypeRow, pair: int, sequence: int, outcome: int
 ) -> bool:
     """Whether a handler got a message after a later one of its stream.
 
@@ -538,7 +546,7 @@ def _is_late(
 
 @compiled
 def _carry_on(
-    fleet: Fleet, row: int, message: Message, note: Note, now_ns: int, position: int
+    fleet: Fleet, row: int, message: Message, note: InteractionNote, now_ns: int, position: int
 ) -> int:
     """Send what a message causes, and acknowledge it unless a transaction will."""
     chain = chains_of(fleet.own)
@@ -603,7 +611,7 @@ def _on_refused(fleet: Fleet, row: int, packet_id: int, phase: int) -> int:
 
 @compiled
 def _new_note(
-    fleet: Fleet, row: int, note: Note, interaction_number: int, intended_ns: int
+    fleet: Fleet, row: int, note: InteractionNote, interaction_number: int, intended_ns: int
 ) -> None:
     """What a driver decides when an interaction begins; the same for the same number."""
     chain = chains_of(fleet.own)

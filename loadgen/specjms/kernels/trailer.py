@@ -38,7 +38,7 @@ NOWHERE = 0xFFFFFFFF
 _MASK = 0xFFFFFFFF
 
 
-class Note(Record):
+class InteractionNote(Record):
     """What a trailer says of an interaction, and how far its outputs are."""
 
     number: Int64
@@ -61,7 +61,7 @@ class Note(Record):
 
 
 @compiled
-def write_note(out: Bytes, position: int, note: Note, number: int) -> None:
+def write_note(out: Bytes, position: int, note: InteractionNote, number: int) -> None:
     """Write the trailer of a message of type `number` at `position`."""
     out[position] = number
     out[position + 1] = note.interaction
@@ -77,7 +77,7 @@ def write_note(out: Bytes, position: int, note: Note, number: int) -> None:
 
 
 @compiled
-def read_note(buffer: Bytes, position: int, note: Note) -> None:
+def read_note(buffer: Bytes, position: int, note: InteractionNote) -> None:
     """Read the trailer at `position` into the note; what is not sent is set to nothing."""
     note.type = int(np.int64(buffer[position]))
     note.interaction = int(np.int64(buffer[position + 1]))

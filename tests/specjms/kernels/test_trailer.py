@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from loadgen.specjms.kernels.trailer import (
     TRAILER_BYTES,
-    Note,
+    InteractionNote,
     read_note,
     write_note,
 )
@@ -14,16 +14,16 @@ from loadgen.specjms.kernels.trailer import (
 _U8, _U32 = st.integers(0, 255), st.integers(0, 2**32 - 1)
 
 
-def _note(*values: int) -> Note:
+def _note(*values: int) -> InteractionNote:
     """A note with the fields of a trailer, in its order."""
-    note = Note.rows(1)[0]
+    note = InteractionNote.rows(1)[0]
     note.type, note.interaction, note.size_class, note.suppliers, note.family = values[:5]
     note.places[:] = values[5:9]
     note.number, note.price = values[9:]
     return note
 
 
-def _fields(note: Note) -> tuple[int, ...]:
+def _fields(note: InteractionNote) -> tuple[int, ...]:
     small = (note.type, note.interaction, note.size_class, note.suppliers, note.family)
     return (*small, *note.places.tolist(), note.number, note.price)
 
