@@ -31,7 +31,7 @@ from loadgen.run.hosts.agent_link import AgentLink, agent_context
 from loadgen.run.hosts.load_host import Header, Listener
 from loadgen.run.hosts.messages import Joined
 from loadgen.run.hosts.remote_host import Hosts, listening
-from loadgen.run.tasks import beside
+from loadgen.run.tasks import beside, every
 from loadgen.run.testbed import Testbed
 from loadgen.worker.frames import FrameReader
 from loadgen.worker.shared_counts import LivePage
@@ -109,15 +109,11 @@ class StandInAgent(Agent):
         self.workers = HostedWorkers(self.link, ExitStack(), StandIns(rows))
         await self.workers.host.start(self.workers)
 
-    async def send_totals(self) -> None:
-        """`tick` does it, as nothing changes in between."""
-
-    async def tick(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            if self.workers is not None and isinstance(self.workers.host, StandIns):
-                self.workers.host.tick()
-                self.workers.send_totals()
+    def tick(self) -> None:
+        """Count a moment, and send the totals: nothing changes in between."""
+        if self.workers is not None and isinstance(self.workers.host, StandIns):
+            self.workers.host.tick()
+            self.workers.send_totals()
 
 
 async def _agent(number: int, settings: Mapping[str, Any], surroundings: dict[str, Any]) -> None:
@@ -129,7 +125,8 @@ async def _agent(number: int, settings: Mapping[str, Any], surroundings: dict[st
     )
     await link.opened
     link.send(Joined(number, host_of(), machine_identity(), surroundings))
-    async with beside(agent.ping(), agent.send_totals(), agent.sample(), agent.tick()):
+    samples = every(TICK_S, agent.tick), every(1.0, agent.send_counters)
+    async with beside(agent.ping(), *samples):
         await agent.ended
     link.close()
 

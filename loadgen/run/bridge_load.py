@@ -1,12 +1,11 @@
 """Processor time of the brokers of a bridge while a run is played."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from loadgen.run.tasks import beside
+from loadgen.run.tasks import beside, every
 
 _SAMPLE_S = 0.5
 
@@ -16,18 +15,17 @@ Loads = list[tuple[int, tuple[int | None, ...]]]
 
 @asynccontextmanager
 async def loads_of(pids: Sequence[int]) -> AsyncIterator[Loads]:
-    """Samples of these processes' first threads, twice a second for the length of the block.
+    """Sample the first threads of these processes twice a second during the block.
 
     Mosquitto has one thread that works.
     """
     loads: Loads = []
 
-    async def sample() -> None:
-        while pids:
+    def sample() -> None:
+        if pids:
             loads.append((time.monotonic_ns(), tuple(map(_busy_ns, pids))))
-            await asyncio.sleep(_SAMPLE_S)
 
-    async with beside(sample()):
+    async with beside(every(_SAMPLE_S, sample)):
         yield loads
 
 

@@ -9,24 +9,24 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from loadgen.judge.backlog_watch import BacklogWatch
 from loadgen.judge.ledger import Counted, ledger_of
+from loadgen.judge.live_sample import LiveSample
+from loadgen.judge.recovery_watch import RecoveryWatch
 from loadgen.judge.thresholds import Measured, hopeless
 from loadgen.kernels.traffic import INTENDED_PHASES
 from loadgen.metrics.interval import COUNTERS, Interval
 from loadgen.plan.groups import RunPlan, slow_group, topics_of
 from loadgen.plan.thresholds import Threshold
-from loadgen.run.backlog_watch import BacklogWatch, Sight
 from loadgen.run.host_watch import thinned
 from loadgen.run.hosts.worker_pool import WorkerPool
 from loadgen.run.own_delay_facts import Stall
 from loadgen.run.progress import Progress, Snapshot
-from loadgen.run.rate_step_watch import Mark
-from loadgen.run.recovery_watch import RecoveryWatch, Standing
 from loadgen.run.redaction import printable
 from loadgen.run.run_state import NS, state_before, timed_groups
 from loadgen.run.rundir import EventLog, IntervalWriter
 from loadgen.run.tally import p99_us
-from loadgen.run.tasks import beside
+from loadgen.run.tasks import beside, every
 from loadgen.worker.recorder import decode_intervals, numbers_of
 from loadgen.worker.shared_counts import private_page
 from loadgen.worker.subscription_marks import SubscriptionMarks
@@ -194,9 +194,8 @@ class Monitor:
         self._sampling = True
 
     def stop_sampling(self) -> None:
-        """After a last look: what is missing now is lost."""
-        if self._sampling:
-            self._look()
+        """Take the last sample: deliveries that are missing now are lost."""
+        self._sample()
         self._sampling = False
 
     def watch_recovery(self, *, by_command: bool) -> None:
@@ -211,23 +210,46 @@ class Monitor:
         """How many devices this worker plays."""
         return sum(share.count for share in self._plan.workers[row].shares)
 
-    def mark(self) -> Mark:
-        """The live page at this moment."""
+    def live_sample(self) -> LiveSample:
+        """Return the sums over the live page at this moment."""
         page = self.page
-        # Received first: what arrives while the page is read must not look like more than was due.
+        # Answers first: those that arrive while the page is read must not exceed what was due.
+        answered = sum(map(page.counted, ANSWERS))
         received = page.counted("received")
-        return Mark(
-            time_ns=time.monotonic_ns(),
-            begun=page.counted("sent", self._publishing),
+        time_ns = time.monotonic_ns()
+        under_way, owed = self._under_way(time_ns), page.total("owed")
+        expected = page.counted("expected")
+        return LiveSample(
+            time_ns=time_ns,
+            connected=page.total("connected"),
             sent=page.counted("sent"),
-            expected=page.counted("expected") + page.total("lined_up"),
+            begun=page.counted("sent", self._publishing),
+            expected=expected + page.total("lined_up"),
             received=received,
-            owed=page.total("owed"),
+            owed=owed,
+            under_way=under_way,
+            due=expected + owed,
+            answered=answered,
+            most=self._most_under_way(under_way),
         )
+
+    def _under_way(self, time_ns: int) -> int:
+        """Return the deliveries under way without those that wait for slow subscribers."""
+        page, backlog = self.page, self.state.backlog
+        if self._slow is None or backlog is None:
+            return page.under_way()
+        # Messages that slow subscribers never get are in this number, too. The watch recognizes
+        # those of other subscribers that never arrive.
+        number, share = self._slow
+        waiting = round(page.counted("sent") * share) - page.counted("received", [number])
+        if time_ns <= backlog.end_ns:
+            self.state.slow_waited = max(waiting, 0)
+        return max(page.outstanding() - waiting, 0)
 
     def watching(self, pool: WorkerPool) -> AbstractAsyncContextManager[None]:
         """Watch these workers for the length of a block."""
-        return beside(self._beat(pool), self._show(), self._sample())
+        showing, sampling = every(PROGRESS_S, self._show), every(SAMPLE_S, self._sample)
+        return beside(self._beat(pool), showing, sampling)
 
     async def _beat(self, pool: WorkerPool) -> None:
         """Each second: a sign of life to the workers, rows to the file, a look at silent rows."""
@@ -283,41 +305,14 @@ class Monitor:
         await asyncio.wait((self._writing,))
         self._writing.result()
 
-    async def _sample(self) -> None:
-        while True:
-            if self._sampling:
-                self._look()
-            await asyncio.sleep(SAMPLE_S)
-
-    def _look(self) -> None:
-        """Sample for the high-water marks, the backlog and the rate steps."""
-        seen, page = self.state, self.page
-        # Answers first: what comes while the page is read must not look like more than was due.
-        answered = sum(map(page.counted, ANSWERS))
-        under_way, owed = page.under_way(), page.total("owed")
-        if self._slow is not None and seen.backlog is not None:
-            # What waits for slow subscribers does so on request. What they never get is in it, too,
-            # and the watch knows of the others what never came.
-            number, share = self._slow
-            waiting = round(page.counted("sent") * share) - page.counted("received", [number])
-            if time.monotonic_ns() <= seen.backlog.end_ns:
-                seen.slow_waited = max(waiting, 0)
-            under_way = max(page.outstanding() - waiting, 0)
-        due = page.counted("expected") + owed
-        if seen.backlog is not None:
-            most = self._most_under_way(under_way)
-            sight = Sight(time.monotonic_ns(), owed, under_way, due, answered, most)
-            seen.backlog.sample(sight)
-        if seen.recovery is not None:
-            moment = Standing(
-                time.monotonic_ns(),
-                page.total("connected"),
-                page.counted("received"),
-                owed + under_way,
-            )
-            seen.recovery.sample(moment)
-        if seen.rate_steps is not None:
-            seen.rate_steps.sample(self.mark())
+    def _sample(self) -> None:
+        """Give a sample to all watches, within the window and its drain."""
+        if not self._sampling:
+            return
+        sample, seen = self.live_sample(), self.state
+        for watch in (seen.backlog, seen.recovery, seen.rate_steps):
+            if watch is not None:
+                watch.sample(sample)
 
     def _most_under_way(self, in_all: int) -> int | None:
         """To one subscription; None where that is not known now."""
@@ -325,14 +320,12 @@ class Monitor:
             return in_all
         return None if self.marks is None else self.marks.most()
 
-    async def _show(self) -> None:
-        devices = sum(map(self.devices_of, range(len(self._plan.workers))))
-        while True:
-            if self.page.workers:
-                self._progress(self._snapshot(devices))
-            await asyncio.sleep(PROGRESS_S)
+    def _show(self) -> None:
+        if self.page.workers:
+            self._progress(self._snapshot())
 
-    def _snapshot(self, devices: int) -> Snapshot:
+    def _snapshot(self) -> Snapshot:
+        devices = sum(map(self.devices_of, range(len(self._plan.workers))))
         now_ns = time.monotonic_ns()
         page = self.page
         sent, received = page.counted("sent"), page.counted("received")

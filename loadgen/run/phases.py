@@ -294,7 +294,7 @@ class PhaseRunner:
             self.monitor.note("rate_step", f"{step.share * 100:.6g}% of the target rate")
             for moment_ns in judged:
                 await self._until(moment_ns)
-                watch.bound(self.monitor.mark())
+                watch.bound(self.monitor.live_sample())
 
     async def _cut(self, measure_ns: int, end_ns: int) -> None:
         """End the schedule now and let what is under way arrive."""

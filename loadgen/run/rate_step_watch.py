@@ -1,36 +1,22 @@
 """What happened in each rate step of a run, from the live page and the interval rows."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from loadgen.judge.backlog import BacklogSample
+from loadgen.judge.backlog_watch import without_lost
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.ledger import Counted, Ledger, ledger_of
+from loadgen.judge.live_sample import LiveSample
 from loadgen.judge.own_delay import OwnDelay
 from loadgen.judge.rate_step_verdict import RateStepVerdict, judge_rate_step
 from loadgen.metrics.interval import Interval
 from loadgen.plan.rate_steps import RateStep
-from loadgen.run.backlog_watch import without_lost
 from loadgen.run.tally import Tally
 
 NS = 1_000_000_000
 BACKLOG_NS = 100_000_000
 """A step may be a few seconds short: a sample a second would not show a trend."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """The live page at one moment: sums over the workers.
-
-    `begun` are those of the sent that no other message caused: no responses.
-    """
-
-    time_ns: int
-    begun: int
-    sent: int
-    expected: int
-    received: int
-    owed: int
 
 
 class RateStepWatch:
@@ -53,7 +39,7 @@ class RateStepWatch:
             self.bounds.append((start_ns + int(step.settle_s * NS), end_ns))
             start_ns = end_ns
         self._tallies = [tally() for _ in steps]
-        self._marks: list[Mark] = []
+        self._bounds: list[LiveSample] = []
         self._least_missing: list[int | None] = [None]
         self._backlog: list[BacklogSample] = []
 
@@ -66,20 +52,20 @@ class RateStepWatch:
             moments.append(at_ns)
         return [(at, step.share) for at, step in zip(moments, self.steps, strict=True)]
 
-    def bound(self, mark: Mark) -> None:
+    def bound(self, sample: LiveSample) -> None:
         """The judged part of a step begins, or the one that has begun ends."""
-        self._marks.append(mark)
+        self._bounds.append(sample)
         self._least_missing.append(None)
-        self.sample(mark)
+        self.sample(sample)
 
-    def sample(self, mark: Mark) -> None:
+    def sample(self, sample: LiveSample) -> None:
         """Look at any moment, and at last after the drain."""
         # A receiver may have counted what its sender has not yet: the pages are not one moment's.
-        missing = max(0, mark.expected - mark.received)
+        missing = max(0, sample.expected - sample.received)
         least = self._least_missing[-1]
         self._least_missing[-1] = missing if least is None else min(least, missing)
-        if not self._backlog or mark.time_ns - self._backlog[-1][0] >= BACKLOG_NS:
-            self._backlog.append((mark.time_ns, mark.owed, missing))
+        if not self._backlog or sample.time_ns - self._backlog[-1][0] >= BACKLOG_NS:
+            self._backlog.append((sample.time_ns, sample.owed, missing))
 
     def add(self, row: Interval) -> None:
         """Count a row in the step that held the middle of its interval."""
@@ -103,7 +89,7 @@ class RateStepWatch:
         """
         found = []
         backlog = without_lost(self._backlog, [missing for _, _, missing in self._backlog])
-        ended = zip(self._marks[::2], self._marks[1::2], strict=False)
+        ended = zip(self._bounds[::2], self._bounds[1::2], strict=False)
         for place, (start, end) in enumerate(ended):
             step, tally = self.steps[place], self._tallies[place]
             counts = tally.counts["measure"]

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from loadgen.judge.backlog_watch import BacklogWatch
 from loadgen.judge.facts import LostRange
+from loadgen.judge.recovery_watch import RecoveryWatch
 from loadgen.plan.groups import RunPlan
-from loadgen.run.backlog_watch import BacklogWatch
 from loadgen.run.host_watch import HostSample
 from loadgen.run.own_delay_facts import Stall
 from loadgen.run.rate_step_watch import RateStepWatch
-from loadgen.run.recovery_watch import RecoveryWatch
 from loadgen.run.redaction import printable
 from loadgen.run.tally import GroupTally, Tally
 

@@ -1,7 +1,7 @@
 """Tasks beside a block, and work that an event cuts short."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -20,6 +20,13 @@ async def beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     except BaseExceptionGroup as errors:
         # What went wrong first; the rest followed from it.
         raise errors.exceptions[0] from None
+
+
+async def every(seconds: float, work: Callable[[], None]) -> None:
+    """Call `work` again and again, with `seconds` between two calls."""
+    while True:
+        work()
+        await asyncio.sleep(seconds)
 
 
 async def finished_or(

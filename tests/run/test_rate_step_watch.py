@@ -4,11 +4,12 @@ from typing import Any
 import numpy as np
 
 from loadgen.judge.facts import RunFacts
+from loadgen.judge.live_sample import LiveSample
 from loadgen.judge.own_delay import OwnDelay
 from loadgen.metrics.interval import Interval
 from loadgen.plan.rate_steps import rate_steps
 from loadgen.run.own_delay_facts import Stall, own_delay_of
-from loadgen.run.rate_step_watch import Mark, RateStepWatch
+from loadgen.run.rate_step_watch import RateStepWatch
 from loadgen.run.run_document import _rate_step
 from loadgen.run.tally import Tally
 from tests.ledgers import facts_with
@@ -22,12 +23,20 @@ def watch() -> RateStepWatch:
     return RateStepWatch(STEPS, START, lambda: Tally(["pub", "sub"], ("measure",)))
 
 
-def mark(at_s: float, expected: int, missing: int = 0, owed: int = 0, responses: int = 0) -> Mark:
-    received = expected - missing
-    return Mark(START + int(at_s * S), expected, expected + responses, expected, received, owed)
+def mark(
+    at_s: float, expected: int, missing: int = 0, owed: int = 0, responses: int = 0
+) -> LiveSample:
+    return LiveSample(
+        START + int(at_s * S),
+        begun=expected,
+        sent=expected + responses,
+        expected=expected,
+        received=expected - missing,
+        owed=owed,
+    )
 
 
-def play(own: RateStepWatch, marks: Mapping[Any, Mark]) -> None:
+def play(own: RateStepWatch, marks: Mapping[Any, LiveSample]) -> None:
     """Feed marks in time order; those at a bound open or close a step."""
     bounds = {(at - START) / S for judged in own.bounds for at in judged}
     for at_s in sorted(marks):

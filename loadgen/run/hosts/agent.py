@@ -61,7 +61,7 @@ from loadgen.run.hosts.messages import (
 )
 from loadgen.run.network import network_counters
 from loadgen.run.preflight import check_host, with_payload_size
-from loadgen.run.tasks import beside
+from loadgen.run.tasks import beside, every
 from loadgen.worker.shared_counts import LivePage, create_live_page, rows_as_words
 
 LEASE_S = 5.0
@@ -283,22 +283,18 @@ class Agent:
             count += 1
             await asyncio.sleep(PING_S if count > _FIRST_PINGS else PING_S / 10)
 
-    async def send_totals(self) -> None:
+    def send_totals(self) -> None:
         """Send changes of the live page."""
-        while True:
-            if self.workers is not None:
-                self.workers.send_totals()
-            await asyncio.sleep(PAGE_S)
+        if self.workers is not None:
+            self.workers.send_totals()
 
-    async def sample(self) -> None:
-        """Send the counters of this host's kernel, at times of the run's clock."""
-        while True:
-            if self.workers is not None:
-                sample = self.workers.host.sample()
-                assert sample is not None
-                sample = replace(sample, time_ns=sample.time_ns + self.offset_ns)
-                self.link.send(HostCounters(sample, network_counters()))
-            await asyncio.sleep(_SAMPLE_S)
+    def send_counters(self) -> None:
+        """Send the counters of this host's kernel, at a time of the run's clock."""
+        if self.workers is not None:
+            sample = self.workers.host.sample()
+            assert sample is not None
+            sample = replace(sample, time_ns=sample.time_ns + self.offset_ns)
+            self.link.send(HostCounters(sample, network_counters()))
 
     async def watch(self) -> None:
         """End if the coordinator is silent."""
@@ -340,7 +336,8 @@ async def served(settings: Mapping[str, Any], stdin: int | None) -> str:
     try:
         surroundings = await asyncio.to_thread(environment)
         link.send(Joined(int(settings["host"]), host_of(), machine_identity(), surroundings))
-        async with beside(agent.ping(), agent.send_totals(), agent.sample(), agent.watch()):
+        samples = every(PAGE_S, agent.send_totals), every(_SAMPLE_S, agent.send_counters)
+        async with beside(agent.ping(), *samples, agent.watch()):
             return await agent.ended
     finally:
         if stdin is not None:

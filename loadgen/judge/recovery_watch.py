@@ -1,27 +1,17 @@
-"""How devices and messages came back from a crash of the broker, from samples of the live page."""
+"""The return of devices and messages after a crash of the broker, from samples of a run."""
 
-from dataclasses import dataclass
 from typing import Any
+
+from loadgen.judge.live_sample import LiveSample
 
 NS = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """The workers together at one moment (CLOCK_MONOTONIC ns): devices connected, messages received
-    so far, and those owed or under way."""
-
-    time_ns: int
-    connected: int
-    received: int
-    backlog: int
-
-
 class RecoveryWatch:
-    """Looks from the crash on; `devices` were connected then, `usual` messages under way at most.
+    """The samples from the crash on, when `devices` were connected.
 
-    The crash is the moment `asked_ns` or, `by_command` of a user, that at which the first device
-    had lost its connection: nobody knows how long the command takes to get there.
+    At most `usual` messages were under way before it. The crash is at `asked_ns` or, `by_command`
+    of a user, when the first device lost its connection: the command can take any time.
     """
 
     def __init__(self, asked_ns: int, devices: int, usual: int, *, by_command: bool) -> None:
@@ -36,8 +26,8 @@ class RecoveryWatch:
         # Each new least backlog since all were back, and when it was seen.
         self._least: list[tuple[int, int]] = []
 
-    def sample(self, seen: Standing) -> None:
-        """Take note of how things stand."""
+    def sample(self, seen: LiveSample) -> None:
+        """Add a sample."""
         if seen.connected < self._devices:
             self.crashed_ns = self.crashed_ns or seen.time_ns
         if not self.first_back_ns and seen.connected <= self._fewest:
@@ -48,21 +38,25 @@ class RecoveryWatch:
             self.first_delivery_ns = self.first_delivery_ns or seen.time_ns
         if self.first_back_ns and seen.connected >= self._devices:
             self.all_back_ns = self.all_back_ns or seen.time_ns
-        if self.all_back_ns and (not self._least or seen.backlog < self._least[-1][1]):
-            self._least.append((seen.time_ns, seen.backlog))
+        backlog = seen.owed + seen.under_way
+        if self.all_back_ns and (not self._least or backlog < self._least[-1][1]):
+            self._least.append((seen.time_ns, backlog))
 
     @property
     def drained_ns(self) -> int:
-        """When no more waited than before the crash, but for what never came; 0 for not at all."""
+        """Time when no more messages waited than before the crash; 0 if that did not happen.
+
+        Messages that never arrive do not count.
+        """
         if not self._least:
             return 0
         bound = self._least[-1][1] + self._usual
         return next(time_ns for time_ns, backlog in self._least if backlog <= bound)
 
     def document(self, window_ns: int) -> dict[str, Any]:
-        """For run.json: the crash in seconds into the window, the rest in seconds after it.
+        """Return the entry of run.json: the crash in seconds into the window, the rest after it.
 
-        None for what was not seen.
+        None stands for an event that did not happen.
         """
 
         def after(moment_ns: int) -> float | None:

@@ -1,13 +1,19 @@
 from collections.abc import Callable, Iterable
 
 from loadgen.judge.backlog import Standstill, backlog_growth
-from loadgen.run.backlog_watch import BacklogWatch, Sight
+from loadgen.judge.backlog_watch import BacklogWatch
+from loadgen.judge.live_sample import LiveSample
 
 S = 1_000_000_000
 MS = S // 1000
 START = 100 * S
 RATE = 1000
 """Messages a second; each is delivered once."""
+
+
+def sample_at(at_ms: float, owed: int, under_way: int, due: int, answered: int) -> LiveSample:
+    time_ns = START + round(at_ms * MS)
+    return LiveSample(time_ns, owed=owed, under_way=under_way, due=due, answered=answered)
 
 
 def watched(
@@ -23,7 +29,7 @@ def watched(
         at = at_ms / 1000
         due = round(RATE * min(at, seconds))
         back = round(answered(at))
-        watch.sample(Sight(START + at_ms * MS, 0, max(0, due - back - round(lost(at))), due, back))
+        watch.sample(sample_at(at_ms, 0, max(0, due - back - round(lost(at))), due, back))
     return watch
 
 
@@ -78,7 +84,7 @@ def test_what_never_arrives_is_no_backlog() -> None:
 def test_what_the_warm_up_lost_is_no_backlog() -> None:
     watch = BacklogWatch(START, START + 10 * S)
     for at_ms in range(0, 11_000, 10):
-        watch.sample(Sight(START + at_ms * MS, 0, 700, at_ms, at_ms))
+        watch.sample(sample_at(at_ms, 0, 700, at_ms, at_ms))
     assert {under_way for _, _, under_way in watch.samples()} == {0}
 
 
@@ -87,7 +93,7 @@ def test_few_messages_or_a_short_time_are_no_standstill() -> None:
     watch = BacklogWatch(START, START + 10 * S)
     # A message a second, each lost: nothing that stands still can be told from that.
     for at_ms in range(0, 8_000, 10):
-        watch.sample(Sight(START + at_ms * MS, 0, at_ms // 1000, at_ms // 1000, 0))
+        watch.sample(sample_at(at_ms, 0, at_ms // 1000, at_ms // 1000, 0))
     assert watch.standstills() == ()
 
 
@@ -97,7 +103,7 @@ def test_the_time_before_something_is_due_is_no_standstill() -> None:
     for at_ms in range(0, 10_000, 10):
         due = 100 * (at_ms // 1000)
         back = due if at_ms % 1000 >= 20 else max(0, due - 100)
-        watch.sample(Sight(START + at_ms * MS, 0, due - back, due, back))
+        watch.sample(sample_at(at_ms, 0, due - back, due, back))
     assert watch.standstills() == ()
 
 
@@ -112,7 +118,7 @@ def test_what_is_owed_comes_due_too() -> None:
     for at_ms in range(0, 10_000, 10):
         owed = max(0, at_ms - 5_000)
         sent = min(at_ms, 5_000)
-        watch.sample(Sight(START + at_ms * MS, owed, 5, sent + owed, min(at_ms, 4_990)))
+        watch.sample(sample_at(at_ms, owed, 5, sent + owed, min(at_ms, 4_990)))
     (still,) = watch.standstills()
     assert still.from_s == 5.0 and still.waiting > 4_900
 
@@ -122,5 +128,5 @@ def test_a_window_that_is_cut_ends_there() -> None:
     for at_ms in range(0, 3_000, 10):
         if at_ms == 2_000:
             watch.end_ns = START + 2 * S
-        watch.sample(Sight(START + at_ms * MS, 0, 0, at_ms, at_ms))
+        watch.sample(sample_at(at_ms, 0, 0, at_ms, at_ms))
     assert watch.samples()[-1][0] == START + 2 * S

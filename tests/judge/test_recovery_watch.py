@@ -2,7 +2,8 @@
 
 import pytest
 
-from loadgen.run.recovery_watch import RecoveryWatch, Standing
+from loadgen.judge.live_sample import LiveSample
+from loadgen.judge.recovery_watch import RecoveryWatch
 
 MS = 1_000_000
 
@@ -10,8 +11,9 @@ MS = 1_000_000
 def watched(by_command: bool, *samples: tuple[int, int, int, int]) -> RecoveryWatch:
     """After samples of (ms, connected, received, backlog); the crash was asked for at 1,000 ms."""
     watch = RecoveryWatch(1000 * MS, 10, 5, by_command=by_command)
-    for time_ms, *rest in samples:
-        watch.sample(Standing(time_ms * MS, *rest))
+    for time_ms, connected, received, backlog in samples:
+        sample = LiveSample(time_ms * MS, connected=connected, received=received, under_way=backlog)
+        watch.sample(sample)
     return watch
 
 

@@ -1,0 +1,108 @@
+"""The backlog during the window and the times without any answer, from samples of a run.
+
+Deliveries that never arrive do not belong to the backlog: those under way at a sample are the ones
+that a later sample, or the end of the drain, no longer misses.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from loadgen.judge.backlog import BACKLOG_EDGE_NS, BacklogSample, Standstill
+from loadgen.judge.live_sample import LiveSample
+
+NS = 1_000_000_000
+SAMPLES = 20
+"""Samples that are kept of a short window; a long one keeps one each second."""
+EDGE_SHARE = 0.1
+"""Share of the window at each end, at most `BACKLOG_EDGE_NS`, in which every sample is kept: the
+growth of a backlog is judged between the two."""
+STANDSTILL_S = 0.5
+"""Shortest time without any answer, though something came due, that is reported."""
+STANDSTILL_MESSAGES = 10
+"""Fewest waiting messages; fewer can as well have been lost."""
+_STANDSTILLS = 100
+
+
+def without_lost(samples: Sequence[BacklogSample], least: Sequence[int]) -> list[BacklogSample]:
+    """Return the samples without the deliveries that never arrived.
+
+    `least` has the fewest missing deliveries from each sample to the next one.
+    """
+    never = list(accumulate(reversed(least), min))[::-1]
+    return [
+        (time_ns, owed, max(0, missing - lost))
+        for (time_ns, owed, missing), lost in zip(samples, never, strict=True)
+    ]
+
+
+class BacklogWatch:
+    """The samples of a run from the start of its window (`start_ns`) to the end of its drain."""
+
+    def __init__(self, start_ns: int, end_ns: int) -> None:
+        self.start_ns = start_ns
+        self.end_ns = end_ns
+        self.high_water_mark = 0
+        self.subscription_high_water_mark: int | None = None
+        window_ns = end_ns - start_ns
+        self._each_ns = min(window_ns // SAMPLES, NS)
+        self._edge_ns = min(BACKLOG_EDGE_NS, window_ns * EDGE_SHARE)
+        self._kept: list[BacklogSample] = []
+        # Fewest deliveries that were missing from each kept sample to the next.
+        self._least: list[int] = []
+        self._answered: LiveSample | None = None  # when the last answer was seen
+        self._due: LiveSample | None = None  # when something came due after it
+        self._still: LiveSample | None = None  # the last sample of that kind
+        self._standstills: list[Standstill] = []
+
+    def sample(self, sample: LiveSample) -> None:
+        """Add a sample; one after the window only shows which deliveries were lost."""
+        if self._least:
+            self._least[-1] = min(self._least[-1], sample.under_way)
+        if not self.start_ns <= sample.time_ns <= self.end_ns:
+            return
+        self.high_water_mark = max(self.high_water_mark, sample.under_way)
+        if sample.most is not None:
+            before = self.subscription_high_water_mark or 0
+            self.subscription_high_water_mark = max(before, sample.most)
+        if self._is_kept(sample.time_ns):
+            self._kept.append((sample.time_ns, sample.owed, sample.under_way))
+            self._least.append(sample.under_way)
+        self._watch_answers(sample)
+
+    def _is_kept(self, time_ns: int) -> bool:
+        at_edge = min(time_ns - self.start_ns, self.end_ns - time_ns) <= self._edge_ns
+        return at_edge or not self._kept or time_ns - self._kept[-1][0] >= self._each_ns
+
+    def _watch_answers(self, sample: LiveSample) -> None:
+        if self._answered is None or sample.answered != self._answered.answered:
+            self._end_standstill()
+            self._answered = sample
+            self._due = self._still = None
+        elif sample.due > self._answered.due:
+            self._due = self._due or sample
+            self._still = sample
+
+    def _end_standstill(self) -> None:
+        found = self._standstill()
+        if found is not None and len(self._standstills) < _STANDSTILLS:
+            self._standstills.append(found)
+
+    def _standstill(self) -> Standstill | None:
+        """Return the time without an answer that still lasts, if it is long enough."""
+        if self._answered is None or self._due is None or self._still is None:
+            return None
+        from_s = (self._due.time_ns - self.start_ns) / NS
+        until_s = (self._still.time_ns - self.start_ns) / NS
+        waiting = self._still.due - self._answered.due
+        if until_s - from_s < STANDSTILL_S or waiting < STANDSTILL_MESSAGES:
+            return None
+        return Standstill(from_s, until_s, waiting)
+
+    def standstills(self) -> tuple[Standstill, ...]:
+        """Return the times without an answer; the last can reach to the end of the window."""
+        last = self._standstill()
+        return (*self._standstills, *(() if last is None else (last,)))
+
+    def samples(self) -> list[BacklogSample]:
+        """Return the samples of the window, without the deliveries that never arrived."""
+        return without_lost(self._kept, self._least)
